@@ -1,11 +1,219 @@
-//! Why a connection is on TCP.
+//! Why a connection is on TCP: one variant for each cause, with a code for programs and words for
+//! people. The table below is the only place where any of the three is written.
 
-/// Why a connection stayed on TCP, or went back to it. The number is part of the layout that
-/// `sluice stat` reads; the words are for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-#[non_exhaustive]
-pub enum Reason {
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $code:literal, $words:literal;)+) => {
+        /// Why a connection stayed on TCP, or went back to it.
+        ///
+        /// The number is part of the layout that `sluice stat` reads from another process, so a
+        /// number is never given to a second cause; the code is part of its JSON.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $($(#[$doc])* $name = $number,)+
+        }
+
+        impl Reason {
+            /// Every reason, by number.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name),+];
+
+            /// The cause in words, fit to follow "on TCP: ".
+            #[must_use]
+            pub const fn words(self) -> &'static str {
+                match self {
+                    $(Reason::$name => $words,)+
+                }
+            }
+
+            /// The cause as a kebab-case name that never changes.
+            #[must_use]
+            pub const fn code(self) -> &'static str {
+                match self {
+                    $(Reason::$name => $code,)+
+                }
+            }
+
+            /// The reason with this number; `None` for one that this build does not know.
+            #[must_use]
+            pub const fn from_u16(number: u16) -> Option<Reason> {
+                match number {
+                    $($number => Some(Reason::$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+reasons! {
     /// No reason: not tried yet, or accelerated.
-    None = 0,
+    None = 0, "none", "nothing stands in the way";
+
+    // The program or its user decided.
+    /// `SLUICE_UPGRADE=off`.
+    Off = 1, "off", "upgrades are turned off (SLUICE_UPGRADE=off)";
+    /// The stream has not reached its first upgrade offset.
+    BelowThreshold = 2, "below-threshold", "too few bytes so far to be worth an upgrade";
+    /// The descriptor came from somewhere that no hook saw.
+    NotHooked = 3, "not-hooked", "the socket was made where Sluice could not see it";
+    /// The descriptor was inherited through exec.
+    Inherited = 4, "inherited", "the socket was inherited through exec";
+    /// Two processes use the socket.
+    Shared = 5, "shared", "two processes use the socket";
+    /// The socket is not an established TCP connection.
+    NotEstablished = 6, "not-established", "the connection is not in the ESTABLISHED state";
+
+    // Meeting the peer.
+    /// Nobody met us at the name: the peer does not run Sluice, or not on this connection.
+    PeerPlain = 16, "peer-plain", "the peer does not run Sluice";
+    /// The peer is on another host and no RDMA device leads there.
+    PeerRemote = 17, "peer-remote", "the peer is on another host and no RDMA device leads to it";
+    /// Another process holds the rendezvous name.
+    NameTaken = 18, "name-taken", "another process holds the rendezvous name";
+    /// As many names as allowed are held already.
+    TooManyNames = 19, "too-many-names", "too many connections look for their peer at once";
+    /// The peer could not prove that it holds the other end.
+    ProofFailed = 20, "proof-failed", "the peer could not prove that it holds the other end";
+    /// The peer's Sluice has another version of the protocol.
+    VersionMismatch = 21, "version-mismatch", "the peer runs another version of Sluice";
+    /// The peer's shared structures have another layout.
+    LayoutMismatch = 22, "layout-mismatch", "the peer's Sluice lays shared memory out differently";
+    /// The peer has another word size.
+    WordSizeMismatch = 23, "word-size-mismatch", "the peer is a process of another word size";
+    /// The stream offset at which both ends would switch could not be fixed.
+    MeasureFailed = 24, "measure-failed", "the stream offset for the switch could not be fixed";
+    /// A thread still waits to read in a kernel call entered before the peer was proved.
+    ReaderBlocked = 25, "reader-blocked", "a thread still waits to read in the kernel";
+    /// A thread still waits to write in a kernel call.
+    WriterBlocked = 26, "writer-blocked", "a thread still waits to write in the kernel";
+
+    // What the host refuses.
+    /// Neither netlink nor /proc/net/tcp names the peer's socket.
+    NetlinkRefused = 32, "netlink-refused", "the kernel refuses to name the peer's socket (netlink)";
+    /// /proc is not mounted, or hidden.
+    ProcMissing = 33, "proc-missing", "/proc is not mounted";
+    /// `memfd_create` failed.
+    MemfdRefused = 34, "memfd-refused", "no shared memory file could be made (memfd_create)";
+    /// `mmap` failed.
+    MmapRefused = 35, "mmap-refused", "shared memory could not be mapped (mmap)";
+    /// The control thread could not be made.
+    ThreadRefused = 36, "thread-refused", "the control thread could not be started";
+    /// A seccomp filter would kill the process for a system call that Sluice needs.
+    SeccompFatal = 37, "seccomp-fatal", "a seccomp filter forbids a needed system call";
+    /// No descriptor is left, or Sluice's share of them is used up.
+    DescriptorLimit = 38, "descriptor-limit", "too few file descriptors are left";
+    /// A table of Sluice is full.
+    Limit = 39, "limit", "Sluice tracks as many connections as it can";
+    /// The program sandboxed itself.
+    Sandboxed = 40, "sandboxed", "the program put itself into a sandbox";
+    /// The kernel's send buffer is too small to take back an unread ring.
+    SendBufferSmall = 41, "send-buffer-small", "the socket's send buffer is too small";
+
+    // The link and the peer behind it.
+    /// The link has no ring or no stream number left.
+    LinkFull = 48, "link-full", "the link to the peer's process has no room for another stream";
+    /// The peer broke the protocol.
+    PeerHostile = 49, "peer-hostile", "the peer's process broke the protocol";
+    /// The peer's process died.
+    PeerDied = 50, "peer-died", "the peer's process died";
+    /// The ring stayed full because the peer does not read.
+    RingFull = 51, "ring-full", "the ring stayed full: the peer was not reading";
+    /// Direct-only mode, and no ADVERT came.
+    DirectNoAdvert = 52, "direct-no-advert", "direct-only mode, and the peer offered no buffer";
+    /// The link failed.
+    LinkLost = 53, "link-lost", "the link to the peer's process was lost";
+    /// The peer demoted the stream; its own counters have the cause.
+    PeerDemoted = 54, "peer-demoted", "the peer's process took the stream back to TCP";
+
+    // Options that a link cannot honour.
+    /// MSG_OOB or SO_OOBINLINE.
+    MsgOob = 64, "msg-oob", "urgent data is used (MSG_OOB)";
+    /// TCP_ULP, for example kernel TLS.
+    TcpUlp = 65, "tcp-ulp", "an upper-layer protocol is attached (TCP_ULP)";
+    /// TCP_REPAIR.
+    TcpRepair = 66, "tcp-repair", "the connection is under repair (TCP_REPAIR)";
+    /// TCP_MD5SIG or TCP-AO.
+    TcpMd5 = 67, "tcp-md5", "segments are signed (TCP_MD5SIG, TCP_AO)";
+    /// SO_ATTACH_FILTER, SO_ATTACH_BPF and their kin.
+    AttachFilter = 68, "attach-filter", "a filter is attached (SO_ATTACH_FILTER, SO_ATTACH_BPF)";
+    /// SO_ZEROCOPY.
+    Zerocopy = 69, "zerocopy", "zero-copy notifications are wanted (SO_ZEROCOPY)";
+    /// SO_TIMESTAMPING and its kin.
+    Timestamping = 70, "timestamping", "packet time stamps are wanted (SO_TIMESTAMPING)";
+    /// SO_MAX_PACING_RATE.
+    PacingRate = 71, "pacing-rate", "a pacing rate is set (SO_MAX_PACING_RATE)";
+    /// The socket is MPTCP.
+    Mptcp = 72, "mptcp", "the socket speaks MPTCP";
+
+    // Uses that hooks cannot follow.
+    /// splice, tee or vmsplice.
+    Splice = 80, "splice", "the descriptor was used with splice";
+    /// fdopen: stdio reads and writes past the hooks.
+    Fdopen = 81, "fdopen", "the descriptor was given to stdio (fdopen)";
+    /// dprintf.
+    Dprintf = 82, "dprintf", "the descriptor was written with dprintf";
+    /// syscall().
+    RawSyscall = 83, "raw-syscall", "the descriptor was used by a raw system call";
+    /// io_uring.
+    IoUring = 84, "io-uring", "the descriptor was used with io_uring";
+    /// Passed to another process by SCM_RIGHTS.
+    Passed = 85, "passed", "the descriptor was passed to another process";
+    /// preadv2 or pwritev2 with flags that a link cannot honour.
+    Preadv2 = 86, "preadv2", "the descriptor was used with preadv2 or pwritev2";
+
+    // The end of a connection or of its process.
+    /// shutdown().
+    Shutdown = 96, "shutdown", "a direction was shut down";
+    /// close().
+    Close = 97, "close", "the socket was closed";
+    /// The process exits.
+    Exit = 98, "exit", "the process exited";
+    /// The process executes another program.
+    Exec = 99, "exec", "the process executed another program";
+    /// A child of fork uses the stream.
+    Fork = 100, "fork", "a forked child uses the socket";
+    /// Closed with unread input or with SO_LINGER at 0: the connection is reset.
+    LingerReset = 101, "linger-reset", "the connection was closed by a reset";
+
+    // Ourselves.
+    /// A test forced it (`SLUICE_FAULT`).
+    Fault = 112, "fault", "a test forced it (SLUICE_FAULT)";
+    /// A defect of Sluice was caught; it cost this stream only.
+    Panic = 113, "panic", "a defect of Sluice was caught";
+}
+
+/// Length of the array that counts reasons: room for more of them without a new layout.
+pub const REASON_SLOTS: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_codes_and_words_are_unique_and_round_trip() {
+        let mut codes = HashSet::new();
+        let mut words = HashSet::new();
+        for &reason in Reason::ALL {
+            assert_eq!(Reason::from_u16(reason as u16), Some(reason));
+            assert!((reason as usize) < REASON_SLOTS, "{reason:?} has no slot");
+            assert!(codes.insert(reason.code()), "{reason:?} repeats a code");
+            assert!(words.insert(reason.words()), "{reason:?} repeats words");
+            assert!(
+                reason
+                    .code()
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
+                "{} is not kebab-case",
+                reason.code()
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_number_is_not_a_reason() {
+        assert_eq!(Reason::from_u16(15), None);
+        assert_eq!(Reason::from_u16(u16::MAX), None);
+    }
 }

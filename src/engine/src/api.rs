@@ -114,6 +114,8 @@ pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) { 
 pub fn fd_created(fd: c_int) { let _ = fd; }
 /// `connect()` on `fd` returned 0, or -1 with this errno.
 pub fn connected(fd: c_int, ret: c_int, errno: c_int) { let _ = (fd, ret, errno); }
+/// `bind()` on `fd` succeeded: its local name is known from here on.
+pub fn bound(fd: c_int) { let _ = fd; }
 /// `listen()` on `fd` succeeded.
 pub fn listening(fd: c_int) { let _ = fd; }
 /// `accept()` on `listener` returned `fd`.
@@ -160,6 +162,10 @@ pub unsafe fn poll(fds: *mut pollfd, nfds: nfds_t, timeout: *const timespec, mas
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn select(nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t, left: *mut timespec) -> Verdict { let _ = (nfds, read, write, except, timeout, mask, left); Verdict::Pass(Pass::NOBODY) }
+/// One more than the highest descriptor ever tracked, 0 if none was. A `select` set may be read up
+/// to here and no further: the kernel, too, stops at the end of its table, whatever `nfds` says.
+#[inline]
+pub fn tracked_end() -> c_int { 0 }
 /// `epoll_create*` returned `fd`.
 pub fn epoll_created(fd: c_int) { let _ = fd; }
 /// Serves `epoll_ctl` wholly (it calls the kernel itself). `Pass` when the set is not tracked.
@@ -187,3 +193,14 @@ pub fn handing_over(fd: c_int) { let _ = fd; }
 pub fn exiting() {}
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) { let _ = reason; }
+/// First thing a child of `fork` or `_Fork` runs after the handlers of `pthread_atfork`, which
+/// `_Fork` does not call: does what the child's handler does, if that has not been done.
+pub fn forked_child() {}
+/// Before `daemon()`: this process ends inside it without passing any hook, and its child goes on
+/// with the descriptors. Every stream goes back to TCP; it is no end otherwise, the call may fail.
+pub fn before_daemon() {}
+/// The process made or used an io_uring by `syscall()`: from here on it stays on TCP.
+pub fn io_uring_used() {}
+/// A panic was caught at the edge of a hook for `fd` (-1: for none, or for several): counts it, and
+/// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
+pub fn panicked(fd: c_int) { let _ = fd; }

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""Benchmarks: every case plain and preloaded alternately, N rounds, medians and ratios.
+
+    scripts/bench.py                          all cases, 5 rounds of 1 s
+    scripts/bench.py -k 'pp 64'               cases whose "case / place" contains the text
+    scripts/bench.py --place two --secs 0.5   one placement
+    scripts/bench.py --check                  exit status 1 if a floor is missed
+    scripts/bench.py -e SLUICE_UPGRADE=eager  settings for the preloaded side
+    scripts/bench.py --list
+
+Placements: `one` (client and server on one CPU), `two` (pinned apart), `free` (the kernel's
+choice); `+hogs`: a busy loop on every CPU besides. Every ratio is preloaded / plain of one round.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import apps      # noqa: E402
+import common    # noqa: E402
+import paired    # noqa: E402
+from paired import Place, Result    # noqa: E402
+
+# The speed that is promised, as least ratios of preloaded to plain, by "case / place".
+FLOORS = {
+    "pp 64 / two": 12.0,
+    "pp 64 / one": 2.0,
+    "st 64 / two": 10.0,
+    "st 65536 / two": 1.8,
+    "redis c1 / two": 3.0,
+    "redis c50 / two": 4.0,
+    "nginx 1k c32 / two": 1.8,
+    "iperf3 P1 / two": 1.8,
+    "fan 1000 / two": 8.0,
+    "cc / two": 0.97,
+    "nginx 1k close / two": 0.97,
+    "hook instructions / -": 30,       # at most: instructions a hooked call adds on an untracked fd
+    "idle 100 / -": 0.5,               # at most: per cent of a core, server with 100 idle accelerated connections
+}
+# Nothing that is accelerated may be slower than TCP, however the CPUs are shared.
+NEVER_SLOWER = ("one", "one+hogs", "free", "free+hogs")
+# These cases must have gone over the link at all, else their ratio says nothing.
+LINK_SHARE = 0.90
+NOT_ACCELERATED = {"cc", "nginx 1k close", "hook instructions", "idle 100"}
+
+WARM = 0.2
+CC_MAX = 20000          # connections a run: within the ports of one address
+
+
+def binary(name):
+    return os.path.join(common.BIN, name)
+
+
+def pairs(text):
+    out = {}
+    for word in text.split():
+        key, _, value = word.partition("=")
+        out[key] = float(value)
+    return out
+
+
+_runs = 0
+
+
+def duo(side, place, program, server_args, client_args, limit):
+    """Runs server and client of one program on an address of their own; their closing lines."""
+    global _runs
+    _runs += 1
+    addr = f"127.{1 + _runs // 250 % 250}.{os.getpid() % 250}.{1 + _runs % 250}"
+    server = common.start([binary(program), "server", addr, *server_args], env=side.env(), cpu=place.server,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    word, _, port = server.stdout.readline().partition(" ")
+    if word != "port":
+        common.wait(server, 5)
+        raise common.Failure(f"{program} server: {server.stderr.read().strip() or 'no port'}")
+    client = common.start([binary(program), "client", addr, port.strip(), *client_args], env=side.env(report=True),
+                          cpu=place.client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    texts = []
+    for child, role in ((client, "client"), (server, "server")):
+        try:
+            common.wait(child, limit)
+        except common.Hang as e:
+            trace = common.backtraces([client.pid, server.pid])
+            print(trace, file=sys.stderr)
+            common.end(client)
+            common.end(server)
+            raise common.Failure(f"hang: {e}")
+        if child.returncode != 0:
+            common.end(client)
+            common.end(server)
+            raise common.Failure(f"{program} {role}: {child.stderr.read().strip()} (status {child.returncode})")
+        texts.append(pairs(child.stdout.read()))
+    return texts
+
+
+def seconds(n):
+    return f"{n:g}"
+
+
+def ping_pong(program, size):
+    def run(side, place, secs):
+        c, s = duo(side, place, program, [str(size)], [str(size), seconds(secs), str(WARM)], 60 + 10 * secs)
+        return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"],
+                      c["p50_ns"], c["p99_ns"], side.counters())
+    return run
+
+
+def stream(program, size):
+    def run(side, place, secs):
+        c, s = duo(side, place, program, [str(size), str(WARM)], [str(size), seconds(secs + WARM)], 60 + 10 * secs)
+        return Result(s["bytes"] / s["secs"], "B/s", s["total_bytes"], s["secs"], c["cpu"] + s["cpu"],
+                      counters=side.counters())
+    return run
+
+
+def fan(count, active):
+    def run(side, place, secs):
+        # 64 KiB each way on every connection: beyond the default threshold, whoever counts.
+        c, s = duo(side, place, "fan", [], [str(count), str(active), "65536", seconds(secs), str(WARM)],
+                   120 + 10 * secs)
+        return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"],
+                      counters=side.counters())
+    return run
+
+
+def churn(side, place, secs):
+    c, s = duo(side, place, "cc", [], [str(CC_MAX), seconds(secs)], 60 + 10 * secs)
+    return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"])
+
+
+# name -> (case, placements)
+ALL = ("one", "two", "free", "one+hogs", "free+hogs")
+CASES = {
+    "pp 64": (ping_pong("pp", 64), ALL),
+    "pp 4096": (ping_pong("pp", 4096), ("two",)),
+    "pp 65536": (ping_pong("pp", 65536), ("two",)),
+    "epp 64": (ping_pong("epp", 64), ALL),
+    "st 64": (stream("st", 64), ALL),
+    "st 4096": (stream("st", 4096), ("two",)),
+    "st 65536": (stream("st", 65536), ALL),
+    "st 1048576": (stream("st", 1048576), ("two",)),
+    "est 65536": (stream("est", 65536), ALL),
+    "fan 1000": (fan(1000, 4), ALL),
+    "cc": (churn, ("one", "two", "free")),
+    "redis c1": (apps.redis(1, 1), ALL),
+    "redis c50": (apps.redis(50, 1), ALL),
+    "nginx 1k c32": (apps.nginx_wrk(1024, 32), ALL),
+    "nginx 1k close": (apps.nginx_wrk(1024, 32, close=True), ("two", "free")),
+    "iperf3 P1": (apps.iperf3(1), ALL),
+}
+NEEDS = {"redis": ("redis-server", "redis-benchmark"), "nginx": ("nginx", "wrk"), "iperf3": ("iperf3",)}
+
+
+# --- the two that are no ratio ---
+
+CALLS = ("read", "write", "recv", "send", "poll", "epoll_wait", "fcntl")
+
+
+def instructions(env, call, directory):
+    """Instructions a call, by the difference of two runs under callgrind."""
+    counts = []
+    for n in (1000, 3000):
+        out = os.path.join(directory, "callgrind")
+        child = common.start(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
+                              binary("untracked"), call, str(n)], env=env,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        _, log = child.communicate(timeout=120)
+        if child.returncode != 0:
+            raise common.Failure(f"callgrind of {call}: status {child.returncode}: {log[-400:]}")
+        with open(out) as f:
+            counts.append(int(next(line for line in f if line.startswith(("totals:", "summary:"))).split()[1]))
+    return (counts[1] - counts[0]) / 2000
+
+
+def hook_instructions(directory, extra):
+    """{call: instructions added by the preload}"""
+    plain, fast = common.environment(False), common.environment(True, extra)
+    return {call: instructions(fast, call, directory) - instructions(plain, call, directory) for call in CALLS}
+
+
+def cpu_ns(pid):
+    """CPU time of all threads so far."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+            total += int(f.read().split()[0])
+    return total
+
+
+def idle(directory, extra, secs=10.0):
+    """Per cent of a core that a server (and its client) with 100 idle accelerated connections uses."""
+    side = paired.Side(True, extra)
+    side.fresh_report(directory)
+    server = common.start([binary("fan"), "server", "127.0.0.1"], env=side.env(),
+                          stdout=subprocess.PIPE, text=True)
+    port = server.stdout.readline().split()[1]
+    client = common.start([binary("fan"), "client", "127.0.0.1", port, "100", "1", "262144", "0", "0"],
+                          env=side.env(report=True), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if client.stdout.readline() != "idle\n":
+        raise common.Failure("the client of `idle` ended")
+    time.sleep(0.5)     # not waiting for a state: leaving the last exchange out of the measurement
+    before = cpu_ns(server.pid), cpu_ns(client.pid)
+    begin = time.monotonic()
+    time.sleep(secs)
+    after = cpu_ns(server.pid), cpu_ns(client.pid)
+    took = time.monotonic() - begin
+    client.stdin.close()
+    common.wait(client, 20)
+    common.wait(server, 20)
+    return [100 * (a - b) / 1e9 / took for a, b in zip(after, before)], side.counters()
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("-k", "--filter", default="", help='text that "case / place" must contain')
+    ap.add_argument("--place", help="one, two, free, one+hogs, free+hogs (commas)")
+    ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--secs", type=float, default=1.0, help="length of one run")
+    ap.add_argument("-e", action="append", metavar="K=V", help="set for the preloaded side")
+    ap.add_argument("--json", metavar="FILE", help="all single results ('-': instead of the table)")
+    ap.add_argument("--check", action="store_true", help="judge by the floors")
+    ap.add_argument("--list", action="store_true")
+    ap.add_argument("-q", "--quiet", action="store_true", help="no line per round")
+    args = ap.parse_args()
+
+    jobs = [(name, place) for name, (_, places) in CASES.items() for place in places
+            if args.filter in f"{name} / {place}" and (not args.place or place in args.place.split(","))]
+    singles = [s for s in ("hook instructions", "idle 100")
+               if args.filter in f"{s} / -" and not args.place]
+    if args.list:
+        print("\n".join([f"{n} / {p}" for n, p in jobs] + [f"{s} / -" for s in singles]))
+        return 0
+    if not jobs and not singles:
+        sys.exit("nothing matches")
+    if args.rounds < 5 and args.check:
+        sys.exit("--check judges medians of at least 5 rounds")
+    common.need_file(common.LIB, "make build")
+    common.need_tools(*{t for n, _ in jobs for app, tools in NEEDS.items() if n.startswith(app) for t in tools},
+                      *(["valgrind"] if "hook instructions" in singles else []))
+    common.build_benches()
+    common.adopt_orphans()
+    common.raise_fd_limit()
+    directory = common.workplace("sluice-bench-")
+    extra = common.settings(args.e)
+
+    def say(text):
+        if not args.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    rows, verdicts, values = [], [], {}
+    for name, where in jobs:
+        base, _, hogs = where.partition("+")
+        place = Place(base, bool(hogs))
+        if not place.possible():
+            say(f"{name} / {where}: skipped, this machine has one CPU")
+            continue
+        row = paired.measure(name, CASES[name][0], place, args.rounds, args.secs, extra, directory, say)
+        for error in row.errors:
+            say(f"{row.key()}: {error}")
+        rows.append(row)
+        verdicts += judge(row)
+    if "hook instructions" in singles:
+        values["hook instructions / -"] = hook_instructions(directory, extra)
+        worst = max(values["hook instructions / -"].values())
+        floor = FLOORS["hook instructions / -"]
+        verdicts.append((worst <= floor, f"hook instructions: at most {worst:.0f} over plain (allowed {floor})"))
+    if "idle 100" in singles:
+        use, counters = idle(directory, extra)
+        values["idle 100 / -"] = {"server_percent": use[0], "client_percent": use[1],
+                                  "accelerated": counters.accelerated}
+        floor = FLOORS["idle 100 / -"]
+        verdicts.append((use[0] < floor, f"idle 100: the server uses {use[0]:.2f} % of a core (allowed {floor})"))
+        verdicts.append((counters.accelerated == 100, f"idle 100: {counters}"))
+
+    if args.json != "-":
+        if rows:
+            print(common.table([r.cells() for r in rows], paired.Row.HEADS))
+            print(f"\nratio: preloaded / plain, median of {args.rounds} paired rounds; p50, p99: plain > preloaded; "
+                  "link %: share of the client's bytes")
+        for name, value in values.items():
+            print(f"{name}: " + ", ".join(f"{k} {v:.2f}" for k, v in value.items()))
+    if args.json:
+        text = json.dumps({"rows": [r.json() for r in rows], "values": values, "settings": extra,
+                           "verdicts": [{"held": ok, "text": t} for ok, t in verdicts]}, indent=1)
+        if args.json == "-":
+            print(text)
+        else:
+            with open(args.json, "w") as f:
+                f.write(text + "\n")
+    broken = [row for row in rows if row.errors]
+    if args.check:
+        print()
+        for ok, text in verdicts:
+            print(("held    " if ok else "MISSED  ") + text)
+        held = sum(ok for ok, _ in verdicts)
+        print(f"\n{held} floors held, {len(verdicts) - held} missed")
+        return 0 if held == len(verdicts) and not broken else 1
+    return 1 if broken else 0
+
+
+def judge(row):
+    """[(held, text)] for one row."""
+    if row.errors:
+        return [(False, f"{row.key()}: {row.errors[0]}")]
+    out, ratio = [], row.ratio()
+    span = f"{ratio:.2f} [{min(row.ratios()):.2f}..{max(row.ratios()):.2f}]"
+    if row.key() in FLOORS:
+        out.append((ratio >= FLOORS[row.key()], f"{row.key()}: {span} (floor {FLOORS[row.key()]})"))
+    elif row.place in NEVER_SLOWER and row.case not in NOT_ACCELERATED:
+        out.append((ratio >= 1.0, f"{row.key()}: {span} (never below 1.0)"))
+    if row.case not in NOT_ACCELERATED:
+        share = row.share() or 0.0
+        out.append((share >= LINK_SHARE,
+                    f"{row.key()}: {share * 100:.1f} % of bytes by link (at least {LINK_SHARE * 100:.0f})"))
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

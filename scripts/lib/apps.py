@@ -1,0 +1,222 @@
+"""Real programs as paired cases: redis, nginx with wrk and curl, iperf3. See paired.py."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import common
+from common import Failure
+from paired import Result
+
+HOST = "127.0.0.1"
+
+
+def _run(cmd, side, place, limit, **kw):
+    """A client to its end: (output, child). Its library reports."""
+    out = subprocess.PIPE
+    client = common.start(cmd, env=side.env(report=True), cpu=place.client, stdout=out, stderr=out, text=True, **kw)
+    try:
+        text, errors = client.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        trace = common.backtraces(common.tree(client.pid))
+        common.end(client, signal.SIGKILL)
+        raise Failure(f"hang: {cmd[0]} not done after {limit} s\n{trace}")
+    if client.returncode != 0:
+        raise Failure(f"{' '.join(cmd)}: status {client.returncode}: {(errors or text).strip()[-400:]}")
+    return text
+
+
+# --- redis ---
+
+class Redis:
+    def __init__(self, side, place, directory=None):
+        self.port = common.free_port()
+        self.dir = directory or common.workplace()
+        self.child = common.start(
+            ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no",
+             "--dir", self.dir, "--daemonize", "no", "--maxclients", "2000"],
+            env=side.env(), cpu=place.server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        common.wait_listening(self.port, self.child)
+
+    def stop(self):
+        if not common.end(self.child, signal.SIGTERM):
+            raise Failure("redis-server did not end on SIGTERM")
+
+
+def redis(clients, pipeline, test="get", size=3):
+    """Requests a second of redis-benchmark. The number of requests follows the rate seen last, so
+    that every run takes about `secs`."""
+    memory = {}
+
+    def run(side, place, secs):
+        rate = memory.get((side.preload, str(place)), 20000 * pipeline)
+        count = max(1000, int(rate * secs))
+        server = Redis(side, place)
+        try:
+            text = _run(["redis-benchmark", "-h", HOST, "-p", str(server.port), "-t", test, "-c", str(clients),
+                         "-P", str(pipeline), "-d", str(size), "-n", str(count), "--csv"], side, place, 120 + 10 * secs)
+        finally:
+            server.stop()
+        line = [x for x in text.splitlines() if x.lower().startswith(f'"{test}')]
+        if not line:
+            raise Failure(f"redis-benchmark printed no result: {text[-300:]}")
+        fields = line[0].split(",")
+        rate = float(fields[1].strip('"'))
+        memory[side.preload, str(place)] = rate
+        p50, p99 = (float(fields[i].strip('"')) * 1e6 for i in (4, 6))
+        return Result(rate, "/s", count, count / rate, 0, p50, p99, side.counters())
+    return run
+
+
+# --- nginx ---
+
+NGINX_CONF = """
+daemon off;
+{user}
+worker_processes {workers};
+pid {dir}/nginx.pid;
+error_log {dir}/error.log warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_requests 1000000000;
+    open_file_cache max=100;
+    client_body_temp_path {dir}/t1; proxy_temp_path {dir}/t2; fastcgi_temp_path {dir}/t3;
+    uwsgi_temp_path {dir}/t4; scgi_temp_path {dir}/t5;
+    types {{ }}
+    default_type application/octet-stream;
+    {more}
+    server {{
+        listen {host}:{port} reuseport backlog=4096;
+        root {dir}/www;
+    }}
+}}
+"""
+
+
+def random_file(path, size, seed):
+    """`size` bytes that repeat nowhere near, the same for the same seed."""
+    import random
+    with open(path, "wb") as f:
+        r = random.Random(seed)
+        left = size
+        while left > 0:
+            piece = min(left, 1 << 20)
+            f.write(r.randbytes(piece))
+            left -= piece
+    os.chmod(path, 0o644)
+
+
+class Nginx:
+    """Master and workers on a port of their own, with the given files {name: size}."""
+
+    def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", more="", directory=None):
+        self.dir = directory or common.workplace()
+        self.port = common.free_port()
+        self.env = env
+        os.makedirs(f"{self.dir}/www", exist_ok=True)
+        for n, (name, size) in enumerate((files or {}).items()):
+            random_file(f"{self.dir}/www/{name}", size, n)
+        self.conf = f"{self.dir}/nginx.conf"
+        with open(self.conf, "w") as f:
+            f.write(NGINX_CONF.format(user=user if os.geteuid() == 0 else "", workers=workers, dir=self.dir,
+                                      host=HOST, port=self.port, more=more))
+        self.log = f"{self.dir}/error.log"
+        self.child = common.start(["nginx", "-e", self.log, "-c", self.conf, "-p", self.dir], env=env, cpu=cpu,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        common.wait_listening(self.port, self.child)
+
+    def workers(self):
+        return common.children_of(self.child.pid)
+
+    def url(self, name):
+        return f"http://{HOST}:{self.port}/{name}"
+
+    def stop(self):
+        """SIGQUIT: workers finish and exit by `exit`. TERM after five seconds."""
+        if self.child.returncode is not None:
+            raise Failure(f"nginx ended early with {self.child.returncode}: {self.complaints()}")
+        if not common.end(self.child, signal.SIGQUIT, 15):
+            raise Failure("nginx did not end on SIGQUIT")
+
+    def complaints(self):
+        try:
+            with open(self.log) as f:
+                return f.read().strip()
+        except FileNotFoundError:
+            return ""
+
+
+_WRK_UNIT = {"": 1, "k": 1e3, "M": 1e6, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+def parse_wrk(text):
+    """(requests, seconds, p50 ns, p99 ns); Failure if any request went wrong."""
+    bad = re.search(r"(Non-2xx.*|Socket errors.*)", text)
+    if bad:
+        raise Failure(f"wrk: {bad.group(1)}")
+    total = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m),", text)
+    if not total:
+        raise Failure(f"wrk printed no result: {text[-300:]}")
+    secs = float(total.group(2)) * {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60}[total.group(3)]
+    quantile = {}
+    for q, v, unit in re.findall(r"^\s+(50|99)%\s+([\d.]+)(us|ms|s)$", text, re.M):
+        quantile[q] = float(v) * _WRK_UNIT[unit]
+    return int(total.group(1)), secs, quantile.get("50", 0), quantile.get("99", 0)
+
+
+def nginx_wrk(size, connections, close=False):
+    """Requests a second of wrk, one worker."""
+    def run(side, place, secs):
+        server = Nginx(side.env(), {"file": size}, cpu=place.server)
+        try:
+            # wrk counts whole seconds.
+            text = _run(["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(secs))}s", "--latency",
+                         *(["-H", "Connection: close"] if close else []), server.url("file")],
+                        side, place, 60 + 10 * secs)
+        finally:
+            server.stop()
+        requests, took, p50, p99 = parse_wrk(text)
+        return Result(requests / took, "/s", requests, took, 0, p50, p99, side.counters())
+    return run
+
+
+def nginx_curl(size, fetches):
+    """Bytes a second of one curl that fetches a file several times over one connection."""
+    def run(side, place, secs):
+        server = Nginx(side.env(), {"file": size}, cpu=place.server)
+        try:
+            begin = time.monotonic()
+            _run(["curl", "-sS", "--fail", *[x for _ in range(fetches) for x in ("-o", "/dev/null", server.url("file"))]],
+                 side, place, 120)
+            took = time.monotonic() - begin
+        finally:
+            server.stop()
+        return Result(size * fetches / took, "B/s", fetches, took, counters=side.counters())
+    return run
+
+
+# --- iperf3 ---
+
+def iperf3(streams):
+    """Bytes a second that the receiver of iperf3 saw."""
+    def run(side, place, secs):
+        port = common.free_port()
+        server = common.start(["iperf3", "-s", "-1", "-B", HOST, "-p", str(port)], env=side.env(), cpu=place.server,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            common.wait_listening(port, server)
+            text = _run(["iperf3", "-c", HOST, "-p", str(port), "-P", str(streams), "-t", str(max(1, round(secs))),
+                         "-J"], side, place, 60 + 10 * secs)
+            common.wait(server, 20)
+        finally:
+            common.end(server)
+        end = json.loads(text)["end"]
+        got = end["sum_received"]
+        return Result(got["bytes"] / got["seconds"], "B/s", got["bytes"], got["seconds"], counters=side.counters())
+    return run

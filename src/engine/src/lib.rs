@@ -6,3 +6,4 @@
 //! The layers are drawn in `docs/architecture.md`.
 
 pub mod api;
+pub mod config;

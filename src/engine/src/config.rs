@@ -1,0 +1,719 @@
+//! Settings from the environment, and the one line on stderr when they make no sense.
+//!
+//! The environment is read once, through libc's `environ`: `std::env` would take a lock that a
+//! forked child can find held. [`config`] works before any constructor ran. What cannot be
+//! understood is never an error: the program runs with the default, and its user is told in one
+//! line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
+
+use core::ffi::{CStr, c_char};
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use once_cell::race::OnceBox;
+use syscalls::{Sysno, syscall};
+
+/// When a connection leaves TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upgrade {
+    /// From the first byte on.
+    Eager,
+    /// After this many bytes, both directions together; tried again at 4, 16, ... times as many.
+    At(u64),
+    /// Never.
+    Off,
+}
+
+/// How bytes travel on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Direct where an ADVERT is fresh, else through the ring.
+    Dynamic,
+    /// Direct only; demotes when no ADVERT comes.
+    Direct,
+    /// Through the ring only.
+    Indirect,
+}
+
+/// What is worth a line on stderr. Later levels say more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing but complaints about settings.
+    Off,
+    /// Sluice failed where it should not.
+    Error,
+    /// Upgrades and demotions, with their reasons.
+    Info,
+    /// Steps of the rendezvous and of the switch.
+    Debug,
+}
+
+/// The settings of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// When a connection leaves TCP.
+    pub upgrade: Upgrade,
+    /// How bytes travel on a link.
+    pub mode: Mode,
+    /// Longest wait on the CPU before sleeping; 0 forbids spinning.
+    pub spin_ns: u32,
+    /// Length of a ring at most; a power of two.
+    pub ring_len: u32,
+    /// Smallest direct transfer in [`Mode::Dynamic`]; `None` for no direct transfer.
+    pub direct_min: Option<u32>,
+    /// What is worth a line on stderr.
+    pub log: Level,
+    /// Seed of random demotions. Always `None` unless built with feature `fault`.
+    pub fault: Option<u64>,
+}
+
+impl Config {
+    /// The settings of an empty environment.
+    pub const DEFAULT: Config = Config {
+        upgrade: Upgrade::At(32 << 10),
+        mode: Mode::Dynamic,
+        spin_ns: 50_000,
+        ring_len: 256 << 10,
+        direct_min: Some(32 << 10),
+        log: Level::Error,
+        fault: None,
+    };
+}
+
+/// One environment variable.
+#[derive(Clone, Copy)]
+pub struct Setting {
+    /// The variable's name.
+    pub name: &'static str,
+    /// Which values it takes, as in a usage line. BYTES is a number, with `K` or `M` for its
+    /// 1024 or 1048576 fold.
+    pub values: &'static str,
+    /// The value that stands when there is none, or none that can be understood.
+    pub default: &'static str,
+    /// What it is for, in one sentence.
+    pub meaning: &'static str,
+    set: fn(&[u8], &mut Config) -> Option<()>,
+}
+
+/// Every variable that Sluice knows. Any other name that begins with `SLUICE_` is a mistake.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "SLUICE_UPGRADE",
+        values: "eager, BYTES or off",
+        default: "32K",
+        meaning: "After how many bytes, both directions together, a connection leaves TCP: \
+                  eager for at once, off for never.",
+        set: |value, config| {
+            config.upgrade = match value {
+                b"eager" => Upgrade::Eager,
+                b"off" => Upgrade::Off,
+                // Beyond 1 TiB the later attempts at 4, 16, ... times as many would overflow.
+                _ => match bytes(value).filter(|&n| n <= 1 << 40)? {
+                    0 => Upgrade::Eager,
+                    n => Upgrade::At(n),
+                },
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_MODE",
+        values: "dynamic, direct or indirect",
+        default: "dynamic",
+        meaning: "How bytes travel on a link: straight into the reader's buffer (direct), through \
+                  a ring (indirect), or whichever suits each transfer (dynamic).",
+        set: |value, config| {
+            config.mode = match value {
+                b"dynamic" => Mode::Dynamic,
+                b"direct" => Mode::Direct,
+                b"indirect" => Mode::Indirect,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_SPIN_US",
+        values: "0 to 1000",
+        default: "50",
+        meaning: "For how many microseconds at most a waiting thread looks for data before it \
+                  sleeps; 0 forbids it.",
+        set: |value, config| {
+            let us = number(value).filter(|&us| us <= 1000)?;
+            config.spin_ns = u32::try_from(us).ok()?.checked_mul(1000)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_RING",
+        values: "a power of two from 4K to 4M",
+        default: "256K",
+        meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
+                  for each direction.",
+        set: |value, config| {
+            let len = u32::try_from(bytes(value)?).ok()?;
+            let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
+            config.ring_len = fits.then_some(len)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_DIRECT",
+        values: "BYTES from 1 to 1024M, or off",
+        default: "32K",
+        meaning: "The smallest transfer that goes straight from one program's buffer into the \
+                  other's. Without effect unless SLUICE_MODE is dynamic.",
+        set: |value, config| {
+            config.direct_min = match value {
+                b"off" => None,
+                _ => {
+                    let min = bytes(value).filter(|n| (1..=1 << 30).contains(n))?;
+                    Some(u32::try_from(min).ok()?)
+                }
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_LOG",
+        values: "off, error, info or debug",
+        default: "error",
+        meaning: "What Sluice writes to stderr, which it never does when stderr is a socket.",
+        set: |value, config| {
+            config.log = match value {
+                b"off" => Level::Off,
+                b"error" => Level::Error,
+                b"info" => Level::Info,
+                b"debug" => Level::Debug,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: FAULT,
+        values: "demote:SEED (builds with cargo feature fault only)",
+        default: "no fault",
+        meaning: "Takes streams back to TCP at random moments drawn from the number SEED; for tests.",
+        set: |value, config| {
+            config.fault = Some(number(value.strip_prefix(b"demote:")?)?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_LIBRARY",
+        values: "a path",
+        default: "beside the tool",
+        meaning: "Which libsluice.so the command `sluice run` preloads; the library itself ignores it.",
+        set: |_, _| Some(()),
+    },
+];
+
+const FAULT: &str = "SLUICE_FAULT";
+
+/// The settings of this process; read from the environment by the first call that finds one. The
+/// same call tells the user what could not be understood.
+///
+/// Before libc has set `environ` up (a call from `.preinit_array`) these are the defaults.
+pub fn config() -> &'static Config {
+    static CONFIG: OnceBox<Config> = OnceBox::new();
+    if let Some(config) = CONFIG.get() {
+        return config;
+    }
+    // SAFETY: `environ` is libc's pointer to the environment; reading the pointer itself is what
+    // every use of it begins with.
+    let variables = unsafe { environ };
+    if variables.is_null() {
+        return const { &Config::DEFAULT };
+    }
+    CONFIG.get_or_init(|| {
+        // SAFETY: the pointer is not null, so it is an environment as environ(7) describes it. The
+        // library's constructor is the first to come here, before the program could change its
+        // environment; a program that does so from another thread while an earlier hook of its own
+        // is in here breaks the rules of setenv(3) for getenv(3).
+        let variables = unsafe { Variables::new(variables) };
+        let mut complaint = Line::new();
+        let config = parse(variables, cfg!(feature = "fault"), &mut complaint);
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        if !complaint.is_empty() && !TOLD.swap(true, Relaxed) {
+            complaint.emit();
+        }
+        Box::new(config)
+    })
+}
+
+/// Writes one line to stderr if `level` is worth it. Leaves `errno` alone, allocates nothing.
+pub fn log(level: Level, message: fmt::Arguments<'_>) {
+    if level != Level::Off && level <= config().log {
+        let mut line = Line::new();
+        line.add(message);
+        line.emit();
+    }
+}
+
+/// Settings from `variables`, the first of equal names as in getenv(3); what is wrong with them
+/// goes into `complaint`.
+fn parse<'a>(
+    variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    with_fault: bool,
+    complaint: &mut Line,
+) -> Config {
+    let mut config = Config::DEFAULT;
+    let mut seen = 0_u32;
+    for (name, value) in variables.filter(|(name, _)| name.starts_with(b"SLUICE_")) {
+        let known = (0..)
+            .zip(SETTINGS)
+            .find(|(_, setting)| setting.name.as_bytes() == name);
+        let Some((bit, setting)) = known else {
+            complaint.add(format_args!(
+                "{}={} is no setting, ignored",
+                Shown(name),
+                Quoted(value)
+            ));
+            continue;
+        };
+        if seen & 1 << bit != 0 {
+            continue;
+        }
+        seen |= 1 << bit;
+        if setting.name == FAULT && !with_fault {
+            complaint.add(format_args!(
+                "{FAULT}={} is unavailable in this build, using {}",
+                Quoted(value),
+                setting.default
+            ));
+        } else if (setting.set)(value, &mut config).is_none() {
+            complaint.add(format_args!(
+                "{}={} is not {}, using {}",
+                setting.name,
+                Quoted(value),
+                setting.values,
+                setting.default
+            ));
+        }
+    }
+    config
+}
+
+/// Decimal digits and nothing else.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |n, &byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        n.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// A number with `K` or `M` behind it, or nothing.
+fn bytes(text: &[u8]) -> Option<u64> {
+    match text.split_last()? {
+        (b'K', digits) => number(digits)?.checked_mul(1 << 10),
+        (b'M', digits) => number(digits)?.checked_mul(1 << 20),
+        _ => number(text),
+    }
+}
+
+unsafe extern "C" {
+    /// environ(7). Null before libc is initialised and after clearenv(3).
+    static mut environ: *const *const c_char;
+}
+
+/// Names and values of an environment; entries without `=` are passed over.
+struct Variables {
+    next: *const *const c_char,
+}
+
+impl Variables {
+    /// # Safety
+    /// `first` points to an array of pointers to C strings that ends with null, and neither
+    /// array nor strings change while this or anything it yielded is in use.
+    unsafe fn new(first: *const *const c_char) -> Variables {
+        Variables { next: first }
+    }
+}
+
+impl Iterator for Variables {
+    type Item = (&'static [u8], &'static [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            // SAFETY: `next` is at an element of the array, by the contract of `new`, and has not
+            // passed the null at its end: `?` below returns before moving on from that.
+            let entry = unsafe { *self.next };
+            let entry = core::ptr::NonNull::new(entry.cast_mut())?;
+            // SAFETY: the element was not null, so it was not the last; the next one exists.
+            self.next = unsafe { self.next.add(1) };
+            // SAFETY: a C string that does not change while it is in use, by the contract of `new`.
+            let entry = unsafe { CStr::from_ptr(entry.as_ptr()) }.to_bytes();
+            let mut parts = entry.splitn(2, |&byte| byte == b'=');
+            if let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+                return Some((name, value));
+            }
+        }
+    }
+}
+
+/// Bytes that somebody else chose, made harmless for a terminal and short.
+struct Shown<'a>(&'a [u8]);
+
+/// As [`Shown`], in quotation marks.
+struct Quoted<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Enough to recognise a value by.
+        const SHOWN_LEN: usize = 40;
+        for &byte in self.0.iter().take(SHOWN_LEN) {
+            match byte {
+                b' '..=b'~' if byte != b'"' && byte != b'\\' => f.write_char(char::from(byte))?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        if self.0.len() > SHOWN_LEN {
+            f.write_str("...")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", Shown(self.0))
+    }
+}
+
+/// One line for stderr, built without an allocator. What does not fit is cut off and marked.
+struct Line {
+    text: [u8; LINE_LEN],
+    len: usize,
+    cut: bool,
+}
+
+/// Room for all settings wrong at once, and far below what a pipe takes in one piece (PIPE_BUF), so
+/// that lines of several processes do not mix.
+const LINE_LEN: usize = 1024;
+
+/// What every line begins with.
+const PREFIX: &str = "sluice: ";
+
+/// What is kept free for the end of a line.
+const ENDING_LEN: usize = "...\n".len();
+
+impl Line {
+    const fn new() -> Line {
+        Line {
+            text: [0; LINE_LEN],
+            len: 0,
+            cut: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds one statement.
+    fn add(&mut self, statement: fmt::Arguments<'_>) {
+        // Writing into a `Line` never fails; a formatter that does has said what it could.
+        let _ = self.write_str(if self.is_empty() { PREFIX } else { "; " });
+        let _ = self.write_fmt(statement);
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(room) = self.text.get_mut(self.len..self.len + bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+
+    fn finished(&mut self) -> &[u8] {
+        self.put(if self.cut { b"...\n" } else { b"\n" });
+        self.text.get(..self.len).unwrap_or_default()
+    }
+
+    /// Writes the line to stderr, if somebody there can and will read it now.
+    fn emit(&mut self) {
+        if is_fit_for_a_line(libc::STDERR_FILENO) {
+            let text = self.finished();
+            // SAFETY: `text` is borrowed until the call returns. Nothing is done about a failure:
+            // there is nobody to tell.
+            let _ =
+                unsafe { syscall!(Sysno::write, libc::STDERR_FILENO, text.as_ptr(), text.len()) };
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // One byte at a time: a line is rare. Statements are ASCII, so no character is split.
+        for byte in text.bytes() {
+            if self.len >= LINE_LEN - ENDING_LEN {
+                self.cut = true;
+                break;
+            }
+            self.put(&[byte]);
+        }
+        Ok(())
+    }
+}
+
+/// May a line be written to `fd`? Not to a socket, whose peer did not ask for it, and not where
+/// writing would block or raise SIGPIPE: the program alone would have done neither.
+fn is_fit_for_a_line(fd: libc::c_int) -> bool {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills `stat`, which is ours and of the length and layout of the kernel's
+    // struct stat on 64-bit architectures, where libc has no other.
+    if unsafe { syscall!(Sysno::fstat, fd, stat.as_mut_ptr()) }.is_err() {
+        return false;
+    }
+    // SAFETY: fstat succeeded, so it filled the whole struct.
+    let stat = unsafe { stat.assume_init() };
+    if !matches!(
+        stat.st_mode & libc::S_IFMT,
+        libc::S_IFREG | libc::S_IFCHR | libc::S_IFIFO
+    ) {
+        return false;
+    }
+    let mut ready = libc::pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one pollfd and one timespec of our own; a null mask leaves the signals as they are.
+    let polled = unsafe { syscall!(Sysno::ppoll, &raw mut ready, 1, &raw const now, 0, 0) };
+    polled == Ok(1) && ready.revents == libc::POLLOUT
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn parsed(variables: &[(&str, &str)], with_fault: bool) -> (Config, String) {
+        let mut complaint = Line::new();
+        let variables = variables.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));
+        let config = parse(variables, with_fault, &mut complaint);
+        let said = if complaint.is_empty() {
+            &[][..]
+        } else {
+            complaint.finished()
+        };
+        (config, String::from_utf8(said.to_vec()).unwrap())
+    }
+
+    fn accepted(name: &str, value: &str) -> Config {
+        let (config, said) = parsed(&[(name, value)], true);
+        assert_eq!(said, "", "{name}={value}");
+        config
+    }
+
+    fn refused(name: &str, value: &str) {
+        let (config, said) = parsed(&[(name, value)], true);
+        assert_eq!(config, Config::DEFAULT, "{name}={value}");
+        assert!(said.starts_with(&format!("sluice: {name}=\"")), "{said}");
+        assert_eq!(said.matches('\n').count(), 1, "{said}");
+        assert!(said.ends_with('\n'), "{said}");
+    }
+
+    #[test]
+    fn every_documented_value_is_taken() {
+        assert_eq!(accepted("SLUICE_UPGRADE", "eager").upgrade, Upgrade::Eager);
+        assert_eq!(accepted("SLUICE_UPGRADE", "0").upgrade, Upgrade::Eager);
+        assert_eq!(accepted("SLUICE_UPGRADE", "off").upgrade, Upgrade::Off);
+        assert_eq!(accepted("SLUICE_UPGRADE", "1").upgrade, Upgrade::At(1));
+        assert_eq!(
+            accepted("SLUICE_UPGRADE", "64K").upgrade,
+            Upgrade::At(65536)
+        );
+        assert_eq!(
+            accepted("SLUICE_UPGRADE", "3M").upgrade,
+            Upgrade::At(3 << 20)
+        );
+        assert_eq!(accepted("SLUICE_MODE", "dynamic").mode, Mode::Dynamic);
+        assert_eq!(accepted("SLUICE_MODE", "direct").mode, Mode::Direct);
+        assert_eq!(accepted("SLUICE_MODE", "indirect").mode, Mode::Indirect);
+        assert_eq!(accepted("SLUICE_SPIN_US", "0").spin_ns, 0);
+        assert_eq!(accepted("SLUICE_SPIN_US", "1000").spin_ns, 1_000_000);
+        assert_eq!(accepted("SLUICE_RING", "4K").ring_len, 4096);
+        assert_eq!(accepted("SLUICE_RING", "65536").ring_len, 65536);
+        assert_eq!(accepted("SLUICE_RING", "4M").ring_len, 4 << 20);
+        assert_eq!(accepted("SLUICE_DIRECT", "off").direct_min, None);
+        assert_eq!(accepted("SLUICE_DIRECT", "1").direct_min, Some(1));
+        assert_eq!(accepted("SLUICE_DIRECT", "1024M").direct_min, Some(1 << 30));
+        assert_eq!(accepted("SLUICE_LOG", "off").log, Level::Off);
+        assert_eq!(accepted("SLUICE_LOG", "error").log, Level::Error);
+        assert_eq!(accepted("SLUICE_LOG", "info").log, Level::Info);
+        assert_eq!(accepted("SLUICE_LOG", "debug").log, Level::Debug);
+        assert_eq!(accepted("SLUICE_FAULT", "demote:42").fault, Some(42));
+        assert_eq!(
+            accepted("SLUICE_LIBRARY", "/opt/any thing.so"),
+            Config::DEFAULT
+        );
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_one_line() {
+        let huge = "9".repeat(30);
+        let values = [
+            "",
+            " ",
+            "eager ",
+            "EAGER",
+            "-1",
+            "+1",
+            "1k",
+            "K",
+            "1KK",
+            "0x10",
+            "1.5M",
+            &huge,
+            "\u{1b}[2J",
+        ];
+        let names = [
+            "UPGRADE", "MODE", "SPIN_US", "RING", "DIRECT", "LOG", "FAULT",
+        ];
+        for name in names {
+            for value in values {
+                refused(&format!("SLUICE_{name}"), value);
+            }
+        }
+        for value in ["1048577M", "18446744073709551615M"] {
+            refused("SLUICE_UPGRADE", value);
+        }
+        for value in ["1001", "1K", "4294967297"] {
+            refused("SLUICE_SPIN_US", value);
+        }
+        for value in ["0", "2K", "4097", "8M", "4294971392"] {
+            refused("SLUICE_RING", value);
+        }
+        for value in ["0", "1025M", "4294967297"] {
+            refused("SLUICE_DIRECT", value);
+        }
+        for value in ["42", "demote", "demote:", "demote:x", "kill:1"] {
+            refused("SLUICE_FAULT", value);
+        }
+        refused("SLUICE_", "1");
+        refused("SLUICE_UPGRAED", "off");
+        refused("SLUICE_UPGRADE_", "off");
+    }
+
+    #[test]
+    fn the_line_names_variable_value_and_default() {
+        let (_, said) = parsed(&[("SLUICE_UPGRADE", "soon")], false);
+        assert_eq!(
+            said,
+            "sluice: SLUICE_UPGRADE=\"soon\" is not eager, BYTES or off, using 32K\n"
+        );
+        let (_, said) = parsed(&[("SLUICE_FAULT", "demote:1")], false);
+        assert_eq!(
+            said,
+            "sluice: SLUICE_FAULT=\"demote:1\" is unavailable in this build, using no fault\n"
+        );
+    }
+
+    #[test]
+    fn several_mistakes_share_one_line_and_leave_the_rest_standing() {
+        let (config, said) = parsed(
+            &[
+                ("SLUICE_RING", "1G"),
+                ("PATH", "/bin"),
+                ("SLUICE_MODE", "direct"),
+                ("SLUICE_SPEED", "9"),
+            ],
+            false,
+        );
+        assert_eq!(
+            said,
+            "sluice: SLUICE_RING=\"1G\" is not a power of two from 4K to 4M, using 256K; \
+             SLUICE_SPEED=\"9\" is no setting, ignored\n"
+        );
+        assert_eq!(
+            config,
+            Config {
+                mode: Mode::Direct,
+                ..Config::DEFAULT
+            }
+        );
+    }
+
+    #[test]
+    fn the_first_of_two_equal_names_counts() {
+        let (config, said) = parsed(&[("SLUICE_LOG", "info"), ("SLUICE_LOG", "nonsense")], false);
+        assert_eq!((config.log, said.as_str()), (Level::Info, ""));
+    }
+
+    #[test]
+    fn no_value_reaches_the_terminal_raw_or_whole() {
+        let (_, said) = parsed(&[("SLUICE_MODE", "a\n\u{7}\"\\é")], false);
+        assert!(said.contains(r#"="a\x0a\x07\x22\x5c\xc3\xa9" "#), "{said}");
+        let long = "x".repeat(100_000);
+        let many: Vec<_> = (0..100).map(|n| format!("SLUICE_{n}\n{long}")).collect();
+        let many: Vec<_> = many
+            .iter()
+            .map(|name| (name.as_str(), long.as_str()))
+            .collect();
+        let (_, said) = parsed(&many, false);
+        assert!(said.len() <= LINE_LEN && said.ends_with("...\n"), "{said}");
+        assert!(
+            said.trim_end_matches('\n')
+                .bytes()
+                .all(|b| (b' '..=b'~').contains(&b)),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_documented_default_is_the_default() {
+        for setting in SETTINGS {
+            let (config, said) = parsed(&[(setting.name, setting.default)], true);
+            if setting.name != FAULT {
+                assert_eq!(
+                    (config, said.as_str()),
+                    (Config::DEFAULT, ""),
+                    "{}",
+                    setting.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_environment_is_walked_to_its_end() {
+        let entries = [
+            c"A=1".as_ptr(),
+            c"broken".as_ptr(),
+            c"B==x=".as_ptr(),
+            c"=".as_ptr(),
+            core::ptr::null(),
+        ];
+        // SAFETY: an array of C strings that ends with null and outlives the iterator.
+        let variables: Vec<_> = unsafe { Variables::new(entries.as_ptr()) }.collect();
+        let expected: [(&[u8], &[u8]); 3] = [(b"A", b"1"), (b"B", b"=x="), (b"", b"")];
+        assert_eq!(variables, expected);
+    }
+
+    #[test]
+    fn a_line_goes_to_files_and_pipes_but_to_no_socket() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(is_fit_for_a_line(writer.as_raw_fd()));
+        drop(reader);
+        assert!(!is_fit_for_a_line(writer.as_raw_fd()), "SIGPIPE");
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_fit_for_a_line(one.as_raw_fd()));
+        let null = std::fs::File::options()
+            .write(true)
+            .open("/dev/null")
+            .unwrap();
+        assert!(is_fit_for_a_line(null.as_raw_fd()));
+        assert!(!is_fit_for_a_line(-1));
+    }
+}

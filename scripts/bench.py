@@ -23,7 +23,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib
 import apps      # noqa: E402
 import common    # noqa: E402
 import paired    # noqa: E402
-from paired import Place, Result    # noqa: E402
+from ccases import binary, churn, fan, ping_pong, stream    # noqa: E402
+from paired import Place    # noqa: E402
 
 # The speed that is promised, as least ratios of preloaded to plain, by "case / place".
 FLOORS = {
@@ -46,90 +47,6 @@ NEVER_SLOWER = ("one", "one+hogs", "free", "free+hogs")
 # These cases must have gone over the link at all, else their ratio says nothing.
 LINK_SHARE = 0.90
 NOT_ACCELERATED = {"cc", "nginx 1k close", "hook instructions", "idle 100"}
-
-WARM = 0.2
-CC_MAX = 20000          # connections a run: within the ports of one address
-
-
-def binary(name):
-    return os.path.join(common.BIN, name)
-
-
-def pairs(text):
-    out = {}
-    for word in text.split():
-        key, _, value = word.partition("=")
-        out[key] = float(value)
-    return out
-
-
-_runs = 0
-
-
-def duo(side, place, program, server_args, client_args, limit):
-    """Runs server and client of one program on an address of their own; their closing lines."""
-    global _runs
-    _runs += 1
-    addr = f"127.{1 + _runs // 250 % 250}.{os.getpid() % 250}.{1 + _runs % 250}"
-    server = common.start([binary(program), "server", addr, *server_args], env=side.env(), cpu=place.server,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    word, _, port = server.stdout.readline().partition(" ")
-    if word != "port":
-        common.wait(server, 5)
-        raise common.Failure(f"{program} server: {server.stderr.read().strip() or 'no port'}")
-    client = common.start([binary(program), "client", addr, port.strip(), *client_args], env=side.env(report=True),
-                          cpu=place.client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    texts = []
-    for child, role in ((client, "client"), (server, "server")):
-        try:
-            common.wait(child, limit)
-        except common.Hang as e:
-            trace = common.backtraces([client.pid, server.pid])
-            print(trace, file=sys.stderr)
-            common.end(client)
-            common.end(server)
-            raise common.Failure(f"hang: {e}")
-        if child.returncode != 0:
-            common.end(client)
-            common.end(server)
-            raise common.Failure(f"{program} {role}: {child.stderr.read().strip()} (status {child.returncode})")
-        texts.append(pairs(child.stdout.read()))
-    return texts
-
-
-def seconds(n):
-    return f"{n:g}"
-
-
-def ping_pong(program, size):
-    def run(side, place, secs):
-        c, s = duo(side, place, program, [str(size)], [str(size), seconds(secs), str(WARM)], 60 + 10 * secs)
-        return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"],
-                      c["p50_ns"], c["p99_ns"], side.counters())
-    return run
-
-
-def stream(program, size):
-    def run(side, place, secs):
-        c, s = duo(side, place, program, [str(size), str(WARM)], [str(size), seconds(secs + WARM)], 60 + 10 * secs)
-        return Result(s["bytes"] / s["secs"], "B/s", s["total_bytes"], s["secs"], c["cpu"] + s["cpu"],
-                      counters=side.counters())
-    return run
-
-
-def fan(count, active):
-    def run(side, place, secs):
-        # 64 KiB each way on every connection: beyond the default threshold, whoever counts.
-        c, s = duo(side, place, "fan", [], [str(count), str(active), "65536", seconds(secs), str(WARM)],
-                   120 + 10 * secs)
-        return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"],
-                      counters=side.counters())
-    return run
-
-
-def churn(side, place, secs):
-    c, s = duo(side, place, "cc", [], [str(CC_MAX), seconds(secs)], 60 + 10 * secs)
-    return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"])
 
 
 # name -> (case, placements)

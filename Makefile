@@ -1,0 +1,66 @@
+# `make` lists the targets. Everything is built by cargo; this file only names what people do.
+SHELL := /bin/bash
+CARGO ?= $(shell command -v cargo || echo "$${CARGO_HOME:-$$HOME/.cargo}/bin/cargo")
+PREFIX ?= /usr/local
+# The sample that `make test` draws: the same for the same commit, `make test SEED=7` for another.
+SEED ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1))
+export CARGO
+
+help:
+	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
+	@echo 'make check      formatting, clippy, quick tests'
+	@echo 'make test       a seeded sample of all tests, 25 minutes at most (SEED=N picks another)'
+	@echo 'make test-full  all of them'
+	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
+	@echo 'make compare    real programs on TCP and on Sluice, a table'
+	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
+	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
+	@echo 'make install    library and command into PREFIX (/usr/local)'
+	@echo 'make clean      removes what was built'
+
+build:
+	$(CARGO) build --release --workspace
+
+# The library with SLUICE_FAULT: tests only, never installed.
+build-fault:
+	$(CARGO) build --release --features fault -p sluice-preload --target-dir target/fault
+
+benches:
+	@$(MAKE) --no-print-directory -s -C benches
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace
+
+deps:
+	@scripts/install-deps.sh
+
+test: deps
+	@python3 scripts/lib/suite.py --sample $(SEED)
+
+test-full: deps
+	@python3 scripts/lib/suite.py --full $(SEED)
+
+bench: deps build benches
+	scripts/bench.py --check
+
+compare: deps build benches
+	scripts/compare.sh
+
+stress: deps build-fault benches
+	scripts/soak.py stress
+
+demo:
+	@scripts/demo.sh
+
+install: build
+	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin
+	install -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so
+	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+
+clean:
+	$(CARGO) clean
+	$(MAKE) -C benches clean
+
+.PHONY: help build build-fault benches check deps test test-full bench compare stress demo install clean

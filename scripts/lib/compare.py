@@ -1,0 +1,143 @@
+"""TCP against Sluice with real programs: alternating plain and preloaded runs, medians, ratios.
+Started by scripts/compare.sh."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import apps
+import ccases
+import common
+import paired
+
+CASES = {
+    "curl, 64 MiB file": apps.nginx_curl(64 << 20, 6),
+    "nginx + wrk, 1 KiB, 32 conns": apps.nginx_wrk(1024, 32),
+    "nginx + wrk, 64 KiB, 32 conns": apps.nginx_wrk(65536, 32),
+    "nginx + wrk, 1 MiB, 8 conns": apps.nginx_wrk(1 << 20, 8),
+    "nginx + wrk, 1 KiB, close": apps.nginx_wrk(1024, 32, close=True),
+    "redis-benchmark -c 1": apps.redis(1, 1),
+    "redis-benchmark -c 50": apps.redis(50, 1),
+    "redis-benchmark -c 50 -P 16": apps.redis(50, 16),
+    "iperf3 -P 1": apps.iperf3(1),
+    "iperf3 -P 4": apps.iperf3(4),
+    "C ping-pong, 64 B": ccases.ping_pong("pp", 64),
+    "C ping-pong, 64 B, epoll": ccases.ping_pong("epp", 64),
+}
+QUICK = ("curl, 64 MiB file", "nginx + wrk, 1 KiB, 32 conns", "nginx + wrk, 1 MiB, 8 conns",
+         "redis-benchmark -c 1", "redis-benchmark -c 50", "iperf3 -P 1", "C ping-pong, 64 B")
+# One request a connection: these stay on TCP by design, and the table says so.
+SHORT = {"nginx + wrk, 1 KiB, close"}
+
+
+def watch(pids, want, limit=5.0):
+    """Asks `sluice stat` until `want` connections of these processes are accelerated, or the limit:
+    the last counters seen."""
+    deadline = time.monotonic() + limit
+    while True:
+        seen = common.stat_counters([p for p in pids if os.path.exists(f"/proc/{p}")])
+        if seen.accelerated >= want or time.monotonic() > deadline:
+            return seen
+        time.sleep(0.1)
+
+
+def proof(extra):
+    """[(what, counters of the server, wanted)]: asked of living servers in the middle of traffic."""
+    out = []
+    side, place = paired.Side(True, extra), paired.Place("free")
+
+    def traffic(cmd):
+        return common.start(cmd, env=side.env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    server = apps.Nginx(side.env(), {"file": 65536})
+    client = traffic(["wrk", "-t1", "-c32", "-d8s", server.url("file")])
+    out.append(("nginx under wrk, 32 connections", watch(server.workers(), 32), 32))
+    common.end(client)
+    server.stop()
+
+    server = apps.Redis(side, place)
+    client = traffic(["redis-benchmark", "-h", apps.HOST, "-p", str(server.port), "-t", "get", "-c", "50",
+                      "-n", "100000000"])
+    out.append(("redis-server under redis-benchmark, 50 connections", watch([server.child.pid], 50), 50))
+    common.end(client)
+    server.stop()
+
+    port = common.free_port()
+    server = common.start(["iperf3", "-s", "-1", "-B", apps.HOST, "-p", str(port)], env=side.env(),
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    common.wait_listening(port, server)
+    client = traffic(["iperf3", "-c", apps.HOST, "-p", str(port), "-P", "4", "-t", "8"])
+    # Its control connection carries a few hundred bytes and stays on TCP.
+    out.append(("iperf3 -P 4, 4 streams", watch([server.pid], 4), 4))
+    common.end(client)
+    common.end(server)
+    common.leftovers()
+    return out
+
+
+def main():
+    ap = argparse.ArgumentParser(prog="scripts/compare.sh", description=__doc__)
+    ap.add_argument("--quick", action="store_true", help="the main cases, 3 rounds")
+    ap.add_argument("--rounds", type=int)
+    ap.add_argument("--secs", type=float, default=1.0)
+    ap.add_argument("-k", "--filter", default="")
+    ap.add_argument("-e", action="append", metavar="K=V", help="set for the preloaded side")
+    ap.add_argument("--json", metavar="FILE")
+    args = ap.parse_args()
+    rounds = args.rounds or (3 if args.quick else 5)
+    names = [n for n in CASES if args.filter in n and (not args.quick or n in QUICK)]
+    if not names:
+        sys.exit("nothing matches")
+    common.need_file(common.LIB, "make build")
+    common.need_file(common.CLI, "make build")
+    common.need_tools("nginx", "curl", "wrk", "redis-server", "redis-benchmark", "iperf3")
+    common.build_benches()
+    common.adopt_orphans()
+    common.raise_fd_limit()
+    extra = common.settings(args.e)
+    directory = common.workplace("sluice-compare-")
+
+    rows = []
+    for name in names:
+        row = paired.measure(name, CASES[name], paired.Place("free"), rounds, args.secs, extra, directory,
+                             lambda t: print(t, file=sys.stderr, flush=True))
+        rows.append(row)
+        for error in row.errors:
+            print(f"{name}: {error}", file=sys.stderr)
+
+    print(f"\nPlain TCP against Sluice on this machine ({len(common.cpus())} CPUs), {rounds} alternating rounds, "
+          "medians:\n")
+    heads = ["", "TCP", "Sluice", "ratio", "min..max", "CPU/op", "by link"]
+    lines = []
+    for row in rows:
+        c = row.cells()
+        lines.append([c[0], c[2], c[3], c[4], c[5], c[6], c[9] + (" %" if c[9] != "-" else "")])
+    print(common.table(lines, heads))
+    print("\nratio: more is better for Sluice; CPU/op: less is better; by link: share of the client's bytes that\n"
+          "did not go by TCP.\n")
+
+    print("What `sluice stat --json` says of the servers, asked in the middle of traffic:\n")
+    good = not any(row.errors for row in rows)
+    try:
+        for what, counters, want in proof(extra):
+            ok = counters.accelerated >= want and counters.link > 0
+            good &= ok
+            print(f"  {'accelerated    ' if ok else 'NOT ACCELERATED'}  {what}: {counters}")
+    except common.Failure as e:
+        good = False
+        print(f"  FAILED  {e}")
+    for row in rows:
+        if row.case not in SHORT and not row.errors and (row.share() or 0) < 0.9:
+            good = False
+            print(f"  NOT ACCELERATED  {row.case}: {(row.share() or 0) * 100:.1f} % of its bytes by link")
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump([row.json() for row in rows], f, indent=1)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Runs every test there is, each kind with a limit, and adds up. Started by `make test` (a seeded
+sample, 25 minutes at most) and `make test-full` (everything).
+
+A step that fails does not stop the others. Its tests are counted from what it prints: `test
+result: ... N passed; N failed` (cargo) or a last line `N passed, N failed` (our own runners). A
+step that ends with a bad status but counts no failure, that counts nothing, or that hangs, is
+itself a failure. The last line is `N passed, N failed`.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+
+import common
+
+SAMPLE_MINUTES = 25     # what `make test` promises, builds included
+CARGO = os.environ.get("CARGO", "cargo")
+_CARGO_LINE = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed;")
+_OUR_LINE = re.compile(r"^(\d+) passed, (\d+) failed")
+
+
+def steps(seed, full):
+    """[(name, command, environment, limit in minutes, must count tests)]"""
+    script = lambda name, *args: [os.path.join(common.ROOT, "scripts", name), *args]    # noqa: E731
+    cargo = lambda *args: [CARGO, *args]                                                # noqa: E731
+    loom = {"RUSTFLAGS": (os.environ.get("RUSTFLAGS", "") + " --cfg loom").strip()}
+    yield "build", cargo("build", "--release", "--workspace"), {}, 15, False
+    yield ("build with faults", cargo("build", "--release", "--features", "fault", "-p", "sluice-preload",
+                                      "--target-dir", "target/fault"), {}, 15, False)
+    yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
+    yield "needed libraries", script("lib/needed.sh"), {}, 1, True
+    yield "unit and property tests", cargo("test", "--workspace"), {}, 20 if full else 6, True
+    yield ("loom models", cargo("test", "--release", "-p", "sluice-fabric", "--target-dir", "target/loom"), loom,
+           60 if full else 4, True)
+    if full:
+        yield "c-tests", script("ctests.py", "--full"), {}, 120, True
+        yield "programs", script("programs.py"), {}, 60, True
+        yield "soak", script("soak.py"), {}, 60, True
+    else:
+        yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed)), {}, 8, True
+        yield "programs", script("programs.py", "--sample", str(seed)), {}, 8, True
+        yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
+    yield "plain peers", script("plainpeer.sh"), {}, 5, True
+    yield "bad input", script("badinput.sh"), {}, 5, True
+    if full:
+        yield "stress", script("soak.py", "stress", "--seed", str(seed)), {}, 30, True
+        yield "speed", script("bench.py", "--check", "-q"), {}, 60, False
+
+
+def run(name, cmd, env, minutes, counts):
+    """(passed, failed, seconds)"""
+    print(f"\n=== {name}: {shlex.join(os.path.relpath(c, common.ROOT) if c.startswith(common.ROOT) else c for c in cmd)}",
+          flush=True)
+    begin = time.monotonic()
+    try:
+        child = common.start(cmd, env={**os.environ, **env}, cwd=common.ROOT, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, errors="replace")
+    except OSError as e:
+        print(f"{name}: cannot be started: {e}")
+        return 0, 1, 0.0
+    late = []
+
+    def too_late():
+        late.append(1)
+        for pid in reversed(common.tree(child.pid)):
+            common._signal(pid, 9)
+
+    timer = threading.Timer(minutes * 60, too_late)
+    timer.start()
+    cargo, ours = [0, 0], None
+    for line in child.stdout:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        hit = _CARGO_LINE.match(line)
+        if hit:
+            cargo = [cargo[0] + int(hit.group(1)), cargo[1] + int(hit.group(2))]
+        hit = _OUR_LINE.match(line)
+        ours = [int(hit.group(1)), int(hit.group(2))] if hit else ours
+    status = common.wait(child, 60)
+    timer.cancel()
+    took = time.monotonic() - begin
+    passed, failed = ours or cargo
+    if late:
+        print(f"{name}: not done after {minutes:.1f} minutes: ended")
+        failed += 1
+    elif status != 0 and failed == 0:
+        print(f"{name}: status {status}")
+        failed = 1
+    elif counts and passed + failed == 0:
+        print(f"{name}: ran no test")
+        failed = 1
+    return passed, failed, took
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--sample", type=int, metavar="SEED")
+    ap.add_argument("--full", type=int, metavar="SEED")
+    args = ap.parse_args()
+    full = args.full is not None
+    seed = args.full if full else args.sample
+    if seed is None:
+        ap.error("--sample SEED or --full SEED")
+    print(f"seed {seed}: `make {'test-full' if full else 'test'} SEED={seed}` repeats this", flush=True)
+    common.adopt_orphans()
+    rows, begin = [], time.monotonic()
+    deadline = begin + (8 * 3600 if full else SAMPLE_MINUTES * 60)
+    for name, cmd, env, minutes, counts in steps(seed, full):
+        minutes = max(0.1, min(minutes, (deadline - time.monotonic()) / 60))
+        passed, failed, took = run(name, cmd, env, minutes, counts)
+        for left in common.leftovers():
+            print(f"{name}: left behind: {left}")
+            failed += 1
+        rows.append((name, passed, failed, took))
+        if name == "build" and failed:
+            print("without the library nothing else can be tested")
+            break
+    print()
+    print(common.table([(n, p, f, f"{t / 60:.1f} min") for n, p, f, t in rows], ["step", "passed", "failed", "time"]))
+    print(f"\nseed {seed}, {(time.monotonic() - begin) / 60:.1f} minutes")
+    failed = sum(r[2] for r in rows)
+    print(f"{sum(r[1] for r in rows)} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,440 @@
+/* Bytes by every plain call: read and write, vectors, messages, stdio, raw system calls. */
+#include "t.h"
+
+static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
+static volatile int minus_one = -1;
+
+static void echo(int fd)
+{
+    static const size_t sizes[] = {1, 10, 100, 1000, 1460, 4096, 10000, 65536, 200000};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        echo_rounds(fd, 5, sizes[i]);
+}
+
+/* The reader sleeps in the call before the first byte is sent; then once more for every size. */
+static void recv_before_data_server(int fd)
+{
+    for (int n = 1; n < 20000; n *= 5) {
+        hear();
+        await_asleep(peer_pid);
+        T(put(fd, n, n));
+    }
+}
+
+static void recv_before_data_client(int fd)
+{
+    for (int n = 1; n < 20000; n *= 5) {
+        tell(0);
+        T(get(fd, n, n));
+    }
+}
+
+static void partial_server(int fd)
+{
+    T(put(fd, 1, 20000));
+    meet();
+    hear();
+    T(put(fd, 2, 10));
+    meet();
+}
+
+static void partial_client(int fd)
+{
+    meet();
+    await_in(fd, 20000);
+    D(recv(fd, buf, 1, 0));
+    D(recv(fd, buf, 7, 0));
+    D(read(fd, buf, 100));
+    D(recvfrom(fd, buf, 1000, 0, NULL, NULL));
+    D(recv(fd, buf, 8192, 0));
+    D(recv(fd, buf, sizeof buf, 0));
+    T(recv(fd, buf, sizeof buf, MSG_DONTWAIT));
+    tell(0);
+    await_in(fd, 10);
+    D(recv(fd, buf, sizeof buf, 0));
+    meet();
+}
+
+/* n vectors over buf, sizes 0, 1, 2 ... and round again */
+static size_t vectors(struct iovec *v, int n, size_t cycle)
+{
+    size_t at = 0;
+    for (int i = 0; i < n; i++, at += v[i - 1].iov_len)
+        v[i] = (struct iovec){buf + at, i % cycle};
+    return at;
+}
+
+static void iov_server(int fd)
+{
+    static struct iovec v[IOV_MAX + 1];
+    fill(buf, 1, 0, 100000);
+    vectors(v, COUNT(v), 37);
+    T(writev(fd, v, 1));
+    T(writev(fd, v, 5));
+    T(writev(fd, v, IOV_MAX));
+    T(writev(fd, v, IOV_MAX + 1));
+    T(writev(fd, v, 0));
+    T(writev(fd, v, minus_one));
+    T(sendmsg(fd, (&(struct msghdr){.msg_iov = v, .msg_iovlen = IOV_MAX}), 0));
+    T(sendmsg(fd, (&(struct msghdr){.msg_iov = v, .msg_iovlen = IOV_MAX + 1}), 0));
+    T(sendmsg(fd, (&(struct msghdr){0}), 0));
+    tell(10 + 2 * vectors(v, IOV_MAX, 37));
+    meet();
+}
+
+static void iov_client(int fd)
+{
+    static struct iovec v[IOV_MAX + 1];
+    vectors(v, COUNT(v), 23);
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = IOV_MAX, .msg_name = buf, .msg_namelen = 100, .msg_control = buf, .msg_controllen = 100, .msg_flags = -1};
+    await_in(fd, hear());
+    T(readv(fd, v, IOV_MAX + 1));
+    T(readv(fd, v, 0));
+    D(readv(fd, v, 1)); /* one vector of no bytes */
+    D(readv(fd, v, 100));
+    D(readv(fd, v, IOV_MAX));
+    memset(buf, 0, 100);
+    D(recvmsg(fd, &m, 0));
+    say("namelen %d controllen %zu flags %d", m.msg_namelen, m.msg_controllen, m.msg_flags);
+    m.msg_iovlen = IOV_MAX + 1;
+    T(recvmsg(fd, &m, 0));
+    D(recv(fd, buf, sizeof buf, 0));
+    meet();
+}
+
+/* Vectors larger than any ring, both ways at once, one process per end. */
+static void iov_big(int fd)
+{
+    static char in[3 << 20];
+    struct iovec v[3], w[2];
+    size_t half = sizeof in / 2;
+    fill(buf, is_server, 0, sizeof in);
+    for (int i = 0; i < 3; i++)
+        v[i] = (struct iovec){buf + i * (1 << 20), 1 << 20};
+    pid_t pid = child();
+    if (!pid) {
+        for (int i = 0; i < 3;) { /* as programs do: go on after a short count */
+            ssize_t n = writev(fd, v + i, 3 - i);
+            if (n < 0)
+                die("writev");
+            for (; n && (size_t)n >= v[i].iov_len; i++)
+                n -= v[i].iov_len;
+            if (n)
+                v[i].iov_base = (char *)v[i].iov_base + n, v[i].iov_len -= n;
+        }
+        _exit(0);
+    }
+    for (size_t have = 0; have < sizeof in;) {
+        w[0] = (struct iovec){in + have, have < half ? half - have : 0};
+        w[1] = (struct iovec){have < half ? in + half : in + have, have < half ? half : sizeof in - have};
+        ssize_t n = readv(fd, w, 2);
+        if (n <= 0)
+            die("readv");
+        have += n;
+    }
+    reap(pid);
+    say("all of it: %08x", sum(in, sizeof in));
+}
+
+static void zero_server(int fd)
+{
+    T(send(fd, buf, 0, 0));
+    T(write(fd, buf, 0));
+    T(write(fd, NULL, 0));
+    T(send(fd, "five!", 5, 0));
+    meet();
+    meet();
+    T(shutdown(fd, SHUT_WR));
+    T(send(fd, buf, 0, 0));
+    T(write(fd, buf, 0));
+}
+
+static void zero_client(int fd)
+{
+    T(read(fd, buf, 0));
+    meet();
+    await_in(fd, 5);
+    T(read(fd, buf, 0));
+    T(read(fd, NULL, 0));
+    T(recv(fd, buf, 0, 0));
+    T(recv(fd, buf, 0, MSG_PEEK));
+    D(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 0, MSG_DONTWAIT));
+    meet();
+    await(fd, POLLRDHUP);
+    T(read(fd, buf, 0));
+    T(recv(fd, buf, 0, 0));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void bad_pointers_server(int fd)
+{
+    T(write(fd, nowhere, 100));
+    T(send(fd, nowhere, 100, 0));
+    T(writev(fd, nowhere, 2));
+    T(sendmsg(fd, nowhere, 0));
+    T(send(fd, buf, 100, 0));
+    meet();
+}
+
+static void bad_pointers_client(int fd)
+{
+    meet();
+    await_in(fd, 100);
+    T(read(fd, nowhere, 100));
+    T(recv(fd, nowhere, 100, 0));
+    T(recvmsg(fd, nowhere, 0));
+    T(readv(fd, nowhere, 2));
+    D(recv(fd, buf, 1000, 0));
+    T(recv(-1, buf, 1, 0));
+    T(recv(500, buf, 1, 0));
+    T(recv(0, buf, 1, 0));
+    T(send(0, buf, 1, 0));
+}
+
+static void names_of_calls_server(int fd)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 9, .sin_addr.s_addr = 0x01020304};
+    fill(buf, 3, 0, 1000);
+    T(send(fd, buf, 1000, 0));
+    T(sendto(fd, buf, 1000, 0, NULL, 0));
+    T(sendto(fd, buf, 1000, 0, (void *)&a, sizeof a));
+    T(sendmsg(fd, (&(struct msghdr){.msg_name = &a, .msg_namelen = sizeof a, .msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1}), 0));
+    T(send(fd, buf, 1000, MSG_EOR));
+    T(send(fd, buf, 1000, MSG_CONFIRM));
+    T(send(fd, buf, 1000, MSG_DONTROUTE));
+    meet();
+}
+
+static void names_of_calls_client(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    meet();
+    await_in(fd, 5000);
+    D(recvfrom(fd, buf, 500, 0, (void *)&a, &len));
+    say("address length %d", len);
+    len = 0;
+    D(recvfrom(fd, buf, 500, 0, NULL, &len));
+    D(recv(fd, buf, 500, MSG_CMSG_CLOEXEC));
+    T(recv(fd, buf, 500, MSG_ERRQUEUE));
+    D(recv(fd, buf, 500, MSG_NOSIGNAL));
+    D(recv(fd, buf, 500, 0x100000)); /* a flag nobody knows */
+}
+
+extern ssize_t __read_chk(int, void *, size_t, size_t), __recv_chk(int, void *, size_t, size_t, int),
+    __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
+extern int __poll_chk(struct pollfd *, nfds_t, int, size_t), __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
+
+static void fortified_server(int fd)
+{
+    T(put(fd, 1, 4000));
+    meet();
+}
+
+static void fortified_client(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    T(__poll_chk(&p, 1, -1, sizeof p));
+    T(__ppoll_chk(&p, 1, NULL, NULL, sizeof p));
+    meet();
+    await_in(fd, 4000);
+    D(__read_chk(fd, buf, 1000, sizeof buf));
+    D(__recv_chk(fd, buf, 1000, sizeof buf, 0));
+    D(__recv_chk(fd, buf, 1000, sizeof buf, MSG_PEEK));
+    D(__recvfrom_chk(fd, buf, 5000, sizeof buf, 0, NULL, NULL));
+}
+
+static void raw_syscalls_server(int fd)
+{
+    char text[100];
+    for (int i = 0; i < 50; i++) {
+        fill(text, i, 0, sizeof text);
+        if (i % 2 ? syscall(SYS_write, fd, text, sizeof text) != 100 : syscall(SYS_sendto, fd, text, sizeof text, 0, NULL, 0) != 100)
+            die("raw write");
+        if (get(fd, i, 100) != 100)
+            die("reply");
+    }
+    T(put(fd, 9, 1000));
+    meet();
+    T(syscall(SYS_shutdown, fd, SHUT_WR));
+}
+
+static void raw_syscalls_client(int fd)
+{
+    size_t n = 0;
+    for (int i = 0; i < 50; i++) {
+        n += get(fd, i, 100);
+        put(fd, i, 100);
+    }
+    say("%zu by turns", n);
+    meet();
+    await_in(fd, 1000);
+    D(syscall(SYS_read, fd, buf, 300));
+    D(read(fd, buf, 300));
+    D(syscall(SYS_recvfrom, fd, buf, 1000, MSG_DONTWAIT, NULL, NULL));
+    T(read(fd, buf, 10));
+}
+
+static void stdio_server(int fd)
+{
+    FILE *f = fdopen(fd, "r+");
+    char line[256];
+    setvbuf(f, NULL, _IOFBF, 512);
+    for (int i = 0; i < 300 && fgets(line, sizeof line, f); i++) {
+        fseek(f, 0, SEEK_CUR);
+        fprintf(f, "%d: %s", i, line);
+        fflush(f);
+    }
+    say("error %d eof %d", ferror(f), feof(f));
+    T(fclose(f));
+}
+
+static void stdio_client(int fd)
+{
+    char line[300];
+    uint32_t h = 0;
+    for (int i = 0; i < 300; i++) {
+        dprintf(fd, "line %d of %s\n", i, i % 3 ? "many" : "quite a lot of them, each of another length");
+        size_t n = 0;
+        while (n < sizeof line && read(fd, line + n, 1) == 1 && line[n++] != '\n')
+            ;
+        h = h * 31 + sum(line, n);
+    }
+    say("replies %08x", h);
+    T(shutdown(fd, SHUT_WR));
+    T(read(fd, line, 1));
+}
+
+/* stdio for the bulk, the bare fd before and after it */
+static void stdio_mixed_server(int fd)
+{
+    T(put(fd, 1, 50000));
+    FILE *f = fdopen(dup(fd), "w");
+    for (int i = 0; i < 20000; i++)
+        fprintf(f, "%d\n", i);
+    T(fclose(f));
+    T(put(fd, 2, 50000));
+}
+
+static void stdio_mixed_client(int fd)
+{
+    T(get(fd, 1, 50000));
+    FILE *f = fdopen(dup(fd), "r");
+    int good = 0, v;
+    setvbuf(f, NULL, _IONBF, 0);
+    for (int i = 0; i < 20000 && fscanf(f, "%d", &v) == 1; i++)
+        good += v == i;
+    say("%d numbers, then %d", good, fgetc(f));
+    T(fclose(f));
+    T(get(fd, 2, 50000));
+}
+
+static void tiny_writes_server(int fd)
+{
+    size_t sent = 0;
+    for (int i = 0; i < 100000; i++)
+        sent += put_at(fd, 1, i, 1);
+    say("sent %zu", sent);
+    T(get(fd, 2, 1));
+}
+
+static void tiny_writes_client(int fd)
+{
+    T(get(fd, 1, 100000));
+    T(put(fd, 2, 1));
+}
+
+static void tiny_reads_server(int fd)
+{
+    T(put(fd, 1, 100000));
+    T(get(fd, 2, 1));
+}
+
+static void tiny_reads_client(int fd)
+{
+    size_t good = 0;
+    for (int i = 0; i < 100000; i++)
+        good += get_at(fd, 1, i, 1);
+    say("got %zu", good);
+    T(put(fd, 2, 1));
+}
+
+static void positioned_server(int fd)
+{
+    struct iovec v[2] = {{buf, 10}, {buf + 10, 90}};
+    T(pwritev2(fd, v, 2, -1, 0));
+    T(pwritev2(fd, v, 2, 0, 0));
+    T(pwritev(fd, v, 2, 0));
+    T(pwrite(fd, buf, 10, 0));
+    T(lseek(fd, 0, SEEK_CUR));
+    T(ftruncate(fd, 0));
+    T(fsync(fd));
+    T(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+    T(pwritev2(fd, v, 2, -1, RWF_NOWAIT));
+    meet();
+    meet();
+}
+
+static void positioned_client(int fd)
+{
+    struct iovec v[2] = {{buf, 50}, {buf + 50, 70}};
+    meet();
+    await_in(fd, 200);
+    D(preadv2(fd, v, 2, -1, 0));
+    T(preadv2(fd, v, 2, 0, 0));
+    T(preadv(fd, v, 2, 0));
+    T(pread(fd, buf, 10, 0));
+    D(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    T(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    T(preadv2(fd, v, 2, -1, RWF_HIPRI | RWF_NOWAIT));
+    meet();
+}
+
+/* Things that are no TCP connection: nothing may change for them, and nothing is upgraded. */
+static void other_sockets(void)
+{
+    struct sockaddr_storage a;
+    int s[2], p[2], u, v;
+    socklen_t len;
+    T(socketpair(AF_UNIX, SOCK_STREAM, 0, s));
+    T(put(s[0], 1, 100000));
+    T(get(s[1], 1, 100000));
+    T(close(s[0]));
+    T(recv(s[1], buf, 1, 0));
+    T(pipe(p));
+    T(put(p[1], 2, 60000));
+    T(get(p[0], 2, 60000));
+    T(recv(p[0], buf, 1, 0));
+    T(u = socket(family == 4 ? AF_INET : AF_INET6, SOCK_DGRAM, 0));
+    T(v = socket(family == 4 ? AF_INET : AF_INET6, SOCK_DGRAM, 0));
+    len = loopback(&a, 0, 1);
+    T(bind(u, (void *)&a, len));
+    T(getsockname(u, (void *)&a, &len));
+    T(connect(v, (void *)&a, len));
+    T(send(v, buf, 1000, 0));
+    T(send(v, buf, 0, 0));
+    T(recv(u, buf, 10, MSG_TRUNC));
+    T(recv(u, buf, 10, 0));
+    T(recv(u, buf, 10, MSG_DONTWAIT));
+}
+
+const struct body basic_bodies[] = {
+    TWO("echo", echo, echo, .flags = NB),
+    TWO("recv_before_data", recv_before_data_server, recv_before_data_client, .flags = NB),
+    TWO("partial_reads", partial_server, partial_client),
+    TWO("iov_many", iov_server, iov_client),
+    TWO("iov_big", iov_big, iov_big),
+    TWO("zero_length", zero_server, zero_client),
+    TWO("bad_pointers", bad_pointers_server, bad_pointers_client),
+    TWO("names_of_calls", names_of_calls_server, names_of_calls_client),
+    TWO("fortified_calls", fortified_server, fortified_client),
+    TWO("raw_syscalls", raw_syscalls_server, raw_syscalls_client),
+    TWO("stdio_lines", stdio_server, stdio_client),
+    TWO("stdio_mixed", stdio_mixed_server, stdio_mixed_client),
+    TWO("tiny_writes", tiny_writes_server, tiny_writes_client, .flags = NB, .limit = 20),
+    TWO("tiny_reads", tiny_reads_server, tiny_reads_client, .flags = NB, .limit = 20),
+    TWO("positioned_io", positioned_server, positioned_client),
+    ONE("other_sockets", other_sockets, .flags = NOUP),
+    {0},
+};

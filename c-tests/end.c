@@ -1,0 +1,544 @@
+/* How connections end: shutdown, close, reset, linger, exit, kill; and what the other end sees. */
+#include "t.h"
+
+static void linger(int fd, int on, int seconds)
+{
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){on, seconds}), sizeof(struct linger)));
+}
+
+/* Everything a program can ask of a connection that is over, twice. */
+static void post_mortem(int fd)
+{
+    int err;
+    socklen_t len = sizeof err;
+    count_signal(SIGPIPE, 0);
+    for (int i = 0; i < 2; i++) {
+        T(recv(fd, buf, 10, MSG_DONTWAIT));
+        T(send(fd, buf, 10, MSG_NOSIGNAL));
+        T(write(fd, buf, 10));
+        say("SIGPIPE %d", signals[SIGPIPE]);
+        T(getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len));
+        say("SO_ERROR %d, ready %s", err, mask_name(ready(fd)));
+    }
+}
+
+static void sigpipe_server(int fd)
+{
+    T(close(fd));
+    meet();
+}
+
+static void sigpipe_client(int fd)
+{
+    count_signal(SIGPIPE, 0);
+    meet();
+    await(fd, POLLRDHUP);
+    T(write(fd, buf, 100)); /* the first goes out, and is answered by a reset */
+    await(fd, POLLHUP);
+    T(write(fd, buf, 100));
+    T(send(fd, buf, 100, 0));
+    say("SIGPIPE %d", signals[SIGPIPE]);
+    T(send(fd, buf, 100, MSG_NOSIGNAL));
+    T(sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){buf, 1}, .msg_iovlen = 1}), MSG_NOSIGNAL));
+    say("SIGPIPE %d", signals[SIGPIPE]);
+    T(writev(fd, (&(struct iovec){buf, 1}), 1));
+    say("SIGPIPE %d", signals[SIGPIPE]);
+    post_mortem(fd);
+}
+
+/* The default action of SIGPIPE ends the process. */
+static void sigpipe_kills_client(int fd)
+{
+    meet();
+    await(fd, POLLRDHUP);
+    T(write(fd, buf, 100));
+    await(fd, POLLHUP);
+    T(write(fd, buf, 100));
+}
+
+static void unread_server(int fd)
+{
+    T(put(fd, 1, 500));
+    meet();
+    await_in(fd, 10);
+    T(close(fd)); /* with input nobody read: a reset */
+    meet();
+}
+
+static void unread_read_client(int fd)
+{
+    T(put(fd, 2, 10));
+    meet();
+    meet();
+    await(fd, POLLERR | POLLHUP);
+    D(recv(fd, buf, 1000, 0));
+    T(recv(fd, buf, 1000, 0));
+    T(recv(fd, buf, 1000, 0));
+    post_mortem(fd);
+}
+
+static void unread_write_client(int fd)
+{
+    count_signal(SIGPIPE, 0);
+    T(put(fd, 2, 10));
+    meet();
+    meet();
+    await(fd, POLLERR | POLLHUP);
+    T(write(fd, buf, 10));
+    T(write(fd, buf, 10));
+    D(recv(fd, buf, 1000, 0));
+    post_mortem(fd);
+}
+
+static void reset_server(int fd)
+{
+    T(put(fd, 1, 100));
+    meet();
+    linger(fd, 1, 0);
+    T(close(fd));
+    meet();
+}
+
+static void reset_client(int fd)
+{
+    meet();
+    meet();
+    await(fd, POLLERR | POLLHUP);
+    T(recv(fd, buf, 1000, MSG_PEEK));
+    post_mortem(fd);
+}
+
+/* A reset wakes whoever sleeps in recv. */
+static void reset_wakes_server(int fd)
+{
+    hear();
+    await_asleep(peer_pid);
+    linger(fd, 1, 0);
+    T(close(fd));
+}
+
+static void reset_wakes_client(int fd)
+{
+    tell(0);
+    T(recv(fd, buf, 10, 0));
+    post_mortem(fd);
+}
+
+static void linger_close_server(int fd)
+{
+    linger(fd, 1, 5);
+    T(put(fd, 1, 300000));
+    meet();
+    double t = now();
+    T(close(fd));
+    YES(now() - t < 4);
+}
+
+static void linger_close_client(int fd)
+{
+    meet();
+    T(drain(fd, 1));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void half_close_server(int fd)
+{
+    T(drain(fd, 1));
+    T(put(fd, 2, 300000));
+    T(shutdown(fd, SHUT_WR));
+    T(shutdown(fd, SHUT_WR));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void half_close_client(int fd)
+{
+    T(put(fd, 1, 300000));
+    T(shutdown(fd, SHUT_WR));
+    T(drain(fd, 2));
+    T(recv(fd, buf, 10, 0));
+    post_mortem(fd);
+}
+
+/* Both ends write and shut down before either reads. */
+static void half_close_both(int fd)
+{
+    T(put(fd, is_server, 100000));
+    T(shutdown(fd, SHUT_WR));
+    meet();
+    await(fd, POLLRDHUP);
+    T(drain(fd, !is_server));
+    meet();
+    post_mortem(fd);
+}
+
+static void half_close_ping_server(int fd)
+{
+    T(shutdown(fd, SHUT_WR));
+    size_t n = 0;
+    for (int i = 0; i < 100; i++, tell(0))
+        n += get(fd, i, 3000);
+    say("%zu", n);
+    meet();
+    T(recv(fd, buf, 1, 0));
+}
+
+static void half_close_ping_client(int fd)
+{
+    for (int i = 0; i < 100; i++, hear())
+        put(fd, i, 3000);
+    meet();
+    T(recv(fd, buf, 1, 0));
+    T(shutdown(fd, SHUT_WR));
+}
+
+static void shut_rd_server(int fd)
+{
+    hear();
+    T(put(fd, 1, 100));
+    tell(0);
+    T(get(fd, 2, 100));
+    meet();
+    T(put(fd, 3, 100));
+    meet();
+    meet();
+    T(put(fd, 4, 50000));
+    meet();
+    meet();
+}
+
+static void shut_rd_client(int fd)
+{
+    T(shutdown(fd, SHUT_RD));
+    say("ready %s", mask_name(ready(fd)));
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, MSG_WAITALL));
+    tell(0);
+    hear();
+    await_in(fd, 100);
+    D(recv(fd, buf, 1000, 0)); /* what comes after it can be read all the same */
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, MSG_DONTWAIT));
+    T(put(fd, 2, 100));
+    meet();
+    meet();
+    await_in(fd, 100);
+    D(recv(fd, buf, 30, 0));
+    D(recv(fd, buf, 300, MSG_WAITALL));
+    meet();
+    meet();
+    await_in(fd, 50000);
+    T(get(fd, 4, 50000));
+    T(shutdown(fd, SHUT_RD));
+    meet();
+}
+
+static void shut_rd_pending_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    meet();
+    meet();
+}
+
+static void shut_rd_pending_client(int fd)
+{
+    meet();
+    await_in(fd, 1000);
+    T(shutdown(fd, SHUT_RD));
+    D(recv(fd, buf, 300, 0));
+    D(recv(fd, buf, 3000, MSG_WAITALL));
+    T(recv(fd, buf, 300, 0));
+    meet();
+}
+
+static void shut_wr_server(int fd)
+{
+    count_signal(SIGPIPE, 0);
+    T(shutdown(fd, SHUT_WR));
+    T(write(fd, buf, 10));
+    T(send(fd, buf, 10, MSG_NOSIGNAL));
+    T(send(fd, buf, 0, MSG_NOSIGNAL));
+    say("SIGPIPE %d ready %s", signals[SIGPIPE], mask_name(ready(fd)));
+    meet();
+    T(get(fd, 1, 10000));
+    T(shutdown(fd, SHUT_RD));
+    T(recv(fd, buf, 10, 0));
+    T(shutdown(fd, SHUT_RDWR));
+    await(fd, POLLHUP);
+    meet();
+}
+
+static void shut_wr_client(int fd)
+{
+    meet();
+    await(fd, POLLRDHUP);
+    T(recv(fd, buf, 10, 0));
+    T(put(fd, 1, 10000));
+    meet();
+}
+
+static void shut_rdwr_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    T(shutdown(fd, SHUT_RDWR));
+    T(shutdown(fd, SHUT_RDWR));
+    post_mortem(fd);
+    T(shutdown(fd, 7));
+    meet();
+}
+
+static void shut_rdwr_client(int fd)
+{
+    T(drain(fd, 1));
+    meet();
+}
+
+/* One thread of ours sleeps in recv, another shuts the socket down. */
+static void *sleeper(void *arg)
+{
+    int fd = *(int *)arg;
+    tell(gettid());
+    T(recv(fd, buf, 10, 0));
+    return NULL;
+}
+
+static void shutdown_wakes_server(int fd)
+{
+    pthread_t t = start(sleeper, &fd);
+    hear();
+    T(shutdown(fd, SHUT_RD));
+    finish(t);
+    T(put(fd, 1, 100));
+    meet();
+}
+
+static void shutdown_wakes_client(int fd)
+{
+    await_asleep(hear());
+    tell(0);
+    T(get(fd, 1, 100));
+    meet();
+}
+
+static void close_after_write_server(int fd)
+{
+    T(put(fd, 1, 200000));
+    T(close(fd));
+}
+
+static void small_close_server(int fd)
+{
+    T(put(fd, 1, 17));
+    T(close(fd));
+}
+
+static void drain_client(int fd)
+{
+    T(drain(fd, 1));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void late_drain_client(int fd)
+{
+    await(fd, POLLRDHUP);
+    T(drain(fd, 1));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void exit_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    exit(5);
+}
+
+static void _exit_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    _exit(6);
+}
+
+static void quick_exit_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    quick_exit(7);
+}
+
+static void *exit_thread(void *arg)
+{
+    T(put(*(int *)arg, 1, 150000));
+    exit(8);
+}
+
+static void exit_in_thread_server(int fd)
+{
+    pthread_t t = start(exit_thread, &fd);
+    finish(t);
+}
+
+static void raw_exit_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    syscall(SYS_exit_group, 9);
+}
+
+static void sigterm_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    raise(SIGTERM);
+}
+
+static void kill_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    raise(SIGKILL);
+}
+
+static void kill_after_ack_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    T(get(fd, 2, 1));
+    raise(SIGKILL);
+}
+
+static void kill_after_ack_client(int fd)
+{
+    T(get(fd, 1, 150000));
+    T(put(fd, 2, 1));
+    await(fd, POLLRDHUP);
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void kill_unread_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    await_in(fd, 1000);
+    raise(SIGKILL);
+}
+
+static void kill_unread_client(int fd)
+{
+    T(put(fd, 2, 1000));
+    await(fd, POLLERR | POLLHUP);
+    D(recv(fd, buf, 10000, 0));
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+    post_mortem(fd);
+}
+
+/* The peer is killed while we sleep in ... */
+static void killer(int fd)
+{
+    (void)fd;
+    hear();
+    await_asleep(peer_pid);
+    raise(SIGKILL);
+}
+
+static void killed_recv_client(int fd)
+{
+    tell(0);
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void killed_poll_client(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN | POLLRDHUP};
+    tell(0);
+    T(poll(&p, 1, -1));
+    say("%s", mask_name(p.revents));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void killed_select_client(int fd)
+{
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    tell(0);
+    T(select(fd + 1, &r, NULL, NULL, NULL));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void killed_epoll_client(int fd)
+{
+    struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
+    int ep = epoll_create1(0);
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    tell(0);
+    T(epoll_wait(ep, &e, 1, -1));
+    say("%s", mask_name(e.events));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void killed_send_client(int fd)
+{
+    count_signal(SIGPIPE, 0);
+    size_t n;
+    tell(0);
+    for (n = 0; n < (64u << 20); n += 65536)
+        if (send(fd, buf, 65536, 0) < 0)
+            break;
+    say("%s, SIGPIPE %d", strerrorname_np(errno), signals[SIGPIPE]);
+    YES(n > 100000 && n < (64u << 20));
+    T(send(fd, buf, 1, 0));
+    say("SIGPIPE %d", signals[SIGPIPE]);
+}
+
+static void abort_server(int fd)
+{
+    prctl(PR_SET_DUMPABLE, 0);
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    T(put(fd, 1, 100000));
+    abort();
+}
+
+/* connect(AF_UNSPEC) gives the connection up with a reset. */
+static void disconnect_server(int fd)
+{
+    struct sockaddr a = {.sa_family = AF_UNSPEC};
+    T(put(fd, 1, 100));
+    meet();
+    T(connect(fd, &a, sizeof a));
+    T(send(fd, buf, 10, MSG_NOSIGNAL));
+    T(recv(fd, buf, 10, 0));
+    T(getpeername(fd, &a, &(socklen_t){sizeof a}));
+    meet();
+}
+
+const struct body end_bodies[] = {
+    TWO("sigpipe", sigpipe_server, sigpipe_client),
+    TWO("sigpipe_kills", sigpipe_server, sigpipe_kills_client, .flags = MUTE_C),
+    TWO("close_unread_then_read", unread_server, unread_read_client),
+    TWO("close_unread_then_write", unread_server, unread_write_client),
+    TWO("reset_by_linger0", reset_server, reset_client),
+    TWO("reset_wakes_recv", reset_wakes_server, reset_wakes_client),
+    TWO("reset_by_disconnect", disconnect_server, reset_client),
+    TWO("linger_close", linger_close_server, linger_close_client),
+    TWO("half_close", half_close_server, half_close_client),
+    TWO("half_close_both", half_close_both, half_close_both),
+    TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),
+    TWO("shutdown_rd", shut_rd_server, shut_rd_client),
+    TWO("shutdown_rd_pending", shut_rd_pending_server, shut_rd_pending_client),
+    TWO("shutdown_wr", shut_wr_server, shut_wr_client),
+    TWO("shutdown_rdwr", shut_rdwr_server, shut_rdwr_client),
+    TWO("shutdown_wakes_recv", shutdown_wakes_server, shutdown_wakes_client),
+    TWO("close_after_write", close_after_write_server, drain_client),
+    TWO("close_after_small_write", small_close_server, late_drain_client),
+    TWO("exit_after_write", exit_after_write_server, drain_client),
+    TWO("_exit_after_write", _exit_after_write_server, drain_client),
+    TWO("quick_exit_after_write", quick_exit_after_write_server, drain_client),
+    TWO("exit_in_thread", exit_in_thread_server, drain_client),
+    TWO("raw_exit_after_write", raw_exit_server, drain_client),
+    TWO("sigterm_after_write", sigterm_after_write_server, drain_client, .flags = MUTE_S),
+    TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S),
+    TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S),
+    TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S),
+    TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),
+    TWO("peer_killed_in_recv", killer, killed_recv_client, .flags = MUTE_S),
+    TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S),
+    TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S),
+    TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S),
+    TWO("peer_killed_in_send", killer, killed_send_client, .flags = MUTE_S),
+    {0},
+};

@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body fd_bodies[] = {{0}};

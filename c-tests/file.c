@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body file_bodies[] = {{0}};

@@ -1,0 +1,633 @@
+/* ctest: all bodies in one program. `ctest -l` lists them, `ctest [options] NAME` runs one:
+ *   -w  warm up connections first        -n  O_NONBLOCK sockets (bodies marked so)
+ *   -6  over IPv6                        -m  IPv4, the accepted end sees a v4-mapped address
+ *   -s K=V, -c K=V   environment of the server, of the client, only
+ * The process started here is never preloaded: it forks and executes itself once for each side, before any socket
+ * exists, prints both transcripts when both are over, and waits until no descendant is left. */
+#include "t.h"
+#include <dirent.h>
+
+int is_server, warmed, nonblock, family = 4;
+pid_t peer_pid;
+char buf[8 << 20];
+volatile sig_atomic_t signals[65];
+
+extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
+    option_bodies[], poll_bodies[], epoll_bodies[], fd_bodies[], process_bodies[], file_bodies[], connect_bodies[], bulk_bodies[];
+static const struct body *const families[] = {
+    basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
+    poll_bodies, epoll_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
+};
+static const struct body *body;
+static const char *role;
+
+/* --- transcript --- */
+
+void say(const char *fmt, ...)
+{
+    char line[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line, sizeof line - 1, fmt, ap), saved = errno;
+    va_end(ap);
+    if (n > (int)sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (write(1, line, n) != n)
+        _exit(99);
+    errno = saved;
+}
+
+void die(const char *what)
+{
+    say("cannot go on: %s: %s", what, strerrorname_np(errno));
+    _exit(98);
+}
+
+long t_ret(const char *call, long ret)
+{
+    if (ret == -1)
+        say("%s = -1 %s", call, errno ? strerrorname_np(errno) : "(errno 0)");
+    else
+        say("%s = %ld", call, ret);
+    return ret;
+}
+
+long t_data(const char *call, long ret)
+{
+    if (ret <= 0)
+        return t_ret(call, ret);
+    say("%s = %ld sum %08x", call, ret, sum(buf, ret));
+    return ret;
+}
+
+const char *mask_name(unsigned mask)
+{
+    static __thread char text[128];
+    static const struct { unsigned bit; const char *name; } names[] = {
+        {POLLIN, "IN"}, {POLLPRI, "PRI"}, {POLLOUT, "OUT"}, {POLLERR, "ERR"}, {POLLHUP, "HUP"}, {POLLNVAL, "NVAL"},
+        {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"}, {POLLRDHUP, "RDHUP"},
+    };
+    text[0] = 0;
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (mask & names[i].bit)
+            strcat(strcat(text, text[0] ? "|" : ""), names[i].name);
+    return text[0] ? text : "none";
+}
+
+uint32_t sum(const void *p, size_t n)
+{
+    uint32_t h = 2166136261u;
+    for (const unsigned char *c = p; n--; c++)
+        h = (h ^ *c) * 16777619u;
+    return h;
+}
+
+int open_fds(void)
+{
+    int n = -1; /* not the directory itself */
+    DIR *d = opendir("/proc/self/fd");
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += e->d_name[0] != '.' && atoi(e->d_name) < 900;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* --- the other side --- */
+
+void tell(long v)
+{
+    while (send(SYNC, &v, sizeof v, MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+}
+
+long hear(void)
+{
+    long v;
+    ssize_t n;
+    while ((n = recv(SYNC, &v, sizeof v, MSG_WAITALL)) < 0 && errno == EINTR)
+        ;
+    return n == sizeof v ? v : -1;
+}
+
+void meet(void)
+{
+    tell(0);
+    hear();
+}
+
+void await_asleep(pid_t tid)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", tid);
+    for (int asleep = 0; asleep < 3; usleep(1000)) {
+        FILE *f = fopen(path, "r");
+        if (!f || !fgets(text, sizeof text, f))
+            die("await_asleep");
+        fclose(f);
+        char *end = strrchr(text, ')');
+        asleep = end && end[2] == 'S' ? asleep + 1 : 0;
+    }
+}
+
+/* --- bytes --- */
+
+void fill(void *p, unsigned seed, size_t off, size_t n)
+{
+    unsigned char *c = p;
+    for (size_t i = 0; i < n; i++)
+        c[i] = ((off + i) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull) >> 53;
+}
+
+static int again(int fd, short events)
+{
+    if (errno == EINTR)
+        return 1;
+    if (errno != EAGAIN)
+        return 0;
+    struct pollfd p = {.fd = fd, .events = events};
+    poll(&p, 1, -1);
+    return 1;
+}
+
+size_t put_at(int fd, unsigned seed, size_t off, size_t n)
+{
+    static __thread char chunk[65536];
+    size_t done = 0;
+    while (done < n) {
+        size_t len = n - done < sizeof chunk ? n - done : sizeof chunk;
+        fill(chunk, seed, off + done, len);
+        for (size_t sent = 0; sent < len;) {
+            ssize_t r = write(fd, chunk + sent, len - sent);
+            if (r < 0 && !again(fd, POLLOUT))
+                return done + sent;
+            sent += r > 0 ? r : 0;
+        }
+        done += len;
+    }
+    return done;
+}
+
+size_t get_at(int fd, unsigned seed, size_t off, size_t n)
+{
+    static __thread char chunk[65536], expect[65536];
+    for (size_t done = 0; done < n;) {
+        ssize_t r = read(fd, chunk, n - done < sizeof chunk ? n - done : sizeof chunk);
+        if (r < 0 && again(fd, POLLIN))
+            continue;
+        if (r <= 0)
+            return done;
+        fill(expect, seed, off + done, r);
+        for (ssize_t i = 0; i < r; i++)
+            if (chunk[i] != expect[i]) {
+                say("wrong byte at %zu", off + done + i);
+                return done + i;
+            }
+        done += r;
+    }
+    return n;
+}
+
+size_t drain(int fd, unsigned seed) { return get(fd, seed, SIZE_MAX); }
+
+void echo_rounds(int fd, int rounds, size_t size)
+{
+    size_t good = 0;
+    for (int i = 0; i < rounds; i++) {
+        if (is_server)
+            good += get(fd, i, size), put(fd, i + 1, size);
+        else
+            put(fd, i, size), good += get(fd, i + 1, size);
+    }
+    say("%d rounds of %zu: %zu good", rounds, size, good);
+}
+
+/* --- states --- */
+
+int ready(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN | POLLPRI | POLLOUT | POLLRDHUP};
+    poll(&p, 1, 0);
+    return p.revents;
+}
+
+unsigned await(int fd, unsigned must)
+{
+    unsigned mask;
+    for (int i = 0; ((mask = ready(fd)) & must) != must; i++) {
+        if (i == 5000) {
+            say("still not ready for %s", mask_name(must));
+            break;
+        }
+        usleep(1000);
+    }
+    say("ready: %s", mask_name(mask));
+    return mask;
+}
+
+void await_in(int fd, int n)
+{
+    int have = 0;
+    for (int i = 0; ioctl(fd, FIONREAD, &have) == 0 && have < n; i++) {
+        if (i == 5000) {
+            say("only %d of %d bytes came", have, n);
+            break;
+        }
+        usleep(1000);
+    }
+}
+
+void await_state(int fd, int tcp_state)
+{
+    struct tcp_info ti;
+    socklen_t len = sizeof ti;
+    for (int i = 0; getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == 0 && ti.tcpi_state != tcp_state && i < 5000; i++)
+        usleep(1000);
+    say("tcp state %d", ti.tcpi_state);
+}
+
+double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+void set_nonblock(int fd, int on)
+{
+    int fl = fcntl(fd, F_GETFL);
+    fcntl(fd, F_SETFL, on ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
+}
+
+void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); }
+
+/* --- connections --- */
+
+socklen_t loopback(struct sockaddr_storage *a, int port, int server)
+{
+    memset(a, 0, sizeof *a);
+    if (family == 4 || (family == 'm' && !server)) {
+        *(struct sockaddr_in *)a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        return sizeof(struct sockaddr_in);
+    }
+    struct sockaddr_in6 *s = (struct sockaddr_in6 *)a;
+    s->sin6_family = AF_INET6;
+    s->sin6_port = htons(port);
+    inet_pton(AF_INET6, family == 6 ? "::1" : "::ffff:127.0.0.1", &s->sin6_addr);
+    return sizeof *s;
+}
+
+int listen_any(int *port)
+{
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, 0, 1);
+    int fd = socket(a.ss_family, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (void *)&a, len) || listen(fd, 1024) || getsockname(fd, (void *)&a, &len))
+        die("listen");
+    *port = ntohs(((struct sockaddr_in *)&a)->sin_port); /* at the same place for both families */
+    return fd;
+}
+
+int try_dial(int port, int flags)
+{
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, port, 0);
+    int fd = socket(a.ss_family, SOCK_STREAM | flags, 0);
+    if (fd >= 0 && connect(fd, (void *)&a, len) && errno != EINPROGRESS) {
+        int e = errno;
+        close(fd);
+        errno = e;
+        return -1;
+    }
+    return fd;
+}
+
+static int settle(int fd)
+{
+    nodelay(fd);
+    set_nonblock(fd, nonblock);
+    return fd;
+}
+
+int dial(int port)
+{
+    int fd = try_dial(port, 0);
+    if (fd < 0)
+        die("connect");
+    return settle(fd);
+}
+
+int take(int listener)
+{
+    int fd = accept(listener, NULL, NULL);
+    if (fd < 0)
+        die("accept");
+    return settle(fd);
+}
+
+static int port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
+{
+    struct sockaddr_in6 a;
+    socklen_t len = sizeof a;
+    return name(fd, (void *)&a, &len) ? -1 : ntohs(a.sin6_port);
+}
+
+/* The connecting end's ports of every warmed connection go to a file, for whoever compares them with the counters. */
+static void log_warm(int fd)
+{
+    const char *path = getenv("CTEST_WARMED");
+    int out = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+    if (out < 0)
+        return;
+    char line[64];
+    int n = snprintf(line, sizeof line, "%d %d\n", port_of(fd, (void *)getsockname), port_of(fd, (void *)getpeername));
+    if (write(out, line, n) != n)
+        die("log_warm");
+    close(out);
+}
+
+enum { WARM_ROUNDS = 64 };
+static size_t warm_size(int round) { return 1024 + 16 * round; }
+
+void warm(int fd, int server)
+{
+    if (!warmed)
+        return;
+    if (!server)
+        log_warm(fd);
+    for (int i = 0; i < WARM_ROUNDS; i++) {
+        size_t n = warm_size(i);
+        if (server ? get(fd, i, n) != n || put(fd, ~i, n) != n : put(fd, i, n) != n || get(fd, ~i, n) != n)
+            die("warm-up");
+    }
+}
+
+void warm_pair(int a, int b)
+{
+    if (!warmed)
+        return;
+    log_warm(a);
+    for (int i = 0; i < WARM_ROUNDS; i++) {
+        size_t n = warm_size(i);
+        if (put(a, i, n) != n || get(b, i, n) != n || put(b, ~i, n) != n || get(a, ~i, n) != n)
+            die("warm-up");
+    }
+}
+
+int join_cold(void)
+{
+    int fd, port;
+    if (is_server) {
+        int l = listen_any(&port);
+        tell(port);
+        fd = take(l);
+        close(l);
+    } else
+        fd = dial(hear());
+    return fd;
+}
+
+int join(void)
+{
+    int fd = join_cold();
+    warm(fd, is_server);
+    return fd;
+}
+
+void pair(int end[2])
+{
+    int port, l = listen_any(&port);
+    end[0] = dial(port);
+    end[1] = take(l);
+    close(l);
+    warm_pair(end[0], end[1]);
+}
+
+/* --- processes, threads, signals --- */
+
+static void on_signal(int sig) { signals[sig]++; }
+
+void count_signal(int sig, int flags)
+{
+    struct sigaction sa = {.sa_handler = on_signal, .sa_flags = flags};
+    signals[sig] = 0;
+    sigaction(sig, &sa, NULL);
+}
+
+pthread_t start(void *(*f)(void *), void *arg)
+{
+    pthread_t t;
+    if ((errno = pthread_create(&t, NULL, f, arg)))
+        die("pthread_create");
+    return t;
+}
+
+void *finish(pthread_t t)
+{
+    void *r;
+    pthread_join(t, &r);
+    return r;
+}
+
+pid_t child(void)
+{
+    pid_t pid = fork();
+    if (pid < 0)
+        die("fork");
+    return pid;
+}
+
+static void say_status(const char *who, int status)
+{
+    if (WIFSIGNALED(status))
+        say("%s: killed by SIG%s", who, sigabbrev_np(WTERMSIG(status)));
+    else
+        say("%s: exit %d", who, WEXITSTATUS(status));
+}
+
+void reap(pid_t pid)
+{
+    int status;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            die("waitpid");
+    say_status("child", status);
+}
+
+static char **self_argv(const char *fd)
+{
+    static char *argv[12];
+    static char fam[3];
+    int n = 0;
+    argv[n++] = "ctest";
+    argv[n++] = "-R", argv[n++] = (char *)role;
+    if (fd)
+        argv[n++] = "-X", argv[n++] = (char *)fd;
+    if (warmed)
+        argv[n++] = "-w";
+    if (nonblock)
+        argv[n++] = "-n";
+    if (family != 4)
+        snprintf(fam, sizeof fam, "-%c", family == 6 ? '6' : 'm'), argv[n++] = fam;
+    argv[n++] = (char *)body->name;
+    argv[n] = NULL;
+    return argv;
+}
+
+void exec_self(int fd)
+{
+    char num[12];
+    snprintf(num, sizeof num, "%d", fd);
+    execv("/proc/self/exe", self_argv(num));
+    die("exec");
+}
+
+int temp_file(unsigned seed, size_t n)
+{
+    char path[] = "/tmp/ctest-XXXXXX";
+    int fd = mkstemp(path);
+    if (fd < 0 || unlink(path) || put(fd, seed, n) != n || lseek(fd, 0, SEEK_SET))
+        die("temp_file");
+    return fd;
+}
+
+/* --- one side --- */
+
+static int side(int resume)
+{
+    is_server = !strcmp(role, "server");
+    if (resume >= 0)
+        body->resume(resume);
+    else if (body->one)
+        body->one();
+    else {
+        tell(getpid());
+        peer_pid = hear();
+        (is_server ? body->server : body->client)(body->flags & RAW ? -1 : join());
+    }
+    say("open fds: %d", open_fds());
+    if (!body->one)
+        meet(); /* whoever is first keeps its connections until the other is through */
+    return 0;
+}
+
+/* --- both sides --- */
+
+static int out[2];
+static const char *const roles[] = {"server", "client"};
+
+static void dump(void)
+{
+    static char text[65536];
+    for (int i = 0; i < 2; i++) {
+        if (!out[i])
+            continue;
+        dprintf(1, "== %s\n", body->one ? "both ends" : roles[i]);
+        ssize_t n;
+        for (off_t off = 0; (n = pread(out[i], text, sizeof text, off)) > 0; off += n)
+            if (write(1, text, n) != n)
+                _exit(99);
+    }
+}
+
+static void on_term(int sig)
+{
+    (void)sig;
+    dump();
+    _exit(3);
+}
+
+static void be_side(int i, int sync, char **env)
+{
+    int null = open("/dev/null", O_RDONLY);
+    if (dup2(null, 0) < 0 || dup2(out[i], 1) < 0 || dup2(sync, SYNC) < 0 || close_range(SYNC + 1, ~0u, 0))
+        die("set-up");
+    for (; *env; env++)
+        putenv(*env);
+    role = body->one ? "one" : roles[i];
+    execv("/proc/self/exe", self_argv(NULL));
+    die("exec");
+}
+
+static int both(char **env[2])
+{
+    struct rlimit nofile;
+    int sync[2], status[2], sides = body->one ? 1 : 2;
+    getrlimit(RLIMIT_NOFILE, &nofile);
+    nofile.rlim_cur = 1024;
+    if (setrlimit(RLIMIT_NOFILE, &nofile) || prctl(PR_SET_CHILD_SUBREAPER, 1) || socketpair(AF_UNIX, SOCK_STREAM, 0, sync))
+        die("set-up");
+    signal(SIGPIPE, SIG_DFL);
+    pid_t pid[2] = {0};
+    for (int i = 0; i < sides; i++) {
+        out[i] = memfd_create("transcript", 0);
+        fcntl(out[i], F_SETFL, O_APPEND);
+    }
+    for (int i = 0; i < sides; i++) {
+        int s = fcntl(sync[i], F_DUPFD, 20), o = fcntl(out[i], F_DUPFD, 20);
+        if ((pid[i] = fork()) == 0) {
+            out[i] = o;
+            be_side(i, s, env[i]);
+        }
+    }
+    close(sync[0]);
+    close(sync[1]);
+    close_range(20, ~0u, 0); /* the sides have theirs */
+    signal(SIGTERM, on_term);
+    for (int left = sides, st; left;) {
+        pid_t p = wait(&st);
+        for (int i = 0; i < sides; i++)
+            if (p == pid[i])
+                status[i] = st, left--;
+    }
+    while (wait(NULL) > 0 || errno == EINTR) /* their descendants */
+        ;
+    dump();
+    for (int i = 0; i < sides; i++)
+        say_status(body->one ? "process" : roles[i], status[i]);
+    return 0;
+}
+
+static const struct body *find(const char *name)
+{
+    for (size_t f = 0; f < COUNT(families); f++)
+        for (const struct body *b = families[f]; b->name; b++)
+            if (!strcmp(b->name, name))
+                return b;
+    fprintf(stderr, "ctest: no body named %s\n", name);
+    exit(2);
+}
+
+/* NAME PROCESSES up|no LIMIT nb|- MUTED */
+static int list(void)
+{
+    for (size_t f = 0; f < COUNT(families); f++)
+        for (const struct body *b = families[f]; b->name; b++)
+            printf("%s %d %s %d %s %s%s-\n", b->name, b->one ? 1 : 2, b->flags & NOUP ? "no" : "up", b->limit ? b->limit : 10,
+                   b->flags & NB ? "nb" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    char *env_s[16] = {0}, *env_c[16] = {0}, **env[2] = {env_s, env_c};
+    int ns = 0, nc = 0, resume = -1;
+    for (int o; (o = getopt(argc, argv, "lwn6ms:c:R:X:")) != -1;)
+        switch (o) {
+        case 'l': return list();
+        case 'w': warmed = 1; break;
+        case 'n': nonblock = 1; break;
+        case '6': family = 6; break;
+        case 'm': family = 'm'; break;
+        case 's': if (ns < 15) env_s[ns++] = optarg; break;
+        case 'c': if (nc < 15) env_c[nc++] = optarg; break;
+        case 'R': role = optarg; break;
+        case 'X': resume = atoi(optarg); break;
+        default: return 2;
+        }
+    if (optind >= argc)
+        return fprintf(stderr, "usage: ctest -l | ctest [-wn6m] [-s K=V] [-c K=V] NAME\n"), 2;
+    body = find(argv[optind]);
+    return role ? side(resume) : both(env);
+}

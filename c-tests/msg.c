@@ -1,0 +1,425 @@
+/* Message flags: PEEK, WAITALL, DONTWAIT, TRUNC, MORE, NOSIGNAL, OOB; recvmmsg and sendmmsg. */
+#include "t.h"
+
+static void peek_server(int fd)
+{
+    T(put(fd, 1, 5000));
+    meet();
+    hear();
+    T(put(fd, 2, 1000));
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void peek_client(int fd)
+{
+    struct iovec v[3] = {{buf, 10}, {buf + 10, 0}, {buf + 10, 2000}};
+    meet();
+    await_in(fd, 5000);
+    D(recv(fd, buf, 100, MSG_PEEK));
+    D(recv(fd, buf, 100, MSG_PEEK | MSG_DONTWAIT));
+    D(recv(fd, buf, sizeof buf, MSG_PEEK));
+    D(recvmsg(fd, (&(struct msghdr){.msg_iov = v, .msg_iovlen = 3}), MSG_PEEK));
+    D(recv(fd, buf, 2000, 0));
+    D(recv(fd, buf, sizeof buf, MSG_PEEK));
+    D(recv(fd, buf, 3000, MSG_PEEK | MSG_WAITALL));
+    D(recv(fd, buf, sizeof buf, 0));
+    T(recv(fd, buf, 1, MSG_PEEK | MSG_DONTWAIT));
+    tell(0);
+    await(fd, POLLRDHUP);
+    D(recv(fd, buf, sizeof buf, MSG_PEEK));
+    D(recv(fd, buf, sizeof buf, 0));
+    T(recv(fd, buf, sizeof buf, MSG_PEEK));
+    T(recv(fd, buf, sizeof buf, MSG_PEEK | MSG_WAITALL));
+    meet();
+}
+
+/* A peek before each read while the stream grows past any threshold, with nothing but peeks and reads in between. */
+static void peek_growing_server(int fd)
+{
+    for (int i = 0; i < 100; i++) {
+        size_t n = 1500 + i;
+        put(fd, i, n);
+        if (get(fd, i, n) != n)
+            die("reply");
+    }
+    say("done");
+}
+
+static void peek_growing_client(int fd)
+{
+    static char peeked[4096];
+    int good = 0;
+    for (int i = 0; i < 100; i++) {
+        int n = 1500 + i, k = 1 + i * 13 % n;
+        await_in(fd, n);
+        int a = recv(fd, peeked, k, MSG_PEEK), b = recv(fd, peeked, sizeof peeked, MSG_PEEK);
+        int c = recv(fd, buf, n, MSG_WAITALL);
+        good += a == k && b == n && c == n && !memcmp(peeked, buf, n);
+        put(fd, i, n);
+    }
+    say("%d of 100 as peeked", good);
+}
+
+static void peek_blocks_server(int fd)
+{
+    hear();
+    await_asleep(peer_pid);
+    T(put(fd, 1, 10));
+    meet();
+}
+
+static void peek_blocks_client(int fd)
+{
+    tell(0);
+    D(recv(fd, buf, 10, MSG_PEEK));
+    D(recv(fd, buf, 10, 0));
+    meet();
+}
+
+static void waitall_server(int fd)
+{
+    hear();
+    put(fd, 1, 400);
+    await_asleep(peer_pid);
+    put_at(fd, 1, 400, 600);
+    meet();
+    put(fd, 2, 1000); /* more than asked for */
+    meet();
+}
+
+static void waitall_client(int fd)
+{
+    struct iovec v[2] = {{buf, 300}, {buf + 300, 700}};
+    tell(0);
+    D(recv(fd, buf, 1000, MSG_WAITALL));
+    meet();
+    D(recvmsg(fd, (&(struct msghdr){.msg_iov = v, .msg_iovlen = 2}), MSG_WAITALL));
+    meet();
+    T(recv(fd, buf, 1000, MSG_WAITALL | MSG_DONTWAIT));
+}
+
+static void waitall_eof_server(int fd)
+{
+    hear();
+    T(put(fd, 1, 400));
+    await_asleep(peer_pid);
+    T(shutdown(fd, SHUT_WR));
+}
+
+static void waitall_eof_client(int fd)
+{
+    tell(0);
+    D(recv(fd, buf, 1000, MSG_WAITALL));
+    T(recv(fd, buf, 1000, MSG_WAITALL));
+}
+
+static void waitall_signal_server(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        hear();
+        T(put(fd, 1, i ? 0 : 400));
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+    }
+    meet();
+}
+
+static void waitall_signal_client(int fd)
+{
+    count_signal(SIGUSR1, 0);
+    tell(0);
+    D(recv(fd, buf, 1000, MSG_WAITALL)); /* what came before the signal */
+    say("signals %d", signals[SIGUSR1]);
+    tell(0);
+    D(recv(fd, buf, 1000, MSG_WAITALL));
+    meet();
+}
+
+static void waitall_timeout_server(int fd)
+{
+    T(put(fd, 1, 400));
+    meet();
+    meet();
+}
+
+static void waitall_timeout_client(int fd)
+{
+    meet();
+    await_in(fd, 400);
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 100000}), sizeof(struct timeval)));
+    double t = now();
+    D(recv(fd, buf, 1000, MSG_WAITALL));
+    T(recv(fd, buf, 1000, MSG_WAITALL));
+    t = now() - t;
+    YES(t >= 0.199 && t < 5);
+    meet();
+}
+
+enum { BIG = 3 << 20 };
+
+static void waitall_big_server(int fd)
+{
+    for (int i = 0; i < 4; i++) {
+        T(put(fd, i, BIG));
+        T(get(fd, i, BIG));
+    }
+}
+
+static void waitall_big_client(int fd)
+{
+    static const size_t at_once[] = {BIG, BIG / 2, 300000, 300 << 10};
+    for (size_t i = 0; i < COUNT(at_once); i++) {
+        size_t have = 0, calls = 0;
+        for (ssize_t n; have < BIG; have += n, calls++)
+            if ((n = recv(fd, buf + have, BIG - have < at_once[i] ? BIG - have : at_once[i], MSG_WAITALL)) <= 0)
+                die("recv");
+        say("%zu bytes in %zu calls, sum %08x", have, calls, sum(buf, have));
+        T(put(fd, i, BIG));
+    }
+}
+
+static void dontwait_server(int fd)
+{
+    meet();
+    T(send(fd, buf, 1000, MSG_DONTWAIT));
+    meet();
+    T(get(fd, 7, 20));
+}
+
+static void dontwait_client(int fd)
+{
+    struct iovec v = {buf, 100};
+    T(recv(fd, buf, 100, MSG_DONTWAIT));
+    T(recvmsg(fd, (&(struct msghdr){.msg_iov = &v, .msg_iovlen = 1}), MSG_DONTWAIT));
+    T(recvfrom(fd, buf, 100, MSG_DONTWAIT, NULL, NULL));
+    T(recv(fd, buf, 100, MSG_DONTWAIT | MSG_PEEK));
+    meet();
+    meet();
+    await_in(fd, 1000);
+    D(recv(fd, buf, 100, MSG_DONTWAIT));
+    D(recv(fd, buf, 5000, MSG_DONTWAIT | MSG_WAITALL));
+    T(recv(fd, buf, 100, MSG_DONTWAIT));
+    T(put(fd, 7, 20));
+}
+
+static void trunc_server(int fd)
+{
+    T(put(fd, 1, 50000));
+    meet();
+    meet();
+}
+
+static void trunc_client(int fd)
+{
+    meet();
+    await_in(fd, 50000);
+    memset(buf, 7, 1000);
+    T(recv(fd, buf, 500, MSG_TRUNC));
+    say("buffer %s", buf[0] == 7 && buf[499] == 7 ? "untouched" : "written");
+    T(recv(fd, NULL, 500, MSG_TRUNC));
+    D(recv(fd, buf, 500, 0));
+    T(recv(fd, buf, 500, MSG_TRUNC | MSG_PEEK));
+    D(recv(fd, buf, 500, 0));
+    T(recv(fd, NULL, 40000, MSG_TRUNC | MSG_WAITALL));
+    D(recv(fd, buf, 8000, MSG_WAITALL));
+    T(recv(fd, NULL, 500, MSG_TRUNC | MSG_DONTWAIT));
+    meet();
+}
+
+static void more_server(int fd)
+{
+    fill(buf, 1, 0, 4000);
+    for (int i = 0; i < 4; i++)
+        T(send(fd, buf + i * 1000, 1000, i < 3 ? MSG_MORE : 0));
+    meet();
+    T(send(fd, buf, 100, MSG_MORE)); /* goes out in the end without a further call */
+    meet();
+    for (int i = 0; i < 2000; i++)
+        if (send(fd, buf, 100, i % 7 ? MSG_MORE : 0) != 100)
+            die("send");
+    T(send(fd, buf, 100, MSG_MORE));
+    T(shutdown(fd, SHUT_WR)); /* and so does this */
+    meet();
+}
+
+static void more_client(int fd)
+{
+    T(get(fd, 1, 4000));
+    meet();
+    T(get(fd, 1, 100));
+    meet();
+    size_t good = 0;
+    for (int i = 0; i < 2001; i++)
+        good += get(fd, 1, 100);
+    say("%zu good", good);
+    T(recv(fd, buf, 1, 0));
+    meet();
+}
+
+static void cork_server(int fd)
+{
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &(int){1}, sizeof(int)));
+    for (int i = 0; i < 50; i++)
+        if (put_at(fd, 1, i * 100, 100) != 100)
+            die("put");
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &(int){0}, sizeof(int)));
+    meet();
+    T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &(int){1}, sizeof(int)));
+    T(put(fd, 2, 10)); /* left corked: the kernel lets it go after 200 ms */
+    meet();
+    T(put(fd, 3, 10));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void cork_client(int fd)
+{
+    int on;
+    socklen_t len = sizeof on;
+    T(get(fd, 1, 5000));
+    meet();
+    T(get(fd, 2, 10));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, &len));
+    meet();
+    T(get(fd, 3, 10));
+    T(recv(fd, buf, 1, 0));
+    meet();
+}
+
+static void oob_server(int fd)
+{
+    T(send(fd, "abc", 3, 0));
+    T(send(fd, "!", 1, MSG_OOB));
+    T(send(fd, "def", 3, 0));
+    meet();
+    echo_rounds(fd, 20, 3000);
+    T(send(fd, "xyz", 3, MSG_OOB)); /* the last byte alone is urgent */
+    meet();
+}
+
+static void oob_client(int fd)
+{
+    int mark;
+    meet();
+    await(fd, POLLPRI);
+    await_in(fd, 3);
+    T(ioctl(fd, SIOCATMARK, &mark));
+    say("mark %d", mark);
+    D(recv(fd, buf, 10, MSG_OOB | MSG_PEEK));
+    D(recv(fd, buf, 10, 0)); /* stops before the mark */
+    T(ioctl(fd, SIOCATMARK, &mark));
+    say("mark %d", mark);
+    D(recv(fd, buf, 10, MSG_OOB));
+    T(recv(fd, buf, 10, MSG_OOB));
+    await(fd, POLLIN);
+    D(recv(fd, buf, 10, 0));
+    T(ioctl(fd, SIOCATMARK, &mark));
+    say("mark %d", mark);
+    echo_rounds(fd, 20, 3000);
+    meet();
+    await(fd, POLLPRI);
+    D(recv(fd, buf, 10, 0));
+    D(recv(fd, buf, 10, MSG_OOB));
+    T(recv(fd, buf, 10, MSG_DONTWAIT));
+}
+
+static void oob_inline_server(int fd)
+{
+    hear();
+    T(send(fd, "abc", 3, 0));
+    T(send(fd, "!", 1, MSG_OOB));
+    T(send(fd, "def", 3, 0));
+    meet();
+}
+
+static void oob_inline_client(int fd)
+{
+    int mark;
+    count_signal(SIGURG, 0);
+    T(fcntl(fd, F_SETOWN, getpid()));
+    T(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &(int){1}, sizeof(int)));
+    tell(0);
+    meet();
+    await(fd, POLLPRI);
+    await_in(fd, 4);
+    D(recv(fd, buf, 10, 0));
+    T(ioctl(fd, SIOCATMARK, &mark));
+    say("mark %d signals %d", mark, signals[SIGURG]);
+    T(recv(fd, buf, 10, MSG_OOB));
+    await_in(fd, 4);
+    D(recv(fd, buf, 10, 0));
+}
+
+/* Urgent data first: such a connection may not leave TCP. */
+static void oob_first(int fd)
+{
+    fd = join_cold();
+    if (is_server)
+        T(send(fd, "u", 1, MSG_OOB));
+    else {
+        await(fd, POLLPRI);
+        D(recv(fd, buf, 1, MSG_OOB));
+    }
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 5000);
+}
+
+static void mmsg_server(int fd)
+{
+    struct mmsghdr m[5] = {0};
+    struct iovec v[5];
+    fill(buf, 1, 0, 5000);
+    for (int i = 0; i < 5; i++) {
+        v[i] = (struct iovec){buf + 1000 * i, 1000 - i};
+        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
+    }
+    T(sendmmsg(fd, m, 5, 0));
+    say("lengths %u %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len, m[4].msg_len);
+    T(sendmmsg(fd, m, 0, 0));
+    meet();
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void mmsg_client(int fd)
+{
+    struct mmsghdr m[4] = {0};
+    struct iovec v[4];
+    for (int i = 0; i < 4; i++) {
+        v[i] = (struct iovec){buf + 700 * i, 700};
+        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
+    }
+    await_in(fd, 4990);
+    T(recvmmsg(fd, m, 4, 0, NULL));
+    say("lengths %u %u %u %u sum %08x", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len, sum(buf, 2800));
+    T(recvmmsg(fd, m, 4, MSG_DONTWAIT, NULL));
+    say("lengths %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len);
+    T(recvmmsg(fd, m, 4, MSG_DONTWAIT, NULL));
+    meet();
+    await(fd, POLLRDHUP);
+    T(recvmmsg(fd, m, 2, MSG_WAITFORONE, NULL));
+    say("lengths %u %u", m[0].msg_len, m[1].msg_len);
+    meet();
+}
+
+const struct body msg_bodies[] = {
+    TWO("peek", peek_server, peek_client),
+    TWO("peek_growing", peek_growing_server, peek_growing_client),
+    TWO("peek_blocks", peek_blocks_server, peek_blocks_client),
+    TWO("waitall_short", waitall_server, waitall_client),
+    TWO("waitall_eof", waitall_eof_server, waitall_eof_client),
+    TWO("waitall_signal", waitall_signal_server, waitall_signal_client),
+    TWO("waitall_timeout", waitall_timeout_server, waitall_timeout_client),
+    TWO("waitall_big", waitall_big_server, waitall_big_client),
+    TWO("dontwait", dontwait_server, dontwait_client),
+    TWO("trunc_discards", trunc_server, trunc_client),
+    TWO("msg_more", more_server, more_client),
+    TWO("cork", cork_server, cork_client),
+    TWO("oob", oob_server, oob_client),
+    TWO("oob_inline", oob_inline_server, oob_inline_client),
+    TWO("oob_first", oob_first, oob_first, .flags = RAW | NOUP),
+    TWO("mmsg", mmsg_server, mmsg_client),
+    {0},
+};

@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body nonblock_bodies[] = {{0}};

@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body option_bodies[] = {{0}};

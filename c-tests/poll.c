@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body poll_bodies[] = {{0}};

@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body signal_bodies[] = {{0}};

@@ -1,0 +1,123 @@
+/* What every body may use. A body prints a transcript: the same one, byte for byte, whatever carries its bytes.
+ * So it never prints a port, a pid, a time or a count that depends on timing, and it waits for states, not for time. */
+#pragma once
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum flags {
+    RAW = 1,     /* makes its connections itself: called with fd -1 */
+    NOUP = 2,    /* its warmed connections must stay on TCP */
+    MUTE_S = 4,  /* the server dies without a chance to report its counters */
+    MUTE_C = 8,  /* so does the client */
+    NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
+};
+
+struct body {
+    const char *name;
+    void (*server)(int fd), (*client)(int fd); /* two processes; fd is the connection, accepted or made */
+    void (*one)(void);                         /* or one */
+    int flags;
+    int limit;                /* seconds, 0 for the usual ten */
+    void (*resume)(int fd);   /* where exec_self() goes on */
+};
+
+#define TWO(NAME, SERVER, CLIENT, ...) {.name = NAME, .server = SERVER, .client = CLIENT, ##__VA_ARGS__}
+#define ONE(NAME, BODY, ...) {.name = NAME, .one = BODY, ##__VA_ARGS__}
+
+extern int is_server, warmed, nonblock, family; /* family: 4, 6, or 'm' for IPv4 seen as IPv6 by the accepted end */
+extern pid_t peer_pid;
+extern char buf[8 << 20];
+
+/* The transcript. T prints a call and what it returned, D also what it put into buf. */
+#define T(call) t_ret(#call, (errno = 0, (long)(call)))
+#define D(call) t_data(#call, (errno = 0, (long)(call)))
+#define YES(what) say("%s: %s", #what, (what) ? "yes" : "NO")
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void die(const char *what);
+long t_ret(const char *call, long ret);
+long t_data(const char *call, long ret);
+const char *mask_name(unsigned mask); /* of poll and epoll */
+uint32_t sum(const void *p, size_t n);
+int open_fds(void);
+
+/* The other side, over an inherited Unix socket (fd SYNC), never over the connection. */
+enum { SYNC = 3 };
+void tell(long v);
+long hear(void); /* -1: the other side is gone */
+void meet(void);
+void await_asleep(pid_t tid); /* until that thread sleeps in the kernel */
+
+/* Bytes: a pattern by seed and offset. put and get return how many went well. */
+void fill(void *p, unsigned seed, size_t off, size_t n);
+size_t put_at(int fd, unsigned seed, size_t off, size_t n);
+size_t get_at(int fd, unsigned seed, size_t off, size_t n);
+static inline size_t put(int fd, unsigned seed, size_t n) { return put_at(fd, seed, 0, n); }
+static inline size_t get(int fd, unsigned seed, size_t n) { return get_at(fd, seed, 0, n); }
+size_t drain(int fd, unsigned seed); /* get until the end */
+void echo_rounds(int fd, int rounds, size_t size); /* both sides call it */
+
+/* States. */
+unsigned await(int fd, unsigned must); /* until poll shows all of must; prints what it shows */
+void await_in(int fd, int n);          /* until n bytes can be read */
+int ready(int fd);                     /* poll mask right now */
+void await_state(int fd, int tcp_state);
+double now(void);
+void set_nonblock(int fd, int on);
+void nodelay(int fd);
+
+/* Connections. */
+int listen_any(int *port);
+int try_dial(int port, int flags);
+int dial(int port);
+int take(int listener);
+int join(void);         /* both sides call it: one more connection, warmed */
+int join_cold(void);    /* not yet warmed */
+void pair(int end[2]);  /* both ends in this process, warmed */
+void warm(int fd, int server);
+void warm_pair(int a, int b);
+socklen_t loopback(struct sockaddr_storage *a, int port, int server);
+
+/* Processes, threads, signals. */
+extern volatile sig_atomic_t signals[65];
+void count_signal(int sig, int flags);
+pthread_t start(void *(*f)(void *), void *arg);
+void *finish(pthread_t t);
+pid_t child(void);         /* fork; dies if it cannot */
+void reap(pid_t pid);      /* prints how it ended */
+void exec_self(int fd);    /* this program anew: goes on in body.resume(fd) */
+int temp_file(unsigned seed, size_t n);

@@ -1,0 +1,2 @@
+#include "t.h"
+const struct body thread_bodies[] = {{0}};

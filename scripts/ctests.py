@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Runs the bodies of c-tests in several environments and compares their transcripts with plain TCP's.
+
+A case is a body in one environment, warmed up or not, over one address family, with blocking sockets or not.
+Plain is the oracle: every other environment must print the same. A warmed-up case with both sides preloaded must
+also show, by the library's own counters, that its connections were accelerated exactly when the body says so.
+
+  scripts/ctests.py                        a seeded sample in which every pair of choices occurs
+  scripts/ctests.py --full                 every case
+  scripts/ctests.py --env eager --filter 'epoll.*'
+  scripts/ctests.py --env plain --repeat 20    is the oracle itself deterministic?
+"""
+import argparse
+import concurrent.futures
+import difflib
+import itertools
+import os
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CTEST = ROOT / "c-tests" / "bin" / "ctest"
+EAGER = {"SLUICE_UPGRADE": "eager"}
+# environment: who is preloaded (s, c), and with which variables
+ENVS = {
+    "plain": ("", {}),
+    "eager": ("sc", EAGER),
+    "default": ("sc", {}),
+    "client-only": ("c", EAGER),
+    "server-only": ("s", EAGER),
+    "direct": ("sc", EAGER | {"SLUICE_MODE": "direct"}),
+    "indirect": ("sc", EAGER | {"SLUICE_MODE": "indirect"}),
+    "fault": ("sc", EAGER | {"SLUICE_FAULT": "demote:{seed}"}),
+}
+MUST_UPGRADE = ("eager", "default")  # where the counters are held against the body's declaration
+FAMILIES = {"4": [], "6": ["-6"], "mapped": ["-m"]}
+
+
+@dataclass(frozen=True)
+class Body:
+    name: str
+    sides: int
+    upgrades: bool
+    limit: int
+    nonblock: bool
+    muted: str  # sides that die without a report
+
+
+@dataclass(frozen=True)
+class Case:
+    body: Body
+    env: str
+    warm: bool
+    family: str
+    nonblock: bool
+    seed: int
+
+    def __str__(self):
+        return (f"{self.body.name} [{self.env} {'warm' if self.warm else 'cold'} ip{self.family}"
+                f"{' nonblock' if self.nonblock else ''}]")
+
+    def choices(self):
+        return self.body.name, self.env, self.warm, self.family, self.nonblock
+
+    def oracle(self):
+        return replace(self, env="plain", seed=0)
+
+    def options(self):
+        return (["-w"] if self.warm else []) + FAMILIES[self.family] + (["-n"] if self.nonblock else [])
+
+    def side_env(self, side, args):
+        who, variables = ENVS[self.env]
+        if side not in who:
+            return {}
+        lib = args.fault_lib if self.env == "fault" else args.lib
+        return {"LD_PRELOAD": str(lib)} | {k: v.format(seed=self.seed) for k, v in variables.items()}
+
+    def command(self, args, extra=lambda side: {}):
+        words = [str(CTEST), *self.options()]
+        for side in "sc" if self.body.sides == 2 else "s":
+            for k, v in (self.side_env(side, args) | extra(side)).items():
+                words += ["-" + side, f"{k}={v}"]
+        return words + [self.body.name]
+
+
+@dataclass
+class Result:
+    case: Case
+    transcript: str
+    problems: list
+
+
+def bodies():
+    listing = subprocess.run([CTEST, "-l"], check=True, capture_output=True, text=True).stdout
+    for line in listing.splitlines():
+        name, sides, up, limit, nonblock, muted = line.split()
+        yield Body(name, int(sides), up == "up", int(limit), nonblock == "nb", muted.strip("-"))
+
+
+def cases_of(body, envs, args):
+    for env in envs:
+        if body.sides == 1 and env in ("client-only", "server-only"):
+            continue
+        for warm, family, nb in itertools.product((False, True), args.families, (False, True)):
+            if not nb or body.nonblock:
+                yield Case(body, env, warm, family, nb, args.seed)
+
+
+def sample(cases, want, seed):
+    """Cases in which every pair of choices occurs that occurs in `cases`, or the first `want` of such a list."""
+    rng = random.Random(seed)
+    pairs = lambda c: set(itertools.combinations(enumerate(c.choices()), 2))
+    rng.shuffle(cases)
+    missing = set().union(*map(pairs, cases)) if cases else set()
+    chosen, pool = [], list(cases)
+    while pool and (len(chosen) < want if want else missing):
+        look = pool[:40] if missing else pool[:1]
+        best = max(look, key=lambda c: len(pairs(c) & missing))
+        if missing and not pairs(best) & missing:  # none of these helps: drop them from sight
+            helpful = [c for c in pool if pairs(c) & missing]
+            rest = [c for c in pool if not pairs(c) & missing]
+            pool = helpful + rest
+            continue
+        pool.remove(best)
+        missing -= pairs(best)
+        chosen.append(best)
+    return chosen
+
+
+def descendants(pid):
+    kids = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                stat = pathlib.Path(entry.path, "stat").read_text()
+            except OSError:
+                continue
+            kids.setdefault(int(stat.rsplit(")", 1)[1].split()[1]), []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        found += kids.get(queue[-1], [])
+        queue += kids.get(queue.pop(), [])
+    return found
+
+
+def backtraces(pids, log):
+    with open(log, "a") as out:
+        for pid in pids:
+            try:
+                name = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            print(f"==== {pid} {name}", file=out, flush=True)
+            try:
+                subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"], stdin=subprocess.DEVNULL,
+                               stdout=out, stderr=subprocess.STDOUT, timeout=30)
+            except (OSError, subprocess.TimeoutExpired) as e:
+                print(f"gdb: {e}", file=out)
+
+
+def kill(pids):
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def parse_report(path):
+    """{(local port, peer port): upgrades}; several processes may have reported one connection: the most counts."""
+    seen = {}
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return seen
+    for line in lines:
+        if line.startswith("conn "):
+            fields = dict(f.split("=", 1) for f in line.split()[1:])
+            key = tuple(int(fields[end].rsplit(":", 1)[1]) for end in ("local", "peer"))
+            seen[key] = max(seen.get(key, (0, "")), (int(fields["upgrades"]), fields.get("reason", "")))
+    return seen
+
+
+def check_counters(case, dir):
+    """Each warmed connection against both ends' reports."""
+    problems = []
+    try:
+        warmed = [tuple(map(int, l.split())) for l in (dir / "warmed").read_text().splitlines()]
+    except FileNotFoundError:
+        warmed = []
+    if not warmed and case.body.upgrades:
+        problems.append("no connection was warmed up")
+    reports = {s: parse_report(dir / f"report.{s}") for s in "sc"}
+    both = case.env in MUST_UPGRADE
+    for local, peer in warmed:
+        for side, key in (("c", (local, peer)), ("s", (peer, local))):
+            if side in case.body.muted or side not in ENVS[case.env][0]:
+                continue
+            report = reports["s" if case.body.sides == 1 else side]
+            upgrades, reason = report.get(key, (0, "not reported"))
+            who = "server" if side == "s" else "client"
+            if both and case.body.upgrades and upgrades < 1:
+                problems.append(f"not accelerated at the {who}'s end: reason {reason}")
+            if (not both or not case.body.upgrades) and upgrades > 0:
+                problems.append(f"accelerated at the {who}'s end, and should not be")
+    return sorted(set(problems))
+
+
+def run(case, args):
+    dir = pathlib.Path(tempfile.mkdtemp(prefix="ctests-"))
+    problems = []
+    try:
+        extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
+        env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
+        with open(dir / "stderr", "w+") as err:
+            p = subprocess.Popen(case.command(args, extra), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
+                                 start_new_session=True)
+            limit = case.body.limit * args.slow
+            try:
+                out, _ = p.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                log = args.logs / (re.sub(r"[^\w.]+", "-", str(case)).strip("-") + ".bt")
+                log.unlink(missing_ok=True)
+                pids = descendants(p.pid)
+                backtraces(pids, log)
+                p.terminate()  # prints the transcripts so far
+                out, _ = p.communicate()
+                kill(pids)
+                problems.append(f"hang: over after {limit:g} s, {len(pids)} processes left, backtraces in {log}")
+            err.seek(0)
+            if noise := err.read():
+                problems.append("stderr: " + noise[:2000].rstrip())
+        if p.returncode not in (0, 3):
+            problems.append(f"ctest itself ended with {p.returncode}")
+        if case.warm and case.env in (*MUST_UPGRADE, "client-only", "server-only"):
+            problems += check_counters(case, dir)
+        return Result(case, out.decode(errors="replace"), problems)
+    finally:
+        shutil.rmtree(dir, ignore_errors=True)
+
+
+class Runner:
+    def __init__(self, args):
+        self.args = args
+        self.oracles = {}
+        self.lock = threading.Lock()
+        self.passed = self.failed = 0
+
+    def oracle(self, case):
+        """The plain transcript, run once."""
+        with self.lock:
+            slot = self.oracles.setdefault(case, {"lock": threading.Lock(), "result": None})
+        with slot["lock"]:
+            if not slot["result"]:
+                slot["result"] = run(case, self.args)
+            return slot["result"]
+
+    def one(self, case):
+        oracle = self.oracle(case.oracle())
+        result = run(case, self.args)
+        for problem in oracle.problems:
+            result.problems.append(f"the oracle, {oracle.case}: {problem}")
+        if result.transcript != oracle.transcript:
+            diff = difflib.unified_diff(oracle.transcript.splitlines(), result.transcript.splitlines(), "plain", case.env, lineterm="", n=2)
+            result.problems.append("\n".join(itertools.islice(diff, 60)))
+        with self.lock:
+            self.report(result)
+
+    def report(self, result):
+        if not result.problems:
+            self.passed += 1
+            if self.args.verbose:
+                print(f"ok   {result.case}", flush=True)
+            return
+        self.failed += 1
+        print(f"FAIL {result.case}")
+        for problem in result.problems:
+            print("     " + problem.replace("\n", "\n     "))
+        print("     by hand: " + shlex.join(result.case.command(self.args)), flush=True)
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--env", default="", help="comma separated, of: " + ", ".join(ENVS))
+    p.add_argument("--filter", default="", help="only bodies whose whole name matches")
+    p.add_argument("--jobs", type=int, default=os.cpu_count())
+    p.add_argument("--lib", type=pathlib.Path, default=ROOT / "target/release/libsluice.so")
+    p.add_argument("--fault-lib", type=pathlib.Path, help="the library built with feature `fault`; without it that environment is left out")
+    p.add_argument("--seed", type=int, default=None, help="of the sample and of the faults; printed if chosen here")
+    p.add_argument("--sample", type=int, default=0, help="so many cases, the best ones of the pairwise sample first")
+    p.add_argument("--full", action="store_true")
+    p.add_argument("--repeat", type=int, default=1)
+    p.add_argument("--warm", choices=("both", "warm", "cold"), default="both")
+    p.add_argument("--families", default=",".join(FAMILIES))
+    p.add_argument("--slow", type=float, default=1, help="factor on every time limit")
+    p.add_argument("--logs", type=pathlib.Path, default=ROOT / "target/ctests")
+    p.add_argument("-v", "--verbose", action="store_true")
+    args = p.parse_args()
+    args.families = args.families.split(",")
+    if args.seed is None:
+        args.seed = random.SystemRandom().randrange(1 << 32)
+    return args
+
+
+def plan(args):
+    envs = args.env.split(",") if args.env else [e for e in ENVS if e != "plain"]
+    for env in envs:
+        if env not in ENVS:
+            sys.exit(f"ctests: no environment {env}")
+    if not args.fault_lib and "fault" in envs:
+        if args.env:
+            sys.exit("ctests: fault needs --fault-lib")
+        envs.remove("fault")
+        print("fault: left out, no --fault-lib")
+    for lib in {args.lib} if set(envs) - {"plain", "fault"} else set():
+        if not lib.is_file():
+            sys.exit(f"ctests: no library {lib}")
+    if args.fault_lib and not args.fault_lib.is_file():
+        sys.exit(f"ctests: no library {args.fault_lib}")
+    args.lib = args.lib.resolve()
+    args.fault_lib = args.fault_lib and args.fault_lib.resolve()
+    chosen = [b for b in bodies() if re.fullmatch(args.filter or ".*", b.name)]
+    cases = [c for b in chosen for c in cases_of(b, envs, args) if args.warm == "both" or c.warm == (args.warm == "warm")]
+    if not args.full:
+        cases = sample(cases, args.sample, args.seed)
+    return [replace(c, seed=c.seed + i) for i in range(args.repeat) for c in cases]
+
+
+def main():
+    args = arguments()
+    subprocess.run(["make", "-s", "-C", str(ROOT / "c-tests")], check=True)
+    args.logs.mkdir(parents=True, exist_ok=True)
+    print(f"seed {args.seed}")
+    cases = plan(args)
+    started, shm = time.monotonic(), set(os.listdir("/dev/shm"))
+    runner = Runner(args)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        try:
+            for f in concurrent.futures.as_completed([pool.submit(runner.one, c) for c in cases]):
+                f.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for name in sorted(set(os.listdir("/dev/shm")) - shm):
+        print(f"FAIL /dev/shm/{name} was left behind")
+        runner.failed += 1
+    print(f"{len({c.body.name for c in cases})} bodies, {len(cases)} cases in {time.monotonic() - started:.0f} s, seed {args.seed}")
+    print(f"{runner.passed} passed, {runner.failed} failed")
+    return 1 if runner.failed or not cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

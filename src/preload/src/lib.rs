@@ -1,2 +1,49 @@
 //! `libsluice.so`: the exported C symbols, and nothing else.
+//!
+//! A hook looks its descriptor up, hands the call to the real function when the descriptor is not
+//! tracked, and else asks the engine ([`api`]) and turns the answer into a return value. Nothing is
+//! decided here. What this package guarantees:
+//!
+//! - Hooks are right before [`load`] ran (other libraries' constructors call them), in a signal
+//!   handler on untracked descriptors and in a `vfork` child: the untracked path has no lock, no
+//!   allocation and no thread-local.
+//! - A thread may be cancelled in the real call of a hook: nothing with a destructor is alive there.
+//! - `errno` is changed by the real call and by [`errno`] only.
+//! - A panic of the engine ends in [`edge::contained`]; no hook then calls the real function for a
+//!   call that moves bytes, which could repeat them.
+//!
+//! `docs/decisions/001-hooks.md` says which hooks redhook makes, which it cannot, and why.
 #![cfg(target_env = "gnu")]
+
+#[macro_use]
+mod real;
+#[macro_use]
+mod edge;
+mod errno;
+mod hooks;
+
+#[cfg(feature = "probe")]
+#[path = "../tests/probe.rs"]
+mod api;
+#[cfg(not(feature = "probe"))]
+use sluice_engine::api;
+
+/// Runs when the library is loaded, though not before every hook: see the module's text.
+#[ctor::ctor(unsafe)]
+fn load() {
+    // The default hook would print with the program's descriptor 2, through our own `write`.
+    std::panic::set_hook(Box::new(|_| {}));
+    hooks::resolve();
+    edge::tell(edge::NO_FD, api::init);
+}
+
+/// Runs in `exit()` behind the program's own handlers and destructors, as late as a library can.
+extern "C" fn unload() {
+    edge::tell(edge::NO_FD, api::exiting);
+}
+
+// A preloaded library is needed by no other, so the loader finalises it after the program itself.
+// `atexit` would run it before handlers that were registered earlier.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOAD: extern "C" fn() = unload;

@@ -1,0 +1,97 @@
+//! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
+
+use crate::api::{self, Error, Verdict};
+use crate::errno;
+use libc::{c_int, ssize_t};
+use sluice_stats::Reason;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// In place of a descriptor where a call concerns none, or several.
+pub const NO_FD: c_int = -1;
+
+/// Runs engine code for `fd`; `None` after a panic, which has been counted and has cost that one
+/// stream. Keeps `errno`.
+///
+/// `extern "C"` and never inlined, so that the compiler knows that a call of it cannot unwind, and
+/// hooks need no landing pad for it: a cancelled thread is unwound through the frames of hooks, and
+/// a landing pad there would end the process.
+#[inline(never)]
+#[allow(
+    improper_ctypes_definitions,
+    reason = "the ABI stands for `nounwind`; no C code calls it"
+)]
+pub extern "C" fn contained<R, F: FnOnce() -> R>(fd: c_int, call: F) -> Option<R> {
+    let before = errno::current();
+    let result = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            // Dropping the payload could panic again.
+            std::mem::forget(payload);
+            api::panicked(fd);
+            None
+        }
+    };
+    errno::restore(before);
+    result
+}
+
+/// Tells the engine something that has no answer. The hook goes on after a panic: nothing was moved.
+pub fn tell(fd: c_int, notice: impl FnOnce()) {
+    let _ = contained(fd, notice);
+}
+
+/// Asks the engine to serve a call on a tracked descriptor, and calls the real function if the
+/// verdict is to pass.
+#[inline(always)]
+pub fn serve(
+    fd: c_int,
+    engine: impl FnOnce() -> Verdict,
+    real: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    match contained(fd, engine) {
+        Some(Verdict::Done(ret)) => ret,
+        Some(Verdict::Failed(error)) => errno::fail(error),
+        Some(Verdict::Pass(pass)) => {
+            let ret = real();
+            tell(fd, || pass.finish(ret));
+            ret
+        }
+        None => errno::fail(Error::Kernel(libc::EIO)),
+    }
+}
+
+/// `fd` was made by a call that hooks see: an entry of a descriptor that had this number, and was
+/// closed where no hook saw it, goes.
+///
+/// Descriptors made inside the C library (fopen, opendir, getaddrinfo, ...) are not seen here. Their
+/// numbers hold no entry all the same: a number becomes free by `close` and its kin, which pass our
+/// hooks, or inside the C library for a stream made by `fdopen`, which has put that descriptor on
+/// TCP for good (`raw_use`), where an entry changes nothing.
+#[inline]
+pub fn created(fd: c_int) -> c_int {
+    if fd >= 0 && (api::lookup(fd).is_some() || api::is_internal(fd)) {
+        tell(fd, || api::fd_created(fd));
+    }
+    fd
+}
+
+/// `fd` is used in a way that hooks cannot follow.
+#[inline]
+pub fn raw_use(fd: c_int, reason: Reason) {
+    if api::lookup(fd).is_some() {
+        tell(fd, || api::raw_use(fd, reason));
+    }
+}
+
+/// [`serve`] with the engine's function and the real one written as calls. Only for use in a hook.
+macro_rules! serve {
+    ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
+        $crate::edge::serve(
+            $fd,
+            // SAFETY: the engine asks for the arguments of a C caller, and gets them: they are the
+            // hook's own, or headers built on its stack from them that outlive the call.
+            || unsafe { $crate::api::$engine($($a),*) },
+            || $real as libc::ssize_t,
+        )
+    };
+}

@@ -1,0 +1,155 @@
+//! Descriptors: their ends, their copies, their flags.
+
+use crate::api::{self, Error};
+use crate::edge::{NO_FD, contained, created, tell};
+use crate::errno;
+use crate::real::test_cancel;
+use libc::{c_int, c_uint, c_ulong};
+
+hooks! {
+    unsafe fn close(fd: c_int) -> c_int => on_close {
+        if !closing(fd) {
+            return errno::fail(Error::Kernel(libc::EBADF)) as c_int;
+        }
+        forward!(close(fd))
+    }
+
+    unsafe fn dup(old: c_int) -> c_int => on_dup {
+        let new = forward!(dup(old));
+        copied(old, new)
+    }
+
+    unsafe fn dup2(old: c_int, new: c_int) -> c_int => on_dup2 {
+        replacing(old, new);
+        let ret = forward!(dup2(old, new));
+        if old == new { ret } else { copied(old, ret) }
+    }
+
+    unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => on_dup3 {
+        replacing(old, new);
+        let ret = forward!(dup3(old, new, flags));
+        copied(old, ret)
+    }
+
+    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions).
+    unsafe fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl {
+        let ret = forward!(fcntl(fd, command, arg));
+        controlled(fd, command, arg, ret)
+    }
+
+    // Variadic in C, as fcntl.
+    unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl {
+        let Some(e) = api::lookup(fd) else { return forward!(ioctl(fd, request, arg)) };
+        let ret = serve!(fd, ioctl(e, fd, request, arg), forward!(ioctl(fd, request, arg))) as c_int;
+        if request == libc::FIONBIO && ret == 0 {
+            // SAFETY: the call succeeded, so the kernel has read an int there.
+            let on = unsafe { std::ptr::with_exposed_provenance::<c_int>(arg).read() } != 0;
+            tell(fd, || api::flags_set(e, if on { libc::O_NONBLOCK } else { 0 }));
+        }
+        ret
+    }
+}
+
+late_hooks! {
+    unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => on_close_range {
+        closing_range(first, last, flags, |first, last| late!(close_range(first, last, flags)))
+    }
+
+    // Where the range call is refused (a kernel before 5.9), the numbers between two of our own
+    // descriptors are closed one by one; the last gap is closefrom's own again.
+    unsafe fn closefrom(first: c_int) -> () => on_closefrom {
+        let first = c_uint::try_from(first).unwrap_or(0);
+        closing_range(first, c_uint::MAX, 0, |first, last| {
+            if last == c_uint::MAX {
+                if let Some(real) = late_slots::closefrom.function() {
+                    // SAFETY: it takes any number; the C caller wants these descriptors closed.
+                    unsafe { real(first as c_int) };
+                }
+            } else if late!(close_range(first, last, 0)) != 0 {
+                (first..=last).for_each(|fd| { forward!(close(fd as c_int)); });
+            }
+            0
+        });
+    }
+
+    // Before 2.28 there is fcntl alone, the same on 64-bit machines.
+    unsafe fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl64 {
+        let ret = match late_slots::fcntl64.function() {
+            // SAFETY: as in `forward`.
+            Some(real) => unsafe { real(fd, command, arg) },
+            None => forward!(fcntl(fd, command, arg)),
+        };
+        controlled(fd, command, arg, ret)
+    }
+}
+
+aliases! {
+    unsafe fn __close(fd: c_int) -> c_int = on_close;
+    unsafe fn __dup2(old: c_int, new: c_int) -> c_int = on_dup2;
+    unsafe fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int = on_fcntl;
+}
+
+/// Before `close(fd)`. False for one of our own descriptors, which for the program is not open.
+pub fn closing(fd: c_int) -> bool {
+    let Some(e) = api::lookup(fd) else {
+        return !api::is_internal(fd);
+    };
+    // A thread cancelled at the entry of close has not closed it.
+    test_cancel();
+    tell(fd, || api::before_close(e, fd));
+    true
+}
+
+/// Closes a range by `kernel`, for the gaps between our own descriptors.
+pub fn closing_range(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    kernel: impl Fn(c_uint, c_uint) -> c_int,
+) -> c_int {
+    let mut error = errno::current();
+    let closed = contained(NO_FD, || {
+        let ret = api::close_range(first, last, flags, &kernel);
+        error = errno::current();
+        ret
+    });
+    match closed {
+        Some(ret) => {
+            // The real call ran inside: what it left in errno is the answer.
+            errno::restore(error);
+            ret
+        }
+        None => kernel(first, last),
+    }
+}
+
+/// Before `dup2` or `dup3` puts a copy of `old` in the place of `new`.
+pub fn replacing(old: c_int, new: c_int) {
+    if old != new && new >= 0 && (api::lookup(new).is_some() || api::is_internal(new)) {
+        tell(new, || api::before_replace(new));
+    }
+}
+
+/// A call that copies `old` returned `new`.
+pub fn copied(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && api::lookup(old).is_some() {
+        tell(old, || api::duped(old, new));
+        return new;
+    }
+    created(new)
+}
+
+/// `fcntl` returned `ret`.
+#[inline]
+pub fn controlled(fd: c_int, command: c_int, arg: usize, ret: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, ret),
+        libc::F_SETFL if ret >= 0 => {
+            if let Some(e) = api::lookup(fd) {
+                tell(fd, || api::flags_set(e, arg as c_int));
+            }
+        }
+        _ => {}
+    }
+    ret
+}

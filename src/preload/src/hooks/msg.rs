@@ -1,0 +1,358 @@
+//! Stream input and output by the sockets' own calls, and descriptors in messages.
+
+use crate::api::{self, Entry, Error, Verdict};
+use crate::edge::{NO_FD, contained, tell};
+use crate::errno;
+use crate::real::test_cancel;
+use libc::{
+    c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+
+hooks! {
+    unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => on_recv {
+        let Some(e) = api::lookup(fd) else { return forward!(recv(fd, buf, len, flags)) };
+        test_cancel();
+        let iov = iovec { iov_base: buf, iov_len: len };
+        serve!(fd, recv(e, fd, &iov, 1, flags), forward!(recv(fd, buf, len, flags)))
+    }
+
+    unsafe fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom {
+        let Some(e) = api::lookup(fd) else { return forward!(recvfrom(fd, buf, len, flags, addr, addr_len)) };
+        test_cancel();
+        let iov = iovec { iov_base: buf, iov_len: len };
+        let ret = serve!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
+        // SAFETY: the C caller vouches for the two pointers.
+        unsafe { unnamed(ret, addr, addr_len) }
+    }
+
+    unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => on_recvmsg {
+        let Some(e) = api::lookup(fd) else {
+            let ret = forward!(recvmsg(fd, msg, flags));
+            // SAFETY: the kernel has filled the header if the call succeeded.
+            unsafe { brought(ret, msg) };
+            return ret;
+        };
+        test_cancel();
+        serve!(fd, recvmsg(e, fd, msg, flags), forward!(recvmsg(fd, msg, flags)))
+    }
+
+    unsafe fn recvmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int => on_recvmmsg {
+        let Some(e) = api::lookup(fd) else {
+            let ret = forward!(recvmmsg(fd, vec, count, flags, timeout));
+            for i in 0..usize::try_from(ret).unwrap_or(0) {
+                // SAFETY: the kernel has filled the first `ret` headers.
+                unsafe { brought(0, &raw mut (*vec.add(i)).msg_hdr) };
+            }
+            return ret;
+        };
+        test_cancel();
+        let kernel = |from, left, flags| forward!(recvmmsg(fd, from, left, flags, timeout));
+        // SAFETY: the C caller vouches for `count` headers and for the timeout.
+        unsafe { receive_each(e, fd, vec, count, flags, timeout, kernel) }
+    }
+
+    unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => on_send {
+        let Some(e) = api::lookup(fd) else { return forward!(send(fd, buf, len, flags)) };
+        test_cancel();
+        let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+        serve!(fd, send(e, fd, &iov, 1, flags), forward!(send(fd, buf, len, flags)))
+    }
+
+    // A connected TCP socket ignores the address, so a plain send serves; with MSG_FASTOPEN, the
+    // one case where it counts, the engine passes.
+    unsafe fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t => on_sendto {
+        let Some(e) = api::lookup(fd) else { return forward!(sendto(fd, buf, len, flags, addr, addr_len)) };
+        test_cancel();
+        let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+        let msg = named(&mut iov, addr, addr_len);
+        serve!(fd, sendmsg(e, fd, &msg, flags), forward!(sendto(fd, buf, len, flags, addr, addr_len)))
+    }
+
+    unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => on_sendmsg {
+        let Some(e) = api::lookup(fd) else {
+            // SAFETY: the C caller vouches for the header.
+            unsafe { takes(msg) };
+            return forward!(sendmsg(fd, msg, flags));
+        };
+        test_cancel();
+        serve!(fd, sendmsg(e, fd, msg, flags), forward!(sendmsg(fd, msg, flags)))
+    }
+
+    unsafe fn sendmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => on_sendmmsg {
+        let Some(e) = api::lookup(fd) else {
+            for i in 0..limited(vec, count) {
+                // SAFETY: the C caller vouches for `count` headers.
+                unsafe { takes(&raw const (*vec.add(i)).msg_hdr) };
+            }
+            return forward!(sendmmsg(fd, vec, count, flags));
+        };
+        test_cancel();
+        let kernel = |from, left| forward!(sendmmsg(fd, from, left, flags));
+        // SAFETY: the C caller vouches for `count` headers.
+        unsafe { send_each(e, fd, vec, count, flags, kernel) }
+    }
+
+    // The real functions end the program when the buffer is too small: let them.
+    unsafe fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t => on_recv_chk {
+        if len > room {
+            return forward!(__recv_chk(fd, buf, len, room, flags));
+        }
+        // SAFETY: recv's contract is this function's, kept by the C caller.
+        unsafe { on_recv(fd, buf, len, flags) }
+    }
+
+    unsafe fn __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom_chk {
+        if len > room {
+            return forward!(__recvfrom_chk(fd, buf, len, room, flags, addr, addr_len));
+        }
+        // SAFETY: recvfrom's contract is this function's, kept by the C caller.
+        unsafe { on_recvfrom(fd, buf, len, flags, addr, addr_len) }
+    }
+}
+
+aliases! {
+    unsafe fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = on_send;
+}
+
+/// The header of a message to `addr`.
+fn named(iov: &mut iovec, addr: *const sockaddr, addr_len: socklen_t) -> msghdr {
+    // SAFETY: a message header of zeros is valid: null pointers and no lengths. (It has private
+    // padding in some C libraries, so it cannot be written out.)
+    let mut msg: msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov;
+    msg.msg_iovlen = 1;
+    if !addr.is_null() {
+        msg.msg_name = addr.cast_mut().cast();
+        msg.msg_namelen = addr_len;
+    }
+    msg
+}
+
+/// What `recvfrom` does to the address after a TCP socket gave bytes: the length becomes 0, the
+/// address stays as it was (net/socket.c, move_addr_to_user).
+///
+/// # Safety
+/// The pointers are those of a C caller.
+unsafe fn unnamed(ret: ssize_t, addr: *const sockaddr, addr_len: *mut socklen_t) -> ssize_t {
+    if ret < 0 || addr.is_null() {
+        return ret;
+    }
+    if addr_len.is_null() {
+        return errno::fail(Error::BadAddress);
+    }
+    // SAFETY: not null, and the C caller vouches for the rest. The kernel has written the same 0
+    // if it was the kernel that served the call.
+    unsafe { addr_len.write(0) };
+    ret
+}
+
+/// A message is about to leave by a socket of another kind: descriptors in it are demoted.
+///
+/// # Safety
+/// `msg` is that of a C caller.
+pub unsafe fn takes(msg: *const msghdr) {
+    // SAFETY: the C caller vouches for the header.
+    if !msg.is_null() && unsafe { (*msg).msg_controllen } != 0 {
+        // SAFETY: as above.
+        tell(NO_FD, || unsafe { api::passing_descriptors(msg) });
+    }
+}
+
+/// A message arrived by a socket of another kind: the numbers of its descriptors are new.
+///
+/// # Safety
+/// If `ret` is not negative, the kernel has filled the C caller's `msg`.
+pub unsafe fn brought(ret: ssize_t, msg: *const msghdr) {
+    // SAFETY: the kernel has written the header, so it is there.
+    if ret >= 0 && unsafe { (*msg).msg_controllen } != 0 {
+        // SAFETY: as above.
+        tell(NO_FD, || unsafe { api::received_descriptors(msg) });
+    }
+}
+
+/// How many of the headers the kernel will look at (UIO_MAXIOV).
+pub fn limited(vec: *const mmsghdr, count: c_uint) -> usize {
+    if vec.is_null() {
+        0
+    } else {
+        count.min(1024) as usize
+    }
+}
+
+/// `recvmmsg`, message by message as the kernel does it (net/socket.c, do_recvmmsg): an error
+/// behind the first message is left for the next call, and the timeout is looked at after each
+/// message only. From where the engine passes, the kernel takes the rest.
+///
+/// # Safety
+/// `vec` has `count` headers, `timeout` is null or valid; `kernel` is recvmmsg on `fd`.
+unsafe fn receive_each(
+    e: Entry,
+    fd: c_int,
+    vec: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+    kernel: impl Fn(*mut mmsghdr, c_uint, c_int) -> c_int,
+) -> c_int {
+    // SAFETY: null or valid.
+    let Ok(mut left) = (unsafe { Left::new(timeout) }) else {
+        return errno::fail(Error::Kernel(libc::EINVAL)) as c_int;
+    };
+    let mut flags = flags;
+    let mut done: c_uint = 0;
+    while (done as usize) < limited(vec, count) {
+        // SAFETY: `done` is below `count`.
+        let entry = unsafe { vec.add(done as usize) };
+        let one = flags & !libc::MSG_WAITFORONE;
+        // SAFETY: the header is the C caller's.
+        match contained(fd, || unsafe {
+            api::recvmsg(e, fd, &raw mut (*entry).msg_hdr, one)
+        }) {
+            // SAFETY: as above.
+            Some(Verdict::Done(n)) => unsafe { (*entry).msg_len = n as c_uint },
+            Some(Verdict::Pass(pass)) => {
+                let ret = kernel(entry, count - done, flags);
+                // SAFETY: the kernel has filled `ret` entries from this one on.
+                let bytes = unsafe { total(entry, ret) };
+                tell(fd, || pass.finish(bytes));
+                return sum(done, ret);
+            }
+            Some(Verdict::Failed(error)) => return partial(done, error),
+            None => return partial(done, Error::Kernel(libc::EIO)),
+        }
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if left.is_over() {
+            break;
+        }
+    }
+    done as c_int
+}
+
+/// `sendmmsg`, as [`receive_each`].
+///
+/// # Safety
+/// `vec` has `count` headers; `kernel` is sendmmsg on `fd`.
+unsafe fn send_each(
+    e: Entry,
+    fd: c_int,
+    vec: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    kernel: impl Fn(*mut mmsghdr, c_uint) -> c_int,
+) -> c_int {
+    let mut done: c_uint = 0;
+    while (done as usize) < limited(vec, count) {
+        // SAFETY: `done` is below `count`.
+        let entry = unsafe { vec.add(done as usize) };
+        // SAFETY: the header is the C caller's.
+        match contained(fd, || unsafe {
+            api::sendmsg(e, fd, &raw const (*entry).msg_hdr, flags)
+        }) {
+            // SAFETY: as above.
+            Some(Verdict::Done(n)) => unsafe { (*entry).msg_len = n as c_uint },
+            Some(Verdict::Pass(pass)) => {
+                let ret = kernel(entry, count - done);
+                // SAFETY: the kernel has filled in the lengths of `ret` entries from this one on.
+                let bytes = unsafe { total(entry, ret) };
+                tell(fd, || pass.finish(bytes));
+                return sum(done, ret);
+            }
+            Some(Verdict::Failed(error)) => return partial(done, error),
+            None => return partial(done, Error::Kernel(libc::EIO)),
+        }
+        done += 1;
+    }
+    done as c_int
+}
+
+/// The bytes of the first `count` messages, or -1 where `count` is that.
+///
+/// # Safety
+/// `vec` has `count` filled entries.
+unsafe fn total(vec: *const mmsghdr, count: c_int) -> ssize_t {
+    let Ok(count) = usize::try_from(count) else {
+        return -1;
+    };
+    // SAFETY: the caller vouches for `count` entries.
+    (0..count)
+        .map(|i| unsafe { (*vec.add(i)).msg_len } as ssize_t)
+        .sum()
+}
+
+/// `done` messages were moved here, then the kernel's call returned `ret`.
+fn sum(done: c_uint, ret: c_int) -> c_int {
+    if ret < 0 && done > 0 {
+        done as c_int
+    } else {
+        done as c_int + ret
+    }
+}
+
+/// `done` messages were moved, then one failed.
+fn partial(done: c_uint, error: Error) -> c_int {
+    if done > 0 {
+        done as c_int
+    } else {
+        errno::fail(error) as c_int
+    }
+}
+
+/// The time a `recvmmsg` has left. The caller's timeout is brought up to date after each message,
+/// as the kernel does.
+struct Left {
+    timeout: *mut timespec,
+    /// When the time is over, in nanoseconds of the monotonic clock.
+    end_ns: i128,
+}
+
+impl Left {
+    /// Fails for a timeout that the kernel refuses.
+    ///
+    /// # Safety
+    /// `timeout` is null or valid.
+    unsafe fn new(timeout: *mut timespec) -> Result<Left, ()> {
+        if timeout.is_null() {
+            return Ok(Left { timeout, end_ns: 0 });
+        }
+        // SAFETY: valid if not null.
+        let given = unsafe { timeout.read() };
+        if given.tv_sec < 0 || !(0..1_000_000_000).contains(&given.tv_nsec) {
+            return Err(());
+        }
+        Ok(Left {
+            timeout,
+            end_ns: now_ns() + nanoseconds(given),
+        })
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.timeout.is_null() {
+            return false;
+        }
+        let left = (self.end_ns - now_ns()).max(0);
+        let rest = timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        };
+        // SAFETY: valid if not null (`new`).
+        unsafe { self.timeout.write(rest) };
+        left == 0
+    }
+}
+
+fn nanoseconds(t: timespec) -> i128 {
+    i128::from(t.tv_sec) * 1_000_000_000 + i128::from(t.tv_nsec)
+}
+
+fn now_ns() -> i128 {
+    let mut now = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the clock exists on every Linux, and `now` is ours to write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    nanoseconds(now)
+}

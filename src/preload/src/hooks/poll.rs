@@ -1,0 +1,169 @@
+//! Readiness of lists and sets: poll, select and their kin.
+
+use crate::api;
+use crate::edge::NO_FD;
+use crate::real::test_cancel;
+use libc::{c_int, c_ulong, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+hooks! {
+    unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int => on_poll {
+        // SAFETY: the C caller vouches for `count` entries.
+        if !unsafe { any_listed(fds, count) } {
+            return forward!(poll(fds, count, timeout_ms));
+        }
+        test_cancel();
+        let timeout = milliseconds(timeout_ms);
+        serve!(NO_FD, poll(fds, count, pointer(&timeout), std::ptr::null()), forward!(poll(fds, count, timeout_ms))) as c_int
+    }
+
+    unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_ppoll {
+        // SAFETY: the C caller vouches for `count` entries.
+        if !unsafe { any_listed(fds, count) } {
+            return forward!(ppoll(fds, count, timeout, mask));
+        }
+        test_cancel();
+        serve!(NO_FD, poll(fds, count, timeout, mask), forward!(ppoll(fds, count, timeout, mask))) as c_int
+    }
+
+    unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
+        // SAFETY: the C caller vouches for the sets and the timeout.
+        let given = match unsafe { (any_set(end, [reads, writes, excepts]), normalised(timeout)) } {
+            (true, Ok(given)) => given,
+            _ => return forward!(select(end, reads, writes, excepts, timeout)),
+        };
+        test_cancel();
+        let mut left = timespec { tv_sec: 0, tv_nsec: -1 };
+        let ret = serve!(NO_FD, select(end, reads, writes, excepts, pointer(&given), std::ptr::null(), &mut left), forward!(select(end, reads, writes, excepts, timeout))) as c_int;
+        if !timeout.is_null() && left.tv_nsec >= 0 {
+            // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
+            unsafe { timeout.write(timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 }) };
+        }
+        ret
+    }
+
+    unsafe fn pselect(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_pselect {
+        // SAFETY: the C caller vouches for the sets.
+        if !unsafe { any_set(end, [reads, writes, excepts]) } {
+            return forward!(pselect(end, reads, writes, excepts, timeout, mask));
+        }
+        test_cancel();
+        serve!(NO_FD, select(end, reads, writes, excepts, timeout, mask, std::ptr::null_mut()), forward!(pselect(end, reads, writes, excepts, timeout, mask))) as c_int
+    }
+
+    // The real functions end the program when the list is too small: let them.
+    unsafe fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int => on_poll_chk {
+        if room / size_of::<pollfd>() < count as usize {
+            return forward!(__poll_chk(fds, count, timeout_ms, room));
+        }
+        // SAFETY: poll's contract is this function's, kept by the C caller.
+        unsafe { on_poll(fds, count, timeout_ms) }
+    }
+
+    unsafe fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => on_ppoll_chk {
+        if room / size_of::<pollfd>() < count as usize {
+            return forward!(__ppoll_chk(fds, count, timeout, mask, room));
+        }
+        // SAFETY: ppoll's contract is this function's, kept by the C caller.
+        unsafe { on_ppoll(fds, count, timeout, mask) }
+    }
+}
+
+aliases! {
+    unsafe fn __poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int = on_poll;
+    unsafe fn __select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int = on_select;
+}
+
+/// The descriptors of a list that are tracked. A list that is null, or longer than the kernel can
+/// allow (fs.nr_open's default; the kernel's EINVAL needs no look at it), is the kernel's to refuse.
+///
+/// # Safety
+/// `fds` is null or has `count` entries, if `count` is one that the kernel accepts.
+pub unsafe fn listed(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = c_int> {
+    let count = if fds.is_null() || count > 1 << 20 {
+        0
+    } else {
+        count as usize
+    };
+    // SAFETY: the caller vouches for `count` entries.
+    (0..count)
+        .map(move |i| unsafe { (*fds.add(i)).fd })
+        .filter(|&fd| api::lookup(fd).is_some())
+}
+
+/// Is any descriptor of the list tracked?
+///
+/// # Safety
+/// As [`listed`].
+#[inline]
+unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { listed(fds, count) }.next().is_some()
+}
+
+/// The descriptors of select sets that are tracked. Looks no further than the highest tracked
+/// number: programs pass a table's size as `end` with sets that are far smaller, which is right as
+/// long as the kernel's table ends before.
+///
+/// # Safety
+/// Each set is null or as long as the kernel reads it.
+pub unsafe fn set(end: c_int, sets: [*const fd_set; 3]) -> impl Iterator<Item = c_int> {
+    let is_set = move |fd: c_int| {
+        let (word, bit) = (
+            fd as usize / c_ulong::BITS as usize,
+            fd as u32 % c_ulong::BITS,
+        );
+        sets.iter().any(|set| {
+            // SAFETY: not null, and the kernel reads this word too: `fd` is below `end`, and was
+            // open at some time, so that the kernel's table reaches beyond it.
+            !set.is_null() && unsafe { set.cast::<c_ulong>().add(word).read() } >> bit & 1 != 0
+        })
+    };
+    (0..end.min(api::tracked_end())).filter(move |&fd| is_set(fd) && api::lookup(fd).is_some())
+}
+
+/// Is any descriptor of the sets tracked?
+///
+/// # Safety
+/// As [`set`].
+unsafe fn any_set(end: c_int, sets: [*mut fd_set; 3]) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { set(end, sets.map(|set| set.cast_const())) }
+        .next()
+        .is_some()
+}
+
+/// A timeout in milliseconds; negative waits for ever.
+pub fn milliseconds(timeout: c_int) -> Option<timespec> {
+    let ms = i64::from(timeout);
+    (ms >= 0).then(|| timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    })
+}
+
+/// As C passes an optional timeout.
+pub fn pointer(timeout: &Option<timespec>) -> *const timespec {
+    timeout
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
+/// The timeout of `select`, whose microseconds may exceed a second; `Err` for what it refuses.
+///
+/// # Safety
+/// `timeout` is null or valid.
+unsafe fn normalised(timeout: *const timeval) -> Result<Option<timespec>, ()> {
+    if timeout.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: valid if not null.
+    let t = unsafe { timeout.read() };
+    if t.tv_sec < 0 || t.tv_usec < 0 {
+        return Err(());
+    }
+    let tv_sec = t.tv_sec.checked_add(t.tv_usec / 1_000_000).ok_or(())?;
+    Ok(Some(timespec {
+        tv_sec,
+        tv_nsec: t.tv_usec % 1_000_000 * 1000,
+    }))
+}

@@ -1,0 +1,327 @@
+//! `syscall()`: system calls that pass no other hook.
+//!
+//! The exported symbol is a trampoline. It asks [`target`] where to go and jumps there with the
+//! caller's registers and stack: straight into the real function for nearly everything, so that
+//! calls which return twice, or on another stack, work as without us; and into [`served`] for calls
+//! that use or make a descriptor that concerns us.
+
+#![allow(
+    non_upper_case_globals,
+    reason = "the SYS_* constants of libc, in patterns"
+)]
+
+use super::trampoline::SYSCALL;
+use super::{conn, epoll, fd, msg, poll, process};
+use crate::api::{self, Error};
+use crate::edge::{NO_FD, created, raw_use, tell};
+use crate::errno;
+use libc::*;
+use sluice_stats::Reason;
+
+/// Where `syscall(number, a1, a2, a3, ...)` goes.
+pub extern "C" fn target(number: c_long, a1: usize) -> *const c_void {
+    if concerns(number, a1) {
+        served as *const c_void
+    } else {
+        SYSCALL.address()
+    }
+}
+
+/// Does [`served`] have anything to do? Called for every `syscall()`: a table and a look-up.
+fn concerns(number: c_long, a1: usize) -> bool {
+    match number {
+        n if is_use(n) || is_request(n) => api::lookup(a1 as c_int).is_some(),
+        SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
+        SYS_clone | SYS_clone3 => {
+            spawning(number, a1);
+            false
+        }
+        #[cfg(target_arch = "x86_64")]
+        SYS_vfork => {
+            spawning(number, a1);
+            false
+        }
+        n => makes_descriptor(n) || is_other(n),
+    }
+}
+
+/// Uses the stream of the descriptor in its first argument, or waits for it.
+fn is_use(number: c_long) -> bool {
+    match number {
+        SYS_read | SYS_readv | SYS_preadv2 | SYS_recvfrom | SYS_recvmmsg | SYS_write
+        | SYS_writev | SYS_pwritev2 | SYS_sendto | SYS_sendmmsg | SYS_sendfile | SYS_tee
+        | SYS_vmsplice | SYS_shutdown | SYS_getsockopt | SYS_setsockopt | SYS_ioctl
+        | SYS_epoll_pwait | SYS_epoll_pwait2 => true,
+        #[cfg(target_arch = "x86_64")]
+        SYS_epoll_wait => true,
+        _ => false,
+    }
+}
+
+/// Concerns only the descriptor in its first argument.
+fn is_request(number: c_long) -> bool {
+    matches!(number, SYS_bind | SYS_connect)
+}
+
+/// Returns a new descriptor that is nothing to us but its number.
+fn makes_descriptor(number: c_long) -> bool {
+    match number {
+        SYS_openat
+        | SYS_openat2
+        | SYS_eventfd2
+        | SYS_timerfd_create
+        | SYS_signalfd4
+        | SYS_inotify_init1
+        | SYS_fanotify_init
+        | SYS_memfd_create
+        | SYS_pidfd_open
+        | SYS_pidfd_getfd
+        | SYS_perf_event_open
+        | SYS_userfaultfd
+        | SYS_bpf
+        | SYS_mq_open
+        | SYS_open_by_handle_at
+        | SYS_open_tree
+        | SYS_fsopen
+        | SYS_fsmount
+        | SYS_fspick
+        | SYS_landlock_create_ruleset => true,
+        #[cfg(target_arch = "x86_64")]
+        SYS_open | SYS_creat | SYS_eventfd | SYS_signalfd | SYS_inotify_init => true,
+        _ => false,
+    }
+}
+
+/// The other calls that [`served`] knows.
+fn is_other(number: c_long) -> bool {
+    match number {
+        SYS_sendmsg
+        | SYS_recvmsg
+        | SYS_splice
+        | SYS_ppoll
+        | SYS_pselect6
+        | SYS_epoll_ctl
+        | SYS_epoll_create1
+        | SYS_socket
+        | SYS_socketpair
+        | SYS_pipe2
+        | SYS_accept
+        | SYS_accept4
+        | SYS_listen
+        | SYS_dup
+        | SYS_dup3
+        | SYS_fcntl
+        | SYS_close_range
+        | SYS_io_uring_setup
+        | SYS_io_uring_enter
+        | SYS_io_uring_register
+        | SYS_execve
+        | SYS_execveat
+        | SYS_exit_group
+        | SYS_seccomp
+        | SYS_landlock_restrict_self
+        | SYS_prctl
+        | SYS_capset
+        | SYS_unshare
+        | SYS_setns => true,
+        #[cfg(target_arch = "x86_64")]
+        SYS_poll | SYS_select | SYS_epoll_create | SYS_pipe | SYS_dup2 => true,
+        _ => false,
+    }
+}
+
+/// A child that shares this process's memory is about to be made.
+fn spawning(number: c_long, flags: usize) {
+    let shares = match number {
+        // Its flags are in memory; rare enough to take each for one.
+        SYS_clone3 => true,
+        SYS_clone => flags & CLONE_VM as usize != 0 && flags & CLONE_THREAD as usize == 0,
+        _ => true,
+    };
+    if shares {
+        tell(NO_FD, api::before_spawn);
+    }
+}
+
+/// `syscall()` for the calls that [`concerns`] picks.
+///
+/// # Safety
+/// The arguments are those of a C caller of `syscall`.
+unsafe extern "C" fn served(
+    number: c_long,
+    a1: usize,
+    a2: usize,
+    a3: usize,
+    a4: usize,
+    a5: usize,
+    a6: usize,
+) -> c_long {
+    let real = |n: c_long, a1: usize, a2: usize, a3: usize| match SYSCALL.function() {
+        // SAFETY: the program makes this very call, or one of the gaps of its close_range.
+        Some(real) => unsafe { real(n, a1, a2, a3, a4, a5, a6) },
+        None => errno::missing(),
+    };
+    let call = || real(number, a1, a2, a3);
+    let fd = a1 as c_int;
+    match number {
+        n if is_use(n) => {
+            raw_use(fd, Reason::RawSyscall);
+            if n == SYS_sendfile || n == SYS_tee {
+                raw_use(a2 as c_int, Reason::RawSyscall);
+            }
+            call()
+        }
+        n if makes_descriptor(n) => c_long::from(created(call() as c_int)),
+        SYS_splice => {
+            raw_use(fd, Reason::RawSyscall);
+            raw_use(a3 as c_int, Reason::RawSyscall);
+            call()
+        }
+        SYS_sendmsg => {
+            raw_use(fd, Reason::RawSyscall);
+            // SAFETY: the C caller vouches for the header.
+            unsafe { msg::takes(pointer(a2)) };
+            call()
+        }
+        SYS_recvmsg => {
+            raw_use(fd, Reason::RawSyscall);
+            let ret = call();
+            // SAFETY: the kernel has filled the header if the call succeeded.
+            unsafe { msg::brought(ret as ssize_t, pointer(a2)) };
+            ret
+        }
+        SYS_ppoll => {
+            // SAFETY: the C caller vouches for `a2` entries.
+            unsafe { poll::listed(pointer(a1), a2 as nfds_t) }.for_each(raw_wait);
+            call()
+        }
+        SYS_pselect6 => {
+            // SAFETY: the C caller vouches for the sets.
+            unsafe { poll::set(fd, [pointer(a2), pointer(a3), pointer(a4)]) }.for_each(raw_wait);
+            call()
+        }
+        #[cfg(target_arch = "x86_64")]
+        SYS_poll => {
+            // SAFETY: the C caller vouches for `a2` entries.
+            unsafe { poll::listed(pointer(a1), a2 as nfds_t) }.for_each(raw_wait);
+            call()
+        }
+        #[cfg(target_arch = "x86_64")]
+        SYS_select => {
+            // SAFETY: the C caller vouches for the sets.
+            unsafe { poll::set(fd, [pointer(a2), pointer(a3), pointer(a4)]) }.for_each(raw_wait);
+            call()
+        }
+        // SAFETY: the C caller vouches for the event, as it would to epoll_ctl.
+        SYS_epoll_ctl => c_long::from(unsafe {
+            epoll::on_epoll_ctl(
+                fd,
+                a2 as c_int,
+                a3 as c_int,
+                pointer::<epoll_event>(a4).cast_mut(),
+            )
+        }),
+        SYS_epoll_create1 => c_long::from(epoll::set_made(call() as c_int)),
+        #[cfg(target_arch = "x86_64")]
+        SYS_epoll_create => c_long::from(epoll::set_made(call() as c_int)),
+        SYS_socket => c_long::from(conn::socket_made(
+            call() as c_int,
+            a1 as c_int,
+            a2 as c_int,
+            a3 as c_int,
+        )),
+        // SAFETY: the numbers are written where the call was told to, if it succeeds.
+        SYS_socketpair => unsafe { pair(call(), a4) },
+        // SAFETY: as for socketpair.
+        SYS_pipe2 => unsafe { pair(call(), a1) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as for socketpair.
+        SYS_pipe => unsafe { pair(call(), a1) },
+        SYS_accept | SYS_accept4 => c_long::from(conn::accepted(fd, call() as c_int)),
+        SYS_bind => c_long::from(conn::bound(fd, call() as c_int)),
+        SYS_listen => c_long::from(conn::listening(fd, call() as c_int)),
+        SYS_connect => c_long::from(conn::connected(fd, call() as c_int)),
+        SYS_close => {
+            if !fd::closing(fd) {
+                return errno::fail(Error::Kernel(EBADF)) as c_long;
+            }
+            call()
+        }
+        SYS_close_range => {
+            let close = |first: c_uint, last: c_uint| {
+                real(SYS_close_range, first as usize, last as usize, a3) as c_int
+            };
+            c_long::from(fd::closing_range(
+                a1 as c_uint,
+                a2 as c_uint,
+                a3 as c_int,
+                close,
+            ))
+        }
+        SYS_dup => c_long::from(fd::copied(fd, call() as c_int)),
+        SYS_dup3 => {
+            fd::replacing(fd, a2 as c_int);
+            c_long::from(fd::copied(fd, call() as c_int))
+        }
+        #[cfg(target_arch = "x86_64")]
+        SYS_dup2 => {
+            fd::replacing(fd, a2 as c_int);
+            let new = call() as c_int;
+            c_long::from(if new == fd { new } else { fd::copied(fd, new) })
+        }
+        SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, call() as c_int)),
+        SYS_io_uring_setup | SYS_io_uring_enter | SYS_io_uring_register => {
+            tell(NO_FD, api::io_uring_used);
+            let ret = call();
+            if number == SYS_io_uring_setup {
+                c_long::from(created(ret as c_int))
+            } else {
+                ret
+            }
+        }
+        SYS_execve | SYS_execveat => process::replaced_by(call),
+        SYS_exit_group => {
+            tell(NO_FD, api::exiting);
+            call()
+        }
+        // SECCOMP_GET_ACTION_AVAIL and later operations only ask.
+        SYS_seccomp if a1 > SECCOMP_SET_MODE_FILTER as usize => call(),
+        SYS_prctl if a1 as c_int != PR_SET_SECCOMP => call(),
+        // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare, setns.
+        _ => {
+            if is_sandbox(number) {
+                tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+            }
+            call()
+        }
+    }
+}
+
+fn is_sandbox(number: c_long) -> bool {
+    matches!(
+        number,
+        SYS_seccomp | SYS_landlock_restrict_self | SYS_prctl | SYS_capset | SYS_unshare | SYS_setns
+    )
+}
+
+/// A descriptor is waited for by a raw call.
+fn raw_wait(fd: c_int) {
+    raw_use(fd, Reason::RawSyscall);
+}
+
+/// A call that writes two descriptors to `address` returned `ret`.
+///
+/// # Safety
+/// If `ret` is 0, the numbers are there.
+unsafe fn pair(ret: c_long, address: usize) -> c_long {
+    if ret == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { conn::pair_made(pointer(address)) };
+    }
+    ret
+}
+
+/// An argument that is an address.
+fn pointer<T>(argument: usize) -> *const T {
+    std::ptr::with_exposed_provenance(argument)
+}

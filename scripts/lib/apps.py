@@ -19,11 +19,11 @@ def _run(cmd, side, place, limit, **kw):
     out = subprocess.PIPE
     client = common.start(cmd, env=side.env(report=True), cpu=place.client, stdout=out, stderr=out, text=True, **kw)
     try:
-        text, errors = client.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
+        text, errors = common.communicate(client, limit)
+    except common.Hang as e:
         trace = common.backtraces(common.tree(client.pid))
         common.end(client, signal.SIGKILL)
-        raise Failure(f"hang: {cmd[0]} not done after {limit} s\n{trace}")
+        raise Failure(f"hang: {e}\n{trace}")
     if client.returncode != 0:
         raise Failure(f"{' '.join(cmd)}: status {client.returncode}: {(errors or text).strip()[-400:]}")
     return text
@@ -92,7 +92,7 @@ http {{
     default_type application/octet-stream;
     {more}
     server {{
-        listen {host}:{port} reuseport backlog=4096;
+        listen {host}:{port} backlog=4096;
         root {dir}/www;
     }}
 }}

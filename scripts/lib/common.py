@@ -7,6 +7,7 @@ orphan (PR_SET_CHILD_SUBREAPER), so that `leftovers` can name it and end it.
 
 import atexit
 import ctypes
+import fcntl
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,16 @@ def wait(child, limit):
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
     return child.returncode
+
+
+def communicate(child, limit, data=None):
+    """(stdout, stderr) of a program at its end. Raises Hang, the program still living."""
+    try:
+        out = child.communicate(input=data, timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise Hang(f"{os.path.basename(child.args[0])} (pid {child.pid}) not done after {limit:g} s")
+    _children.pop(child.pid, None)
+    return out
 
 
 def end(child, sig=signal.SIGTERM, limit=10):
@@ -309,6 +321,17 @@ def workplace(prefix="sluice-"):
     return path
 
 
+def private_network():
+    """A network namespace with nothing but a loopback device: nobody else's ports and bytes. False
+    where that is not allowed; then the host's loopback has to do."""
+    clone_newnet, siocsifflags, iff_up_running = 0x40000000, 0x8914, 0x41
+    if _libc.unshare(clone_newnet) != 0:
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, siocsifflags, struct.pack("16sh14x", b"lo", iff_up_running))
+    return True
+
+
 def lo_bytes():
     """Bytes received by the loopback device so far: what really went by TCP/IP."""
     with open("/proc/net/dev") as f:
@@ -371,10 +394,8 @@ class Counters:
 
 
 def read_report(path, peer_port=None, local_port=None):
-    """What libraries appended to SLUICE_REPORT at exit. None if there is no such file. With a
-    port: only connections whose peer (or own) end has it."""
-    if not os.path.exists(path):
-        return None
+    """What libraries appended to SLUICE_REPORT at exit. With a port: only connections whose peer
+    (or own) end has it."""
     out = Counters()
     for fields in report_lines(path):
         if peer_port is not None and not fields["peer"].endswith(f":{peer_port}"):
@@ -442,6 +463,14 @@ def stat(pid=None, limit=10):
 
     walk(tree_, None)
     return found
+
+
+def fresh_report(path):
+    """An empty file that a worker which dropped its privileges can append to."""
+    with open(path, "w"):
+        pass
+    os.chmod(path, 0o666)
+    return path
 
 
 def stat_counters(pids):

@@ -43,14 +43,12 @@ class Side:
         return common.environment(self.preload, {**self.extra, **more}, self.report if report else None, self.lib)
 
     def fresh_report(self, directory):
-        self.report = os.path.join(directory, "report") if self.preload else None
-        if self.report and os.path.exists(self.report):
-            os.unlink(self.report)
+        self.report = common.fresh_report(os.path.join(directory, "report")) if self.preload else None
 
     def counters(self, **ports):
         if not self.preload:
             return None
-        return common.read_report(self.report, **ports) or common.Counters()
+        return common.read_report(self.report, **ports)
 
 
 class Place:

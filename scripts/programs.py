@@ -1,0 +1,518 @@
+#!/usr/bin/env python3
+"""Real programs, unmodified: do they work plain, preloaded on both sides, and on one side only?
+
+    scripts/programs.py                 every program in every mode
+    scripts/programs.py --sample SEED   `both` and one more mode each, smaller sizes
+    scripts/programs.py --filter nginx  tests whose "name / mode" contains the text
+    scripts/programs.py --list
+
+Modes: plain, both, eager (both, SLUICE_UPGRADE=eager), server, client. Files are compared by
+sha256. Where a test moves much over few connections, `both` and `eager` also demand that over 95 %
+of the bytes went over the link, by the libraries' own counters at both ends and by the byte counter
+of the loopback device; `plain` demands that the loopback device saw them all; one side alone must
+stay on TCP and say why. A program that does not end in time is shown with gdb. Runs in a network
+namespace of its own where allowed. Last line: `N passed, N failed`.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import apps      # noqa: E402
+import common    # noqa: E402
+from common import Failure, Hang    # noqa: E402
+
+MODES = ("plain", "both", "eager", "server", "client")
+LINK_SHARE = 0.95
+HOST = apps.HOST
+CLIENTS = os.path.join(common.ROOT, "scripts", "lib", "clients.py")
+CLIENT_LIMIT = 90
+
+
+class Run:
+    """One test in one mode: environments, places, what was started."""
+
+    def __init__(self, mode, size, seed):
+        self.mode, self.size, self.seed = mode, size, seed
+        self.dir = common.workplace("sluice-programs-")
+        extra = {"SLUICE_UPGRADE": "eager"} if mode == "eager" else {}
+        self.reports = {role: common.fresh_report(f"{self.dir}/report-{role}")
+                        for role in ("server", "client", "middle")}
+        linked = mode in ("both", "eager")
+        self.preloaded = {"server": linked or mode == "server", "client": linked or mode == "client"}
+        # What stands between the two is preloaded like a server.
+        self.preloaded["middle"] = self.preloaded["server"]
+        self.linked = linked
+        self.env = {role: common.environment(on, extra, self.reports[role]) for role, on in self.preloaded.items()}
+        self.servers = []
+        self.payload = 0        # bytes that the clients moved on long-lived connections
+        self.hops = 1
+        self.lo = common.lo_bytes()
+
+    def scaled(self, n, least=1):
+        return max(least, int(n * self.size))
+
+    def serve(self, server, stop):
+        self.servers.append((server, stop))
+        return server
+
+    def client(self, *cmd, limit=CLIENT_LIMIT, data=None, status=0, env=None):
+        """A client to its end: its output. Bytes if `data` is bytes."""
+        text = not isinstance(data, bytes)
+        child = common.start(cmd, env=env or self.env["client"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL, text=text)
+        out, err = common.communicate(child, limit, data)
+        if child.returncode != status:
+            err = err if text else err.decode(errors="replace")
+            raise Failure(f"{os.path.basename(cmd[0])}: status {child.returncode}: {err.strip()[-300:]}")
+        return out
+
+    def background(self, *cmd):
+        return common.start(cmd, env=self.env["client"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def finish(self):
+        """Ends the servers; then what the counters have to say is complete."""
+        lo = common.lo_bytes() - self.lo
+        while self.servers:
+            _, stop = self.servers.pop()
+            stop()
+        left = common.leftovers()
+        if left:
+            raise Failure(f"left behind: {'; '.join(left)}")
+        self.judge(lo)
+
+    def judge(self, lo):
+        if self.mode == "plain":
+            if self.payload and lo < self.payload:
+                raise Failure(f"{lo} bytes over loopback for {self.payload} of payload: the check is broken")
+            return
+        for role, on in self.preloaded.items():
+            if not on or (role == "middle" and self.hops == 1):
+                continue
+            counters = common.read_report(self.reports[role])
+            if counters.connections == 0:
+                raise Failure(f"the {role}'s library reported no connection")
+            if self.linked and self.payload:
+                if counters.share() <= LINK_SHARE:
+                    raise Failure(f"{role}: {counters}")
+            if not self.linked and self.hops == 1:
+                # With something in between, that and one end may be preloaded both.
+                if counters.accelerated:
+                    raise Failure(f"{role}: accelerated although the peer is plain: {counters}")
+                if self.payload and set(counters.reasons) == {"none"}:
+                    raise Failure(f"{role}: no reason given for staying on TCP: {counters}")
+        if self.linked and self.payload:
+            allowed = (1 - LINK_SHARE) * self.payload * self.hops
+            if lo > allowed:
+                raise Failure(f"{lo} bytes went over the loopback device for {self.payload} of payload "
+                              f"(allowed {allowed:.0f})")
+
+    def rescue(self):
+        """After a failure: ends everything; back-traces first if it was a hang."""
+        for child in list(common._children.values()):
+            for pid in reversed(common.tree(child.pid)):
+                common._signal(pid, signal.SIGKILL)
+        for child in list(common._children.values()):
+            try:
+                common.wait(child, 10)
+            except (Hang, ChildProcessError):
+                pass
+        common._children.clear()
+        common.leftovers(0)
+
+
+def sha256(path):
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        while piece := f.read(1 << 20):
+            h.update(piece)
+    return h.hexdigest()
+
+
+# --- nginx ---
+
+def nginx(run, files, user="user root;", role="server", **kw):
+    server = apps.Nginx(run.env[role], files, workers=2, user=user, directory=f"{run.dir}/nginx", **kw)
+    run.serve(server, server.stop)
+    return server
+
+
+def curl_file(run, server, name, out):
+    run.client("curl", "-sS", "--fail", "-o", out, server if isinstance(server, str) else server.url(name))
+
+
+def same(path, other, what):
+    if sha256(path) != sha256(other):
+        raise Failure(f"{what}: other bytes arrived than were sent ({os.path.getsize(path)} of them)")
+
+
+def nginx_curl(run, user="user root;"):
+    """Small and long files, one connection each and many files over one connection."""
+    big = run.scaled(192 << 20, 64 << 20)
+    server = nginx(run, {"empty": 0, "one": 1, "small": 1000, "mid": 300_000, "big": big}, user)
+    www = f"{server.dir}/www"
+    for name in ("empty", "one", "small", "mid"):
+        curl_file(run, server, name, f"{run.dir}/got")
+        same(f"{run.dir}/got", f"{www}/{name}", name)
+    curl_file(run, server, "big", f"{run.dir}/got")
+    same(f"{run.dir}/got", f"{www}/big", "big")
+    run.payload += big
+    # Ranges in parallel, put together again.
+    third = big // 3
+    kids = [run.background("curl", "-sS", "--fail", "-r", r, "-o", f"{run.dir}/part{i}", server.url("big"))
+            for i, r in enumerate((f"0-{third - 1}", f"{third}-{2 * third - 1}", f"{2 * third}-"))]
+    for kid in kids:
+        out, _ = common.communicate(kid, CLIENT_LIMIT)
+        if kid.returncode != 0:
+            raise Failure(f"curl of a range: {out.strip()}")
+    with open(f"{run.dir}/got", "wb") as f:
+        for i in range(3):
+            with open(f"{run.dir}/part{i}", "rb") as part:
+                f.write(part.read())
+    same(f"{run.dir}/got", f"{www}/big", "ranges of big")
+    run.payload += big
+
+
+def nginx_curl_dropped(run):
+    """Workers that gave up root, as packages configure it."""
+    nginx_curl(run, user="")
+
+
+def wrk(run, server, name, connections, secs, *more):
+    text = run.client("wrk", "-t2", f"-c{connections}", f"-d{secs}s", *more, server.url(name))
+    requests, _, _, _ = apps.parse_wrk(text)
+    if requests == 0:
+        raise Failure("wrk completed no request")
+    return requests
+
+
+def nginx_wrk(run):
+    server = nginx(run, {"k": 1024, "m": 1 << 20})
+    secs = run.scaled(4, 2)
+    # 1 KiB bodies come with about 240 bytes of head; the requests are not counted.
+    run.payload += wrk(run, server, "k", 32, secs) * 1024
+    run.payload += wrk(run, server, "m", 8, secs) << 20
+
+
+def nginx_wrk_close(run):
+    server = nginx(run, {"k": 1024})
+    wrk(run, server, "k", 32, 2, "-H", "Connection: close")
+
+
+def nginx_ab(run):
+    server = nginx(run, {"k": 1024, "m": 1 << 20})
+    for name, count, flags in (("k", run.scaled(20000, 4000), ["-k"]), ("k", run.scaled(8000, 2000), []),
+                               ("m", run.scaled(600, 200), ["-k"])):
+        text = run.client("ab", "-q", *flags, "-n", str(count), "-c", "16", server.url(name))
+        for line, want in (("Complete requests:", count), ("Failed requests:", 0)):
+            got = [int(x.split()[-1]) for x in text.splitlines() if x.startswith(line)]
+            if got != [want]:
+                raise Failure(f"ab {name} {' '.join(flags)}: {line} {got}, not {want}")
+        if "Non-2xx" in text:
+            raise Failure(f"ab {name}: answers other than 2xx")
+
+
+def nginx_reload(run):
+    """Reloads under load: no request fails but those that meet the end of an idle connection."""
+    server = nginx(run, {"k": 1024, "big": 64 << 20})
+    connections, reloads = 16, 3
+    load = run.background("wrk", "-t1", f"-c{connections}", "-d5s", server.url("k"))
+    fetch = run.background("curl", "-sS", "--fail", "--limit-rate", "24M", "-o", f"{run.dir}/got", server.url("big"))
+    before = set(server.workers())
+    for _ in range(reloads):
+        time.sleep(1)       # load between reloads, not a wait for a state
+        run.client("nginx", "-e", server.log, "-c", server.conf, "-p", server.dir, "-s", "reload",
+                   env=run.env["server"])
+    text, _ = common.communicate(load, CLIENT_LIMIT)
+    if load.returncode != 0 or "Non-2xx" in text:
+        raise Failure(f"wrk: {text[-300:]}")
+    for line in text.splitlines():
+        if "Socket errors" in line:
+            errors = dict(p.split() for p in line.split(":")[1].strip().split(", "))
+            # A request that crosses the close of its idle connection fails on TCP too.
+            if int(errors["connect"]) or int(errors["timeout"]) or int(errors["write"]) > reloads * connections \
+                    or int(errors["read"]) > reloads * connections:
+                raise Failure(f"wrk: {line.strip()}")
+    out, _ = common.communicate(fetch, CLIENT_LIMIT)
+    if fetch.returncode != 0:
+        raise Failure(f"a download across reloads: {out.strip()}")
+    same(f"{run.dir}/got", f"{server.dir}/www/big", "a download across reloads")
+    deadline = time.monotonic() + 20
+    while before & set(server.workers()):
+        if time.monotonic() > deadline:
+            raise Hang("old workers of nginx still there 20 s after the reload")
+        time.sleep(0.05)
+
+
+# --- redis ---
+
+def redis(run):
+    port = common.free_port()
+    place = f"{run.dir}/redis"
+    os.makedirs(place)
+    child = common.start(["redis-server", "--port", str(port), "--bind", HOST, "--save", "", "--dir", place,
+                          "--proto-max-bulk-len", "512mb"], env=run.env["server"], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+
+    def stop():
+        if not common.end(child):
+            raise Failure("redis-server did not end on SIGTERM")
+        if child.returncode != 0:
+            raise Failure(f"redis-server: status {child.returncode}")
+    run.serve(child, stop)
+    common.wait_listening(port, child)
+    return port
+
+
+def redis_benchmark(run):
+    """All its tests: fifty new connections for each."""
+    benchmark(run, ["-c", "50", "-n", str(run.scaled(20000, 5000))],
+              ["-c", "50", "-P", "16", "-n", str(run.scaled(200000, 50000)), "-t", "set,get,lpush,lrange_100"])
+
+
+def redis_benchmark_long(run):
+    """Few connections that move much, in both directions."""
+    count = run.scaled(8000, 3000)
+    benchmark(run, ["-c", "8", "-d", "100000", "-n", str(count), "-t", "set,get"])
+    run.payload += count * 2 * 100000
+
+
+def benchmark(run, *variants):
+    port = redis(run)
+    for flags in variants:
+        text = run.client("redis-benchmark", "-h", HOST, "-p", str(port), "--csv", *flags)
+        rates = [float(line.split(",")[1].strip('"')) for line in text.splitlines()[1:] if "," in line]
+        if not rates or min(rates) <= 0:
+            raise Failure(f"redis-benchmark {' '.join(flags)}: {text[-200:]}")
+
+
+def redis_cli(run):
+    port = redis(run)
+    cli = ("redis-cli", "-h", HOST, "-p", str(port))
+    blob = random.Random(run.seed).randbytes(run.scaled(24 << 20, 8 << 20))
+    if run.client(*cli, "-x", "set", "blob", data=blob).strip() != b"OK":
+        raise Failure("redis-cli -x set: not OK")
+    # redis-cli adds a newline to what it prints raw.
+    if run.client(*cli, "--raw", "get", "blob", data=b"")[:-1] != blob:
+        raise Failure("the value came back changed")
+    # Mass insertion: one stream of commands, one of answers, both at once.
+    count = run.scaled(200000, 50000)
+    mass = b"".join(b"*3\r\n$3\r\nSET\r\n$%d\r\nkey%d\r\n$%d\r\n%d\r\n" % (len(b"key%d" % i), i, len(b"%d" % i), i)
+                    for i in range(count))
+    answer = run.client(*cli, "--pipe", data=mass).decode()
+    if f"errors: 0, replies: {count}" not in answer:
+        raise Failure(f"redis-cli --pipe: {answer.strip()[-200:]}")
+    if run.client(*cli, "dbsize").strip() != str(count + 1):
+        raise Failure("keys are missing")
+    # A client that sleeps in a blocking command and is woken by another.
+    sleeper = run.background(*cli, "blpop", "queue", "30")
+    run.client(*cli, "rpush", "queue", "hello")
+    out, _ = common.communicate(sleeper, 35)
+    if "hello" not in out:
+        raise Failure(f"blpop: {out.strip()!r}")
+    script = "".join(f"get key{i}\n" for i in range(0, min(count, 5000)))
+    if run.client(*cli, data=script).split() != [str(i) for i in range(0, min(count, 5000))]:
+        raise Failure("5,000 gets on one connection: wrong answers")
+
+
+# --- memcached ---
+
+def memcached(run):
+    port = common.free_port()
+    child = common.start(["memcached", "-p", str(port), "-U", "0", "-l", HOST, "-m", "256", "-t", "4", "-u", "root"],
+                         env=run.env["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run.serve(child, lambda: common.end(child) or _fail("memcached did not end on SIGTERM"))
+    common.wait_listening(port, child)
+    run.client(sys.executable, CLIENTS, "memcached", HOST, str(port), str(run.seed), str(run.scaled(40, 12)))
+    run.payload += run.scaled(40, 12) * 4 * 8 * 2 * 60000     # about
+
+
+def _fail(text):
+    raise Failure(text)
+
+
+# --- iperf3 ---
+
+def iperf3(run, *flags):
+    port = common.free_port()
+    child = common.start(["iperf3", "-s", "-1", "-B", HOST, "-p", str(port)], env=run.env["server"],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run.serve(child, lambda: common.wait(child, 20))
+    common.wait_listening(port, child)
+    text = run.client("iperf3", "-c", HOST, "-p", str(port), "-t", str(run.scaled(4, 2)), "-J", *flags)
+    answer = json.loads(text)
+    if "error" in answer:
+        raise Failure(f"iperf3: {answer['error']}")
+    for key in ("sum_received", "sum_received_bidir_reverse"):
+        if key in answer["end"]:
+            got = answer["end"][key]["bytes"]
+            if got <= 0:
+                raise Failure(f"iperf3: {key} is {got}")
+            run.payload += got
+    if "--bidir" in flags and "sum_received_bidir_reverse" not in answer["end"]:
+        raise Failure("iperf3 --bidir reported one direction")
+
+
+def iperf3_p1(run):
+    iperf3(run)
+
+
+def iperf3_p4(run):
+    iperf3(run, "-P", "4")
+
+
+def iperf3_reverse(run):
+    iperf3(run, "-R")
+
+
+def iperf3_bidir(run):
+    iperf3(run, "--bidir")
+
+
+# --- python ---
+
+def python_http(run):
+    place = f"{run.dir}/www"
+    os.makedirs(place)
+    big = run.scaled(128 << 20, 32 << 20)
+    apps.random_file(f"{place}/big", big, run.seed)
+    apps.random_file(f"{place}/small", 3000, run.seed + 1)
+    port = common.free_port()
+    child = common.start([sys.executable, "-m", "http.server", str(port), "--bind", HOST, "--protocol", "HTTP/1.1",
+                          "-d", place], env=run.env["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # SIGINT: python leaves by its exit handlers.
+    run.serve(child, lambda: common.end(child, signal.SIGINT) or _fail("http.server did not end on SIGINT"))
+    common.wait_listening(port, child)
+    url = f"http://{HOST}:{port}"
+    run.client(sys.executable, CLIENTS, "urllib", f"{url}/small", sha256(f"{place}/small"), "20")
+    run.client(sys.executable, CLIENTS, "urllib", f"{url}/big", sha256(f"{place}/big"), "2")
+    run.client(sys.executable, CLIENTS, "keepalive", HOST, str(port), "/small", sha256(f"{place}/small"), "100")
+    run.payload += 2 * big
+
+
+# --- haproxy between nginx and curl ---
+
+HAPROXY_CONF = """
+global
+    nbthread 2
+    stats socket {dir}/haproxy.sock
+defaults
+    mode {mode}
+    timeout connect 10s
+    timeout client 60s
+    timeout server 60s
+    {options}
+listen front
+    bind {host}:{port}
+    server nginx {host}:{backend}
+"""
+
+
+def haproxy(run, mode="http", options=""):
+    big = run.scaled(128 << 20, 32 << 20)
+    back = nginx(run, {"k": 1024, "big": big})
+    run.hops = 2
+    port = common.free_port()
+    conf = f"{run.dir}/haproxy.cfg"
+    with open(conf, "w") as f:
+        f.write(HAPROXY_CONF.format(dir=run.dir, host=HOST, port=port, backend=back.port, mode=mode, options=options))
+    child = common.start(["haproxy", "-db", "-f", conf], env=run.env["middle"], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL)
+    # SIGUSR1: haproxy finishes what it has and exits.
+    run.serve(child, lambda: common.end(child, signal.SIGUSR1) or _fail("haproxy did not end on SIGUSR1"))
+    common.wait_listening(port, child)
+    url = f"http://{HOST}:{port}"
+    for _ in range(2):
+        curl_file(run, f"{url}/big", "", f"{run.dir}/got")
+        same(f"{run.dir}/got", f"{back.dir}/www/big", f"haproxy ({mode})")
+    text = run.client("wrk", "-t1", "-c16", "-d2s", f"{url}/k")
+    if apps.parse_wrk(text)[0] == 0:
+        raise Failure("wrk completed no request")
+    run.payload += 2 * big
+
+
+def haproxy_http(run):
+    haproxy(run)
+
+
+def haproxy_tcp_splice(run):
+    haproxy(run, "tcp", "option splice-auto")
+
+
+TESTS = [nginx_curl, nginx_curl_dropped, nginx_wrk, nginx_wrk_close, nginx_ab, nginx_reload, redis_benchmark,
+         redis_benchmark_long, redis_cli, memcached, iperf3_p1, iperf3_p4, iperf3_reverse, iperf3_bidir, python_http, haproxy_http,
+         haproxy_tcp_splice]
+# haproxy moves bytes from socket to socket inside the kernel here: on TCP, by choice.
+SPLICES = {haproxy_tcp_splice}
+
+
+def attempt(test, mode, size, seed):
+    """None, or what went wrong."""
+    run = Run(mode, size, seed)
+    try:
+        test(run)
+        if test in SPLICES:
+            run.payload = 0
+        run.finish()
+        return None
+    except Hang as e:
+        pids = [p for c in common._children.values() if c.returncode is None for p in common.tree(c.pid)]
+        return f"HANG: {e}\n{common.backtraces(pids)}"
+    except Failure as e:
+        return str(e)
+    finally:
+        run.rescue()
+        subprocess.run(["rm", "-rf", run.dir], check=False)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--sample", type=int, metavar="SEED")
+    ap.add_argument("--filter", "-k", default="")
+    ap.add_argument("--seed", type=int, default=1, help="of the data")
+    ap.add_argument("--list", action="store_true")
+    args = ap.parse_args()
+
+    seed, size = args.seed, 1.0
+    jobs = [(t, m) for t in TESTS for m in MODES]
+    if args.sample is not None:
+        seed, size = args.sample, 0.3
+        rng = random.Random(seed)
+        jobs = [(t, m) for t in TESTS for m in ("both", rng.choice([x for x in MODES if x != "both"]))]
+    jobs = [(t, m) for t, m in jobs if args.filter in f"{t.__name__} / {m}"]
+    if args.list:
+        print("\n".join(f"{t.__name__} / {m}" for t, m in jobs))
+        return 0
+    if not jobs:
+        sys.exit("nothing matches")
+    common.need_file(common.LIB, "make build")
+    common.need_tools("nginx", "curl", "wrk", "ab", "redis-server", "redis-benchmark", "redis-cli", "memcached",
+                      "iperf3", "haproxy")
+    common.adopt_orphans()
+    if not common.private_network():
+        print("no network namespace of our own: other programs' traffic on loopback is counted as ours")
+    print(f"seed {seed}, {len(jobs)} tests", flush=True)
+    passed = failed = 0
+    for test, mode in jobs:
+        begin = time.monotonic()
+        wrong = attempt(test, mode, size, seed)
+        took = time.monotonic() - begin
+        if wrong is None:
+            passed += 1
+            print(f"ok      {test.__name__} / {mode}  ({took:.1f} s)", flush=True)
+        else:
+            failed += 1
+            print(f"FAILED  {test.__name__} / {mode}  ({took:.1f} s): {wrong}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,38 +1,52 @@
 //! The real functions: those of the next library in the search order, normally glibc.
 //!
-//! Most hooks are redhook's, which keeps the address of the function behind a `Once`. [`Slot`] is
-//! for the others: names that an old glibc lacks, names with several versions, functions that do
-//! not return and trampolines. All are resolved when the library is loaded, so that no `Once` is
-//! running in another thread at a fork, and, until then, at first use.
+//! Most hooks are redhook's, and redhook finds their real functions. It keeps each behind a `Once`,
+//! whose slow path may unwind, so that every hook would hold a landing pad while its real function
+//! blocks; and a `Once` that another thread runs at a fork hangs the child. So it is asked once for
+//! each, when the library is loaded, and the answer is kept in a [`Slot`]. Slots also look up what
+//! redhook cannot: names that an old glibc lacks, names with several versions, functions that do not
+//! return and trampolines. A hook that runs before the library was loaded fills its slot itself.
 
 use libc::{c_char, c_void};
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of a real function of type `F`. Needs no lock: whoever resolves it finds the same.
+/// The address of a real function of type `F`. Needs no lock: whoever looks finds the same.
 pub struct Slot<F> {
-    /// Name, NUL-terminated.
-    name: &'static str,
-    /// Version to prefer, NUL-terminated. Old glibcs give the *oldest* version to a plain look-up.
-    version: Option<&'static str>,
+    find: Find<F>,
     /// Null until looked up, then the function or [`MISSING`]. Written by any thread, always with
     /// the same value; it publishes no data, so relaxed order is enough.
     address: AtomicPtr<c_void>,
-    function: PhantomData<F>,
+}
+
+/// How a function is found.
+enum Find<F> {
+    /// By redhook, which ends the program where there is none.
+    Redhook(fn() -> F),
+    /// By name, and the version wanted of several; both texts end in NUL. Old glibcs give the
+    /// *oldest* version to a plain look-up.
+    Name(&'static str, Option<&'static str>),
 }
 
 /// In [`Slot::address`]: looked up in vain.
 const MISSING: *mut c_void = std::ptr::without_provenance_mut(1);
 
 impl<F: Copy> Slot<F> {
-    /// A slot for the function `name`; both texts end in NUL. `F` must be its type.
-    pub const fn new(name: &'static str, version: Option<&'static str>) -> Self {
+    /// A slot for the function that redhook finds.
+    pub const fn redhook(find: fn() -> F) -> Self {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         Slot {
-            name,
-            version,
+            find: Find::Redhook(find),
             address: AtomicPtr::new(std::ptr::null_mut()),
-            function: PhantomData,
+        }
+    }
+
+    /// A slot for the function `name`, if possible of `version`; both texts end in NUL. `F` must be
+    /// its type.
+    pub const fn named(name: &'static str, version: Option<&'static str>) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        Slot {
+            find: Find::Name(name, version),
+            address: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
@@ -40,12 +54,15 @@ impl<F: Copy> Slot<F> {
     #[inline]
     pub fn function(&self) -> Option<F> {
         let address = self.address();
-        if address == MISSING {
-            return None;
-        }
-        // SAFETY: `F` is a function pointer type, of a pointer's size (asserted in `new`), and
-        // `new`'s caller vouches that it is the type of the function of this name.
-        Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+        // SAFETY: not `MISSING`, so it is what `find` found.
+        (address != MISSING).then(|| unsafe { Self::callable(address) })
+    }
+
+    /// The function of a slot made by [`Slot::redhook`]: it is there.
+    #[inline]
+    pub fn present(&self) -> F {
+        // SAFETY: redhook ends the program rather than find nothing, so this is what it found.
+        unsafe { Self::callable(self.address()) }
     }
 
     /// Where the function is, for a trampoline that jumps to it.
@@ -59,18 +76,29 @@ impl<F: Copy> Slot<F> {
         }
     }
 
+    /// # Safety
+    /// `address` is that of a function of type `F`.
+    #[inline]
+    unsafe fn callable(address: *mut c_void) -> F {
+        // SAFETY: `F` is a function pointer type, of a pointer's size (asserted in both
+        // constructors), and the caller vouches for the function's type.
+        unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) }
+    }
+
+    /// `extern "C"` and never inlined, so that hooks need no landing pad for it (see
+    /// [`crate::edge::contained`]).
     #[cold]
-    fn resolve(&self) -> *mut c_void {
-        let name = self.name.as_ptr().cast::<c_char>();
-        let mut address = std::ptr::null_mut();
-        if let Some(version) = self.version {
-            // SAFETY: both texts are NUL-terminated (`new`).
-            address = unsafe { libc::dlvsym(libc::RTLD_NEXT, name, version.as_ptr().cast()) };
-        }
-        if address.is_null() {
-            // SAFETY: the name is NUL-terminated (`new`).
-            address = unsafe { libc::dlsym(libc::RTLD_NEXT, name) };
-        }
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+    extern "C" fn resolve(&self) -> *mut c_void {
+        let mut address = match self.find {
+            Find::Redhook(find) => {
+                let function = find();
+                // SAFETY: `F` is a function pointer type, of a pointer's size.
+                unsafe { std::mem::transmute_copy::<F, *mut c_void>(&function) }
+            }
+            Find::Name(name, version) => look_up(name, version),
+        };
         if address.is_null() {
             address = MISSING;
         }
@@ -79,7 +107,21 @@ impl<F: Copy> Slot<F> {
     }
 }
 
-static TEST_CANCEL: Slot<unsafe extern "C" fn()> = Slot::new("pthread_testcancel\0", None);
+/// The next library's `name`, if possible of `version`; both texts end in NUL.
+fn look_up(name: &'static str, version: Option<&'static str>) -> *mut c_void {
+    let name = name.as_ptr().cast::<c_char>();
+    if let Some(version) = version {
+        // SAFETY: both texts end in NUL: all are written by the macros below or next to `named`.
+        let address = unsafe { libc::dlvsym(libc::RTLD_NEXT, name, version.as_ptr().cast()) };
+        if !address.is_null() {
+            return address;
+        }
+    }
+    // SAFETY: the name ends in NUL, as above.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+}
+
+static TEST_CANCEL: Slot<unsafe extern "C" fn()> = Slot::named("pthread_testcancel\0", None);
 
 /// A cancellation point, where the real function has one at its entry. The engine's calls are none.
 /// Looked up, not linked: before glibc 2.34 it lives in a library that not every program loads.
@@ -97,10 +139,10 @@ pub fn resolve() {
     let _ = TEST_CANCEL.address();
 }
 
-/// Calls redhook's real function. Only for use in a hook.
+/// Calls the real function of a [`hooks`] hook. Only for use in a hook.
 macro_rules! forward {
     ($name:ident($($arg:expr),*)) => {{
-        let real = ::redhook::real!($name);
+        let real = slots::$name.present();
         // SAFETY: `real` is the C library's function of this name, declared with its C type, and
         // the arguments are what the hook's caller passed for it: that caller vouches for them.
         unsafe { real($($arg),*) }
@@ -120,13 +162,42 @@ macro_rules! late {
 
 /// Declares hooks by redhook, in its syntax. For functions that every supported glibc has (2.17
 /// and later; a missing one would abort the program), that take fixed arguments and return.
+///
+/// The bodies are `extern "C"`: the compiler then knows that nothing unwinds out of them, and drops
+/// redhook's catch, which would stop the unwinding of a cancelled thread and end the process.
 macro_rules! hooks {
     ($(unsafe fn $name:ident($($v:ident: $t:ty),*) -> $r:ty => $hook:ident $body:block)*) => {
-        $(::redhook::hook! { unsafe fn $name($($v : $t),*) -> $r => $hook $body })*
+        mod exported {
+            use super::*;
+
+            $(
+                ::redhook::hook! {
+                    unsafe fn $name($($v : $t),*) -> $r => $hook {
+                        // SAFETY: the body's contract is that of the C function, kept by the caller.
+                        unsafe { super::$hook($($v),*) }
+                    }
+                }
+
+                impl $name {
+                    pub fn find() -> unsafe extern "C" fn($($t),*) -> $r {
+                        ::redhook::real!($name)
+                    }
+                }
+            )*
+        }
+
+        #[allow(non_upper_case_globals, unused_imports)]
+        mod slots {
+            use super::*;
+            $(pub static $name: $crate::real::Slot<unsafe extern "C" fn($($t),*) -> $r> =
+                $crate::real::Slot::redhook(super::exported::$name::find);)*
+        }
+
+        $(pub unsafe extern "C" fn $hook($($v: $t),*) -> $r $body)*
 
         /// Looks up the real functions of this module's hooks.
         pub fn resolve() {
-            $(let _ = ::redhook::real!($name);)*
+            $(let _ = slots::$name.address();)*
         }
     };
 }
@@ -139,7 +210,7 @@ macro_rules! late_hooks {
         mod late_slots {
             use super::*;
             $(pub static $name: $crate::real::Slot<unsafe extern "C" fn($($t),*) -> $r> =
-                $crate::real::Slot::new(
+                $crate::real::Slot::named(
                     concat!(stringify!($name), "\0"),
                     [$(Some(concat!($version, "\0")),)? None][0],
                 );)*
@@ -152,7 +223,7 @@ macro_rules! late_hooks {
                 unsafe { $hook($($v),*) }
             }
 
-            unsafe fn $hook($($v: $t),*) -> $r $body
+            unsafe extern "C" fn $hook($($v: $t),*) -> $r $body
         )*
 
         /// Looks up the real functions of this module's late hooks.

@@ -185,7 +185,8 @@ pub fn limited(vec: *const mmsghdr, count: c_uint) -> usize {
 ///
 /// # Safety
 /// `vec` has `count` headers, `timeout` is null or valid; `kernel` is recvmmsg on `fd`.
-unsafe fn receive_each(
+#[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+unsafe extern "C" fn receive_each(
     e: Entry,
     fd: c_int,
     vec: *mut mmsghdr,
@@ -235,7 +236,8 @@ unsafe fn receive_each(
 ///
 /// # Safety
 /// `vec` has `count` headers; `kernel` is sendmmsg on `fd`.
-unsafe fn send_each(
+#[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+unsafe extern "C" fn send_each(
     e: Entry,
     fd: c_int,
     vec: *mut mmsghdr,

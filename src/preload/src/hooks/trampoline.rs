@@ -14,11 +14,11 @@ use std::arch::naked_asm;
 /// The real `syscall`, as it takes its arguments on x86-64 and aarch64.
 pub static SYSCALL: Slot<
     unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
-> = Slot::new("syscall\0", None);
-static VFORK: Slot<unsafe extern "C" fn() -> pid_t> = Slot::new("vfork\0", None);
+> = Slot::named("syscall\0", None);
+static VFORK: Slot<unsafe extern "C" fn() -> pid_t> = Slot::named("vfork\0", None);
 /// Of this and the next only the address is used: they are variadic.
-static DPRINTF: Slot<unsafe extern "C" fn()> = Slot::new("dprintf\0", None);
-static DPRINTF_CHK: Slot<unsafe extern "C" fn()> = Slot::new("__dprintf_chk\0", None);
+static DPRINTF: Slot<unsafe extern "C" fn()> = Slot::named("dprintf\0", None);
+static DPRINTF_CHK: Slot<unsafe extern "C" fn()> = Slot::named("__dprintf_chk\0", None);
 
 /// Looks up the real functions behind the trampolines.
 pub fn resolve() {

@@ -1,0 +1,588 @@
+/* Both ends of the endurance tests: checksummed streams in both directions at once, driven by
+ * scripts/soak.py.
+ *
+ *     soak server ADDR lt|et|threads        prints `port N`, serves until its standard input ends
+ *     soak client ADDR lt|et|threads        obeys lines on its standard input:
+ *         go PORT SEED CONNECTIONS C2S S2C STYLE HOLD
+ * The client answers `started` when all are connected; the server answers a line on its standard
+ * input by `live N`, the connections it has.
+ *
+ * Every byte of a stream follows from (seed, direction, offset), so a reader knows at once whether
+ * what it got is a prefix of what was sent. C2S and S2C are the lengths of the two streams of each
+ * connection, 0 for endless. A finished connection is a line `conn seed=S end=E rx=N tx=N`, where E
+ * is `ok` (both streams whole), `eof` or `reset` (a prefix, then that). The client ends a command
+ * by `done`. With HOLD 1 it stops halfway, prints `holding`, and goes on at the next line.
+ * A wrong byte or an impossible result is a line `WRONG ...` and exit status 1.
+ *
+ * STYLE, how a connection ends: 0 both shut down their direction; 1 the client closes; 2 the client
+ * closes by reset; 3 the server closes. The waiting: level- or edge-triggered epoll on non-blocking
+ * sockets, or two threads a connection that block. */
+#include "bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define MAGIC 0x6563756c53ull
+#define ENDLESS (1ull << 62)
+#define PIECE (256u << 10)
+
+enum style { SHUTDOWN, CLIENT_CLOSES, CLIENT_RESETS, SERVER_CLOSES };
+enum mode { LEVEL, EDGE, THREADS };
+enum ending { OPEN, END_OF_FILE, RESET };
+
+struct header {
+	uint64_t magic, seed, c2s, s2c;
+	uint32_t style, gated;
+};
+
+struct conn {
+	int fd, is_client;
+	struct header h;
+	size_t header_done;
+	uint64_t rx, tx;       /* offsets of the next byte, the header not counted */
+	uint64_t rx_total, tx_total;
+	uint64_t tx_goal;      /* how far this end may send for now */
+	enum ending ending;
+	int tx_dead, shut;
+	int can_read, can_write, interest;
+	uint64_t rng;
+	struct conn *next;
+	pthread_mutex_t lock;  /* THREADS: of rx and tx_goal */
+	pthread_cond_t moved;
+};
+
+static enum mode mode;
+static int epfd;
+static atomic_int live;
+
+static void wrong(const struct conn *c, const char *what)
+{
+	printf("WRONG seed=%llu %s side=%s rx=%llu/%llu tx=%llu/%llu errno=%d\n",
+	       (unsigned long long)c->h.seed, what, c->is_client ? "client" : "server",
+	       (unsigned long long)c->rx, (unsigned long long)c->rx_total, (unsigned long long)c->tx,
+	       (unsigned long long)c->tx_total, errno);
+	fflush(stdout);
+	_exit(1);
+}
+
+/* --- the data --- */
+
+static uint64_t mix(uint64_t z)
+{
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+static uint64_t word_at(uint64_t key, uint64_t index)
+{
+	return mix(key + (index + 1) * 0x9e3779b97f4a7c15ull);
+}
+
+static uint64_t stream_key(const struct conn *c, int from_client)
+{
+	return mix(c->h.seed * 2 + (uint64_t)from_client + 77);
+}
+
+static void fill(uint64_t key, uint64_t at, char *buf, size_t len)
+{
+	while (len > 0) {
+		uint64_t w = word_at(key, at >> 3);
+		size_t skip = at & 7, n = 8 - skip < len ? 8 - skip : len;
+		memcpy(buf, (char *)&w + skip, n);
+		buf += n;
+		at += n;
+		len -= n;
+	}
+}
+
+static int same(uint64_t key, uint64_t at, const char *buf, size_t len)
+{
+	while (len > 0) {
+		uint64_t w = word_at(key, at >> 3);
+		size_t skip = at & 7, n = 8 - skip < len ? 8 - skip : len;
+		if (memcmp(buf, (char *)&w + skip, n) != 0)
+			return 0;
+		buf += n;
+		at += n;
+		len -= n;
+	}
+	return 1;
+}
+
+static uint64_t draw(uint64_t *rng)
+{
+	*rng += 0x9e3779b97f4a7c15ull;
+	return mix(*rng);
+}
+
+/* Sizes of all orders: bytes, kilobytes, the whole buffer. */
+static size_t draw_size(uint64_t *rng)
+{
+	uint64_t r = draw(rng);
+	size_t most = (size_t)1 << (r % 19);
+	return 1 + (size_t)(r >> 8) % most;
+}
+
+/* --- one connection --- */
+
+static struct conn *new_conn(int fd, int is_client)
+{
+	struct conn *c = calloc(1, sizeof *c);
+	if (!c)
+		die("calloc");
+	c->fd = fd;
+	c->is_client = is_client;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->moved, NULL);
+	live++;
+	return c;
+}
+
+static void agree(struct conn *c)
+{
+	if (c->h.magic != MAGIC || c->h.style > SERVER_CLOSES)
+		wrong(c, "header");
+	c->rx_total = c->is_client ? c->h.s2c : c->h.c2s;
+	c->tx_total = c->is_client ? c->h.c2s : c->h.s2c;
+	c->tx_goal = c->is_client && c->h.gated ? c->tx_total / 2 : c->tx_total;
+	c->rng = mix(c->h.seed) + (uint64_t)c->is_client;
+}
+
+/* Where a server that waits for its client has to stop. */
+static uint64_t tx_limit(const struct conn *c)
+{
+	uint64_t limit = c->tx_goal;
+	if (c->is_client)
+		return limit;
+	if (c->h.gated && c->rx < c->rx_total)
+		limit = c->tx_total / 2 * (c->rx >= c->rx_total / 2);
+	if (c->h.style == CLIENT_RESETS && c->rx < c->rx_total && limit == c->tx_total)
+		limit = c->tx_total - 1;
+	return limit;
+}
+
+/* This end is the one to close, and everything has been said. */
+static int my_close(const struct conn *c)
+{
+	if (c->tx < c->tx_total || c->rx < c->rx_total)
+		return 0;
+	switch (c->h.style) {
+	case CLIENT_CLOSES:
+	case CLIENT_RESETS:
+		return c->is_client;
+	case SERVER_CLOSES:
+		return !c->is_client;
+	default:
+		return 0;
+	}
+}
+
+/* Nothing is left to do. The end of the peer's stream does not end ours. */
+static int over(const struct conn *c)
+{
+	if (c->ending == RESET || (c->ending != OPEN && c->header_done < sizeof c->h))
+		return 1;
+	if (c->ending == END_OF_FILE)
+		return c->tx_dead || tx_limit(c) == c->tx;
+	return c->header_done == sizeof c->h && my_close(c);
+}
+
+static void finish(struct conn *c)
+{
+	int whole = c->header_done == sizeof c->h && c->rx == c->rx_total && c->tx == c->tx_total;
+	const char *end;
+	if (whole && c->ending == RESET && c->h.style != CLIENT_RESETS)
+		end = "reset";
+	else if (whole)
+		end = "ok";
+	else
+		end = c->ending == END_OF_FILE ? "eof" : "reset";
+	if (c->is_client && c->h.style == CLIENT_RESETS && whole) {
+		struct linger now = {.l_onoff = 1, .l_linger = 0};
+		if (setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now) < 0)
+			die("SO_LINGER");
+	}
+	if (close(c->fd) < 0)
+		wrong(c, "close");
+	printf("conn seed=%llu end=%s rx=%llu tx=%llu\n", (unsigned long long)c->h.seed, end,
+	       (unsigned long long)c->rx, (unsigned long long)c->tx);
+	fflush(stdout);
+	c->fd = -1;
+	live--;
+}
+
+/* One recv. 1: something came; 0: nothing now; the end is in c->ending. */
+static int receive(struct conn *c, char *buf)
+{
+	size_t want;
+	ssize_t n;
+	if (c->header_done < sizeof c->h) {
+		n = recv(c->fd, (char *)&c->h + c->header_done, sizeof c->h - c->header_done, 0);
+		if (n > 0) {
+			c->header_done += (size_t)n;
+			if (c->header_done == sizeof c->h)
+				agree(c);
+			return 1;
+		}
+	} else {
+		want = draw_size(&c->rng);
+		n = recv(c->fd, buf, want, 0);
+		if (n > 0) {
+			if ((size_t)n > want || (uint64_t)n > c->rx_total - c->rx)
+				wrong(c, "more bytes than were sent");
+			if (!same(stream_key(c, !c->is_client), c->rx, buf, (size_t)n))
+				wrong(c, "other bytes than were sent");
+			pthread_mutex_lock(&c->lock);
+			c->rx += (uint64_t)n;
+			pthread_cond_signal(&c->moved);
+			pthread_mutex_unlock(&c->lock);
+			return 1;
+		}
+	}
+	if (n == 0) {
+		c->ending = END_OF_FILE;
+		return 0;
+	}
+	if (errno == EINTR)
+		return 1;
+	if (errno == EAGAIN && mode != THREADS)
+		return 0;
+	if (errno != ECONNRESET)
+		wrong(c, "recv");
+	c->ending = RESET;
+	return 0;
+}
+
+/* One send. 1: something went; 0: not now, or never again. */
+static int transmit(struct conn *c, char *buf, uint64_t limit, uint64_t *rng)
+{
+	size_t len = draw_size(rng);
+	ssize_t n;
+	if (len > limit - c->tx)
+		len = (size_t)(limit - c->tx);
+	fill(stream_key(c, c->is_client), c->tx, buf, len);
+	n = send(c->fd, buf, len, MSG_NOSIGNAL);
+	/* What was not taken must not matter any more. */
+	memset(buf, 0xee, len);
+	if (n > 0) {
+		if ((size_t)n > len)
+			wrong(c, "send took more than it got");
+		c->tx += (uint64_t)n;
+		return 1;
+	}
+	if (n == 0)
+		wrong(c, "send returned 0");
+	if (errno == EINTR)
+		return 1;
+	if (errno == EAGAIN && mode != THREADS)
+		return 0;
+	if (errno != EPIPE && errno != ECONNRESET)
+		wrong(c, "send");
+	c->tx_dead = 1;
+	return 0;
+}
+
+static void shut_if_done(struct conn *c)
+{
+	if (c->h.style != SHUTDOWN || c->shut || c->tx_dead || c->tx < c->tx_total)
+		return;
+	if (shutdown(c->fd, SHUT_WR) < 0 && errno != ENOTCONN)
+		wrong(c, "shutdown");
+	c->shut = 1;
+}
+
+/* --- threads that block --- */
+
+static void *sender(void *arg)
+{
+	struct conn *c = arg;
+	char *buf = buffer(PIECE);
+	uint64_t rng = mix(c->h.seed + 5), limit;
+	for (;;) {
+		pthread_mutex_lock(&c->lock);
+		while ((limit = tx_limit(c)) <= c->tx && c->tx < c->tx_total && c->ending == OPEN)
+			pthread_cond_wait(&c->moved, &c->lock);
+		pthread_mutex_unlock(&c->lock);
+		if (c->tx == c->tx_total || limit <= c->tx)
+			break;
+		if (!transmit(c, buf, limit, &rng))
+			break;
+	}
+	shut_if_done(c);
+	free(buf);
+	return NULL;
+}
+
+/* The client's connections are freed by whoever joins their threads. */
+static void *leave(struct conn *c)
+{
+	finish(c);
+	if (!c->is_client)
+		free(c);
+	return NULL;
+}
+
+static void *serve_blocking(void *arg)
+{
+	struct conn *c = arg;
+	char *buf = buffer(PIECE);
+	pthread_t t;
+	while (c->ending == OPEN && c->header_done < sizeof c->h)
+		receive(c, buf);
+	if (c->ending != OPEN) {
+		free(buf);
+		return leave(c);
+	}
+	if (pthread_create(&t, NULL, sender, c) != 0)
+		die("pthread_create");
+	for (;;) {
+		/* Whoever closes knows by the count that there is no more to read. */
+		int closer = c->is_client ? c->h.style == CLIENT_CLOSES || c->h.style == CLIENT_RESETS
+					  : c->h.style == SERVER_CLOSES;
+		if (c->ending != OPEN || (closer && c->rx == c->rx_total))
+			break;
+		receive(c, buf);
+	}
+	pthread_mutex_lock(&c->lock);
+	pthread_cond_signal(&c->moved);
+	pthread_mutex_unlock(&c->lock);
+	pthread_join(t, NULL);
+	free(buf);
+	return leave(c);
+}
+
+static void spawn(struct conn *c, pthread_t *t)
+{
+	pthread_t detached;
+	if (pthread_create(t ? t : &detached, NULL, serve_blocking, c) != 0)
+		die("pthread_create");
+	if (!t)
+		pthread_detach(detached);
+}
+
+/* --- epoll --- */
+
+static void set_interest(struct conn *c, int op)
+{
+	int wants = mode == EDGE || tx_limit(c) > c->tx;
+	struct epoll_event ev = {.data.ptr = c};
+	ev.events = (wants ? EPOLLOUT : 0) | (mode == EDGE ? EPOLLET : 0);
+	if (c->ending == OPEN)
+		ev.events |= EPOLLIN | EPOLLRDHUP;
+	if (op == EPOLL_CTL_MOD && (c->interest == (int)ev.events || c->tx_dead))
+		return;
+	if (epoll_ctl(epfd, op, c->fd, &ev) < 0)
+		wrong(c, "epoll_ctl");
+	c->interest = (int)ev.events;
+}
+
+/* A few calls in each direction; 1 if it may be worth coming back without an event. */
+static int turn(struct conn *c, char *buf)
+{
+	int more = 0;
+	for (int i = 0; i < 4 && c->can_read && c->ending == OPEN; i++)
+		c->can_read = receive(c, buf);
+	if (c->header_done == sizeof c->h) {
+		for (int i = 0; i < 4 && c->can_write && !c->tx_dead && tx_limit(c) > c->tx; i++)
+			c->can_write = transmit(c, buf, tx_limit(c), &c->rng);
+		shut_if_done(c);
+	}
+	if (over(c)) {
+		finish(c);
+		return 0;
+	}
+	more = c->can_read || (c->can_write && !c->tx_dead && tx_limit(c) > c->tx);
+	if (mode == LEVEL) {
+		c->can_read = c->can_write = 0;
+		set_interest(c, EPOLL_CTL_MOD);
+		return 0;
+	}
+	return more;
+}
+
+static struct conn *conns;
+
+static void enter(struct conn *c)
+{
+	nonblocking(c->fd);
+	c->next = conns;
+	conns = c;
+	/* Nothing is known yet: try, without waiting for an edge. */
+	c->can_read = c->can_write = mode == EDGE;
+	set_interest(c, EPOLL_CTL_ADD);
+}
+
+/* One wait, then a turn for whoever has something to do. Events on the two other descriptors are
+ * returned as bits: 1 the listener, 2 the standard input. */
+static int round_of_epoll(char *buf, int *again)
+{
+	struct epoll_event ev[64];
+	struct conn **link = &conns;
+	int n = epoll_wait(epfd, ev, 64, *again ? 0 : -1), other = 0;
+	if (n < 0 && errno != EINTR)
+		die("epoll_wait");
+	for (int i = 0; i < n; i++) {
+		struct conn *c = ev[i].data.ptr;
+		if (ev[i].data.u64 <= 2) {
+			other |= (int)ev[i].data.u64;
+			continue;
+		}
+		if (ev[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+			c->can_read = 1;
+		if (ev[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+			c->can_write = 1;
+	}
+	*again = 0;
+	while (*link) {
+		struct conn *c = *link;
+		if (c->can_read || c->can_write)
+			*again |= turn(c, buf);
+		if (c->fd < 0) {
+			*link = c->next;
+			free(c);
+		} else {
+			link = &c->next;
+		}
+	}
+	return other;
+}
+
+static void watch(int fd, uint64_t tag)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.u64 = tag};
+	if (epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &ev) < 0)
+		die("epoll_ctl");
+}
+
+/* --- the two programs --- */
+
+static int server(const char *addr)
+{
+	int listener = serve(addr), again = 0;
+	char *buf = buffer(PIECE), c;
+	watch(listener, 1);
+	watch(0, 2);
+	for (;;) {
+		int other = round_of_epoll(buf, &again);
+		if (other & 1) {
+			struct conn *c = new_conn(take(listener), 0);
+			if (mode == THREADS)
+				spawn(c, NULL);
+			else
+				enter(c);
+		}
+		if (other & 2) {
+			if (read(0, &c, 1) <= 0)
+				break;
+			printf("live %d\n", live);
+			fflush(stdout);
+		}
+	}
+	return 0;
+}
+
+static void wait_for_line(char *line, size_t len)
+{
+	if (!fgets(line, (int)len, stdin))
+		exit(0);
+}
+
+static void pause_for_line(const char *word)
+{
+	char line[256];
+	printf("%s\n", word);
+	fflush(stdout);
+	wait_for_line(line, sizeof line);
+}
+
+static int halfway(struct conn **all, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (all[i]->tx < all[i]->tx_goal || all[i]->rx < all[i]->rx_total / 2)
+			return 0;
+	return 1;
+}
+
+static void go(const char *addr, const char *line, char *buf)
+{
+	unsigned port, count, style, hold;
+	unsigned long long seed, c2s, s2c;
+	struct conn **all;
+	pthread_t *threads;
+	struct sockaddr_in a;
+	int again = 1;
+	if (sscanf(line, "go %u %llu %u %llu %llu %u %u", &port, &seed, &count, &c2s, &s2c, &style, &hold) != 7 ||
+	    (hold && (mode == THREADS || style == CLIENT_RESETS))) {
+		fprintf(stderr, "not a command: %s", line);
+		exit(2);
+	}
+	all = calloc(count, sizeof *all);
+	threads = calloc(count, sizeof *threads);
+	if (!all || !threads)
+		die("calloc");
+	a = address(addr, (int)port);
+	for (unsigned i = 0; i < count; i++) {
+		struct conn *c = all[i] = new_conn(dial(&a), 1);
+		c->h = (struct header){MAGIC, seed + i, c2s ? c2s : ENDLESS, s2c ? s2c : ENDLESS, style, hold};
+		c->header_done = sizeof c->h;
+		agree(c);
+		send_all(c->fd, (char *)&c->h, sizeof c->h);
+		if (mode == THREADS)
+			spawn(c, &threads[i]);
+		else
+			enter(c);
+	}
+	printf("started\n");
+	fflush(stdout);
+	if (mode == THREADS) {
+		for (unsigned i = 0; i < count; i++) {
+			pthread_join(threads[i], NULL);
+			free(all[i]);
+		}
+	}
+	if (hold) {
+		while (!halfway(all, (int)count))
+			round_of_epoll(buf, &again);
+		pause_for_line("holding");
+		for (unsigned i = 0; i < count; i++) {
+			all[i]->tx_goal = all[i]->tx_total;
+			all[i]->can_write = 1;
+		}
+		again = 1;
+	}
+	while (live > 0)
+		round_of_epoll(buf, &again);
+	free(all);
+	free(threads);
+	printf("done\n");
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4)
+		usage("soak server|client ADDR lt|et|threads");
+	raise_fd_limit();
+	if (strcmp(argv[3], "lt") == 0)
+		mode = LEVEL;
+	else if (strcmp(argv[3], "et") == 0)
+		mode = EDGE;
+	else if (strcmp(argv[3], "threads") == 0)
+		mode = THREADS;
+	else
+		usage("soak server|client ADDR lt|et|threads");
+	epfd = epoll_create1(EPOLL_CLOEXEC);
+	if (epfd < 0)
+		die("epoll_create1");
+	if (strcmp(argv[1], "server") == 0)
+		return server(argv[2]);
+	if (strcmp(argv[1], "client") == 0) {
+		char line[256], *buf = buffer(PIECE);
+		for (;;) {
+			wait_for_line(line, sizeof line);
+			go(argv[2], line, buf);
+		}
+	}
+	usage("soak server|client ADDR lt|et|threads");
+}

@@ -1,0 +1,436 @@
+#!/usr/bin/env python3
+"""Endurance: churn, crowds, kills and random demotions, every byte checked.
+
+    scripts/soak.py                  churn, many, kills, demotions at full length
+    scripts/soak.py --quick          the same, short
+    scripts/soak.py kills --seed 7   one of them
+    scripts/soak.py stress --gib 8   random demotion from both ends over gigabytes
+    scripts/soak.py --plain          the same programs without the library (what TCP does)
+
+churn      10,000 connections made, used and closed in every way
+many       1,000 connections at once, all accelerated, all used again afterwards
+kills      200 times SIGKILL to one end at a random moment; the other must see a prefix of the
+           stream, then the end or ECONNRESET, and lose nothing of its own
+demotions  1,000 demotions at random moments (build with the feature `fault`)
+
+Before and after: descriptors, memory files, threads, processes, sockets. Both ends are
+benches/soak.c. Last line: `N passed, N failed`.
+"""
+
+import argparse
+import os
+import queue
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import common    # noqa: E402
+from common import Failure, Hang    # noqa: E402
+
+HOST = "127.0.0.1"
+WAITING = ("lt", "et", "threads")
+STYLES = 4
+HANG = 30       # seconds without news from a program that owes some
+_CONN = re.compile(r"conn seed=(\d+) end=(\w+) rx=(\d+) tx=(\d+)$")
+
+
+class Peer:
+    """One end: benches/soak.c, its lines as they come."""
+
+    def __init__(self, soak, role, waiting, extra=None, lib=common.LIB):
+        self.role = role
+        self.report = common.fresh_report(f"{soak.dir}/report-{role}-{next(soak.number)}")
+        self.child = common.start([os.path.join(common.BIN, "soak"), role, HOST, waiting],
+                                  env=common.environment(not soak.plain, extra, self.report, lib),
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.ended = []         # (seed, end, rx, tx) of finished connections
+        self.port = int(self.wait_for("port").split()[1]) if role == "server" else None
+
+    def _read(self):
+        for line in self.child.stdout:
+            self.lines.put(line.rstrip("\n"))
+        self.lines.put(None)
+
+    def next_line(self, limit=HANG):
+        """A line that is no `conn` line; those are kept. None at the end of the program."""
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise Hang(f"{self.role} (pid {self.child.pid}): no news for {limit:.0f} s")
+            hit = _CONN.match(line or "")
+            if not hit:
+                return line
+            self.ended.append((int(hit.group(1)), hit.group(2), int(hit.group(3)), int(hit.group(4))))
+
+    def wait_for(self, word, limit=HANG):
+        line = self.next_line(limit)
+        if line is None:
+            raise Failure(f"{self.role} ended with status {common.wait(self.child, 5)} instead of saying {word!r}")
+        if line.split()[0] != word:
+            raise Failure(f"{self.role}: {line}")
+        return line
+
+    def say(self, text):
+        try:
+            self.child.stdin.write(text + "\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            # Its last words are waiting.
+            raise Failure(f"{self.role} is gone: {self.next_line()}")
+
+    def go(self, port, seed, count, c2s, s2c, style, hold=0):
+        self.say(f"go {port} {seed} {count} {c2s} {s2c} {style} {hold}")
+        self.wait_for("started")
+
+    def live(self):
+        """Connections that this server has; its `conn` lines are in by then."""
+        self.say("")
+        return int(self.wait_for("live").split()[1])
+
+    def settle(self, limit=HANG):
+        """Until the server has no connection left."""
+        deadline = time.monotonic() + limit
+        while n := self.live():
+            if time.monotonic() > deadline:
+                raise Hang(f"server (pid {self.child.pid}): {n} connections do not end")
+            time.sleep(0.002)
+
+    def take_ended(self):
+        out, self.ended = self.ended, []
+        return out
+
+    def stop(self):
+        """To its regular end."""
+        self.child.stdin.close()
+        status = common.wait(self.child, HANG)
+        self.child.stdout.close()
+        if status != 0:
+            raise Failure(f"{self.role}: status {status}")
+
+    def kill(self):
+        common._signal(self.child.pid, signal.SIGKILL)
+        common.wait(self.child, 10)
+        self.child.stdin.close()
+
+    def footprint(self):
+        return Footprint(self.child.pid)
+
+
+class Footprint:
+    """What a process holds: descriptors, memory files, mappings of them, threads, children."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.fds = {}
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                self.fds[int(fd)] = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except FileNotFoundError:
+                pass
+        with open(f"/proc/{pid}/maps") as f:
+            self.maps = [line for line in f if "memfd:" in line or "/dev/shm" in line]
+        self.threads = len(os.listdir(f"/proc/{pid}/task"))
+        self.children = len(common.children_of(pid))
+
+    def numbers(self):
+        memfds = sum("memfd:" in v for v in self.fds.values())
+        return {"fds": len(self.fds), "memfds": memfds, "memory file mappings": len(self.maps),
+                "threads": self.threads, "children": self.children}
+
+    def grown(self, before):
+        """What there is more of than `before`, in words, or ''."""
+        old, new = before.numbers(), self.numbers()
+        text = ", ".join(f"{k} {old[k]} -> {new[k]}" for k in new if new[k] > old[k])
+        if text and new["fds"] > old["fds"]:
+            text += f" (such as {sorted(set(self.fds.values()) - set(before.fds.values()))[:4]})"
+        return text
+
+
+def no_growth(what, peer, before, limit=10):
+    """A process holds no more than before; what goes away by itself has `limit` seconds for it."""
+    deadline = time.monotonic() + limit
+    while text := peer.footprint().grown(before):
+        if time.monotonic() > deadline:
+            raise Failure(f"{what}: {text}")
+        time.sleep(0.05)
+
+
+def whole(ends, expected, where):
+    """Every one of these connections ended `ok`, with the lengths that were asked for.
+    `expected`: {seed: (rx, tx)}"""
+    got = {seed: rest for seed, *rest in ends}
+    if len(got) != len(ends):
+        raise Failure(f"{where}: a connection ended twice")
+    for seed, (rx, tx) in expected.items():
+        if seed not in got:
+            raise Failure(f"{where}: nothing known of connection {seed}")
+        if got[seed] != ["ok", rx, tx]:
+            raise Failure(f"{where}: connection {seed} ended {got[seed]}, not ok {rx} {tx}")
+    if got.keys() - expected.keys():
+        raise Failure(f"{where}: connections nobody made: {sorted(got.keys() - expected.keys())[:3]}")
+
+
+class Soak:
+    def __init__(self, args):
+        self.quick, self.plain, self.seed = args.quick, args.plain, args.seed
+        self.gib = args.gib
+        self.dir = common.workplace("sluice-soak-")
+        self.number = iter(range(1 << 30))
+        self.rng = random.Random(args.seed)
+        self.next_seed = args.seed * 1_000_000
+
+    def pick(self, full, quick):
+        return quick if self.quick else full
+
+    def seeds(self, count):
+        """The first of `count` seeds never used before in this run."""
+        first = self.next_seed
+        self.next_seed += count
+        return first
+
+    def exchange(self, server, client, count, c2s, s2c, style):
+        """One command to its end, checked at both ends."""
+        seed = self.seeds(count)
+        client.go(server.port, seed, count, c2s, s2c, style)
+        client.wait_for("done", HANG + (c2s + s2c) * count / 20e6)
+        server.settle()
+        whole(client.take_ended(), {seed + i: (s2c, c2s) for i in range(count)}, f"client, style {style}")
+        whole(server.take_ended(), {seed + i: (c2s, s2c) for i in range(count)}, f"server, style {style}")
+
+    # --- the four ---
+
+    def churn(self):
+        total, made = self.pick(10_000, 900), 0
+        for n, waiting in enumerate(WAITING):
+            upgrade = {"SLUICE_UPGRADE": "eager"} if n % 2 == 0 else {}
+            server, client = Peer(self, "server", waiting, upgrade), Peer(self, "client", waiting, upgrade)
+            before = None
+            part = total // len(WAITING) + (total % len(WAITING) if n == 0 else 0)
+            done = 0
+            while done < part:
+                count = min(self.rng.choice((1, 1, 4, 10)), part - done)
+                most = self.rng.choice((1, 100, 2000, 2000, 100_000, 400_000))
+                self.exchange(server, client, count, self.rng.randint(1, most), self.rng.randint(1, most),
+                              self.rng.randrange(STYLES))
+                done += count
+                # From here on pools are warm: nothing may grow any more.
+                if before is None and done >= part // 5:
+                    before = server.footprint(), client.footprint()
+            for peer, old in zip((server, client), before):
+                no_growth(f"{peer.role} after {done} connections ({waiting})", peer, old)
+            client.stop()
+            server.stop()
+            self.accelerated(server, client, 1)
+            made += done
+        return f"{made} connections made, used and closed"
+
+    def many(self):
+        count = self.pick(1000, 200)
+        size = 400_000
+        server, client = Peer(self, "server", "lt"), Peer(self, "client", "et")
+        # A first client, that what the library makes once is there already.
+        first = Peer(self, "client", "lt")
+        self.exchange(server, first, 3, 200_000, 200_000, 0)
+        first.stop()
+        before = server.footprint()
+        seed = self.seeds(count)
+        client.go(server.port, seed, count, size, size, 0, 1)
+        client.wait_for("holding", 240)
+        words = ""
+        if not self.plain:
+            for peer in (server, client):
+                counters = common.stat_counters([peer.child.pid])
+                if counters.accelerated < count:
+                    raise Failure(f"{peer.role}: `sluice stat` says {counters}")
+            words = f", memory file mappings {len(server.footprint().maps)}, threads {server.footprint().threads}"
+        held = len(server.footprint().fds) - len(before.fds)
+        # One link: two descriptors of the library's for it and for each waiter, and some to spare.
+        if held > count + 16:
+            raise Failure(f"the server holds {held} descriptors for {count} connections")
+        client.say("")
+        client.wait_for("done", 240)
+        server.settle()
+        whole(client.take_ended(), {seed + i: (size, size) for i in range(count)}, "client")
+        whole(server.take_ended(), {seed + i: (size, size) for i in range(count)}, "server")
+        client.stop()
+        no_growth("server after its client ended", server, before)
+        server.stop()
+        self.accelerated(server, client, count)
+        return f"{count} connections at once, {held} descriptors for them{words}"
+
+    def kills(self):
+        total = self.pick(200, 24)
+        ends = {"eof": 0, "reset": 0}
+        # A survivor lives through a batch, so that what a dead peer leaves behind would add up.
+        batch = 25 if total > 25 else 4
+        for n in range(0, total, batch):
+            waiting, victim = self.rng.choice(WAITING), ("client", "server")[n // batch % 2]
+            upgrade = {"SLUICE_UPGRADE": "eager"} if self.rng.random() < 0.5 else {}
+            survivor = Peer(self, {"client": "server", "server": "client"}[victim], waiting, upgrade)
+            before = None
+            for i in range(min(batch, total - n)):
+                peer = Peer(self, victim, self.rng.choice(WAITING), upgrade)
+                server, client = (survivor, peer) if victim == "client" else (peer, survivor)
+                # Two that end in order, so that the survivor's pools are warm before the count starts.
+                if i == 0:
+                    for _ in range(2):
+                        self.exchange(server, client, 3, 200_000, 200_000, 0)
+                    before = survivor.footprint() if not before else before
+                count = self.rng.choice((1, 1, 3))
+                client.go(server.port, self.seeds(count), count, 0, 0, 0)
+                time.sleep(self.rng.random() * self.rng.choice((0.001, 0.01, 0.08)))    # the random moment
+                peer.kill()
+                if victim == "client":
+                    survivor.settle(HANG)
+                else:
+                    survivor.wait_for("done")
+                seen = survivor.take_ended()
+                if victim == "server" and len(seen) != count:
+                    raise Failure(f"{len(seen)} of {count} connections told their end")
+                for seed, end, rx, tx in seen:
+                    if end not in ends:
+                        raise Failure(f"connection {seed}: an endless stream ended {end!r}")
+                    ends[end] += 1
+            no_growth(f"{survivor.role} after {min(batch, total - n)} peers were killed ({waiting})", survivor, before)
+            survivor.stop()
+            if not self.plain:
+                share = common.read_report(survivor.report)
+                if share.accelerated == 0:
+                    raise Failure(f"nothing was accelerated: {share}")
+        if not ends["eof"] + ends["reset"]:
+            raise Failure("no survivor saw an end")
+        return f"{total} kills, survivors saw {ends['reset']} resets and {ends['eof']} ends of file"
+
+    def demotions(self):
+        wanted, seen, rounds, most = self.pick(1000, 100), 0, 0, self.pick(400, 60)
+        moved = 0
+        while seen < wanted:
+            rounds += 1
+            if rounds > most:
+                raise Failure(f"{seen} demotions in {most} rounds, {wanted} wanted")
+            client, server, bytes_ = self.demoting(commands=4, count=4, size=3_000_000)
+            seen += client.demotions
+            moved += bytes_
+            if self.plain:
+                return "not counted without the library"
+        return f"{seen} demotions in {moved / 1e9:.2f} GB"
+
+    def stress(self):
+        moved, seen, link, rounds = 0, 0, 0, 0
+        while moved < self.gib << 30:
+            rounds += 1
+            client, server, bytes_ = self.demoting(commands=2, count=4, size=32 << 20)
+            moved += bytes_
+            seen += client.demotions + server.demotions
+            link += client.link
+            print(f"  {moved / 2**30:.2f} GiB, {seen} demotions, {link / 2**30:.2f} GiB by link", flush=True)
+        if not self.plain and (seen < rounds or link == 0):
+            raise Failure(f"only {seen} demotions, {link} bytes by link: nothing was stressed")
+        return f"{moved / 2**30:.2f} GiB, {seen} demotions"
+
+    def demoting(self, commands, count, size):
+        """A pair of processes that demote at random: (client's counters, server's, bytes moved)."""
+        waiting = self.rng.choice(WAITING), self.rng.choice(WAITING)
+        pair = []
+        for role, way in zip(("server", "client"), waiting):
+            extra = {"SLUICE_FAULT": f"demote:{self.rng.randrange(1 << 31)}", "SLUICE_UPGRADE": "eager",
+                     "SLUICE_MODE": self.rng.choice(("dynamic", "dynamic", "direct", "indirect"))}
+            pair.append(Peer(self, role, way, extra, common.FAULT_LIB))
+        server, client = pair
+        moved = 0
+        for _ in range(commands):
+            c2s, s2c = self.rng.randint(size // 2, size), self.rng.randint(size // 2, size)
+            self.exchange(server, client, count, c2s, s2c, self.rng.randrange(STYLES))
+            moved += (c2s + s2c) * count
+        client.stop()
+        server.stop()
+        counters = [common.read_report(p.report) for p in (client, server)]
+        if not self.plain:
+            for c in counters:
+                if c.accelerated == 0:
+                    raise Failure(f"nothing was accelerated: {c}")
+        return (*counters, moved)
+
+    def accelerated(self, server, client, least):
+        """By the reports at exit: this many connections at least went over the link."""
+        if self.plain:
+            return
+        for peer in (server, client):
+            counters = common.read_report(peer.report)
+            if counters.accelerated < least:
+                raise Failure(f"{peer.role}: {counters}, at least {least} wanted")
+
+
+def sockets_left():
+    """Named Unix sockets of this network namespace: rendezvous names that nobody took away."""
+    with open("/proc/net/unix") as f:
+        return [line.split()[-1] for line in f.readlines()[1:] if "@" in line]
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("part", nargs="*", help="churn, many, kills, demotions, stress")
+    ap.add_argument("--quick", action="store_true")
+    ap.add_argument("--seed", type=int, default=1)
+    ap.add_argument("--gib", type=int, default=4, help="of `stress`")
+    ap.add_argument("--plain", action="store_true", help="without the library")
+    args = ap.parse_args()
+    parts = args.part or ["churn", "many", "kills", "demotions"]
+    for part in parts:
+        if part not in ("churn", "many", "kills", "demotions", "stress"):
+            ap.error(f"no part {part!r}")
+    if not args.plain:
+        common.need_file(common.LIB, "make build")
+        if "many" in parts:
+            common.need_file(common.CLI, "make build")
+        if {"demotions", "stress"} & set(parts):
+            common.need_file(common.FAULT_LIB, "make build-fault")
+    common.build_benches()
+    common.adopt_orphans()
+    common.raise_fd_limit()
+    alone = common.private_network()
+    print(f"seed {args.seed}", flush=True)
+    soak = Soak(args)
+    passed = failed = 0
+    for part in parts:
+        begin = time.monotonic()
+        shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        names = set(sockets_left())
+        try:
+            words = getattr(soak, part)()
+            left = common.leftovers()
+            if left:
+                raise Failure(f"left behind: {'; '.join(left)}")
+            if alone and set(sockets_left()) - names:
+                raise Failure(f"Unix sockets left behind: {sorted(set(sockets_left()) - names)[:4]}")
+            files = [n for n in (set(os.listdir("/dev/shm")) if shm or os.path.isdir("/dev/shm") else set()) - shm
+                     if "sluice" in n]
+            if files:
+                raise Failure(f"files left in /dev/shm: {files[:4]}")
+            passed += 1
+            print(f"ok      {part}  ({time.monotonic() - begin:.1f} s): {words}", flush=True)
+        except Failure as e:
+            failed += 1
+            text = str(e)
+            living = [c for c in common._children.values() if c.returncode is None]
+            if isinstance(e, Hang):
+                text = f"HANG: {text}\n" + common.backtraces([p for c in living for p in common.tree(c.pid)])
+            for child in living:
+                common.end(child, signal.SIGKILL)
+            common.leftovers(0)
+            print(f"FAILED  {part}  ({time.monotonic() - begin:.1f} s): {text}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,8 @@
  * under the name `epp` both ends are non-blocking and wait in an edge-triggered epoll set. */
 #include "bench.h"
 
-static const char text[] = "pp|epp server ADDR SIZE | client ADDR PORT SIZE SECONDS WARM_SECONDS";
+static const char text[] = "pp|epp server ADDR SIZE | client ADDR PORT SIZE SECONDS WARM_SECONDS\n"
+			   "       pp|epp client ADDR PORT SIZE count COUNT";
 
 /* --- one message, whole, each way: blocking or by epoll --- */
 
@@ -80,6 +81,28 @@ static int get(struct end *e)
 	return 1;
 }
 
+/* A number of round trips that is known beforehand, for those who compare system calls; the longest
+ * of them shows a wait that should not be. */
+static int counted(struct end *e, uint64_t count)
+{
+	uint64_t longest = 0, begin = now_ns();
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t t = now_ns();
+		put(e);
+		if (!get(e)) {
+			fprintf(stderr, "the server ended\n");
+			return 1;
+		}
+		t = now_ns() - t;
+		if (t > longest)
+			longest = t;
+	}
+	printf("ops=%llu secs=%.6f max_ns=%llu\n", (unsigned long long)count, (double)(now_ns() - begin) / 1e9,
+	       (unsigned long long)longest);
+	close(e->fd);
+	return 0;
+}
+
 static struct end open_end(int fd, size_t size, int by_epoll)
 {
 	struct end e = {.fd = fd, .epfd = -1, .size = size, .buf = buffer(size + 1), .pending = 1};
@@ -108,6 +131,12 @@ int main(int argc, char **argv)
 			put(&e);
 		printf("cpu=%.6f\n", cpu_secs() - cpu);
 		return 0;
+	}
+	if (argc == 7 && strcmp(argv[1], "client") == 0 && strcmp(argv[5], "count") == 0) {
+		struct sockaddr_in a = address(argv[2], atoi(argv[3]));
+		size_t size = size_arg(argv[4], text), count = size_arg(argv[6], text);
+		struct end e = open_end(dial(&a), size, by_epoll);
+		return counted(&e, count);
 	}
 	if (argc == 7 && strcmp(argv[1], "client") == 0) {
 		static struct latency lat;

@@ -115,7 +115,8 @@ def random_file(path, size, seed):
 class Nginx:
     """Master and workers on a port of their own, with the given files {name: size}."""
 
-    def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", more="", directory=None):
+    def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", more="", directory=None,
+                 wrapper=()):
         self.dir = directory or common.workplace()
         self.port = common.free_port()
         self.env = env
@@ -127,7 +128,7 @@ class Nginx:
             f.write(NGINX_CONF.format(user=user if os.geteuid() == 0 else "", workers=workers, dir=self.dir,
                                       host=HOST, port=self.port, more=more))
         self.log = f"{self.dir}/error.log"
-        self.child = common.start(["nginx", "-e", self.log, "-c", self.conf, "-p", self.dir], env=env, cpu=cpu,
+        self.child = common.start([*wrapper, "nginx", "-e", self.log, "-c", self.conf, "-p", self.dir], env=env, cpu=cpu,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         common.wait_listening(self.port, self.child)
 

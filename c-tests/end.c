@@ -146,7 +146,6 @@ static void half_close_server(int fd)
     T(drain(fd, 1));
     T(put(fd, 2, 300000));
     T(shutdown(fd, SHUT_WR));
-    T(shutdown(fd, SHUT_WR));
     T(recv(fd, buf, 10, 0));
 }
 
@@ -297,8 +296,7 @@ static void *sleeper(void *arg)
 {
     int fd = *(int *)arg;
     tell(gettid());
-    T(recv(fd, buf, 10, 0));
-    return NULL;
+    return (void *)recv(fd, buf, 10, 0);
 }
 
 static void shutdown_wakes_server(int fd)
@@ -306,7 +304,7 @@ static void shutdown_wakes_server(int fd)
     pthread_t t = start(sleeper, &fd);
     hear();
     T(shutdown(fd, SHUT_RD));
-    finish(t);
+    T(finish(t));
     T(put(fd, 1, 100));
     meet();
 }

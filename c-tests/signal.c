@@ -1,2 +1,404 @@
+/* Time limits, interrupted and restarted calls, handlers that use sockets, longjmp and cancellation. */
 #include "t.h"
-const struct body signal_bodies[] = {{0}};
+
+static void timeout(int fd, int which, int ms)
+{
+    if (setsockopt(fd, SOL_SOCKET, which, &(struct timeval){ms / 1000, ms % 1000 * 1000}, sizeof(struct timeval)))
+        die("timeout");
+}
+
+/* Prints what a call returned, and that it took at least this long, and not much longer. */
+#define TIMED(ms, call) do { \
+        double began = now(), took; \
+        T(call); \
+        took = (now() - began) * 1000; \
+        if (took < (ms) - 1 || took > (ms) + 3000) \
+            say("that took %.0f ms, not %d", took, ms); \
+    } while (0)
+
+static void rcvtimeo_server(int fd)
+{
+    meet();
+    T(put(fd, 1, 10));
+    meet();
+    T(put(fd, 2, 10));
+}
+
+static void rcvtimeo_client(int fd)
+{
+    struct timeval tv;
+    timeout(fd, SO_RCVTIMEO, 150);
+    TIMED(150, recv(fd, buf, 10, 0));
+    TIMED(150, read(fd, buf, 10));
+    TIMED(150, readv(fd, (&(struct iovec){buf, 10}), 1));
+    TIMED(150, recv(fd, buf, 10, MSG_PEEK));
+    TIMED(0, recv(fd, buf, 10, MSG_DONTWAIT));
+    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, &(socklen_t){sizeof tv}));
+    YES(tv.tv_sec == 0 && tv.tv_usec >= 150000 && tv.tv_usec < 161000);
+    timeout(fd, SO_RCVTIMEO, 5000);
+    meet();
+    TIMED(0, recv(fd, buf, 10, 0));
+    timeout(fd, SO_RCVTIMEO, 0);
+    meet();
+    T(recv(fd, buf, 10, 0));
+}
+
+static void sndtimeo_server(int fd)
+{
+    long total = hear();
+    T(get(fd, 1, total) == (size_t)total);
+    tell(0);
+    T(get(fd, 2, 1000));
+}
+
+static void sndtimeo_client(int fd)
+{
+    size_t total = 0;
+    ssize_t n;
+    double t;
+    timeout(fd, SO_SNDTIMEO, 150);
+    do {
+        fill(buf, 1, total, 1 << 20);
+        t = now();
+        n = send(fd, buf, 1 << 20, 0);
+        total += n > 0 ? n : 0;
+    } while (n > 0);
+    t = now() - t;
+    T(n);
+    YES(t > 0.149 && t < 5);
+    YES(total > 1000000);
+    tell(total);
+    hear();
+    T(put(fd, 2, 1000));
+}
+
+static void interrupter(int fd)
+{
+    for (long sig; (sig = hear()) > 0; tell(0)) {
+        await_asleep(peer_pid);
+        kill(peer_pid, sig);
+    }
+    T(get(fd, 1, 100));
+    meet();
+}
+
+/* The other side sends a signal once we sleep in the call. */
+#define INTERRUPTED(call) do { \
+        tell(SIGUSR1); \
+        T(call); \
+        hear(); \
+    } while (0)
+
+static void eintr_client(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct epoll_event e = {.events = EPOLLIN};
+    struct timespec ten = {10, 0};
+    fd_set r;
+    int ep = epoll_create1(0);
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
+        count_signal(SIGUSR1, flags);
+        if (!flags) {
+            INTERRUPTED(recv(fd, buf, 10, 0));
+            INTERRUPTED(read(fd, buf, 10));
+            INTERRUPTED(recv(fd, buf, 10, MSG_PEEK));
+        }
+        INTERRUPTED(poll(&p, 1, 10000)); /* these never restart */
+        INTERRUPTED(ppoll(&p, 1, &ten, NULL));
+        FD_ZERO(&r);
+        FD_SET(fd, &r);
+        INTERRUPTED(select(fd + 1, &r, NULL, NULL, NULL));
+        INTERRUPTED(epoll_wait(ep, &e, 1, 10000));
+        timeout(fd, SO_RCVTIMEO, 8000);
+        INTERRUPTED(recv(fd, buf, 10, 0)); /* nor does recv with a time limit */
+        timeout(fd, SO_RCVTIMEO, 0);
+    }
+    say("signals %d", signals[SIGUSR1]);
+    tell(0);
+    T(put(fd, 1, 100));
+    meet();
+}
+
+static void restart_recv_server(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        hear(); /* the handler ran */
+        await_asleep(peer_pid);
+        T(put(fd, i, 100));
+    }
+    meet();
+}
+
+static void telling_handler(int sig)
+{
+    int e = errno;
+    signals[sig]++;
+    tell(0);
+    errno = e;
+}
+
+static void restart_recv_client(int fd)
+{
+    struct iovec v = {buf, 100};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    tell(0);
+    D(recv(fd, buf, 100, 0));
+    tell(0);
+    D(read(fd, buf, 100));
+    tell(0);
+    D(recvmsg(fd, &m, 0));
+    say("signals %d", signals[SIGUSR1]);
+    meet();
+}
+
+/* A writer that sleeps because nobody reads is interrupted; what the call said it took arrives, nothing else. */
+static void eintr_send_server(int fd)
+{
+    size_t good = 0;
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    size_t total = hear();
+    good = get(fd, 1, total);
+    YES(good == total);
+    meet();
+    T(drain(fd, 2));
+}
+
+static void eintr_send_client(int fd)
+{
+    count_signal(SIGUSR1, 0);
+    fill(buf, 1, 0, sizeof buf);
+    size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+    tell(0);
+    ssize_t n = send(fd, buf + total, sizeof buf - total, 0);
+    YES(n < 0 ? errno == EINTR : total + n < sizeof buf);
+    say("signals %d", signals[SIGUSR1]);
+    tell(0);
+    total += n > 0 ? n : 0;
+    YES(total > 1000000);
+    tell(total);
+    meet();
+    T(put(fd, 2, 10000));
+    T(shutdown(fd, SHUT_WR));
+}
+
+static void restart_send_server(int fd)
+{
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    T(get(fd, 1, 8 << 20));
+}
+
+/* With SA_RESTART a blocked write either goes on or says how much it took. */
+static void restart_send_client(int fd)
+{
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    fill(buf, 1, 0, sizeof buf);
+    size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+    tell(0);
+    while (total < sizeof buf) {
+        ssize_t n = write(fd, buf + total, sizeof buf - total);
+        if (n < 0)
+            die("write");
+        total += n;
+    }
+    say("sent %zu, signals %d", total, signals[SIGUSR1]);
+}
+
+/* A handler writes to another connection, then to the very one its thread sleeps on. */
+static int handler_fd[2];
+
+static void writing_handler(int sig)
+{
+    int e = errno;
+    signals[sig]++;
+    for (int i = 0; i < 2; i++)
+        if (write(handler_fd[i], "signal", 6) != 6)
+            _exit(97);
+    errno = e;
+}
+
+static void handler_writes_server(int fd)
+{
+    int other = join();
+    char text[7] = "";
+    for (int i = 0; i < 30; i++) {
+        if (hear() < 0)
+            die("peer");
+        if (i % 3 == 0)
+            await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        if (recv(other, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal") || recv(fd, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal"))
+            die("handler's bytes");
+        put(fd, i, 1000 + i);
+    }
+    say("done");
+    meet();
+}
+
+static void handler_writes_client(int fd)
+{
+    size_t good = 0;
+    handler_fd[0] = join();
+    handler_fd[1] = fd;
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = writing_handler, .sa_flags = SA_RESTART}, NULL);
+    for (int i = 0; i < 30; i++) {
+        tell(0);
+        good += get(fd, i, 1000 + i);
+    }
+    say("%zu good, signals %d", good, signals[SIGUSR1]);
+    meet();
+}
+
+/* Many signals at any moment of an exchange. */
+static void storm_client(int fd)
+{
+    count_signal(SIGALRM, SA_RESTART);
+    T(setitimer(ITIMER_REAL, (&(struct itimerval){{0, 300}, {0, 300}}), NULL));
+    echo_rounds(fd, 300, 3000);
+    T(get(fd, 1, 2000000));
+    T(put(fd, 2, 2000000));
+    T(setitimer(ITIMER_REAL, (&(struct itimerval){0}), NULL));
+    YES(signals[SIGALRM] > 0);
+}
+
+static void storm_server(int fd)
+{
+    echo_rounds(fd, 300, 3000);
+    T(put(fd, 1, 2000000));
+    T(get(fd, 2, 2000000));
+}
+
+static sigjmp_buf back;
+static void jumping_handler(int sig)
+{
+    signals[sig]++;
+    siglongjmp(back, 1);
+}
+
+static void longjmp_server(int fd)
+{
+    for (int i = 0; i < 5; i++) {
+        hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        hear();
+        T(put(fd, i, 1000));
+    }
+    T(get(fd, 9, 100000));
+    meet();
+}
+
+static void longjmp_client(int fd)
+{
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = jumping_handler}, NULL);
+    for (volatile int i = 0; i < 5; i++) {
+        if (!sigsetjmp(back, 1)) {
+            tell(0);
+            say("recv came back with %zd", recv(fd, buf, 1000, i % 2 ? MSG_WAITALL : 0));
+        }
+        tell(0);
+        T(get(fd, i, 1000));
+    }
+    say("signals %d", signals[SIGUSR1]);
+    T(put(fd, 9, 100000));
+    meet();
+}
+
+static void *recv_thread(void *arg)
+{
+    tell(gettid());
+    return (void *)recv(*(int *)arg, buf, 100, 0);
+}
+
+static void cancel_server(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        pthread_t t = start(recv_thread, &fd);
+        hear();
+        pthread_cancel(t);
+        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        tell(0);
+        T(get(fd, i, 5000));
+        T(put(fd, i, 5000));
+    }
+}
+
+static void cancel_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        await_asleep(hear());
+        tell(0);
+        hear();
+        T(put(fd, i, 5000));
+        T(get(fd, i, 5000));
+    }
+}
+
+/* A blocked signal does not interrupt; it is there afterwards. */
+static void blocked_signal_server(int fd)
+{
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    T(put(fd, 1, 100));
+    meet();
+}
+
+static void blocked_signal_client(int fd)
+{
+    sigset_t s;
+    sigemptyset(&s);
+    sigaddset(&s, SIGUSR1);
+    count_signal(SIGUSR1, 0);
+    T(sigprocmask(SIG_BLOCK, &s, NULL));
+    tell(0);
+    D(recv(fd, buf, 100, MSG_WAITALL));
+    say("signals %d", signals[SIGUSR1]);
+    T(sigprocmask(SIG_UNBLOCK, &s, NULL));
+    say("signals %d", signals[SIGUSR1]);
+    meet();
+}
+
+/* Stopped and continued while it sleeps in recv: no EINTR without a handler. */
+static void stopped_server(int fd)
+{
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGSTOP);
+    T(put(fd, 1, 50000)); /* to a stopped reader */
+    kill(peer_pid, SIGCONT);
+    meet();
+}
+
+static void stopped_client(int fd)
+{
+    tell(0);
+    T(get(fd, 1, 50000));
+    meet();
+}
+
+const struct body signal_bodies[] = {
+    TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
+    TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
+    TWO("eintr", interrupter, eintr_client),
+    TWO("restart_recv", restart_recv_server, restart_recv_client),
+    TWO("eintr_send", eintr_send_server, eintr_send_client),
+    TWO("restart_send", restart_send_server, restart_send_client),
+    TWO("handler_writes", handler_writes_server, handler_writes_client),
+    TWO("signal_storm", storm_server, storm_client),
+    TWO("longjmp_out_of_recv", longjmp_server, longjmp_client),
+    TWO("cancel_in_recv", cancel_server, cancel_client),
+    TWO("blocked_signal", blocked_signal_server, blocked_signal_client),
+    TWO("stopped_reader", stopped_server, stopped_client),
+    {0},
+};

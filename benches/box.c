@@ -4,7 +4,8 @@
  *     box refuse ERRNO NR,NR -- COMMAND   these system calls fail with this error number
  *     box allow NR,NR,... -- COMMAND      all other system calls kill the process
  *
- * Numbers, not names: who calls knows the table of the running machine. */
+ * NR=VALUE means the call only with this first argument. Numbers, not names: who calls knows the
+ * table of the running machine. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -35,15 +36,26 @@ static void usage(void)
 /* `match` is the verdict on the listed calls, `other` on the rest. */
 static void filter(char *list, unsigned match, unsigned other)
 {
-	struct sock_filter code[MOST * 2 + 2];
+	struct sock_filter code[MOST * 5 + 2];
 	struct sock_fprog program = {.filter = code};
 	int n = 0;
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 	for (char *word = strtok(list, ","); word; word = strtok(NULL, ",")) {
-		if (n > MOST * 2 - 2)
+		char *value = strchr(word, '=');
+		if (n > MOST * 5 - 4)
 			usage();
-		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)atoi(word), 0, 1);
+		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)atoi(word), 0,
+							 value ? 4 : 1);
+		if (value) {
+			code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+								 offsetof(struct seccomp_data, args));
+			code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+								 (unsigned)atoi(value + 1), 0, 1);
+		}
 		code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, match);
+		if (value)
+			code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+								 offsetof(struct seccomp_data, nr));
 	}
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, other);
 	program.len = (unsigned short)n;

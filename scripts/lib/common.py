@@ -344,7 +344,7 @@ def lo_bytes():
 
 # --- counters ---
 
-_BYTES = re.compile(r"(?:^|_)(tx|rx)_(?:bytes_)?(tcp|direct|indirect|file)(?:_bytes)?$")
+_BYTES = re.compile(r"(tx|rx)_(tcp|direct|indirect|file)$")
 
 
 class Counters:
@@ -364,7 +364,7 @@ class Counters:
         self.connections += 1
         link = 0
         for key, value in fields.items():
-            hit = _BYTES.search(key)
+            hit = _BYTES.match(key)
             if not hit:
                 continue
             value = int(value)
@@ -378,7 +378,7 @@ class Counters:
         if link > 0 or int(fields.get("upgrades", 0)) > 0:
             self.accelerated += 1
         self.demotions += int(fields.get("demotions", 0))
-        reason = str(fields.get("reason", "")) or "none"
+        reason = fields["reason"]
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def share(self):
@@ -423,46 +423,28 @@ def report_lines(path):
     return out
 
 
-def _flatten(value, prefix, out):
-    for key, inner in value.items():
-        name = f"{prefix}{key}"
-        if isinstance(inner, dict):
-            _flatten(inner, name + "_", out)
-        else:
-            out[name] = inner
-
-
 def stat(pid=None, limit=10):
-    """`sluice stat [PID] --json`, as a list of flat dicts, one a connection."""
+    """The connections in `sluice stat [PID] --json`, each a flat dict by the names of the report:
+    {"tx": {"tcp": 1}} is {"tx_tcp": 1}."""
     need_file(CLI, "make build")
     cmd = [CLI, "stat"] + ([str(pid)] if pid else []) + ["--json"]
     done = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=limit, env=environment(False))
-    if done.returncode != 0:
-        raise Failure(f"`sluice stat` failed: {done.stderr.strip() or done.returncode}")
     try:
-        tree_ = json.loads(done.stdout)
-    except ValueError as e:
-        raise Failure(f"`sluice stat --json` printed no JSON: {e}: {done.stdout[:80]!r}")
-    found = []
-
-    def walk(v, pid_):
-        if isinstance(v, dict):
-            pid_ = v.get("pid", pid_)
-            if "local" in v and "peer" in v:
-                flat = {}
-                _flatten(v, "", flat)
-                flat.setdefault("pid", pid_)
-                found.append(flat)
-            else:
-                for inner in v.values():
-                    walk(inner, pid_)
-        elif isinstance(v, list):
-            for inner in v:
-                walk(inner, pid_)
-
-    walk(tree_, None)
-    return found
+        processes = json.loads(done.stdout)["processes"]
+    except (ValueError, KeyError, TypeError):
+        raise Failure(f"`sluice stat --json` printed no report: {done.stdout[:80]!r} {done.stderr.strip()[:200]}")
+    out = []
+    for process in processes:
+        for connection in process["connections"]:
+            flat = {"pid": process["pid"], "fd": connection["fd"], "local": connection["local"],
+                    "peer": connection["peer"], "transport": connection["transport"],
+                    "upgrades": connection["upgrades"], "demotions": connection["demotions"],
+                    "reason": (connection["reason"] or {}).get("code", "none")}
+            for way in ("tx", "rx"):
+                flat.update({f"{way}_{path}": connection[way][path] for path in ("tcp", "direct", "indirect", "file")})
+            out.append(flat)
+    return out
 
 
 def fresh_report(path):

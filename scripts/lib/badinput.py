@@ -1,0 +1,408 @@
+"""Bad settings and narrow places: the program works all the same. Started by scripts/badinput.sh.
+
+Everywhere two programs (benches/soak.c) exchange streams in which every byte is checked. Where the
+link cannot be had, the library's report must say so: nothing accelerated, and a reason that is not
+`none`. What acceleration looks like here is tried first, so that its absence means something.
+Last line: N passed, N failed."""
+
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import common
+from common import Failure, Hang
+
+SOAK = os.path.join(common.BIN, "soak")
+BOX = os.path.join(common.BIN, "box")
+HOST = "127.0.0.1"
+SIZE = 600_000          # of each stream: well past the default threshold
+COUNT = 2
+# glibc's loader and exit may use these depending on the moment; a plain run shows the rest.
+ALWAYS = {"exit_group", "exit", "rt_sigreturn", "restart_syscall", "futex", "brk", "execve"}
+
+
+class Pair:
+    """Server and client of one exchange; each may be wrapped in a command and have settings."""
+
+    def __init__(self, place):
+        self.place, self.number = place, 0
+
+    def run(self, wrap=None, settings=None, preload=(True, True), stderr=subprocess.PIPE, before_exec=None,
+            look=None):
+        """wrap, settings, preload: for (server, client). ({role: counters}, {role: stderr text})
+        `look(server, client)` is called while both hold their connections, half of the bytes moved."""
+        wrap, settings = wrap or ([], []), settings or ({}, {})
+        self.number += 1
+        reports, errors, children = {}, {}, []
+        roles = ("server", "client")
+        for i, role in enumerate(roles):
+            reports[role] = common.fresh_report(f"{self.place}/report-{self.number}-{role}")
+            env = common.environment(preload[i], settings[i], reports[role])
+            children.append(self._start([*wrap[i], SOAK, role, HOST, "lt"], env, stderr, before_exec))
+            if role == "server":
+                port = self._line(children[0]).split()
+                if port[:1] != ["port"]:
+                    raise Failure(f"server said {port}: {children[0].stderr.read()[-300:] if children[0].stderr else ''}")
+        server, client = children
+        client.stdin.write(f"go {port[1]} {self.number * 100} {COUNT} {SIZE} {SIZE // 2} 0 {int(bool(look))}\n")
+        client.stdin.flush()
+        if look:
+            said = self._line(client), self._line(client)
+            if said != ("started\n", "holding\n"):
+                raise Failure(f"the client said {said}")
+            look(server, client)
+            client.stdin.write("\n")
+        client.stdin.close()
+        text = self._all(client, "client", 30)
+        server.stdin.close()
+        self._all(server, "server", 30)
+        if text.count(" end=ok ") != COUNT or "WRONG" in text or not text.endswith("done\n"):
+            raise Failure(f"the exchange went wrong: {text.strip()}")
+        for child, role in zip(children, roles):
+            errors[role] = child.stderr.read() if child.stderr else ""
+        return ({role: common.read_report(path) for role, path in reports.items()}, errors)
+
+    def _start(self, cmd, env, stderr, before_exec):
+        if before_exec:
+            # Through a shell that arranges descriptors, which Popen itself would undo.
+            cmd = ["sh", "-c", f'{before_exec}; exec "$@"', "sh", *cmd]
+        return common.start(cmd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+    def _line(self, child):
+        return child.stdout.readline()
+
+    def _all(self, child, role, limit):
+        common.wait(child, limit)
+        if child.returncode != 0:
+            status = child.returncode
+            what = signal.Signals(-status).name if status < 0 else f"status {status}"
+            raise Failure(f"{role}: {what}: {(child.stderr.read() if child.stderr else '').strip()[-300:]}")
+        return child.stdout.read()
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+def on_link(counters):
+    for role, c in counters.items():
+        expect(c.accelerated == COUNT, f"{role}: {c}")
+
+
+def on_tcp(counters, reason=None):
+    for role, c in counters.items():
+        expect(c.connections == COUNT, f"{role}: {COUNT} connections expected in the report, {c}")
+        expect(c.accelerated == 0 and c.link == 0, f"{role}: accelerated: {c}")
+        expect("none" not in c.reasons, f"{role}: no reason given for staying on TCP: {c}")
+        expect(reason is None or set(c.reasons) == {reason}, f"{role}: reason {reason} expected: {c}")
+
+
+def silent(errors):
+    for role, text in errors.items():
+        expect(text == "", f"{role} wrote to stderr: {text!r}")
+
+
+def one_line(errors, *names):
+    """Exactly one line at each end, which names these variables."""
+    for role, text in errors.items():
+        expect(text.endswith("\n") and text.count("\n") == 1, f"{role}: not exactly one line on stderr: {text!r}")
+        expect(text.startswith("sluice: "), f"{role}: the line does not say whose it is: {text!r}")
+        for name in names:
+            expect(name in text, f"{role}: the line does not name {name}: {text!r}")
+        expect(all(c.isprintable() or c == "\n" for c in text), f"{role}: unprintable: {text!r}")
+
+
+# --- settings ---
+
+def no_settings(pair):
+    counters, errors = pair.run()
+    on_link(counters)
+    silent(errors)
+
+
+def good_settings(pair):
+    good = {"SLUICE_UPGRADE": "64K", "SLUICE_MODE": "indirect", "SLUICE_SPIN_US": "0"}
+    counters, errors = pair.run(settings=(good, good))
+    on_link(counters)
+    silent(errors)
+
+
+def turned_off(pair):
+    counters, errors = pair.run(settings=({"SLUICE_UPGRADE": "off"},) * 2)
+    on_tcp(counters, "off")
+    silent(errors)
+
+
+BAD = [("SLUICE_UPGRADE", "banana"), ("SLUICE_UPGRADE", "-1"), ("SLUICE_UPGRADE", "99999999999999999999"),
+       ("SLUICE_UPGRADE", "eager "), ("SLUICE_UPGRADE", "\udcff\udcfe\n\x1b[31m"), ("SLUICE_UPGRADE", "x" * 100_000),
+       ("SLUICE_MODE", "fast"), ("SLUICE_MODE", "DIRECT"), ("SLUICE_SPIN_US", "abc"), ("SLUICE_SPIN_US", "-5"),
+       ("SLUICE_SPIN_US", "1e9"), ("SLUICE_FAULT", "demote:1"), ("SLUICE_UPGRAED", "eager"), ("SLUICE_", "1")]
+
+
+def bad_setting(name, value):
+    def run(pair):
+        counters, errors = pair.run(settings=({name: value},) * 2)
+        # The default stands: accelerated after 32 KiB.
+        on_link(counters)
+        one_line(errors, name)
+    run.__name__ = f"bad setting {name}={value[:20]!r}"
+    return run
+
+
+def several_bad(pair):
+    bad = {"SLUICE_UPGRADE": "banana", "SLUICE_MODE": "fast", "SLUICE_NONSENSE": "1"}
+    counters, errors = pair.run(settings=(bad, bad))
+    on_link(counters)
+    one_line(errors, *bad)
+
+
+def stderr_is_socket(pair):
+    """Nothing is ever written there: it may be the program's connection."""
+    ours, theirs = socket.socketpair()
+    bad = {"SLUICE_UPGRADE": "banana", "SLUICE_NONSENSE": "1"}
+    counters, _ = pair.run(settings=(bad, bad), stderr=theirs.fileno())
+    theirs.close()
+    ours.settimeout(5)
+    got = ours.recv(1000)
+    ours.close()
+    expect(got == b"", f"written to a socket: {got!r}")
+    on_link(counters)
+
+
+def stderr_is_tcp(pair):
+    """The same with a TCP connection, as inetd passes it."""
+    with socket.create_server((HOST, 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    counters, _ = pair.run(settings=({"SLUICE_MODE": "fast"},) * 2, stderr=theirs.fileno())
+    theirs.close()
+    ours.settimeout(5)
+    got = ours.recv(1000)
+    ours.close()
+    expect(got == b"", f"written to a connection: {got!r}")
+    on_link(counters)
+
+
+def stderr_is_closed(pair):
+    """Descriptor 2 is then the program's first socket or epoll set: every byte of it is checked."""
+    counters, _ = pair.run(settings=({"SLUICE_MODE": "fast", "SLUICE_NONSENSE": "1"},) * 2, before_exec="exec 2>&-")
+    on_link(counters)
+
+
+def report_nowhere(pair):
+    settings = {"SLUICE_REPORT": "/nonexistent/directory/report"}
+    _, errors = pair.run(settings=(settings, settings))
+    for role, text in errors.items():
+        expect(text.count("\n") <= 1, f"{role}: more than one line: {text!r}")
+
+
+# --- narrow places ---
+
+def system_calls():
+    """{name: number} of this machine."""
+    out = {}
+    for header in ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h",
+                   "/usr/include/aarch64-linux-gnu/asm/unistd.h", "/usr/include/asm-generic/unistd.h"):
+        if os.path.exists(header):
+            with open(header) as f:
+                for name, number in re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", f.read(), re.M):
+                    out.setdefault(name, int(number))
+            return out
+    raise Failure("no header with system call numbers (libc6-dev)")
+
+
+def no_memfd(number=errno.EPERM):
+    return [BOX, "refuse", str(number), str(system_calls()["memfd_create"]), "--"]
+
+
+def memfd_refused(pair):
+    for number in (errno.EPERM, errno.ENOSYS, errno.EMFILE):
+        wrap = no_memfd(number)
+        counters, errors = pair.run(wrap=(wrap, wrap))
+        on_tcp(counters)
+        silent(errors)
+
+
+def memfd_refused_as_stat_shows_it(pair):
+    """`sluice stat` on the living programs: on TCP, and why."""
+    def look(server, client):
+        for child in (server, client):
+            # `box` has become the program: same process.
+            seen = common.stat(child.pid)
+            expect(len(seen) == COUNT, f"{len(seen)} connections shown, {COUNT} expected")
+            for c in seen:
+                expect(c["transport"] == "tcp" and c["reason"] != "none", f"shown as {c}")
+    wrap = no_memfd()
+    counters, _ = pair.run(wrap=(wrap, wrap), look=look)
+    on_tcp(counters)
+
+
+def memfd_refused_to_one(pair):
+    """To one end only: whatever becomes of it, the streams are right."""
+    wrap = no_memfd()
+    for wraps in ((wrap, []), ([], wrap)):
+        _, errors = pair.run(wrap=wraps)
+        silent(errors)
+
+
+def eventfd_refused(pair):
+    wrap = [BOX, "refuse", str(errno.EMFILE), str(system_calls()["eventfd2"]), "--"]
+    counters, errors = pair.run(wrap=(wrap, wrap))
+    on_tcp(counters)
+    silent(errors)
+
+
+def without_domain(domain):
+    """socket() of this domain fails as where it is not built in, or a sandbox forbids it."""
+    return [BOX, "refuse", str(errno.EAFNOSUPPORT), f"{system_calls()['socket']}={int(domain)}", "--"]
+
+
+def netlink_refused(pair):
+    """As under systemd's RestrictAddressFamilies: there is /proc/net/tcp."""
+    wrap = without_domain(socket.AF_NETLINK)
+    counters, errors = pair.run(wrap=(wrap, wrap))
+    on_link(counters)
+    silent(errors)
+
+
+def unix_sockets_refused(pair):
+    wrap = without_domain(socket.AF_UNIX)
+    counters, errors = pair.run(wrap=(wrap, wrap))
+    on_tcp(counters)
+    silent(errors)
+
+
+def passing_descriptors_refused(pair):
+    wrap = [BOX, "refuse", str(errno.EPERM), str(system_calls()["sendmsg"]), "--"]
+    counters, errors = pair.run(wrap=(wrap, wrap))
+    on_tcp(counters)
+    silent(errors)
+
+
+def proc_not_mounted(pair):
+    if os.geteuid() != 0:
+        raise Skip("needs root")
+    wrap = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    counters, errors = pair.run(wrap=(wrap, wrap))
+    on_tcp(counters)
+    silent(errors)
+
+
+def killing_filter(pair):
+    """Only what the plain programs call is allowed; anything else kills. The library must not be the
+    first to try something new."""
+    numbers = system_calls()
+    wraps = []
+    # The library itself is found and mapped by the loader, by calls that a plain start makes too.
+    for used in plain_calls(pair):
+        known = sorted(numbers[n] for n in used | ALWAYS if n in numbers)
+        wraps.append([BOX, "allow", ",".join(map(str, known)), "--"])
+    pair.run(wrap=tuple(wraps), preload=(False, False))     # the filter itself is sound
+    counters, errors = pair.run(wrap=tuple(wraps))
+    on_tcp(counters)
+    silent(errors)
+
+
+def plain_calls(pair):
+    """(server's, client's) names of the system calls that the plain programs make."""
+    logs = [f"{pair.place}/strace-{role}" for role in ("server", "client")]
+    pair.run(wrap=tuple(["strace", "-f", "-qq", "-o", log] for log in logs), preload=(False, False))
+    out = []
+    for log in logs:
+        with open(log, errors="replace") as f:
+            out.append(set(re.findall(r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>)", f.read(), re.M)))
+    return out
+
+
+def few_descriptors(pair):
+    """A client that opens connections until it may not: it gets as many as without the library, but
+    for the tenth of the limit that is ours to use, and every one of them works."""
+    limit = 64
+    opened = {}
+    for preload in (False, True):
+        server_report = common.fresh_report(f"{pair.place}/report-few-server-{preload}")
+        report = common.fresh_report(f"{pair.place}/report-few-{preload}")
+        server = common.start([os.path.join(common.BIN, "fan"), "server", HOST],
+                              env=common.environment(preload, None, server_report), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+        port = server.stdout.readline().split()[1]
+        client = common.start([BOX, "limit", str(limit), "--", os.path.join(common.BIN, "full"), HOST, port],
+                              env=common.environment(preload, None, report), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True)
+        out, err = common.communicate(client, 60)
+        common.wait(server, 30)
+        expect(client.returncode == 0 and server.returncode == 0,
+               f"status {client.returncode}, {server.returncode}: {err.strip()} {server.stderr.read().strip()}")
+        opened[preload] = int(out.split("=")[1])
+        if preload:
+            expect(err == "", f"stderr: {err!r}")
+            counters = common.read_report(report)
+            expect(counters.connections == opened[True], f"{counters}, {opened[True]} were opened")
+            expect(counters.reasons.get("none", 0) <= counters.accelerated, f"neither accelerated nor a reason: {counters}")
+    expect(opened[True] >= opened[False] - limit // 10,
+           f"{opened[True]} connections within {limit} descriptors, {opened[False]} without the library")
+
+
+def no_descriptor_left(pair):
+    """The limit is what the client itself needs: epoll set, two connections, and 0 to 2."""
+    wrap = [BOX, "limit", str(3 + 1 + COUNT), "--"]
+    counters, errors = pair.run(wrap=([], wrap))
+    on_tcp(counters)
+    silent(errors)
+
+
+class Skip(Exception):
+    pass
+
+
+TESTS = [no_settings, good_settings, turned_off, *(bad_setting(n, v) for n, v in BAD), several_bad, stderr_is_socket,
+         stderr_is_tcp, stderr_is_closed, report_nowhere, memfd_refused, memfd_refused_to_one, eventfd_refused,
+         memfd_refused_as_stat_shows_it, netlink_refused, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter, few_descriptors, no_descriptor_left]
+
+
+def main():
+    common.need_file(common.LIB, "make build")
+    common.need_file(common.CLI, "make build")
+    common.need_tools("strace", "unshare")
+    common.build_benches()
+    common.adopt_orphans()
+    common.private_network()
+    pair = Pair(common.workplace("sluice-badinput-"))
+    passed = failed = 0
+    for test in TESTS:
+        if len(sys.argv) > 1 and sys.argv[1] not in test.__name__:
+            continue
+        name = test.__name__.replace("_", " ") if not test.__name__.startswith("bad setting") else test.__name__
+        wrong = None
+        try:
+            test(pair)
+        except Skip as e:
+            print(f"skipped {name}: {e}", flush=True)
+            continue
+        except Failure as e:
+            wrong = str(e)
+            living = [c for c in common._children.values() if c.returncode is None]
+            if isinstance(e, Hang):
+                wrong = f"HANG: {e}\n" + common.backtraces([p for c in living for p in common.tree(c.pid)])
+            for child in living:
+                common.end(child, signal.SIGKILL)
+        left = common.leftovers()
+        if left and not wrong:
+            wrong = f"left behind: {'; '.join(left)}"
+        if wrong:
+            failed += 1
+            print(f"FAILED  {name}: {wrong}", flush=True)
+        else:
+            passed += 1
+            print(f"ok      {name}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

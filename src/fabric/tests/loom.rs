@@ -91,9 +91,9 @@ mod demotion {
         reader_stores_beside_writer: demotion::<Bug<NONE, ADVANCE_STORES>>(BY_WRITER);
         #[should_panic(expected = "seized, but the end is not fixed")]
         failed_consume_relaxed: demotion::<Bug<NONE, FAIL_RELAXED>>(BY_THIRD);
-        #[should_panic(expected = "the writer's end of the ring is not its tail")]
+        #[should_panic(expected = "two answers to one demotion")]
         writer_stores_beside_reader: demotion::<Bug<ADVANCE_STORES, NONE>>(BY_READER);
-        #[should_panic(expected = "the writer's end of the ring is not its tail")]
+        #[should_panic(expected = "two answers to one demotion")]
         writer_stores_beside_third: demotion::<Bug<ADVANCE_STORES, NONE>>(BY_THIRD);
         #[should_panic(expected = "bytes lost or repeated")]
         seal_is_a_store: demotion::<Bug<FLAG_STORES, NONE>>(BY_THIRD);

@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(missing_docs, reason = "private to the tests")]
 
+#[cfg(not(loom))]
+pub mod link;
 pub mod rt;
 pub mod sleep;
 pub mod words;

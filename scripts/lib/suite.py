@@ -28,25 +28,24 @@ def steps(seed, full):
     """[(name, command, environment, limit in minutes, must count tests)]"""
     script = lambda name, *args: [os.path.join(common.ROOT, "scripts", name), *args]    # noqa: E731
     cargo = lambda *args: [CARGO, *args]                                                # noqa: E731
-    loom = {"RUSTFLAGS": (os.environ.get("RUSTFLAGS", "") + " --cfg loom").strip()}
+    fault = ("--fault-lib", common.FAULT_LIB)
     yield "build", cargo("build", "--release", "--workspace"), {}, 15, False
     yield ("build with faults", cargo("build", "--release", "--features", "fault", "-p", "sluice-preload",
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "needed libraries", script("lib/needed.sh"), {}, 1, True
     yield "unit and property tests", cargo("test", "--workspace"), {}, 20 if full else 6, True
-    yield ("loom models", cargo("test", "--release", "-p", "sluice-fabric", "--target-dir", "target/loom"), loom,
-           60 if full else 4, True)
+    yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
     if full:
-        yield "c-tests", script("ctests.py", "--full"), {}, 120, True
+        yield "c-tests", script("ctests.py", "--full", *fault), {}, 120, True
         yield "programs", script("programs.py"), {}, 60, True
         yield "soak", script("soak.py"), {}, 60, True
     else:
-        yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed)), {}, 8, True
-        yield "programs", script("programs.py", "--sample", str(seed)), {}, 8, True
+        yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed), *fault), {}, 6, True
+        yield "programs", script("programs.py", "--sample", str(seed)), {}, 6, True
         yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
-    yield "plain peers", script("plainpeer.sh"), {}, 5, True
-    yield "bad input", script("badinput.sh"), {}, 5, True
+    yield "plain peers", script("plainpeer.sh"), {}, 3, True
+    yield "bad input", script("badinput.sh"), {}, 3, True
     if full:
         yield "stress", script("soak.py", "stress", "--seed", str(seed)), {}, 30, True
         yield "speed", script("bench.py", "--check", "-q"), {}, 60, False

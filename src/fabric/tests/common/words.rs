@@ -239,7 +239,7 @@ impl<R: Rules> Dir<R> {
     pub fn part(&self, (start, end): (u64, u64)) -> Vec<u8> {
         assert!(
             start <= end && end - start <= CAP,
-            "an impossible part to send again"
+            "bytes lost or repeated: an impossible part"
         );
         (start..end).map(|o| self.cells.read(o)).collect()
     }

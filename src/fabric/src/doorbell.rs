@@ -1,0 +1,194 @@
+//! Waiter slots: how a sleeper says that it sleeps, and how a waker finds out.
+//!
+//! Each side of a link owns [`SLOTS`] slots in the arena, one per epoll set or sleeping thread that
+//! waits on streams of that link. A direction names its waiters by a mask of slots.
+//!
+//! The handshake (W = whoever changes a word, S = the sleeper):
+//!
+//! ```text
+//!   W: advance(word)          S: sleeping := 1
+//!      full fence                full fence
+//!      set the ready bit         look at ready bits and words: anything? then sleeping := 0, go on
+//!      full fence                sleep in the kernel
+//!      sleeping == 1? swap to 0, ring
+//! ```
+//!
+//! No wake-up is lost: of two fences one comes first in the order of all fences. If W's does, S's
+//! look comes after it and sees the word (the first fence) and the bit (the second). If S's does,
+//! W's load sees `sleeping == 1` and rings.
+//!
+//! No mark is lost: S takes a bit, then a full fence, then looks at the word. A W that finds the bit
+//! still set leaves it alone, and its first fence makes its word visible behind S's.
+//! (`tests/loom.rs` runs every interleaving, and shows a loss with any one of these fences taken away.)
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_rmw};
+
+/// Waiter slots per side of a link; a direction names its waiters by a mask of this many bits.
+pub const SLOTS: usize = 64;
+
+/// Words of ready bits per slot: one bit per stream of the link.
+pub const READY_WORDS: usize = 64;
+
+/// How the owner of a slot sleeps, and thus how it is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// On the slot's own sleep word (`futex(2)`), which no peer can make a waker block on.
+    Futex,
+    /// On descriptors: by its doorbell.
+    Descriptor,
+}
+
+/// One waiter: an epoll set or a thread. In shared memory, so plain integers only.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// 1 while the owner sleeps or is about to. Written by the owner (1, 0) and by wakers (0).
+    sleeping: AtomicU32,
+    /// The CPU that the owner last waited on. Written by the owner, read by the peer: a hint.
+    cpu: AtomicU32,
+    /// How the owner sleeps ([`Sleep`] as a number). Written by the owner when it takes the slot.
+    kind: AtomicU32,
+    /// One bit per word of `ready` that may be non-zero. Set by wakers after the word, taken by the owner.
+    summary: AtomicU64,
+    /// One bit per stream with news. Set by wakers, taken by the owner.
+    ready: [AtomicU64; READY_WORDS],
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            sleeping: AtomicU32::new(0),
+            cpu: AtomicU32::new(0),
+            kind: AtomicU32::new(0),
+            summary: AtomicU64::new(0),
+            ready: [(); READY_WORDS].map(|()| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Slot {
+    /// Owner: empties the slot for a new owner that sleeps in this way.
+    pub fn reset_for(&self, sleep: Sleep) {
+        self.kind
+            .store(u32::from(sleep == Sleep::Descriptor), Ordering::Relaxed);
+        self.reset();
+    }
+
+    /// Waker: how the owner sleeps. A peer that lies about it is not woken.
+    #[inline]
+    pub fn sleep(&self) -> Sleep {
+        if self.kind.load(Ordering::Relaxed) == 0 {
+            Sleep::Futex
+        } else {
+            Sleep::Descriptor
+        }
+    }
+
+    /// The word to sleep on while it is 1.
+    #[cfg(not(loom))]
+    pub fn sleep_word(&self) -> *const u32 {
+        self.sleeping.as_ptr()
+    }
+
+    /// Owner: empties the slot for a new owner.
+    pub fn reset(&self) {
+        self.sleeping.store(0, Ordering::Relaxed);
+        self.summary.store(0, Ordering::Relaxed);
+        for word in &self.ready {
+            word.store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Owner: announces sleep. The owner must look again afterwards, before it sleeps.
+    #[inline]
+    pub fn announce(&self) {
+        self.sleeping.swap(1, Ordering::SeqCst);
+        fence_after_rmw();
+    }
+
+    /// Owner: awake again.
+    #[inline]
+    pub fn retract(&self) {
+        self.sleeping.store(0, Ordering::Relaxed);
+    }
+
+    /// Anyone: does the owner sleep, as far as can be seen?
+    #[inline]
+    pub fn is_sleeping(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) != 0
+    }
+
+    /// Owner: publishes its CPU.
+    #[inline]
+    pub fn publish_cpu(&self, cpu: u32) {
+        self.cpu.store(cpu, Ordering::Relaxed);
+    }
+
+    /// Anyone: the CPU that the owner last waited on.
+    #[inline]
+    pub fn cpu(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    /// Waker, behind a successful [`Word::advance`](crate::words::Word::advance) and
+    /// [`fence_after_rmw`]: marks `stream` and says whether the owner must be rung.
+    #[inline]
+    #[must_use]
+    pub fn wake(&self, stream: u32) -> bool {
+        let (index, bit) = ((stream / 64) as usize % READY_WORDS, 1u64 << (stream % 64));
+        if let Some(word) = self.ready.get(index) {
+            // Set already and not yet taken: the owner will look at the words after it takes it.
+            // The summary bit is looked at on its own: whoever set the ready bit may have been
+            // stopped, or left by a signal handler, before it came to the summary.
+            let marked = word.load(Ordering::Relaxed) & bit != 0;
+            if !marked {
+                word.fetch_or(bit, Ordering::SeqCst);
+            }
+            if !marked || self.summary.load(Ordering::Relaxed) & (1 << index) == 0 {
+                self.summary.fetch_or(1 << index, Ordering::SeqCst);
+                // The mark, too, must be there before we look whether the owner sleeps: an owner
+                // that waits by marks looks at nothing else.
+                fence_after_rmw();
+            }
+        }
+        self.must_ring()
+    }
+
+    /// Waker, behind a full fence: takes the announcement, if there is one; true: ring now.
+    #[inline]
+    #[must_use]
+    pub fn must_ring(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) != 0 && self.sleeping.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Owner: is any stream marked?
+    #[inline]
+    pub fn any_ready(&self) -> bool {
+        self.summary.load(Ordering::Relaxed) != 0
+    }
+
+    /// Owner: takes all marks, calling `each` with the stream's number.
+    #[inline]
+    pub fn take_ready(&self, mut each: impl FnMut(u32)) {
+        if self.summary.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut summary = self.summary.swap(0, Ordering::SeqCst);
+        while summary != 0 {
+            let index = summary.trailing_zeros();
+            summary &= summary - 1;
+            let Some(word) = self.ready.get(index as usize % READY_WORDS) else {
+                continue;
+            };
+            let mut bits = word.swap(0, Ordering::SeqCst);
+            // A waker that still finds the bit does not set it again; so its word must be seen by
+            // whoever looks from here on.
+            fence_after_rmw();
+            while bits != 0 {
+                each(index * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The short lock: of one direction of a socket, and of this process's lists.
+//!
+//! Held for a copy and a compare-and-swap, never while waiting. It notes its owner, so that a
+//! signal handler which meets its own thread's lock knows it, and so that a section left by
+//! `siglongjmp` is found and taken over (every change of state under it is one compare-and-swap).
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// This thread's identity: its thread pointer, unique among living threads of the process. One
+/// instruction, no thread-local storage, right in a signal handler.
+#[inline(always)]
+pub fn me() -> usize {
+    let id: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the x86-64 ABI keeps the thread pointer at fs:0 (ELF TLS, variant II).
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) id, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: tpidr_el0 is readable and holds the thread pointer.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) id, options(nostack, preserves_flags, nomem));
+    }
+    id
+}
+
+/// Zero is an unlocked lock.
+#[derive(Debug, Default)]
+pub struct Lock {
+    /// Thread pointer of the owner; 0: free. Acquire when taken, release when given back.
+    owner: AtomicUsize,
+    /// An address in the owner's frame when it took the lock.
+    frame: AtomicUsize,
+}
+
+/// The lock is held by an outer frame of this very thread: this is a signal handler.
+#[derive(Debug)]
+pub struct Nested;
+
+impl Lock {
+    /// An unlocked lock.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            owner: AtomicUsize::new(0),
+            frame: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> bool {
+        let free = self.owner.load(Ordering::Relaxed) == 0
+            && self
+                .owner
+                .compare_exchange(0, me(), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if free {
+            self.frame.store(frame(), Ordering::Relaxed);
+        }
+        free
+    }
+
+    /// Takes the lock, waiting for another thread's short section if need be.
+    ///
+    /// # Errors
+    /// [`Nested`] in a signal handler that interrupted this thread's own section.
+    #[inline]
+    pub fn lock(&self) -> Result<(), Nested> {
+        if self.try_lock() {
+            Ok(())
+        } else {
+            self.lock_contended()
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Result<(), Nested> {
+        let mut spins = 0u32;
+        loop {
+            if self.owner.load(Ordering::Relaxed) == me() {
+                if on_signal_stack() || frame() < self.frame.load(Ordering::Relaxed) {
+                    return Err(Nested);
+                }
+                // We stand in an older frame than the section did: it was left by a jump.
+                self.frame.store(frame(), Ordering::Relaxed);
+                return Ok(());
+            }
+            if self.try_lock() {
+                return Ok(());
+            }
+            spins += 1;
+            if spins % 64 == 0 {
+                crate::sys::sched_yield();
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Gives the lock back.
+    #[inline]
+    pub fn unlock(&self) {
+        self.owner.store(0, Ordering::Release);
+    }
+
+    /// In the child of a fork: whoever held it does not exist here.
+    pub fn reset(&self) {
+        self.owner.store(0, Ordering::Relaxed);
+    }
+}
+
+/// An address in the current frame: stacks grow down, so a nested call has a smaller one.
+#[inline(always)]
+fn frame() -> usize {
+    let here = 0u8;
+    core::ptr::from_ref(&here) as usize
+}
+
+/// Does this thread run on its alternate signal stack? Then addresses tell nothing, but it is a handler.
+fn on_signal_stack() -> bool {
+    let mut stack = libc::stack_t {
+        ss_sp: core::ptr::null_mut(),
+        ss_flags: 0,
+        ss_size: 0,
+    };
+    // SAFETY: asks only; sigaltstack is not hooked.
+    unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) };
+    stack.ss_flags & libc::SS_ONSTACK != 0
+}
+
+/// A value behind a [`Lock`]: for lists that hooks, the control thread and a forked child use.
+///
+/// Unlike `std::sync::Mutex` it can be held over a fork and given back on both sides.
+#[derive(Debug, Default)]
+pub struct Guarded<T> {
+    lock: Lock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached through the lock only.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+/// Access to a [`Guarded`] value; gives the lock back on drop.
+#[derive(Debug)]
+pub struct Guard<'a, T>(&'a Guarded<T>);
+
+impl<T> Guarded<T> {
+    /// A guarded value.
+    pub const fn new(value: T) -> Self {
+        Self {
+            lock: Lock::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// The value, once no other thread has it; `None` in a signal handler that interrupted this
+    /// thread's own use of it.
+    pub fn lock(&self) -> Option<Guard<'_, T>> {
+        self.lock.lock().ok()?;
+        Some(Guard(self))
+    }
+
+    /// Before a fork: nobody is inside, and nobody comes in.
+    pub fn hold(&self) {
+        // In a handler that forks in the middle of our own section: the child starts anew anyway.
+        let _ = self.lock.lock();
+    }
+
+    /// After a fork, on both sides.
+    pub fn release(&self) {
+        self.lock.unlock();
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard holds the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard holds the lock and is borrowed exclusively.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock.unlock();
+    }
+}

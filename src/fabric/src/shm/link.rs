@@ -1,0 +1,616 @@
+//! One link: an arena shared with one other process, a control socket to it, and what this process
+//! has lent and taken there.
+//!
+//! Guarantees: nothing here waits for the peer; every number read from the arena is checked here or
+//! marked as unchecked. Knows streams and waiters only as opaque words that its user stores.
+//!
+//! The memory of a `Link` is a `Link` for the life of the process (type-stable): a late user meets
+//! a closed link or, by its generation, another one, never freed memory.
+
+use super::pool::{Lent, Pool};
+use crate::arena::Arena;
+use crate::doorbell::{SLOTS, Sleep, Slot};
+use crate::layout::{STREAMS, Stream};
+use crate::lock::Guarded;
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::sys;
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+
+/// Links that one process can have.
+const LINKS: usize = 1024;
+
+/// Identity of a process for its peers: random, new after a fork.
+pub type Token = [u64; 2];
+
+/// What a new link is made of.
+#[derive(Debug)]
+pub struct LinkEnd {
+    /// The shared memory.
+    pub arena: Arena,
+    /// 0 for the maker of the arena, 1 for the other.
+    pub side: usize,
+    /// The control socket; `None` for a link of this process with itself.
+    pub control: Option<sys::Fd>,
+    /// Who the peer is.
+    pub token: Token,
+    /// The peer's process id as this process sees it, 0 if it cannot.
+    pub peer_pid: i32,
+    /// The kernel lets this process read the peer's memory, and it is safe to.
+    pub can_pull: bool,
+}
+
+/// A link. See the module.
+#[derive(Debug)]
+pub struct Link {
+    /// Odd while in use.
+    generation: AtomicU32,
+    side: AtomicU32,
+    arena: AtomicPtr<Arena>,
+    /// Control socket, -1 for none (a link with oneself, or a peer that is gone).
+    control: AtomicI32,
+    token: [AtomicU64; 2],
+    peer_pid: AtomicI32,
+    can_pull: AtomicU32,
+    /// The peer's process is gone, or has broken the rules.
+    dead: AtomicU32,
+    /// The link belongs to the parent of this process.
+    foreign: AtomicU32,
+    /// The other end, if both are this process.
+    twin: AtomicPtr<Link>,
+    /// Waiter slots of this side in use.
+    slots: AtomicU64,
+    /// What the user keeps with each slot of this side (an epoll set, or 0 for a thread).
+    slot_owner: [AtomicUsize; SLOTS],
+    /// Near ends of the doorbells of the peer's slots, plus one; 0: none (yet).
+    bells: [AtomicI32; SLOTS],
+    /// What the user keeps with each stream.
+    stream_owner: [AtomicUsize; STREAMS as usize],
+    /// Streams in use at this end.
+    streams: AtomicU32,
+    /// Rings to lend, and stream slots to give out; also the slots that wait for the peer to leave.
+    ledger: Guarded<Option<Ledger>>,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    pool: Pool,
+    /// Stream slots of this side's parity, never used so far.
+    fresh: u32,
+    free: Vec<u32>,
+    /// Streams that this end has left and the peer perhaps not yet: slot, ring lent, slot is ours to give out.
+    leaving: Vec<(u32, Option<Lent>)>,
+}
+
+static ALL: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
+/// Serialises making and closing links; held for no system call but munmap and close.
+static MAKING: Guarded<()> = Guarded::new(());
+
+/// Every link in use.
+pub fn all() -> impl Iterator<Item = &'static Link> {
+    ALL.iter()
+        .filter_map(|cell| {
+            // SAFETY: null, or a leaked `Link`.
+            unsafe { cell.load(Ordering::Acquire).as_ref() }
+        })
+        .filter(|l| l.is_open())
+}
+
+/// Holds the making and closing of links still over a fork.
+pub fn hold() {
+    MAKING.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    MAKING.release();
+}
+
+/// The live link to the process with this token.
+pub fn by_token(token: Token) -> Option<&'static Link> {
+    all().find(|l| l.is_alive() && l.token() == token && l.twin().is_none())
+}
+
+impl Link {
+    /// Puts a link into service. `None` when the process has too many.
+    pub fn open(end: LinkEnd) -> Option<&'static Link> {
+        let _making = MAKING.lock()?;
+        let (cell, link) = ALL.iter().find_map(|cell| {
+            // SAFETY: null, or a leaked `Link`.
+            match unsafe { cell.load(Ordering::Acquire).as_ref() } {
+                None => Some((cell, None)),
+                Some(link) if !link.is_open() => Some((cell, Some(link))),
+                Some(_) => None,
+            }
+        })?;
+        let link: &'static Link = match link {
+            Some(link) => link,
+            None => {
+                let made: &'static Link = Box::leak(Box::new(Link::empty()));
+                cell.store(core::ptr::from_ref(made).cast_mut(), Ordering::Release);
+                made
+            }
+        };
+        let LinkEnd {
+            arena,
+            side,
+            control,
+            token,
+            peer_pid,
+            can_pull,
+        } = end;
+        link.side.store(side as u32, Ordering::Relaxed);
+        link.control
+            .store(control.map_or(-1, sys::Fd::release), Ordering::Relaxed);
+        for (to, from) in link.token.iter().zip(token) {
+            to.store(from, Ordering::Relaxed);
+        }
+        link.peer_pid.store(peer_pid, Ordering::Relaxed);
+        link.can_pull.store(u32::from(can_pull), Ordering::Relaxed);
+        link.dead.store(0, Ordering::Relaxed);
+        link.foreign.store(0, Ordering::Relaxed);
+        link.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+        link.slots.store(0, Ordering::Relaxed);
+        link.streams.store(0, Ordering::Relaxed);
+        *link.ledger.lock()? = Some(Ledger {
+            pool: Pool::new(side),
+            fresh: side as u32,
+            free: Vec::new(),
+            leaving: Vec::new(),
+        });
+        link.arena
+            .store(Box::into_raw(Box::new(arena)), Ordering::Release);
+        link.generation.fetch_add(1, Ordering::Release);
+        Some(link)
+    }
+
+    fn empty() -> Self {
+        Self {
+            generation: AtomicU32::new(0),
+            side: AtomicU32::new(0),
+            arena: AtomicPtr::new(core::ptr::null_mut()),
+            control: AtomicI32::new(-1),
+            token: [const { AtomicU64::new(0) }; 2],
+            peer_pid: AtomicI32::new(0),
+            can_pull: AtomicU32::new(0),
+            dead: AtomicU32::new(0),
+            foreign: AtomicU32::new(0),
+            twin: AtomicPtr::new(core::ptr::null_mut()),
+            slots: AtomicU64::new(0),
+            slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
+            bells: [const { AtomicI32::new(0) }; SLOTS],
+            stream_owner: [const { AtomicUsize::new(0) }; STREAMS as usize],
+            streams: AtomicU32::new(0),
+            ledger: Guarded::new(None),
+        }
+    }
+
+    /// Names the other end of a link of this process with itself.
+    pub fn set_twin(&self, twin: &'static Link) {
+        self.twin
+            .store(core::ptr::from_ref(twin).cast_mut(), Ordering::Release);
+    }
+
+    /// The other end, if both are this process.
+    #[inline]
+    pub fn twin(&self) -> Option<&'static Link> {
+        // SAFETY: null, or a leaked `Link`.
+        unsafe { self.twin.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Odd while in use; another number is another link.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// In use at all.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.generation() & 1 == 1
+    }
+
+    /// The peer's process lives and plays by the rules, as far as known.
+    #[inline]
+    pub fn is_alive(&self) -> bool {
+        self.is_open() && self.dead.load(Ordering::Acquire) == 0
+    }
+
+    /// The peer is gone or breaks the rules: nothing new is started here. True for the first caller.
+    pub fn kill(&self) -> bool {
+        self.dead.swap(1, Ordering::AcqRel) == 0
+    }
+
+    /// Does the link belong to the parent of this process?
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Acquire) != 0
+    }
+
+    /// In the child of a fork: gives up a stream of the parent's.
+    pub fn abandon_stream(&self, index: u32) {
+        if let Some(cell) = self.stream_owner.get(index as usize) {
+            cell.store(0, Ordering::Release);
+        }
+        self.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// This end's number.
+    #[inline]
+    pub fn side(&self) -> usize {
+        self.side.load(Ordering::Relaxed) as usize & 1
+    }
+
+    /// Who the peer is.
+    pub fn token(&self) -> Token {
+        [0, 1].map(|i: usize| self.token.get(i).map_or(0, |t| t.load(Ordering::Relaxed)))
+    }
+
+    /// The peer's process id, 0 if unknown.
+    pub fn peer_pid(&self) -> i32 {
+        self.peer_pid.load(Ordering::Relaxed)
+    }
+
+    /// May this process read out of the peer's memory?
+    #[inline]
+    pub fn can_pull(&self) -> bool {
+        self.can_pull.load(Ordering::Relaxed) != 0
+    }
+
+    /// The control socket, -1 for none.
+    pub fn control(&self) -> i32 {
+        self.control.load(Ordering::Relaxed)
+    }
+
+    /// Sets the control socket, which the link owns from now on.
+    pub fn set_control(&self, fd: i32) {
+        self.control.store(fd, Ordering::Release);
+    }
+
+    /// The ring that this side has lent for stream `index`, by its own record in the arena's slot. The slot
+    /// is this side's to write; a peer that changes it spoils its own stream: an impossible ring is `None`.
+    pub fn lent_for(&self, index: u32) -> Option<Lent> {
+        let arena = self.arena()?;
+        let (_, incoming) = self.directions(arena.stream(index)?);
+        let at = incoming.rx_wishes.ring_at.load(Ordering::Relaxed);
+        let len = incoming.rx_wishes.ring_len.load(Ordering::Relaxed);
+        arena.ring(self.side(), at, len)?;
+        Some(Lent { at, len })
+    }
+
+    /// Gives up the control socket.
+    pub fn close_control(&self) -> Option<sys::Fd> {
+        let fd = self.control.swap(-1, Ordering::AcqRel);
+        (fd >= 0).then(|| sys::Fd::own(fd))
+    }
+
+    /// The shared memory, while the link is open.
+    #[inline]
+    pub fn arena(&self) -> Option<&Arena> {
+        // SAFETY: null, or a boxed arena that `close` frees only when no stream, thus no user, is left.
+        unsafe { self.arena.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Stream slot `index`.
+    #[inline]
+    pub fn stream(&self, index: u32) -> Option<&Stream> {
+        self.arena()?.stream(index)
+    }
+
+    // --- streams ---
+
+    /// Gives out a stream slot that both ends have left, with `ring_len` bytes of ring for what
+    /// the peer will send.
+    pub fn give_stream(&self, ring_len: u32, owner: usize) -> Option<u32> {
+        let arena = self.arena()?;
+        let mut ledger = self.ledger.lock()?;
+        let ledger = ledger.as_mut()?;
+        Self::reap(arena, self.side(), ledger);
+        let index = match ledger.free.pop() {
+            Some(index) => index,
+            None if ledger.fresh < STREAMS => {
+                ledger.fresh += 2;
+                ledger.fresh - 2
+            }
+            None => return None,
+        };
+        let stream = arena.stream(index)?;
+        for dir in &stream.dir {
+            dir.reset();
+        }
+        if self.lend(ledger, stream, ring_len) {
+            self.own(index, owner);
+            Some(index)
+        } else {
+            ledger.free.push(index);
+            None
+        }
+    }
+
+    /// Joins the stream that the peer gave out in slot `index`: lends it a ring for what the peer sends.
+    pub fn join_stream(&self, index: u32, ring_len: u32, owner: usize) -> bool {
+        let Some(stream) = self.stream(index) else {
+            return false;
+        };
+        // The peer's own numbers only: it cannot make us enter a slot twice.
+        if index as usize & 1 == self.side() || self.owner(index) != 0 {
+            return false;
+        }
+        let Some(mut ledger) = self.ledger.lock() else {
+            return false;
+        };
+        let Some(ledger) = ledger.as_mut() else {
+            return false;
+        };
+        if self.lend(ledger, stream, ring_len) {
+            self.own(index, owner);
+            true
+        } else {
+            false
+        }
+    }
+
+    fn lend(&self, ledger: &mut Ledger, stream: &Stream, ring_len: u32) -> bool {
+        let [a, b] = &stream.dir;
+        let incoming = if self.side() == 0 { b } else { a };
+        let Some(lent) = ledger.pool.lend(ring_len) else {
+            return false;
+        };
+        incoming
+            .rx_wishes
+            .ring_len
+            .store(lent.len, Ordering::Relaxed);
+        incoming.rx_wishes.ring_at.store(lent.at, Ordering::Release);
+        true
+    }
+
+    fn own(&self, index: u32, owner: usize) {
+        if let Some(cell) = self.stream_owner.get(index as usize) {
+            cell.store(owner, Ordering::Release);
+        }
+        self.streams.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What the user keeps with stream `index`; 0: not in use here.
+    #[inline]
+    pub fn owner(&self, index: u32) -> usize {
+        self.stream_owner
+            .get(index as usize)
+            .map_or(0, |c| c.load(Ordering::Acquire))
+    }
+
+    /// Streams in use at this end.
+    pub fn stream_count(&self) -> u32 {
+        self.streams.load(Ordering::Acquire)
+    }
+
+    /// This process leaves stream `index`; `lent` is the ring it had lent.
+    pub fn leave_stream(&self, index: u32, lent: Lent) {
+        let Some(arena) = self.arena() else { return };
+        let Some(stream) = arena.stream(index) else {
+            return;
+        };
+        let (outgoing, incoming) = self.directions(stream);
+        if let Some(cell) = self.stream_owner.get(index as usize) {
+            cell.store(0, Ordering::Release);
+        }
+        outgoing.tx_wishes.detached.store(1, Ordering::Release);
+        incoming.rx_wishes.detached.store(1, Ordering::Release);
+        if let Some(mut ledger) = self.ledger.lock() {
+            if let Some(ledger) = ledger.as_mut() {
+                ledger.leaving.push((index, Some(lent)));
+                Self::reap(arena, self.side(), ledger);
+            }
+        }
+        self.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Keeps the arena mapped while a thread sleeps in it, as a stream does. Call it while a stream of
+    /// the link is locked.
+    pub fn pin(&self) {
+        self.streams.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends [`pin`](Link::pin).
+    pub fn unpin(&self) {
+        self.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// This end's (outgoing, incoming) directions of `stream`.
+    #[inline]
+    pub fn directions<'a>(
+        &self,
+        stream: &'a Stream,
+    ) -> (&'a crate::layout::Direction, &'a crate::layout::Direction) {
+        let [a, b] = &stream.dir;
+        if self.side() == 0 { (a, b) } else { (b, a) }
+    }
+
+    /// Takes back what the peer has let go of too.
+    fn reap(arena: &Arena, side: usize, ledger: &mut Ledger) {
+        let Ledger {
+            pool,
+            free,
+            leaving,
+            ..
+        } = ledger;
+        leaving.retain_mut(|(index, lent)| {
+            let Some(stream) = arena.stream(*index) else {
+                return false;
+            };
+            let [a, b] = &stream.dir;
+            let (outgoing, incoming) = if side == 0 { (a, b) } else { (b, a) };
+            let writer_left = incoming.tx_wishes.detached.load(Ordering::Acquire) != 0;
+            let reader_left = outgoing.rx_wishes.detached.load(Ordering::Acquire) != 0;
+            if writer_left && let Some(lent) = lent.take() {
+                pool.take_back(arena, lent);
+            }
+            if writer_left && reader_left {
+                if *index as usize & 1 == side {
+                    free.push(*index);
+                }
+                return false;
+            }
+            true
+        });
+    }
+
+    // --- waiters ---
+
+    /// Takes a waiter slot of this side. `owner` is what the user keeps with it (0: a thread, which
+    /// sleeps on the slot itself).
+    pub fn take_slot(&self, owner: usize) -> Option<u32> {
+        let arena = self.arena()?;
+        let mut used = self.slots.load(Ordering::Acquire);
+        loop {
+            let index = used.trailing_ones();
+            if index as usize >= SLOTS {
+                return None;
+            }
+            match self.slots.compare_exchange(
+                used,
+                used | 1 << index,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => {
+                    let sleep = if owner == 0 {
+                        Sleep::Futex
+                    } else {
+                        Sleep::Descriptor
+                    };
+                    arena.slot(self.side(), index as usize).reset_for(sleep);
+                    if let Some(cell) = self.slot_owner.get(index as usize) {
+                        cell.store(owner, Ordering::Release);
+                    }
+                    return Some(index);
+                }
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Gives slot `index` back, if this is still the link of that generation.
+    pub fn return_slot(&self, generation: u32, index: u32) {
+        if self.generation() == generation {
+            if let Some(cell) = self.slot_owner.get(index as usize) {
+                cell.store(0, Ordering::Release);
+            }
+            self.slots
+                .fetch_and(!(1 << (index % SLOTS as u32)), Ordering::AcqRel);
+        }
+    }
+
+    /// What the user keeps with slot `index` of this side.
+    pub fn slot_owner(&self, index: u32) -> usize {
+        self.slot_owner
+            .get(index as usize)
+            .map_or(0, |c| c.load(Ordering::Acquire))
+    }
+
+    /// Slot `index` of this side.
+    #[inline]
+    pub fn my_slot(&self, index: u32) -> Option<&Slot> {
+        Some(self.arena()?.slot(self.side(), index as usize))
+    }
+
+    /// Slot `index` of the peer's side.
+    #[inline]
+    pub fn peer_slot(&self, index: u32) -> Option<&Slot> {
+        Some(self.arena()?.slot(1 - self.side(), index as usize))
+    }
+
+    /// Keeps the near end of the doorbell of the peer's slot `index`.
+    pub fn set_bell(&self, index: u32, near: sys::Fd) {
+        if let Some(cell) = self.bells.get(index as usize) {
+            let old = cell.swap(near.release() + 1, Ordering::AcqRel);
+            if old != 0 {
+                drop(sys::Fd::own(old - 1));
+            }
+        }
+    }
+
+    /// Gives up the doorbell of the peer's slot `index`.
+    pub fn drop_bell(&self, index: u32) {
+        if let Some(cell) = self.bells.get(index as usize) {
+            let old = cell.swap(0, Ordering::AcqRel);
+            if old != 0 {
+                drop(sys::Fd::own(old - 1));
+            }
+        }
+    }
+
+    /// Is there a doorbell for the peer's slot `index`?
+    pub fn has_bell(&self, index: u32) -> bool {
+        self.bells
+            .get(index as usize)
+            .is_some_and(|b| b.load(Ordering::Acquire) != 0)
+    }
+
+    /// Rings the peer's slot `index`; false: there is no way from here, its process must do it.
+    pub fn ring_peer(&self, index: u32) -> bool {
+        let Some(slot) = self.peer_slot(index) else {
+            return true;
+        };
+        if slot.sleep() == Sleep::Futex {
+            // SAFETY: the word lies in the arena, which is mapped while the link is open.
+            unsafe { sys::futex_wake(slot.sleep_word()) };
+            return true;
+        }
+        let near = self
+            .bells
+            .get(index as usize)
+            .map_or(0, |b| b.load(Ordering::Acquire));
+        if near == 0 {
+            return false;
+        }
+        // A full pipe has been rung often enough.
+        let _ = sys::write(near - 1, b"!");
+        true
+    }
+
+    // --- the end ---
+
+    /// Closes a link that no stream uses any more. True if this call closed it.
+    pub fn close_if_unused(&self) -> bool {
+        let Some(_making) = MAKING.lock() else {
+            return false;
+        };
+        if !self.is_open() || self.stream_count() != 0 || self.dead.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        drop(self.close_control());
+        for index in 0..SLOTS as u32 {
+            self.drop_bell(index);
+        }
+        if let Some(mut ledger) = self.ledger.lock() {
+            *ledger = None;
+        }
+        // Whoever touches the arena holds a stream's lock or a pin, and both count as streams.
+        self.retire_arena();
+        true
+    }
+
+    /// Unmaps the arena.
+    fn retire_arena(&self) {
+        let arena = self.arena.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        if !arena.is_null() {
+            // SAFETY: made by Box::into_raw in `open`, taken out by the swap once.
+            drop(unsafe { Box::from_raw(arena) });
+        }
+    }
+
+    /// In the child of a fork: the link is the parent's. Its descriptors are closed here (all but
+    /// the control socket, by which the child can still call the peer), and the mapping stays for the
+    /// streams that the child may have to demote.
+    pub fn after_fork(&self) {
+        self.kill();
+        self.foreign.store(1, Ordering::Release);
+        for index in 0..SLOTS as u32 {
+            self.drop_bell(index);
+        }
+        for cell in &self.slot_owner {
+            cell.store(0, Ordering::Relaxed);
+        }
+    }
+}

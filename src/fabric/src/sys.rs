@@ -1,0 +1,683 @@
+//! Raw system calls. The library's own input and output never takes the library's own hooks, and
+//! never touches `errno`; so nothing here goes through a C symbol.
+
+use core::mem::{MaybeUninit, size_of};
+use libc::{c_int, c_void};
+use syscalls::{Sysno, raw};
+
+/// What the kernel said, as a positive errno number.
+pub type Errno = c_int;
+
+/// The kernel's answer as a result.
+#[inline]
+fn result(ret: usize) -> Result<usize, Errno> {
+    // Linux answers -4095..=-1 for errors (syscall(2)).
+    if ret > usize::MAX - 4095 {
+        Err((ret as isize).unsigned_abs() as Errno)
+    } else {
+        Ok(ret)
+    }
+}
+
+/// Any system call, arguments as the kernel takes them.
+///
+/// # Safety
+/// As the call: pointers must be valid for what the kernel does with them.
+#[inline]
+pub unsafe fn call(nr: Sysno, a: [usize; 6]) -> Result<usize, Errno> {
+    let [a0, a1, a2, a3, a4, a5] = a;
+    // SAFETY: the caller vouches for the arguments.
+    result(unsafe { raw::syscall6(nr, a0, a1, a2, a3, a4, a5) })
+}
+
+/// Calls with arguments that carry no pointers, or pointers that the wrapper owns.
+macro_rules! sys {
+    ($nr:ident $(, $a:expr)* $(,)?) => {{
+        let mut args = [0usize; 6];
+        let given = [$($a as usize),*];
+        for (to, from) in args.iter_mut().zip(given) { *to = from; }
+        // SAFETY: every wrapper in this module passes only numbers and pointers to memory that it
+        // borrows for the time of the call.
+        unsafe { call(Sysno::$nr, args) }
+    }};
+}
+
+/// A descriptor of our own; closed on drop, by a raw call.
+#[derive(Debug)]
+pub struct Fd(c_int);
+
+impl Fd {
+    /// Takes the number over.
+    ///
+    /// The caller gives the descriptor up: nobody else closes it.
+    #[must_use]
+    pub const fn own(fd: c_int) -> Self {
+        Self(fd)
+    }
+    /// The number.
+    #[must_use]
+    pub const fn raw(&self) -> c_int {
+        self.0
+    }
+    /// Gives the number away without closing it.
+    #[must_use]
+    pub fn release(self) -> c_int {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _ = close(self.0);
+    }
+}
+
+/// `close(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn close(fd: c_int) -> Result<(), Errno> {
+    sys!(close, fd).map(drop)
+}
+
+/// `getpid(2)`, asked of the kernel each time (a `vfork` child shares our memory).
+#[must_use]
+pub fn getpid() -> c_int {
+    sys!(getpid).unwrap_or(0) as c_int
+}
+
+/// `gettid(2)`.
+#[must_use]
+pub fn gettid() -> c_int {
+    sys!(gettid).unwrap_or(0) as c_int
+}
+
+/// `sched_yield(2)`.
+pub fn sched_yield() {
+    let _ = sys!(sched_yield);
+}
+
+/// `memfd_create(2)` with close-on-exec and sealing allowed.
+///
+/// # Errors
+/// The kernel's: no such call, no descriptors, forbidden.
+pub fn memfd(name: &core::ffi::CStr) -> Result<Fd, Errno> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    sys!(memfd_create, name.as_ptr(), flags).map(|fd| Fd(fd as c_int))
+}
+
+/// `ftruncate(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn ftruncate(fd: c_int, len: u64) -> Result<(), Errno> {
+    sys!(ftruncate, fd, len).map(drop)
+}
+
+/// `fcntl(2)` with a number as its argument.
+///
+/// # Errors
+/// The kernel's.
+#[inline]
+pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> Result<c_int, Errno> {
+    sys!(fcntl, fd, cmd, arg).map(|r| r as c_int)
+}
+
+/// `fstat(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn fstat(fd: c_int) -> Result<libc::stat, Errno> {
+    let mut st = MaybeUninit::<libc::stat>::zeroed();
+    sys!(fstat, fd, st.as_mut_ptr())?;
+    // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
+    Ok(unsafe { st.assume_init() })
+}
+
+/// Is `fd` a file of ordinary shared memory (`fstatfs(2)`)?
+#[must_use]
+pub fn is_tmpfs(fd: c_int) -> bool {
+    let mut fs = MaybeUninit::<libc::statfs>::zeroed();
+    if sys!(fstatfs, fd, fs.as_mut_ptr()).is_err() {
+        return false;
+    }
+    // SAFETY: zeroed is a valid `statfs`, and the kernel has filled it.
+    (unsafe { fs.assume_init() }).f_type == libc::TMPFS_MAGIC
+}
+
+/// Maps `len` bytes of `fd`, shared, readable and writable.
+///
+/// # Errors
+/// The kernel's.
+pub fn map_shared(fd: c_int, len: usize) -> Result<*mut u8, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    sys!(
+        mmap,
+        0,
+        len,
+        prot,
+        libc::MAP_SHARED | libc::MAP_NORESERVE,
+        fd,
+        0
+    )
+    .map(|p| p as *mut u8)
+}
+
+/// Maps `len` bytes of zeroes, shared with children of this process or private to it.
+///
+/// # Errors
+/// The kernel's.
+pub fn map_zeroes(len: usize, shared: bool) -> Result<*mut u8, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = if shared {
+        libc::MAP_SHARED
+    } else {
+        libc::MAP_PRIVATE
+    };
+    let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    sys!(mmap, 0, len, prot, flags, -1isize, 0).map(|p| p as *mut u8)
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// Nothing refers to the range any more.
+pub unsafe fn unmap(at: *mut u8, len: usize) {
+    let _ = sys!(munmap, at, len);
+}
+
+/// `madvise(2)`.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// The range is mapped and `advice` loses no byte that anyone still needs.
+pub unsafe fn madvise(at: *mut u8, len: usize, advice: c_int) -> Result<(), Errno> {
+    sys!(madvise, at, len, advice).map(drop)
+}
+
+/// `eventfd2(2)`: close-on-exec; `flags` adds EFD_NONBLOCK.
+///
+/// # Errors
+/// The kernel's.
+pub fn eventfd(flags: c_int) -> Result<Fd, Errno> {
+    sys!(eventfd2, 0, libc::EFD_CLOEXEC | flags).map(|fd| Fd(fd as c_int))
+}
+
+/// Sleeps while `*word == value`, at most for `timeout` (`futex(2)`, FUTEX_WAIT, shared).
+///
+/// Without a timeout the kernel restarts the wait after a signal handler with SA_RESTART and
+/// answers EINTR after one without, as `recv(2)` does.
+///
+/// # Errors
+/// EAGAIN when the word had changed, EINTR, ETIMEDOUT.
+///
+/// # Safety
+/// `word` is mapped.
+pub unsafe fn futex_wait(
+    word: *const u32,
+    value: u32,
+    timeout: Option<&libc::timespec>,
+) -> Result<(), Errno> {
+    let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
+    sys!(futex, word, libc::FUTEX_WAIT, value, timeout, 0, 0).map(drop)
+}
+
+/// Wakes everyone who sleeps on `word`. Never blocks.
+///
+/// # Safety
+/// `word` is mapped.
+pub unsafe fn futex_wake(word: *const u32) {
+    let _ = sys!(futex, word, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
+}
+
+/// A doorbell: a pipe whose far end goes to the sleeper. The near end, kept by the ringer, is a
+/// description of its own that can also read, so that nobody else can make a ring block or raise
+/// SIGPIPE. Returns (near, far).
+///
+/// # Errors
+/// The kernel's; ENOENT where /proc is not mounted.
+pub fn doorbell() -> Result<(Fd, Fd), Errno> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    sys!(pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK)?;
+    let [far, near] = ends.map(Fd);
+    let path = FdPath::new(near.raw());
+    let near = open(path.as_c_str(), libc::O_RDWR | libc::O_NONBLOCK)?;
+    Ok((near, far))
+}
+
+/// The name of a descriptor under /proc/self/fd.
+#[derive(Debug)]
+pub struct FdPath([u8; 32]);
+
+impl FdPath {
+    /// The name of `fd`.
+    #[must_use]
+    pub fn new(fd: c_int) -> Self {
+        use std::io::Write;
+        let mut text = [0u8; 32];
+        // 14 characters and at most 11 digits: it fits, and a NUL is left.
+        let _ = write!(text.as_mut_slice(), "/proc/self/fd/{fd}");
+        Self(text)
+    }
+    /// As a C string.
+    #[must_use]
+    pub fn as_c_str(&self) -> &core::ffi::CStr {
+        core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+/// Adds 1 to an eventfd.
+///
+/// # Errors
+/// The kernel's; EAGAIN when a thief has filled the counter.
+#[inline]
+pub fn ring(fd: c_int) -> Result<(), Errno> {
+    let one = 1u64;
+    sys!(write, fd, &raw const one, 8).map(drop)
+}
+
+/// `write(2)` of bytes that are ours.
+///
+/// # Errors
+/// The kernel's.
+pub fn write(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    sys!(write, fd, bytes.as_ptr(), bytes.len())
+}
+
+/// `read(2)` into memory that is ours.
+///
+/// # Errors
+/// The kernel's.
+pub fn read(fd: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
+    sys!(read, fd, bytes.as_mut_ptr(), bytes.len())
+}
+
+/// `openat(2)` of an absolute path.
+///
+/// # Errors
+/// The kernel's.
+pub fn open(path: &core::ffi::CStr, flags: c_int) -> Result<Fd, Errno> {
+    sys!(
+        openat,
+        libc::AT_FDCWD,
+        path.as_ptr(),
+        flags | libc::O_CLOEXEC,
+        0
+    )
+    .map(|fd| Fd(fd as c_int))
+}
+
+/// `socket(2)`, close-on-exec and non-blocking.
+///
+/// # Errors
+/// The kernel's.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<Fd, Errno> {
+    sys!(
+        socket,
+        domain,
+        kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        protocol
+    )
+    .map(|fd| Fd(fd as c_int))
+}
+
+/// `bind(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn bind<T>(fd: c_int, addr: &T, len: usize) -> Result<(), Errno> {
+    sys!(bind, fd, core::ptr::from_ref(addr), len.min(size_of::<T>())).map(drop)
+}
+
+/// `connect(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn connect<T>(fd: c_int, addr: &T, len: usize) -> Result<(), Errno> {
+    sys!(
+        connect,
+        fd,
+        core::ptr::from_ref(addr),
+        len.min(size_of::<T>())
+    )
+    .map(drop)
+}
+
+/// `listen(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn listen(fd: c_int, backlog: c_int) -> Result<(), Errno> {
+    sys!(listen, fd, backlog).map(drop)
+}
+
+/// `accept4(2)`, close-on-exec and non-blocking, without the peer's name.
+///
+/// # Errors
+/// The kernel's.
+pub fn accept(fd: c_int) -> Result<Fd, Errno> {
+    sys!(accept4, fd, 0, 0, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK).map(|fd| Fd(fd as c_int))
+}
+
+/// `getsockname(2)` or `getpeername(2)`: the address and its length.
+///
+/// # Errors
+/// The kernel's.
+pub fn socket_name(fd: c_int, peer: bool) -> Result<(libc::sockaddr_storage, usize), Errno> {
+    let mut addr = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    if peer {
+        sys!(getpeername, fd, addr.as_mut_ptr(), &raw mut len)?;
+    } else {
+        sys!(getsockname, fd, addr.as_mut_ptr(), &raw mut len)?;
+    }
+    // SAFETY: zeroed is a valid `sockaddr_storage`, and the kernel has filled it.
+    Ok((unsafe { addr.assume_init() }, len as usize))
+}
+
+/// `getsockopt(2)` of a plain value; a shorter answer leaves the rest zero.
+///
+/// # Errors
+/// The kernel's.
+pub fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Result<T, Errno> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    sys!(
+        getsockopt,
+        fd,
+        level,
+        name,
+        value.as_mut_ptr(),
+        &raw mut len
+    )?;
+    // SAFETY: only used with integers and C structs of integers, for which every byte pattern,
+    // zeroes included, is a value.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// `setsockopt(2)` of a plain value.
+///
+/// # Errors
+/// The kernel's.
+pub fn setsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> Result<(), Errno> {
+    sys!(
+        setsockopt,
+        fd,
+        level,
+        name,
+        core::ptr::from_ref(value),
+        size_of::<T>()
+    )
+    .map(drop)
+}
+
+/// `ioctl(2)` that fills an integer.
+///
+/// # Errors
+/// The kernel's.
+pub fn ioctl_int(fd: c_int, request: u64) -> Result<c_int, Errno> {
+    let mut value: c_int = 0;
+    sys!(ioctl, fd, request, &raw mut value)?;
+    Ok(value)
+}
+
+/// `sendto(2)` without an address, of bytes that are ours or that the caller vouches for.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `at` is readable for `len` bytes, or the kernel says EFAULT.
+pub unsafe fn send(fd: c_int, at: *const u8, len: usize, flags: c_int) -> Result<usize, Errno> {
+    sys!(sendto, fd, at, len, flags, 0, 0)
+}
+
+/// `recvfrom(2)` without an address.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `at` is writable for `len` bytes, or the kernel says EFAULT.
+pub unsafe fn recv(fd: c_int, at: *mut u8, len: usize, flags: c_int) -> Result<usize, Errno> {
+    sys!(recvfrom, fd, at, len, flags, 0, 0)
+}
+
+/// `sendmsg(2)`.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `msg` is a valid header whose pointers are valid.
+pub unsafe fn sendmsg(fd: c_int, msg: *const libc::msghdr, flags: c_int) -> Result<usize, Errno> {
+    sys!(sendmsg, fd, msg, flags)
+}
+
+/// `recvmsg(2)`.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `msg` is a valid header whose pointers are valid.
+pub unsafe fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> Result<usize, Errno> {
+    sys!(recvmsg, fd, msg, flags)
+}
+
+/// `epoll_create1(2)`, close-on-exec.
+///
+/// # Errors
+/// The kernel's.
+pub fn epoll_create() -> Result<Fd, Errno> {
+    sys!(epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| Fd(fd as c_int))
+}
+
+/// `epoll_ctl(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn epoll_ctl(set: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Result<(), Errno> {
+    let mut event = libc::epoll_event { events, u64: data };
+    sys!(epoll_ctl, set, op, fd, &raw mut event).map(drop)
+}
+
+/// `epoll_pwait2(2)` or, where the kernel lacks it, `epoll_pwait(2)` with the time rounded up.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `events` is writable for `max` events; `timeout` and `mask` are null or valid.
+pub unsafe fn epoll_wait(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout: Option<&libc::timespec>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    // Whole milliseconds and the two commonest cases need no new system call.
+    let ms: isize = match timeout {
+        None => -1,
+        Some(t) if t.tv_sec == 0 && t.tv_nsec == 0 => 0,
+        Some(t) => {
+            let answer = sys!(
+                epoll_pwait2,
+                set,
+                events,
+                max,
+                core::ptr::from_ref(t),
+                mask,
+                8
+            );
+            if answer != Err(libc::ENOSYS) {
+                return answer;
+            }
+            (t.tv_sec as isize)
+                .saturating_mul(1000)
+                .saturating_add((t.tv_nsec as isize + 999_999) / 1_000_000)
+        }
+    };
+    sys!(epoll_pwait, set, events, max, ms, mask, 8)
+}
+
+/// `ppoll(2)`; the kernel may write the time left into `timeout`.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `fds` is valid for `count` entries; `timeout` and `mask` are null or valid.
+pub unsafe fn ppoll(
+    fds: *mut libc::pollfd,
+    count: usize,
+    timeout: *mut libc::timespec,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    sys!(ppoll, fds, count, timeout, mask, 8)
+}
+
+/// `process_vm_readv(2)` of one piece.
+///
+/// # Errors
+/// The kernel's: EPERM, ESRCH, EFAULT.
+///
+/// # Safety
+/// `to` is writable for `len` bytes, or the kernel says EFAULT. `from` lives in the other process.
+pub unsafe fn read_process(pid: c_int, from: u64, to: *mut u8, len: usize) -> Result<usize, Errno> {
+    let local = libc::iovec {
+        iov_base: to.cast::<c_void>(),
+        iov_len: len,
+    };
+    let remote = libc::iovec {
+        iov_base: from as *mut c_void,
+        iov_len: len,
+    };
+    sys!(
+        process_vm_readv,
+        pid,
+        &raw const local,
+        1,
+        &raw const remote,
+        1,
+        0
+    )
+}
+
+/// `preadv(2)` into up to two pieces, or `readv(2)` when `offset` is `None`.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// The pieces are writable, or the kernel says EFAULT.
+pub unsafe fn readv(
+    fd: c_int,
+    pieces: &[libc::iovec],
+    offset: Option<i64>,
+) -> Result<usize, Errno> {
+    match offset {
+        Some(at) => sys!(preadv, fd, pieces.as_ptr(), pieces.len(), at, 0),
+        None => sys!(readv, fd, pieces.as_ptr(), pieces.len()),
+    }
+}
+
+/// Random bytes that a peer cannot guess (`getrandom(2)`).
+///
+/// # Errors
+/// The kernel's.
+pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
+    let got = sys!(getrandom, bytes.as_mut_ptr(), bytes.len(), 0)?;
+    if got == bytes.len() {
+        Ok(())
+    } else {
+        Err(libc::EIO)
+    }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds. The vDSO's, through libc: it is not a hooked symbol.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `t` is a valid timespec; clock_gettime is async-signal-safe and leaves errno alone on success.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    (t.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(t.tv_nsec as u64)
+}
+
+/// The handler's address (0 default, 1 ignored) and flags of `signal` (`rt_sigaction(2)`).
+#[must_use]
+pub fn signal_action(signal: c_int) -> Option<(usize, u64)> {
+    // The kernel's own struct: handler, flags, restorer, mask (x86-64 and, without restorer, aarch64).
+    let mut action = [0usize; 4];
+    sys!(rt_sigaction, signal, 0, action.as_mut_ptr(), 8).ok()?;
+    let [handler, flags, ..] = action;
+    Some((handler, flags as u64))
+}
+
+/// `sendfile(2)`; `offset` null uses and moves the file's position.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `offset` is null or valid.
+pub unsafe fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut i64,
+    count: usize,
+) -> Result<usize, Errno> {
+    sys!(sendfile, to, from, offset, count)
+}
+
+/// Opens a file for appending, made if it is not there.
+///
+/// # Errors
+/// The kernel's.
+pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o644).map(|fd| Fd(fd as c_int))
+}
+
+/// Sets this thread's signal mask by a raw call and returns the one before (bit n: signal n + 1).
+pub fn set_signal_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let _ = sys!(
+        rt_sigprocmask,
+        libc::SIG_SETMASK,
+        &raw const mask,
+        &raw mut before,
+        8
+    );
+    before
+}
+
+/// Names this thread for `ps` and `gdb`.
+pub fn name_thread(name: &core::ffi::CStr) {
+    let _ = sys!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
+}
+
+/// `epoll_ctl(2)` with the caller's event.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// `event` is valid, or the kernel says EFAULT.
+pub unsafe fn epoll_ctl_raw(
+    set: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut libc::epoll_event,
+) -> Result<(), Errno> {
+    sys!(epoll_ctl, set, op, fd, event).map(drop)
+}

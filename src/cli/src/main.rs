@@ -1,1 +1,44 @@
-fn main() {}
+//! The `sluice` command: runs programs under the library, and shows what it does in them.
+//!
+//! Nothing here is linked into the library, and the tool needs no help from the processes it looks
+//! at: it may panic at nothing they hold, and they never notice that they were read.
+
+mod counters;
+mod process;
+mod report;
+mod run;
+mod stat;
+mod table;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Moves TCP connections of unmodified programs onto shared memory.
+#[derive(Parser)]
+#[command(name = "sluice", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program with its TCP connections under Sluice
+    Run(run::Arguments),
+    /// Show the connections of running programs, and why they are, or are not, on TCP
+    Stat(stat::Arguments),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Stat(arguments) => stat::stat(&arguments),
+    }
+}
+
+/// Says on stderr, in one line, what the tool could not do or wants known.
+fn complain(what: impl std::fmt::Display) {
+    use std::io::Write;
+    // Not `eprintln!`, which panics when stderr is closed.
+    let _ = writeln!(std::io::stderr(), "sluice: {what}");
+}

@@ -1,0 +1,81 @@
+//! Stands in for libsluice.so in the tests of `sluice stat`: it counts what a test can know
+//! beforehand. The functions are called through Python's ctypes.
+
+use sluice_stats::{ROOT, Reason, Role, Transport, adopt_conn, alloc_conn, free_conn};
+use std::net::SocketAddr;
+
+/// Tells the story of five connections.
+#[unsafe(no_mangle)]
+pub extern "C" fn counting_begin() {
+    let v4 = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let v6 = |port| SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port));
+
+    if let Some(fast) = alloc_conn() {
+        fast.describe(5, Role::Connecting, v4(1000), v4(2000));
+        fast.upgraded(Transport::Shm);
+        fast.tx.bytes.tcp.add(32 << 10);
+        fast.tx.bytes.indirect.add(5 << 20);
+        fast.tx.ring_len.set(256 << 10);
+        fast.rx.bytes.direct.add(70_000);
+        fast.rx.bytes.file.add(3);
+        fast.rx.adverts_fresh.add(2);
+        fast.rx.adverts_stale.add(1);
+        fast.rx.adverts_revoked.add(4);
+        fast.rx.spins.add(6);
+        fast.rx.sleeps.add(7);
+        fast.rx.doorbells.add(8);
+    }
+    if let Some(plain) = alloc_conn() {
+        plain.describe(6, Role::Accepted, v6(443), v6(50_000));
+        plain.stays(Reason::BelowThreshold);
+        plain.stays(Reason::PeerPlain);
+        plain.rx.bytes.tcp.add(1);
+    }
+    if let Some(closed) = alloc_conn() {
+        closed.describe(7, Role::Connecting, v4(1001), v4(2000));
+        closed.tx.bytes.tcp.add(11);
+        free_conn(closed);
+    }
+    if let Some(demoted) = alloc_conn() {
+        demoted.describe(7, Role::Connecting, v4(1002), v4(2000));
+        demoted.upgraded(Transport::Shm);
+        demoted.tx.bytes.indirect.add(100);
+        demoted.tx.resent.add(40);
+        demoted.demoted(Reason::Fdopen);
+        demoted.moved_to(-1);
+    }
+    // Not described yet: not to be shown.
+    let _ = alloc_conn();
+    ROOT.links.raise(1);
+    ROOT.links_made.add_shared(2);
+}
+
+/// What the library does in the child of a fork, and the child's first use of a connection.
+#[unsafe(no_mangle)]
+pub extern "C" fn counting_forked() {
+    sluice_stats::reset_after_fork();
+    if let Some(mine) = alloc_conn() {
+        mine.describe(
+            9,
+            Role::Connecting,
+            SocketAddr::from(([10, 0, 0, 1], 1)),
+            SocketAddr::from(([10, 0, 0, 2], 2)),
+        );
+        // As the engine does when a child uses a connection that it inherited; this one is new, so
+        // nothing may change.
+        adopt_conn(mine);
+        mine.tx.bytes.tcp.add(17);
+    }
+}
+
+/// Adds more connections than one chunk holds.
+#[unsafe(no_mangle)]
+pub extern "C" fn counting_many() {
+    for port in 0..600 {
+        if let Some(conn) = alloc_conn() {
+            let addr = SocketAddr::from(([192, 0, 2, 1], port));
+            conn.describe(100 + i32::from(port), Role::Accepted, addr, addr);
+            conn.tx.bytes.tcp.add(1);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Copies the counters out of a process that has the library loaded.
+
+use crate::process::{self, Shown};
+use sluice_stats::{CHUNK_LEN, Chunk, Conn, Header, MAGIC, Root};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+/// The library's file name.
+const LIBRARY: &str = "libsluice.so";
+
+/// Where a root may begin.
+const ALIGN: usize = align_of::<Root>();
+
+/// Why the counters of a process cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("no such process")]
+    NoProcess,
+    #[error("runs without Sluice")]
+    NoSluice,
+    #[error(
+        "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root"
+    )]
+    NotAllowed,
+    #[error("has Sluice {version} with counters of layout {layout}, and this tool ({}) reads layout {}",
+        env!("CARGO_PKG_VERSION"), sluice_stats::LAYOUT)]
+    OtherLayout { version: String, layout: u32 },
+    #[error("has a libsluice.so without counters that this tool knows")]
+    NoCounters,
+    #[error("{}", crate::run::reason(.0))]
+    System(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT) => Failure::NoProcess,
+            Some(libc::EPERM | libc::EACCES) => Failure::NotAllowed,
+            // The memory went away under our hands: the process ends, or executes another program.
+            Some(libc::EFAULT | libc::EIO) => Failure::NoProcess,
+            _ if error.kind() == io::ErrorKind::UnexpectedEof => Failure::NoProcess,
+            _ => Failure::System(error),
+        }
+    }
+}
+
+/// A copy of a process's counters.
+pub struct Counters {
+    pub pid: i32,
+    pub name: String,
+    /// Where the library was loaded from.
+    pub library: String,
+    pub root: Box<Root>,
+    /// Slots in use when they were copied.
+    pub conns: Vec<Conn>,
+    /// The counters are a copy of the parent's: the process was forked past every handler and has
+    /// not begun to count for itself.
+    pub is_copy: bool,
+}
+
+/// Copies the counters of `pid`.
+pub fn read(pid: i32) -> Result<Counters, Failure> {
+    let maps = match process::mappings(pid) {
+        // What is left of a process that has ended has an empty address space.
+        Ok(maps) if maps.is_empty() && !process::is_alive(pid) => return Err(Failure::NoProcess),
+        maps => maps?,
+    };
+    let ours: Vec<_> = maps.into_iter().filter(|map| map.is_of(LIBRARY)).collect();
+    let library = ours.first().ok_or(Failure::NoSluice)?.path.clone();
+
+    let place = ours
+        .iter()
+        .filter(|map| map.is_writable)
+        .find_map(|map| find_root(pid, map.start, map.end).transpose())
+        .ok_or(Failure::NoCounters)??;
+    let header = read_header(pid, place)?;
+    if !header.is_readable() {
+        let version = Shown(header.version().as_bytes()).to_string();
+        return Err(Failure::OtherLayout {
+            version,
+            layout: header.layout,
+        });
+    }
+
+    let mut root = Box::new(Root::new());
+    process::read(pid, place, std::slice::from_mut(&mut *root))?;
+    let conns = read_conns(pid, &root)?;
+
+    // All of it belongs to one program only if that program still runs; after an exec we have read
+    // the memory of another.
+    let mut now = Box::new(Root::new());
+    process::read(pid, place, std::slice::from_mut(&mut *now))?;
+    if now.header().magic != MAGIC || now.pid() != root.pid() {
+        return Err(Failure::NoProcess);
+    }
+    let is_copy = root.pid() != 0 && process::own_pid(pid).is_some_and(|own| own != root.pid());
+    Ok(Counters {
+        pid,
+        name: process::name(pid),
+        library: Shown(library.as_bytes()).to_string(),
+        root,
+        conns,
+        is_copy,
+    })
+}
+
+impl Counters {
+    /// Does `conn` count for another process, from which this one was forked?
+    pub fn is_inherited(&self, conn: &Conn) -> bool {
+        self.is_copy || self.root.is_inherited(conn)
+    }
+}
+
+/// Looks for the magic between two addresses.
+fn find_root(pid: i32, start: usize, end: usize) -> Result<Option<usize>, Failure> {
+    /// The library's data takes a few pages; more is not ours to search.
+    const SEARCHED: usize = 16 << 20;
+    let mut bytes = vec![0_u8; (end - start).min(SEARCHED)];
+    process::read(pid, start, &mut bytes)?;
+    let found = bytes
+        .chunks_exact(ALIGN)
+        .position(|line| line.starts_with(&MAGIC));
+    Ok(found.map(|line| start + line * ALIGN))
+}
+
+fn read_header(pid: i32, place: usize) -> Result<Header, Failure> {
+    let mut header = Header::THIS;
+    process::read(pid, place, std::slice::from_mut(&mut header))?;
+    Ok(header)
+}
+
+/// The slots in use, chunk by chunk.
+fn read_conns(pid: i32, root: &Root) -> Result<Vec<Conn>, Failure> {
+    let mut conns = Vec::new();
+    let mut left = root.used();
+    let mut number = 0;
+    while left > 0 {
+        let count = left.min(CHUNK_LEN);
+        // A slot is counted after its chunk is in place, but both were copied without a pause.
+        let Some(place) = root.chunk(number) else {
+            break;
+        };
+        let mut chunk = Box::new(Chunk::new());
+        let slots = chunk.conns.get_mut(..count).unwrap_or_default();
+        process::read(pid, place.addr(), slots)?;
+        // A slot without addresses was taken a moment ago; it is shown next time.
+        conns.extend(
+            chunk
+                .conns
+                .into_iter()
+                .filter(|conn| conn.is_live() && conn.family().is_some()),
+        );
+        left -= count;
+        number += 1;
+    }
+    Ok(conns)
+}

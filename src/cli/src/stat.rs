@@ -1,0 +1,144 @@
+//! `sluice stat`: which processes to look at, and what to say when there is nothing to show.
+
+use crate::complain;
+use crate::counters::{self, Failure};
+use crate::process;
+use crate::report::{Process, Refused, Report};
+use crate::table;
+use clap::Args;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(
+    after_help = "Looking into a process needs the right to trace it (ptrace(2)): the same user, \
+    or root where kernel.yama.ptrace_scope is set.\n\nExit status: 0 if at least one process was \
+    shown, else 1."
+)]
+pub struct Arguments {
+    /// A process id, or the name of a program; all processes with Sluice if left out
+    #[arg(value_name = "PID|NAME")]
+    who: Option<String>,
+
+    /// Print JSON, in a format that stays compatible
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn stat(arguments: &Arguments) -> ExitCode {
+    let report = match collect(arguments.who.as_deref()) {
+        Ok(report) => report,
+        Err(why) => {
+            complain(why);
+            return ExitCode::FAILURE;
+        }
+    };
+    for refused in &report.refused {
+        complain(format_args!(
+            "{} (pid {}): {}",
+            refused.name, refused.pid, refused.why
+        ));
+    }
+    if report.processes.is_empty() && report.refused.is_empty() {
+        complain("no process that may be looked into runs with Sluice");
+    }
+    let mut stdout = io::stdout().lock();
+    let written = if arguments.json {
+        write_json(&mut stdout, &report)
+    } else {
+        write_tables(&mut stdout, &report)
+    };
+    match written.and_then(|()| stdout.flush()) {
+        // The reader has seen enough, for example `head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            complain(format_args!("stdout: {}", crate::run::reason(&error)));
+            return ExitCode::FAILURE;
+        }
+        Ok(()) => {}
+    }
+    if report.processes.is_empty() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// Looks at the processes that were asked for; an error if none of those can be shown at all.
+fn collect(who: Option<&str>) -> Result<Report, String> {
+    let me = std::process::id() as i32;
+    let all = || process::all().map_err(|error| format!("/proc: {}", crate::run::reason(&error)));
+    match who {
+        None => {
+            let mut report = Report::new();
+            for pid in all()?.into_iter().filter(|&pid| pid != me) {
+                look(&mut report, pid, false);
+            }
+            Ok(report)
+        }
+        Some(text) => match text.parse::<i32>() {
+            Ok(pid) => match counters::read(pid) {
+                Ok(counters) => Ok(Report {
+                    processes: vec![shown(&counters)],
+                    ..Report::new()
+                }),
+                Err(why @ Failure::NoProcess) => Err(format!("pid {pid}: {why}")),
+                Err(why) => Err(format!("{} (pid {pid}): {why}", process::name(pid))),
+            },
+            Err(_) => by_name(text, all()?.into_iter().filter(|&pid| pid != me)),
+        },
+    }
+}
+
+fn by_name(name: &str, pids: impl Iterator<Item = i32>) -> Result<Report, String> {
+    let shown_name = process::Shown(name.as_bytes()).to_string();
+    let named: Vec<_> = pids.filter(|&pid| process::is_named(pid, name)).collect();
+    if named.is_empty() {
+        return Err(format!("no process is named {shown_name}"));
+    }
+    let mut report = Report::new();
+    for pid in named {
+        look(&mut report, pid, true);
+    }
+    if report.processes.is_empty() && report.refused.is_empty() {
+        return Err(format!("{shown_name} runs without Sluice"));
+    }
+    Ok(report)
+}
+
+/// Adds one process to the report, if there is something to say about it.
+fn look(report: &mut Report, pid: i32, was_named: bool) {
+    match counters::read(pid) {
+        Ok(counters) => report.processes.push(shown(&counters)),
+        // Gone, or none of ours.
+        Err(Failure::NoProcess | Failure::NoSluice) => {}
+        // Other users' processes hide even whether they have the library.
+        Err(Failure::NotAllowed) if !was_named && process::mappings(pid).is_err() => {}
+        Err(why) => {
+            report.refused.push(Refused {
+                pid,
+                name: process::name(pid),
+                why: why.to_string(),
+            });
+        }
+    }
+}
+
+fn shown(counters: &counters::Counters) -> Process {
+    Process::new(counters, sluice_stats::monotonic_ns())
+}
+
+fn write_json(to: &mut impl Write, report: &Report) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *to, report)?;
+    writeln!(to)
+}
+
+fn write_tables(to: &mut impl Write, report: &Report) -> io::Result<()> {
+    for (number, process) in report.processes.iter().enumerate() {
+        if number > 0 {
+            writeln!(to)?;
+        }
+        table::write(to, process)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! The report for people.
+
+use crate::report::{Connection, Flow, Process};
+use comfy_table::{CellAlignment, Table, presets};
+use std::io::{self, Write};
+
+/// Writes one process: a line of totals, a table of connections, the reasons so far.
+pub fn write(to: &mut impl Write, process: &Process) -> io::Result<()> {
+    writeln!(
+        to,
+        "{} (pid {}): {}, {} tracked so far; {}, {}, {}",
+        process.name,
+        process.pid,
+        counted(process.connections.len() as u64, "connection"),
+        process.tracked,
+        counted(process.upgrades, "upgrade"),
+        counted(process.demotions, "demotion"),
+        counted(process.links, "link"),
+    )?;
+    if process.panics != 0 {
+        writeln!(
+            to,
+            "  caught {} of Sluice; please report",
+            counted(process.panics, "defect")
+        )?;
+    }
+    if process.tracked != 0 {
+        writeln!(
+            to,
+            "  sent {}; received {}",
+            flow(&process.tx),
+            flow(&process.rx)
+        )?;
+    }
+    if !process.reasons.is_empty() {
+        let reasons: Vec<_> = process
+            .reasons
+            .iter()
+            .map(|(code, count)| format!("{code} {count}"))
+            .collect();
+        writeln!(to, "  reasons for TCP so far: {}", reasons.join(", "))?;
+    }
+    if !process.connections.is_empty() {
+        writeln!(to, "{}", table(&process.connections))?;
+    }
+    Ok(())
+}
+
+fn table(connections: &[Connection]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "FD", "LOCAL", "", "PEER", "ON", "AGE", "SENT", "RECEIVED", "UP", "DOWN", "WHY",
+    ]);
+    for column in [0, 5, 8, 9] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for connection in connections {
+        table.add_row([
+            if connection.fd < 0 {
+                "-".to_owned()
+            } else {
+                connection.fd.to_string()
+            },
+            connection.local.clone(),
+            if connection.role == "accepted" {
+                "<-"
+            } else {
+                "->"
+            }
+            .to_owned(),
+            connection.peer.clone(),
+            connection.transport.to_owned(),
+            age(connection.age_ms),
+            flow(&connection.tx),
+            flow(&connection.rx),
+            connection.upgrades.to_string(),
+            connection.demotions.to_string(),
+            why(connection),
+        ]);
+    }
+    table
+}
+
+fn why(connection: &Connection) -> String {
+    if connection.inherited {
+        return "inherited by fork: its counts are the parent's".to_owned();
+    }
+    match (&connection.reason, &connection.last_demotion) {
+        (Some(now), _) => now.words.clone(),
+        (None, Some(before)) => format!("(went back once: {})", before.words),
+        (None, None) => String::new(),
+    }
+}
+
+/// The bytes of a direction, by the ways they took.
+fn flow(flow: &Flow) -> String {
+    let ways = [
+        ("tcp", flow.tcp),
+        ("direct", flow.direct),
+        ("indirect", flow.indirect),
+        ("file", flow.file),
+    ];
+    let used: Vec<_> = ways
+        .iter()
+        .filter(|(_, bytes)| *bytes != 0)
+        .map(|(way, bytes)| format!("{} {way}", size(*bytes)))
+        .collect();
+    if used.is_empty() {
+        "0".to_owned()
+    } else {
+        used.join(" + ")
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    if count == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{count} {what}s")
+    }
+}
+
+/// Bytes with three digits or so: `17`, `1.5K`, `230M`.
+fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut units = ["", "K", "M", "G", "T", "P", "E"].iter();
+    let mut unit = units.next().copied().unwrap_or_default();
+    while value >= 1023.5 {
+        let Some(next) = units.next() else { break };
+        value /= 1024.0;
+        unit = next;
+    }
+    let decimals = usize::from(!unit.is_empty() && value < 99.95);
+    format!("{value:.decimals$}{unit}")
+}
+
+/// A time in its two largest units at most: `0.3s`, `59s`, `2m10s`, `3h5m`, `4d2h`.
+fn age(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0..10 => format!("{s}.{}s", ms % 1000 / 100),
+        10..60 => format!("{s}s"),
+        60..3600 => format!("{}m{}s", s / 60, s % 60),
+        3600..86400 => format!("{}h{}m", s / 3600, s % 3600 / 60),
+        _ => format!("{}d{}h", s / 86400, s % 86400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1536, "1.5K"),
+            (102_400, "100K"),
+            (1_048_575, "1.0M"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn ages_are_short() {
+        for (ms, text) in [
+            (0, "0.0s"),
+            (9_999, "9.9s"),
+            (59_999, "59s"),
+            (130_000, "2m10s"),
+            (3_600_000, "1h0m"),
+            (u64::MAX, "213503982334d14h"),
+        ] {
+            assert_eq!(age(ms), text);
+        }
+    }
+}

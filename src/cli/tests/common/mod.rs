@@ -1,0 +1,166 @@
+//! What the tests of the command share: a library to load, programs that load it, the command.
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// A directory that goes away with the test.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("sluice-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Where cargo puts what it builds for these tests.
+pub fn built() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_sluice"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+/// Builds `what` into the place where this test was built. Cargo does nothing if it is there.
+pub fn build(what: &[&str]) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.arg("build").args(what);
+    cargo.arg("--manifest-path");
+    cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    cargo.arg("--target-dir").arg(built().parent().unwrap());
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let output = cargo.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A copy of the counting library, under the name of the real one.
+pub fn counting_library(scratch: &Scratch) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| build(&["--package", "sluice-cli", "--example", "counting"]));
+    let library = scratch.join("libsluice.so");
+    std::fs::copy(built().join("examples/libcounting.so"), &library).unwrap();
+    library
+}
+
+/// A python that executes one line after the other as it is told.
+pub struct Python {
+    child: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Python {
+    pub fn new(command: &mut Command) -> Python {
+        let driver = "import sys\nscope = {}\nfor line in sys.stdin:\n  exec(line, scope)\n  print('done', flush=True)\n";
+        let mut child = command
+            .args(["-c", driver])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        let mut python = Python { child, answers };
+        python.tell("import ctypes, mmap, os, socket, time");
+        python
+    }
+
+    /// With `library` preloaded.
+    pub fn preloaded(library: &Path) -> Python {
+        Python::new(Command::new("python3").env("LD_PRELOAD", library))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Executes a line; returns what it printed.
+    pub fn tell(&mut self, line: &str) -> String {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{line}").unwrap();
+        let mut printed = String::new();
+        loop {
+            let mut answer = String::new();
+            assert_ne!(
+                self.answers.read_line(&mut answer).unwrap(),
+                0,
+                "python died of: {line}"
+            );
+            if answer == "done\n" {
+                return printed;
+            }
+            printed.push_str(&answer);
+        }
+    }
+
+    /// Forks a child that evaluates `expression` and then waits for its parent's end.
+    pub fn fork(&mut self, expression: &str) -> u32 {
+        self.tell("life = os.pipe()");
+        self.tell(&format!(
+            "child = os.fork() or ({expression}, os.close(life[1]), os.read(life[0], 1), os._exit(0))"
+        ));
+        self.tell("print(child)").trim().parse().unwrap()
+    }
+
+    /// Calls a function of the preloaded library.
+    pub fn call(&mut self, function: &str) {
+        self.tell(&format!("ctypes.CDLL(None).{function}()"));
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn sluice(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The one process in `sluice stat PID --json`.
+pub fn stat_json(pid: u32) -> serde_json::Value {
+    let output = sluice(&["stat", &pid.to_string(), "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["format"], 1);
+    assert_eq!(report["processes"].as_array().unwrap().len(), 1);
+    report["processes"][0].clone()
+}
+
+/// The tool said exactly one line, this one, and gave up.
+pub fn assert_refused(output: &Output, status: i32, line: &str) {
+    assert_eq!(text(&output.stderr), format!("sluice: {line}\n"));
+    assert_eq!(output.status.code(), Some(status));
+}

@@ -1,0 +1,256 @@
+//! `sluice run`: what the program finds, and what the caller is told.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Scratch, assert_refused, counting_library, text};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// `sluice run` with this library and an otherwise untouched environment.
+fn run(library: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command
+        .arg("run")
+        .env("SLUICE_LIBRARY", library)
+        .env_remove("LD_PRELOAD");
+    command
+}
+
+#[test]
+fn the_program_finds_the_library_and_its_settings() {
+    let scratch = Scratch::new("run");
+    let library = counting_library(&scratch);
+    let script = r#"echo "$LD_PRELOAD|$A|$SLUICE_MODE|$SLUICE_UPGRADE|$1"; grep -c libsluice.so /proc/self/maps"#;
+    let output = run(&library)
+        .args([
+            "-e",
+            "A=b=c",
+            "--mode",
+            "direct",
+            "--upgrade",
+            "4K",
+            "--",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            "-x",
+        ])
+        .output()
+        .unwrap();
+    let printed = text(&output.stdout);
+    let (settings, mapped) = printed.split_once('\n').unwrap();
+    assert_eq!(settings, format!("{}|b=c|direct|4K|-x", library.display()));
+    assert_ne!(mapped.trim(), "0", "the library was not loaded");
+    assert_eq!(
+        (text(&output.stderr).as_str(), output.status.code()),
+        ("", Some(0))
+    );
+}
+
+#[test]
+fn what_is_preloaded_already_stays() {
+    let scratch = Scratch::new("keep");
+    let library = counting_library(&scratch);
+    let other = scratch.join("other.so");
+    std::fs::copy(&library, &other).unwrap();
+    let expected = format!("{}:{}\n", library.display(), other.display());
+    let output = run(&library)
+        .env("LD_PRELOAD", &other)
+        .args(["sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), expected);
+    let set = format!("LD_PRELOAD={}", other.display());
+    let output = run(&library)
+        .args(["-e", &set, "sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn the_exit_status_is_that_of_a_shell() {
+    let scratch = Scratch::new("status");
+    let library = counting_library(&scratch);
+    assert_eq!(
+        run(&library)
+            .args(["sh", "-c", "exit 7"])
+            .status()
+            .unwrap()
+            .code(),
+        Some(7)
+    );
+    let output = run(&library).arg("no-such-command-here").output().unwrap();
+    assert_refused(&output, 127, "no-such-command-here: command not found");
+    let output = run(&library).arg("/no/such/file").output().unwrap();
+    assert_refused(&output, 127, "/no/such/file: No such file or directory");
+    let output = run(&library).arg("/etc/passwd").output().unwrap();
+    assert_refused(&output, 126, "/etc/passwd: Permission denied");
+}
+
+#[test]
+fn a_missing_or_unusable_library_is_said() {
+    let scratch = Scratch::new("library");
+    let output = run(Path::new("/no/libsluice.so"))
+        .arg("true")
+        .output()
+        .unwrap();
+    assert_refused(
+        &output,
+        125,
+        "SLUICE_LIBRARY=/no/libsluice.so: No such file or directory",
+    );
+
+    let spaced = scratch.join("a b.so");
+    std::fs::write(&spaced, "").unwrap();
+    let output = run(&spaced).arg("true").output().unwrap();
+    let path = spaced.display();
+    assert_refused(
+        &output,
+        125,
+        &format!("{path}: a path with a space, a colon or a dollar sign cannot be preloaded"),
+    );
+
+    // A tool that stands alone.
+    let tool = scratch.join("sluice");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &tool).unwrap();
+    let alone = || {
+        let mut command = Command::new(&tool);
+        command
+            .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+            .env_remove("LD_PRELOAD")
+            .env_remove("SLUICE_LIBRARY");
+        command.output().unwrap()
+    };
+    let here = scratch.0.display();
+    let line = format!(
+        "libsluice.so is not in {here}, nor in ../lib or ../lib/sluice from there; SLUICE_LIBRARY can name it"
+    );
+    assert_refused(&alone(), 125, &line);
+    // And one that has its library beside it.
+    let library = counting_library(&scratch);
+    assert_eq!(text(&alone().stdout), format!("{}\n", library.display()));
+}
+
+#[test]
+fn a_library_in_lib_is_found() {
+    let scratch = Scratch::new("prefix");
+    let library = counting_library(&scratch);
+    for place in ["lib", "lib/sluice"] {
+        let prefix = scratch.join(&place.replace('/', "-"));
+        std::fs::create_dir_all(prefix.join("bin")).unwrap();
+        std::fs::create_dir_all(prefix.join(place)).unwrap();
+        std::fs::copy(env!("CARGO_BIN_EXE_sluice"), prefix.join("bin/sluice")).unwrap();
+        let installed = prefix.join(place).join("libsluice.so");
+        std::fs::copy(&library, &installed).unwrap();
+        let output = Command::new(prefix.join("bin/sluice"))
+            .args(["run", "sh", "-c", "echo $LD_PRELOAD"])
+            .env_remove("LD_PRELOAD")
+            .env_remove("SLUICE_LIBRARY")
+            .output()
+            .unwrap();
+        assert_eq!(text(&output.stdout), format!("{}\n", installed.display()));
+    }
+}
+
+#[test]
+fn a_setuid_program_is_run_with_a_warning() {
+    let scratch = Scratch::new("setuid");
+    let library = counting_library(&scratch);
+    let tool = scratch.join("sluice");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &tool).unwrap();
+    // SAFETY: no arguments, no effect.
+    let is_root = unsafe { libc::getuid() } == 0;
+    let mut command = Command::new(tool);
+    command.arg("run").env("SLUICE_LIBRARY", &library);
+    let program = if is_root {
+        let program = scratch.join("setuid-true");
+        std::fs::copy("/bin/true", &program).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        command.uid(65534).arg(&program);
+        program
+    } else {
+        let program = Path::new("/usr/bin/passwd").to_owned();
+        command.arg(&program).arg("--help");
+        program
+    };
+    let output = command.output().unwrap();
+    let warning = format!(
+        "sluice: {} is setuid, setgid or has capabilities, so the loader ignores LD_PRELOAD; it stays on TCP\n",
+        program.display()
+    );
+    assert!(text(&output.stderr).starts_with(&warning), "{output:?}");
+    assert!(is_root <= output.status.success(), "{output:?}");
+}
+
+/// A static program that exits with status 7.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn static_program() -> Vec<u8> {
+    const BASE: u64 = 0x40_0000;
+    const HEADERS: u64 = 64 + 56;
+    #[cfg(target_arch = "x86_64")]
+    // mov edi, 7; mov eax, 60; syscall
+    let (machine, code) = (62_u16, [0xbf, 7, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]);
+    #[cfg(target_arch = "aarch64")]
+    // mov x0, #7; mov x8, #93; svc #0
+    let (machine, code) = (
+        183_u16,
+        [0xe0, 0, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4],
+    );
+    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+    file.resize(16, 0);
+    file.extend([2_u16, machine].map(u16::to_le_bytes).concat());
+    file.extend(1_u32.to_le_bytes());
+    file.extend([BASE + HEADERS, 64, 0].map(u64::to_le_bytes).concat());
+    file.extend(0_u32.to_le_bytes());
+    file.extend([64_u16, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
+    // One PT_LOAD, readable and executable.
+    file.extend([1_u32, 5].map(u32::to_le_bytes).concat());
+    let len = HEADERS + code.len() as u64;
+    file.extend(
+        [0, BASE, BASE, len, len, 4096]
+            .map(u64::to_le_bytes)
+            .concat(),
+    );
+    file.extend(code);
+    file
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn a_static_program_is_run_with_a_warning() {
+    let scratch = Scratch::new("static");
+    let library = counting_library(&scratch);
+    let program = scratch.join("static");
+    std::fs::write(&program, static_program()).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&library).arg(&program).output().unwrap();
+    let line = format!(
+        "{} is statically linked, so nothing can be preloaded; it stays on TCP",
+        program.display()
+    );
+    assert_refused(&output, 7, &line);
+}
+
+#[test]
+fn wrong_arguments_are_explained() {
+    for arguments in [
+        &["run"][..],
+        &["run", "-e", "nothing", "true"],
+        &["run", "--upgrade", "soon", "true"],
+        &["run", "--mode", "fast", "true"],
+        &["stat", "a", "b"],
+        &[],
+    ] {
+        let output = common::sluice(arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(
+            text(&output.stderr).contains("--help") || arguments.is_empty(),
+            "{output:?}"
+        );
+    }
+}

@@ -1,0 +1,408 @@
+//! `sluice stat` on programs that have a library loaded whose counts are known.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{Python, Scratch, assert_refused, counting_library, sluice, stat_json, text};
+use serde_json::json;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+#[test]
+fn every_count_is_shown() {
+    let scratch = Scratch::new("counts");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+
+    let before = stat_json(python.pid());
+    assert_eq!(before["tracked"], 0);
+    assert_eq!(before["connections"], json!([]));
+    python.call("counting_begin");
+    let process = stat_json(python.pid());
+
+    assert_eq!(process["pid"], python.pid());
+    assert_eq!(process["name"], "python3");
+    assert_eq!(process["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(process["library"], library.to_str().unwrap());
+    for (field, count) in [
+        ("tracked", 5),
+        ("upgrades", 2),
+        ("demotions", 1),
+        ("links", 1),
+        ("links_made", 2),
+        ("panics", 0),
+    ] {
+        assert_eq!(process[field], count, "{field}");
+    }
+    assert_eq!(
+        process["reasons"],
+        json!({"below-threshold": 1, "peer-plain": 1, "fdopen": 1})
+    );
+    // Live connections and the closed one.
+    assert_eq!(process["tx"]["tcp"], (32 << 10) + 11);
+    assert_eq!(process["tx"]["indirect"], (5 << 20) + 100);
+    assert_eq!(process["tx"]["resent"], 40);
+    assert_eq!(process["rx"]["tcp"], 1);
+
+    let connections = process["connections"].as_array().unwrap();
+    assert_eq!(
+        connections.len(),
+        3,
+        "closed and unfinished ones are not shown"
+    );
+    let fast = &connections[0];
+    assert_eq!(
+        (&fast["fd"], &fast["family"], &fast["role"]),
+        (&json!(5), &json!("ipv4"), &json!("connecting"))
+    );
+    assert_eq!(
+        (&fast["local"], &fast["peer"]),
+        (&json!("127.0.0.1:1000"), &json!("127.0.0.1:2000"))
+    );
+    assert_eq!(
+        (&fast["transport"], &fast["reason"]),
+        (&json!("shm"), &json!(null))
+    );
+    assert_eq!(
+        (&fast["upgrades"], &fast["demotions"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(fast["age_ms"].as_u64().unwrap() < 60_000);
+    assert_eq!(fast["tx"]["ring_len"], 256 << 10);
+    assert_eq!(
+        fast["rx"],
+        json!({"tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "resent": 0, "adverts_fresh": 2,
+            "adverts_stale": 1, "adverts_revoked": 4, "spins": 6, "sleeps": 7, "doorbells": 8, "ring_len": 0})
+    );
+    let plain = &connections[1];
+    assert_eq!(
+        (&plain["local"], &plain["family"]),
+        (&json!("[::1]:443"), &json!("ipv6"))
+    );
+    assert_eq!(
+        plain["reason"],
+        json!({"code": "peer-plain", "words": "the peer does not run Sluice"})
+    );
+    assert_eq!(plain["role"], "accepted");
+    let demoted = &connections[2];
+    assert_eq!(demoted["fd"], -1);
+    assert_eq!(
+        (&demoted["transport"], &demoted["last_demotion"]["code"]),
+        (&json!("tcp"), &json!("fdopen"))
+    );
+}
+
+#[test]
+fn people_get_a_table() {
+    let scratch = Scratch::new("table");
+    let mut python = Python::preloaded(&counting_library(&scratch));
+    python.call("counting_begin");
+    let output = sluice(&["stat", &python.pid().to_string()]);
+    let table = text(&output.stdout);
+    assert!(output.status.success());
+    assert!(
+        table.starts_with(&format!(
+            "python3 (pid {}): 3 connections, 5 tracked so far;",
+            python.pid()
+        )),
+        "{table}"
+    );
+    for part in [
+        "127.0.0.1:1000",
+        "[::1]:443",
+        "32.0K tcp + 5.0M indirect",
+        "68.4K direct + 3 file",
+        "the peer does not run Sluice",
+    ] {
+        assert!(table.contains(part), "{part} is not in\n{table}");
+    }
+    assert_eq!(text(&output.stderr), "");
+}
+
+#[test]
+fn all_processes_and_processes_by_name() {
+    let scratch = Scratch::new("all");
+    let library = counting_library(&scratch);
+    // A program file of its own, so that the name is ours alone.
+    let program = scratch.join("stat-by-name");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut sleeper = Command::new(&program)
+        .arg("100")
+        .env("LD_PRELOAD", &library)
+        .spawn()
+        .unwrap();
+    // The child is `program` once spawn has returned, but its libraries take a moment to load.
+    let pid = sleeper.id().to_string();
+    while !sluice(&["stat", &pid]).status.success() {
+        assert_eq!(sleeper.try_wait().unwrap(), None);
+    }
+
+    for arguments in [&["stat", "--json"][..], &["stat", "stat-by-name", "--json"]] {
+        let output = sluice(arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = report["processes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|p| p["pid"] == sleeper.id());
+        assert!(found, "{arguments:?}: {report}");
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}
+
+#[test]
+fn a_child_that_no_handler_saw_has_no_counts_of_its_own() {
+    let scratch = Scratch::new("copy");
+    let mut python = Python::preloaded(&counting_library(&scratch));
+    python.call("counting_begin");
+    let child = python.fork("None");
+    let process = stat_json(child);
+    assert_eq!(
+        (&process["tracked"], &process["reasons"]),
+        (&json!(0), &json!({}))
+    );
+    assert_eq!(process["tx"]["tcp"], 0);
+    for connection in process["connections"].as_array().unwrap() {
+        assert_eq!(
+            (&connection["inherited"], &connection["tx"]["tcp"]),
+            (&json!(true), &json!(0))
+        );
+    }
+}
+
+#[test]
+fn a_forked_child_counts_for_itself() {
+    let scratch = Scratch::new("fork");
+    let mut python = Python::preloaded(&counting_library(&scratch));
+    python.call("counting_begin");
+    python.tell("ready, say = os.pipe()");
+    let child = python.fork("(ctypes.CDLL(None).counting_forked(), os.write(say, b'x'))");
+    python.tell("os.read(ready, 1)");
+    let process = stat_json(child);
+    assert_eq!(
+        (&process["tracked"], &process["tx"]["tcp"]),
+        (&json!(1), &json!(17))
+    );
+    let connections = process["connections"].as_array().unwrap();
+    let inherited: Vec<_> = connections
+        .iter()
+        .map(|c| c["inherited"].as_bool().unwrap())
+        .collect();
+    // The child's own is the last.
+    assert_eq!(inherited, [true, true, true, false]);
+    assert_eq!(
+        stat_json(python.pid())["tracked"],
+        5,
+        "the parent's counts are its own"
+    );
+}
+
+#[test]
+fn more_connections_than_one_chunk() {
+    let scratch = Scratch::new("many");
+    let mut python = Python::preloaded(&counting_library(&scratch));
+    python.call("counting_many");
+    let process = stat_json(python.pid());
+    assert_eq!(
+        (&process["tracked"], &process["tx"]["tcp"]),
+        (&json!(600), &json!(600))
+    );
+    let connections = process["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 600);
+    assert_eq!(connections[599]["local"], "192.0.2.1:599");
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_in_one_line() {
+    assert_refused(
+        &sluice(&["stat", "2147483647"]),
+        1,
+        "pid 2147483647: no such process",
+    );
+    assert_refused(
+        &sluice(&["stat", "nobody-is-called-so"]),
+        1,
+        "no process is named nobody-is-called-so",
+    );
+    let mut sleeper = Command::new("sleep").arg("100").spawn().unwrap();
+    let pid = sleeper.id();
+    assert_refused(
+        &sluice(&["stat", &pid.to_string()]),
+        1,
+        &format!("sleep (pid {pid}): runs without Sluice"),
+    );
+    sleeper.kill().unwrap();
+    // Dead, but not yet collected by its parent: this test.
+    while process_state(pid) != Some('Z') {}
+    assert_refused(
+        &sluice(&["stat", &pid.to_string()]),
+        1,
+        &format!("pid {pid}: no such process"),
+    );
+    sleeper.wait().unwrap();
+}
+
+fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+#[test]
+fn other_users_processes_are_refused_in_words() {
+    let scratch = Scratch::new("user");
+    // SAFETY: no arguments, no effect.
+    let is_root = unsafe { libc::getuid() } == 0;
+    let python = Python::preloaded(&counting_library(&scratch));
+    // Root looks as somebody else at a process of root's; anybody else looks at init.
+    let (pid, name) = if is_root {
+        (python.pid(), "python3".to_owned())
+    } else {
+        (
+            1,
+            std::fs::read_to_string("/proc/1/comm")
+                .unwrap()
+                .trim()
+                .to_owned(),
+        )
+    };
+    // Where everybody may execute it.
+    let tool = scratch.join("sluice");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &tool).unwrap();
+    let mut command = Command::new(tool);
+    command.args(["stat", &pid.to_string()]);
+    if is_root {
+        command.uid(65534);
+    }
+    let output = command.output().unwrap();
+    let line = "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root";
+    assert_refused(&output, 1, &format!("{name} (pid {pid}): {line}"));
+}
+
+/// A process in which `bytes` lie where the data of libsluice.so would.
+fn with_data(scratch: &Scratch, bytes: &[u8]) -> Python {
+    let file = scratch.join("libsluice.so");
+    std::fs::write(&file, bytes).unwrap();
+    let mut python = Python::new(&mut Command::new("python3"));
+    python.tell(&format!("file = open({:?}, 'rb')", file.to_str().unwrap()));
+    python.tell(
+        "data = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)",
+    );
+    python
+}
+
+/// The header of this build, as bytes.
+fn header() -> Vec<u8> {
+    let this = sluice_stats::Header::THIS;
+    let mut bytes = this.magic.to_vec();
+    for word in [this.layout, this.root_len, this.conn_len] {
+        bytes.extend(word.to_ne_bytes());
+    }
+    bytes.extend(this.chunk_len.to_ne_bytes());
+    bytes.extend([this.word_len, 0]);
+    bytes.extend(this.version);
+    assert_eq!(bytes.len(), size_of::<sluice_stats::Header>());
+    bytes
+}
+
+#[test]
+fn another_layout_is_refused_with_its_version() {
+    let scratch = Scratch::new("layout");
+    let mut bytes = vec![0; 128];
+    bytes.extend(header());
+    bytes[144..148].copy_from_slice(&99_u32.to_ne_bytes());
+    bytes[160..166].copy_from_slice(b"7.8.9\0");
+    bytes.resize(4096, 0);
+    let python = with_data(&scratch, &bytes);
+    let output = sluice(&["stat", &python.pid().to_string()]);
+    let line = format!(
+        "python3 (pid {}): has Sluice 7.8.9 with counters of layout 99, and this tool ({}) reads layout {}",
+        python.pid(),
+        env!("CARGO_PKG_VERSION"),
+        sluice_stats::LAYOUT
+    );
+    assert_refused(&output, 1, &line);
+
+    // Among all processes it is mentioned, and stops nobody.
+    let output = sluice(&["stat", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let refused = report["refused"].as_array().unwrap();
+    assert!(refused.iter().any(|r| r["pid"] == python.pid()), "{report}");
+}
+
+#[test]
+fn a_library_without_counters_is_refused() {
+    let scratch = Scratch::new("empty");
+    let python = with_data(&scratch, &[7; 4096]);
+    let output = sluice(&["stat", &python.pid().to_string()]);
+    let line = format!(
+        "python3 (pid {}): has a libsluice.so without counters that this tool knows",
+        python.pid()
+    );
+    assert_refused(&output, 1, &line);
+}
+
+#[test]
+fn nonsense_in_the_counters_ends_in_a_line() {
+    let scratch = Scratch::new("nonsense");
+    let root_len = size_of::<sluice_stats::Root>();
+    // The same header before nothing, before ones, and where the mapping ends before the root does.
+    for (fill, len) in [(0, 2 * root_len), (0xff, 2 * root_len), (0x5a, 4096)] {
+        let mut bytes = header();
+        bytes.resize(len.next_multiple_of(4096), fill);
+        let python = with_data(&scratch, &bytes);
+        for arguments in [
+            &["stat", &python.pid().to_string()][..],
+            &["stat", "--json"],
+            &["stat"],
+        ] {
+            let output = sluice(arguments);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+            assert!(!text(&output.stderr).contains("panicked"), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn processes_that_die_meanwhile_do_no_harm() {
+    let scratch = Scratch::new("dying");
+    let library = counting_library(&scratch);
+    let mut shell = Command::new("sh")
+        .args(["-c", "while :; do /bin/true; sleep 0.003 & done"])
+        .env("LD_PRELOAD", &library)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    for _ in 0..30 {
+        let output = sluice(&["stat", "--json"]);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+        assert!(!text(&output.stderr).contains("panicked"), "{output:?}");
+        let _: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    }
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let scratch = Scratch::new("pipe");
+    let mut python = Python::preloaded(&counting_library(&scratch));
+    python.call("counting_many");
+    let line = format!(
+        "{} stat {} --json | head -n 1; exit ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_sluice"),
+        python.pid()
+    );
+    let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        (text(&output.stdout).as_str(), text(&output.stderr).as_str()),
+        ("{\n", "")
+    );
+}

@@ -135,7 +135,6 @@ fn handshakes() {
                 ..MANY
             })
         },
-        || handshake::<Slot>(Plan { torn: true, ..MANY }),
         || sleeping_reader::<Slot>(&[1, 2, 1, 1], false, Look::Word),
         || sleeping_reader::<Slot>(&[1, 2, 1, 1], false, Look::Marks),
         || sleeping_reader::<Slot>(&[1, 2, 1, 1], true, Look::Marks),

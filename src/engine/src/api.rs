@@ -6,12 +6,18 @@
 //! The usual hook is three lines: [`lookup`] the descriptor, pass through when it is not ours,
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
-use libc::{c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
-    socklen_t, ssize_t, timespec};
+use crate::process;
+use crate::readiness::{epoll, poll as polling, select as selecting};
+use crate::rendezvous;
+use crate::sockets::sock::{CALL, CALL_BITS, Sock, state};
+use crate::sockets::{life, options, recv as receiving, send as sending, table};
+use core::sync::atomic::Ordering;
+use libc::{
+    c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
+    socklen_t, ssize_t, timespec,
+};
 
-/// A descriptor that Sluice tracks: a TCP socket, a listener or an epoll set.
-#[derive(Clone, Copy)]
-pub struct Entry(pub(crate) usize);
+pub use crate::sockets::table::Entry;
 
 /// What became of a call.
 #[must_use]
@@ -48,159 +54,445 @@ pub enum Error {
 /// A call on its way to the kernel; the socket is told when it is over.
 ///
 /// Has no destructor: a thread may be cancelled inside the real call.
-pub struct Pass(pub(crate) usize);
+pub struct Pass(usize);
+
+/// In the low bits of a [`Pass`]: which half, and whether its bytes count.
+const RX: usize = 1;
+const TX: usize = 2;
+const UNCOUNTED: usize = 4;
 
 impl Pass {
     /// Nobody has to be told.
     pub const NOBODY: Pass = Pass(0);
+
+    /// A read of `sock`.
+    #[inline]
+    pub(crate) fn rx(sock: &'static Sock) -> Self {
+        Self(core::ptr::from_ref(sock) as usize | RX)
+    }
+    /// A peek: its bytes stay where they are.
+    #[inline]
+    pub(crate) fn rx_uncounted(sock: &'static Sock) -> Self {
+        Self(core::ptr::from_ref(sock) as usize | RX | UNCOUNTED)
+    }
+    /// A write to `sock`.
+    #[inline]
+    pub(crate) fn tx(sock: &'static Sock) -> Self {
+        Self(core::ptr::from_ref(sock) as usize | TX)
+    }
+
     /// The real call returned `ret`, the number of stream bytes moved or -1.
     #[inline]
     pub fn finish(self, ret: ssize_t) {
-        if self.0 != 0 { let _ = ret; }
+        if self.0 == 0 {
+            return;
+        }
+        // SAFETY: made from a `&'static Sock`, whose alignment leaves the low bits free.
+        let sock: &'static Sock = unsafe { &*((self.0 & !7) as *const Sock) };
+        let moved = if self.0 & UNCOUNTED == 0 {
+            ret.max(0) as u64
+        } else {
+            0
+        };
+        let (half, bytes) = if self.0 & RX != 0 {
+            (&sock.rx, &sock.conn().rx.bytes.tcp)
+        } else {
+            (&sock.tx, &sock.conn().tx.bytes.tcp)
+        };
+        // One step: the call is over and its bytes are counted.
+        half.calls
+            .fetch_add((moved << CALL_BITS).wrapping_sub(CALL), Ordering::SeqCst);
+        bytes.add(moved);
+        if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+            crate::sockets::upgrade::crossed(sock);
+        }
+        if half.state() != state::PLAIN {
+            crate::sockets::upgrade::consent(sock);
+        }
+        if rendezvous::needs_hooks() {
+            rendezvous::progress();
+        }
     }
 }
 
 /// Finds `fd` in the table: one load and one compare for a descriptor that is not tracked.
 #[inline]
-pub fn lookup(fd: c_int) -> Option<Entry> { let _ = fd; None }
+pub fn lookup(fd: c_int) -> Option<Entry> {
+    table::lookup(fd)
+}
 
 // --- stream input and output (read, readv, recv, recvfrom, recvmsg, write, ..., sendmsg) ---
 
 /// Receives into `iov[..iovcnt]` with MSG_* `flags` (0 for `read`). Call only with an [`Entry`].
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn recv(e: Entry, fd: c_int, iov: *const iovec, iovcnt: size_t, flags: c_int) -> Verdict {
-    let _ = (e, fd, iov, iovcnt, flags); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn recv(
+    e: Entry,
+    fd: c_int,
+    iov: *const iovec,
+    iovcnt: size_t,
+    flags: c_int,
+) -> Verdict {
+    match e.as_sock() {
+        // SAFETY: passed on.
+        Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags) },
+        None => Verdict::Pass(Pass::NOBODY),
+    }
+}
 /// Sends `iov[..iovcnt]` with MSG_* `flags` (0 for `write`: SIGPIPE is raised).
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn send(e: Entry, fd: c_int, iov: *const iovec, iovcnt: size_t, flags: c_int) -> Verdict {
-    let _ = (e, fd, iov, iovcnt, flags); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn send(
+    e: Entry,
+    fd: c_int,
+    iov: *const iovec,
+    iovcnt: size_t,
+    flags: c_int,
+) -> Verdict {
+    match e.as_sock() {
+        // SAFETY: passed on.
+        Some(sock) => broken(
+            unsafe { sending::send(sock, fd, iov, iovcnt, flags) },
+            flags,
+        ),
+        None => Verdict::Pass(Pass::NOBODY),
+    }
+}
 /// `recvmsg`: on `Done` the header's name, control and flags are those a TCP socket leaves.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn recvmsg(e: Entry, fd: c_int, msg: *mut msghdr, flags: c_int) -> Verdict {
-    let _ = (e, fd, msg, flags); Verdict::Pass(Pass::NOBODY) }
+    let Some(sock) = e.as_sock() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    // SAFETY: the caller's header.
+    let Some(header) = (unsafe { msg.as_mut() }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    // SAFETY: passed on.
+    let verdict =
+        unsafe { receiving::recv(sock, fd, header.msg_iov, header.msg_iovlen as size_t, flags) };
+    if let Verdict::Done(_) = verdict {
+        // tcp_recvmsg leaves no name, no control data and no flags.
+        header.msg_namelen = 0;
+        header.msg_controllen = 0;
+        header.msg_flags = 0;
+    }
+    verdict
+}
 /// `sendmsg` on a tracked TCP socket; control messages send it to the kernel.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn sendmsg(e: Entry, fd: c_int, msg: *const msghdr, flags: c_int) -> Verdict {
-    let _ = (e, fd, msg, flags); Verdict::Pass(Pass::NOBODY) }
+    let Some(sock) = e.as_sock() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    // SAFETY: the caller's header.
+    let Some(header) = (unsafe { msg.as_ref() }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if header.msg_controllen != 0 {
+        // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
+        if sock.is_accelerated() {
+            life::give_up(sock, sluice_stats::Reason::Timestamping);
+        }
+    }
+    // SAFETY: passed on.
+    broken(
+        unsafe { sending::send(sock, fd, header.msg_iov, header.msg_iovlen as size_t, flags) },
+        flags,
+    )
+}
 /// `sendfile` and `sendfile64` to a tracked socket.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn sendfile(e: Entry, out_fd: c_int, in_fd: c_int, offset: *mut off64_t, count: size_t) -> Verdict {
-    let _ = (e, out_fd, in_fd, offset, count); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn sendfile(
+    e: Entry,
+    out_fd: c_int,
+    in_fd: c_int,
+    offset: *mut off64_t,
+    count: size_t,
+) -> Verdict {
+    match e.as_sock() {
+        // SAFETY: passed on.
+        Some(sock) => broken(
+            unsafe { sending::sendfile(sock, out_fd, in_fd, offset, count) },
+            0,
+        ),
+        None => Verdict::Pass(Pass::NOBODY),
+    }
+}
 
 /// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to
 /// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
-pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) { let _ = (fd, reason); }
+pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
+    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+        life::give_up(sock, reason);
+    }
+}
 
 /// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted first.
 /// # Safety
 /// `msg` is that of a C caller.
-pub unsafe fn passing_descriptors(msg: *const msghdr) { let _ = msg; }
+pub unsafe fn passing_descriptors(msg: *const msghdr) {
+    // SAFETY: passed on.
+    unsafe { crate::sockets::passing::leaving(msg) };
+}
 /// A message arrived: numbers it brought may be stale in the table.
 /// # Safety
 /// `msg` is that of a C caller, filled by the kernel.
-pub unsafe fn received_descriptors(msg: *const msghdr) { let _ = msg; }
+pub unsafe fn received_descriptors(msg: *const msghdr) {
+    // SAFETY: passed on.
+    unsafe { crate::sockets::passing::arrived(msg) };
+}
 
 // --- a socket's life ---
 
 /// `socket()` returned `fd`.
-pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) { let _ = (fd, domain, kind, protocol); }
+pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    life::created(fd, domain, kind, protocol);
+}
 /// Any call that makes descriptors returned `fd` (open, pipe, eventfd, ...): clears a stale entry.
 #[inline]
-pub fn fd_created(fd: c_int) { let _ = fd; }
+pub fn fd_created(fd: c_int) {
+    life::renumbered(fd);
+}
 /// `connect()` on `fd` returned 0, or -1 with this errno.
-pub fn connected(fd: c_int, ret: c_int, errno: c_int) { let _ = (fd, ret, errno); }
+pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
+    life::connected(fd, ret, errno);
+}
 /// `bind()` on `fd` succeeded: its local name is known from here on.
-pub fn bound(fd: c_int) { let _ = fd; }
+pub fn bound(fd: c_int) {
+    let _ = fd;
+}
 /// `listen()` on `fd` succeeded.
-pub fn listening(fd: c_int) { let _ = fd; }
+pub fn listening(fd: c_int) {
+    life::listening(fd);
+}
 /// `accept()` on `listener` returned `fd`.
-pub fn accepted(listener: c_int, fd: c_int) { let _ = (listener, fd); }
+pub fn accepted(listener: c_int, fd: c_int) {
+    life::accepted(listener, fd);
+}
 /// Before the real `shutdown()`.
-pub fn before_shutdown(e: Entry, fd: c_int, how: c_int) { let _ = (e, fd, how); }
+pub fn before_shutdown(e: Entry, fd: c_int, how: c_int) {
+    let _ = fd;
+    if let Some(sock) = e.as_sock() {
+        life::before_shutdown(sock, how);
+    }
+}
 /// Before the real `close()` of a tracked descriptor.
-pub fn before_close(e: Entry, fd: c_int) { let _ = (e, fd); }
+pub fn before_close(e: Entry, fd: c_int) {
+    life::before_close(e, fd);
+}
 /// Before the real `dup2`/`dup3` replaces `new` (also moves an internal descriptor out of the way).
-pub fn before_replace(new: c_int) { let _ = new; }
+pub fn before_replace(new: c_int) {
+    life::before_replace(new);
+}
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
-pub fn duped(old: c_int, new: c_int) { let _ = (old, new); }
+pub fn duped(old: c_int, new: c_int) {
+    life::duped(old, new);
+}
 /// Is `fd` one of our own? Such a number is closed for the program already (`close` gives EBADF).
 #[inline]
-pub fn is_internal(fd: c_int) -> bool { let _ = fd; false }
+pub fn is_internal(fd: c_int) -> bool {
+    table::is_internal(fd)
+}
 /// Before `close_range(first, last, flags)` or `closefrom(first)` (`last` = u32::MAX): forgets tracked
 /// descriptors in the range and calls `close` for each gap between internal ones, in order, until one fails.
-pub fn close_range(first: u32, last: u32, flags: c_int, mut close: impl FnMut(u32, u32) -> c_int) -> c_int {
-    let _ = flags; close(first, last) }
+pub fn close_range(
+    first: u32,
+    last: u32,
+    flags: c_int,
+    close: impl FnMut(u32, u32) -> c_int,
+) -> c_int {
+    life::close_range(first, last, flags, close)
+}
 
 /// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` (`flags` then has only O_NONBLOCK).
-pub fn flags_set(e: Entry, flags: c_int) { let _ = (e, flags); }
+pub fn flags_set(e: Entry, flags: c_int) {
+    if let Some(sock) = e.as_sock() {
+        sock.nonblock.store(0, Ordering::Relaxed);
+        let _ = flags;
+    }
+}
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict { let _ = (e, fd, request, arg); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
+    match e.as_sock() {
+        // SAFETY: passed on.
+        Some(sock) => unsafe { options::ioctl(sock, fd, request, arg) },
+        None => Verdict::Pass(Pass::NOBODY),
+    }
+}
 /// Before the real `setsockopt`: notes timeouts and low-water marks, demotes for options that a link cannot honour.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn before_setsockopt(e: Entry, fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) { let _ = (e, fd, level, name, value, len); }
+pub unsafe fn before_setsockopt(
+    e: Entry,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) {
+    if let Some(sock) = e.as_sock() {
+        // SAFETY: passed on.
+        unsafe { options::before_set(sock, fd, level, name, value, len) };
+    } else if e == Entry::FRESH {
+        // An option before connect() counts from the start.
+        life::registered_fresh(fd);
+        if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+            // SAFETY: passed on.
+            unsafe { options::before_set(sock, fd, level, name, value, len) };
+        }
+    }
+}
 /// `getsockopt` on a tracked descriptor.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn getsockopt(e: Entry, fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> Verdict { let _ = (e, fd, level, name, value, len); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn getsockopt(
+    e: Entry,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Verdict {
+    let _ = (e, fd, level, name, value, len);
+    Verdict::Pass(Pass::NOBODY)
+}
 
 // --- readiness ---
 
 /// `poll` and `ppoll`; `timeout` null waits for ever. `Pass` when no descriptor in the list concerns us.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn poll(fds: *mut pollfd, nfds: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> Verdict { let _ = (fds, nfds, timeout, mask); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn poll(
+    fds: *mut pollfd,
+    nfds: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Verdict {
+    // SAFETY: passed on.
+    unsafe { polling::poll(fds, nfds, timeout, mask) }
+}
 /// `select` and `pselect`. On `Done` the sets are updated; `left`, if not null, gets the time left
 /// (as Linux `select` does; `pselect` passes null).
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn select(nfds: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t, left: *mut timespec) -> Verdict { let _ = (nfds, read, write, except, timeout, mask, left); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn select(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    left: *mut timespec,
+) -> Verdict {
+    // SAFETY: passed on.
+    unsafe { selecting::select(nfds, read, write, except, timeout, mask, left) }
+}
 /// One more than the highest descriptor ever tracked, 0 if none was. A `select` set may be read up
 /// to here and no further: the kernel, too, stops at the end of its table, whatever `nfds` says.
 #[inline]
-pub fn tracked_end() -> c_int { 0 }
+pub fn tracked_end() -> c_int {
+    table::end()
+}
 /// `epoll_create*` returned `fd`.
-pub fn epoll_created(fd: c_int) { let _ = fd; }
+pub fn epoll_created(fd: c_int) {
+    epoll::created(fd);
+}
 /// Serves `epoll_ctl` wholly (it calls the kernel itself). `Pass` when the set is not tracked.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict { let _ = (epfd, op, fd, event); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
+    // SAFETY: passed on.
+    unsafe { epoll::ctl(epfd, op, fd, event) }
+}
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `timeout` null waits for ever.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn epoll_wait(e: Entry, epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> Verdict { let _ = (e, epfd, events, max, timeout, mask); Verdict::Pass(Pass::NOBODY) }
+pub unsafe fn epoll_wait(
+    e: Entry,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Verdict {
+    match e.as_set() {
+        // SAFETY: passed on.
+        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask) },
+        None => Verdict::Pass(Pass::NOBODY),
+    }
+}
 
 // --- processes ---
 
 /// The library was loaded. Reads `SLUICE_*`; registers the fork handlers.
-pub fn init() {}
+pub fn init() {
+    process::init();
+}
 /// Before `exec*` in this process: demotes what the new image could use.
-pub fn before_exec() {}
+pub fn before_exec() {
+    process::before_exec();
+}
 /// `exec*` returned: it failed.
-pub fn exec_failed() {}
+pub fn exec_failed() {
+    process::exec_failed();
+}
 /// Before `posix_spawn*`, `system`, `popen`, `vfork`: a child image will inherit descriptors.
 pub fn before_spawn() {}
 /// Before `posix_spawn_file_actions_adddup2(_, fd, _)` or a like hand-over of one descriptor to a new image.
-pub fn handing_over(fd: c_int) { let _ = fd; }
+pub fn handing_over(fd: c_int) {
+    process::hand_over(fd);
+}
 /// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back to TCP.
-pub fn exiting() {}
+pub fn exiting() {
+    process::exiting();
+}
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
-pub fn sandboxed(reason: sluice_stats::Reason) { let _ = reason; }
+pub fn sandboxed(reason: sluice_stats::Reason) {
+    process::sandboxed(reason);
+}
 /// First thing a child of `fork` or `_Fork` runs after the handlers of `pthread_atfork`, which
 /// `_Fork` does not call: does what the child's handler does, if that has not been done.
-pub fn forked_child() {}
+pub fn forked_child() {
+    process::forked_child();
+}
 /// Before `daemon()`: this process ends inside it without passing any hook, and its child goes on
 /// with the descriptors. Every stream goes back to TCP; it is no end otherwise, the call may fail.
-pub fn before_daemon() {}
+pub fn before_daemon() {
+    process::before_daemon();
+}
 /// The process made or used an io_uring by `syscall()`: from here on it stays on TCP.
-pub fn io_uring_used() {}
+pub fn io_uring_used() {
+    process::sandboxed(sluice_stats::Reason::IoUring);
+}
 /// A panic was caught at the edge of a hook for `fd` (-1: for none, or for several): counts it, and
 /// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
-pub fn panicked(fd: c_int) { let _ = fd; }
+pub fn panicked(fd: c_int) {
+    sluice_stats::ROOT.panics.add_shared(1);
+    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+        sock.pin(sluice_stats::Reason::Panic);
+    }
+}
+
+/// Did a `fork` fail, after the handlers that prepare for it ran?
+pub fn fork_failed() {
+    process::fork_failed();
+}
+
+/// Gives a broken pipe its signal, unless the caller said MSG_NOSIGNAL.
+fn broken(verdict: Verdict, flags: c_int) -> Verdict {
+    match verdict {
+        Verdict::Failed(Error::Kernel(libc::EPIPE)) => Verdict::Failed(Error::BrokenPipe {
+            raise: flags & libc::MSG_NOSIGNAL == 0,
+        }),
+        Verdict::Failed(Error::BrokenPipe { .. }) => Verdict::Failed(Error::BrokenPipe {
+            raise: flags & libc::MSG_NOSIGNAL == 0,
+        }),
+        other => other,
+    }
+}

@@ -7,3 +7,9 @@
 
 pub mod api;
 pub mod config;
+pub(crate) mod process;
+pub(crate) mod readiness;
+pub(crate) mod rendezvous;
+pub(crate) mod report;
+pub(crate) mod sockets;
+pub(crate) mod thread;

@@ -1,0 +1,338 @@
+//! This process: its identity, and what fork, exec and exit do to its streams.
+
+use crate::readiness;
+use crate::rendezvous::control;
+use crate::sockets::demote::{self, Which};
+use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
+use crate::sockets::table;
+use crate::thread;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::shm::{self, Token};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// Process id as cached; 0: not asked yet.
+static PID: AtomicU32 = AtomicU32::new(0);
+/// This process was forked off another one that had the library.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// The program sandboxes itself, or cannot bear our system calls: no more upgrades.
+static SANDBOXED: AtomicU32 = AtomicU32::new(0);
+/// Identity towards peers; zero: not drawn yet.
+static TOKEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// This process's id, cached.
+#[inline]
+pub fn pid() -> u32 {
+    let pid = PID.load(Ordering::Relaxed);
+    if pid != 0 {
+        return pid;
+    }
+    let asked = sys::getpid() as u32;
+    PID.store(asked, Ordering::Relaxed);
+    asked
+}
+
+/// Is this a `vfork` child, which runs in its parent's memory?
+pub fn is_vfork_child() -> bool {
+    sys::getpid() as u32 != pid()
+}
+
+/// Identity of this process, drawn at first use.
+pub fn token() -> Option<Token> {
+    let [a, b] = &TOKEN;
+    if a.load(Ordering::Acquire) == 0 {
+        let mut bytes = [0u8; 16];
+        sys::random(&mut bytes).ok()?;
+        let drawn = u128::from_le_bytes(bytes);
+        b.store((drawn >> 64) as u64, Ordering::Relaxed);
+        // Two threads may draw; the first one's lower half stands, and both halves are random.
+        let _ = a.compare_exchange(0, drawn as u64 | 1, Ordering::AcqRel, Ordering::Acquire);
+    }
+    Some([a.load(Ordering::Acquire), b.load(Ordering::Acquire)])
+}
+
+/// Why this process may not upgrade at all, if so.
+pub fn forbidden() -> Option<Reason> {
+    match SANDBOXED.load(Ordering::Relaxed) {
+        0 => None,
+        reason => Some(Reason::from_u16(reason as u16).unwrap_or(Reason::Sandboxed)),
+    }
+}
+
+/// From now on nothing is upgraded in this process.
+pub fn forbid(reason: Reason) {
+    SANDBOXED.store(reason as u32, Ordering::Relaxed);
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> libc::c_int;
+}
+
+/// Reads the settings and registers the fork handlers. Called by the constructor.
+pub fn init() {
+    let _ = crate::config::config();
+    thread::init();
+    pid();
+    // SAFETY: three functions that live as long as the library, which is never unloaded.
+    unsafe {
+        pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_parent),
+            Some(after_fork_child),
+        )
+    };
+}
+
+extern "C" fn before_fork() {
+    control::hold();
+    sock::for_all(|sock| {
+        if let Some(family) = sock.family_or_take() {
+            family.expect_child();
+        } else {
+            sock.pin(Reason::Shared);
+            demote::demote(sock, Which::Both, Reason::Shared);
+        }
+        // Relatives may change O_NONBLOCK: ask from now on.
+        sock.nonblock.store(0, Ordering::Relaxed);
+    });
+}
+
+extern "C" fn after_fork_parent() {
+    control::release();
+}
+
+/// `fork` failed: no child holds the sockets.
+pub fn fork_failed() {
+    sock::for_all(|sock| {
+        if let Some(family) = sock.family() {
+            family.no_child();
+        }
+    });
+}
+
+extern "C" fn after_fork_child() {
+    control::release();
+    PID.store(0, Ordering::Relaxed);
+    let me = pid();
+    FORKED.store(true, Ordering::Relaxed);
+    for half in &TOKEN {
+        half.store(0, Ordering::Relaxed);
+    }
+    sock::after_fork();
+    thread::after_fork();
+    control::after_fork();
+    sluice_stats::reset_after_fork();
+    for link in shm::all() {
+        link.after_fork();
+    }
+    readiness::after_fork();
+    sock::for_all(|sock| {
+        for half in [&sock.rx, &sock.tx] {
+            inherit(half);
+        }
+        sock.polls.store(0, Ordering::Relaxed);
+        sock.trying.store(false, Ordering::Relaxed);
+        if let Some(family) = sock.family() {
+            family.born(me);
+        }
+        sluice_stats::adopt_conn(sock.conn());
+    });
+    for link in shm::all() {
+        if link.stream_count() == 0 {
+            link.close_if_unused();
+        }
+    }
+}
+
+fn inherit(half: &Half) {
+    half.lock.reset();
+    half.calls
+        .fetch_and(!((1 << CALL_BITS) - 1), Ordering::Relaxed);
+    if half.state() != state::PLAIN {
+        half.state.store(state::INHERITED, Ordering::Relaxed);
+    }
+}
+
+/// Under the rx lock: this process uses a stream of its parent.
+pub fn inherited_rx(sock: &'static Sock) {
+    demote::settle_rx(sock, Reason::Fork);
+}
+
+/// Under the tx lock: this process uses a stream of its parent.
+pub fn inherited_tx(sock: &'static Sock) {
+    demote::settle_tx(sock, Reason::Fork);
+}
+
+/// Before `exec*`: the new image finds every stream on TCP that it could use.
+pub fn before_exec() {
+    if is_vfork_child() {
+        // Our parent's memory: it keeps its streams. What the child hands on at 0 to 2 goes back to TCP.
+        for fd in 0..=2 {
+            hand_over(fd);
+        }
+        return;
+    }
+    let forked = FORKED.load(Ordering::Relaxed);
+    sock::for_all(|sock| {
+        let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
+        if forked && inherited && !stands_at_stdio(sock) && !parent_closed(sock) {
+            return;
+        }
+        demote::demote(sock, Which::Both, Reason::Exec);
+        demote::finish_blocking(sock);
+    });
+    for fd in 0..=2 {
+        if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock) {
+            if let Some(family) = sock.family() {
+                family.share_for_good();
+            }
+        }
+    }
+    let me = pid();
+    sock::for_all(|sock| {
+        crate::report::finished(sock.conn());
+        if let Some(family) = sock.family() {
+            family.leave(me);
+        }
+    });
+}
+
+fn stands_at_stdio(sock: &'static Sock) -> bool {
+    (0..=2).any(|fd| {
+        table::lookup(fd)
+            .and_then(table::Entry::as_sock)
+            .is_some_and(|s| core::ptr::eq(s, sock))
+    })
+}
+
+fn parent_closed(sock: &'static Sock) -> bool {
+    sock.family().is_some_and(|f| !f.is_shared(pid()))
+}
+
+/// `exec*` failed: this image goes on.
+pub fn exec_failed() {
+    if is_vfork_child() {
+        return;
+    }
+    let me = pid();
+    sock::for_all(|sock| {
+        if let Some(family) = sock.family() {
+            family.join(me);
+        }
+    });
+}
+
+/// A new image will find `fd`: its stream goes back to TCP for good.
+pub fn hand_over(fd: i32) {
+    if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock) {
+        crate::sockets::life::give_up(sock, Reason::Exec);
+        demote::finish_blocking(sock);
+    }
+}
+
+/// The process ends: every stream of its own goes back to TCP, and the kernel delivers the rest.
+pub fn exiting() {
+    if PID.load(Ordering::Relaxed) == 0 || is_vfork_child() {
+        return;
+    }
+    let me = pid();
+    sock::for_all(|sock| {
+        let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
+        if own(&sock.rx) || own(&sock.tx) {
+            crate::sockets::life::part(sock, Reason::Exit);
+        }
+        crate::report::finished(sock.conn());
+        if let Some(family) = sock.family() {
+            family.leave(me);
+        }
+    });
+    PID.store(0, Ordering::Relaxed);
+}
+
+/// The program sandboxes itself: streams go back to TCP for good, and the control thread ends.
+pub fn sandboxed(reason: Reason) {
+    if is_vfork_child() {
+        return;
+    }
+    forbid(reason);
+    sock::for_all(|sock| crate::sockets::life::give_up(sock, reason));
+    control::stop();
+}
+
+/// May this process make system calls that the program itself perhaps never makes? Not under a
+/// seccomp filter that it has inherited: such a filter may kill.
+pub fn may_use_system_calls() -> Result<(), Reason> {
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    const FREE: u32 = 1;
+    const FILTERED: u32 = 2;
+    let mut known = KNOWN.load(Ordering::Relaxed);
+    if known == 0 {
+        // The loader has opened and read files in this very process: these calls are safe.
+        known = if status_field(b"Seccomp:").is_some_and(|mode| mode != 0) {
+            FILTERED
+        } else {
+            FREE
+        };
+        KNOWN.store(known, Ordering::Relaxed);
+    }
+    if known == FREE {
+        Ok(())
+    } else {
+        Err(Reason::SeccompFatal)
+    }
+}
+
+/// A number of /proc/self/status; hexadecimal for the capability sets.
+fn status_field(name: &[u8]) -> Option<u64> {
+    let fd = sys::open(c"/proc/self/status", libc::O_RDONLY).ok()?;
+    let mut text = [0u8; 4096];
+    let n = sys::read(fd.raw(), &mut text).ok()?;
+    let line = text
+        .get(..n)?
+        .split(|&b| b == b'\n')
+        .find(|l| l.starts_with(name))?;
+    let value = core::str::from_utf8(line.get(name.len()..)?).ok()?.trim();
+    let radix = if name.starts_with(b"Cap") { 16 } else { 10 };
+    u64::from_str_radix(value, radix).ok()
+}
+
+/// This process's effective capabilities.
+pub fn capabilities() -> u64 {
+    status_field(b"CapEff:").unwrap_or(0)
+}
+
+/// The peer's process id, and whether its memory may be read: its user and group are ours, it has
+/// every capability that we have, and one trial worked.
+pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
+    let Ok(peer) = sys::getsockopt::<libc::ucred>(control, libc::SOL_SOCKET, libc::SO_PEERCRED)
+    else {
+        return (0, false);
+    };
+    // SAFETY: these two cannot fail and are not hooked.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let own = capabilities();
+    let equal = peer.uid == uid && peer.gid == gid && own & !peer_capabilities == 0;
+    (peer.pid, equal && peer.pid > 0)
+}
+
+/// The first thing that a child of `_Fork` runs, which calls no handlers: makes up for them.
+pub fn forked_child() {
+    if PID.load(Ordering::Relaxed) != 0 && is_vfork_child() {
+        // The parent's preparations were not made: the child does without its parent's streams.
+        after_fork_child();
+    }
+}
+
+/// Before `daemon()`: the process ends inside, its child goes on with the descriptors.
+pub fn before_daemon() {
+    sock::for_all(|sock| {
+        if sock.is_accelerated() {
+            demote::demote(sock, Which::Both, Reason::Fork);
+            demote::finish_blocking(sock);
+        }
+    });
+}

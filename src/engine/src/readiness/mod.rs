@@ -1,0 +1,71 @@
+//! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
+
+pub mod epoll;
+pub mod poll;
+pub mod select;
+pub mod set;
+pub mod spin;
+
+use crate::sockets::sock::{Sock, state};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::shm::Link;
+
+/// Threads in a kernel `poll` or `select` over more tracked sockets than are marked one by one.
+pub(crate) static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
+
+/// See [`BIG_WAITS`]: while there are any, no reader consents.
+pub fn big_waits() -> u32 {
+    BIG_WAITS.load(Ordering::SeqCst)
+}
+
+/// A link has lost its peer: no set waits on it any more.
+pub fn link_lost(link: &'static Link) {
+    set::for_all(|set| set.drop_link(link));
+}
+
+/// In the child of a fork: nothing here waits for anything yet.
+pub fn after_fork() {
+    BIG_WAITS.store(0, Ordering::Relaxed);
+    poll::after_fork();
+    set::for_all(set::Set::after_fork);
+}
+
+/// What the ring says of an accelerated socket, in poll's bits: IN and OUT only. The kernel's
+/// socket says the rest (HUP, RDHUP, ERR, and all of it off the link).
+///
+/// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
+/// socket's locks).
+pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
+    let mut ready = 0;
+    if let Some(dir) = sock.rx.dir() {
+        let tail = dir.tx.tail.read();
+        let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
+        let unread = tail.offset.wrapping_sub(sock.rx.at.load(Ordering::Relaxed));
+        let news = match sock.rx.state() {
+            state::LINK => unread >= low,
+            // TCP's part may be read already, or be on its way: a read will tell.
+            state::PROVED | state::DRAINING => {
+                dir.tx_wishes.switched.load(Ordering::Acquire) == 1 && unread != 0
+            }
+            _ => false,
+        };
+        if news && !tail.flagged {
+            ready |= libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
+        }
+    }
+    if sock.tx.state() == state::LINK && has_room(sock) {
+        ready |= libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+    }
+    ready
+}
+
+/// Would TCP call the socket writable: a third of the buffer is free?
+pub(crate) fn has_room(sock: &'static Sock) -> bool {
+    let Some(dir) = sock.tx.dir() else {
+        return true;
+    };
+    let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
+    let head = dir.rx.head.read();
+    let unread = sock.tx.at.load(Ordering::Relaxed).wrapping_sub(head.offset);
+    head.flagged || unread <= most - most / 3
+}

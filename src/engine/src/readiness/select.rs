@@ -1,0 +1,135 @@
+//! `select` and `pselect`, by way of poll.
+
+use super::poll::{self, Deadline};
+use crate::api::{Error, Pass, Verdict};
+use crate::sockets::table;
+use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
+use sluice_fabric::sys;
+
+/// What select calls readable, writable and exceptional (select(2)).
+const READ: i16 =
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR;
+const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
+const EXCEPT: i16 = libc::POLLPRI;
+
+/// One of the three sets: bits in words, of any length (`nfds` may exceed FD_SETSIZE).
+#[derive(Clone, Copy)]
+struct Bits(*mut u64);
+
+impl Bits {
+    fn has(self, fd: usize) -> bool {
+        // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and `fd < nfds`.
+        !self.0.is_null() && unsafe { *self.0.add(fd / 64) } & (1 << (fd % 64)) != 0
+    }
+    fn set(self, fd: usize, on: bool) {
+        if self.0.is_null() {
+            return;
+        }
+        // SAFETY: as in `has`.
+        let word = unsafe { &mut *self.0.add(fd / 64) };
+        if on {
+            *word |= 1 << (fd % 64);
+        } else {
+            *word &= !(1 << (fd % 64));
+        }
+    }
+}
+
+/// `select` and `pselect`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn select(
+    nfds: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    left: *mut timespec,
+) -> Verdict {
+    if nfds <= 0 {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    let sets = [Bits(read.cast()), Bits(write.cast()), Bits(except.cast())];
+    let [r, w, x] = sets;
+    let mut fds: Vec<pollfd> = Vec::new();
+    let mut tracked = false;
+    // The kernel, too, stops at the end of its table, whatever `nfds` says.
+    let end = (nfds as usize).min((table::end() as usize).max(libc::FD_SETSIZE));
+    for fd in 0..end {
+        let mut events = 0;
+        if r.has(fd) {
+            events |= libc::POLLIN;
+        }
+        if w.has(fd) {
+            events |= libc::POLLOUT;
+        }
+        if x.has(fd) {
+            events |= libc::POLLPRI;
+        }
+        if events != 0 {
+            if let Some(entry) = table::lookup(fd as c_int) {
+                tracked = true;
+                if let Some(set) = entry.as_set() {
+                    set.is_nested();
+                }
+            }
+            fds.push(pollfd {
+                fd: fd as c_int,
+                events,
+                revents: 0,
+            });
+        }
+    }
+    // SAFETY: null, or the caller's.
+    let timeout = unsafe { timeout.as_ref() };
+    let bad_time =
+        timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
+    if !tracked || bad_time {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    let at = timeout.map(|t| {
+        sys::now_ns()
+            .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
+            .saturating_add(t.tv_nsec as u64)
+    });
+    let mut end = Deadline {
+        at,
+        asked_none: timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0),
+    };
+    // SAFETY: the mask is the caller's.
+    let answer = unsafe { poll::run(&mut fds, &mut end, mask) };
+    let remaining = end.left().unwrap_or(0);
+    // SAFETY: null, or the caller's.
+    if let Some(left) = unsafe { left.as_mut() } {
+        *left = timespec {
+            tv_sec: (remaining / 1_000_000_000) as i64,
+            tv_nsec: (remaining % 1_000_000_000) as i64,
+        };
+    }
+    match answer {
+        Err(libc::EINTR) => return Verdict::Failed(Error::Interrupted),
+        Err(e) => return Verdict::Failed(Error::Kernel(e)),
+        Ok(_) if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) => {
+            return Verdict::Failed(Error::Kernel(libc::EBADF));
+        }
+        Ok(_) => {}
+    }
+    let mut count = 0;
+    for p in &fds {
+        let fd = p.fd as usize;
+        for (set, asked, bits) in [
+            (r, libc::POLLIN, READ),
+            (w, libc::POLLOUT, WRITE),
+            (x, libc::POLLPRI, EXCEPT),
+        ] {
+            if p.events & asked != 0 {
+                let on = p.revents & bits != 0;
+                set.set(fd, on);
+                count += isize::from(on);
+            }
+        }
+    }
+    Verdict::Done(count)
+}

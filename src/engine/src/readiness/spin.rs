@@ -1,0 +1,97 @@
+//! Waiting on the processor: where, and for how long.
+//!
+//! * The peer was last seen on this CPU: spinning would only keep it from running. One
+//!   `sched_yield`, timed: beside a third runnable task a yield costs milliseconds, and then none is
+//!   made for a while.
+//! * On another CPU: spin, up to a budget that halves with each failure and returns with success.
+//! * Not known, or spinning forbidden: sleep.
+
+use crate::config::config;
+use crate::sockets::sock::Half;
+use crate::thread;
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::sys;
+
+/// A yield that took longer than this was given to somebody else.
+const YIELD_MAX_NS: u64 = 100_000;
+/// Waits without a yield after a long one; doubled while yields stay long.
+const YIELD_SKIP: u32 = 256;
+/// Smallest budget that is worth a try, in ns.
+const LEAST_NS: u32 = 1_000;
+/// Waits after which a used-up budget is tried anew.
+const PROBE: u32 = 64;
+
+/// Waits for which no yield is made.
+static SKIP: AtomicU32 = AtomicU32::new(0);
+/// The next value of [`SKIP`] after a long yield.
+static BACKOFF: AtomicU32 = AtomicU32::new(YIELD_SKIP);
+
+/// Waits on the processor until `news`; false: sleep. `peer` is the CPU on which the other end was
+/// last seen, plus one.
+#[inline]
+pub fn until(half: &Half, peer: u32, news: impl Fn() -> bool) -> bool {
+    until_with(&half.spin_ns, &half.spin_skip, peer, news)
+}
+
+/// The same with the two adaptive cells given: `spin_ns` the budget (0: not set yet), `skip` waits
+/// still to be skipped.
+pub fn until_with(
+    spin_ns: &AtomicU32,
+    skip: &AtomicU32,
+    peer: u32,
+    news: impl Fn() -> bool,
+) -> bool {
+    let most = config().spin_ns;
+    if most == 0 || peer == 0 {
+        return false;
+    }
+    if peer == thread::cpu() {
+        return yield_once() && news();
+    }
+    let mut budget = spin_ns.load(Ordering::Relaxed);
+    if budget == 0 {
+        budget = most;
+    }
+    if budget < LEAST_NS {
+        let left = skip.load(Ordering::Relaxed);
+        if left != 0 {
+            skip.store(left - 1, Ordering::Relaxed);
+            return false;
+        }
+        skip.store(PROBE, Ordering::Relaxed);
+        budget = most;
+    }
+    let end = sys::now_ns() + u64::from(budget);
+    loop {
+        for _ in 0..32 {
+            if news() {
+                spin_ns.store(most, Ordering::Relaxed);
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        if sys::now_ns() >= end {
+            spin_ns.store((budget / 2).max(1), Ordering::Relaxed);
+            return false;
+        }
+    }
+}
+
+/// One guarded yield; false: not made.
+fn yield_once() -> bool {
+    let left = SKIP.load(Ordering::Relaxed);
+    if left != 0 {
+        SKIP.store(left - 1, Ordering::Relaxed);
+        return false;
+    }
+    let before = sys::now_ns();
+    sys::sched_yield();
+    if sys::now_ns() - before > YIELD_MAX_NS {
+        let backoff = BACKOFF.load(Ordering::Relaxed);
+        SKIP.store(backoff, Ordering::Relaxed);
+        BACKOFF.store(backoff.saturating_mul(2).min(1 << 20), Ordering::Relaxed);
+    } else {
+        BACKOFF.store(YIELD_SKIP, Ordering::Relaxed);
+    }
+    true
+}

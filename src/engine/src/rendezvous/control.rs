@@ -1,0 +1,604 @@
+//! The control thread: what must happen while the program is elsewhere.
+//!
+//! Made at the first proved peer, by pthread_create, with every signal blocked but glibc's own 32
+//! and 33. Sleeps in one epoll set; all its sends are non-blocking; it takes a stream's lock only for
+//! the short sections of lock.rs.
+
+use super::message::{self, Kind, Message, Received};
+use crate::process;
+use crate::readiness::set::Set;
+use crate::sockets::demote::{self, Resent, Which};
+use crate::sockets::internal;
+use crate::sockets::sock::{Sock, state};
+use crate::sockets::wait;
+use crate::sockets::wake;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use sluice_fabric::layout::STREAMS;
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::shm::{self, Link};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+const STOPPED: u32 = 0;
+const STARTING: u32 = 1;
+const RUNNING: u32 = 2;
+static RUN: AtomicU32 = AtomicU32::new(STOPPED);
+/// The thread's epoll set and the eventfd that wakes it; -1: none.
+static SET: AtomicI32 = AtomicI32::new(-1);
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+
+/// What an event of the set is about: kind in the top byte, an address below.
+const KIND_WAKE: u64 = 1 << 56;
+const KIND_MEETING: u64 = 2 << 56;
+const KIND_LINK: u64 = 3 << 56;
+const KIND_SOCK: u64 = 4 << 56;
+const KIND_MASK: u64 = 0xff << 56;
+
+/// Something to do later, or by the control thread only.
+enum Job {
+    /// Look at stream `index` of a link with oneself.
+    Look(&'static Link, u32),
+    /// A non-blocking writer found the ring full; the reader's head stood at `seen`.
+    Full {
+        sock: &'static Sock,
+        generation: u32,
+        seen: u64,
+        deadline: u64,
+    },
+    /// Close the link if nothing uses it any more.
+    Reap(&'static Link),
+}
+
+static JOBS: Guarded<Vec<Job>> = Guarded::new(Vec::new());
+
+fn add(job: Job) {
+    if let Some(mut jobs) = JOBS.lock() {
+        jobs.push(job);
+    }
+    poke();
+}
+
+fn poke() {
+    let wake = WAKE.load(Ordering::Acquire);
+    if wake >= 0 {
+        let _ = sys::ring(wake);
+    }
+}
+
+/// Does the thread run?
+#[inline]
+pub fn is_running() -> bool {
+    RUN.load(Ordering::Acquire) == RUNNING
+}
+
+/// Starts the thread if it does not run yet.
+///
+/// # Errors
+/// [`Reason::ThreadRefused`], [`Reason::DescriptorLimit`].
+pub fn start() -> Result<(), Reason> {
+    if is_running() {
+        return Ok(());
+    }
+    if let Some(reason) = process::forbidden() {
+        return Err(reason);
+    }
+    if RUN
+        .compare_exchange(STOPPED, STARTING, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        // Another thread is at it; it takes microseconds.
+        while RUN.load(Ordering::Acquire) == STARTING {
+            sys::sched_yield();
+        }
+        return if is_running() {
+            Ok(())
+        } else {
+            Err(Reason::ThreadRefused)
+        };
+    }
+    let started = launch();
+    RUN.store(
+        if started.is_ok() { RUNNING } else { STOPPED },
+        Ordering::Release,
+    );
+    started
+}
+
+fn launch() -> Result<(), Reason> {
+    let limit = Reason::DescriptorLimit;
+    let set = internal::lift(sys::epoll_create().map_err(|_| limit)?).ok_or(limit)?;
+    let wake = internal::lift(sys::eventfd(libc::EFD_NONBLOCK).map_err(|_| limit)?).ok_or(limit)?;
+    sys::epoll_ctl(
+        set.raw(),
+        libc::EPOLL_CTL_ADD,
+        wake.raw(),
+        (libc::EPOLLIN | libc::EPOLLET) as u32,
+        KIND_WAKE,
+    )
+    .map_err(|_| limit)?;
+    SET.store(set.raw(), Ordering::Release);
+    WAKE.store(wake.raw(), Ordering::Release);
+    if spawn().is_err() {
+        SET.store(-1, Ordering::Release);
+        WAKE.store(-1, Ordering::Release);
+        internal::forget(set.raw());
+        internal::forget(wake.raw());
+        return Err(Reason::ThreadRefused);
+    }
+    let _ = (set.release(), wake.release());
+    Ok(())
+}
+
+fn spawn() -> Result<(), ()> {
+    // The new thread inherits the mask. Signals 32 and 33 are glibc's: without them setuid() hangs.
+    let before = sys::set_signal_mask(!(1 << 31 | 1 << 32));
+    let mut thread: libc::pthread_t = 0;
+    // SAFETY: zeroes are a valid attribute object once initialised; all pointers are valid.
+    let failed = unsafe {
+        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstacksize(&raw mut attributes, 256 << 10);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let failed = libc::pthread_create(
+            &raw mut thread,
+            &raw const attributes,
+            run,
+            core::ptr::null_mut(),
+        );
+        libc::pthread_attr_destroy(&raw mut attributes);
+        failed
+    };
+    sys::set_signal_mask(before);
+    if failed == 0 { Ok(()) } else { Err(()) }
+}
+
+extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+    sys::name_thread(c"sluice");
+    let (set, wake) = (SET.load(Ordering::Acquire), WAKE.load(Ordering::Acquire));
+    while RUN.load(Ordering::Acquire) == STARTING {
+        sys::sched_yield();
+    }
+    super::hand_over_to_control();
+    let mut timeout = None;
+    while SET.load(Ordering::Acquire) == set {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let wait = timeout.map(|ns: u64| libc::timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        });
+        // SAFETY: an array of ours.
+        let got = unsafe {
+            sys::epoll_wait(
+                set,
+                events.as_mut_ptr(),
+                64,
+                wait.as_ref(),
+                core::ptr::null(),
+            )
+        };
+        if SET.load(Ordering::Acquire) != set {
+            break;
+        }
+        for event in events.iter().take(got.unwrap_or(0)) {
+            handle(event.events, event.u64);
+        }
+        super::progress();
+        let jobs_left = do_jobs();
+        let meetings_left = super::watched(|_| ());
+        timeout = [jobs_left, meetings_left].into_iter().flatten().min();
+    }
+    for fd in [set, wake] {
+        internal::forget(fd);
+        let _ = sys::close(fd);
+    }
+    core::ptr::null_mut()
+}
+
+/// Ends the thread: the program sandboxes itself.
+pub fn stop() {
+    if RUN
+        .compare_exchange(RUNNING, STOPPED, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+    {
+        let wake = WAKE.swap(-1, Ordering::AcqRel);
+        SET.store(-1, Ordering::Release);
+        let _ = sys::ring(wake);
+    }
+}
+
+fn address<T>(data: u64) -> Option<&'static T> {
+    // SAFETY: only addresses of type-stable, never freed structures are put into events.
+    unsafe { ((data & !KIND_MASK) as *const T).as_ref() }
+}
+
+fn handle(events: u32, data: u64) {
+    match data & KIND_MASK {
+        KIND_LINK => {
+            if let Some(link) = address::<Link>(data) {
+                on_link(link);
+            }
+        }
+        KIND_SOCK => {
+            if let Some(sock) = address::<Sock>(data) {
+                on_tcp(sock, events);
+            }
+        }
+        // Wake: the jobs are looked at anyway. Meetings: so are they.
+        _ => {}
+    }
+}
+
+// --- sockets ---
+
+const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+
+/// Watches the silent TCP of an accelerated socket: FIN, RST, and bytes after a demotion.
+pub fn watch(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let data = KIND_SOCK | core::ptr::from_ref(sock) as u64;
+    let set = SET.load(Ordering::Acquire);
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, WATCHED, data) == Err(libc::EEXIST) {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, WATCHED, data);
+    }
+}
+
+/// The stream is over.
+pub fn unwatch(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let _ = sys::epoll_ctl(SET.load(Ordering::Acquire), libc::EPOLL_CTL_DEL, fd, 0, 0);
+}
+
+/// A re-send waits for room in TCP: this thread goes on with it.
+pub fn watch_room(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let data = KIND_SOCK | core::ptr::from_ref(sock) as u64;
+    let set = SET.load(Ordering::Acquire);
+    let events = WATCHED | libc::EPOLLOUT as u32;
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data) == Err(libc::ENOENT) {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
+    }
+}
+
+/// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
+pub fn watch_full(sock: &'static Sock) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let seen = sock.tx.seen.load(Ordering::Relaxed);
+    let Some(mut list) = JOBS.lock() else { return };
+    let known = list.iter().any(|j| matches!(j, Job::Full { sock: s, seen: h, .. } if core::ptr::eq(*s, sock) && *h == seen));
+    if !known {
+        list.push(Job::Full {
+            sock,
+            generation,
+            seen,
+            deadline: sys::now_ns() + wait::full_ns(sock),
+        });
+        drop(list);
+        poke();
+    }
+}
+
+fn on_tcp(sock: &'static Sock, events: u32) {
+    if sock.fds.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    if events & libc::EPOLLOUT as u32 != 0
+        && sock.tx.state() == state::RESENDING
+        && sock.tx.lock.lock().is_ok()
+    {
+        if sock.tx.state() == state::RESENDING && demote::resend(sock) != Resent::NoRoom {
+            unwatch(sock);
+        }
+        sock.tx.lock.unlock();
+    }
+    // Sleepers of blocking calls do not watch TCP themselves.
+    for half in [&sock.rx, &sock.tx] {
+        if half.state() == state::PLAIN || half.lock.lock().is_err() {
+            continue;
+        }
+        if let (Some(dir), Some(link)) = (half.dir(), sock.link()) {
+            let waiters = if core::ptr::eq(half, &sock.rx) {
+                &dir.rx_wishes.waiters
+            } else {
+                &dir.tx_wishes.waiters
+            };
+            wake::own(
+                link,
+                waiters.load(Ordering::Relaxed),
+                sock.index.load(Ordering::Relaxed),
+            );
+        }
+        half.lock.unlock();
+    }
+}
+
+// --- links ---
+
+/// A meeting's socket: its news are looked at by this thread.
+pub fn watch_meeting(fd: i32) {
+    let _ = sys::epoll_ctl(
+        SET.load(Ordering::Acquire),
+        libc::EPOLL_CTL_ADD,
+        fd,
+        libc::EPOLLIN as u32,
+        KIND_MEETING,
+    );
+    poke();
+}
+
+/// A new link's control socket.
+pub fn watch_link(link: &'static Link) {
+    let (set, fd) = (SET.load(Ordering::Acquire), link.control());
+    let data = KIND_LINK | core::ptr::from_ref(link) as u64;
+    let events = libc::EPOLLIN as u32;
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
+}
+
+fn tell(link: &'static Link, message: &Message, with: &[i32]) {
+    let fd = link.control();
+    if fd >= 0 {
+        // A peer that does not read its control socket has missed nothing that its words do not say.
+        let _ = message::send(fd, message, with);
+    }
+}
+
+/// The peer must look at the words of stream `index`.
+pub fn attention(link: &'static Link, index: u32) {
+    match link.twin() {
+        Some(twin) => add(Job::Look(twin, index)),
+        None => tell(link, &Message::about(Kind::Attention, index), &[]),
+    }
+    if !link.is_alive() {
+        add(Job::Reap(link));
+    }
+}
+
+/// The peer's slot sleeps and there is no doorbell for it here: its own process rings it.
+pub fn ask_wake(link: &'static Link, slot: u32) {
+    tell(link, &Message::about(Kind::Wake, slot), &[]);
+}
+
+/// A slot of this process needs a doorbell.
+pub fn want_bell(link: &'static Link, slot: u32) {
+    if link.twin().is_none() {
+        tell(link, &Message::about(Kind::WantBell, slot), &[]);
+    }
+}
+
+/// A slot of this process is gone.
+pub fn drop_bell(link: &'static Link, slot: u32) {
+    if link.twin().is_none() {
+        tell(link, &Message::about(Kind::DropBell, slot), &[]);
+    }
+}
+
+/// Records read from one link before the others have their turn.
+const TURN: u32 = 64;
+
+fn on_link(link: &'static Link) {
+    for _ in 0..TURN {
+        if link.control() < 0 {
+            return;
+        }
+        match message::receive(link.control()) {
+            Received::Nothing => return,
+            Received::Gone => {
+                lost(link);
+                return;
+            }
+            Received::Message(message, brought) => {
+                let [first, _] = brought;
+                match message.kind {
+                    Kind::WantBell => {
+                        if let Ok((near, far)) = sys::doorbell() {
+                            if let Some(near) = internal::lift(near) {
+                                internal::forget(near.raw());
+                                internal::enter(near.raw());
+                                link.set_bell(message.index, near);
+                                tell(
+                                    link,
+                                    &Message::about(Kind::Bell, message.index),
+                                    &[far.raw()],
+                                );
+                            }
+                        }
+                    }
+                    Kind::Bell => {
+                        let owner = link.slot_owner(message.index);
+                        // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
+                        if let (Some(set), Some(bell)) =
+                            (unsafe { (owner as *const Set).as_ref() }, first)
+                        {
+                            set.add_bell(link, message.index, bell);
+                        }
+                    }
+                    Kind::Wake => wake::ring_own(link, message.index),
+                    Kind::Attention => look(link, message.index),
+                    Kind::DropBell => link.drop_bell(message.index),
+                    // Not for a link: a peer that says it breaks the rules.
+                    _ => {
+                        lost(link);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
+    // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
+    let sock: &'static Sock = unsafe { (link.owner(index) as *const Sock).as_ref() }?;
+    // Given out in a meeting that is not over, or put to another use meanwhile.
+    let uses = sock.link().is_some_and(|l| core::ptr::eq(l, link))
+        && sock.index.load(Ordering::Relaxed) == index;
+    uses.then_some(sock)
+}
+
+/// The peer has changed the words of a stream: goes along with a demotion.
+fn look(link: &'static Link, index: u32) {
+    let Some(sock) = sock_of(link, index) else {
+        return;
+    };
+    if sock.tx.lock.lock().is_ok() {
+        let sealed = sock
+            .tx
+            .dir()
+            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
+        if sealed && matches!(sock.tx.state(), state::LINK | state::PROVED) {
+            demote::settle_tx(sock, Reason::PeerDemoted);
+        }
+        sock.tx.lock.unlock();
+    }
+    if sock.rx.lock.lock().is_ok() {
+        let sealed = sock
+            .rx
+            .dir()
+            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
+        if sealed
+            && matches!(
+                sock.rx.state(),
+                state::LINK | state::PROVED | state::DRAINING
+            )
+        {
+            demote::settle_rx(sock, Reason::PeerDemoted);
+        }
+        sock.rx.lock.unlock();
+    }
+}
+
+/// The peer's process is gone. What it left in our rings is still read; what we left in its rings
+/// goes to TCP, where the kernel answers for it.
+fn lost(link: &'static Link) {
+    if !link.kill() {
+        return;
+    }
+    let _ = sys::epoll_ctl(
+        SET.load(Ordering::Acquire),
+        libc::EPOLL_CTL_DEL,
+        link.control(),
+        0,
+        0,
+    );
+    if let Some(fd) = link.close_control() {
+        internal::forget(fd.raw());
+    }
+    sluice_stats::ROOT.links.lower(1);
+    for index in 0..STREAMS {
+        let Some(sock) = sock_of(link, index) else {
+            continue;
+        };
+        if sock.tx.lock.lock().is_ok() {
+            if matches!(sock.tx.state(), state::LINK | state::PROVED) {
+                demote::settle_tx(sock, Reason::PeerDied);
+            }
+            sock.tx.lock.unlock();
+        }
+        if sock.rx.lock.lock().is_ok() {
+            let unread = sock.rx.dir().is_some_and(|d| {
+                let tail = d.tx.tail.read();
+                !tail.flagged
+                    && d.tx_wishes.switched.load(Ordering::Acquire) == 1
+                    && tail.offset != sock.rx.at.load(Ordering::Relaxed)
+            });
+            if sock.rx.state() != state::PLAIN && !unread {
+                demote::settle_rx(sock, Reason::PeerDied);
+            }
+            sock.rx.lock.unlock();
+        }
+    }
+    crate::readiness::link_lost(link);
+    link.close_if_unused();
+}
+
+// --- jobs ---
+
+/// Does what is due; the time until the next thing is.
+fn do_jobs() -> Option<u64> {
+    let mut due = JOBS
+        .lock()
+        .map(|mut list| core::mem::take(&mut *list))
+        .unwrap_or_default();
+    let now = sys::now_ns();
+    let mut next = None;
+    due.retain(|job| match *job {
+        Job::Look(link, index) => {
+            look(link, index);
+            false
+        }
+        Job::Reap(link) => {
+            link.close_if_unused();
+            false
+        }
+        Job::Full {
+            sock,
+            generation,
+            seen,
+            deadline,
+        } => {
+            if sock.generation.load(Ordering::Acquire) != generation
+                || sock.tx.state() != state::LINK
+            {
+                return false;
+            }
+            if now < deadline {
+                let left = deadline - now;
+                next = Some(next.map_or(left, |n: u64| n.min(left)));
+                return true;
+            }
+            let stuck = sock.tx.lock.lock().is_ok_and(|()| {
+                let stuck = sock
+                    .tx
+                    .dir()
+                    .is_some_and(|d| d.rx.head.read().offset == seen);
+                sock.tx.lock.unlock();
+                stuck
+            });
+            if stuck {
+                demote::demote(sock, Which::Tx, Reason::RingFull);
+            }
+            false
+        }
+    });
+    if let Some(mut list) = JOBS.lock() {
+        if !list.is_empty() {
+            // Came up meanwhile.
+            next = Some(0);
+        }
+        list.append(&mut due);
+    }
+    next
+}
+
+// --- fork ---
+
+/// Before a fork: nobody is inside what the child will use. In the order in which they nest.
+pub fn hold() {
+    super::hold();
+    JOBS.hold();
+    shm::hold();
+}
+
+/// After a fork, on both sides.
+pub fn release() {
+    shm::release();
+    JOBS.release();
+    super::release();
+}
+
+/// In the child: no thread, no jobs, no meetings.
+pub fn after_fork() {
+    RUN.store(STOPPED, Ordering::Release);
+    for cell in [&SET, &WAKE] {
+        let fd = cell.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            internal::forget(fd);
+            let _ = sys::close(fd);
+        }
+    }
+    if let Some(mut list) = JOBS.lock() {
+        list.clear();
+    }
+    super::after_fork();
+}

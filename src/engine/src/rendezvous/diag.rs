@@ -1,0 +1,300 @@
+//! Asking the kernel for the other end of a connection (`sock_diag(7)`).
+
+use core::net::{IpAddr, SocketAddr};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// What the kernel says of the mirror of a socket: the same connection seen from its other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// Inode of the other end's socket; never 0.
+    pub inode: u32,
+}
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const ESTABLISHED: u8 = 1;
+/// `struct inet_diag_sockid`, `inet_diag_req_v2`, `inet_diag_msg` and `nlmsghdr` in bytes.
+const HEADER: usize = 16;
+const REQUEST: usize = 56;
+const ANSWER: usize = 72;
+
+/// An address as one family: v4-mapped ones are v4, which the kernel finds for sockets of either.
+#[must_use]
+pub fn plain(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// Finds the socket whose own address is `peer` and whose peer is `local`.
+///
+/// # Errors
+/// [`Reason::PeerRemote`] when this host (this network namespace) has no such socket in
+/// ESTABLISHED with an owner; [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked.
+pub fn mirror(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
+    let (local, peer) = (plain(local), plain(peer));
+    match by_netlink(local, peer) {
+        Err(Reason::NetlinkRefused) => by_proc(local, peer),
+        answer => answer,
+    }
+}
+
+fn address(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => {
+            let mut bytes = [0u8; 16];
+            for (to, from) in bytes.iter_mut().zip(v4.octets()) {
+                *to = from;
+            }
+            bytes
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// Writes `bytes` at `at`; the buffers here are larger than anything written.
+fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(to) = buffer.get_mut(at..at + bytes.len()) {
+        to.copy_from_slice(bytes);
+    }
+}
+
+fn get<const N: usize>(buffer: &[u8], at: usize) -> [u8; N] {
+    buffer
+        .get(at..at + N)
+        .and_then(|b| b.try_into().ok())
+        .unwrap_or([0; N])
+}
+
+fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
+    const REFUSED: Reason = Reason::NetlinkRefused;
+    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG)
+        .map_err(|_| REFUSED)?;
+    let family = if peer.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    } as u8;
+    // nlmsghdr: length, type, flags, sequence, port.
+    let mut request = [0u8; HEADER + REQUEST];
+    put(&mut request, 0, &((HEADER + REQUEST) as u32).to_ne_bytes());
+    put(&mut request, 4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    put(&mut request, 6, &(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    // inet_diag_req_v2: family, protocol, ext, pad, states, id.
+    put(&mut request, 16, &[family, libc::IPPROTO_TCP as u8, 0, 0]);
+    put(&mut request, 20, &(1u32 << ESTABLISHED).to_ne_bytes());
+    let id = sockid(peer, local);
+    put(&mut request, 24, &id);
+    // SAFETY: the request is ours.
+    let sent = unsafe { sys::send(fd.raw(), request.as_ptr(), request.len(), 0) };
+    sent.map_err(|_| REFUSED)?;
+    // The kernel has answered when send returns.
+    let mut answer = [0u8; 512];
+    // SAFETY: the buffer is ours.
+    let got = unsafe { sys::recv(fd.raw(), answer.as_mut_ptr(), answer.len(), 0) };
+    let len = got.map_err(|_| REFUSED)?;
+    let kind = u16::from_ne_bytes(get(&answer, 4));
+    if kind == NLMSG_ERROR {
+        let errno = -i32::from_ne_bytes(get(&answer, HEADER));
+        return Err(if errno == libc::ENOENT {
+            Reason::PeerRemote
+        } else {
+            REFUSED
+        });
+    }
+    if kind != SOCK_DIAG_BY_FAMILY || len < HEADER + ANSWER {
+        return Err(REFUSED);
+    }
+    // inet_diag_msg: family, state, timer, retrans, id, expires, rqueue, wqueue, uid, inode.
+    // A dead 4-tuple is answered with the listener, a closed socket with inode 0: only an exact
+    // answer counts.
+    let [_, state] = get(&answer, HEADER);
+    let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
+    let inode = u32::from_ne_bytes(get(&answer, HEADER + 68));
+    if state == ESTABLISHED && same && inode != 0 {
+        Ok(Mirror { inode })
+    } else {
+        Err(Reason::PeerRemote)
+    }
+}
+
+/// `inet_diag_sockid`: ports, source, destination, interface, cookie (none).
+fn sockid(source: SocketAddr, destination: SocketAddr) -> [u8; 48] {
+    let mut id = [0u8; 48];
+    put(&mut id, 0, &source.port().to_be_bytes());
+    put(&mut id, 2, &destination.port().to_be_bytes());
+    put(&mut id, 4, &address(source.ip()));
+    put(&mut id, 20, &address(destination.ip()));
+    put(&mut id, 40, &[0xff; 8]);
+    id
+}
+
+/// The same from /proc/net/tcp and tcp6, where netlink is refused.
+fn by_proc(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
+    let mut asked = false;
+    for (path, family6) in [(c"/proc/net/tcp", false), (c"/proc/net/tcp6", true)] {
+        if !family6 && peer.is_ipv6() {
+            continue;
+        }
+        let Ok(fd) = sys::open(path, libc::O_RDONLY) else {
+            continue;
+        };
+        asked = true;
+        let wanted = [text(peer, family6), text(local, family6)];
+        let mut lines = Lines::new(fd);
+        while let Some(line) = lines.next_line() {
+            // sl, local, remote, state, queues, timers, retransmits, uid, timeout, inode
+            let mut words = line.split(|&b| b == b' ').filter(|w| !w.is_empty());
+            let (_, own, remote, state) = (words.next(), words.next(), words.next(), words.next());
+            let fits = own == Some(wanted[0].as_bytes()) && remote == Some(wanted[1].as_bytes());
+            if !fits || state != Some(b"01") {
+                continue;
+            }
+            let inode = words
+                .nth(5)
+                .and_then(|w| core::str::from_utf8(w).ok()?.parse().ok())
+                .unwrap_or(0);
+            if inode != 0 {
+                return Ok(Mirror { inode });
+            }
+        }
+    }
+    Err(if asked {
+        Reason::PeerRemote
+    } else {
+        Reason::NetlinkRefused
+    })
+}
+
+/// An address as /proc/net/tcp writes it: words in host order, hexadecimal.
+fn text(addr: SocketAddr, family6: bool) -> String {
+    use std::fmt::Write;
+    let mut out = String::new();
+    let octets: Vec<u8> = match (addr.ip(), family6) {
+        (IpAddr::V4(v4), false) => v4.octets().to_vec(),
+        (IpAddr::V4(v4), true) => v4.to_ipv6_mapped().octets().to_vec(),
+        (IpAddr::V6(v6), _) => v6.octets().to_vec(),
+    };
+    for word in octets.chunks_exact(4) {
+        let word: [u8; 4] = word.try_into().unwrap_or([0; 4]);
+        let _ = write!(out, "{:08X}", u32::from_ne_bytes(word));
+    }
+    let _ = write!(out, ":{:04X}", addr.port());
+    out
+}
+
+/// Lines of a file, through a fixed buffer.
+struct Lines {
+    fd: sys::Fd,
+    buffer: [u8; 4096],
+    start: usize,
+    end: usize,
+}
+
+impl Lines {
+    fn new(fd: sys::Fd) -> Self {
+        Self {
+            fd,
+            buffer: [0; 4096],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// The next whole line; `None` at the end of the file.
+    fn next_line(&mut self) -> Option<&[u8]> {
+        loop {
+            let held = self.buffer.get(self.start..self.end)?;
+            if let Some(len) = held.iter().position(|&b| b == b'\n') {
+                let at = self.start;
+                self.start += len + 1;
+                return self.buffer.get(at..at + len);
+            }
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            let free = self.buffer.get_mut(self.end..)?;
+            let n = sys::read(self.fd.raw(), free).ok().filter(|&n| n != 0)?;
+            self.end += n;
+        }
+    }
+}
+
+/// A socket's address as the standard library's type.
+#[must_use]
+pub fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let at = core::ptr::from_ref(storage);
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says which struct it is, and sockaddr_storage is large and aligned enough.
+            let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
+            let ip = core::net::Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*at.cast::<libc::sockaddr_in6>() };
+            let ip = core::net::Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddr::new(ip.into(), u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    fn inode(fd: &impl AsRawFd) -> u32 {
+        sys::fstat(fd.as_raw_fd()).unwrap().st_ino as u32
+    }
+
+    #[test]
+    fn both_ends_find_each_other_by_netlink_and_by_proc() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(host).unwrap();
+            let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (b, _) = listener.accept().unwrap();
+            let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+            for find in [by_netlink, by_proc, mirror] {
+                assert_eq!(find(la, pa).unwrap().inode, inode(&b));
+                assert_eq!(find(pa, la).unwrap().inode, inode(&a));
+            }
+        }
+    }
+
+    #[test]
+    fn a_v4_mapped_end_finds_its_v4_peer() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let a = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        let (lb, pb) = (b.local_addr().unwrap(), b.peer_addr().unwrap());
+        assert!(lb.is_ipv6());
+        for find in [mirror, |l, p| by_proc(plain(l), plain(p))] {
+            assert_eq!(find(lb, pb).unwrap().inode, inode(&a));
+            assert_eq!(
+                find(a.local_addr().unwrap(), a.peer_addr().unwrap())
+                    .unwrap()
+                    .inode,
+                inode(&b)
+            );
+        }
+    }
+
+    #[test]
+    fn a_dead_connection_has_no_mirror() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+        assert_eq!(
+            mirror(la, pa),
+            Err(Reason::PeerRemote),
+            "not accepted yet: no owner"
+        );
+        let (b, _) = listener.accept().unwrap();
+        drop(b);
+        assert_eq!(mirror(la, pa), Err(Reason::PeerRemote));
+    }
+}

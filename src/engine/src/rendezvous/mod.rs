@@ -1,0 +1,603 @@
+//! Meeting the other end of a connection: naming, proving, joining.
+//!
+//! Both ends try at the same stream offsets. The name is an abstract Unix socket called after the
+//! inode of the connecting end's TCP socket. Whoever comes first binds, whoever comes second
+//! connects; there are no roles.
+//!
+//! ```text
+//!   first comer                                   second comer
+//!   bind, listen (200 ms)
+//!                          ◄── Hello, O_PATH fd ── connect
+//!   the fd's inode is that of my mirror?
+//!   Reply, O_PATH fd (, arena) ──►
+//!                                                  the fd's inode is that of my mirror?
+//!                          ◄── Joined ──
+//!   attach                                         attach
+//! ```
+//!
+//! Everything is non-blocking. Until a peer is proved there is no thread: meetings move on in the
+//! hooks of the program's own calls, and the waits of a process with a meeting under way are cut at
+//! its end. Once a control thread runs, it does all of it.
+
+pub mod control;
+pub mod diag;
+pub mod message;
+
+use crate::process;
+use crate::sockets::sock::{Sock, role};
+use crate::sockets::upgrade;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use message::{Brought, Kind, Message, REUSE, Received, VERSION};
+use sluice_fabric::arena::Arena;
+use sluice_fabric::layout::LAYOUT;
+use sluice_fabric::lock::{Guard, Guarded};
+use sluice_fabric::shm::{self, Link, LinkEnd};
+use sluice_fabric::sys::{self, Fd, FdPath};
+use sluice_stats::Reason;
+
+/// A name, and a meeting that has begun, live this long.
+pub const NAME_NS: u64 = 200_000_000;
+/// Names and meetings at once.
+const PENDING_MAX: usize = 64;
+/// Tries to connect to a name that was bound a moment ago and does not listen yet.
+const CONNECT_TRIES: u32 = 3;
+
+/// How far a meeting has come.
+#[derive(Debug)]
+enum Stage {
+    /// First comer: the name is bound, nobody has come.
+    Named,
+    /// First comer: somebody has come and has not said Hello.
+    Greeted,
+    /// First comer: Reply is out, stream `index` of the link is given out.
+    Replied(&'static Link, u32),
+    /// Second comer: Hello is out.
+    Dialled,
+}
+
+/// A meeting under way.
+#[derive(Debug)]
+struct Pending {
+    sock: &'static Sock,
+    generation: u32,
+    /// Inode of the connecting end's socket.
+    key: u64,
+    /// Inode that the peer's descriptor must have.
+    mirror: u64,
+    stage: Stage,
+    socket: Fd,
+    deadline: u64,
+}
+
+static PENDING: Guarded<Vec<Pending>> = Guarded::new(Vec::new());
+/// Length of `PENDING`, to be read without the lock.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Is a meeting under way that only hooks move on?
+#[inline]
+pub fn needs_hooks() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0 && !control::is_running()
+}
+
+/// Tries to upgrade `sock`, whose stream has come to one of the agreed offsets.
+pub fn attempt(sock: &'static Sock) {
+    if let Err(reason) = try_meet(sock) {
+        crate::config::log(
+            crate::config::Level::Debug,
+            format_args!(
+                "fd {} not upgraded: {}",
+                sock.fd.load(Ordering::Relaxed),
+                reason.words()
+            ),
+        );
+        sock.conn().stays(reason);
+    }
+}
+
+fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
+    if let Some(reason) = process::forbidden() {
+        return Err(reason);
+    }
+    if sock.family().is_some_and(|f| f.is_shared(process::pid())) {
+        return Err(Reason::Shared);
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let side = sock.role.load(Ordering::Relaxed);
+    let stats_role = match side {
+        role::CONNECTING => sluice_stats::Role::Connecting,
+        role::ACCEPTED => sluice_stats::Role::Accepted,
+        _ => return Err(Reason::Inherited),
+    };
+    let name = |peer| {
+        sys::socket_name(fd, peer)
+            .ok()
+            .and_then(|(s, _)| diag::socket_addr(&s))
+    };
+    let (Some(local), Some(peer)) = (name(false), name(true)) else {
+        return Err(Reason::NotEstablished);
+    };
+    sock.conn().describe(fd, stats_role, local, peer);
+    let mirror = u64::from(find_mirror(local, peer)?.inode);
+    let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
+    let key = if side == role::CONNECTING {
+        own
+    } else {
+        mirror
+    };
+    process::may_use_system_calls()?;
+    let Some(mut list) = PENDING.lock() else {
+        return Err(Reason::TooManyNames);
+    };
+    drop_expired(&mut list);
+    if list.iter().any(|p| core::ptr::eq(p.sock, sock)) {
+        return Ok(());
+    }
+    if let Some(at) = list
+        .iter()
+        .position(|p| p.key == key && matches!(p.stage, Stage::Named))
+    {
+        // The other end is in this process.
+        let other = list.swap_remove(at);
+        COUNT.store(list.len() as u32, Ordering::Relaxed);
+        drop(list);
+        if other.sock.generation.load(Ordering::Acquire) != other.generation {
+            return Err(Reason::PeerPlain);
+        }
+        return pair_within(other.sock, sock);
+    }
+    if list.len() >= PENDING_MAX {
+        return Err(Reason::TooManyNames);
+    }
+    let (stage, socket) = first_or_second(key)?;
+    if matches!(stage, Stage::Dialled) {
+        say_hello(&socket, fd, own)?;
+    }
+    if control::is_running() {
+        control::watch_meeting(socket.raw());
+    }
+    sock.conn().stays(Reason::PeerPlain);
+    list.push(Pending {
+        sock,
+        generation: sock.generation.load(Ordering::Acquire),
+        key,
+        mirror,
+        stage,
+        socket,
+        deadline: sys::now_ns() + NAME_NS,
+    });
+    COUNT.store(list.len() as u32, Ordering::Relaxed);
+    Ok(())
+}
+
+fn find_mirror(local: SocketAddr, peer: SocketAddr) -> Result<diag::Mirror, Reason> {
+    diag::mirror(local, peer)
+}
+
+/// The abstract address of a connection.
+fn address(key: u64) -> (libc::sockaddr_un, usize) {
+    use std::io::Write;
+    // SAFETY: zeroes are a valid address.
+    let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut name = [0u8; 64];
+    let mut rest = name.as_mut_slice();
+    let _ = write!(rest, "sluice/{VERSION}/{key:x}");
+    let len = 64 - rest.len();
+    // The first byte stays 0: an abstract name.
+    for (to, from) in addr.sun_path.iter_mut().skip(1).zip(name.iter().take(len)) {
+        *to = *from as libc::c_char;
+    }
+    (addr, size_of::<libc::sa_family_t>() + 1 + len)
+}
+
+/// Binds the name, or connects to whoever has bound it.
+fn first_or_second(key: u64) -> Result<(Stage, Fd), Reason> {
+    let (addr, len) = address(key);
+    for _ in 0..CONNECT_TRIES {
+        let socket = own_socket()?;
+        if sys::bind(socket.raw(), &addr, len).is_ok() {
+            sys::listen(socket.raw(), 1).map_err(|_| Reason::NameTaken)?;
+            return Ok((Stage::Named, socket));
+        }
+        // Bound by somebody: a new socket, since a failed bind leaves nothing behind, can connect.
+        match sys::connect(socket.raw(), &addr, len) {
+            Ok(()) => return Ok((Stage::Dialled, socket)),
+            // Bound and not listening yet, or gone meanwhile.
+            Err(libc::ECONNREFUSED) => {}
+            Err(_) => return Err(Reason::NameTaken),
+        }
+    }
+    Err(Reason::NameTaken)
+}
+
+fn own_socket() -> Result<Fd, Reason> {
+    let socket =
+        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)?;
+    crate::sockets::internal::lift(socket).ok_or(Reason::DescriptorLimit)
+}
+
+/// A powerless descriptor of a socket: it proves which one it is, and can do nothing.
+fn proof(fd: i32) -> Result<Fd, Reason> {
+    sys::open(FdPath::new(fd).as_c_str(), libc::O_PATH).map_err(|_| Reason::ProcMissing)
+}
+
+fn introduction(kind: Kind, inode: u64) -> Result<Message, Reason> {
+    let token = process::token().ok_or(Reason::Limit)?;
+    Ok(Message {
+        token,
+        inode,
+        capabilities: process::capabilities(),
+        ..Message::new(kind)
+    })
+}
+
+fn say_hello(socket: &Fd, fd: i32, inode: u64) -> Result<(), Reason> {
+    let proof = proof(fd)?;
+    let hello = introduction(Kind::Hello, inode)?;
+    message::send(socket.raw(), &hello, &[proof.raw()]).map_err(|_| Reason::NameTaken)
+}
+
+/// Is what the peer has sent a descriptor of the socket that the kernel names as my mirror?
+fn is_proof(fd: Option<&Fd>, mirror: u64) -> bool {
+    fd.and_then(|fd| sys::fstat(fd.raw()).ok())
+        .is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFSOCK && st.st_ino == mirror)
+}
+
+/// Does the peer speak as we do?
+fn compatible(message: &Message) -> Result<(), Reason> {
+    if message.version != VERSION {
+        return Err(Reason::VersionMismatch);
+    }
+    if message.layout != LAYOUT {
+        return Err(Reason::LayoutMismatch);
+    }
+    if usize::from(message.word_len) != size_of::<usize>() {
+        return Err(Reason::WordSizeMismatch);
+    }
+    Ok(())
+}
+
+/// Moves all meetings on as far as they go without waiting. From hooks, until a control thread runs.
+#[cold]
+pub fn progress() {
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let mut index = 0;
+    while let Some(meeting) = list.get_mut(index) {
+        match step(meeting) {
+            Step::Waits if sys::now_ns() < meeting.deadline => index += 1,
+            Step::Waits => {
+                let meeting = list.swap_remove(index);
+                give_up(meeting, Reason::PeerPlain);
+            }
+            Step::Over(reason) => {
+                let meeting = list.swap_remove(index);
+                if let Some(reason) = reason {
+                    give_up(meeting, reason);
+                }
+            }
+            Step::Link(link) => {
+                // The socket of this meeting is the link's control socket from now on.
+                let meeting = list.swap_remove(index);
+                let _ = (meeting.socket.release(), link);
+            }
+        }
+    }
+    COUNT.store(list.len() as u32, Ordering::Relaxed);
+}
+
+fn drop_expired(list: &mut Vec<Pending>) {
+    let now = sys::now_ns();
+    let mut index = 0;
+    while let Some(meeting) = list.get(index) {
+        let stale = meeting.sock.generation.load(Ordering::Acquire) != meeting.generation;
+        if stale || meeting.deadline <= now {
+            let meeting = list.swap_remove(index);
+            give_up(meeting, Reason::PeerPlain);
+        } else {
+            index += 1;
+        }
+    }
+}
+
+fn give_up(meeting: Pending, reason: Reason) {
+    if let Stage::Replied(link, index) = meeting.stage {
+        abandon(link, index);
+    }
+    if meeting.sock.generation.load(Ordering::Acquire) == meeting.generation {
+        meeting.sock.conn().stays(reason);
+    }
+}
+
+/// A stream was given out and nobody joined it.
+fn abandon(link: &'static Link, index: u32) {
+    if let Some(lent) = link.lent_for(index) {
+        link.leave_stream(index, lent);
+    }
+    if link.control() < 0 && link.twin().is_none() {
+        // A new link whose peer never confirmed it.
+        link.kill();
+        link.close_if_unused();
+    }
+}
+
+/// The control thread has come up: it moves on what hooks have begun.
+pub fn hand_over_to_control() {
+    if let Some(list) = PENDING.lock() {
+        for meeting in list.iter() {
+            control::watch_meeting(meeting.socket.raw());
+        }
+    }
+}
+
+/// The socket is closed: its meetings end.
+pub fn forget(sock: &'static Sock) {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let mut index = 0;
+    while let Some(meeting) = list.get(index) {
+        if core::ptr::eq(meeting.sock, sock) {
+            let meeting = list.swap_remove(index);
+            if let Stage::Replied(link, stream) = meeting.stage {
+                abandon(link, stream);
+            }
+        } else {
+            index += 1;
+        }
+    }
+    COUNT.store(list.len() as u32, Ordering::Relaxed);
+}
+
+/// Time left of the meeting that ends first, and the sockets to wait on; for hooks that wait.
+pub fn watched(mut each: impl FnMut(i32)) -> Option<u64> {
+    let list = PENDING.lock()?;
+    let now = sys::now_ns();
+    list.iter()
+        .map(|p| {
+            each(p.socket.raw());
+            p.deadline.saturating_sub(now)
+        })
+        .min()
+}
+
+enum Step {
+    /// Nothing to do now.
+    Waits,
+    /// The meeting is over.
+    Over(Option<Reason>),
+    /// The meeting is over and its socket has become the control socket of a new link.
+    Link(&'static Link),
+}
+
+fn step(meeting: &mut Pending) -> Step {
+    if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
+        return Step::Over(Some(Reason::Close));
+    }
+    if let Stage::Named = meeting.stage {
+        let Ok(visitor) = sys::accept(meeting.socket.raw()) else {
+            return Step::Waits;
+        };
+        let Some(visitor) = crate::sockets::internal::lift(visitor) else {
+            return Step::Over(Some(Reason::DescriptorLimit));
+        };
+        meeting.socket = visitor;
+        meeting.stage = Stage::Greeted;
+        meeting.deadline = sys::now_ns() + NAME_NS;
+        if control::is_running() {
+            control::watch_meeting(meeting.socket.raw());
+        }
+    }
+    let (message, brought) = match message::receive(meeting.socket.raw()) {
+        Received::Nothing => return Step::Waits,
+        Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
+        Received::Message(message, brought) => (message, brought),
+    };
+    let step = match (&meeting.stage, message.kind) {
+        (_, Kind::Decline) => {
+            return Step::Over(Some(
+                Reason::from_u16(message.reason).unwrap_or(Reason::ProofFailed),
+            ));
+        }
+        (Stage::Greeted, Kind::Hello) => on_hello(meeting, &message, &brought),
+        (Stage::Dialled, Kind::Reply) => on_reply(meeting, &message, brought),
+        (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
+        _ => Err(Reason::ProofFailed),
+    };
+    step.unwrap_or_else(|reason| {
+        let decline = Message {
+            reason: reason as u16,
+            ..Message::new(Kind::Decline)
+        };
+        let _ = message::send(meeting.socket.raw(), &decline, &[]);
+        Step::Over(Some(reason))
+    })
+}
+
+fn owner(sock: &'static Sock) -> usize {
+    core::ptr::from_ref(sock) as usize
+}
+
+/// First comer: proves the visitor, gives out a stream, replies.
+fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result<Step, Reason> {
+    compatible(hello)?;
+    let [first, _] = brought;
+    if !is_proof(first.as_ref(), meeting.mirror) {
+        return Err(Reason::ProofFailed);
+    }
+    let fd = meeting.sock.fd.load(Ordering::Relaxed);
+    let proof = proof(fd)?;
+    let mut reply = introduction(
+        Kind::Reply,
+        sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino,
+    )?;
+    let mut arena_fd = None;
+    let link = match shm::by_token(hello.token) {
+        Some(link) => {
+            reply.flags |= REUSE;
+            link
+        }
+        None => {
+            control::start()?;
+            let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
+            arena_fd = Some(fd);
+            open_link(arena, 0, hello, &meeting.socket, None)?
+        }
+    };
+    let index = link
+        .give_stream(upgrade::ring_len(link), owner(meeting.sock))
+        .ok_or(Reason::LinkFull)?;
+    reply.index = index;
+    meeting.stage = Stage::Replied(link, index);
+    let sent = match &arena_fd {
+        Some(arena) => message::send(meeting.socket.raw(), &reply, &[proof.raw(), arena.raw()]),
+        None => message::send(meeting.socket.raw(), &reply, &[proof.raw()]),
+    };
+    sent.map_err(|_| Reason::PeerPlain)?;
+    Ok(Step::Waits)
+}
+
+fn open_link(
+    arena: Arena,
+    side: usize,
+    peer: &Message,
+    socket: &Fd,
+    control: Option<Fd>,
+) -> Result<&'static Link, Reason> {
+    let (peer_pid, can_pull) = process::may_pull(socket.raw(), peer.capabilities);
+    let link = Link::open(LinkEnd {
+        arena,
+        side,
+        control,
+        token: peer.token,
+        peer_pid,
+        can_pull,
+    });
+    sluice_stats::ROOT.links_made.add_shared(1);
+    sluice_stats::ROOT.links.raise(1);
+    link.ok_or(Reason::LinkFull)
+}
+
+/// Second comer: proves the first, joins its stream.
+fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<Step, Reason> {
+    compatible(reply)?;
+    let [first, second] = brought;
+    if !is_proof(first.as_ref(), meeting.mirror) {
+        return Err(Reason::ProofFailed);
+    }
+    let fresh = reply.flags & REUSE == 0;
+    let link = if fresh {
+        control::start()?;
+        let arena = Arena::adopt(second.as_ref().ok_or(Reason::ProofFailed)?)
+            .map_err(|_| Reason::MmapRefused)?;
+        open_link(arena, 1, reply, &meeting.socket, None)?
+    } else {
+        shm::by_token(reply.token).ok_or(Reason::ProofFailed)?
+    };
+    let joined = link.join_stream(reply.index, upgrade::ring_len(link), owner(meeting.sock));
+    if !joined {
+        if fresh {
+            link.kill();
+        }
+        return Err(Reason::LinkFull);
+    }
+    if message::send(meeting.socket.raw(), &Message::new(Kind::Joined), &[]).is_err() {
+        abandon(link, reply.index);
+        return Err(Reason::PeerPlain);
+    }
+    Ok(over_with(meeting, link, reply.index, fresh))
+}
+
+/// First comer: the second has joined.
+fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step, Reason> {
+    let fresh = link.control() < 0 && link.twin().is_none();
+    Ok(over_with(meeting, link, index, fresh))
+}
+
+/// Both are proved and joined: the stream stands.
+fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
+    if fresh {
+        link.set_control(meeting.socket.raw());
+        control::watch_link(link);
+    }
+    if let Err(reason) = upgrade::attach(meeting.sock, link, index) {
+        meeting.sock.conn().stays(reason);
+        abandon(link, index);
+    }
+    if fresh {
+        Step::Link(link)
+    } else {
+        Step::Over(None)
+    }
+}
+
+/// Both ends are in this process: a link with itself, made once.
+fn pair_within(first: &'static Sock, second: &'static Sock) -> Result<(), Reason> {
+    static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
+    control::start()?;
+    let (a, b) = {
+        let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
+        match *made {
+            Some((a, b, pid)) if pid == process::pid() => (a, b),
+            _ => {
+                let token = process::token().ok_or(Reason::Limit)?;
+                let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
+                let twin = arena.alias();
+                let end = |arena, side| LinkEnd {
+                    arena,
+                    side,
+                    control: None,
+                    token,
+                    peer_pid: 0,
+                    can_pull: false,
+                };
+                let a = Link::open(end(arena, 0)).ok_or(Reason::LinkFull)?;
+                let b = Link::open(end(twin, 1)).ok_or(Reason::LinkFull)?;
+                a.set_twin(b);
+                b.set_twin(a);
+                sluice_stats::ROOT.links_made.add_shared(1);
+                sluice_stats::ROOT.links.raise(1);
+                *made = Some((a, b, process::pid()));
+                (a, b)
+            }
+        }
+    };
+    let index = a
+        .give_stream(upgrade::ring_len(a), owner(first))
+        .ok_or(Reason::LinkFull)?;
+    if !b.join_stream(index, upgrade::ring_len(b), owner(second)) {
+        abandon(a, index);
+        return Err(Reason::LinkFull);
+    }
+    for (sock, link) in [(first, a), (second, b)] {
+        if let Err(reason) = upgrade::attach(sock, link, index) {
+            abandon(link, index);
+            sock.conn().stays(reason);
+        }
+    }
+    Ok(())
+}
+
+/// Holds the list still over a fork.
+pub fn hold() {
+    PENDING.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    PENDING.release();
+}
+
+/// In the child of a fork: the meetings are the parent's.
+pub fn after_fork() {
+    if let Some(mut list) = PENDING.lock() {
+        // Closes the child's copies of the sockets only. Streams given out belong to the parent's links.
+        list.clear();
+    }
+    COUNT.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,291 @@
+//! Taking a stream back to TCP: from either end, at any moment, without a message and without waiting.
+
+use crate::process;
+use crate::rendezvous::control;
+use crate::sockets::sock::{Sock, state};
+use crate::sockets::wake;
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+use sluice_fabric::words;
+use sluice_stats::Reason;
+
+/// Which directions to demote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// What this end reads.
+    Rx,
+    /// What this end writes.
+    Tx,
+    /// Both.
+    Both,
+}
+
+/// Where a re-send stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resent {
+    /// All is on TCP; the half is PLAIN again.
+    All,
+    /// TCP has no room now.
+    NoRoom,
+    /// A relative died while it was at it: bytes are lost, the connection must be reset.
+    Lost,
+}
+
+/// Demotes. Idempotent. Returns at once; what TCP cannot take now is sent by the control thread.
+pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
+    if which != Which::Rx && sock.tx.state() != state::PLAIN && sock.tx.lock.lock().is_ok() {
+        if matches!(
+            sock.tx.state(),
+            state::PROVED | state::LINK | state::INHERITED
+        ) {
+            settle_tx(sock, reason);
+        }
+        sock.tx.lock.unlock();
+    }
+    if which != Which::Tx && sock.rx.state() != state::PLAIN && sock.rx.lock.lock().is_ok() {
+        if sock.rx.state() != state::PLAIN {
+            settle_rx(sock, reason);
+        }
+        sock.rx.lock.unlock();
+    }
+}
+
+/// Notes why, once per stream.
+fn count(sock: &Sock, reason: Reason) {
+    if !sock.counted.swap(true, Ordering::Relaxed) {
+        sock.demotions.fetch_add(1, Ordering::Relaxed);
+        sock.conn().demoted(reason);
+        sluice_stats_log(sock, reason);
+    }
+}
+
+fn sluice_stats_log(sock: &Sock, reason: Reason) {
+    crate::config::log(
+        crate::config::Level::Info,
+        format_args!(
+            "fd {} back to TCP: {}",
+            sock.fd.load(Ordering::Relaxed),
+            reason.words()
+        ),
+    );
+}
+
+/// Under the rx lock, in any state but PLAIN: fixes the words and reads TCP from now on.
+pub fn settle_rx(sock: &'static Sock, reason: Reason) {
+    let Some(dir) = sock.rx.dir() else { return };
+    let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
+    count(sock, reason);
+    sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
+    if let Some(link) = sock.link() {
+        let index = sock.index.load(Ordering::Relaxed);
+        wake::own(link, dir.rx_wishes.waiters.load(Ordering::Relaxed), index);
+        if start != end {
+            control::attention(link, index);
+        }
+    }
+    sock.rx.set_dir(None);
+    sock.conn().rx.ring_len.set(0);
+    leave(sock);
+}
+
+/// Under the tx lock, in state PROVED, LINK or INHERITED: fixes the words and begins to send again
+/// what the reader did not take.
+pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
+    let Some(dir) = sock.tx.dir() else {
+        return Resent::All;
+    };
+    let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
+    count(sock, reason);
+    let ring_len = sock.tx.ring().map_or(0, |r| r.len());
+    if sock.tx.state() == state::INHERITED {
+        // The parent has published more since the fork; only the shared word knows how much.
+        if end.wrapping_sub(start) <= ring_len {
+            sock.tx.at.store(end, Ordering::Relaxed);
+        }
+    }
+    // The tail is ours: nobody else advances it. The head is the peer's word: if it is not possible,
+    // the last possible one stands.
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    let start = if start <= at && at - start <= ring_len {
+        start
+    } else {
+        sock.tx.seen.load(Ordering::Relaxed)
+    };
+    let linked = sock.tx.linked.load(Ordering::Relaxed);
+    sock.tx
+        .linked
+        .store(linked.saturating_sub(at - start), Ordering::Relaxed);
+    if let Some(family) = sock.family() {
+        family.begin_resend(start);
+    }
+    sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
+    if let Some(link) = sock.link() {
+        wake::own(
+            link,
+            dir.tx_wishes.waiters.load(Ordering::Relaxed),
+            sock.index.load(Ordering::Relaxed),
+        );
+    }
+    let resent = resend(sock);
+    if resent == Resent::NoRoom {
+        control::watch_room(sock);
+    }
+    resent
+}
+
+/// Under the tx lock, in state RESENDING: sends as much as TCP takes now.
+pub fn resend(sock: &'static Sock) -> Resent {
+    let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
+        return finish_resend(sock);
+    };
+    let pid = process::pid();
+    if let Err(other) = family.claim(pid) {
+        // SAFETY: signal 0 only asks.
+        let dead = other != pid && unsafe { libc::kill(other as i32, 0) } != 0;
+        return if dead { Resent::Lost } else { Resent::NoRoom };
+    }
+    let end = sock.tx.at.load(Ordering::Relaxed);
+    let mut at = family.resent();
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let mut full = false;
+    while at < end {
+        let Some(ring) = sock.tx.ring() else { break };
+        let [(piece, len), _] = ring.pieces(at, end - at);
+        // SAFETY: the piece lies in the ring.
+        match unsafe { sys::send(fd, piece, len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+            Ok(n) => {
+                at += n as u64;
+                sock.tx.add_kernel_bytes(n as u64);
+                sock.conn().tx.resent.add(n as u64);
+            }
+            Err(libc::EAGAIN) => {
+                full = true;
+                break;
+            }
+            Err(libc::EINTR) => {}
+            // The connection is over: the kernel tells the program at its next call.
+            Err(_) => at = end,
+        }
+    }
+    family.unclaim(at);
+    if full {
+        Resent::NoRoom
+    } else {
+        finish_resend(sock)
+    }
+}
+
+fn finish_resend(sock: &'static Sock) -> Resent {
+    if let Some(dir) = sock.tx.dir() {
+        if let Some(link) = sock.link() {
+            wake::own(
+                link,
+                dir.tx_wishes.waiters.load(Ordering::Relaxed),
+                sock.index.load(Ordering::Relaxed),
+            );
+        }
+    }
+    sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+    sock.tx.set_dir(None);
+    sock.conn().tx.ring_len.set(0);
+    leave(sock);
+    Resent::All
+}
+
+/// Under either lock: when both halves are PLAIN, this process leaves the stream.
+fn leave(sock: &'static Sock) {
+    if sock.rx.state() != state::PLAIN || sock.tx.state() != state::PLAIN {
+        return;
+    }
+    if let Some((link, index, lent)) = sock.take_stream() {
+        for i in 0..crate::sockets::sock::SETS {
+            if let Some(set) = sock.set_at(i) {
+                set.forget_stream(sock, link, index);
+            }
+        }
+        if link.is_foreign() {
+            link.abandon_stream(index);
+        } else {
+            control::unwatch(sock);
+            link.leave_stream(index, lent);
+            control::attention(link, index);
+        }
+        crate::sockets::upgrade::rearm(sock);
+    }
+}
+
+/// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
+/// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
+pub fn finish_blocking(sock: &'static Sock) {
+    while sock.tx.state() == state::RESENDING {
+        if sock.tx.lock.lock().is_err() {
+            return;
+        }
+        let resent = if sock.tx.state() == state::RESENDING {
+            resend(sock)
+        } else {
+            Resent::All
+        };
+        sock.tx.lock.unlock();
+        match resent {
+            Resent::All | Resent::Lost => return,
+            Resent::NoRoom => {
+                let mut fd = libc::pollfd {
+                    fd: sock.fd.load(Ordering::Relaxed),
+                    events: libc::POLLOUT,
+                    revents: 0,
+                };
+                // SAFETY: one valid entry.
+                let _ =
+                    unsafe { sys::ppoll(&raw mut fd, 1, core::ptr::null_mut(), core::ptr::null()) };
+            }
+        }
+    }
+}
+
+/// As [`finish_blocking`], but for a close or a shutdown, which do not wait: tries for as long as TCP
+/// makes progress at once, then leaves the rest to the control thread.
+pub fn finish_blocking_briefly(sock: &'static Sock) {
+    if sock.tx.state() != state::RESENDING || sock.tx.lock.lock().is_err() {
+        return;
+    }
+    if sock.tx.state() == state::RESENDING && resend(sock) == Resent::NoRoom {
+        // The kernel holds twice what was asked for: room for all that a ring may leave.
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let now = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+        let end = sock.tx.at.load(Ordering::Relaxed);
+        let left = end.saturating_sub(sock.family().map_or(end, |f| f.resent()));
+        let _ = sys::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF,
+            &(now.saturating_add(left as i32)),
+        );
+        resend(sock);
+    }
+    sock.tx.lock.unlock();
+}
+
+/// A close with unread input: what we wrote stays in the ring for the peer, which drains it and then
+/// sees the reset. Only the reading half's words are fixed, so that the peer's writes reach the kernel.
+pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
+    if sock.tx.lock.lock().is_ok() {
+        if sock.tx.state() != state::PLAIN {
+            count(sock, reason);
+            sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+            sock.tx.set_dir(None);
+        }
+        sock.tx.lock.unlock();
+    }
+    demote(sock, Which::Rx, reason);
+}
+
+/// The last descriptor goes: whatever state is left, this process leaves the stream.
+pub fn abandon_rest(sock: &'static Sock) {
+    if sock.tx.state() == state::RESENDING && sock.tx.lock.lock().is_ok() {
+        if sock.tx.state() == state::RESENDING {
+            finish_resend(sock);
+        }
+        sock.tx.lock.unlock();
+    }
+}

@@ -1,0 +1,285 @@
+//! What the processes that inherited one socket share about it: memory that a fork leaves shared,
+//! and that no peer can reach.
+//!
+//! A stream belongs to one process. A relative that uses the socket demotes the stream by the two
+//! words; what is left to say between relatives is who sends the fixed bytes again on TCP and how
+//! far that has come, and who holds the socket at all.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::sys;
+
+/// Processes that one slot can name; a socket held by more stays on TCP.
+const HOLDERS: usize = 6;
+
+/// Stands for a child that is being forked and has not yet entered its own id.
+const UNBORN: u32 = u32::MAX;
+
+/// Slots of one family. 64 bytes each, in zero pages.
+const SLOTS: u32 = 1 << 16;
+
+/// Shared between relatives. Zero is a free slot.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Family {
+    /// Processes that may use the socket, 0 where none. Each writes its own id and takes it out;
+    /// ids of the dead are taken out by whoever looks.
+    holders: [AtomicU32; HOLDERS],
+    /// Process that is sending the fixed bytes again right now; 0: nobody. Held for one
+    /// non-blocking send.
+    resender: AtomicU32,
+    /// More processes than fit hold it.
+    crowded: AtomicU32,
+    /// How far the re-send has come: offset of the next byte on the link's count.
+    resent: AtomicU64,
+    /// 1 + next free slot.
+    next: AtomicU32,
+    taken: AtomicU32,
+}
+
+#[repr(C)]
+struct Region {
+    /// Tag in the high half, slot + 1 in the low half.
+    free: AtomicU64,
+    fresh: AtomicU32,
+    spare: [u32; 13],
+    slots: [Family; SLOTS as usize],
+}
+
+static REGION: AtomicPtr<Region> = AtomicPtr::new(core::ptr::null_mut());
+
+fn region() -> Option<&'static Region> {
+    let mut at = REGION.load(Ordering::Acquire);
+    if at.is_null() {
+        let made = sys::map_zeroes(size_of::<Region>(), true)
+            .ok()?
+            .cast::<Region>();
+        match REGION.compare_exchange(
+            core::ptr::null_mut(),
+            made,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => at = made,
+            Err(other) => {
+                // SAFETY: just mapped and seen by nobody else.
+                unsafe { sys::unmap(made.cast(), size_of::<Region>()) };
+                at = other;
+            }
+        }
+    }
+    // SAFETY: mapped for the life of the process; zeroes are a valid `Region`, atomics throughout.
+    Some(unsafe { &*at })
+}
+
+/// Takes a slot, held by process `pid` alone.
+pub fn take(pid: u32) -> Option<&'static Family> {
+    let region = region()?;
+    let mut head = region.free.load(Ordering::Acquire);
+    let slot = loop {
+        let index = (head as u32).wrapping_sub(1);
+        let Some(slot) = region.slots.get(index as usize) else {
+            let fresh = region.fresh.fetch_add(1, Ordering::Relaxed);
+            if fresh >= SLOTS {
+                region.fresh.store(SLOTS, Ordering::Relaxed);
+                return None;
+            }
+            break region.slots.get(fresh as usize)?;
+        };
+        let next = u64::from(slot.next.load(Ordering::Relaxed));
+        let tagged = (head >> 32).wrapping_add(1) << 32 | next;
+        match region
+            .free
+            .compare_exchange_weak(head, tagged, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => break slot,
+            Err(now) => head = now,
+        }
+    };
+    for holder in &slot.holders {
+        holder.store(0, Ordering::Relaxed);
+    }
+    slot.crowded.store(0, Ordering::Relaxed);
+    slot.resender.store(0, Ordering::Relaxed);
+    slot.resent.store(0, Ordering::Relaxed);
+    slot.taken.store(1, Ordering::Relaxed);
+    slot.join(pid);
+    Some(slot)
+}
+
+impl Family {
+    /// Before a fork: the child will hold the socket too.
+    pub fn expect_child(&self) {
+        self.join(UNBORN);
+    }
+
+    /// In the child: enters its own id.
+    pub fn born(&self, pid: u32) {
+        let named = self.holders.iter().any(|h| {
+            h.compare_exchange(UNBORN, pid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        if !named {
+            self.join(pid);
+        }
+    }
+
+    /// The fork failed.
+    pub fn no_child(&'static self) {
+        self.leave(UNBORN);
+    }
+
+    /// An image that does not know of us may use the socket from now on, for good.
+    pub fn share_for_good(&self) {
+        self.crowded.store(1, Ordering::Relaxed);
+    }
+
+    /// `pid` may use the socket from now on.
+    pub fn join(&self, pid: u32) {
+        let free = self.holders.iter().any(|h| {
+            h.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        });
+        if !free {
+            self.prune();
+            let now = self.holders.iter().any(|h| {
+                h.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            });
+            if !now {
+                self.crowded.store(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// `pid` has given the socket up; the last one out frees the slot.
+    pub fn leave(&'static self, pid: u32) {
+        for holder in &self.holders {
+            if holder
+                .compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                break;
+            }
+        }
+        let empty = self.holders.iter().all(|h| h.load(Ordering::Acquire) == 0);
+        let crowded = self.crowded.load(Ordering::Relaxed) != 0;
+        if empty && !crowded && self.taken.swap(0, Ordering::AcqRel) == 1 {
+            self.put_back();
+        }
+    }
+
+    fn put_back(&'static self) {
+        let Some(region) = region() else { return };
+        let base = region.slots.as_ptr() as usize;
+        let index = (core::ptr::from_ref(self) as usize - base) / size_of::<Family>();
+        let mut head = region.free.load(Ordering::Acquire);
+        loop {
+            self.next.store(head as u32, Ordering::Relaxed);
+            let tagged = (head >> 32).wrapping_add(1) << 32 | (index as u64 + 1);
+            match region.free.compare_exchange_weak(
+                head,
+                tagged,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn prune(&self) {
+        for holder in &self.holders {
+            let pid = holder.load(Ordering::Acquire);
+            // SAFETY: signal 0 only asks; kill is not hooked.
+            if pid != 0 && pid != UNBORN && unsafe { libc::kill(pid as i32, 0) } != 0 {
+                let _ = holder.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Does any process but `pid` hold the socket?
+    pub fn is_shared(&self, pid: u32) -> bool {
+        if self.crowded.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        let others = || {
+            self.holders.iter().any(|h| {
+                !matches!(h.load(Ordering::Acquire), 0) && h.load(Ordering::Acquire) != pid
+            })
+        };
+        if !others() {
+            return false;
+        }
+        self.prune();
+        others()
+    }
+
+    /// Starts the count of a re-send at offset `at`; the first caller wins (`at` is never 0 plus one).
+    pub fn begin_resend(&self, at: u64) {
+        let _ = self
+            .resent
+            .compare_exchange(0, at + 1, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Ready for another stream of the same socket.
+    pub fn clear_resend(&self) {
+        self.resent.store(0, Ordering::Release);
+    }
+
+    /// Where the re-send stands.
+    pub fn resent(&self) -> u64 {
+        self.resent.load(Ordering::Acquire).saturating_sub(1)
+    }
+
+    /// Claims the next piece of the re-send.
+    ///
+    /// # Errors
+    /// The process that is at it now, which may be dead.
+    pub fn claim(&self, pid: u32) -> Result<(), u32> {
+        self.resender
+            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+    }
+
+    /// The piece was sent up to `at`.
+    pub fn unclaim(&self, at: u64) {
+        self.resent.store(at + 1, Ordering::Release);
+        self.resender.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_shared_and_put_back() {
+        let me = std::process::id();
+        let a = take(me).unwrap();
+        assert!(!a.is_shared(me));
+        a.join(1); // init lives
+        assert!(a.is_shared(me));
+        a.leave(1);
+        assert!(!a.is_shared(me));
+        a.begin_resend(0);
+        a.begin_resend(7);
+        assert_eq!(a.resent(), 0);
+        a.claim(me).unwrap();
+        assert_eq!(a.claim(me), Err(me));
+        a.unclaim(9);
+        assert_eq!(a.resent(), 9);
+        a.leave(me);
+        let b = take(me).unwrap();
+        assert!(core::ptr::eq(a, b));
+        assert_eq!(b.resent(), 0);
+    }
+
+    #[test]
+    fn the_dead_do_not_hold() {
+        let me = std::process::id();
+        let slot = take(me).unwrap();
+        slot.join(0x3fff_ffff);
+        assert!(!slot.is_shared(me));
+    }
+}

@@ -1,0 +1,58 @@
+//! The library's own descriptors: at the top of the soft limit, close-on-exec, known to the table so
+//! that no hook closes or replaces them, and never more than a tenth of the limit.
+
+use crate::sockets::table::{self, Entry};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::sys::{self, Fd};
+
+/// However high the limit: the kernel's table of descriptors grows with the highest number in use.
+const TOP: u64 = 16 << 10;
+
+static HELD: AtomicU32 = AtomicU32::new(0);
+
+fn soft_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid pointer; getrlimit is not hooked.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return 1024;
+    }
+    limit.rlim_cur
+}
+
+/// Moves a descriptor to the top and enters it; `None`: no room there.
+pub fn lift(fd: Fd) -> Option<Fd> {
+    let top = soft_limit().min(TOP);
+    let room = top / 10;
+    if u64::from(HELD.load(Ordering::Relaxed)) >= room {
+        return None;
+    }
+    let lifted = sys::fcntl(fd.raw(), libc::F_DUPFD_CLOEXEC, (top - room) as usize).ok()?;
+    enter(lifted);
+    Some(Fd::own(lifted))
+}
+
+/// Enters a number that is ours.
+pub fn enter(fd: i32) {
+    HELD.fetch_add(1, Ordering::Relaxed);
+    table::store(fd, Entry::INTERNAL);
+}
+
+/// The number is about to be closed, or is the program's again.
+pub fn forget(fd: i32) {
+    if table::remove_if(fd, Entry::INTERNAL) {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The program wants this very number for itself: ours moves away. Only numbers that nothing has cached
+/// could move, so the descriptor is given up instead and whatever used it falls back to TCP.
+pub fn yield_number(fd: i32) {
+    if table::is_internal(fd) {
+        crate::process::forbid(sluice_stats::Reason::DescriptorLimit);
+        crate::process::sandboxed(sluice_stats::Reason::DescriptorLimit);
+        forget(fd);
+    }
+}

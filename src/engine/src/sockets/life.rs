@@ -1,0 +1,343 @@
+//! From socket() to the last close().
+
+use crate::process;
+use crate::readiness::set::Set;
+use crate::rendezvous;
+use crate::sockets::demote::{self, Which};
+use crate::sockets::internal;
+use crate::sockets::sock::{self, SETS, Sock, role, state};
+use crate::sockets::table::{self, Entry, Kind};
+use core::sync::atomic::Ordering;
+use libc::c_int;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// `socket()` returned `fd`.
+pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    if fd < 0 {
+        return;
+    }
+    let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
+    let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && stream
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    renumbered(fd);
+    if tcp && tracking() {
+        table::store(fd, Entry::FRESH);
+    }
+}
+
+/// Is anything tracked at all?
+#[inline]
+pub fn tracking() -> bool {
+    crate::config::config().upgrade != crate::config::Upgrade::Off
+}
+
+/// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it was
+/// closed behind our back).
+#[inline]
+pub fn renumbered(fd: c_int) {
+    if fd >= 0 && table::lookup(fd).is_some() && !process::is_vfork_child() {
+        if let Some(entry) = table::remove(fd) {
+            closed_behind(entry, fd);
+        }
+    }
+}
+
+#[cold]
+fn closed_behind(entry: Entry, fd: c_int) {
+    match entry.kind() {
+        Kind::Sock(sock) => drop_entry(sock, fd, false),
+        Kind::Set(set) => set.drop_entry(),
+        Kind::Internal | Kind::Fresh | Kind::Listener => {}
+    }
+}
+
+/// `connect()` on `fd` returned.
+pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
+    if ret != 0 && errno != libc::EINPROGRESS && errno != libc::EINTR {
+        return;
+    }
+    match table::lookup(fd).map(Entry::kind) {
+        Some(Kind::Fresh) => track(fd, role::CONNECTING),
+        Some(Kind::Sock(sock)) => {
+            let _ = sock.role.compare_exchange(
+                role::UNKNOWN,
+                role::CONNECTING,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+        _ => {}
+    }
+}
+
+/// A socket is registered in an epoll set before it is connected: tracked from here on.
+pub fn registered_fresh(fd: c_int) {
+    track(fd, role::UNKNOWN);
+}
+
+/// `listen()` on `fd` succeeded.
+pub fn listening(fd: c_int) {
+    match table::lookup(fd) {
+        Some(Entry::FRESH) => {
+            table::store(fd, Entry::LISTENER);
+        }
+        // Registered in a set before listen(): nothing to accelerate.
+        Some(entry) if entry.as_sock().is_some() => {
+            before_close(entry, fd);
+            table::store(fd, Entry::LISTENER);
+        }
+        _ => {}
+    }
+}
+
+/// `accept()` on `listener` returned `fd`.
+pub fn accepted(listener: c_int, fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    renumbered(fd);
+    if !tracking() {
+        return;
+    }
+    if table::lookup(listener) != Some(Entry::LISTENER) {
+        // An inherited listener: asked once.
+        let option = |name| sys::getsockopt::<c_int>(listener, libc::SOL_SOCKET, name);
+        if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+            || option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
+        {
+            return;
+        }
+        if table::lookup(listener).is_none() {
+            table::store(listener, Entry::LISTENER);
+        }
+    }
+    track(fd, role::ACCEPTED);
+}
+
+fn track(fd: c_int, side: u8) {
+    if let Some(sock) = sock::alloc(fd, side) {
+        sluice_stats::ROOT.tracked.add_shared(1);
+        if !table::store(fd, Entry::sock(sock)) {
+            sock.fds.store(0, Ordering::Release);
+            sock::free(sock);
+        }
+    }
+}
+
+/// Before the real `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it.
+pub fn before_shutdown(sock: &'static Sock, how: c_int) {
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        demote::demote(sock, Which::Tx, Reason::Shutdown);
+        demote::finish_blocking_briefly(sock);
+        sock.pin(Reason::Shutdown);
+    }
+}
+
+/// Before the real `close()` of a tracked descriptor.
+pub fn before_close(entry: Entry, fd: c_int) {
+    if process::is_vfork_child() {
+        return;
+    }
+    if !table::remove_if(fd, entry) {
+        return;
+    }
+    match entry.kind() {
+        Kind::Sock(sock) => drop_entry(sock, fd, true),
+        Kind::Set(set) => set.drop_entry(),
+        Kind::Fresh | Kind::Listener | Kind::Internal => {}
+    }
+}
+
+/// One descriptor of `sock` is gone or about to go. `open`: the number is still the socket's.
+fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
+    if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+        // A dup lives: the structure needs a number that stays valid.
+        if sock.fd.load(Ordering::Relaxed) == fd {
+            adopt_other_number(sock, fd);
+        }
+        return;
+    }
+    rendezvous::forget(sock);
+    if sock.is_accelerated() && open {
+        part(sock, Reason::Close);
+    } else if sock.is_accelerated() {
+        demote::demote(sock, Which::Both, Reason::RawSyscall);
+    }
+    for i in 0..SETS {
+        sock.leave_set_at(i);
+    }
+    sock::free(sock);
+}
+
+fn adopt_other_number(sock: &'static Sock, gone: c_int) {
+    let entry = Entry::sock(sock);
+    let mut other = -1;
+    table::for_range(0, c_int::MAX, |fd, e| {
+        if e == entry && fd != gone && other < 0 {
+            other = fd;
+        }
+    });
+    if other >= 0 {
+        sock.fd.store(other, Ordering::Relaxed);
+        sock.conn().moved_to(other);
+        if sock.is_accelerated() {
+            rendezvous::control::watch(sock);
+        }
+    }
+}
+
+/// This process parts with the stream for good (close, exit), while the kernel's socket is still open: what was
+/// written goes to TCP; with unread input the connection is to be reset, as TCP does.
+pub fn part(sock: &'static Sock, reason: Reason) {
+    let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
+    if inherited {
+        // The parent's stream: the child's close is none of its business.
+        abandon_inherited(sock);
+        return;
+    }
+    let unread = sock.rx.lock.lock().is_ok_and(|()| {
+        let unread = sock.rx.dir().is_some_and(|d| {
+            let tail = d.tx.tail.read();
+            let on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
+            on_link
+                && !d.rx.head.read().flagged
+                && tail.offset != sock.rx.at.load(Ordering::Relaxed)
+        });
+        sock.rx.lock.unlock();
+        unread
+    });
+    let alone = !sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    if unread && alone {
+        // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        demote::leave_to_peer(sock, Reason::LingerReset);
+        return;
+    }
+    demote::demote(sock, Which::Both, reason);
+    if sock.tx.state() == state::RESENDING {
+        // Cannot happen while unread bytes are held within half of the send buffer, unless the
+        // program filled TCP itself before the switch: then the rest is sent as a lingering close would.
+        demote::finish_blocking_briefly(sock);
+    }
+    demote::abandon_rest(sock);
+}
+
+fn abandon_inherited(sock: &'static Sock) {
+    for half in [&sock.rx, &sock.tx] {
+        half.state.store(state::PLAIN, Ordering::SeqCst);
+        half.set_dir(None);
+    }
+    if let Some((link, index, _)) = sock.take_stream() {
+        link.abandon_stream(index);
+        if link.stream_count() == 0 {
+            link.close_if_unused();
+        }
+    }
+}
+
+/// The socket goes back to TCP for good.
+pub fn give_up(sock: &'static Sock, reason: Reason) {
+    sock.pin(reason);
+    rendezvous::forget(sock);
+    if sock.is_accelerated() {
+        demote::demote(sock, Which::Both, reason);
+        demote::finish_blocking(sock);
+    }
+}
+
+/// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
+pub fn duped(old: c_int, new: c_int) {
+    if new < 0 || old == new || process::is_vfork_child() {
+        return;
+    }
+    renumbered(new);
+    let Some(entry) = table::lookup(old) else {
+        return;
+    };
+    match entry.kind() {
+        Kind::Sock(sock) => {
+            sock.fds.fetch_add(1, Ordering::AcqRel);
+            table::store(new, entry);
+        }
+        Kind::Set(set) => {
+            set.add_entry();
+            table::store(new, entry);
+        }
+        Kind::Fresh | Kind::Listener => {
+            table::store(new, entry);
+        }
+        Kind::Internal => {}
+    }
+}
+
+/// Before `dup2`/`dup3` closes `new`.
+pub fn before_replace(new: c_int) {
+    if process::is_vfork_child() {
+        return;
+    }
+    internal::yield_number(new);
+    if let Some(entry) = table::lookup(new) {
+        before_close(entry, new);
+    }
+}
+
+/// `close_range`: tracked descriptors part, and `close` is called for each gap between our own.
+pub fn close_range(
+    first: u32,
+    last: u32,
+    flags: c_int,
+    mut close: impl FnMut(u32, u32) -> c_int,
+) -> c_int {
+    const CLOEXEC_ONLY: c_int = 4;
+    let end = last.min(c_int::MAX as u32) as c_int;
+    let start = first.min(c_int::MAX as u32) as c_int;
+    let mut internal: Vec<u32> = Vec::new();
+    let child = process::is_vfork_child();
+    table::for_range(start, end, |fd, entry| match entry.kind() {
+        Kind::Internal => internal.push(fd as u32),
+        _ if flags & CLOEXEC_ONLY == 0 && !child => before_close(entry, fd),
+        _ => {}
+    });
+    if flags & CLOEXEC_ONLY != 0 {
+        // Ours are close-on-exec anyway.
+        return close(first, last);
+    }
+    let mut from = first;
+    for ours in internal {
+        if ours > from {
+            let ret = close(from, ours - 1);
+            if ret != 0 {
+                return ret;
+            }
+        }
+        from = ours + 1;
+    }
+    if from <= last { close(from, last) } else { 0 }
+}
+
+/// A structure's sets, by index.
+impl Sock {
+    /// The set at index `i`, if any.
+    pub fn set_at(&self, i: usize) -> Option<&'static Set> {
+        // SAFETY: null, or a set, whose memory is type-stable.
+        self.sets
+            .get(i)
+            .and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() })
+    }
+
+    fn leave_set_at(&'static self, i: usize) {
+        if let Some(set) = self.set_at(i) {
+            set.forget_sock(self);
+        }
+        if let Some(cell) = self.sets.get(i) {
+            cell.store(core::ptr::null_mut(), Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Sockets: the table, the state machine of each connection, blocking, and the life of descriptors.
+
+pub mod demote;
+pub mod family;
+pub mod fault;
+pub mod internal;
+pub mod iov;
+pub mod life;
+pub mod options;
+pub mod passing;
+pub mod recv;
+pub mod send;
+pub mod sock;
+pub mod table;
+pub mod upgrade;
+pub mod wait;
+pub mod wake;
+
+/// Bytes after which a long transfer publishes, so that the other end copies at the same time.
+pub const PUBLISH: usize = 64 << 10;

@@ -1,0 +1,176 @@
+//! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
+
+use crate::api::{Error, Pass, Verdict};
+use crate::sockets::life;
+use crate::sockets::sock::{Sock, state};
+use core::sync::atomic::Ordering;
+use libc::{c_int, c_void, socklen_t};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// linux/tcp.h and asm-generic/socket.h, where libc lacks them.
+mod name {
+    use libc::c_int;
+    pub const TCP_MD5SIG_EXT: c_int = 32;
+    pub const TCP_AO_ADD_KEY: c_int = 38;
+    pub const TCP_AO_REPAIR: c_int = 42;
+    pub const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
+    pub const SO_ATTACH_REUSEPORT_EBPF: c_int = 52;
+    pub const SO_TIMESTAMPING_NEW: c_int = 65;
+    pub const SO_RCVTIMEO_NEW: c_int = 66;
+    pub const SO_SNDTIMEO_NEW: c_int = 67;
+}
+
+/// Why a link cannot honour an option, if it cannot.
+fn pins(level: c_int, option: c_int) -> Option<Reason> {
+    match (level, option) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::TcpUlp),
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::TcpRepair),
+        (libc::IPPROTO_TCP, libc::TCP_MD5SIG | name::TCP_MD5SIG_EXT) => Some(Reason::TcpMd5),
+        (libc::IPPROTO_TCP, name::TCP_AO_ADD_KEY..=name::TCP_AO_REPAIR) => Some(Reason::TcpMd5),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => {
+            Some(Reason::AttachFilter)
+        }
+        (libc::SOL_SOCKET, name::SO_ATTACH_REUSEPORT_CBPF | name::SO_ATTACH_REUSEPORT_EBPF) => {
+            Some(Reason::AttachFilter)
+        }
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(Reason::Zerocopy),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW) => {
+            Some(Reason::Timestamping)
+        }
+        (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => Some(Reason::PacingRate),
+        _ => None,
+    }
+}
+
+/// Before the real `setsockopt`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn before_set(
+    sock: &'static Sock,
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) {
+    if let Some(reason) = pins(level, option) {
+        life::give_up(sock, reason);
+        return;
+    }
+    if level != libc::SOL_SOCKET {
+        return;
+    }
+    match option {
+        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | name::SO_RCVTIMEO_NEW | name::SO_SNDTIMEO_NEW => {
+            if len as usize >= size_of::<libc::timeval>() && !value.is_null() {
+                // SAFETY: the caller gave this many bytes; both structs are two 64-bit integers here.
+                let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
+                let valid = time.tv_sec >= 0 && (0..1_000_000).contains(&time.tv_usec);
+                if valid {
+                    let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000)
+                        + time.tv_usec as u64 * 1000;
+                    let receive = matches!(option, libc::SO_RCVTIMEO | name::SO_RCVTIMEO_NEW);
+                    let cell = if receive {
+                        &sock.rcv_timeout_ns
+                    } else {
+                        &sock.snd_timeout_ns
+                    };
+                    cell.store(ns, Ordering::Relaxed);
+                }
+            }
+        }
+        libc::SO_RCVLOWAT if len as usize >= size_of::<c_int>() && !value.is_null() => {
+            // SAFETY: the caller gave this many bytes.
+            let low = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) };
+            sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
+        }
+        libc::SO_SNDBUF if sock.tx.state() == state::LINK => {
+            // What may lie unread must fit into the new size.
+            if len as usize >= size_of::<c_int>() && !value.is_null() {
+                // SAFETY: the caller gave this many bytes.
+                let asked =
+                    unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) }.max(2304) as u32;
+                if sock.tx.lock.lock().is_ok() {
+                    let most = sock.tx.unread_max.load(Ordering::Relaxed).min(asked);
+                    sock.tx.unread_max.store(most, Ordering::Relaxed);
+                    sock.tx.lock.unlock();
+                }
+            }
+        }
+        _ => {}
+    }
+    let _ = fd;
+}
+
+/// `ioctl` on a tracked socket.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
+    let count = match request {
+        libc::FIONREAD if sock.rx.state() != state::PLAIN => unread(sock),
+        libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => unsent(sock),
+        _ => return Verdict::Pass(Pass::NOBODY),
+    };
+    match sys::ioctl_int(fd, request) {
+        Ok(kernel) => {
+            if arg == 0 {
+                return Verdict::Failed(Error::BadAddress);
+            }
+            let total = u64::try_from(kernel)
+                .unwrap_or(0)
+                .saturating_add(count)
+                .min(c_int::MAX as u64) as c_int;
+            // SAFETY: the caller's pointer to an int.
+            unsafe { core::ptr::write_unaligned(arg as *mut c_int, total) };
+            Verdict::Done(0)
+        }
+        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    }
+}
+
+/// Bytes in the ring that this end has not read.
+pub fn unread(sock: &'static Sock) -> u64 {
+    if sock.rx.lock.lock().is_err() {
+        return 0;
+    }
+    let count = sock.rx.dir().map_or(0, |d| {
+        let tail = d.tx.tail.read();
+        let switched = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
+        if switched && !tail.flagged {
+            tail.offset.wrapping_sub(sock.rx.at.load(Ordering::Relaxed))
+        } else {
+            0
+        }
+    });
+    let most = sock.rx.ring().map_or(0, |r| r.len());
+    sock.rx.lock.unlock();
+    count.min(most)
+}
+
+/// Bytes in the ring that the peer has not read.
+pub fn unsent(sock: &'static Sock) -> u64 {
+    if sock.tx.lock.lock().is_err() {
+        return 0;
+    }
+    let count = match sock.tx.state() {
+        state::LINK => sock.tx.dir().map_or(0, |d| {
+            sock.tx
+                .at
+                .load(Ordering::Relaxed)
+                .wrapping_sub(d.rx.head.read().offset)
+        }),
+        state::RESENDING => sock.family().map_or(0, |f| {
+            sock.tx
+                .at
+                .load(Ordering::Relaxed)
+                .saturating_sub(f.resent())
+        }),
+        _ => 0,
+    };
+    let most = sock.tx.ring().map_or(0, |r| r.len());
+    sock.tx.lock.unlock();
+    count.min(most)
+}

@@ -1,0 +1,482 @@
+//! Receiving: from the kernel, from the kernel up to the switch, from the ring.
+
+use crate::api::{Error, Pass, Verdict};
+use crate::sockets::demote::{self, Which};
+use crate::sockets::iov::Cursor;
+use crate::sockets::sock::{CALL, Sock, state};
+use crate::sockets::wait::{self, Waited};
+use crate::sockets::{PUBLISH, fault, wake};
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec};
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// What one look under the lock came to.
+enum Look {
+    /// Bytes were moved (or seen, for a peek); perhaps more are there.
+    Moved(usize),
+    /// Nothing now; wait for news.
+    Empty,
+    /// The end of the stream.
+    End,
+    /// The kernel's answer.
+    Failed(Error),
+    /// The state has changed: look again.
+    Again,
+    /// The rest is the kernel's alone.
+    Kernel,
+}
+
+/// Receives for a tracked socket. See [`crate::api::recv`].
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline]
+pub unsafe fn recv(
+    sock: &'static Sock,
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Verdict {
+    if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
+        if let Some(pass) = enter_kernel(sock, flags) {
+            return Verdict::Pass(pass);
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { recv_stream(sock, fd, iov, count, flags) }
+}
+
+/// Announces a kernel call on the rx half, unless a stream has come up meanwhile.
+#[inline]
+fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+    sock.rx.calls.fetch_add(CALL, Ordering::SeqCst);
+    if sock.rx.state.load(Ordering::SeqCst) == state::PLAIN {
+        return Some(if flags & libc::MSG_PEEK == 0 {
+            Pass::rx(sock)
+        } else {
+            Pass::rx_uncounted(sock)
+        });
+    }
+    sock.rx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    None
+}
+
+#[cold]
+unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
+    crate::sockets::life::give_up(sock, Reason::MsgOob);
+    Verdict::Pass(Pass::NOBODY)
+}
+
+unsafe fn recv_stream(
+    sock: &'static Sock,
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Verdict {
+    if flags & libc::MSG_OOB != 0 {
+        // SAFETY: passed on.
+        return unsafe { out_of_band(sock) };
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // SAFETY: the caller's array.
+    let mut cursor = unsafe { Cursor::new(iov, count) };
+    let Some(total) = cursor.len() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if total == 0 {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    let peek = flags & libc::MSG_PEEK != 0;
+    let want = if flags & libc::MSG_WAITALL != 0 {
+        total
+    } else {
+        (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
+    };
+    let mut deadline = None;
+    let mut done = 0usize;
+    loop {
+        if sock.rx.lock.lock().is_err() {
+            return partly(done, Error::WouldBlock);
+        }
+        // SAFETY: the caller's buffers; the lock is held.
+        let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, done >= want) };
+        match look {
+            Look::Moved(n) if peek => {
+                let enough = n >= want || sock.rx.state() != state::LINK;
+                let at = sock.rx.at.load(Ordering::Relaxed);
+                let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
+                if enough || nonblocking {
+                    sock.rx.lock.unlock();
+                    return Verdict::Done(n as isize);
+                }
+                // A peek that wants more than there is waits for more; what is there stays.
+                match wait::for_data(
+                    sock,
+                    fd,
+                    deadline_of(sock, &mut deadline),
+                    at + n as u64 + 1,
+                ) {
+                    Waited::News => {}
+                    Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
+                }
+            }
+            Look::Moved(n) => {
+                done += n;
+                let on_link = sock.rx.state() == state::LINK;
+                sock.rx.lock.unlock();
+                // A full portion, or the last of TCP before the link: perhaps more lies ready, and TCP would
+                // hand it over in the same call.
+                if done == total || done >= want && on_link && n != PUBLISH {
+                    return finish(sock, done);
+                }
+            }
+            Look::Again => sock.rx.lock.unlock(),
+            Look::End => {
+                sock.rx.lock.unlock();
+                return finish(sock, done);
+            }
+            Look::Failed(e) => {
+                sock.rx.lock.unlock();
+                return partly(done, e);
+            }
+            Look::Kernel => {
+                sock.rx.lock.unlock();
+                if done == 0 {
+                    match enter_kernel(sock, flags) {
+                        Some(pass) => return Verdict::Pass(pass),
+                        None => continue,
+                    }
+                }
+                // SAFETY: the caller's buffers.
+                return unsafe { rest_from_kernel(sock, fd, &cursor, flags, done) };
+            }
+            Look::Empty => {
+                if done >= want {
+                    sock.rx.lock.unlock();
+                    return finish(sock, done);
+                }
+                if flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd) {
+                    sock.rx.lock.unlock();
+                    return partly(done, Error::WouldBlock);
+                }
+                let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
+                // Unlocks.
+                match wait::for_data(sock, fd, deadline_of(sock, &mut deadline), beyond) {
+                    Waited::News => {}
+                    Waited::Interrupted => return partly(done, Error::Interrupted),
+                    Waited::TimedOut => return partly(done, Error::WouldBlock),
+                }
+            }
+        }
+    }
+}
+
+/// The time at which SO_RCVTIMEO runs out, fixed at the first wait of a call.
+fn deadline_of(sock: &Sock, deadline: &mut Option<u64>) -> Option<u64> {
+    let timeout = sock.rcv_timeout_ns.load(Ordering::Relaxed);
+    if timeout != 0 && deadline.is_none() {
+        *deadline = Some(sys::now_ns().saturating_add(timeout));
+    }
+    *deadline
+}
+
+fn partly(done: usize, error: Error) -> Verdict {
+    if done == 0 {
+        Verdict::Failed(error)
+    } else {
+        Verdict::Done(done as isize)
+    }
+}
+
+fn finish(sock: &'static Sock, done: usize) -> Verdict {
+    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+        crate::sockets::upgrade::crossed(sock);
+    }
+    Verdict::Done(done as isize)
+}
+
+/// A WAITALL that began on the link and ends on TCP.
+unsafe fn rest_from_kernel(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &Cursor,
+    flags: c_int,
+    done: usize,
+) -> Verdict {
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    let pieces = cursor.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    sock.rx.calls.fetch_add(CALL, Ordering::SeqCst);
+    // SAFETY: the caller's buffers.
+    let got = unsafe { sys::recvmsg(fd, &raw mut msg, flags) };
+    sock.rx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    let n = got.unwrap_or(0);
+    sock.rx.add_kernel_bytes(n as u64);
+    sock.conn().rx.bytes.tcp.add(n as u64);
+    finish(sock, done + n)
+}
+
+/// One look, under the rx lock.
+unsafe fn look(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    enough: bool,
+) -> Look {
+    let current = sock.rx.state();
+    if current == state::PLAIN {
+        return Look::Kernel;
+    }
+    let Some(dir) = sock.rx.dir() else {
+        return Look::Kernel;
+    };
+    if current == state::INHERITED {
+        crate::process::inherited_rx(sock);
+        return Look::Again;
+    }
+    if fault::strikes() {
+        demote::settle_rx(sock, Reason::Fault);
+        sock.rx.lock.unlock();
+        demote::demote(sock, Which::Tx, Reason::Fault);
+        let _ = sock.rx.lock.lock();
+        return Look::Again;
+    }
+    let tail = dir.tx.tail.read();
+    if tail.flagged || dir.rx.head.read().flagged {
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    match current {
+        state::LINK => {
+            let at = sock.rx.at.load(Ordering::Relaxed);
+            let available = tail.offset.wrapping_sub(at);
+            if available == 0 {
+                return if enough { Look::Empty } else { empty(sock, fd) };
+            }
+            // SAFETY: passed on.
+            unsafe { from_ring(sock, cursor, left, flags, at, available) }
+        }
+        state::PROVED => {
+            if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
+                // SAFETY: passed on.
+                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX) };
+            }
+            sock.rx.from.store(
+                dir.tx_wishes.from.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+            sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
+            Look::Again
+        }
+        _ => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read == from {
+                sock.conn().upgraded(sluice_stats::Transport::Shm);
+                sock.rx.state.store(state::LINK, Ordering::SeqCst);
+                return Look::Again;
+            }
+            if read > from {
+                // The writer's offset is behind what was already read.
+                demote::settle_rx(sock, Reason::PeerHostile);
+                return Look::Again;
+            }
+            // SAFETY: passed on.
+            unsafe { from_kernel(sock, fd, cursor, flags, from - read) }
+        }
+    }
+}
+
+/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins.
+unsafe fn from_kernel(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    flags: c_int,
+    until: u64,
+) -> Look {
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    let pieces = cursor.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    let asked = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's buffers.
+    match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
+        Ok(0) => Look::End,
+        Ok(n) if flags & libc::MSG_PEEK != 0 => {
+            if until != n as u64 {
+                return Look::Moved(n);
+            }
+            // The peek reaches the switch: what follows lies in the ring.
+            let mut beyond = *cursor;
+            beyond.advance(n, |_, _| ());
+            // SAFETY: passed on.
+            Look::Moved(n + unsafe { peek_ring(sock, &mut beyond) })
+        }
+        Ok(n) => {
+            sock.rx.add_kernel_bytes(n as u64);
+            sock.conn().rx.bytes.tcp.add(n as u64);
+            cursor.advance(n, |_, _| ());
+            Look::Moved(n)
+        }
+        Err(libc::EAGAIN) => Look::Empty,
+        Err(libc::EINTR) => Look::Again,
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
+/// Copies what lies in the ring without taking it.
+unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor) -> usize {
+    let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
+        return 0;
+    };
+    let mut at = sock.rx.at.load(Ordering::Relaxed);
+    let available = dir.tx.tail.read().offset.wrapping_sub(at);
+    let n = cursor
+        .len()
+        .unwrap_or(0)
+        .min(available.min(ring.len()) as usize);
+    cursor.advance(n, |to, len| {
+        // SAFETY: the caller's buffer, and at most the ring's length.
+        unsafe { ring.copy_out(at, to, len) };
+        at += len as u64;
+    });
+    n
+}
+
+#[inline]
+unsafe fn from_ring(
+    sock: &'static Sock,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    at: u64,
+    available: u64,
+) -> Look {
+    let (Some(dir), Some(ring), Some(link)) = (sock.rx.dir(), sock.rx.ring(), sock.link()) else {
+        return Look::Kernel;
+    };
+    if available > ring.len() {
+        // Not possible: the writer lies about its tail.
+        sock.pin(Reason::PeerHostile);
+        demote::settle_rx(sock, Reason::PeerHostile);
+        return Look::Again;
+    }
+    let n = left.min(available as usize).min(PUBLISH);
+    if flags & libc::MSG_PEEK != 0 {
+        // SAFETY: passed on.
+        return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }) });
+    }
+    let before = *cursor;
+    if flags & libc::MSG_TRUNC != 0 {
+        cursor.advance(n, |_, _| ());
+    } else {
+        let mut from = at;
+        cursor.advance(n, |to, len| {
+            // SAFETY: the caller's buffer, and at most the ring's length.
+            unsafe { ring.copy_out(from, to, len) };
+            from += len as u64;
+        });
+    }
+    let to = at + n as u64;
+    dir.rx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
+    if dir.rx.head.advance(at, to).is_err() {
+        // Seized while we copied: these bytes come again on TCP.
+        *cursor = before;
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    fence_after_rmw();
+    let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
+    if waiters != 0 {
+        // Wake a blocked writer when it can go on for a while, not at every byte.
+        let unread = dir.tx.tail.read().offset.wrapping_sub(to);
+        if unread <= ring.len() / 2 {
+            let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+            sock.conn().rx.doorbells.add(rung);
+        }
+    }
+    sock.rx.at.store(to, Ordering::Relaxed);
+    sock.rx.linked.store(
+        sock.rx.linked.load(Ordering::Relaxed) + n as u64,
+        Ordering::Relaxed,
+    );
+    sock.conn().rx.bytes.indirect.add(n as u64);
+    Look::Moved(n)
+}
+
+/// The ring is empty: what does the silent TCP say?
+#[cold]
+fn empty(sock: &'static Sock, fd: c_int) -> Look {
+    let mut byte = [0u8; 1];
+    // SAFETY: one byte of ours.
+    let got = unsafe {
+        sys::recv(
+            fd,
+            byte.as_mut_ptr(),
+            1,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        )
+    };
+    if got == Err(libc::EAGAIN) || got == Err(libc::EINTR) {
+        return Look::Empty;
+    }
+    let Some(dir) = sock.rx.dir() else {
+        return Look::Again;
+    };
+    // The writer may have published, or demoted, before TCP spoke: its words decide.
+    let tail = dir.tx.tail.read();
+    if tail.flagged
+        || tail.offset != sock.rx.at.load(Ordering::Relaxed)
+        || dir.rx.head.read().flagged
+    {
+        return Look::Again;
+    }
+    match got {
+        Ok(0) => {
+            // A FIN without a sealed word: the peer's process died, or this end was shut down.
+            if died_with_unread(sock) && !sock.reset_seen.swap(true, Ordering::Relaxed) {
+                return Look::Failed(Error::Reset);
+            }
+            Look::End
+        }
+        Ok(_) => {
+            // Bytes on TCP that no demotion announced: somebody else writes to the socket.
+            sock.pin(Reason::Shared);
+            demote::settle_rx(sock, Reason::Shared);
+            Look::Again
+        }
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
+/// Did the peer die with bytes of ours unread in its ring? TCP would have answered them by a reset.
+fn died_with_unread(sock: &'static Sock) -> bool {
+    if sock.tx.state() != state::LINK || sock.tx.lock.lock().is_err() {
+        return false;
+    }
+    let unread = sock.tx.dir().is_some_and(|dir| {
+        let head = dir.rx.head.read();
+        !head.flagged && head.offset != sock.tx.at.load(Ordering::Relaxed)
+    });
+    sock.tx.lock.unlock();
+    unread
+}

@@ -1,0 +1,461 @@
+//! Sending: to the kernel, to the ring, and behind bytes that are being sent again.
+
+use crate::api::{Error, Pass, Verdict};
+use crate::sockets::demote::{self, Resent, Which};
+use crate::sockets::iov::Cursor;
+use crate::sockets::sock::{CALL, Sock, state};
+use crate::sockets::upgrade::{self, Switch};
+use crate::sockets::wait::{self, Waited};
+use crate::sockets::{PUBLISH, fault, wake};
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec, off64_t};
+use sluice_fabric::ring::Ring;
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// What one look under the tx lock found.
+pub(super) enum Room {
+    /// This much may be written at `at` of `ring`.
+    Bytes(Ring, u64, usize),
+    /// The ring is full.
+    Full,
+    /// Bytes are being sent again on TCP, which has no room now.
+    Resending,
+    /// Look again.
+    Again,
+    /// The kernel's alone, as a counted call.
+    Kernel,
+    /// Bytes are lost: as TCP after a reset.
+    Lost,
+}
+
+/// Sends for a tracked socket. See [`crate::api::send`].
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline]
+pub unsafe fn send(
+    sock: &'static Sock,
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Verdict {
+    if sock.tx.state() == state::PLAIN && flags & libc::MSG_OOB == 0 {
+        if let Some(pass) = enter_kernel(sock) {
+            return Verdict::Pass(pass);
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { send_stream(sock, fd, iov, count, flags) }
+}
+
+#[inline]
+fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
+    sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
+    if sock.tx.state.load(Ordering::SeqCst) == state::PLAIN {
+        return Some(Pass::tx(sock));
+    }
+    sock.tx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    None
+}
+
+unsafe fn send_stream(
+    sock: &'static Sock,
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Verdict {
+    if flags & libc::MSG_OOB != 0 {
+        crate::sockets::life::give_up(sock, Reason::MsgOob);
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // SAFETY: the caller's array.
+    let mut cursor = unsafe { Cursor::new(iov, count) };
+    let Some(total) = cursor.len() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if total == 0 || flags & libc::MSG_ZEROCOPY != 0 {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    let mut job = Job {
+        sock,
+        fd,
+        flags,
+        done: 0,
+        deadline: None,
+    };
+    loop {
+        if sock.tx.lock.lock().is_err() {
+            return job.partly(Error::WouldBlock);
+        }
+        match look(sock, total - job.done) {
+            Room::Bytes(ring, at, n) => {
+                let before = cursor;
+                let mut to = at;
+                cursor.advance(n, |from, len| {
+                    // SAFETY: the caller's buffer; the space is ours by the words.
+                    unsafe { ring.copy_in(to, from, len) };
+                    to += len as u64;
+                });
+                if publish(sock, at, n) {
+                    sock.conn().tx.bytes.indirect.add(n as u64);
+                    job.done += n;
+                } else {
+                    // Sealed while we copied: these bytes go to TCP.
+                    cursor = before;
+                }
+                sock.tx.lock.unlock();
+                if job.done == total {
+                    return finish(sock, total);
+                }
+            }
+            Room::Kernel => {
+                if job.done == 0 {
+                    sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
+                    sock.tx.lock.unlock();
+                    return Verdict::Pass(Pass::tx(sock));
+                }
+                sock.tx.lock.unlock();
+                // SAFETY: the caller's buffers.
+                return unsafe { rest_to_kernel(&job, &cursor) };
+            }
+            other => {
+                if let Some(verdict) = job.pause(other) {
+                    return verdict;
+                }
+            }
+        }
+    }
+}
+
+/// A send going on.
+pub(super) struct Job {
+    pub sock: &'static Sock,
+    pub fd: c_int,
+    pub flags: c_int,
+    pub done: usize,
+    pub deadline: Option<u64>,
+}
+
+impl Job {
+    /// Waits, or says why not. Called with the tx lock held; returns with it given back.
+    pub fn pause(&mut self, room: Room) -> Option<Verdict> {
+        let Job { sock, fd, .. } = *self;
+        if matches!(room, Room::Again) {
+            sock.tx.lock.unlock();
+            return None;
+        }
+        if matches!(room, Room::Lost) {
+            sock.tx.lock.unlock();
+            return Some(self.partly(Error::Reset));
+        }
+        let nonblocking = self.flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
+        if nonblocking {
+            if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
+                // Space came up while we asked.
+                sock.tx.lock.unlock();
+                return None;
+            }
+            sock.tx.lock.unlock();
+            return Some(self.partly(Error::WouldBlock));
+        }
+        let timeout = sock.snd_timeout_ns.load(Ordering::Relaxed);
+        if timeout != 0 && self.deadline.is_none() {
+            self.deadline = Some(sys::now_ns().saturating_add(timeout));
+        }
+        // Both unlock.
+        let waited = match room {
+            Room::Full => wait::for_space(sock, self.deadline),
+            _ => wait::for_tcp_room(sock, fd, self.deadline),
+        };
+        match waited {
+            Waited::News => None,
+            Waited::Interrupted => Some(self.partly(Error::Interrupted)),
+            Waited::TimedOut => Some(self.partly(Error::WouldBlock)),
+        }
+    }
+
+    fn partly(&self, error: Error) -> Verdict {
+        if self.done == 0 {
+            Verdict::Failed(error)
+        } else {
+            finish(self.sock, self.done)
+        }
+    }
+}
+
+fn finish(sock: &'static Sock, done: usize) -> Verdict {
+    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+        upgrade::crossed(sock);
+    }
+    Verdict::Done(done as isize)
+}
+
+/// A send that began on the link and ends on TCP.
+unsafe fn rest_to_kernel(job: &Job, cursor: &Cursor) -> Verdict {
+    let Job {
+        sock,
+        fd,
+        flags,
+        done,
+        ..
+    } = *job;
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    let mut cursor = *cursor;
+    let mut done = done;
+    // A blocking send sends all; more than 64 pieces take more than one call.
+    loop {
+        let pieces = cursor.rest(&mut room);
+        if pieces.is_empty() {
+            return finish(sock, done);
+        }
+        let asked: usize = pieces.iter().map(|p| p.iov_len).sum();
+        // SAFETY: zeroes are a valid header.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = pieces.as_mut_ptr();
+        msg.msg_iovlen = pieces.len();
+        sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
+        // SAFETY: the caller's buffers. A signal for a broken pipe is not raised: part was sent.
+        let sent = unsafe { sys::sendmsg(fd, &raw const msg, flags | libc::MSG_NOSIGNAL) };
+        let n = sent.unwrap_or(0);
+        sock.tx.add_kernel_bytes(n as u64);
+        sock.tx.calls.fetch_sub(CALL, Ordering::SeqCst);
+        sock.conn().tx.bytes.tcp.add(n as u64);
+        done += n;
+        if n < asked {
+            return finish(sock, done);
+        }
+        cursor.advance(n, |_, _| ());
+    }
+}
+
+/// Under the tx lock: where may bytes go, and how many of `left`?
+#[inline]
+pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
+    if sock.tx.state() != state::LINK {
+        return look_off_link(sock);
+    }
+    if fault::strikes() {
+        demote::settle_tx(sock, Reason::Fault);
+        sock.tx.lock.unlock();
+        demote::demote(sock, Which::Rx, Reason::Fault);
+        let _ = sock.tx.lock.lock();
+        return Room::Again;
+    }
+    let (Some(dir), Some(ring)) = (sock.tx.dir(), sock.tx.ring()) else {
+        return Room::Kernel;
+    };
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
+    let mut seen = sock.tx.seen.load(Ordering::Relaxed);
+    // The cached head is refreshed only when it leaves too little room.
+    if at - seen + (left.min(PUBLISH) as u64) > most {
+        let head = dir.rx.head.read();
+        if head.flagged {
+            demote::settle_tx(sock, Reason::PeerDemoted);
+            return Room::Again;
+        }
+        if head.offset > at || head.offset < seen {
+            // Not possible: the reader lies about its head.
+            sock.pin(Reason::PeerHostile);
+            demote::settle_tx(sock, Reason::PeerHostile);
+            return Room::Again;
+        }
+        seen = head.offset;
+        sock.tx.seen.store(seen, Ordering::Relaxed);
+    }
+    let room = most - (at - seen);
+    if room == 0 {
+        return Room::Full;
+    }
+    Room::Bytes(ring, at, left.min(room as usize).min(PUBLISH))
+}
+
+#[cold]
+fn look_off_link(sock: &'static Sock) -> Room {
+    match sock.tx.state() {
+        state::PROVED => {
+            let sealed = sock
+                .tx
+                .dir()
+                .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
+            if sealed {
+                demote::settle_tx(sock, Reason::PeerDemoted);
+                return Room::Again;
+            }
+            match upgrade::try_switch(sock) {
+                Switch::Done => Room::Again,
+                Switch::Later => Room::Kernel,
+                Switch::Never(reason) => {
+                    sock.pin(reason);
+                    demote::settle_tx(sock, reason);
+                    sock.tx.lock.unlock();
+                    demote::demote(sock, Which::Rx, reason);
+                    let _ = sock.tx.lock.lock();
+                    Room::Again
+                }
+            }
+        }
+        state::RESENDING => match demote::resend(sock) {
+            Resent::All => Room::Again,
+            Resent::NoRoom => Room::Resending,
+            Resent::Lost => Room::Lost,
+        },
+        state::INHERITED => {
+            crate::process::inherited_tx(sock);
+            Room::Again
+        }
+        _ => Room::Kernel,
+    }
+}
+
+/// Under the tx lock: publishes `n` bytes written at `at`. False: sealed, they are not on the link.
+#[inline]
+pub(super) fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return false;
+    };
+    let to = at + n as u64;
+    dir.tx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
+    if dir.tx.tail.advance(at, to).is_err() {
+        demote::settle_tx(sock, Reason::PeerDemoted);
+        return false;
+    }
+    fence_after_rmw();
+    sock.tx.at.store(to, Ordering::Relaxed);
+    let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+    let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+    if rung != 0 {
+        sock.conn().tx.doorbells.add(rung);
+    }
+    sock.tx.linked.store(
+        sock.tx.linked.load(Ordering::Relaxed) + n as u64,
+        Ordering::Relaxed,
+    );
+    true
+}
+
+/// `sendfile` into a tracked socket: the file's pages are read straight into the ring.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn sendfile(
+    sock: &'static Sock,
+    fd: c_int,
+    file: c_int,
+    offset: *mut off64_t,
+    count: usize,
+) -> Verdict {
+    if sock.tx.state() == state::PLAIN {
+        if let Some(pass) = enter_kernel(sock) {
+            return Verdict::Pass(pass);
+        }
+    }
+    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve;
+    // only regular files and block devices go by the ring.
+    let regular = sys::fstat(file)
+        .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK));
+    if !regular || (count as isize) < 0 {
+        crate::sockets::life::give_up(sock, Reason::Splice);
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // sendfile(2) moves at most this many bytes.
+    let total = count.min(0x7fff_f000);
+    let mut job = Job {
+        sock,
+        fd,
+        flags: 0,
+        done: 0,
+        deadline: None,
+    };
+    // SAFETY: null, or the caller's.
+    let mut position = unsafe { offset.as_ref() }.copied();
+    let verdict = loop {
+        if job.done == total {
+            break finish(sock, job.done);
+        }
+        if sock.tx.lock.lock().is_err() {
+            break job.partly(Error::WouldBlock);
+        }
+        match look(sock, total - job.done) {
+            Room::Bytes(ring, at, n) => {
+                let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
+                    iov_base: base.cast(),
+                    iov_len: len,
+                });
+                let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
+                // SAFETY: ring memory that is the writer's by the words.
+                let read =
+                    unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), position) };
+                let read = match read {
+                    Ok(0) => {
+                        sock.tx.lock.unlock();
+                        break finish(sock, job.done);
+                    }
+                    Ok(read) => read,
+                    Err(e) => {
+                        sock.tx.lock.unlock();
+                        break job.partly(Error::Kernel(e));
+                    }
+                };
+                if publish(sock, at, read) {
+                    sock.conn().tx.bytes.file.add(read as u64);
+                    job.done += read;
+                    position = position.map(|p| p + read as i64);
+                } else if position.is_none() {
+                    // The file's own position has moved: put it back, the kernel reads these again.
+                    // SAFETY: no pointers; lseek is not hooked.
+                    unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
+                }
+                sock.tx.lock.unlock();
+            }
+            Room::Kernel => {
+                sock.tx.lock.unlock();
+                // SAFETY: the caller's arguments, from where the ring's part ended.
+                break unsafe { rest_by_sendfile(&job, file, &mut position, total) };
+            }
+            other => {
+                if let Some(verdict) = job.pause(other) {
+                    break verdict;
+                }
+            }
+        }
+    };
+    // SAFETY: null, or the caller's.
+    if let (Some(to), Some(position)) = (unsafe { offset.as_mut() }, position) {
+        *to = position;
+    }
+    verdict
+}
+
+unsafe fn rest_by_sendfile(
+    job: &Job,
+    file: c_int,
+    position: &mut Option<i64>,
+    total: usize,
+) -> Verdict {
+    let Job { sock, fd, done, .. } = *job;
+    let at = position
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
+    // SAFETY: `at` is null or ours.
+    let sent = unsafe { sys::sendfile(fd, file, at, total - done) };
+    let n = sent.unwrap_or(0);
+    sock.tx.add_kernel_bytes(n as u64);
+    sock.tx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    sock.conn().tx.bytes.tcp.add(n as u64);
+    match sent {
+        Err(e) if done == 0 => Verdict::Failed(match e {
+            libc::EPIPE => Error::BrokenPipe { raise: false },
+            e => Error::Kernel(e),
+        }),
+        _ => finish(sock, done + n),
+    }
+}

@@ -1,0 +1,453 @@
+//! A tracked TCP socket: what this process knows of one connection.
+//!
+//! ```text
+//!   each half (rx, tx) by itself:
+//!
+//!   PLAIN ──proved──► PROVED ──switch──► DRAINING (rx only) ──► LINK
+//!     ▲                  │                    │                   │
+//!     └──────────────────┴──── demoted ───────┴───────────────────┤
+//!     ▲                                                           ▼
+//!     └───────────────── all sent again ───────────────── RESENDING (tx only)
+//!
+//!   after a fork, in the child: INHERITED until the first use, which demotes
+//! ```
+//!
+//! The memory of a `Sock` is a `Sock` for the life of the process (type-stable pool).
+
+use crate::readiness::set::Set;
+use crate::sockets::family::Family;
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
+use sluice_fabric::layout::Direction;
+use sluice_fabric::lock::Lock;
+use sluice_fabric::ring::Ring;
+use sluice_fabric::shm::{Lent, Link};
+use sluice_fabric::sys;
+use sluice_stats::{Conn, Reason};
+
+/// States of a half. See the picture above.
+pub mod state {
+    /// Calls go to the kernel.
+    pub const PLAIN: u8 = 0;
+    /// A stream stands ready; the kernel is still used, waits can be ended by a doorbell.
+    pub const PROVED: u8 = 1;
+    /// The writer has switched; what it sent on TCP before is read first.
+    pub const DRAINING: u8 = 2;
+    /// Bytes go by the link.
+    pub const LINK: u8 = 3;
+    /// Demoted; bytes that the reader did not take are sent again on TCP first.
+    pub const RESENDING: u8 = 4;
+    /// The stream belongs to the parent of this process.
+    pub const INHERITED: u8 = 5;
+}
+
+/// Which end of the TCP connection this is.
+pub mod role {
+    /// Not known: neither `connect` nor `accept` was seen.
+    pub const UNKNOWN: u8 = 0;
+    /// `connect` was called here.
+    pub const CONNECTING: u8 = 1;
+    /// `accept` returned it here.
+    pub const ACCEPTED: u8 = 2;
+}
+
+/// Epoll sets that one socket can be in while accelerated.
+pub const SETS: usize = 8;
+
+/// One half of a socket. Zero is the state of a new one.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Half {
+    /// Guards everything below but `calls` and reads of `state`.
+    pub lock: Lock,
+    /// See [`state`]. Written under the lock; read anywhere (acquire).
+    pub state: AtomicU8,
+    /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest).
+    /// SeqCst: "announce the call, then look at the state" against "change the state, then look for calls".
+    pub calls: AtomicU64,
+    /// This end's word on the link: bytes published (tx) or consumed (rx) since the switch.
+    pub at: AtomicU64,
+    /// The peer's word as last seen and found possible: never ahead of the truth.
+    pub seen: AtomicU64,
+    ring_base: AtomicPtr<u8>,
+    ring_len: AtomicU32,
+    /// tx: most bytes that may lie unread in the ring: what TCP would take back at a demotion.
+    pub unread_max: AtomicU32,
+    /// The direction in the arena.
+    dir: AtomicPtr<Direction>,
+    /// rx: stream offset in TCP at which the link begins.
+    pub from: AtomicU64,
+    /// Bytes that went by links, ever, without going by TCP too.
+    pub linked: AtomicU64,
+    /// Spin budget of waits on this half, in ns; adapted.
+    pub spin_ns: AtomicU32,
+    /// Waits until a half whose budget is used up tries to spin again.
+    pub spin_skip: AtomicU32,
+}
+
+/// One call in the kernel, in [`Half::calls`].
+pub const CALL: u64 = 1;
+/// Bits below the byte count in [`Half::calls`].
+pub const CALL_BITS: u32 = 16;
+
+impl Half {
+    /// Calls in the kernel now.
+    #[inline]
+    pub fn in_kernel(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst) & ((1 << CALL_BITS) - 1)
+    }
+    /// Bytes that the kernel has moved for this process's hooks, re-sent ones included.
+    #[inline]
+    pub fn kernel_bytes(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed) >> CALL_BITS
+    }
+    /// Counts bytes that the kernel has moved.
+    #[inline]
+    pub fn add_kernel_bytes(&self, n: u64) {
+        self.calls.fetch_add(n << CALL_BITS, Ordering::Relaxed);
+    }
+    /// The state, for a decision that the lock will confirm.
+    #[inline]
+    pub fn state(&self) -> u8 {
+        self.state.load(Ordering::Acquire)
+    }
+    /// The direction, in every state but PLAIN. Call under the lock.
+    #[inline]
+    pub fn dir(&self) -> Option<&'static Direction> {
+        // SAFETY: null, or a direction of the link's arena, which stays mapped while a stream of it
+        // is in use here; `detach` clears it under the lock.
+        unsafe { self.dir.load(Ordering::Relaxed).as_ref() }
+    }
+    /// The ring, once known. Call under the lock.
+    #[inline]
+    pub fn ring(&self) -> Option<Ring> {
+        let base = self.ring_base.load(Ordering::Relaxed);
+        // SAFETY: set together by `set_ring` from a checked ring of the arena.
+        (!base.is_null()).then(|| unsafe { Ring::new(base, self.ring_len.load(Ordering::Relaxed)) })
+    }
+    /// Sets the ring.
+    pub fn set_ring(&self, ring: Ring) {
+        let [(base, _), _] = ring.pieces(0, ring.len());
+        self.ring_len.store(ring.len() as u32, Ordering::Relaxed);
+        self.ring_base.store(base, Ordering::Relaxed);
+    }
+    /// Points the half at a direction. Call under the lock.
+    pub fn set_dir(&self, dir: Option<&'static Direction>) {
+        self.dir.store(
+            dir.map_or(core::ptr::null_mut(), |d| core::ptr::from_ref(d).cast_mut()),
+            Ordering::Relaxed,
+        );
+        if dir.is_none() {
+            self.ring_base
+                .store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+        self.at.store(0, Ordering::Relaxed);
+        self.seen.store(0, Ordering::Relaxed);
+    }
+
+    fn reset(&self) {
+        self.lock.reset();
+        self.state.store(state::PLAIN, Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
+        self.set_dir(None);
+        for word in [&self.from, &self.linked] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.spin_ns, &self.spin_skip, &self.unread_max] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A tracked socket.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Sock {
+    /// What is read.
+    pub rx: Half,
+    /// What is written.
+    pub tx: Half,
+    /// Stream bytes, both directions together, at which an upgrade is tried next; u64::MAX: never.
+    pub next_try: AtomicU64,
+    /// Entries of the table that point here: descriptors of this process.
+    pub fds: AtomicU32,
+    /// Grows when the structure is put back: tells a stale reference.
+    pub generation: AtomicU32,
+    /// A descriptor number that is valid now (dup'd ones are equal).
+    pub fd: AtomicI32,
+    /// See [`role`].
+    pub role: AtomicU8,
+    /// Threads of this process in a kernel `poll` or `select`, entered before the proof, that watch it.
+    pub polls: AtomicU32,
+    /// O_NONBLOCK as last set through a hook: 0 not known, 1 off, 2 on.
+    pub nonblock: AtomicU8,
+    /// SO_RCVTIMEO and SO_SNDTIMEO in ns; 0: none.
+    pub rcv_timeout_ns: AtomicU64,
+    /// See `rcv_timeout_ns`.
+    pub snd_timeout_ns: AtomicU64,
+    /// SO_RCVLOWAT; 0 means 1.
+    pub rcvlowat: AtomicU32,
+    /// An upgrade was tried and is not decided.
+    pub trying: AtomicBool,
+    /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
+    pub pinned: AtomicU32,
+    /// Demotions so far: spaces the offsets of new tries.
+    pub demotions: AtomicU32,
+    /// Reason of the demotion going on, a [`Reason`] as a number.
+    pub demoting: AtomicU32,
+    /// A demotion of the stream in use has been counted.
+    pub counted: AtomicBool,
+    /// The peer died leaving unread input: recv says ECONNRESET once, where TCP would.
+    pub reset_seen: AtomicBool,
+    /// Counters for the outside; null if none could be had.
+    conn: AtomicPtr<Conn>,
+    /// Shared with relatives; null until a fork or an upgrade.
+    family: AtomicPtr<Family>,
+    /// The link of the stream in use, if any.
+    link: AtomicPtr<Link>,
+    /// Slot of the stream on the link.
+    pub index: AtomicU32,
+    /// Ring lent for the stream.
+    lent_at: AtomicU64,
+    lent_len: AtomicU32,
+    /// Epoll sets that this socket is registered in.
+    pub sets: [AtomicPtr<Set>; SETS],
+    /// 1 + index of the next free structure.
+    next_free: AtomicPtr<Sock>,
+}
+
+impl Sock {
+    /// The outside's counters.
+    #[inline]
+    pub fn conn(&self) -> &'static Conn {
+        static NOBODY: Conn = Conn::new();
+        // SAFETY: null, or from `alloc_conn`, whose memory is never unmapped.
+        unsafe { self.conn.load(Ordering::Relaxed).as_ref() }.unwrap_or(&NOBODY)
+    }
+
+    /// What relatives share.
+    #[inline]
+    pub fn family(&self) -> Option<&'static Family> {
+        // SAFETY: null, or a slot of the family region, which is never unmapped.
+        unsafe { self.family.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The family slot, taken if there is none yet.
+    pub fn family_or_take(&self) -> Option<&'static Family> {
+        if let Some(family) = self.family() {
+            return Some(family);
+        }
+        let made = crate::sockets::family::take(crate::process::pid())?;
+        let raw = core::ptr::from_ref(made).cast_mut();
+        match self.family.compare_exchange(
+            core::ptr::null_mut(),
+            raw,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Some(made),
+            Err(_) => {
+                made.leave(crate::process::pid());
+                self.family()
+            }
+        }
+    }
+
+    /// The link of the stream in use.
+    #[inline]
+    pub fn link(&self) -> Option<&'static Link> {
+        // SAFETY: null, or a leaked link.
+        unsafe { self.link.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Sets the stream in use.
+    pub fn set_stream(&self, link: &'static Link, index: u32, lent: Lent) {
+        self.index.store(index, Ordering::Relaxed);
+        self.lent_at.store(lent.at, Ordering::Relaxed);
+        self.lent_len.store(lent.len, Ordering::Relaxed);
+        self.link
+            .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    }
+
+    /// Takes the stream out: the caller leaves it on the link.
+    pub fn take_stream(&self) -> Option<(&'static Link, u32, Lent)> {
+        let link = self.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: null, or a leaked link.
+        let link = unsafe { link.as_ref() }?;
+        let lent = Lent {
+            at: self.lent_at.load(Ordering::Relaxed),
+            len: self.lent_len.load(Ordering::Relaxed),
+        };
+        Some((link, self.index.load(Ordering::Relaxed), lent))
+    }
+
+    /// Stream bytes, both directions together, as both ends count them.
+    pub fn offset(&self) -> u64 {
+        let half = |h: &Half| h.kernel_bytes() + h.linked.load(Ordering::Relaxed);
+        half(&self.rx) + half(&self.tx)
+    }
+
+    /// Is a read or write of the program non-blocking by O_NONBLOCK? The flag belongs to the open
+    /// file, which relatives share: with one of those about, the kernel is asked.
+    #[inline]
+    pub fn is_nonblocking(&self, fd: i32) -> bool {
+        match self.nonblock.load(Ordering::Relaxed) {
+            1 => false,
+            2 => true,
+            _ => self.ask_nonblocking(fd),
+        }
+    }
+
+    #[cold]
+    fn ask_nonblocking(&self, fd: i32) -> bool {
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+        let on = flags & libc::O_NONBLOCK != 0;
+        let shared = self
+            .family()
+            .is_some_and(|f| f.is_shared(crate::process::pid()));
+        if !shared {
+            self.nonblock.store(1 + u8::from(on), Ordering::Relaxed);
+        }
+        on
+    }
+
+    /// Never to be upgraded (again), for this reason.
+    pub fn pin(&self, reason: Reason) {
+        self.pinned.store(reason as u32, Ordering::Relaxed);
+        self.next_try.store(u64::MAX, Ordering::Relaxed);
+        if self.link().is_none() {
+            self.conn().stays(reason);
+        }
+    }
+
+    /// Does either half use the stream?
+    #[inline]
+    pub fn is_accelerated(&self) -> bool {
+        self.rx.state() != state::PLAIN || self.tx.state() != state::PLAIN
+    }
+}
+
+/// Structures per mapping.
+const CHUNK: usize = 128;
+
+/// Free structures; the lock is held for a few loads and stores.
+static FREE: Lock = Lock::new();
+static FREE_HEAD: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Every chunk ever mapped, for walks over all sockets.
+static CHUNKS: [AtomicPtr<Sock>; 8192] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8192];
+
+/// A structure for a new connection on `fd`.
+pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
+    FREE.lock().ok()?;
+    let mut head = FREE_HEAD.load(Ordering::Relaxed);
+    if head.is_null() {
+        head = grow().unwrap_or(core::ptr::null_mut());
+    }
+    // SAFETY: null, or a structure of a chunk.
+    let sock: Option<&'static Sock> = unsafe { head.as_ref() };
+    if let Some(sock) = sock {
+        FREE_HEAD.store(sock.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    FREE.unlock();
+    let sock = sock?;
+    sock.rx.reset();
+    sock.tx.reset();
+    sock.fds.store(1, Ordering::Relaxed);
+    sock.fd.store(fd, Ordering::Relaxed);
+    sock.role.store(role, Ordering::Relaxed);
+    sock.nonblock.store(0, Ordering::Relaxed);
+    for word in [
+        &sock.polls,
+        &sock.rcvlowat,
+        &sock.pinned,
+        &sock.demotions,
+        &sock.demoting,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for flag in [&sock.trying, &sock.counted, &sock.reset_seen] {
+        flag.store(false, Ordering::Relaxed);
+    }
+    sock.rcv_timeout_ns.store(0, Ordering::Relaxed);
+    sock.snd_timeout_ns.store(0, Ordering::Relaxed);
+    for set in &sock.sets {
+        set.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    sock.family.store(core::ptr::null_mut(), Ordering::Relaxed);
+    sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+    sock.next_try
+        .store(crate::sockets::upgrade::first_try(), Ordering::Relaxed);
+    let conn = sluice_stats::alloc_conn();
+    sock.conn.store(
+        conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
+        Ordering::Relaxed,
+    );
+    if let Some(conn) = conn {
+        conn.stays(Reason::BelowThreshold);
+    }
+    Some(sock)
+}
+
+/// Puts a structure back that no entry points to and no stream uses.
+pub fn free(sock: &'static Sock) {
+    sock.generation.fetch_add(1, Ordering::AcqRel);
+    let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or from `alloc_conn`.
+    if let Some(conn) = unsafe { conn.as_ref() } {
+        crate::report::finished(conn);
+        sluice_stats::free_conn(conn);
+    }
+    let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or a slot of the family region.
+    if let Some(family) = unsafe { family.as_ref() } {
+        family.leave(crate::process::pid());
+    }
+    if FREE.lock().is_ok() {
+        sock.next_free
+            .store(FREE_HEAD.load(Ordering::Relaxed), Ordering::Relaxed);
+        FREE_HEAD.store(core::ptr::from_ref(sock).cast_mut(), Ordering::Relaxed);
+        FREE.unlock();
+    }
+}
+
+fn grow() -> Option<*mut Sock> {
+    let cell = CHUNKS
+        .iter()
+        .find(|c| c.load(Ordering::Relaxed).is_null())?;
+    let base = sys::map_zeroes(CHUNK * size_of::<Sock>(), false)
+        .ok()?
+        .cast::<Sock>();
+    cell.store(base, Ordering::Release);
+    for i in 0..CHUNK {
+        // SAFETY: inside the mapping just made; zeroes are a valid `Sock`.
+        let sock = unsafe { &*base.add(i) };
+        sock.next_free
+            .store(FREE_HEAD.load(Ordering::Relaxed), Ordering::Relaxed);
+        FREE_HEAD.store(core::ptr::from_ref(sock).cast_mut(), Ordering::Relaxed);
+    }
+    Some(FREE_HEAD.load(Ordering::Relaxed))
+}
+
+/// Calls `each` for every socket that an entry points to.
+pub fn for_all(mut each: impl FnMut(&'static Sock)) {
+    for cell in &CHUNKS {
+        let base = cell.load(Ordering::Acquire);
+        if base.is_null() {
+            return;
+        }
+        for i in 0..CHUNK {
+            // SAFETY: inside a chunk, which is never unmapped.
+            let sock: &'static Sock = unsafe { &*base.add(i) };
+            if sock.fds.load(Ordering::Acquire) != 0 {
+                each(sock);
+            }
+        }
+    }
+}
+
+/// In the child of a fork: nobody holds the lock of the free list.
+pub fn after_fork() {
+    FREE.reset();
+}

@@ -1,0 +1,170 @@
+//! From descriptor numbers to what Sluice knows of them.
+//!
+//! A flat table of tagged words in zero pages: an untracked descriptor costs one compare and one
+//! load, and pages of numbers that were never used are never touched. What an entry points to is
+//! type-stable memory: a stale pointer meets another object of the same type, never freed memory.
+
+use crate::readiness::set::Set;
+use crate::sockets::sock::Sock;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::c_int;
+
+/// Descriptors beyond this number are never tracked.
+pub const TABLE_LEN: usize = 1 << 20;
+
+static TABLE: [AtomicUsize; TABLE_LEN] = [const { AtomicUsize::new(0) }; TABLE_LEN];
+
+/// Low bits of an entry; objects are aligned to at least 8.
+const TAG_MASK: usize = 7;
+const TAG_SOCK: usize = 1;
+const TAG_SET: usize = 2;
+/// No object: a TCP socket that is neither connected nor listening (payload: nothing).
+const TAG_FRESH: usize = 3;
+/// No object: a TCP listener.
+const TAG_LISTENER: usize = 4;
+/// No object: a descriptor of our own.
+const TAG_INTERNAL: usize = 5;
+
+/// A descriptor that Sluice tracks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(usize);
+
+/// What an [`Entry`] is.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// A connected (or connecting) TCP socket.
+    Sock(&'static Sock),
+    /// An epoll set.
+    Set(&'static Set),
+    /// A TCP socket that is neither connected nor listening.
+    Fresh,
+    /// A TCP listener.
+    Listener,
+    /// One of our own descriptors.
+    Internal,
+}
+
+impl Entry {
+    /// An entry for a socket.
+    #[must_use]
+    pub fn sock(sock: &'static Sock) -> Self {
+        Self(core::ptr::from_ref(sock) as usize | TAG_SOCK)
+    }
+    /// An entry for an epoll set.
+    #[must_use]
+    pub fn set(set: &'static Set) -> Self {
+        Self(core::ptr::from_ref(set) as usize | TAG_SET)
+    }
+    /// See [`Kind::Fresh`].
+    pub const FRESH: Self = Self(TAG_FRESH);
+    /// See [`Kind::Listener`].
+    pub const LISTENER: Self = Self(TAG_LISTENER);
+    /// See [`Kind::Internal`].
+    pub const INTERNAL: Self = Self(TAG_INTERNAL);
+
+    /// The socket, if it is one.
+    #[inline]
+    #[must_use]
+    pub fn as_sock(self) -> Option<&'static Sock> {
+        // SAFETY: entries with this tag are made from a `&'static Sock` only.
+        (self.0 & TAG_MASK == TAG_SOCK).then(|| unsafe { &*((self.0 & !TAG_MASK) as *const Sock) })
+    }
+
+    /// The epoll set, if it is one.
+    #[inline]
+    #[must_use]
+    pub fn as_set(self) -> Option<&'static Set> {
+        // SAFETY: entries with this tag are made from a `&'static Set` only.
+        (self.0 & TAG_MASK == TAG_SET).then(|| unsafe { &*((self.0 & !TAG_MASK) as *const Set) })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self.0 & TAG_MASK {
+            TAG_FRESH => Kind::Fresh,
+            TAG_LISTENER => Kind::Listener,
+            TAG_INTERNAL => Kind::Internal,
+            _ => match (self.as_sock(), self.as_set()) {
+                (Some(sock), _) => Kind::Sock(sock),
+                (_, Some(set)) => Kind::Set(set),
+                // Not made by this module.
+                (None, None) => Kind::Internal,
+            },
+        }
+    }
+}
+
+#[inline]
+fn cell(fd: c_int) -> Option<&'static AtomicUsize> {
+    TABLE.get(fd as usize)
+}
+
+/// The entry of `fd`, if it is tracked. Acquire: pairs with [`store`].
+#[inline]
+#[must_use]
+pub fn lookup(fd: c_int) -> Option<Entry> {
+    let word = cell(fd)?.load(Ordering::Acquire);
+    if word == 0 { None } else { Some(Entry(word)) }
+}
+
+/// Enters `fd`; false when the number is beyond the table.
+pub fn store(fd: c_int, entry: Entry) -> bool {
+    match cell(fd) {
+        Some(cell) => {
+            HIGHEST.fetch_max(fd as usize + 1, Ordering::Relaxed);
+            cell.store(entry.0, Ordering::Release);
+            true
+        }
+        None => false,
+    }
+}
+
+/// Takes `fd` out and returns what it was.
+pub fn remove(fd: c_int) -> Option<Entry> {
+    let cell = cell(fd)?;
+    // Most numbers that are closed were never entered: look before writing to the page.
+    if cell.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let word = cell.swap(0, Ordering::AcqRel);
+    if word == 0 { None } else { Some(Entry(word)) }
+}
+
+/// Takes `fd` out if it is still `entry`.
+pub fn remove_if(fd: c_int, entry: Entry) -> bool {
+    cell(fd).is_some_and(|c| {
+        c.compare_exchange(entry.0, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    })
+}
+
+/// Is `fd` one of our own?
+#[inline]
+#[must_use]
+pub fn is_internal(fd: c_int) -> bool {
+    cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) == TAG_INTERNAL)
+}
+
+/// One more than the highest number ever entered; 0: none was.
+#[inline]
+#[must_use]
+pub fn end() -> c_int {
+    HIGHEST.load(Ordering::Relaxed) as c_int
+}
+
+/// Calls `each` for every entered number in `first..=last`.
+pub fn for_range(first: c_int, last: c_int, mut each: impl FnMut(c_int, Entry)) {
+    let first = first.max(0) as usize;
+    let end = (last.max(-1) as usize)
+        .saturating_add(1)
+        .min(HIGHEST.load(Ordering::Relaxed));
+    for fd in first..end {
+        if let Some(entry) = lookup(fd as c_int) {
+            each(fd as c_int, entry);
+        }
+    }
+}
+
+/// One more than the highest number ever entered; bounds a walk over the table.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);

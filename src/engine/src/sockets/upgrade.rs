@@ -1,0 +1,285 @@
+//! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's switch.
+
+use crate::config::{Upgrade, config};
+use crate::process;
+use crate::rendezvous::{self, control};
+use crate::sockets::demote::{self, Which};
+use crate::sockets::sock::{SETS, Sock, role, state};
+use core::sync::atomic::Ordering;
+use sluice_fabric::shm::{Lent, Link};
+use sluice_fabric::sys;
+use sluice_stats::{Reason, Transport};
+
+/// Offsets of tries after a demotion are multiples of this many bytes (times two for each demotion).
+const RETRY_STEP: u64 = 1 << 20;
+/// The same in eager mode.
+const RETRY_STEP_EAGER: u64 = 64 << 10;
+
+/// Bytes that TCP may still hold unacknowledged when a direction switches.
+const OUTQ_MAX: u64 = 1 << 20;
+
+/// Stream offset of the first try.
+pub fn first_try() -> u64 {
+    match config().upgrade {
+        Upgrade::Eager => 1,
+        Upgrade::At(bytes) => bytes.max(1),
+        Upgrade::Off => u64::MAX,
+    }
+}
+
+/// The call that crossed `next_try` is over: tries, and sets the next offset (4 times as far).
+#[cold]
+pub fn crossed(sock: &'static Sock) {
+    let at = sock.next_try.load(Ordering::Relaxed);
+    let offset = sock.offset();
+    if at == u64::MAX || offset < at {
+        return;
+    }
+    let mut next = at;
+    while next <= offset {
+        next = next.saturating_mul(4);
+    }
+    if sock
+        .next_try
+        .compare_exchange(at, next, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    if sock.link().is_none() && !sock.is_accelerated() {
+        rendezvous::attempt(sock);
+    }
+}
+
+/// After a demotion: the offsets at which both ends may meet again. Both count the same bytes and
+/// the same demotions, so both find the same offsets.
+pub fn rearm(sock: &'static Sock) {
+    if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
+        return;
+    }
+    let step = if config().upgrade == Upgrade::Eager {
+        RETRY_STEP_EAGER
+    } else {
+        RETRY_STEP
+    };
+    let step = step
+        << sock
+            .demotions
+            .load(Ordering::Relaxed)
+            .saturating_sub(1)
+            .min(20);
+    let next = (sock.offset() / step + 1) * step;
+    sock.next_try.store(next, Ordering::Relaxed);
+}
+
+/// Ring length for one more stream of this process: long for few, short for many, so that together
+/// they stay within a processor's cache.
+pub fn ring_len(link: &Link) -> u32 {
+    let most = config().ring_len;
+    let wanted = match link.stream_count() {
+        0..=15 => 256 << 10,
+        16..=63 => 128 << 10,
+        64..=255 => 64 << 10,
+        _ => 32 << 10,
+    };
+    most.min(if most > 256 << 10 { most } else { wanted })
+}
+
+/// The peer is proved and both ends have joined stream `index` of `link`: from now on hooks of this
+/// socket wait only in ways that a doorbell can end.
+pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<(), Reason> {
+    let Some(arena) = link.arena() else {
+        return Err(Reason::LinkLost);
+    };
+    let Some(stream) = arena.stream(index) else {
+        return Err(Reason::LinkFull);
+    };
+    // SAFETY: the arena stays mapped while the link counts a stream.
+    let stream: &'static sluice_fabric::layout::Stream = unsafe { &*core::ptr::from_ref(stream) };
+    let (outgoing, incoming) = link.directions(stream);
+    let Some(family) = sock.family_or_take() else {
+        return Err(Reason::Limit);
+    };
+    if family.is_shared(process::pid()) {
+        return Err(Reason::Shared);
+    }
+    let lent = Lent {
+        at: incoming.rx_wishes.ring_at.load(Ordering::Relaxed),
+        len: incoming.rx_wishes.ring_len.load(Ordering::Relaxed),
+    };
+    let Some(ring) = arena.ring(link.side(), lent.at, lent.len) else {
+        return Err(Reason::PeerHostile);
+    };
+    if sock.rx.lock.lock().is_err() {
+        return Err(Reason::WriterBlocked);
+    }
+    if sock.tx.lock.lock().is_err() {
+        sock.rx.lock.unlock();
+        return Err(Reason::WriterBlocked);
+    }
+    let free =
+        sock.rx.state() == state::PLAIN && sock.tx.state() == state::PLAIN && sock.link().is_none();
+    if free {
+        family.clear_resend();
+        sock.set_stream(link, index, lent);
+        sock.rx.set_dir(Some(incoming));
+        sock.rx.set_ring(ring);
+        sock.tx.set_dir(Some(outgoing));
+        sock.counted.store(false, Ordering::Relaxed);
+        sock.rx.state.store(state::PROVED, Ordering::SeqCst);
+        sock.tx.state.store(state::PROVED, Ordering::SeqCst);
+    }
+    sock.tx.lock.unlock();
+    sock.rx.lock.unlock();
+    if !free {
+        return Err(Reason::WriterBlocked);
+    }
+    control::watch(sock);
+    for i in 0..SETS {
+        if let Some(set) = sock.set_at(i) {
+            set.adopt_stream(sock);
+        }
+    }
+    consent(sock);
+    Ok(())
+}
+
+/// The reader consents once no thread is left in a kernel wait that a doorbell cannot end, and the
+/// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
+#[cold]
+pub fn consent(sock: &'static Sock) {
+    if sock.rx.state() != state::PROVED || sock.rx.in_kernel() != 0 {
+        return;
+    }
+    if sock.polls.load(Ordering::SeqCst) != 0 || crate::readiness::big_waits() != 0 {
+        return;
+    }
+    if sock.rx.lock.lock().is_err() {
+        return;
+    }
+    let mut refuse = None;
+    if sock.rx.state() == state::PROVED
+        && let Some(dir) = sock.rx.dir()
+    {
+        if dir.rx_wishes.consent.load(Ordering::Relaxed) == 0 {
+            let fd = sock.fd.load(Ordering::Relaxed);
+            match received(fd) {
+                Some(n) if n == sock.rx.kernel_bytes() => {
+                    dir.rx_wishes.consent.store(1, Ordering::Release)
+                }
+                _ => refuse = Some(Reason::NotHooked),
+            }
+        }
+    }
+    sock.rx.lock.unlock();
+    if let Some(reason) = refuse {
+        sock.pin(reason);
+        demote::demote(sock, Which::Both, reason);
+    }
+}
+
+/// What the writer's switch came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// On the link from now on.
+    Done,
+    /// Not yet: TCP once more.
+    Later,
+    /// Never: the stream must be demoted for this reason.
+    Never(Reason),
+}
+
+/// Under the tx lock, in state PROVED: fixes the offset N at which TCP's part of this direction ends.
+pub fn try_switch(sock: &'static Sock) -> Switch {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return Switch::Later;
+    };
+    if dir.rx_wishes.consent.load(Ordering::Acquire) != 1 || sock.tx.in_kernel() != 0 {
+        return Switch::Later;
+    }
+    let at = dir.rx_wishes.ring_at.load(Ordering::Acquire);
+    let len = dir.rx_wishes.ring_len.load(Ordering::Relaxed);
+    let Some(ring) = link.arena().and_then(|a| a.ring(1 - link.side(), at, len)) else {
+        return Switch::Never(Reason::PeerHostile);
+    };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let Some((written, unsent)) = written(fd, sock.role.load(Ordering::Relaxed)) else {
+        return Switch::Never(Reason::NotEstablished);
+    };
+    if unsent > OUTQ_MAX {
+        return Switch::Later;
+    }
+    if written != sock.tx.kernel_bytes() {
+        return Switch::Never(Reason::NotHooked);
+    }
+    let room = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)
+        .unwrap_or(0)
+        .max(0) as u32;
+    // What lies unread must fit into TCP at any moment, for a close that may not wait.
+    let unread_max = ring.len().min(u64::from(room / 2)) as u32;
+    if unread_max < 4096 {
+        return Switch::Never(Reason::SendBufferSmall);
+    }
+    sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
+    sock.tx.set_ring(ring);
+    sock.conn().tx.ring_len.set(ring.len());
+    dir.tx_wishes.from.store(written, Ordering::Relaxed);
+    dir.tx_wishes.switched.store(1, Ordering::Release);
+    sock.tx.state.store(state::LINK, Ordering::SeqCst);
+    sock.conn().upgraded(Transport::Shm);
+    Switch::Done
+}
+
+/// A `struct tcp_info` up to what is needed here (linux/tcp.h).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TcpInfo {
+    state: u8,
+    small: [u8; 7],
+    words: [u32; 24],
+    pacing: [u64; 2],
+    bytes_acked: u64,
+    bytes_received: u64,
+}
+
+const ESTABLISHED: u8 = 1;
+
+fn tcp_info(fd: i32) -> Option<TcpInfo> {
+    sys::getsockopt::<TcpInfo>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
+}
+
+/// Bytes written to TCP so far and bytes not acknowledged yet; `None` unless ESTABLISHED and still.
+///
+/// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the connecting end's count
+/// includes its SYN.
+fn written(fd: i32, role: u8) -> Option<(u64, u64)> {
+    for _ in 0..8 {
+        let before = tcp_info(fd)?;
+        let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ as u64).ok()? as u64;
+        let after = tcp_info(fd)?;
+        if after.state != ESTABLISHED {
+            return None;
+        }
+        if before.bytes_acked == after.bytes_acked {
+            let syn = u64::from(role == role::CONNECTING);
+            return Some(((after.bytes_acked + unsent).checked_sub(syn)?, unsent));
+        }
+    }
+    None
+}
+
+/// Bytes that the program has read from TCP; `None` unless ESTABLISHED and still.
+fn received(fd: i32) -> Option<u64> {
+    for _ in 0..8 {
+        let before = tcp_info(fd)?;
+        let unread = sys::ioctl_int(fd, libc::FIONREAD as u64).ok()? as u64;
+        let after = tcp_info(fd)?;
+        if after.state != ESTABLISHED {
+            return None;
+        }
+        if before.bytes_received == after.bytes_received {
+            return after.bytes_received.checked_sub(unread);
+        }
+    }
+    None
+}

@@ -1,0 +1,231 @@
+//! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
+
+use crate::readiness::spin;
+use crate::rendezvous::control;
+use crate::sockets::demote::{self, Which};
+use crate::sockets::sock::{Sock, state};
+use crate::thread;
+use core::sync::atomic::Ordering;
+use sluice_fabric::layout::Direction;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something may have changed: look.
+    News,
+    /// A signal handler that does not restart calls.
+    Interrupted,
+    /// The socket's timeout.
+    TimedOut,
+}
+
+/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more.
+/// Doubled with each demotion of the connection, up to [`FULL_MAX_NS`].
+pub const FULL_NS: u64 = 20_000_000;
+/// See [`FULL_NS`].
+pub const FULL_MAX_NS: u64 = 1_000_000_000;
+
+/// The patience with a reader that does not read.
+pub fn full_ns(sock: &Sock) -> u64 {
+    (FULL_NS << sock.demotions.load(Ordering::Relaxed).min(6)).min(FULL_MAX_NS)
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
+/// With the rx lock held, which it gives back: waits until the tail is at least `beyond`, or the
+/// stream or TCP has other news.
+#[cold]
+pub fn for_data(sock: &'static Sock, fd: i32, deadline: Option<u64>, beyond: u64) -> Waited {
+    let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
+        sock.rx.lock.unlock();
+        return Waited::News;
+    };
+    let on_link = sock.rx.state() == state::LINK;
+    let switched = dir.tx_wishes.switched.load(Ordering::Relaxed);
+    link.pin();
+    sock.rx.lock.unlock();
+    let news = || {
+        let tail = dir.tx.tail.read();
+        tail.flagged
+            || dir.rx.head.read().flagged
+            || if on_link {
+                tail.offset >= beyond
+            } else {
+                dir.tx_wishes.switched.load(Ordering::Acquire) != switched
+            }
+    };
+    let waited = if on_link && spin::until(&sock.rx, dir.tx.cpu.load(Ordering::Relaxed), news) {
+        sock.conn().rx.spins.add_shared(1);
+        Waited::News
+    } else {
+        let tcp_news = || {
+            let mut byte = [0u8; 1];
+            // SAFETY: one byte of ours.
+            let got = unsafe {
+                sys::recv(
+                    fd,
+                    byte.as_mut_ptr(),
+                    1,
+                    libc::MSG_PEEK | libc::MSG_DONTWAIT,
+                )
+            };
+            got != Err(libc::EAGAIN)
+        };
+        sock.conn().rx.sleeps.add_shared(1);
+        sleep(sock, link, Side::Reader(dir), deadline, false, || {
+            news() || tcp_news()
+        })
+    };
+    link.unpin();
+    waited
+}
+
+/// With the tx lock held, which it gives back: waits until the ring has room again. A reader that does not
+/// read has the stream demoted.
+#[cold]
+pub fn for_space(sock: &'static Sock, deadline: Option<u64>) -> Waited {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        sock.tx.lock.unlock();
+        return Waited::News;
+    };
+    let seen = sock.tx.seen.load(Ordering::Relaxed);
+    link.pin();
+    sock.tx.lock.unlock();
+    let news = || {
+        let head = dir.rx.head.read();
+        head.flagged || head.offset != seen || dir.tx.tail.read().flagged
+    };
+    let waited = if spin::until(&sock.tx, dir.rx.cpu.load(Ordering::Relaxed), news) {
+        sock.conn().tx.spins.add_shared(1);
+        Waited::News
+    } else {
+        sock.conn().tx.sleeps.add_shared(1);
+        let patience = sys::now_ns() + full_ns(sock);
+        let until = deadline.map_or(patience, |d| d.min(patience));
+        match sleep(sock, link, Side::Writer(dir), Some(until), true, news) {
+            Waited::TimedOut if deadline.is_some_and(|d| sys::now_ns() >= d) => Waited::TimedOut,
+            Waited::TimedOut => {
+                if !news() {
+                    demote::demote(sock, Which::Tx, Reason::RingFull);
+                }
+                Waited::News
+            }
+            other => other,
+        }
+    };
+    link.unpin();
+    waited
+}
+
+enum Side<'a> {
+    Reader(&'a Direction),
+    Writer(&'a Direction),
+}
+
+/// Announces, looks again, sleeps on the slot of this thread. The link is pinned.
+fn sleep(
+    sock: &'static Sock,
+    link: &'static Link,
+    side: Side<'_>,
+    deadline: Option<u64>,
+    restart: bool,
+    news: impl Fn() -> bool,
+) -> Waited {
+    let slot_index = thread::slot_on(link);
+    let Some((index, slot)) = slot_index.and_then(|i| Some((i, link.my_slot(i)?))) else {
+        // More sleeping threads than a link has slots: this stream does without.
+        demote::demote(sock, Which::Both, Reason::Limit);
+        return Waited::News;
+    };
+    let waiters = match side {
+        Side::Reader(dir) => &dir.rx_wishes.waiters,
+        Side::Writer(dir) => &dir.tx_wishes.waiters,
+    };
+    waiters.fetch_or(1 << index, Ordering::SeqCst);
+    slot.publish_cpu(thread::cpu());
+    slot.announce();
+    let mut waited = Waited::News;
+    if !news() {
+        let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
+        if left == Some(0) {
+            waited = Waited::TimedOut;
+        } else {
+            let timeout = left.map(timespec);
+            // A cancelled thread leaves here, with nothing held and nothing to drop.
+            let before = thread::cancel_asynchronously();
+            // SAFETY: the word lies in the pinned arena.
+            let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref()) };
+            thread::cancel_as(before);
+            waited = match slept {
+                Err(libc::EINTR) if !(restart && all_handlers_restart()) => Waited::Interrupted,
+                Err(libc::ETIMEDOUT) => Waited::TimedOut,
+                _ => Waited::News,
+            };
+        }
+    }
+    slot.retract();
+    waiters.fetch_and(!(1 << index), Ordering::SeqCst);
+    waited
+}
+
+/// With the tx lock held: a non-blocking writer found the ring full. Its epoll sets will hear of
+/// space; a reader that does not read is found by the control thread. False: there is space now.
+#[cold]
+pub fn ask_for_space(sock: &'static Sock) -> bool {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return false;
+    };
+    let sets = crate::readiness::set::slots_of(sock, link);
+    dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
+    let head = dir.rx.head.read();
+    if head.flagged || head.offset != sock.tx.seen.load(Ordering::Relaxed) {
+        return false;
+    }
+    control::watch_full(sock);
+    true
+}
+
+/// With the tx lock held, which it gives back: bytes are being sent again and TCP has no room.
+#[cold]
+pub fn for_tcp_room(sock: &'static Sock, fd: i32, deadline: Option<u64>) -> Waited {
+    sock.tx.lock.unlock();
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let now = sys::now_ns();
+    let mut left = timespec(deadline.map_or(0, |d| d.saturating_sub(now)));
+    let timeout = if deadline.is_some() {
+        &raw mut left
+    } else {
+        core::ptr::null_mut()
+    };
+    // SAFETY: one valid entry, a valid or null timeout.
+    match unsafe { sys::ppoll(&raw mut poll, 1, timeout, core::ptr::null()) } {
+        Err(libc::EINTR) if !all_handlers_restart() => Waited::Interrupted,
+        Ok(0) => Waited::TimedOut,
+        _ => Waited::News,
+    }
+}
+
+/// Which handler interrupted a wait that the kernel never restarts is not known; when all of them
+/// restart calls, so did it.
+fn all_handlers_restart() -> bool {
+    for signal in 1..=64 {
+        if let Some((handler, flags)) = sys::signal_action(signal) {
+            if handler > 1 && flags & libc::SA_RESTART as u64 == 0 {
+                return false;
+            }
+        }
+    }
+    true
+}

@@ -1,0 +1,83 @@
+//! Waking whoever waits on a stream: the peer's waiters, and this process's own.
+
+use crate::readiness::set::Set;
+use sluice_fabric::doorbell::Sleep;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+
+fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        (mask != 0).then(|| {
+            let bit = mask.trailing_zeros();
+            mask &= mask - 1;
+            bit
+        })
+    })
+}
+
+/// Tells the peer's waiters in `mask` that there is news of stream `index`; how many had to be rung.
+/// Call behind a successful `advance` and `fence_after_rmw`, with the stream locked.
+#[inline]
+pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
+    if mask == 0 {
+        0
+    } else {
+        peer_some(link, mask, index)
+    }
+}
+
+fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
+    if let Some(twin) = link.twin() {
+        return own(twin, mask, index);
+    }
+    let mut rung = 0;
+    for slot_index in bits(mask) {
+        let Some(slot) = link.peer_slot(slot_index) else {
+            return rung;
+        };
+        let asleep = match slot.sleep() {
+            Sleep::Futex => slot.must_ring(),
+            Sleep::Descriptor => slot.wake(index),
+        };
+        if asleep {
+            rung += 1;
+            if !link.ring_peer(slot_index) {
+                crate::rendezvous::control::ask_wake(link, slot_index);
+            }
+        }
+    }
+    rung
+}
+
+/// Tells this process's own waiters in `mask`; how many had to be rung.
+pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
+    let mut rung = 0;
+    for slot_index in bits(mask) {
+        let Some(slot) = link.my_slot(slot_index) else {
+            return rung;
+        };
+        let asleep = match slot.sleep() {
+            Sleep::Futex => slot.must_ring(),
+            Sleep::Descriptor => slot.wake(index),
+        };
+        if asleep {
+            rung += 1;
+            ring_own(link, slot_index);
+        }
+    }
+    rung
+}
+
+/// Rings a slot of this process.
+pub fn ring_own(link: &'static Link, slot_index: u32) {
+    let owner = link.slot_owner(slot_index);
+    if owner == 0 {
+        if let Some(slot) = link.my_slot(slot_index) {
+            // SAFETY: the word lies in the arena of an open link, pinned by the caller's stream.
+            unsafe { sys::futex_wake(slot.sleep_word()) };
+        }
+    } else {
+        // SAFETY: slots are owned by sets only, whose memory is type-stable.
+        unsafe { &*(owner as *const Set) }.ring();
+    }
+}

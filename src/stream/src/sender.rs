@@ -1,0 +1,570 @@
+//! The writing half of one direction.
+//!
+//! Guarantees: every byte it lets go has exactly one position; bytes go straight to a buffer only
+//! while that buffer is the next thing the reader will read into; the ring is never over-filled; and
+//! once sealed, the end of what went over the link never moves, but for an offer that the reader had
+//! already taken.
+//! Refuses to know: where the bytes come from and how they travel, how long anything took, and which
+//! thread calls (the caller's tx lock makes it one at a time).
+//!
+//! # Freshness
+//!
+//! The paper's sender (seed algorithm 1) keeps a queue of ADVERTs and takes one for stale if it is of
+//! an earlier phase or position than its own. Here the reader has at most one ADVERT outstanding and
+//! makes it only when it has read all it knows of, so the position in an ADVERT is exact, never an
+//! estimate. Then there is one test: **an ADVERT is fresh while its position equals ours**, for then
+//! every byte ever sent has been read. A lower one is stale, a higher one a lie, and a queue is not
+//! needed: the newest ADVERT is the only one that can be alive.
+//!
+//! # Two kinds of provider
+//!
+//! A *push* provider writes into the advertised buffer, so a direct transfer counts as sent when it
+//! is ordered ([`Action::Direct`]). A *pull* provider only offers its own buffer ([`Action::Offer`]):
+//! nothing counts as sent until the reader has taken it, and either end may withdraw it before.
+
+use crate::config::{Config, Mode, Provider};
+use crate::error::{Bug, Error, PeerFault};
+use crate::wire::{Ack, Advert, AdvertId, Phase, Seq, Turn};
+
+/// The most direct route that the caller of a send can stand by for. Each allows those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Route {
+    /// The buffer is the program's again as soon as the call returns: the ring.
+    Ring,
+    /// The buffer stays until an advertised transfer is over or withdrawn.
+    Advert,
+    /// The buffer stays, and may be offered without an ADVERT (pull only).
+    Offer,
+}
+
+/// What a send does next. `len` is never more than was asked; the caller comes back for the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Action {
+    /// Put `len` bytes into the ring. They count as sent.
+    Ring {
+        /// Bytes to copy; zero only for a send of nothing.
+        len: u32,
+        /// Push: send this first, in order with the ring bytes.
+        turn: Option<Turn>,
+    },
+    /// Push: write `len` bytes into this buffer. They count as sent; the source stays readable until
+    /// an [`Ack`] covers them, or their completion where that means they have landed.
+    Direct {
+        /// Where they go, from its first byte on.
+        advert: Advert,
+        /// Bytes to write, never more than `advert.len`.
+        len: u32,
+    },
+    /// Pull: put the source on offer. Nothing counts as sent; the end of it is
+    /// [`Sender::on_taken`], [`Sender::on_withdrawn`] or the seal.
+    Offer(Offer),
+    /// Nothing can go now.
+    Blocked {
+        /// What has to happen first.
+        on: Wait,
+        /// Whether to tell the reader ([`Control::Blocked`](crate::wire::Control::Blocked)): true
+        /// once per credit waited for.
+        tell: bool,
+    },
+    /// The direction is sealed: the bytes belong on TCP, behind what is re-sent there.
+    Demoted,
+}
+
+/// What a blocked sender waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Credit: the ring is full.
+    Credit,
+    /// An ADVERT, in [`Mode::Direct`]. None may ever come (the reader polls, peeks, or never
+    /// blocks): after a while the caller demotes and counts it.
+    Advert,
+    /// The end of the offer that an earlier send has up.
+    Offer,
+}
+
+/// Bytes a pull sender lets the reader take. Where they lie is the provider's to publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Counts the offers of the direction, from 1: the generation by which a take or a withdrawal
+    /// names the one it means.
+    pub number: u64,
+    /// The position of the first of them. The reader may take it when it has read all before.
+    pub seq: Seq,
+    /// Bytes on offer. Never zero. A take of fewer ends the offer as well.
+    pub len: u32,
+    /// The ADVERT it answers. Without one it is like an indirect transfer as far as phases go.
+    pub advert: Option<AdvertId>,
+}
+
+/// What to send again on TCP after a demotion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resend {
+    /// The first byte the reader has not got.
+    pub from: Seq,
+    /// The end of what the link was given.
+    pub to: Seq,
+    /// Bytes of the offer that was up at the seal which the reader had taken by then: the send
+    /// that offered them has that many done, and they are before `from`.
+    pub taken: u32,
+}
+
+impl Resend {
+    /// Bytes to re-send; never more than the ring and one direct transfer.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.to.since(self.from).unwrap_or(0)
+    }
+
+    /// Whether the reader has everything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// ```text
+///              fresh ADVERT                  push: direct, used up
+///   ┌──────┐ ───────────────► ┌───────┐ ───────────────────────────┐
+///   │ Ring │                  │ Fresh │ ◄─┐ direct, waitall: rest  │
+///   └──────┘ ◄─────────────── └───────┘ ──┘                        │
+///    ▲ │ ▲    ring bytes, REVOKE  │ ▲                              │
+///    │ │ └────────────────────────│─│──────────────────────────────┘
+///    │ │ offer without ADVERT     │ │ withdrawn, or taken with waitall: rest,
+///    │ ▼          pull: offer     ▼ │ or a fresh ADVERT came meanwhile
+///    │ ┌──────────────────────────────┐
+///    └─│           Offered            │       seal, from anywhere: Sealed
+/// taken└──────────────────────────────┘
+/// ```
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// No fresh ADVERT: bytes go into the ring.
+    Ring,
+    /// The reader has read everything and lends this buffer.
+    Fresh(Advert),
+    /// Pull: a source is on offer; nothing else is sent until it is resolved.
+    Offered(Pending),
+    /// Demoted. `offered` bounds how far the reader may turn out to be beyond the sent bytes.
+    Sealed {
+        offered: u32,
+        resend: Option<Resend>,
+    },
+}
+
+/// An offer that is up.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    /// Bytes on offer: bounds what can be taken.
+    len: u32,
+    /// The ADVERT it answers.
+    against: Option<Advert>,
+    /// The newest ADVERT that came meanwhile. Judged when the offer is resolved: until then it may
+    /// be ahead of us, made after a take that we have not seen.
+    next: Option<Advert>,
+}
+
+/// The writing half of one direction. See the [module](self).
+#[derive(Debug, Clone)]
+pub struct Sender {
+    state: State,
+    /// Bytes sent by either way (S_s of the paper). Bounds what the reader can have received.
+    seq: Seq,
+    /// Ring bytes that may be filled without hearing from the reader (b_s). At most `ring_len`.
+    free: u32,
+    /// The phase of the last transfer, or a later one known to be due (P_s).
+    phase: Phase,
+    /// The size of the ring: bounds `free`. Zero in [`Mode::Direct`], which never uses it.
+    ring_len: u32,
+    /// A send shorter than this is worth no ADVERT and no offer.
+    direct_min: u32,
+    mode: Mode,
+    provider: Provider,
+    /// Whether the reader knows that we wait for credit.
+    told: bool,
+    /// Bytes that the reader said it has, for good. Below `seq` by what a demotion may re-send.
+    acked: Seq,
+    /// The newest ADVERT that came: the next has the next number.
+    last_id: AdvertId,
+    /// Its phase: the next one's is this or the next direct one.
+    last_phase: Phase,
+    /// Every ADVERT up to this one is void, including those that have yet to come.
+    revoked: AdvertId,
+    /// Bytes of `seq` that went straight to the reader.
+    direct_bytes: u64,
+    /// Offers ever made: the number of the last one.
+    offer_count: u64,
+}
+
+impl Sender {
+    /// The writing half of a stream that begins.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        let ring_len = if config.mode == Mode::Direct {
+            0
+        } else {
+            config.ring_len()
+        };
+        Self {
+            state: State::Ring,
+            seq: Seq::START,
+            free: ring_len,
+            phase: Phase::START,
+            ring_len,
+            direct_min: config.direct_min(),
+            mode: config.mode,
+            provider: config.provider,
+            told: false,
+            acked: Seq::START,
+            last_id: AdvertId::NONE,
+            last_phase: Phase::START,
+            revoked: AdvertId::NONE,
+            direct_bytes: 0,
+            offer_count: 0,
+        }
+    }
+
+    /// The program has `len` bytes to send, and can wait as `route` says.
+    #[inline]
+    pub fn on_send(&mut self, len: u32, route: Route) -> Action {
+        // One more of many small sends: no ADVERT, no turn, room for all of it. A send of nothing
+        // wraps round and is not small.
+        if matches!(self.state, State::Ring)
+            && !self.phase.is_direct()
+            && len.wrapping_sub(1) < self.free
+            && (route != Route::Offer || len < self.direct_min)
+        {
+            self.free -= len;
+            self.seq = self.seq.plus(len);
+            return Action::Ring { len, turn: None };
+        }
+        self.choose(len, route)
+    }
+
+    /// Everything but the common case of [`on_send`](Self::on_send).
+    #[cold]
+    fn choose(&mut self, len: u32, route: Route) -> Action {
+        let large = len >= self.direct_min;
+        match self.state {
+            State::Sealed { .. } => Action::Demoted,
+            State::Offered(_) => Action::Blocked {
+                on: Wait::Offer,
+                tell: false,
+            },
+            _ if len == 0 => Action::Ring { len, turn: None },
+            // A small send goes direct too where the ring cannot take it: the reader waits.
+            State::Fresh(advert) if route >= Route::Advert && (large || self.free == 0) => {
+                self.direct(advert, len)
+            }
+            State::Ring
+                if route == Route::Offer
+                    && large
+                    && self.provider == Provider::Pull
+                    && self.mode == Mode::Dynamic =>
+            {
+                self.offer(len, None)
+            }
+            State::Ring | State::Fresh(_) => self.ring(len),
+        }
+    }
+
+    /// Seed algorithm 1, lines 4 to 14: the ADVERT is fresh.
+    fn direct(&mut self, advert: Advert, len: u32) -> Action {
+        let len = len.min(advert.len);
+        if self.provider == Provider::Pull {
+            return self.offer(len, Some(advert));
+        }
+        self.count_direct(advert.phase, len);
+        self.state = advert.after(len).map_or(State::Ring, State::Fresh);
+        Action::Direct { advert, len }
+    }
+
+    fn offer(&mut self, len: u32, against: Option<Advert>) -> Action {
+        self.state = State::Offered(Pending {
+            len,
+            against,
+            next: None,
+        });
+        self.offer_count = self.offer_count.wrapping_add(1);
+        Action::Offer(Offer {
+            number: self.offer_count,
+            seq: self.seq,
+            len,
+            advert: against.map(|advert| advert.id),
+        })
+    }
+
+    /// Seed algorithm 1, lines 17 to 25: into the ring, as far as it has room.
+    fn ring(&mut self, len: u32) -> Action {
+        if self.free == 0 {
+            if self.mode == Mode::Direct {
+                return Action::Blocked {
+                    on: Wait::Advert,
+                    tell: false,
+                };
+            }
+            let tell = !self.told;
+            self.told = true;
+            return Action::Blocked {
+                on: Wait::Credit,
+                tell,
+            };
+        }
+        let len = len.min(self.free);
+        // Bytes that pass a fresh ADVERT make it stale.
+        let before = match self.state {
+            State::Fresh(advert) => {
+                self.state = State::Ring;
+                self.phase.max(advert.phase)
+            }
+            _ => self.phase,
+        };
+        let turn = (self.phase.is_direct() && self.provider == Provider::Push).then(|| Turn {
+            phase: before.indirect(),
+            seq: self.seq,
+        });
+        self.phase = before.indirect();
+        self.free -= len;
+        self.seq = self.seq.plus(len);
+        Action::Ring { len, turn }
+    }
+
+    fn count_direct(&mut self, phase: Phase, len: u32) {
+        self.phase = self.phase.max(phase);
+        self.seq = self.seq.plus(len);
+        self.direct_bytes = self.direct_bytes.wrapping_add(u64::from(len));
+    }
+
+    /// The reader lends a buffer.
+    ///
+    /// # Errors
+    /// [`PeerFault`], if no honest reader would have sent it now.
+    pub fn on_advert(&mut self, advert: Advert) -> Result<(), Error> {
+        if matches!(self.state, State::Sealed { .. }) {
+            return Ok(());
+        }
+        if advert.id != self.last_id.next() {
+            return Err(PeerFault::AdvertId.into());
+        }
+        if advert.len == 0 {
+            return Err(PeerFault::AdvertRange.into());
+        }
+        // Between two ADVERTs a reader either has seen indirect bytes or has not.
+        let step = advert.phase.value().wrapping_sub(self.last_phase.value());
+        if !advert.phase.is_direct() || step > 2 {
+            return Err(PeerFault::AdvertPhase.into());
+        }
+        if let State::Offered(pending) = &mut self.state {
+            // The reader may be ahead by what it took of our offer, which we have yet to see.
+            if advert.seq > self.seq.plus(pending.len) {
+                return Err(PeerFault::AdvertAhead.into());
+            }
+            pending.next = Some(advert);
+        } else {
+            self.state = self.judge(advert)?;
+        }
+        self.last_id = advert.id;
+        self.last_phase = advert.phase;
+        Ok(())
+    }
+
+    /// Seed algorithm 1, lines 3 to 7. Whatever it says of this ADVERT, the one before is dead.
+    fn judge(&mut self, advert: Advert) -> Result<State, Error> {
+        if advert.seq > self.seq {
+            return Err(PeerFault::AdvertAhead.into());
+        }
+        if advert.seq < self.seq {
+            // Stale. The bytes that made it so will move the reader to the next indirect phase.
+            if advert.phase > self.phase {
+                self.phase = advert.phase.indirect();
+            }
+            return Ok(State::Ring);
+        }
+        if advert.phase < self.phase {
+            return Err(PeerFault::AdvertPhase.into());
+        }
+        if advert.id <= self.revoked || self.mode == Mode::Indirect {
+            return Ok(State::Ring);
+        }
+        Ok(State::Fresh(advert))
+    }
+
+    /// The reader wants back the buffer of ADVERT `id` (and of all before it). An offer against it
+    /// stays up until it is withdrawn; it is nothing worse than one without an ADVERT.
+    ///
+    /// # Errors
+    /// [`PeerFault::RevokeId`] if that one was revoked before.
+    pub fn on_revoke(&mut self, id: AdvertId) -> Result<(), Error> {
+        if matches!(self.state, State::Sealed { .. }) {
+            return Ok(());
+        }
+        if id <= self.revoked {
+            return Err(PeerFault::RevokeId.into());
+        }
+        self.revoked = id;
+        if matches!(self.state, State::Fresh(advert) if advert.id <= id) {
+            self.state = State::Ring;
+        }
+        Ok(())
+    }
+
+    /// The reader has freed ring bytes, or says how far it is. After a take, report the take first.
+    ///
+    /// # Errors
+    /// [`PeerFault::CreditTooLarge`], [`PeerFault::AckSeq`].
+    #[inline]
+    pub fn on_ack(&mut self, ack: Ack) -> Result<(), Error> {
+        if matches!(self.state, State::Sealed { .. }) {
+            return Ok(());
+        }
+        let credit = ack.credit.value();
+        if credit > self.ring_len - self.free {
+            return Err(PeerFault::CreditTooLarge.into());
+        }
+        if ack.seq < self.acked || ack.seq > self.seq {
+            return Err(PeerFault::AckSeq.into());
+        }
+        self.free += credit;
+        self.acked = ack.seq;
+        self.told &= credit == 0;
+        Ok(())
+    }
+
+    /// Pull: the reader has taken `len` bytes of the offer.
+    ///
+    /// # Errors
+    /// [`PeerFault::Taken`] if there is no offer, or not of so much.
+    pub fn on_taken(&mut self, len: u32) -> Result<(), Error> {
+        if matches!(self.state, State::Sealed { .. }) {
+            return Ok(());
+        }
+        let State::Offered(pending) = self.state else {
+            return Err(PeerFault::Taken.into());
+        };
+        if len == 0 || len > pending.len {
+            return Err(PeerFault::Taken.into());
+        }
+        let phase = pending
+            .against
+            .map_or(self.phase.indirect(), |advert| advert.phase);
+        self.count_direct(phase, len);
+        let rest = pending.against.and_then(|advert| advert.after(len));
+        self.resolve(rest, pending.next)
+    }
+
+    /// Pull: the offer is gone, untaken: withdrawn by either end.
+    ///
+    /// # Errors
+    /// [`Bug::NoOffer`] if none was up.
+    pub fn on_withdrawn(&mut self) -> Result<(), Error> {
+        if matches!(self.state, State::Sealed { .. }) {
+            return Ok(());
+        }
+        let State::Offered(pending) = self.state else {
+            return Err(Bug::NoOffer.into());
+        };
+        self.resolve(pending.against, pending.next)
+    }
+
+    /// The offer is resolved and leaves `rest` of its ADVERT, if no newer one came.
+    fn resolve(&mut self, rest: Option<Advert>, next: Option<Advert>) -> Result<(), Error> {
+        let live = rest.filter(|advert| advert.id > self.revoked);
+        self.state = live.map_or(State::Ring, State::Fresh);
+        if let Some(next) = next {
+            self.state = self.judge(next)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the link's part of this direction, once for all. An offer that is up counts as withdrawn
+    /// unless [`on_seized`](Self::on_seized) learns otherwise. Idempotent.
+    pub fn seal(&mut self) {
+        let offered = match self.state {
+            State::Sealed { .. } => return,
+            State::Offered(pending) => pending.len,
+            State::Ring | State::Fresh(_) => 0,
+        };
+        self.state = State::Sealed {
+            offered,
+            resend: None,
+        };
+    }
+
+    /// The reader has read up to `consumed`, and will read no more from the link. The answer is fixed
+    /// by the first call.
+    ///
+    /// # Errors
+    /// [`Bug::NotSealed`]; [`PeerFault::SeizedRange`] if no honest reader can be there.
+    pub fn on_seized(&mut self, consumed: Seq) -> Result<Resend, Error> {
+        let State::Sealed { offered, resend } = self.state else {
+            return Err(Bug::NotSealed.into());
+        };
+        if let Some(resend) = resend {
+            return Ok(resend);
+        }
+        let ahead = consumed.since(self.seq).unwrap_or(0);
+        let taken = u32::try_from(ahead).ok().filter(|taken| *taken <= offered);
+        let Some(taken) = taken.filter(|_| consumed >= self.acked) else {
+            return Err(PeerFault::SeizedRange.into());
+        };
+        self.count_direct(self.phase, taken);
+        let resend = Resend {
+            from: consumed,
+            to: self.seq,
+            taken,
+        };
+        self.state = State::Sealed {
+            offered: 0,
+            resend: Some(resend),
+        };
+        Ok(resend)
+    }
+
+    /// Bytes sent over the link so far.
+    #[inline]
+    #[must_use]
+    pub const fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Bytes the reader said it has: the source of later ones must be kept.
+    #[inline]
+    #[must_use]
+    pub const fn acked(&self) -> Seq {
+        self.acked
+    }
+
+    /// Bytes that went straight to the reader's buffer, for the share of them in [`seq`](Self::seq).
+    #[inline]
+    #[must_use]
+    pub const fn direct_bytes(&self) -> u64 {
+        self.direct_bytes
+    }
+
+    /// The present phase. Never decreases.
+    #[inline]
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Bytes the ring takes at once: whether a socket is writable.
+    #[inline]
+    #[must_use]
+    pub const fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Whether a source is on offer.
+    #[inline]
+    #[must_use]
+    pub const fn is_offering(&self) -> bool {
+        matches!(self.state, State::Offered(_))
+    }
+
+    /// Whether the link's part has ended.
+    #[inline]
+    #[must_use]
+    pub const fn is_sealed(&self) -> bool {
+        matches!(self.state, State::Sealed { .. })
+    }
+}

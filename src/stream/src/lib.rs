@@ -36,11 +36,13 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 extern crate std;
 
 mod config;
 mod error;
+#[cfg(any(test, feature = "testing"))]
+pub mod harness;
 pub mod receiver;
 pub mod sender;
 pub mod wire;

@@ -66,7 +66,9 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
         maps => maps?,
     };
     let ours: Vec<_> = maps.into_iter().filter(|map| map.is_of(LIBRARY)).collect();
-    let library = ours.first().ok_or(Failure::NoSluice)?.path.clone();
+    // A debugger maps the file too, but to read it.
+    let code = ours.iter().find(|map| map.is_executable);
+    let library = code.ok_or(Failure::NoSluice)?.path.clone();
 
     let place = ours
         .iter()

@@ -35,6 +35,7 @@ pub struct Mapping {
     pub start: usize,
     pub end: usize,
     pub is_writable: bool,
+    pub is_executable: bool,
     /// Empty for memory without a file.
     pub path: OsString,
 }
@@ -114,12 +115,15 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
     let mut range = std::str::from_utf8(words.next()?).ok()?.splitn(2, '-');
     let start = usize::from_str_radix(range.next()?, 16).ok()?;
     let end = usize::from_str_radix(range.next()?, 16).ok()?;
-    let is_writable = words.next()?.get(1) == Some(&b'w');
+    let permissions = words.next()?;
+    let is_writable = permissions.get(1) == Some(&b'w');
+    let is_executable = permissions.get(2) == Some(&b'x');
     let path = words.nth(3).unwrap_or_default().trim_ascii_start();
     (start <= end).then(|| Mapping {
         start,
         end,
         is_writable,
+        is_executable,
         path: OsString::from_vec(path.to_vec()),
     })
 }
@@ -219,6 +223,7 @@ mod tests {
                 start: 0,
                 end: 0,
                 is_writable: true,
+                is_executable: false,
                 path: path.into(),
             }
             .is_of("libsluice.so")

@@ -290,9 +290,11 @@ fn with_data(scratch: &Scratch, bytes: &[u8]) -> Python {
     std::fs::write(&file, bytes).unwrap();
     let mut python = Python::new(&mut Command::new("python3"));
     python.tell(&format!("file = open({:?}, 'rb')", file.to_str().unwrap()));
-    python.tell(
-        "data = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)",
-    );
+    for (name, right) in [("code", "EXEC"), ("data", "WRITE")] {
+        python.tell(&format!(
+            "{name} = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_{right})"
+        ));
+    }
     python
 }
 
@@ -333,6 +335,20 @@ fn another_layout_is_refused_with_its_version() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let refused = report["refused"].as_array().unwrap();
     assert!(refused.iter().any(|r| r["pid"] == python.pid()), "{report}");
+}
+
+#[test]
+fn a_program_that_only_reads_the_library_runs_without_it() {
+    let scratch = Scratch::new("reader");
+    let mut python = with_data(&scratch, &header());
+    python.tell("code.close()");
+    let pid = python.pid();
+    let output = sluice(&["stat", &pid.to_string()]);
+    assert_refused(
+        &output,
+        1,
+        &format!("python3 (pid {pid}): runs without Sluice"),
+    );
 }
 
 #[test]

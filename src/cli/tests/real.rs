@@ -1,0 +1,87 @@
+//! `sluice stat` on programs that run under the real library.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{Python, stat_json};
+use serde_json::Value;
+use std::process::Command;
+
+/// Bytes that each end sends, and gets back.
+const LEN: u64 = 1_000_000;
+
+fn preloaded() -> Python {
+    Python::new(Command::new(env!("CARGO_BIN_EXE_sluice")).args(["run", "--", "python3"]))
+}
+
+fn plain() -> Python {
+    Python::new(&mut Command::new("python3"))
+}
+
+/// Connects the two, sends there and back; returns the port of the server.
+fn exchange(server: &mut Python, client: &mut Python) -> u64 {
+    server.tell("listener = socket.create_server(('127.0.0.1', 0))");
+    let port = server
+        .tell("print(listener.getsockname()[1])")
+        .trim()
+        .parse()
+        .unwrap();
+    client.tell(&format!(
+        "end = socket.create_connection(('127.0.0.1', {port}))"
+    ));
+    server.tell("end = listener.accept()[0]");
+    // Pieces that fit into any socket's buffers, so that neither end waits for the other's test.
+    for _ in 0..LEN / 10_000 {
+        client.tell("end.sendall(b'x' * 10000)");
+        server.tell("end.sendall(end.recv(10000, socket.MSG_WAITALL))");
+        client.tell("assert len(end.recv(10000, socket.MSG_WAITALL)) == 10000");
+    }
+    port
+}
+
+/// The process's connection, and whether its counters make sense.
+fn checked(process: &Value, side: &str, port: u64) -> Value {
+    assert_eq!(process["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(process["panics"], 0);
+    let connections = process["connections"].as_array().unwrap();
+    let ours = |c: &&Value| c[side] == format!("127.0.0.1:{port}");
+    let connection = connections.iter().find(ours).unwrap().clone();
+    for flow in ["tx", "rx"] {
+        let ways = ["tcp", "direct", "indirect", "file"];
+        let sum: u64 = ways
+            .iter()
+            .map(|way| connection[flow][way].as_u64().unwrap())
+            .sum();
+        assert_eq!(sum, LEN, "{flow}: {connection:#}");
+    }
+    let is_on_tcp = connection["transport"] == "tcp";
+    assert_eq!(is_on_tcp, !connection["reason"].is_null(), "{connection:#}");
+    connection
+}
+
+#[test]
+fn every_byte_between_two_programs_is_counted_once() {
+    common::build(&["--package", "sluice-preload"]);
+    let (mut server, mut client) = (preloaded(), preloaded());
+    let port = exchange(&mut server, &mut client);
+    let accepted = checked(&stat_json(server.pid()), "local", port);
+    assert_eq!(accepted["role"], "accepted");
+    let connecting = checked(&stat_json(client.pid()), "peer", port);
+    assert_eq!(connecting["role"], "connecting");
+    assert_eq!(accepted["peer"], connecting["local"]);
+    assert_eq!(accepted["transport"], connecting["transport"]);
+}
+
+#[test]
+fn a_plain_peer_is_the_reason_for_tcp() {
+    common::build(&["--package", "sluice-preload"]);
+    let (mut server, mut client) = (preloaded(), plain());
+    let port = exchange(&mut server, &mut client);
+    let connection = checked(&stat_json(server.pid()), "local", port);
+    assert_eq!(connection["reason"]["code"], "peer-plain", "{connection:#}");
+    assert_eq!(connection["upgrades"], 0);
+}

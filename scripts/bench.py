@@ -44,8 +44,7 @@ FLOORS = {
 }
 # Nothing that is accelerated may be slower than TCP, however the CPUs are shared.
 NEVER_SLOWER = ("one", "one+hogs", "free", "free+hogs")
-# These cases must have gone over the link at all, else their ratio says nothing.
-LINK_SHARE = 0.90
+# All others must have gone over the link (paired.LINK_SHARE), else their ratio says nothing.
 NOT_ACCELERATED = {"cc", "nginx 1k close", "hook instructions", "idle 100"}
 
 
@@ -231,8 +230,8 @@ def judge(row):
         out.append((ratio >= 1.0, f"{row.key()}: {span} (never below 1.0)"))
     if row.case not in NOT_ACCELERATED:
         share = row.share() or 0.0
-        out.append((share >= LINK_SHARE,
-                    f"{row.key()}: {share * 100:.1f} % of bytes by link (at least {LINK_SHARE * 100:.0f})"))
+        out.append((share >= paired.LINK_SHARE,
+                    f"{row.key()}: {share * 100:.1f} % of bytes by link (at least {paired.LINK_SHARE * 100:.0f})"))
     return out
 
 

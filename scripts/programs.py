@@ -326,7 +326,8 @@ def redis_cli(run):
 
 def memcached(run):
     port = common.free_port()
-    child = common.start(["memcached", "-p", str(port), "-U", "0", "-l", HOST, "-m", "256", "-t", "4", "-u", "root"],
+    user = ["-u", "root"] if os.geteuid() == 0 else []
+    child = common.start(["memcached", "-p", str(port), "-U", "0", "-l", HOST, "-m", "256", "-t", "4", *user],
                          env=run.env["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run.serve(child, lambda: common.end(child) or _fail("memcached did not end on SIGTERM"))
     common.wait_listening(port, child)

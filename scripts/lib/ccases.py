@@ -79,8 +79,8 @@ def stream(program, size):
 
 def fan(count, active):
     def run(side, place, secs):
-        # 64 KiB each way on every connection: beyond the default threshold, whoever counts.
-        c, s = duo(side, place, "fan", [], [str(count), str(active), "65536", seconds(secs), str(WARM)],
+        # 192 KiB each way on every connection: many times the default threshold.
+        c, s = duo(side, place, "fan", [], [str(count), str(active), "196608", seconds(secs), str(WARM)],
                    120 + 10 * secs)
         return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"],
                       counters=side.counters())

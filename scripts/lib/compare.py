@@ -130,7 +130,7 @@ def main():
         good = False
         print(f"  FAILED  {e}")
     for row in rows:
-        if row.case not in SHORT and not row.errors and (row.share() or 0) < 0.9:
+        if row.case not in SHORT and not row.errors and (row.share() or 0) < paired.LINK_SHARE:
             good = False
             print(f"  NOT ACCELERATED  {row.case}: {(row.share() or 0) * 100:.1f} % of its bytes by link")
     if args.json:

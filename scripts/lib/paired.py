@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 import common
 from common import median, si
 
+# Of an accelerated case at least this share of the client's bytes goes by link: all but the first
+# 32 KiB of each connection, in runs that are no longer than they are.
+LINK_SHARE = 0.80
 PLACES = ("one", "two", "free")
 
 
@@ -146,7 +149,7 @@ class Row:
                 "errors": self.errors}
 
 
-def _children_cpu():
+def children_cpu():
     u = resource.getrusage(resource.RUSAGE_CHILDREN)
     return u.ru_utime + u.ru_stime
 
@@ -162,11 +165,11 @@ def measure(name, case, place, rounds, secs, extra=None, directory=None, progres
             side = Side(preload, extra)
             side.fresh_report(directory)
             hogs = place.start_hogs()
-            before = _children_cpu()
+            before = children_cpu()
             try:
                 result = pair[preload] = case(side, place, secs)
                 # Every program of the case was waited for by now; the hogs were not.
-                result.cpu = result.cpu or _children_cpu() - before
+                result.cpu = result.cpu or children_cpu() - before
             except common.Failure as e:
                 row.errors.append(f"{side.name()}: {e}")
             finally:

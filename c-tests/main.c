@@ -7,7 +7,7 @@
 #include "t.h"
 #include <dirent.h>
 
-int is_server, warmed, nonblock, family = 4;
+int is_server, warmed, nonblock, family = 4, mss;
 pid_t peer_pid;
 char buf[8 << 20];
 volatile sig_atomic_t signals[65];
@@ -283,6 +283,8 @@ int listen_any(int *port)
     struct sockaddr_storage a;
     socklen_t len = loopback(&a, 0, 1);
     int fd = socket(a.ss_family, SOCK_STREAM, 0);
+    if (mss)
+        setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss);
     if (fd < 0 || bind(fd, (void *)&a, len) || listen(fd, 1024) || getsockname(fd, (void *)&a, &len))
         die("listen");
     *port = ntohs(((struct sockaddr_in *)&a)->sin_port); /* at the same place for both families */
@@ -515,6 +517,7 @@ static int side(int resume)
 /* --- both sides --- */
 
 static int out[2];
+static pid_t pid[2];
 static const char *const roles[] = {"server", "client"};
 
 static void dump(void)
@@ -534,6 +537,9 @@ static void dump(void)
 static void on_term(int sig)
 {
     (void)sig;
+    for (int i = 0; i < 2; i++)
+        if (pid[i])
+            kill(pid[i], SIGKILL);
     dump();
     _exit(3);
 }
@@ -559,7 +565,6 @@ static int both(char **env[2])
     if (setrlimit(RLIMIT_NOFILE, &nofile) || prctl(PR_SET_CHILD_SUBREAPER, 1) || socketpair(AF_UNIX, SOCK_STREAM, 0, sync))
         die("set-up");
     signal(SIGPIPE, SIG_DFL);
-    pid_t pid[2] = {0};
     for (int i = 0; i < sides; i++) {
         out[i] = memfd_create("transcript", 0);
         fcntl(out[i], F_SETFL, O_APPEND);

@@ -1,2 +1,444 @@
+/* poll, ppoll, select, pselect: level semantics, time limits, masks, odd fds. */
 #include "t.h"
-const struct body poll_bodies[] = {{0}};
+
+static volatile int more_than_nofile = 5000;
+
+static void states_server(int fd)
+{
+    meet();
+    T(put(fd, 1, 100));
+    meet();
+    meet();
+    T(shutdown(fd, SHUT_WR));
+    meet();
+    T(drain(fd, 2));
+    meet();
+}
+
+static void states_client(int fd)
+{
+    struct pollfd p[4];
+    say("idle: %s", mask_name(ready(fd)));
+    meet();
+    meet();
+    await(fd, POLLIN);
+    for (int i = 0; i < 4; i++) /* one fd in several places, each with its own wishes */
+        p[i] = (struct pollfd){.fd = fd, .events = (short[]){0, POLLOUT, POLLIN | POLLRDHUP, POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLPRI}[i], .revents = -1};
+    T(poll(p, 4, -1));
+    for (int i = 0; i < 4; i++)
+        say("%s", mask_name(p[i].revents));
+    say("again: %s", mask_name(ready(fd)));
+    D(recv(fd, buf, 60, 0));
+    say("some left: %s", mask_name(ready(fd)));
+    D(recv(fd, buf, 100, 0));
+    say("none left: %s", mask_name(ready(fd)));
+    meet();
+    await(fd, POLLRDHUP);
+    p[0] = (struct pollfd){.fd = fd, .events = 0};
+    T(poll(p, 1, 0));
+    T(recv(fd, buf, 1, 0));
+    say("end seen: %s", mask_name(ready(fd)));
+    T(put(fd, 2, 10));
+    T(shutdown(fd, SHUT_WR));
+    await(fd, POLLHUP);
+    T(poll(p, 1, -1));
+    say("%s", mask_name(p[0].revents));
+    meet();
+    meet();
+}
+
+static void reset_states_server(int fd)
+{
+    T(put(fd, 1, 100));
+    meet();
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)));
+    T(close(fd));
+    meet();
+}
+
+static void reset_states_client(int fd)
+{
+    fd_set r, w, x;
+    meet();
+    meet();
+    await(fd, POLLERR);
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    w = x = r;
+    T(select(fd + 1, &r, &w, &x, NULL));
+    say("%d %d %d", !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &x));
+    D(recv(fd, buf, 1000, 0));
+    say("%s", mask_name(ready(fd)));
+    T(recv(fd, buf, 1000, 0));
+    say("%s", mask_name(ready(fd)));
+    T(recv(fd, buf, 1000, 0));
+    say("%s", mask_name(ready(fd)));
+}
+
+/* Asleep in the call when the bytes come. */
+static void waker(int fd)
+{
+    for (long n; (n = hear()) > 0; tell(0)) {
+        await_asleep(peer_pid);
+        put(fd, n, 10);
+    }
+    meet();
+}
+
+#define WOKEN(n, call) do { \
+        tell(n); \
+        T(call); \
+        hear(); \
+    } while (0)
+
+static void poll_wakes_client(int fd)
+{
+    struct pollfd p[3] = {{.fd = -1, .events = POLLIN}, {.fd = fd, .events = POLLIN}, {.fd = fd, .events = POLLRDHUP | POLLPRI}};
+    struct timespec ten = {10, 0};
+    struct timeval tv = {10, 0};
+    fd_set r;
+    for (int i = 0; i < 3; i++) {
+        WOKEN(1, poll(p, 3, -1));
+        say("%s, %s, %s", mask_name(p[0].revents), p[1].revents == POLLIN ? "IN" : "?", p[2].revents ? "?" : "none");
+        D(recv(fd, buf, 100, 0));
+        WOKEN(2, ppoll(p, 3, &ten, NULL));
+        YES(ten.tv_sec == 10);
+        D(recv(fd, buf, 100, 0));
+        FD_ZERO(&r);
+        FD_SET(fd, &r);
+        WOKEN(3, select(fd + 1, &r, NULL, NULL, &tv));
+        YES(FD_ISSET(fd, &r) && (tv.tv_sec == 9 || (tv.tv_sec > 5 && tv.tv_sec < 10)));
+        tv.tv_sec = 10;
+        D(recv(fd, buf, 100, 0));
+        WOKEN(4, pselect(fd + 1, &r, NULL, NULL, NULL, NULL));
+        D(recv(fd, buf, 100, 0));
+    }
+    tell(0);
+    meet();
+}
+
+static void timeouts_one(void)
+{
+    int end[2];
+    struct pollfd p[2];
+    fd_set r;
+    pair(end);
+    for (int i = 0; i < 2; i++)
+        p[i] = (struct pollfd){.fd = end[i], .events = POLLIN};
+    for (int ms = 0; ms <= 120; ms += 40) {
+        struct timespec ts = {0, ms * 1000000L};
+        struct timeval tv = {0, ms * 1000};
+        for (int i = 0; i < 5; i++) {
+            double t = now();
+            FD_ZERO(&r);
+            FD_SET(end[0], &r);
+            switch (i) {
+            case 0: T(poll(p, 2, ms)); break;
+            case 1: T(ppoll(p, 2, &ts, NULL)); break;
+            case 2: T(select(end[0] + 1, &r, NULL, NULL, &tv)); say("left %ld %ld, set %d", tv.tv_sec, tv.tv_usec, !!FD_ISSET(end[0], &r)); break;
+            case 3: T(pselect(end[0] + 1, &r, NULL, NULL, &ts, NULL)); break;
+            case 4: T(poll(NULL, 0, ms)); break;
+            }
+            t = (now() - t) * 1000;
+            if (t < ms - 1 || t > ms + 2000)
+                say("that took %.1f ms, not %d", t, ms);
+        }
+    }
+    T(ppoll(p, 2, (&(struct timespec){0, -1}), NULL));
+    T(ppoll(p, 2, (&(struct timespec){-1, 0}), NULL));
+    T(select(2000, NULL, NULL, NULL, (&(struct timeval){0, 0})));
+    T(select(-1, NULL, NULL, NULL, (&(struct timeval){0, 0})));
+    T(select(0, NULL, NULL, NULL, (&(struct timeval){-1, 0})));
+}
+
+static void odd_fds_one(void)
+{
+    int end[2], p[2], file = temp_file(1, 10);
+    fd_set r;
+    pair(end);
+    T(pipe(p));
+    struct pollfd f[] = {{-1, POLLIN, 9}, {-5, POLLIN, 9}, {900, POLLIN, 9}, {end[0], POLLIN, 9}, {p[0], POLLIN, 9}, {p[1], POLLOUT, 9}, {file, POLLIN | POLLOUT, 9}, {end[1], POLLOUT, 9}};
+    T(poll(f, COUNT(f), 0));
+    for (size_t i = 0; i < COUNT(f); i++)
+        say("%zu: %s", i, mask_name(f[i].revents));
+    put(end[1], 1, 5);
+    await(end[0], POLLIN);
+    T(close(end[1]));
+    T(poll(f, COUNT(f), -1));
+    for (size_t i = 0; i < COUNT(f); i++)
+        say("%zu: %s", i, mask_name(f[i].revents));
+    FD_ZERO(&r);
+    FD_SET(900, &r);
+    FD_SET(end[0], &r);
+    T(select(901, &r, NULL, NULL, (&(struct timeval){0, 0})));
+    T(poll(f, more_than_nofile, 0));
+}
+
+/* 500 descriptors, all but one or two idle. */
+static void crowd_server(int fd)
+{
+    for (int i = 0; i < 20; i++) {
+        hear();
+        if (i < 16)
+            await_asleep(peer_pid);
+        put(fd, i, 1 + i);
+    }
+    meet();
+}
+
+static void crowd_client(int fd)
+{
+    static struct pollfd p[500];
+    int mine = 333, bell = 77, good = 0, out = dup(fd);
+    for (int i = 0; i < 500; i++)
+        p[i] = (struct pollfd){.fd = i == mine ? fd : eventfd(0, 0), .events = POLLIN};
+    for (int i = 0; i < 20; i++) {
+        if (i == 16) /* from here on two are ready */
+            eventfd_write(p[bell].fd, 1);
+        tell(0);
+        while (poll(p, 500, -1) > 0 && !(p[mine].revents & POLLIN)) /* the eventfd may be first */
+            if (!(p[bell].revents & POLLIN))
+                die("poll");
+        await_in(fd, 1 + i);
+        int n = poll(p, 500, 0);
+        good += n == 1 + (i >= 16) && p[mine].revents == POLLIN && !!p[bell].revents == (i >= 16);
+        good += get(out, i, 1 + i) == (size_t)(1 + i) && poll(p, 500, 0) == (i >= 16);
+    }
+    say("%d good", good);
+    meet();
+}
+
+static void *poll_thread(void *arg)
+{
+    struct pollfd p = {.fd = *(int *)arg, .events = POLLIN};
+    tell(gettid());
+    return (void *)(long)(poll(&p, 1, -1) * 1000 + p.revents);
+}
+
+/* Two threads poll one connection: both wake up. */
+static void two_pollers_server(int fd)
+{
+    pthread_t t[2];
+    for (int i = 0; i < 2; i++) {
+        t[i] = start(poll_thread, &fd);
+        hear();
+    }
+    T(finish(t[0]));
+    T(finish(t[1]));
+    T(get(fd, 1, 10));
+}
+
+static void two_pollers_client(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        await_asleep(hear());
+        tell(0);
+    }
+    T(put(fd, 1, 10));
+}
+
+static void ppoll_mask_server(int fd)
+{
+    (void)fd;
+    for (int i = 0; i < 2; i++) {
+        hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+    }
+    hear();
+    kill(peer_pid, SIGUSR1);
+    meet();
+    T(put(fd, 1, 10));
+    meet();
+}
+
+static void ppoll_mask_client(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    sigset_t blocked, none;
+    fd_set r;
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    T(sigprocmask(SIG_BLOCK, &blocked, NULL));
+    count_signal(SIGUSR1, SA_RESTART);
+    tell(0);
+    T(ppoll(&p, 1, NULL, &none));
+    say("signals %d", signals[SIGUSR1]);
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    tell(0);
+    T(pselect(fd + 1, &r, NULL, NULL, NULL, &none));
+    say("signals %d", signals[SIGUSR1]);
+    tell(0);
+    meet(); /* the third is pending now */
+    T(ppoll(&p, 1, (&(struct timespec){0, 1000000}), &blocked));
+    say("signals %d", signals[SIGUSR1]);
+    T(ppoll(&p, 1, (&(struct timespec){10, 0}), &none));
+    say("signals %d", signals[SIGUSR1]);
+    T(poll(&p, 1, -1));
+    meet();
+    sigpending(&none);
+    say("pending %d", sigismember(&none, SIGUSR1));
+}
+
+static void select_states_server(int fd)
+{
+    meet();
+    T(send(fd, "ab", 2, 0));
+    T(send(fd, "!", 1, MSG_OOB));
+    meet();
+    meet();
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void say_select(int fd)
+{
+    fd_set r, w, x;
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    w = x = r;
+    T(select(fd + 1, &r, &w, &x, (&(struct timeval){0, 0})));
+    say("read %d write %d except %d", !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &x));
+    FD_SET(fd, &r);
+    T(select(fd, &r, NULL, NULL, (&(struct timeval){0, 0}))); /* fd itself is beyond nfds */
+}
+
+/* Also with fds above 64, where a set has a second word. */
+static void select_states_client(int fd)
+{
+    T(fd = dup2(fd, 700));
+    say_select(fd);
+    meet();
+    meet();
+    await(fd, POLLPRI);
+    await_in(fd, 2);
+    say_select(fd);
+    D(recv(fd, buf, 10, MSG_OOB));
+    D(recv(fd, buf, 10, 0));
+    say_select(fd);
+    meet();
+    await(fd, POLLRDHUP);
+    say_select(fd);
+    T(recv(fd, buf, 10, 0));
+    say_select(fd);
+    meet();
+}
+
+static void many_words_server(int fd)
+{
+    for (int i = 0; i < 12; i++) {
+        hear();
+        await_asleep(peer_pid);
+        put(fd, i, 10);
+    }
+    meet();
+}
+
+static void many_words_client(int fd)
+{
+    static const int at[] = {63, 64, 65, 127, 128, 500, 831};
+    int idle = eventfd(0, 0), good = 0;
+    fd_set r, w;
+    for (size_t i = 0; i < COUNT(at); i++)
+        T(dup2(i % 2 ? fd : idle, at[i]));
+    for (int i = 0; i < 12; i++) {
+        FD_ZERO(&r);
+        FD_ZERO(&w);
+        for (size_t k = 0; k < COUNT(at); k++)
+            FD_SET(at[k], &r);
+        tell(0);
+        int n = select(832, &r, &w, NULL, NULL);
+        for (size_t k = 0; k < COUNT(at); k++)
+            good += !!FD_ISSET(at[k], &r) == (k % 2);
+        good += n == 3 && get(at[1], i, 10) == 10;
+    }
+    say("%d good", good);
+    meet();
+}
+
+/* A full connection is not writable, and poll says so as soon as it is again. */
+static void full_server(int fd)
+{
+    size_t total = hear();
+    await_asleep(peer_pid);
+    YES(get(fd, 1, total) == total);
+    meet();
+}
+
+static void full_client(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    size_t total = 0;
+    set_nonblock(fd, 1);
+    do /* until it stays full, whatever the kernel moves along in the meantime */
+        for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fd, buf, 200000)) > 0;)
+            total += n;
+    while (poll(&p, 1, 100) > 0);
+    say("full");
+    tell(total);
+    T(poll(&p, 1, 10000));
+    say("%s", mask_name(p.revents));
+    meet();
+}
+
+static void mixed_server(int fd)
+{
+    int port = hear(), c = dial(port);
+    hear();
+    T(put(fd, 1, 10));
+    T(put(c, 2, 10));
+    T(close(c));
+    meet();
+}
+
+/* A listener, a pipe, a timer, an event counter, a Unix socket and a connection in one poll. */
+static void mixed_client(int fd)
+{
+    int port, p[2], u[2], tfd = timerfd_create(CLOCK_MONOTONIC, 0), efd = eventfd(0, 0);
+    int family_was = family, l = listen_any(&port);
+    struct pollfd f[7];
+    family = family_was;
+    T(pipe(p));
+    T(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
+    int all[] = {fd, l, p[0], u[0], tfd, efd};
+    for (size_t i = 0; i < COUNT(all); i++)
+        f[i] = (struct pollfd){all[i], POLLIN, 0};
+    T(poll(f, 6, 0));
+    tell(port);
+    await(l, POLLIN);
+    T(poll(f, 6, -1));
+    int c = accept(l, NULL, NULL);
+    f[6] = (struct pollfd){c, POLLIN, 0};
+    T(timerfd_settime(tfd, 0, (&(struct itimerspec){{0, 0}, {0, 1000}}), NULL));
+    put(p[1], 1, 1);
+    put(u[1], 1, 1);
+    eventfd_write(efd, 1);
+    await(tfd, POLLIN);
+    tell(0);
+    await(c, POLLRDHUP);
+    await_in(fd, 10);
+    T(poll(f, 7, -1));
+    for (int i = 0; i < 7; i++)
+        say("%d: %s", i, mask_name(f[i].revents));
+    T(get(c, 2, 10));
+    T(get(fd, 1, 10));
+    meet();
+}
+
+const struct body poll_bodies[] = {
+    TWO("poll_states", states_server, states_client),
+    TWO("poll_reset", reset_states_server, reset_states_client),
+    TWO("poll_wakes", waker, poll_wakes_client),
+    ONE("poll_timeouts", timeouts_one),
+    ONE("poll_odd_fds", odd_fds_one),
+    TWO("poll_500", crowd_server, crowd_client),
+    TWO("poll_two_threads", two_pollers_server, two_pollers_client),
+    TWO("ppoll_mask", ppoll_mask_server, ppoll_mask_client),
+    TWO("select_states", select_states_server, select_states_client),
+    TWO("select_large_fds", many_words_server, many_words_client),
+    TWO("poll_out_after_full", full_server, full_client),
+    TWO("poll_mixed", mixed_server, mixed_client),
+    {0},
+};

@@ -59,6 +59,7 @@ struct body {
 #define ONE(NAME, BODY, ...) {.name = NAME, .one = BODY, ##__VA_ARGS__}
 
 extern int is_server, warmed, nonblock, family; /* family: 4, 6, or 'm' for IPv4 seen as IPv6 by the accepted end */
+extern int mss; /* of connections to come, 0 for loopback's own, with which small buffers crawl */
 extern pid_t peer_pid;
 extern char buf[8 << 20];
 

@@ -568,3 +568,186 @@ impl Sender {
         matches!(self.state, State::Sealed { .. })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Credit;
+
+    fn sender(provider: Provider) -> Sender {
+        Sender::new(&Config::new(Mode::Dynamic, provider, 100, 10).unwrap())
+    }
+
+    fn advert(id: u64, seq: u64, phase: u64) -> Advert {
+        Advert {
+            id: AdvertId::new(id),
+            place: 0,
+            key: 0,
+            len: 50,
+            seq: Seq::new(seq),
+            phase: Phase::new(phase),
+            waitall: true,
+        }
+    }
+
+    fn ack(credit: u32, seq: u64) -> Ack {
+        Ack {
+            credit: Credit::new(credit),
+            seq: Seq::new(seq),
+        }
+    }
+
+    #[test]
+    fn every_lie_of_a_reader_has_its_name() {
+        let mut tx = sender(Provider::Push);
+        let _ = tx.on_send(20, Route::Ring);
+        let lies = [
+            (advert(2, 20, 2), PeerFault::AdvertId),
+            (advert(0, 20, 2), PeerFault::AdvertId),
+            (
+                Advert {
+                    len: 0,
+                    ..advert(1, 20, 2)
+                },
+                PeerFault::AdvertRange,
+            ),
+            (advert(1, 20, 1), PeerFault::AdvertPhase),
+            (advert(1, 20, 4), PeerFault::AdvertPhase),
+            (advert(1, 20, 0), PeerFault::AdvertPhase),
+            (advert(1, 21, 2), PeerFault::AdvertAhead),
+        ];
+        for (lie, fault) in lies {
+            assert_eq!(tx.on_advert(lie), Err(fault.into()), "{lie:?}");
+        }
+        assert_eq!(
+            tx.on_ack(ack(21, 20)),
+            Err(PeerFault::CreditTooLarge.into())
+        );
+        assert_eq!(tx.on_ack(ack(20, 21)), Err(PeerFault::AckSeq.into()));
+        assert_eq!(tx.on_ack(ack(5, 5)), Ok(()));
+        assert_eq!(tx.on_ack(ack(5, 4)), Err(PeerFault::AckSeq.into()));
+        assert_eq!(
+            tx.on_revoke(AdvertId::NONE),
+            Err(PeerFault::RevokeId.into())
+        );
+        assert_eq!(tx.on_taken(1), Err(PeerFault::Taken.into()));
+        assert_eq!(tx.on_withdrawn(), Err(Bug::NoOffer.into()));
+        assert_eq!(tx.on_seized(Seq::new(20)), Err(Bug::NotSealed.into()));
+        assert_eq!(tx.on_advert(advert(1, 20, 2)), Ok(()));
+        tx.seal();
+        for lie in [4, 21] {
+            assert_eq!(
+                tx.on_seized(Seq::new(lie)),
+                Err(PeerFault::SeizedRange.into())
+            );
+        }
+        let resend = Resend {
+            from: Seq::new(5),
+            to: Seq::new(20),
+            taken: 0,
+        };
+        assert_eq!(tx.on_seized(Seq::new(5)), Ok(resend));
+        assert_eq!(tx.on_seized(Seq::new(9)), Ok(resend), "fixed by the first");
+    }
+
+    #[test]
+    fn an_offer_bounds_what_can_be_taken_and_advertised() {
+        let mut tx = sender(Provider::Pull);
+        let Action::Offer(offer) = tx.on_send(30, Route::Offer) else {
+            panic!("not offered")
+        };
+        assert_eq!((offer.number, offer.len, offer.advert), (1, 30, None));
+        assert_eq!(tx.on_taken(31), Err(PeerFault::Taken.into()));
+        assert_eq!(tx.on_taken(0), Err(PeerFault::Taken.into()));
+        assert_eq!(
+            tx.on_advert(advert(1, 31, 2)),
+            Err(PeerFault::AdvertAhead.into())
+        );
+        assert_eq!(tx.on_advert(advert(1, 30, 2)), Ok(()));
+        assert_eq!(tx.on_taken(30), Ok(()));
+        assert!(matches!(tx.state, State::Fresh(_)));
+    }
+
+    #[test]
+    fn an_advert_revoked_under_an_offer_does_not_come_back() {
+        for taken in [None, Some(10)] {
+            let mut tx = sender(Provider::Pull);
+            tx.on_advert(advert(1, 0, 0)).unwrap();
+            assert!(matches!(tx.on_send(30, Route::Advert), Action::Offer(_)));
+            tx.on_revoke(AdvertId::new(1)).unwrap();
+            assert!(tx.is_offering());
+            match taken {
+                Some(len) => tx.on_taken(len).unwrap(),
+                None => tx.on_withdrawn().unwrap(),
+            }
+            assert!(matches!(tx.state, State::Ring), "{taken:?}");
+        }
+    }
+
+    #[test]
+    fn ring_bytes_that_pass_a_fresh_advert_begin_the_phase_after_it() {
+        let mut tx = sender(Provider::Push);
+        let _ = tx.on_send(20, Route::Ring);
+        tx.on_advert(advert(1, 20, 2)).unwrap();
+        assert_eq!(
+            tx.on_send(5, Route::Ring),
+            Action::Ring { len: 5, turn: None }
+        );
+        assert_eq!(tx.phase(), Phase::new(3));
+    }
+
+    #[test]
+    fn ring_bytes_after_direct_ones_say_where_they_belong() {
+        let mut tx = sender(Provider::Push);
+        tx.on_advert(advert(1, 0, 0)).unwrap();
+        assert!(matches!(
+            tx.on_send(20, Route::Advert),
+            Action::Direct { len: 20, .. }
+        ));
+        let turn = Some(Turn {
+            phase: Phase::new(1),
+            seq: Seq::new(20),
+        });
+        assert_eq!(tx.on_send(5, Route::Advert), Action::Ring { len: 5, turn });
+        assert_eq!(
+            tx.on_send(5, Route::Advert),
+            Action::Ring { len: 5, turn: None }
+        );
+    }
+
+    #[test]
+    fn a_full_ring_is_told_once_per_credit() {
+        let mut tx = sender(Provider::Push);
+        assert_eq!(
+            tx.on_send(150, Route::Ring),
+            Action::Ring {
+                len: 100,
+                turn: Some(Turn {
+                    phase: Phase::new(1),
+                    seq: Seq::START
+                }),
+            }
+        );
+        let blocked = |tell| Action::Blocked {
+            on: Wait::Credit,
+            tell,
+        };
+        assert_eq!(tx.on_send(50, Route::Ring), blocked(true));
+        assert_eq!(tx.on_send(50, Route::Ring), blocked(false));
+        tx.on_ack(ack(0, 0)).unwrap();
+        assert_eq!(tx.on_send(50, Route::Ring), blocked(false));
+        tx.on_ack(ack(50, 50)).unwrap();
+        assert_eq!(
+            tx.on_send(50, Route::Ring),
+            Action::Ring {
+                len: 50,
+                turn: None
+            }
+        );
+        assert_eq!(tx.on_send(1, Route::Ring), blocked(true));
+        assert_eq!(
+            tx.on_send(0, Route::Ring),
+            Action::Ring { len: 0, turn: None }
+        );
+    }
+}

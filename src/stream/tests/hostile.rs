@@ -189,6 +189,7 @@ proptest! {
                 ToSender::Seized(at) => {
                     if let Ok(resend) = sender.on_seized(Seq::new(at)) {
                         prop_assert!(resend.from <= resend.to && resend.to == sender.seq());
+                        prop_assert!(resend.from >= sender.acked());
                     }
                 }
             }

@@ -97,7 +97,8 @@ class Run:
             if not on or (role == "middle" and self.hops == 1):
                 continue
             counters = common.read_report(self.reports[role])
-            if counters.connections == 0:
+            # A test of short connections alone may end with none on record.
+            if counters.connections == 0 and self.payload:
                 raise Failure(f"the {role}'s library reported no connection")
             if self.linked and self.payload:
                 if counters.share() <= LINK_SHARE:

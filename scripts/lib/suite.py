@@ -34,7 +34,7 @@ def steps(seed, full):
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "needed libraries", script("lib/needed.sh"), {}, 1, True
-    yield "unit and property tests", cargo("test", "--workspace"), {}, 20 if full else 6, True
+    yield "unit and property tests", cargo("test", "--workspace", "--no-fail-fast"), {}, 20 if full else 6, True
     yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
     if full:
         yield "c-tests", script("ctests.py", "--full", *fault), {}, 120, True

@@ -160,7 +160,8 @@ pub struct Receiver {
     /// it. Below `seq` after direct bytes whose turn has not come; above it, by at most what is lent,
     /// while direct bytes are under way that ring bytes have overtaken.
     ring_at: Seq,
-    /// Ring bytes copied out and not yet returned as credit: bounds what the writer may send less.
+    /// Ring bytes copied out and not yet returned as credit. Push: the writer cannot use them. Pull:
+    /// it may have, so this bounds only how often it is woken.
     freed: u32,
     /// The phase of the last arrival or ADVERT (P_r).
     phase: Phase,
@@ -509,7 +510,8 @@ impl Receiver {
         self.freed += len;
         self.seq = self.seq.plus(len);
         self.ring_at = self.seq;
-        if self.freed >= self.batch || (self.peer_blocked && self.freed != 0) {
+        if self.freed >= self.batch || (self.peer_blocked && len != 0) {
+            self.peer_blocked = false;
             Ok(Copied::Ack(self.ack()))
         } else {
             Ok(Copied::Kept)
@@ -517,18 +519,21 @@ impl Receiver {
     }
 
     /// The writer waits for credit. `Some`: return this at once; else the next byte copied does.
+    ///
+    /// Pull: the writer sees by itself what is copied out, and may have used some of `freed` already.
+    /// So what is returned here may be nothing new to it, and the next byte is due as well.
     #[must_use = "the writer waits for it"]
     pub fn on_blocked(&mut self) -> Option<Ack> {
         if matches!(self.state, State::Seized) {
             return None;
         }
-        self.peer_blocked = self.freed == 0;
+        self.peer_blocked = true;
         (self.freed != 0).then(|| self.ack())
     }
 
     fn ack(&mut self) -> Ack {
         let credit = Credit::new(self.freed);
-        self.peer_blocked &= self.freed == 0;
+        self.peer_blocked &= self.freed == 0 || self.provider == Provider::Pull;
         self.freed = 0;
         Ack {
             credit,

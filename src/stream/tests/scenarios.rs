@@ -243,6 +243,32 @@ fn a_blocked_writer_gets_credit_for_the_next_byte() {
 }
 
 #[test]
+fn a_blocked_writer_that_had_seen_the_old_credit_is_woken_by_the_new() {
+    let mut flow = pull();
+    flow.send(1, Route::Ring);
+    flow.send(RING + 1, Route::Ring);
+    flow.step_writer().unwrap();
+    flow.deliver(Class::Ring).unwrap();
+    flow.recv(Want::some(1));
+    while flow.step_reader().unwrap() {}
+    // It uses the byte just freed, without having been told, and says that it wants more.
+    flow.look().unwrap();
+    while flow.step_writer().unwrap() {}
+    assert_eq!(flow.written(), u64::from(RING) + 1);
+    flow.deliver(Class::Blocked).unwrap();
+    flow.deliver(Class::Ack).unwrap();
+    flow.deliver(Class::Ring).unwrap();
+    flow.recv(Want::some(1));
+    while flow.step_reader().unwrap() {}
+    // A peek for all of the ring: only the writer's last byte can satisfy it.
+    flow.recv(Want {
+        peek: true,
+        ..Want::all(RING)
+    });
+    flow.drain().unwrap();
+}
+
+#[test]
 fn direct_only_waits_for_a_buffer_and_copies_nothing() {
     for provider in [Provider::Push, Provider::Pull] {
         let mut flow = Flow::new(terms(Mode::Direct, provider));

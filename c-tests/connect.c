@@ -1,2 +1,406 @@
+/* Making connections: connect and accept in all their ways, many at once, one after the other. */
 #include "t.h"
-const struct body connect_bodies[] = {{0}};
+
+static int err_of(int fd)
+{
+    int e = -1;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &(socklen_t){sizeof e});
+    return e;
+}
+
+static const char *err_name(int e) { return e ? strerrorname_np(e) : "none"; }
+
+/* A port where nobody listens: bound, so that nobody else takes it. */
+static int dead_port(void)
+{
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, 0, 1);
+    int fd = socket(a.ss_family, SOCK_STREAM, 0);
+    if (bind(fd, (void *)&a, len) || getsockname(fd, (void *)&a, &len))
+        die("bind");
+    return ntohs(((struct sockaddr_in *)&a)->sin_port);
+}
+
+static void refused(void)
+{
+    struct sockaddr_storage a;
+    struct pollfd p;
+    socklen_t len = loopback(&a, dead_port(), 0);
+    int fd = socket(a.ss_family, SOCK_STREAM, 0);
+    T(connect(fd, (void *)&a, len));
+    say("%s, ready %s", err_name(err_of(fd)), mask_name(ready(fd)));
+    T(connect(fd, (void *)&a, len)); /* Linux lets one try again */
+    T(recv(fd, buf, 1, 0));
+    T(send(fd, buf, 1, MSG_NOSIGNAL));
+    T(shutdown(fd, SHUT_WR));
+    T(getpeername(fd, (void *)&a, &(socklen_t){sizeof a}));
+    T(close(fd));
+    len = loopback(&a, dead_port(), 0);
+    fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (connect(fd, (void *)&a, len) == 0 || (errno != EINPROGRESS && errno != ECONNREFUSED))
+        die("connect");
+    p = (struct pollfd){fd, POLLOUT, 0};
+    T(poll(&p, 1, -1));
+    say("%s", mask_name(p.revents));
+    say("%s", err_name(err_of(fd)));
+    say("%s", err_name(err_of(fd)));
+}
+
+static void unconnected(void)
+{
+    struct sockaddr_storage a;
+    int fd = socket(family == 4 ? AF_INET : AF_INET6, SOCK_STREAM, 0), n;
+    socklen_t len = sizeof a;
+    count_signal(SIGPIPE, 0);
+    T(recv(fd, buf, 1, 0));
+    T(recv(fd, buf, 1, MSG_DONTWAIT));
+    T(send(fd, buf, 1, 0));
+    say("SIGPIPE %d ready %s", signals[SIGPIPE], mask_name(ready(fd)));
+    T(shutdown(fd, SHUT_RDWR));
+    T(getpeername(fd, (void *)&a, &len));
+    T(accept(fd, NULL, NULL));
+    T(ioctl(fd, FIONREAD, &n));
+    T(listen(fd, 1));
+    T(recv(fd, buf, 1, MSG_DONTWAIT));
+    T(send(fd, buf, 1, MSG_NOSIGNAL));
+    T(ioctl(fd, FIONREAD, &n));
+    T(connect(fd, (void *)&a, 3));
+    set_nonblock(fd, 1);
+    T(accept(fd, NULL, NULL));
+    T(accept4(fd, NULL, NULL, 0x1234));
+    say("ready %s", mask_name(ready(fd)));
+    T(shutdown(fd, SHUT_RD)); /* ends listening */
+    T(accept(fd, NULL, NULL));
+}
+
+static void nonblocking_server(int fd)
+{
+    int port, l = listen_any(&port);
+    tell(port);
+    fd = take(l);
+    warm(fd, 1);
+    echo_rounds(fd, 30, 2000);
+}
+
+static void nonblocking_client(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, hear(), 0);
+    fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    T(recv(fd, buf, 1, 0));
+    int r = connect(fd, (void *)&a, len);
+    YES(r == 0 || errno == EINPROGRESS);
+    struct pollfd p = {fd, POLLOUT, 0};
+    T(poll(&p, 1, -1));
+    say("%s, error %s, cloexec %d", mask_name(p.revents), err_name(err_of(fd)), fcntl(fd, F_GETFD));
+    r = connect(fd, (void *)&a, len); /* succeeds once where the first said EINPROGRESS */
+    YES(r == 0 || errno == EISCONN);
+    T(connect(fd, (void *)&a, len));
+    T(recv(fd, buf, 1, 0));
+    YES(fcntl(fd, F_GETFL) & O_NONBLOCK);
+    set_nonblock(fd, 0);
+    nodelay(fd);
+    warm(fd, 0);
+    echo_rounds(fd, 30, 2000);
+}
+
+static void accepts_server(int fd)
+{
+    struct sockaddr_storage a, mine;
+    socklen_t len;
+    int port, l = listen_any(&port);
+    nodelay(l);
+    set_nonblock(l, 1);
+    T(setsockopt(l, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int)));
+    T(accept(l, NULL, NULL));
+    set_nonblock(l, 0);
+    tell(port);
+    for (int i = 0; i < 5; i++) {
+        int flags = (int[]){0, SOCK_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK | SOCK_CLOEXEC, 0}[i], v = -1;
+        len = sizeof a;
+        memset(&a, 0, sizeof a);
+        fd = i == 4 ? accept(l, (void *)&a, &len) : accept4(l, (void *)&a, &len, flags);
+        if (fd < 0)
+            die("accept");
+        say("fd %d, length %d, family %d, flags %x, cloexec %d", fd, len, a.ss_family, fcntl(fd, F_GETFL) & O_NONBLOCK, fcntl(fd, F_GETFD));
+        getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &v, &(socklen_t){sizeof v}); /* inherited */
+        say("nodelay %d", v);
+        len = sizeof mine;
+        memset(&mine, 0, sizeof mine);
+        getpeername(fd, (void *)&mine, &len);
+        YES(!memcmp(&a, &mine, len));
+        set_nonblock(fd, 0);
+        warm(fd, 1);
+        echo_rounds(fd, 10, 2000);
+        T(close(fd));
+    }
+}
+
+static void accepts_client(int fd)
+{
+    int port = hear();
+    for (int i = 0; i < 5; i++) {
+        fd = dial(port);
+        set_nonblock(fd, 0);
+        warm(fd, 0);
+        echo_rounds(fd, 10, 2000);
+        T(recv(fd, buf, 1, 0));
+        T(close(fd));
+    }
+}
+
+/* A socket connected to itself: what it writes it reads. */
+static void self(void)
+{
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, 0, 1);
+    int fd = socket(a.ss_family, SOCK_STREAM, 0);
+    if (bind(fd, (void *)&a, len) || getsockname(fd, (void *)&a, &len))
+        die("bind");
+    T(connect(fd, (void *)&a, len));
+    nodelay(fd);
+    for (int i = 0; i < 100; i++)
+        if (put(fd, i, 2000) != 2000 || get(fd, i, 2000) != 2000)
+            die("echo");
+    T(put(fd, 1, 100));
+    T(shutdown(fd, SHUT_WR));
+    T(get(fd, 1, 100));
+    T(recv(fd, buf, 1, 0));
+}
+
+/* Both ends connect at once, nobody listens. */
+static void simultaneous(void)
+{
+    struct sockaddr_storage a[2];
+    socklen_t len = 0;
+    int s[2], tries = 0, done = 0;
+    do {
+        for (int i = 0; i < 2; i++) {
+            len = loopback(&a[i], 0, 1);
+            s[i] = socket(a[i].ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+            if (bind(s[i], (void *)&a[i], len) || getsockname(s[i], (void *)&a[i], &len))
+                die("bind");
+        }
+        pid_t pid = child(); /* on loopback one SYN is refused before the other is sent, most times */
+        if (!pid) {
+            for (int k = 0; k < 50 && connect(s[0], (void *)&a[1], len) && errno != EISCONN; k++)
+                ;
+            _exit(0);
+        }
+        for (int k = 0; k < 50 && connect(s[1], (void *)&a[0], len) && errno != EISCONN; k++)
+            ;
+        waitpid(pid, NULL, 0);
+        done = getpeername(s[0], (void *)&a[0], &len) == 0 && getpeername(s[1], (void *)&a[1], &len) == 0 && err_of(s[0]) == 0 && err_of(s[1]) == 0;
+        if (done) {
+            set_nonblock(s[0], 0), set_nonblock(s[1], 0);
+            nodelay(s[0]), nodelay(s[1]);
+            for (int i = 0; i < 100; i++)
+                if (put(s[0], i, 2000) != 2000 || get(s[1], i, 2000) != 2000 || put(s[1], i, 2000) != 2000 || get(s[0], i, 2000) != 2000)
+                    die("echo");
+        }
+        close(s[0]), close(s[1]);
+    } while (!done && ++tries < 100);
+    say("over");
+}
+
+enum { MANY = 200 };
+
+static void many(int fd)
+{
+    static int fds[MANY];
+    size_t good = 0;
+    fds[0] = fd;
+    for (int i = 1; i < MANY; i++)
+        fds[i] = join();
+    for (int round = 0; round < 5; round++)
+        for (int i = 0; i < MANY; i++) { /* all requests are under way before the first answer */
+            if (!is_server)
+                put(fds[i], i, 500);
+            else
+                good += get(fds[i], i, 500);
+        }
+    for (int round = 0; round < 5; round++)
+        for (int i = 0; i < MANY; i++) {
+            if (is_server)
+                put(fds[i], i, 500);
+            else
+                good += get(fds[i], i, 500);
+        }
+    say("%zu good", good);
+    meet();
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+}
+
+static void churn_server(int fd)
+{
+    int port, l = listen_any(&port), good = 0;
+    tell(port);
+    for (int i = 0; i < 1000; i++) {
+        if ((fd = accept(l, NULL, NULL)) < 0)
+            die("accept");
+        good += get(fd, i, i % 50) == (size_t)(i % 50) && put(fd, i, 1) == 1;
+        close(fd);
+    }
+    say("%d good", good);
+    meet();
+}
+
+static void churn_client(int fd)
+{
+    int port = hear(), good = 0;
+    for (int i = 0; i < 1000; i++) {
+        if ((fd = try_dial(port, 0)) < 0)
+            die("connect");
+        put(fd, i, i % 50);
+        good += get(fd, i, 1) == 1 && recv(fd, buf, 1, 0) == 0;
+        close(fd);
+    }
+    say("%d good", good);
+    meet();
+}
+
+/* Short connections that do get upgraded, or nearly. */
+static void churn_warm_server(int fd)
+{
+    for (int i = 0; i < 30; i++) {
+        fd = join();
+        T(put(fd, i, 10000 * i));
+        T(close(fd));
+    }
+}
+
+static void churn_warm_client(int fd)
+{
+    for (int i = 0; i < 30; i++) {
+        fd = join();
+        T(drain(fd, i));
+        T(close(fd));
+    }
+}
+
+/* Closed before it was accepted. */
+static void early_close_server(int fd)
+{
+    int port, l = listen_any(&port);
+    tell(port);
+    meet();
+    fd = take(l);
+    await(fd, POLLRDHUP);
+    T(drain(fd, 1));
+    T(close(fd));
+    fd = take(l);
+    await(fd, POLLHUP);
+    T(recv(fd, buf, 1, 0));
+    T(close(fd));
+    T(close(l));
+    meet();
+}
+
+static void early_close_client(int fd)
+{
+    int port = hear();
+    fd = dial(port);
+    T(put(fd, 1, 50000));
+    T(close(fd));
+    fd = dial(port);
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)));
+    T(close(fd));
+    meet();
+    meet();
+    fd = try_dial(port, 0);
+    say("%s", fd < 0 ? strerrorname_np(errno) : "connected");
+}
+
+/* A listener that closes takes the connections in its queue with it. */
+static void dead_listener_server(int fd)
+{
+    int port, l = listen_any(&port);
+    (void)fd;
+    tell(port);
+    meet();
+    await(l, POLLIN);
+    T(close(l));
+    meet();
+}
+
+static void dead_listener_client(int fd)
+{
+    fd = dial(hear());
+    T(put(fd, 1, 100));
+    meet();
+    meet();
+    await(fd, POLLHUP);
+    T(recv(fd, buf, 1, 0));
+    T(recv(fd, buf, 1, 0));
+    T(send(fd, buf, 1, MSG_NOSIGNAL));
+}
+
+/* A blocked accept is interrupted, and times out. */
+static void accept_waits_server(int fd)
+{
+    int port, l = listen_any(&port);
+    count_signal(SIGUSR1, 0);
+    tell(port);
+    T(accept(l, NULL, NULL));
+    say("signals %d", signals[SIGUSR1]);
+    T(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 50000}), sizeof(struct timeval)));
+    T(accept(l, NULL, NULL));
+    T(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 0}), sizeof(struct timeval)));
+    tell(0);
+    fd = take(l);
+    warm(fd, 1);
+    echo_rounds(fd, 20, 3000);
+}
+
+static void accept_waits_client(int fd)
+{
+    int port = hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    await_asleep(peer_pid);
+    fd = dial(port);
+    warm(fd, 0);
+    echo_rounds(fd, 20, 3000);
+}
+
+/* An address is bound again right after its connections are gone. */
+static void rebind(void)
+{
+    for (int i = 0; i < 3; i++) {
+        struct sockaddr_storage a;
+        int end[2], port, l = listen_any(&port);
+        socklen_t len = loopback(&a, port, 1);
+        end[0] = dial(port), end[1] = take(l);
+        warm_pair(end[0], end[1]);
+        T(put(end[0], 1, 100));
+        T(get(end[1], 1, 100));
+        T(close(end[0]));
+        await(end[1], POLLRDHUP);
+        T(close(end[1])); /* the connecting end closed first: no TIME_WAIT here */
+        T(close(l));
+        l = socket(a.ss_family, SOCK_STREAM, 0);
+        T(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)));
+        T(bind(l, (void *)&a, len));
+        T(listen(l, 5));
+        T(close(l));
+    }
+}
+
+const struct body connect_bodies[] = {
+    ONE("connect_refused", refused, .flags = NOUP),
+    ONE("unconnected", unconnected, .flags = NOUP),
+    TWO("connect_nonblocking", nonblocking_server, nonblocking_client, .flags = RAW),
+    TWO("accept_kinds", accepts_server, accepts_client, .flags = RAW),
+    ONE("connect_to_self", self, .flags = NOUP),
+    ONE("simultaneous_open", simultaneous, .flags = NOUP),
+    TWO("connections_200", many, many, .limit = 20),
+    TWO("churn_1000", churn_server, churn_client, .flags = RAW | NOUP, .limit = 20),
+    TWO("churn_warm", churn_warm_server, churn_warm_client, .flags = RAW),
+    TWO("closed_before_accept", early_close_server, early_close_client, .flags = RAW | NOUP),
+    TWO("listener_closed", dead_listener_server, dead_listener_client, .flags = RAW | NOUP),
+    TWO("accept_waits", accept_waits_server, accept_waits_client, .flags = RAW),
+    ONE("rebind", rebind),
+    {0},
+};

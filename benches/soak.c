@@ -11,7 +11,9 @@
  * what it got is a prefix of what was sent. C2S and S2C are the lengths of the two streams of each
  * connection, 0 for endless. A finished connection is a line `conn seed=S end=E rx=N tx=N`, where E
  * is `ok` (both streams whole), `eof` or `reset` (a prefix, then that). The client ends a command
- * by `done`. With HOLD 1 it stops halfway, prints `holding`, and goes on at the next line.
+ * by `done`. With HOLD 1 it makes its connections one after the other, each only when the one
+ * before is halfway through its streams, prints `holding` when all are, and goes on at the next
+ * line.
  * A wrong byte or an impossible result is a line `WRONG ...` and exit status 1.
  *
  * STYLE, how a connection ends: 0 both shut down their direction; 1 the client closes; 2 the client
@@ -496,12 +498,9 @@ static void pause_for_line(const char *word)
 	wait_for_line(line, sizeof line);
 }
 
-static int halfway(struct conn **all, int count)
+static int halfway(const struct conn *c)
 {
-	for (int i = 0; i < count; i++)
-		if (all[i]->tx < all[i]->tx_goal || all[i]->rx < all[i]->rx_total / 2)
-			return 0;
-	return 1;
+	return c->tx == c->tx_goal && c->rx >= c->rx_total / 2;
 }
 
 static void go(const char *addr, const char *line, char *buf)
@@ -532,6 +531,9 @@ static void go(const char *addr, const char *line, char *buf)
 			spawn(c, &threads[i]);
 		else
 			enter(c);
+		again = 1;
+		while (hold && !halfway(c))
+			round_of_epoll(buf, &again);
 	}
 	printf("started\n");
 	fflush(stdout);
@@ -542,8 +544,6 @@ static void go(const char *addr, const char *line, char *buf)
 		}
 	}
 	if (hold) {
-		while (!halfway(all, (int)count))
-			round_of_epoll(buf, &again);
 		pause_for_line("holding");
 		for (unsigned i = 0; i < count; i++) {
 			all[i]->tx_goal = all[i]->tx_total;

@@ -19,7 +19,8 @@ from common import Failure, Hang
 SOAK = os.path.join(common.BIN, "soak")
 BOX = os.path.join(common.BIN, "box")
 HOST = "127.0.0.1"
-SIZE = 600_000          # of each stream: well past the default threshold
+# Of the longer stream. A stream that fits into TCP's buffers may be over before two ends have met.
+SIZE = 48 << 20
 COUNT = 2
 # glibc's loader and exit may use these depending on the moment; a plain run shows the rest.
 ALWAYS = {"exit_group", "exit", "rt_sigreturn", "restart_syscall", "futex", "brk", "execve"}
@@ -94,12 +95,11 @@ def on_link(counters):
         expect(c.accelerated == COUNT, f"{role}: {c}")
 
 
-def on_tcp(counters, reason=None):
+def on_tcp(counters):
     for role, c in counters.items():
         expect(c.connections == COUNT, f"{role}: {COUNT} connections expected in the report, {c}")
         expect(c.accelerated == 0 and c.link == 0, f"{role}: accelerated: {c}")
         expect("none" not in c.reasons, f"{role}: no reason given for staying on TCP: {c}")
-        expect(reason is None or set(c.reasons) == {reason}, f"{role}: reason {reason} expected: {c}")
 
 
 def silent(errors):
@@ -134,7 +134,9 @@ def good_settings(pair):
 
 def turned_off(pair):
     counters, errors = pair.run(settings=({"SLUICE_UPGRADE": "off"},) * 2)
-    on_tcp(counters, "off")
+    # With nothing to do it need not even keep a record.
+    for role, c in counters.items():
+        expect(c.link == 0 and set(c.reasons) <= {"off"}, f"{role}: {c}")
     silent(errors)
 
 
@@ -287,7 +289,9 @@ def passing_descriptors_refused(pair):
 def proc_not_mounted(pair):
     if os.geteuid() != 0:
         raise Skip("needs root")
-    wrap = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    # In a chroot `/` is no mount; what matters is that nothing of this leaves the namespace.
+    hide = '{ mount --make-rprivate / || mount --make-private /proc; } 2>/dev/null && mount -t tmpfs none /proc'
+    wrap = ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", f'{hide} && exec "$@"', "sh"]
     counters, errors = pair.run(wrap=(wrap, wrap))
     on_tcp(counters)
     silent(errors)
@@ -352,7 +356,9 @@ def no_descriptor_left(pair):
     """The limit is what the client itself needs: epoll set, two connections, and 0 to 2."""
     wrap = [BOX, "limit", str(3 + 1 + COUNT), "--"]
     counters, errors = pair.run(wrap=([], wrap))
-    on_tcp(counters)
+    on_tcp({"server": counters["server"]})
+    # The client's library may find no descriptor for its report either.
+    expect(counters["client"].link == 0, f"client: accelerated: {counters['client']}")
     silent(errors)
 
 

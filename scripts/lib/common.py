@@ -101,6 +101,8 @@ def start(cmd, env=None, cpu=None, ends_with_us=True, **kw):
     me = os.getpid()
 
     def before_exec():
+        # A shell's background job ignores it, and passes that on.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         if ends_with_us:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != me:
@@ -263,7 +265,7 @@ def backtraces(pids, limit=20):
             continue
         try:
             done = subprocess.run(
-                ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off",
+                ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off", "-ex", "set print frame-arguments scalars",
                  "-ex", "thread apply all bt 30"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 timeout=limit, text=True, errors="replace")

@@ -21,15 +21,19 @@ from common import Failure
 
 DATA_IN = ("read", "readv", "recvfrom", "recvmsg", "recvmmsg", "preadv2")
 DATA_OUT = ("write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice", "pwritev2")
-WAITS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "futex", "nanosleep",
-         "clock_nanosleep", "sched_yield", "pause", "rt_sigtimedwait", "wait4", "waitid")
+# By kind: which of its siblings serves a wait is the library's affair.
+WAITS = {"poll": "poll", "ppoll": "poll", "select": "select", "pselect6": "select", "epoll_wait": "epoll_wait",
+         "epoll_pwait": "epoll_wait", "epoll_pwait2": "epoll_wait", "futex": "futex", "nanosleep": "sleep",
+         "clock_nanosleep": "sleep", "sched_yield": "sched_yield", "pause": "sleep", "rt_sigtimedwait": "sleep",
+         "wait4": "wait", "waitid": "wait"}
 THREADS = ("clone", "clone3", "fork", "vfork")
 KEEPERS = ("eventfd", "eventfd2", "memfd_create", "pipe", "pipe2", "epoll_create", "epoll_create1",
            "timerfd_create", "signalfd4", "inotify_init1", "userfaultfd", "io_uring_setup")
 NAME_LIFE = 0.200       # seconds that our own end may hold a rendezvous name
 SLACK = 0.100           # for the next hooked call to come, under strace
 SIZE, COUNT = 512, 3000     # 3 MB in both directions together: past four rendezvous offsets
-EXTRA_CALLS = 300       # most calls that looking for a peer may add to such a conversation
+EXTRA_CALLS = 300       # most calls that looking for a peer may add to such a conversation,
+#                         besides one look at the name (a non-blocking accept4) for each call of the program's
 # Whether an edge comes before or after a read is chance: among plain ends, too, two runs differ by
 # a call or two that move nothing.
 BY_CHANCE = {"pp": 0, "epp": 5}
@@ -39,6 +43,8 @@ _LINE = re.compile(r"^(\d+) +(\d+\.\d+) (.*)$")
 _CALL = re.compile(r"^(\w+)\((.*)\) += (-?\d+|\?|0x[0-9a-f]+)(.*)$", re.S)
 _TCP = re.compile(r"^(\d+)<TCP(?:v6)?:\[[^]]*->[^]]*\]>")
 _FD = re.compile(r"^(\d+)")
+
+HELPERS = ("socket AF_UNIX", "socket AF_NETLINK")
 
 Call = collections.namedtuple("Call", "time pid name args ret")
 
@@ -100,16 +106,21 @@ class Trace:
                 first = "" if c.name.startswith("accept") else " " + c.args.split(",")[0]
                 made[c.ret] = (c.name + first, c.time)
             elif c.name == "fcntl" and "F_DUPFD" in c.args and c.ret >= 0:
-                made[c.ret] = ("fcntl F_DUPFD", c.time)
+                # The same thing under another number.
+                made[c.ret] = made.get(int(_FD.match(c.args).group(1)), ("fcntl F_DUPFD", c.time))
             elif c.name in ("pipe", "pipe2", "socketpair") and c.ret == 0:
                 for fd in re.findall(r"(\d+)<", c.args)[:2]:
                     made[int(fd)] = (c.name, c.time)
             elif c.name == "close" and c.ret == 0:
                 hit = _FD.match(c.args)
                 what, since = made.pop(int(hit.group(1)), (None, 0))
-                if what and what.startswith(("socket AF_UNIX", "socket AF_NETLINK")):
+                if what and what.startswith(HELPERS):
                     lives.append((what, c.time - since))
-        return lives, sorted(what for what, _ in made.values())
+        end = self.all[-1].time
+        lives += [(what, end - since) for what, since in made.values() if what.startswith(HELPERS)]
+        # A name that is younger than names may be is not kept: its time has not come.
+        return lives, sorted(what for what, since in made.values()
+                             if not (what.startswith(HELPERS) and end - since <= NAME_LIFE + SLACK))
 
 
 def conversation(directory, program, server_pre, client_pre):
@@ -166,8 +177,8 @@ def judge(checks, name, base, now, preloaded, slack):
     checks.hold(about_equal(base.data, now.data, slack), f"{name}: the same calls move the data", differences(base.data, now.data))
     pick = lambda t, names, calls: collections.Counter(    # noqa: E731
         {n: sum(c.name == n for c in calls(t)) for n in names})
-    waits_a, waits_b = (pick(t, WAITS, lambda t: t.calls) for t in (base, now))
-    checks.hold(all(waits_b[n] <= waits_a[n] + slack for n in WAITS), f"{name}: no added wait", differences(waits_a, waits_b))
+    waits_a, waits_b = (collections.Counter(WAITS[c.name] for c in t.calls if c.name in WAITS) for t in (base, now))
+    checks.hold(all(waits_b[n] <= waits_a[n] + slack for n in waits_b), f"{name}: no added wait", differences(waits_a, waits_b))
     threads_a, threads_b = (pick(t, THREADS, lambda t: t.all) for t in (base, now))
     checks.hold(threads_a == threads_b, f"{name}: no added thread or process", differences(threads_a, threads_b))
     keep_a, keep_b = (pick(t, KEEPERS, lambda t: t.all) for t in (base, now))
@@ -178,7 +189,10 @@ def judge(checks, name, base, now, preloaded, slack):
         longest = max((life for _, life in now.helpers), default=0)
         checks.hold(longest <= NAME_LIFE + SLACK, f"{name}: names live {NAME_LIFE * 1e3:.0f} ms at most",
                     f"{longest * 1e3:.0f} ms")
-        extra = sum(now.names.values()) - sum(base.names.values())
+        looks = sum(c.name == "accept4" and c.ret < 0 for c in now.calls)
+        called = sum(base.names.values())
+        checks.hold(looks <= called, f"{name}: {looks} looks at its name, at most {called}")
+        extra = sum(now.names.values()) - called - looks
         checks.hold(extra <= EXTRA_CALLS, f"{name}: {extra} calls more in all, at most {EXTRA_CALLS} "
                     f"({differences(base.names, now.names) or 'none'})")
         checks.hold(bool(now.helpers), f"{name}: the library was there and looked for its peer",

@@ -109,7 +109,7 @@ impl Pass {
         if half.state() != state::PLAIN {
             crate::sockets::upgrade::consent(sock);
         }
-        if rendezvous::needs_hooks() {
+        if rendezvous::is_meeting() {
             rendezvous::progress();
         }
     }
@@ -257,6 +257,22 @@ pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 pub fn fd_created(fd: c_int) {
     life::renumbered(fd);
 }
+/// Before the real `connect()`: with AF_UNSPEC on a connected socket it dissolves the connection.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
+    let _ = fd;
+    let named = !addr.is_null() && len as usize >= size_of::<libc::sa_family_t>();
+    // SAFETY: the caller gave at least the family.
+    if named
+        && i32::from(unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) })
+            == libc::AF_UNSPEC
+    {
+        if let Some(sock) = e.as_sock() {
+            life::before_disconnect(sock);
+        }
+    }
+}
 /// `connect()` on `fd` returned 0, or -1 with this errno.
 pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     life::connected(fd, ret, errno);
@@ -312,7 +328,10 @@ pub fn close_range(
 pub fn flags_set(e: Entry, flags: c_int) {
     if let Some(sock) = e.as_sock() {
         sock.nonblock.store(0, Ordering::Relaxed);
-        let _ = flags;
+        if flags & libc::O_ASYNC != 0 {
+            // SIGIO comes from the kernel's socket alone.
+            life::give_up(sock, sluice_stats::Reason::SignalDriven);
+        }
     }
 }
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).

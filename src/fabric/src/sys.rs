@@ -681,3 +681,20 @@ pub unsafe fn epoll_ctl_raw(
 ) -> Result<(), Errno> {
     sys!(epoll_ctl, set, op, fd, event).map(drop)
 }
+
+/// Does the socket have an error to report, or is it reset? Asks without taking the error.
+#[must_use]
+pub fn has_error(fd: c_int) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one valid entry and a valid time.
+    let _ = unsafe { ppoll(&raw mut poll, 1, &raw mut now, core::ptr::null()) };
+    poll.revents & libc::POLLERR != 0
+}

@@ -145,6 +145,10 @@ reasons! {
     PacingRate = 71, "pacing-rate", "a pacing rate is set (SO_MAX_PACING_RATE)";
     /// The socket is MPTCP.
     Mptcp = 72, "mptcp", "the socket speaks MPTCP";
+    /// O_ASYNC: the kernel's socket alone raises SIGIO.
+    SignalDriven = 73, "signal-driven", "the program asked for SIGIO";
+    /// connect() with AF_UNSPEC.
+    Disconnected = 74, "disconnected", "the program dissolved the connection";
 
     // Uses that hooks cannot follow.
     /// splice, tee or vmsplice.

@@ -96,7 +96,7 @@ pub unsafe fn wait(
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let mut deadline = None;
     loop {
-        if rendezvous::needs_hooks() {
+        if rendezvous::is_meeting() {
             rendezvous::progress();
         }
         let ready = waiter.streams();
@@ -138,11 +138,8 @@ pub unsafe fn wait(
             Err(e) => {
                 // News that came with the signal are reported first, as the kernel does.
                 let ready = waiter.streams();
-                return if ready != 0 {
-                    waiter.over(ready)
-                } else {
-                    failed(e)
-                };
+                let verdict = waiter.over(ready);
+                return if ready != 0 { verdict } else { failed(e) };
             }
         }
     }
@@ -200,6 +197,12 @@ impl Waiter {
         timeout: Option<&timespec>,
     ) -> Result<(usize, bool), sys::Errno> {
         let room = self.max - ready;
+        // A call that has an answer delivers no signal that only its mask lets through.
+        let mask = if ready == 0 {
+            self.mask
+        } else {
+            core::ptr::null()
+        };
         // SAFETY: inside the caller's array; the mask is the caller's.
         let got = unsafe {
             sys::epoll_wait(
@@ -207,7 +210,7 @@ impl Waiter {
                 self.events.add(ready),
                 room as c_int,
                 timeout,
-                self.mask,
+                mask,
             )
         };
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
@@ -289,9 +292,19 @@ impl Waiter {
 
     /// Retracts the announcement, unless others still sleep.
     fn awake(&self) {
-        if self.set.sleepers.load(Ordering::SeqCst) == 0 && !self.set.nested.load(Ordering::Relaxed)
-        {
-            self.set.retract();
+        let set = self.set;
+        let wanted =
+            || set.sleepers.load(Ordering::SeqCst) != 0 || set.nested.load(Ordering::Relaxed);
+        if wanted() {
+            return;
+        }
+        set.retract();
+        if wanted() {
+            // Somebody lay down in between: the announcement that was just taken back was its, too.
+            set.announce();
+            if set.any_ready() {
+                set.ring();
+            }
         }
     }
 

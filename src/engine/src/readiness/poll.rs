@@ -109,7 +109,7 @@ pub(super) unsafe fn run(
     mask: *const sigset_t,
 ) -> Result<usize, sys::Errno> {
     loop {
-        if rendezvous::needs_hooks() {
+        if rendezvous::is_meeting() {
             rendezvous::progress();
         }
         let streams = accelerated(fds);
@@ -120,14 +120,16 @@ pub(super) unsafe fn run(
                 None => continue,
             }
         }
-        // SAFETY: the mask is the caller's.
-        let ready = unsafe { look(fds, &streams, Some(0), None, mask) }?;
-        if ready != 0 {
-            return Ok(ready);
-        }
         let left = end.left();
-        if left == Some(0) {
-            return Ok(0);
+        let last = if left == Some(0) {
+            mask
+        } else {
+            core::ptr::null()
+        };
+        // SAFETY: the mask is the caller's.
+        let ready = unsafe { look(fds, &streams, Some(0), None, last) }?;
+        if ready != 0 || left == Some(0) {
+            return Ok(ready);
         }
         if spin(fds, &streams) {
             continue;

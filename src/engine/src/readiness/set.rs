@@ -930,6 +930,7 @@ fn ask(sock: &'static Sock) {
     // The same slots that hear of data: all sets that the socket is in.
     let sets = incoming.rx_wishes.waiters.load(Ordering::Relaxed);
     dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
+    sluice_fabric::sync::fence_after_rmw();
     control::watch_full(sock);
 }
 

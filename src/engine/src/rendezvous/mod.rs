@@ -74,7 +74,13 @@ static PENDING: Guarded<Vec<Pending>> = Guarded::new(Vec::new());
 /// Length of `PENDING`, to be read without the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Is a meeting under way that only hooks move on?
+/// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread runs.
+#[inline]
+pub fn is_meeting() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Is a meeting under way that only hooks move on? Then waits are cut at its end.
 #[inline]
 pub fn needs_hooks() -> bool {
     COUNT.load(Ordering::Relaxed) != 0 && !control::is_running()

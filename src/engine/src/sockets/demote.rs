@@ -53,6 +53,12 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
 /// Notes why, once per stream.
 fn count(sock: &Sock, reason: Reason) {
     if !sock.counted.swap(true, Ordering::Relaxed) {
+        if !sock.upgraded.load(Ordering::Relaxed) {
+            // The stream never carried a byte: the connection simply stays on TCP.
+            sock.demotions.fetch_add(1, Ordering::Relaxed);
+            sock.conn().stays(reason);
+            return;
+        }
         sock.demotions.fetch_add(1, Ordering::Relaxed);
         sock.conn().demoted(reason);
         sluice_stats_log(sock, reason);
@@ -80,6 +86,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         let index = sock.index.load(Ordering::Relaxed);
         wake::own(link, dir.rx_wishes.waiters.load(Ordering::Relaxed), index);
         if start != end {
+            // What the reader did not take is the writer's to send again; its process must hear of it.
             control::attention(link, index);
         }
     }
@@ -148,6 +155,10 @@ pub fn resend(sock: &'static Sock) -> Resent {
     let mut at = family.resent();
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut full = false;
+    if at < end && sys::has_error(fd) {
+        // The error is the program's to see, and a send would take it: what is left is lost anyway.
+        at = end;
+    }
     while at < end {
         let Some(ring) = sock.tx.ring() else { break };
         let [(piece, len), _] = ring.pieces(at, end - at);

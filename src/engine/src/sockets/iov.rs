@@ -2,6 +2,16 @@
 
 use libc::iovec;
 
+/// Most pieces that one call can have (UIO_MAXIOV); more is the kernel's to refuse.
+pub const MAX: usize = 1024;
+
+/// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
+/// says EFAULT. A range that is plausible and not mapped ends the program (docs/limitations.md).
+fn plausible(at: usize, len: usize) -> bool {
+    const TOP: usize = 1 << 47;
+    at >= 4096 && at < TOP && len <= TOP - at
+}
+
 /// The caller's buffers, and how far they have been used.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
@@ -22,6 +32,16 @@ impl Cursor {
         }
     }
 
+    /// Bytes left, whatever the addresses; `None` when they overflow (EINVAL to the kernel).
+    pub fn count(&self) -> Option<usize> {
+        let mut total = 0usize;
+        for i in 0..self.left {
+            // SAFETY: `left` pieces are valid.
+            total = total.checked_add(unsafe { (*self.at.add(i)).iov_len })?;
+        }
+        (total <= isize::MAX as usize).then(|| total - self.skip)
+    }
+
     /// Bytes left; `None` when they overflow (EINVAL to the kernel) or a piece with a length has no
     /// address (EFAULT to the kernel).
     pub fn len(&self) -> Option<usize> {
@@ -29,7 +49,7 @@ impl Cursor {
         for i in 0..self.left {
             // SAFETY: `left` pieces are valid.
             let piece = unsafe { &*self.at.add(i) };
-            if piece.iov_len != 0 && piece.iov_base.is_null() {
+            if piece.iov_len != 0 && !plausible(piece.iov_base as usize, piece.iov_len) {
                 return None;
             }
             total = total.checked_add(piece.iov_len)?;

@@ -135,6 +135,15 @@ pub fn before_shutdown(sock: &'static Sock, how: c_int) {
     }
 }
 
+/// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread here.
+pub fn before_disconnect(sock: &'static Sock) {
+    sock.pin(Reason::Disconnected);
+    rendezvous::forget(sock);
+    if sock.is_accelerated() {
+        demote::leave_to_peer(sock, Reason::Disconnected);
+    }
+}
+
 /// Before the real `close()` of a tracked descriptor.
 pub fn before_close(entry: Entry, fd: c_int) {
     if process::is_vfork_child() {

@@ -150,18 +150,13 @@ pub fn unread(sock: &'static Sock) -> u64 {
     count.min(most)
 }
 
-/// Bytes in the ring that the peer has not read.
+/// Bytes taken out of the ring and not yet on TCP. What lies in the ring has reached the peer: TCP
+/// would have had it acknowledged.
 pub fn unsent(sock: &'static Sock) -> u64 {
     if sock.tx.lock.lock().is_err() {
         return 0;
     }
     let count = match sock.tx.state() {
-        state::LINK => sock.tx.dir().map_or(0, |d| {
-            sock.tx
-                .at
-                .load(Ordering::Relaxed)
-                .wrapping_sub(d.rx.head.read().offset)
-        }),
         state::RESENDING => sock.family().map_or(0, |f| {
             sock.tx
                 .at
@@ -170,7 +165,6 @@ pub fn unsent(sock: &'static Sock) -> u64 {
         }),
         _ => 0,
     };
-    let most = sock.tx.ring().map_or(0, |r| r.len());
     sock.tx.lock.unlock();
-    count.min(most)
+    count
 }

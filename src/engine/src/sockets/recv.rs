@@ -2,7 +2,7 @@
 
 use crate::api::{Error, Pass, Verdict};
 use crate::sockets::demote::{self, Which};
-use crate::sockets::iov::Cursor;
+use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
@@ -84,9 +84,18 @@ unsafe fn recv_stream(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Verdict::Pass(Pass::NOBODY);
     }
+    if count > iov::MAX {
+        return Verdict::Pass(Pass::NOBODY);
+    }
     // SAFETY: the caller's array.
     let mut cursor = unsafe { Cursor::new(iov, count) };
-    let Some(total) = cursor.len() else {
+    // MSG_TRUNC on TCP discards: the addresses are never used.
+    let total = if flags & libc::MSG_TRUNC != 0 {
+        cursor.count()
+    } else {
+        cursor.len()
+    };
+    let Some(total) = total else {
         return Verdict::Pass(Pass::NOBODY);
     };
     if total == 0 {
@@ -285,7 +294,7 @@ unsafe fn look(
         _ => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read == from {
-                sock.conn().upgraded(sluice_stats::Transport::Shm);
+                sock.note_upgraded();
                 sock.rx.state.store(state::LINK, Ordering::SeqCst);
                 return Look::Again;
             }
@@ -383,7 +392,12 @@ unsafe fn from_ring(
     let n = left.min(available as usize).min(PUBLISH);
     if flags & libc::MSG_PEEK != 0 {
         // SAFETY: passed on.
-        return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }) });
+        return Look::Moved(if flags & libc::MSG_TRUNC != 0 {
+            left.min(available as usize)
+        } else {
+            // SAFETY: passed on.
+            unsafe { peek_ring(sock, &mut { *cursor }) }
+        });
     }
     let before = *cursor;
     if flags & libc::MSG_TRUNC != 0 {

@@ -2,7 +2,7 @@
 
 use crate::api::{Error, Pass, Verdict};
 use crate::sockets::demote::{self, Resent, Which};
-use crate::sockets::iov::Cursor;
+use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
@@ -70,6 +70,9 @@ unsafe fn send_stream(
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         crate::sockets::life::give_up(sock, Reason::MsgOob);
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if count > iov::MAX {
         return Verdict::Pass(Pass::NOBODY);
     }
     // SAFETY: the caller's array.

@@ -24,7 +24,7 @@ use sluice_fabric::lock::Lock;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::shm::{Lent, Link};
 use sluice_fabric::sys;
-use sluice_stats::{Conn, Reason};
+use sluice_stats::{Conn, Reason, Transport};
 
 /// States of a half. See the picture above.
 pub mod state {
@@ -198,6 +198,8 @@ pub struct Sock {
     pub demoting: AtomicU32,
     /// A demotion of the stream in use has been counted.
     pub counted: AtomicBool,
+    /// The stream in use has carried over a direction, and has been counted as an upgrade.
+    pub upgraded: AtomicBool,
     /// The peer died leaving unread input: recv says ECONNRESET once, where TCP would.
     pub reset_seen: AtomicBool,
     /// Counters for the outside; null if none could be had.
@@ -310,6 +312,13 @@ impl Sock {
             self.nonblock.store(1 + u8::from(on), Ordering::Relaxed);
         }
         on
+    }
+
+    /// A direction has switched: counted once per stream.
+    pub fn note_upgraded(&self) {
+        if !self.upgraded.swap(true, Ordering::Relaxed) {
+            self.conn().upgraded(Transport::Shm);
+        }
     }
 
     /// Never to be upgraded (again), for this reason.

@@ -8,7 +8,7 @@ use crate::sockets::sock::{SETS, Sock, role, state};
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::{Lent, Link};
 use sluice_fabric::sys;
-use sluice_stats::{Reason, Transport};
+use sluice_stats::Reason;
 
 /// Offsets of tries after a demotion are multiples of this many bytes (times two for each demotion).
 const RETRY_STEP: u64 = 1 << 20;
@@ -126,6 +126,7 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
         sock.counted.store(false, Ordering::Relaxed);
+        sock.upgraded.store(false, Ordering::Relaxed);
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
     }
@@ -226,7 +227,7 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     dir.tx_wishes.from.store(written, Ordering::Relaxed);
     dir.tx_wishes.switched.store(1, Ordering::Release);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
-    sock.conn().upgraded(Transport::Shm);
+    sock.note_upgraded();
     Switch::Done
 }
 

@@ -8,6 +8,7 @@ use crate::thread;
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
+use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -185,6 +186,7 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
     };
     let sets = crate::readiness::set::slots_of(sock, link);
     dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
+    fence_after_rmw();
     let head = dir.rx.head.read();
     if head.flagged || head.offset != sock.tx.seen.load(Ordering::Relaxed) {
         return false;

@@ -40,6 +40,10 @@ hooks! {
     }
 
     unsafe fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => on_connect {
+        if let Some(e) = api::lookup(fd) {
+            // SAFETY: the C caller vouches for the address.
+            tell(fd, || unsafe { api::before_connect(e, fd, addr, len) });
+        }
         let ret = forward!(connect(fd, addr, len));
         connected(fd, ret)
     }

@@ -121,9 +121,13 @@ pub fn lookup(fd: c_int) -> Option<Entry> {
     table::lookup(fd)
 }
 
+/// A flag of [`recv`] that the kernel does not have: the call is `read` or its kin, which return 0
+/// at once when asked for nothing, while `recv` waits for data even then.
+pub const READ: c_int = 1 << 28;
+
 // --- stream input and output (read, readv, recv, recvfrom, recvmsg, write, ..., sendmsg) ---
 
-/// Receives into `iov[..iovcnt]` with MSG_* `flags` (0 for `read`). Call only with an [`Entry`].
+/// Receives into `iov[..iovcnt]` with MSG_* `flags` ([`READ`] for `read`). Call only with an [`Entry`].
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn recv(

@@ -1,6 +1,6 @@
 //! Receiving: from the kernel, from the kernel up to the switch, from the ring.
 
-use crate::api::{Error, Pass, Verdict};
+use crate::api::{Error, Pass, READ, Verdict};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{CALL, Sock, state};
@@ -99,8 +99,10 @@ unsafe fn recv_stream(
         return Verdict::Pass(Pass::NOBODY);
     };
     if total == 0 {
-        return Verdict::Pass(Pass::NOBODY);
+        // SAFETY: passed on.
+        return unsafe { recv_nothing(sock, fd, flags) };
     }
+    let flags = flags & !READ;
     let peek = flags & libc::MSG_PEEK != 0;
     let want = if flags & libc::MSG_WAITALL != 0 {
         total
@@ -183,6 +185,22 @@ unsafe fn recv_stream(
                 }
             }
         }
+    }
+}
+
+/// Asked for no byte: `read` returns at once, `recv` waits until there is something to read
+/// (sock_rcvlowat in the kernel: a target of none is a target of one).
+unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int) -> Verdict {
+    if flags & READ != 0 {
+        return Verdict::Done(0);
+    }
+    let mut byte = 0u8;
+    let one = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
+    // SAFETY: one byte of ours.
+    match unsafe { recv_stream(sock, fd, &raw const one, 1, peek) } {
+        Verdict::Done(_) => Verdict::Done(0),
+        other => other,
     }
 }
 

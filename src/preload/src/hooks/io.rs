@@ -11,13 +11,13 @@ hooks! {
         let Some(e) = api::lookup(fd) else { return forward!(read(fd, buf, len)) };
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
-        serve!(fd, recv(e, fd, &iov, 1, 0), forward!(read(fd, buf, len)))
+        serve!(fd, recv(e, fd, &iov, 1, api::READ), forward!(read(fd, buf, len)))
     }
 
     unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_readv {
         let (Some(e), Some(n)) = (api::lookup(fd), vector(count)) else { return forward!(readv(fd, iov, count)) };
         test_cancel();
-        serve!(fd, recv(e, fd, iov, n, 0), forward!(readv(fd, iov, count)))
+        serve!(fd, recv(e, fd, iov, n, api::READ), forward!(readv(fd, iov, count)))
     }
 
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => on_write {

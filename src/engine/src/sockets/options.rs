@@ -150,13 +150,17 @@ pub fn unread(sock: &'static Sock) -> u64 {
     count.min(most)
 }
 
-/// Bytes taken out of the ring and not yet on TCP. What lies in the ring has reached the peer: TCP
-/// would have had it acknowledged.
+/// Bytes that SIOCOUTQ adds to the kernel's. What lies in the ring has reached the peer: TCP would
+/// have had it acknowledged, until its window closes; so a full ring counts, and so do bytes that are
+/// being sent again.
 pub fn unsent(sock: &'static Sock) -> u64 {
     if sock.tx.lock.lock().is_err() {
         return 0;
     }
     let count = match sock.tx.state() {
+        state::LINK if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {
+            sock.tx.at.load(Ordering::Relaxed).wrapping_sub(d.rx.head.read().offset)
+        }),
         state::RESENDING => sock.family().map_or(0, |f| {
             sock.tx
                 .at

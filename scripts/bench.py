@@ -176,7 +176,7 @@ def main():
             continue
         row = paired.measure(name, CASES[name][0], place, args.rounds, args.secs, extra, directory, say)
         for error in row.errors:
-            say(f"{row.key()}: {error}")
+            print(f"{row.key()}: {error}", file=sys.stderr, flush=True)
         rows.append(row)
         verdicts += judge(row)
     if "hook instructions" in singles:

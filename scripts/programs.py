@@ -116,17 +116,8 @@ class Run:
                               f"(allowed {allowed:.0f})")
 
     def rescue(self):
-        """After a failure: ends everything; back-traces first if it was a hang."""
-        for child in list(common._children.values()):
-            for pid in reversed(common.tree(child.pid)):
-                common._signal(pid, signal.SIGKILL)
-        for child in list(common._children.values()):
-            try:
-                common.wait(child, 10)
-            except (Hang, ChildProcessError):
-                pass
-        common._children.clear()
-        common.leftovers(0)
+        """After a failure: ends everything."""
+        common.end_trees()
 
 
 def sha256(path):

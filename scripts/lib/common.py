@@ -237,13 +237,22 @@ def command_line(pid):
 
 @atexit.register
 def _end_all():
+    end_trees()
+
+
+def end_trees():
+    """Ends all that was started and still runs, with the workers and helpers below it."""
     for child in list(_children.values()):
-        if child.returncode is None:
-            _signal(child.pid, signal.SIGKILL)
-            try:
-                wait(child, 5)
-            except (Hang, ChildProcessError):
-                pass
+        if child.returncode is not None:
+            continue
+        for pid in tree(child.pid):
+            _signal(pid, signal.SIGKILL)
+        try:
+            wait(child, 10)
+        except (Hang, ChildProcessError):
+            pass
+    _children.clear()
+    leftovers(0.5)
 
 
 def backtraces(pids, limit=20):

@@ -129,6 +129,7 @@ def main():
     except common.Failure as e:
         good = False
         print(f"  FAILED  {e}")
+        common.end_trees()
     for row in rows:
         if row.case not in SHORT and not row.errors and (row.share() or 0) < paired.LINK_SHARE:
             good = False

@@ -171,6 +171,8 @@ def measure(name, case, place, rounds, secs, extra=None, directory=None, progres
                 # Every program of the case was waited for by now; the hogs were not.
                 result.cpu = result.cpu or children_cpu() - before
             except common.Failure as e:
+                common.end_trees()
+                hogs = []
                 row.errors.append(f"{side.name()}: {e}")
             finally:
                 for hog in hogs:

@@ -256,10 +256,7 @@ def main():
             checks.hold(False, what, str(e))
             if isinstance(e, common.Hang):
                 print(common.backtraces([p for c in common._children.values() for p in common.tree(c.pid)]))
-            for child in list(common._children.values()):
-                for pid in reversed(common.tree(child.pid)):
-                    common._signal(pid, signal.SIGKILL)
-                common.end(child, signal.SIGKILL)
+            common.end_trees()
             return None
 
     for program, way in (("pp", "blocking"), ("epp", "epoll")):

@@ -10,7 +10,7 @@ use crate::process;
 use crate::readiness::{epoll, poll as polling, select as selecting};
 use crate::rendezvous;
 use crate::sockets::sock::{CALL, CALL_BITS, Sock, state};
-use crate::sockets::{life, options, recv as receiving, send as sending, table};
+use crate::sockets::{iov, life, options, recv as receiving, send as sending, table};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -169,6 +169,12 @@ pub unsafe fn recvmsg(e: Entry, fd: c_int, msg: *mut msghdr, flags: c_int) -> Ve
     let Some(sock) = e.as_sock() else {
         return Verdict::Pass(Pass::NOBODY);
     };
+    if let Some(pass) = receiving::to_kernel(sock, flags) {
+        return Verdict::Pass(pass);
+    }
+    if !iov::plausible(msg as usize, size_of::<msghdr>()) {
+        return Verdict::Pass(Pass::NOBODY);
+    }
     // SAFETY: the caller's header.
     let Some(header) = (unsafe { msg.as_mut() }) else {
         return Verdict::Pass(Pass::NOBODY);
@@ -191,6 +197,12 @@ pub unsafe fn sendmsg(e: Entry, fd: c_int, msg: *const msghdr, flags: c_int) -> 
     let Some(sock) = e.as_sock() else {
         return Verdict::Pass(Pass::NOBODY);
     };
+    if let Some(pass) = sending::to_kernel(sock, flags) {
+        return Verdict::Pass(pass);
+    }
+    if !iov::plausible(msg as usize, size_of::<msghdr>()) {
+        return Verdict::Pass(Pass::NOBODY);
+    }
     // SAFETY: the caller's header.
     let Some(header) = (unsafe { msg.as_ref() }) else {
         return Verdict::Pass(Pass::NOBODY);

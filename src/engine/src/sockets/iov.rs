@@ -7,7 +7,7 @@ pub const MAX: usize = 1024;
 
 /// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
 /// says EFAULT. A range that is plausible and not mapped ends the program (docs/limitations.md).
-fn plausible(at: usize, len: usize) -> bool {
+pub fn plausible(at: usize, len: usize) -> bool {
     const TOP: usize = 1 << 47;
     at >= 4096 && at < TOP && len <= TOP - at
 }
@@ -34,6 +34,9 @@ impl Cursor {
 
     /// Bytes left, whatever the addresses; `None` when they overflow (EINVAL to the kernel).
     pub fn count(&self) -> Option<usize> {
+        if !plausible(self.at as usize, self.left * size_of::<iovec>()) {
+            return None;
+        }
         let mut total = 0usize;
         for i in 0..self.left {
             // SAFETY: `left` pieces are valid.
@@ -45,6 +48,9 @@ impl Cursor {
     /// Bytes left; `None` when they overflow (EINVAL to the kernel) or a piece with a length has no
     /// address (EFAULT to the kernel).
     pub fn len(&self) -> Option<usize> {
+        if !plausible(self.at as usize, self.left * size_of::<iovec>()) {
+            return None;
+        }
         let mut total = 0usize;
         for i in 0..self.left {
             // SAFETY: `left` pieces are valid.

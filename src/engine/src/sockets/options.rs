@@ -159,7 +159,10 @@ pub fn unsent(sock: &'static Sock) -> u64 {
     }
     let count = match sock.tx.state() {
         state::LINK if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {
-            sock.tx.at.load(Ordering::Relaxed).wrapping_sub(d.rx.head.read().offset)
+            sock.tx
+                .at
+                .load(Ordering::Relaxed)
+                .wrapping_sub(d.rx.head.read().offset)
         }),
         state::RESENDING => sock.family().map_or(0, |f| {
             sock.tx

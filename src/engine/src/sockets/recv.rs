@@ -40,13 +40,21 @@ pub unsafe fn recv(
     count: usize,
     flags: c_int,
 ) -> Verdict {
-    if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
-        if let Some(pass) = enter_kernel(sock, flags) {
-            return Verdict::Pass(pass);
-        }
+    if let Some(pass) = to_kernel(sock, flags) {
+        return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
     unsafe { recv_stream(sock, fd, iov, count, flags) }
+}
+
+/// Is the call the kernel's alone? Touches none of the caller's memory.
+#[inline]
+pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+    if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
+        enter_kernel(sock, flags)
+    } else {
+        None
+    }
 }
 
 /// Announces a kernel call on the rx half, unless a stream has come up meanwhile.
@@ -89,15 +97,14 @@ unsafe fn recv_stream(
     }
     // SAFETY: the caller's array.
     let mut cursor = unsafe { Cursor::new(iov, count) };
-    // MSG_TRUNC on TCP discards: the addresses are never used.
-    let total = if flags & libc::MSG_TRUNC != 0 {
-        cursor.count()
-    } else {
-        cursor.len()
-    };
-    let Some(total) = total else {
+    // Too many bytes, or no array: the kernel says so.
+    let Some(total) = cursor.count() else {
         return Verdict::Pass(Pass::NOBODY);
     };
+    // MSG_TRUNC on TCP discards: the addresses are never used.
+    if flags & libc::MSG_TRUNC == 0 && cursor.len().is_none() {
+        return Verdict::Failed(Error::BadAddress);
+    }
     if total == 0 {
         // SAFETY: passed on.
         return unsafe { recv_nothing(sock, fd, flags) };
@@ -195,7 +202,10 @@ unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int) -> Verdict 
         return Verdict::Done(0);
     }
     let mut byte = 0u8;
-    let one = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let one = iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
     // SAFETY: one byte of ours.
     match unsafe { recv_stream(sock, fd, &raw const one, 1, peek) } {

@@ -42,13 +42,21 @@ pub unsafe fn send(
     count: usize,
     flags: c_int,
 ) -> Verdict {
-    if sock.tx.state() == state::PLAIN && flags & libc::MSG_OOB == 0 {
-        if let Some(pass) = enter_kernel(sock) {
-            return Verdict::Pass(pass);
-        }
+    if let Some(pass) = to_kernel(sock, flags) {
+        return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
     unsafe { send_stream(sock, fd, iov, count, flags) }
+}
+
+/// Is the call the kernel's alone? Touches none of the caller's memory.
+#[inline]
+pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+    if sock.tx.state() == state::PLAIN && flags & libc::MSG_OOB == 0 {
+        enter_kernel(sock)
+    } else {
+        None
+    }
 }
 
 #[inline]

@@ -15,9 +15,6 @@ const RETRY_STEP: u64 = 1 << 20;
 /// The same in eager mode.
 const RETRY_STEP_EAGER: u64 = 64 << 10;
 
-/// Bytes that TCP may still hold unacknowledged when a direction switches.
-const OUTQ_MAX: u64 = 1 << 20;
-
 /// Stream offset of the first try.
 pub fn first_try() -> u64 {
     match config().upgrade {
@@ -204,12 +201,9 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
         return Switch::Never(Reason::PeerHostile);
     };
     let fd = sock.fd.load(Ordering::Relaxed);
-    let Some((written, unsent)) = written(fd, sock.role.load(Ordering::Relaxed)) else {
+    let Some(written) = written(fd, sock.role.load(Ordering::Relaxed)) else {
         return Switch::Never(Reason::NotEstablished);
     };
-    if unsent > OUTQ_MAX {
-        return Switch::Later;
-    }
     if written != sock.tx.kernel_bytes() {
         return Switch::Never(Reason::NotHooked);
     }
@@ -249,11 +243,11 @@ fn tcp_info(fd: i32) -> Option<TcpInfo> {
     sys::getsockopt::<TcpInfo>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
 }
 
-/// Bytes written to TCP so far and bytes not acknowledged yet; `None` unless ESTABLISHED and still.
+/// Bytes written to TCP so far; `None` unless ESTABLISHED and still.
 ///
 /// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the connecting end's count
 /// includes its SYN.
-fn written(fd: i32, role: u8) -> Option<(u64, u64)> {
+fn written(fd: i32, role: u8) -> Option<u64> {
     for _ in 0..8 {
         let before = tcp_info(fd)?;
         let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ as u64).ok()? as u64;
@@ -263,7 +257,7 @@ fn written(fd: i32, role: u8) -> Option<(u64, u64)> {
         }
         if before.bytes_acked == after.bytes_acked {
             let syn = u64::from(role == role::CONNECTING);
-            return Some(((after.bytes_acked + unsent).checked_sub(syn)?, unsent));
+            return (after.bytes_acked + unsent).checked_sub(syn);
         }
     }
     None

@@ -107,13 +107,25 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     // inet_diag_msg: family, state, timer, retrans, id, expires, rqueue, wqueue, uid, inode.
     // A dead 4-tuple is answered with the listener, a closed socket with inode 0: only an exact
     // answer counts.
-    let [_, state] = get(&answer, HEADER);
+    let [family, state] = get(&answer, HEADER);
+    // A socket of the IPv6 family is named in its own form, however it was asked for.
+    let id = sockid(in_family(peer, family), in_family(local, family));
     let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
     let inode = u32::from_ne_bytes(get(&answer, HEADER + 68));
     if state == ESTABLISHED && same && inode != 0 {
         Ok(Mirror { inode })
     } else {
         Err(Reason::PeerRemote)
+    }
+}
+
+/// An address in the form of a socket's family: IPv4 ones are mapped in an IPv6 socket.
+fn in_family(addr: SocketAddr, family: u8) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(v4) if i32::from(family) == libc::AF_INET6 => {
+            SocketAddr::new(v4.to_ipv6_mapped().into(), addr.port())
+        }
+        _ => addr,
     }
 }
 

@@ -141,6 +141,30 @@ static void linger_close_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* Nobody reads: close waits as long as it was told, and TCP goes on delivering behind it. */
+static void linger_expires_server(int fd)
+{
+    size_t total = 0;
+    set_nonblock(fd, 1);
+    do /* until it stays full */
+        for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fd, buf, 200000)) > 0;)
+            total += n;
+    while (poll(&(struct pollfd){fd, POLLOUT, 0}, 1, 100) > 0);
+    set_nonblock(fd, 0);
+    linger(fd, 1, 1);
+    double t = now();
+    T(close(fd));
+    t = now() - t;
+    YES(t > 0.9 && t < 5);
+    tell(total);
+}
+
+static void linger_expires_client(int fd)
+{
+    size_t total = hear();
+    T(drain(fd, 1) == total);
+}
+
 static void half_close_server(int fd)
 {
     T(drain(fd, 1));
@@ -513,6 +537,7 @@ const struct body end_bodies[] = {
     TWO("reset_wakes_recv", reset_wakes_server, reset_wakes_client),
     TWO("reset_by_disconnect", disconnect_server, reset_client),
     TWO("linger_close", linger_close_server, linger_close_client),
+    TWO("linger_expires", linger_expires_server, linger_expires_client),
     TWO("half_close", half_close_server, half_close_client),
     TWO("half_close_both", half_close_both, half_close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),

@@ -150,7 +150,7 @@ static void truncated_race_client(int fd)
     YES(got == hear());
 }
 
-/* The content is changed after the call: TCP sends either; here only that the length and the rest are right. */
+/* Until EAGAIN, then on as the reader makes room. */
 static void nonblocking_server(int fd)
 {
     int file = temp_file(1, 0);
@@ -160,13 +160,12 @@ static void nonblocking_server(int fd)
     set_nonblock(fd, 1);
     while ((n = sendfile(fd, file, &off, 12 << 20)) > 0)
         ;
-    T(n);
-    YES(off > 500000 && off < 12 << 20);
+    say("%zd %s", n, strerrorname_np(errno));
+    YES(off > 100000 && off < 12 << 20);
     tell(off);
     T(send_all(fd, file, &off, (12 << 20) - off) > 0);
     say("offset %ld", (long)off);
     meet();
-    off = 5;
     T(shutdown(fd, SHUT_WR));
 }
 
@@ -265,7 +264,6 @@ static void splice_server(int fd)
             die("splice in");
         left -= n;
     }
-    T(splice(fd, NULL, p[1], NULL, 100, SPLICE_F_NONBLOCK));
     set_nonblock(fd, 1);
     T(splice(fd, NULL, p[1], NULL, 100, 0));
     T(tee(fd, p[1], 10, 0));

@@ -110,7 +110,7 @@ impl Pass {
             crate::sockets::upgrade::consent(sock);
         }
         if rendezvous::is_meeting() {
-            rendezvous::progress();
+            rendezvous::progress_soon();
         }
     }
 }
@@ -478,7 +478,9 @@ pub fn exec_failed() {
     process::exec_failed();
 }
 /// Before `posix_spawn*`, `system`, `popen`, `vfork`: a child image will inherit descriptors.
-pub fn before_spawn() {}
+pub fn before_spawn() {
+    process::before_spawn();
+}
 /// Before `posix_spawn_file_actions_adddup2(_, fd, _)` or a like hand-over of one descriptor to a new image.
 pub fn handing_over(fd: c_int) {
     process::hand_over(fd);

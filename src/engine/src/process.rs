@@ -32,8 +32,22 @@ pub fn pid() -> u32 {
     asked
 }
 
-/// Is this a `vfork` child, which runs in its parent's memory?
+/// The program has made a process: by fork, or by vfork and its kin, whose child runs our hooks in
+/// its parent's memory.
+static SPAWNED: AtomicBool = AtomicBool::new(false);
+
+/// Before `vfork` and its kin.
+pub fn before_spawn() {
+    pid();
+    SPAWNED.store(true, Ordering::Relaxed);
+}
+
+/// Is this a `vfork` child, which runs in its parent's memory? A program that never spawns is never
+/// asked for its process id: a system call that it may not be allowed.
 pub fn is_vfork_child() -> bool {
+    if !SPAWNED.load(Ordering::Relaxed) {
+        return false;
+    }
     sys::getpid() as u32 != pid()
 }
 
@@ -76,7 +90,6 @@ unsafe extern "C" {
 pub fn init() {
     let _ = crate::config::config();
     thread::init();
-    pid();
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe {
         pthread_atfork(
@@ -88,6 +101,8 @@ pub fn init() {
 }
 
 extern "C" fn before_fork() {
+    pid();
+    SPAWNED.store(true, Ordering::Relaxed);
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
@@ -263,23 +278,30 @@ pub fn sandboxed(reason: Reason) {
     control::stop();
 }
 
-/// May this process make system calls that the program itself perhaps never makes? Not under a
-/// seccomp filter that it has inherited: such a filter may kill.
+/// May this process make system calls that the program itself perhaps never makes? A seccomp filter
+/// that it has inherited may kill for one: then a child tries them all first.
 pub fn may_use_system_calls() -> Result<(), Reason> {
     static KNOWN: AtomicU32 = AtomicU32::new(0);
     const FREE: u32 = 1;
-    const FILTERED: u32 = 2;
-    let mut known = KNOWN.load(Ordering::Relaxed);
-    if known == 0 {
-        // The loader has opened and read files in this very process: these calls are safe.
-        known = if status_field(b"Seccomp:").is_some_and(|mode| mode != 0) {
-            FILTERED
-        } else {
-            FREE
-        };
-        KNOWN.store(known, Ordering::Relaxed);
+    const FATAL: u32 = 2;
+    match KNOWN.load(Ordering::Relaxed) {
+        FREE => return Ok(()),
+        FATAL => return Err(Reason::SeccompFatal),
+        _ => {}
     }
-    if known == FREE {
+    // The loader has opened and read files in this very process: these calls are safe.
+    if status_field(b"Seccomp:").unwrap_or(0) == 0 {
+        KNOWN.store(FREE, Ordering::Relaxed);
+        return Ok(());
+    }
+    // Making a child is itself a call that may be fatal, unless the program does such things.
+    let makes_tasks = SPAWNED.load(Ordering::Relaxed) || status_field(b"Threads:").unwrap_or(1) > 1;
+    if !makes_tasks {
+        return Err(Reason::SeccompFatal);
+    }
+    let survived = sys::survives(&sys::OURS);
+    KNOWN.store(if survived { FREE } else { FATAL }, Ordering::Relaxed);
+    if survived {
         Ok(())
     } else {
         Err(Reason::SeccompFatal)

@@ -1,9 +1,10 @@
 //! What this thread is: its identity, its CPU, and the slots that it sleeps on.
 
 use core::cell::Cell;
-use sluice_fabric::lock::me;
+use sluice_fabric::lock::{me, on_signal_stack};
 use sluice_fabric::shm::Link;
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use sluice_fabric::sys;
+use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
 /// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
 static RSEQ: AtomicIsize = AtomicIsize::new(0);
@@ -46,7 +47,8 @@ struct Held {
 }
 
 thread_local! {
-    // Constant and without a destructor: reading it needs no registration and no allocation.
+    // Constant and without destructors: reading them needs no registration and no allocation.
+    static ASLEEP: [Cell<Asleep>; DEEP] = const { [const { Cell::new(AWAKE) }; DEEP] };
     static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
 }
 
@@ -107,6 +109,14 @@ pub fn watch_exit() {
 }
 
 extern "C" fn thread_ends(_: *mut libc::c_void) {
+    ASLEEP.with(|all| {
+        all.iter().for_each(|cell| {
+            let old = cell.replace(AWAKE);
+            if old.frame != 0 {
+                take_back(old);
+            }
+        })
+    });
     crate::readiness::poll::thread_ends();
     SLOTS.with(|held| {
         for cell in &held.slots {
@@ -122,24 +132,195 @@ pub fn after_fork() {
             cell.set((0, 0, 0));
         }
     });
+    ASLEEP.with(|all| all.iter().for_each(|cell| cell.set(AWAKE)));
+}
+
+/// Sleeps that one thread can be in at once: its own, and those of signal handlers on top of it.
+const DEEP: usize = 4;
+
+/// What a sleep has announced, for whoever must take it back: the sleeper itself, or, where a
+/// cancellation or a jump out of a handler ended it, this thread's next sleep or its end.
+#[derive(Clone, Copy)]
+struct Asleep {
+    /// Address in the sleeper's frame; 0: none.
+    frame: usize,
+    /// Link (address, generation), which is pinned, and slot on it.
+    link: (usize, u32),
+    slot: u32,
+    /// The stream's mask of waiters, in the arena.
+    waiters: *const AtomicU64,
+}
+
+const AWAKE: Asleep = Asleep {
+    frame: 0,
+    link: (0, 0),
+    slot: 0,
+    waiters: core::ptr::null(),
+};
+
+/// This thread, in the frame of `frame`, is about to sleep on `slot` of `link` and has entered itself in
+/// `waiters`; the link is pinned. False: more sleeps on top of each other than are kept.
+pub fn falls_asleep(
+    frame: usize,
+    link: &'static Link,
+    slot: u32,
+    waiters: *const AtomicU64,
+) -> bool {
+    ASLEEP.with(|all| {
+        let mut free = None;
+        let handler = on_signal_stack();
+        for cell in all {
+            let old = cell.get();
+            // Deeper frames than the one that now sleeps are gone: somebody jumped out of them.
+            if old.frame != 0 && old.frame < frame && !handler {
+                cell.set(AWAKE);
+                take_back(old);
+            }
+            if cell.get().frame == 0 {
+                free = Some(cell);
+            }
+        }
+        let Some(cell) = free else { return false };
+        cell.set(Asleep {
+            frame,
+            link: (core::ptr::from_ref(link) as usize, link.generation()),
+            slot,
+            waiters,
+        });
+        true
+    })
+}
+
+/// The sleep of the frame of `frame` is over: its announcement is taken back.
+pub fn wakes_up(frame: usize) {
+    ASLEEP.with(|all| {
+        for cell in all {
+            let old = cell.get();
+            if old.frame == frame {
+                cell.set(AWAKE);
+                take_back(old);
+            }
+        }
+    });
+}
+
+fn take_back(old: Asleep) {
+    // SAFETY: the memory of links is type-stable (link.rs).
+    let link = unsafe { &*(old.link.0 as *const Link) };
+    if link.generation() != old.link.1 {
+        return;
+    }
+    if let Some(slot) = link.my_slot(old.slot) {
+        slot.retract();
+    }
+    // SAFETY: the mask lies in the arena of the link, which the sleeper has pinned.
+    unsafe { &*old.waiters }.fetch_and(!(1 << old.slot), Ordering::SeqCst);
+    link.unpin();
 }
 
 unsafe extern "C" {
     fn pthread_setcanceltype(kind: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// From here on the thread may be cancelled at any instruction: around a sleep in the kernel, with
-/// nothing held and nothing to drop. Returns what to give to [`cancel_as`].
-pub fn cancel_asynchronously() -> libc::c_int {
-    const ASYNCHRONOUS: libc::c_int = 1;
-    let mut before = 0;
-    // SAFETY: a valid pointer; the call is not hooked.
-    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
-    before
+/// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.
+///
+/// A thread may be cancelled while it sleeps, and then its stack is unwound. So the sleep is made by
+/// the hook, where nothing is held and nothing has a destructor; the engine is left and entered again.
+#[derive(Debug)]
+pub struct Nap {
+    /// Bytes moved so far.
+    pub(crate) done: usize,
+    /// When the socket's timeout runs out; 0: no wait so far, or no timeout.
+    pub(crate) deadline: u64,
+    /// Sleep while this is 1; null: wait until `fd` has room in TCP.
+    pub(crate) word: *const u32,
+    pub(crate) fd: i32,
+    /// When the sleep ends at the latest; 0: never.
+    pub(crate) until: u64,
+    /// The half that waits, and what its peer's word was.
+    pub(crate) sock: Option<&'static crate::sockets::sock::Sock>,
+    pub(crate) generation: u32,
+    pub(crate) writer: bool,
+    pub(crate) seen: u64,
+    /// `errno` of the sleep.
+    pub(crate) errno: i32,
 }
 
-/// Ends [`cancel_asynchronously`].
-pub fn cancel_as(before: libc::c_int) {
-    // SAFETY: null is allowed for the old type.
-    unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
+impl Nap {
+    /// A call that has not waited yet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            done: 0,
+            deadline: 0,
+            word: core::ptr::null(),
+            fd: -1,
+            until: 0,
+            sock: None,
+            generation: 0,
+            writer: false,
+            seen: 0,
+            errno: 0,
+        }
+    }
+
+    /// What stands for this call among this thread's sleeps.
+    pub(crate) fn frame(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
+    /// Sleeps. The thread may be cancelled inside.
+    ///
+    /// `extern "C"` and never inlined: the frames that a cancellation unwinds hold no landing pad.
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+    pub extern "C" fn sleep(&mut self) {
+        const ASYNCHRONOUS: libc::c_int = 1;
+        let mut left = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if self.until != 0 {
+            let ns = self.until.saturating_sub(sys::now_ns());
+            left.tv_sec = (ns / 1_000_000_000) as i64;
+            left.tv_nsec = (ns % 1_000_000_000) as i64;
+        }
+        let mut before = 0;
+        // SAFETY: a valid pointer; the call is not hooked. A pending cancellation acts at once.
+        unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+        self.errno = if self.word.is_null() {
+            let mut poll = libc::pollfd {
+                fd: self.fd,
+                events: libc::POLLOUT,
+                revents: 0,
+            };
+            let timeout = if self.until == 0 {
+                core::ptr::null_mut()
+            } else {
+                &raw mut left
+            };
+            // SAFETY: one valid entry, a valid or null timeout.
+            match unsafe { sys::ppoll(&raw mut poll, 1, timeout, core::ptr::null()) } {
+                Ok(0) => libc::ETIMEDOUT,
+                Ok(_) => 0,
+                Err(e) => e,
+            }
+        } else {
+            let timeout = (self.until != 0).then_some(&left);
+            // SAFETY: the word lies in the arena of a link that the call has pinned.
+            match unsafe { sys::futex_wait(self.word, 1, timeout) } {
+                Ok(_) => 0,
+                Err(e) => e,
+            }
+        };
+        // SAFETY: null is allowed for the old type.
+        unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
+    }
+}
+
+impl Default for Nap {
+    fn default() -> Self {
+        Self::new()
+    }
 }

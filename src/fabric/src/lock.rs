@@ -120,7 +120,8 @@ fn frame() -> usize {
 }
 
 /// Does this thread run on its alternate signal stack? Then addresses tell nothing, but it is a handler.
-fn on_signal_stack() -> bool {
+#[must_use]
+pub fn on_signal_stack() -> bool {
     let mut stack = libc::stack_t {
         ss_sp: core::ptr::null_mut(),
         ss_flags: 0,

@@ -698,3 +698,73 @@ pub fn has_error(fd: c_int) -> bool {
     let _ = unsafe { ppoll(&raw mut poll, 1, &raw mut now, core::ptr::null()) };
     poll.revents & libc::POLLERR != 0
 }
+
+/// The kinds of system calls that this library makes on behalf of an upgrade.
+pub const OURS: [Sysno; 37] = [
+    Sysno::socket,
+    Sysno::bind,
+    Sysno::listen,
+    Sysno::connect,
+    Sysno::accept4,
+    Sysno::sendto,
+    Sysno::recvfrom,
+    Sysno::sendmsg,
+    Sysno::recvmsg,
+    Sysno::getsockname,
+    Sysno::getpeername,
+    Sysno::getsockopt,
+    Sysno::setsockopt,
+    Sysno::ioctl,
+    Sysno::fcntl,
+    Sysno::fstat,
+    Sysno::fstatfs,
+    Sysno::openat,
+    Sysno::memfd_create,
+    Sysno::ftruncate,
+    Sysno::mmap,
+    Sysno::munmap,
+    Sysno::madvise,
+    Sysno::epoll_create1,
+    Sysno::epoll_ctl,
+    Sysno::epoll_pwait,
+    Sysno::eventfd2,
+    Sysno::pipe2,
+    Sysno::ppoll,
+    Sysno::futex,
+    Sysno::getrandom,
+    Sysno::process_vm_readv,
+    Sysno::prctl,
+    Sysno::rt_sigprocmask,
+    Sysno::sched_yield,
+    Sysno::kill,
+    Sysno::prlimit64,
+];
+
+/// Does a process under this one's seccomp filter survive these calls? A child tries them, with
+/// arguments that do nothing; it is no child that the program's own `wait` would see.
+#[must_use]
+pub fn survives(calls: &[Sysno]) -> bool {
+    // No exit signal, no shared memory: everything the child does stays with it.
+    let Ok(pid) = sys!(clone, 0, 0, 0, 0, 0) else {
+        return false;
+    };
+    if pid == 0 {
+        // Raw calls only from here: the child is a copy of one thread.
+        for &number in calls {
+            // SAFETY: a descriptor that is none, null pointers and zero lengths: each call fails or
+            // does nothing.
+            let _ = unsafe { call(number, [usize::MAX, 0, 0, 0, 0, 0]) };
+        }
+        loop {
+            let _ = sys!(exit_group, 0);
+        }
+    }
+    let mut status: c_int = 1;
+    loop {
+        match sys!(wait4, pid, &raw mut status, libc::__WCLONE, 0) {
+            Err(libc::EINTR) => {}
+            Ok(_) => return status == 0,
+            Err(_) => return false,
+        }
+    }
+}

@@ -27,7 +27,7 @@ use crate::process;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::upgrade;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use message::{Brought, Kind, Message, REUSE, Received, VERSION};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::LAYOUT;
@@ -264,7 +264,25 @@ fn compatible(message: &Message) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Moves all meetings on as far as they go without waiting. From hooks, until a control thread runs.
+/// A hook looks after the meetings no more often than this, in ns.
+const LOOK_NS: u64 = 20_000;
+
+/// From hooks: moves meetings on, unless that was done a moment ago.
+#[cold]
+pub fn progress_soon() {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = sys::now_ns();
+    let next = NEXT.load(Ordering::Relaxed);
+    if now >= next
+        && NEXT
+            .compare_exchange(next, now + LOOK_NS, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    {
+        progress();
+    }
+}
+
+/// Moves all meetings on as far as they go without waiting.
 #[cold]
 pub fn progress() {
     let Some(mut list) = PENDING.lock() else {

@@ -6,6 +6,7 @@ use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
+use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
@@ -39,12 +40,15 @@ pub unsafe fn recv(
     iov: *const iovec,
     count: usize,
     flags: c_int,
+    nap: &mut Nap,
 ) -> Verdict {
-    if let Some(pass) = to_kernel(sock, flags) {
+    if nap.done == 0
+        && let Some(pass) = to_kernel(sock, flags)
+    {
         return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
-    unsafe { recv_stream(sock, fd, iov, count, flags) }
+    unsafe { recv_stream(sock, fd, iov, count, flags, nap) }
 }
 
 /// Is the call the kernel's alone? Touches none of the caller's memory.
@@ -84,6 +88,7 @@ unsafe fn recv_stream(
     iov: *const iovec,
     count: usize,
     flags: c_int,
+    nap: &mut Nap,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         // SAFETY: passed on.
@@ -107,7 +112,7 @@ unsafe fn recv_stream(
     }
     if total == 0 {
         // SAFETY: passed on.
-        return unsafe { recv_nothing(sock, fd, flags) };
+        return unsafe { recv_nothing(sock, fd, flags, nap) };
     }
     let flags = flags & !READ;
     let peek = flags & libc::MSG_PEEK != 0;
@@ -116,8 +121,10 @@ unsafe fn recv_stream(
     } else {
         (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
     };
-    let mut deadline = None;
-    let mut done = 0usize;
+    let mut done = nap.done;
+    if done != 0 {
+        cursor.advance(done, |_, _| ());
+    }
     loop {
         if sock.rx.lock.lock().is_err() {
             return partly(done, Error::WouldBlock);
@@ -134,13 +141,8 @@ unsafe fn recv_stream(
                     return Verdict::Done(n as isize);
                 }
                 // A peek that wants more than there is waits for more; what is there stays.
-                match wait::for_data(
-                    sock,
-                    fd,
-                    deadline_of(sock, &mut deadline),
-                    at + n as u64 + 1,
-                ) {
-                    Waited::News => {}
+                match wait::for_data(sock, fd, deadline_of(sock, nap), at + n as u64 + 1, None) {
+                    Waited::News | Waited::Parked => {}
                     Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
                 }
             }
@@ -185,8 +187,12 @@ unsafe fn recv_stream(
                 }
                 let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
                 // Unlocks.
-                match wait::for_data(sock, fd, deadline_of(sock, &mut deadline), beyond) {
+                match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap)) {
                     Waited::News => {}
+                    Waited::Parked => {
+                        nap.done = done;
+                        return Verdict::Block;
+                    }
                     Waited::Interrupted => return partly(done, Error::Interrupted),
                     Waited::TimedOut => return partly(done, Error::WouldBlock),
                 }
@@ -197,7 +203,7 @@ unsafe fn recv_stream(
 
 /// Asked for no byte: `read` returns at once, `recv` waits until there is something to read
 /// (sock_rcvlowat in the kernel: a target of none is a target of one).
-unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int) -> Verdict {
+unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut Nap) -> Verdict {
     if flags & READ != 0 {
         return Verdict::Done(0);
     }
@@ -208,19 +214,19 @@ unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int) -> Verdict 
     };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
     // SAFETY: one byte of ours.
-    match unsafe { recv_stream(sock, fd, &raw const one, 1, peek) } {
+    match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, nap) } {
         Verdict::Done(_) => Verdict::Done(0),
         other => other,
     }
 }
 
 /// The time at which SO_RCVTIMEO runs out, fixed at the first wait of a call.
-fn deadline_of(sock: &Sock, deadline: &mut Option<u64>) -> Option<u64> {
+fn deadline_of(sock: &Sock, nap: &mut Nap) -> Option<u64> {
     let timeout = sock.rcv_timeout_ns.load(Ordering::Relaxed);
-    if timeout != 0 && deadline.is_none() {
-        *deadline = Some(sys::now_ns().saturating_add(timeout));
+    if timeout != 0 && nap.deadline == 0 {
+        nap.deadline = sys::now_ns().saturating_add(timeout);
     }
-    *deadline
+    (nap.deadline != 0).then_some(nap.deadline)
 }
 
 fn partly(done: usize, error: Error) -> Verdict {

@@ -4,7 +4,7 @@ use crate::readiness::spin;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Sock, state};
-use crate::thread;
+use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -21,6 +21,8 @@ pub enum Waited {
     Interrupted,
     /// The socket's timeout.
     TimedOut,
+    /// The edge sleeps: leave the engine with [`crate::api::Verdict::Block`].
+    Parked,
 }
 
 /// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more.
@@ -44,7 +46,13 @@ fn timespec(ns: u64) -> libc::timespec {
 /// With the rx lock held, which it gives back: waits until the tail is at least `beyond`, or the
 /// stream or TCP has other news.
 #[cold]
-pub fn for_data(sock: &'static Sock, fd: i32, deadline: Option<u64>, beyond: u64) -> Waited {
+pub fn for_data(
+    sock: &'static Sock,
+    fd: i32,
+    deadline: Option<u64>,
+    beyond: u64,
+    nap: Option<&mut Nap>,
+) -> Waited {
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         sock.rx.lock.unlock();
         return Waited::News;
@@ -81,18 +89,19 @@ pub fn for_data(sock: &'static Sock, fd: i32, deadline: Option<u64>, beyond: u64
             got != Err(libc::EAGAIN)
         };
         sock.conn().rx.sleeps.add_shared(1);
-        sleep(sock, link, Side::Reader(dir), deadline, false, || {
-            news() || tcp_news()
-        })
+        let look = || news() || tcp_news();
+        sleep(sock, link, Side::Reader(dir), deadline, look, nap)
     };
-    link.unpin();
+    if waited != Waited::Parked {
+        link.unpin();
+    }
     waited
 }
 
 /// With the tx lock held, which it gives back: waits until the ring has room again. A reader that does not
 /// read has the stream demoted.
 #[cold]
-pub fn for_space(sock: &'static Sock, deadline: Option<u64>) -> Waited {
+pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mut Nap>) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         sock.tx.lock.unlock();
         return Waited::News;
@@ -111,7 +120,10 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>) -> Waited {
         sock.conn().tx.sleeps.add_shared(1);
         let patience = sys::now_ns() + full_ns(sock);
         let until = deadline.map_or(patience, |d| d.min(patience));
-        match sleep(sock, link, Side::Writer(dir), Some(until), true, news) {
+        if let Some(nap) = &mut nap {
+            nap.seen = seen;
+        }
+        match sleep(sock, link, Side::Writer(dir), Some(until), news, nap) {
             Waited::TimedOut if deadline.is_some_and(|d| sys::now_ns() >= d) => Waited::TimedOut,
             Waited::TimedOut => {
                 if !news() {
@@ -122,7 +134,9 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>) -> Waited {
             other => other,
         }
     };
-    link.unpin();
+    if waited != Waited::Parked {
+        link.unpin();
+    }
     waited
 }
 
@@ -131,14 +145,14 @@ enum Side<'a> {
     Writer(&'a Direction),
 }
 
-/// Announces, looks again, sleeps on the slot of this thread. The link is pinned.
+/// Announces, looks again, sleeps on the slot of this thread, or has the edge do so. The link is pinned.
 fn sleep(
     sock: &'static Sock,
     link: &'static Link,
     side: Side<'_>,
     deadline: Option<u64>,
-    restart: bool,
     news: impl Fn() -> bool,
+    nap: Option<&mut Nap>,
 ) -> Waited {
     let slot_index = thread::slot_on(link);
     let Some((index, slot)) = slot_index.and_then(|i| Some((i, link.my_slot(i)?))) else {
@@ -146,9 +160,9 @@ fn sleep(
         demote::demote(sock, Which::Both, Reason::Limit);
         return Waited::News;
     };
-    let waiters = match side {
-        Side::Reader(dir) => &dir.rx_wishes.waiters,
-        Side::Writer(dir) => &dir.tx_wishes.waiters,
+    let (waiters, writer) = match side {
+        Side::Reader(dir) => (&dir.rx_wishes.waiters, false),
+        Side::Writer(dir) => (&dir.tx_wishes.waiters, true),
     };
     waiters.fetch_or(1 << index, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
@@ -158,23 +172,64 @@ fn sleep(
         let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
         if left == Some(0) {
             waited = Waited::TimedOut;
+        } else if let Some(nap) = nap
+            && thread::falls_asleep(nap.frame(), link, index, waiters)
+        {
+            nap.word = slot.sleep_word();
+            nap.until = deadline.unwrap_or(0);
+            nap.sock = Some(sock);
+            nap.generation = sock.generation.load(Ordering::Acquire);
+            nap.writer = writer;
+            return Waited::Parked;
         } else {
             let timeout = left.map(timespec);
-            // A cancelled thread leaves here, with nothing held and nothing to drop.
-            let before = thread::cancel_asynchronously();
             // SAFETY: the word lies in the pinned arena.
             let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref()) };
-            thread::cancel_as(before);
-            waited = match slept {
-                Err(libc::EINTR) if !(restart && all_handlers_restart()) => Waited::Interrupted,
-                Err(libc::ETIMEDOUT) => Waited::TimedOut,
-                _ => Waited::News,
-            };
+            waited = ended(slept.err().unwrap_or(0), writer);
         }
     }
     slot.retract();
     waiters.fetch_and(!(1 << index), Ordering::SeqCst);
     waited
+}
+
+/// What a sleep came to. A writer's has a time limit of its own, so that the kernel never restarts it.
+fn ended(errno: i32, writer: bool) -> Waited {
+    match errno {
+        libc::EINTR if !(writer && all_handlers_restart()) => Waited::Interrupted,
+        libc::ETIMEDOUT => Waited::TimedOut,
+        _ => Waited::News,
+    }
+}
+
+/// The edge has slept for a call: takes back what was announced, and says how the wait ended.
+#[cold]
+pub fn woken(nap: &mut Nap) -> Waited {
+    thread::wakes_up(nap.frame());
+    let waited = ended(nap.errno, nap.writer);
+    let over = nap.deadline != 0 && sys::now_ns() >= nap.deadline;
+    if waited != Waited::TimedOut || over || nap.word.is_null() {
+        return waited;
+    }
+    // A writer's patience is over.
+    if let Some(sock) = nap
+        .sock
+        .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
+    {
+        let stuck = sock.tx.lock.lock().is_ok_and(|()| {
+            let dir = sock.tx.dir().filter(|_| sock.tx.state() == state::LINK);
+            let stuck = dir.is_some_and(|d| {
+                let head = d.rx.head.read();
+                !head.flagged && head.offset == nap.seen
+            });
+            sock.tx.lock.unlock();
+            stuck
+        });
+        if stuck {
+            demote::demote(sock, Which::Tx, Reason::RingFull);
+        }
+    }
+    Waited::News
 }
 
 /// With the tx lock held: a non-blocking writer found the ring full. Its epoll sets will hear of
@@ -197,26 +252,25 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
 
 /// With the tx lock held, which it gives back: bytes are being sent again and TCP has no room.
 #[cold]
-pub fn for_tcp_room(sock: &'static Sock, fd: i32, deadline: Option<u64>) -> Waited {
+pub fn for_tcp_room(
+    sock: &'static Sock,
+    fd: i32,
+    deadline: Option<u64>,
+    nap: Option<&mut Nap>,
+) -> Waited {
     sock.tx.lock.unlock();
-    let mut poll = libc::pollfd {
-        fd,
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    let now = sys::now_ns();
-    let mut left = timespec(deadline.map_or(0, |d| d.saturating_sub(now)));
-    let timeout = if deadline.is_some() {
-        &raw mut left
-    } else {
-        core::ptr::null_mut()
-    };
-    // SAFETY: one valid entry, a valid or null timeout.
-    match unsafe { sys::ppoll(&raw mut poll, 1, timeout, core::ptr::null()) } {
-        Err(libc::EINTR) if !all_handlers_restart() => Waited::Interrupted,
-        Ok(0) => Waited::TimedOut,
-        _ => Waited::News,
+    let mut alone = Nap::new();
+    let parks = nap.is_some();
+    let nap = nap.unwrap_or(&mut alone);
+    nap.word = core::ptr::null();
+    nap.fd = fd;
+    nap.until = deadline.unwrap_or(0);
+    nap.writer = true;
+    if parks {
+        return Waited::Parked;
     }
+    nap.sleep();
+    ended(nap.errno, true)
 }
 
 /// Which handler interrupted a wait that the kernel never restarts is not known; when all of them

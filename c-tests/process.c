@@ -655,6 +655,17 @@ static void daemonized(int fd)
     meet();
 }
 
+static void daemon_first(int fd)
+{
+    if (daemon(1, 1))
+        die("daemon");
+    tell(getpid());
+    peer_pid = hear();
+    fd = join();
+    echo_rounds(fd, 50, 3000);
+    meet();
+}
+
 static void clone_child(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -704,7 +715,8 @@ const struct body process_bodies[] = {
     TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_to_self", pass_to_self, pass_to_self),
-    TWO("daemon", daemonized, daemonized),
+    TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C), /* libc itself ends the process that was warmed up */
+    TWO("daemon_before", daemon_first, daemon_first, .flags = RAW),
     TWO("raw_fork", clone_child, clone_child_client),
     {0},
 };

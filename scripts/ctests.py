@@ -98,6 +98,7 @@ class Result:
     case: Case
     transcript: str
     problems: list
+    unreported: list = ()  # worth telling only where nothing else went wrong: who crashes or hangs reports nothing
 
 
 def bodies():
@@ -193,7 +194,7 @@ def parse_report(path):
 
 def check_counters(case, dir):
     """Each warmed connection against both ends' reports."""
-    problems = []
+    problems, unreported = [], []
     try:
         warmed = [tuple(map(int, l.split())) for l in (dir / "warmed").read_text().splitlines()]
     except FileNotFoundError:
@@ -207,18 +208,21 @@ def check_counters(case, dir):
             if side in case.body.muted or side not in ENVS[case.env][0]:
                 continue
             report = reports["s" if case.body.sides == 1 else side]
-            upgrades, reason = report.get(key, (0, "not reported"))
             who = "server" if side == "s" else "client"
+            if both and case.body.upgrades and key not in report:
+                unreported.append(f"the library's report at the {who}'s end lacks a warmed connection")
+                continue
+            upgrades, reason = report.get(key, (0, ""))
             if both and case.body.upgrades and upgrades < 1:
                 problems.append(f"not accelerated at the {who}'s end: reason {reason}")
             if (not both or not case.body.upgrades) and upgrades > 0:
                 problems.append(f"accelerated at the {who}'s end, and should not be")
-    return sorted(set(problems))
+    return sorted(set(problems)), sorted(set(unreported))
 
 
 def run(case, args):
     dir = pathlib.Path(tempfile.mkdtemp(prefix="ctests-"))
-    problems = []
+    problems, unreported = [], []
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
         env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
@@ -243,8 +247,9 @@ def run(case, args):
         if p.returncode not in (0, 3):
             problems.append(f"ctest itself ended with {p.returncode}")
         if case.warm and case.env in (*MUST_UPGRADE, "client-only", "server-only"):
-            problems += check_counters(case, dir)
-        return Result(case, out.decode(errors="replace"), problems)
+            bad, unreported = check_counters(case, dir)
+            problems += bad
+        return Result(case, out.decode(errors="replace"), problems, unreported)
     finally:
         shutil.rmtree(dir, ignore_errors=True)
 
@@ -273,6 +278,7 @@ class Runner:
         if result.transcript != oracle.transcript:
             diff = difflib.unified_diff(oracle.transcript.splitlines(), result.transcript.splitlines(), "plain", case.env, lineterm="", n=2)
             result.problems.append("\n".join(itertools.islice(diff, 60)))
+        result.problems = result.problems or list(result.unreported)
         with self.lock:
             self.report(result)
 

@@ -10,7 +10,7 @@ use crate::process;
 use crate::readiness::{epoll, poll as polling, select as selecting};
 use crate::rendezvous;
 use crate::sockets::sock::{CALL, CALL_BITS, Sock, state};
-use crate::sockets::{iov, life, options, recv as receiving, send as sending, table};
+use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -18,6 +18,7 @@ use libc::{
 };
 
 pub use crate::sockets::table::Entry;
+pub use crate::thread::Nap;
 
 /// What became of a call.
 #[must_use]
@@ -28,6 +29,9 @@ pub enum Verdict {
     Failed(Error),
     /// Call the real function with the same arguments, then hand its result to [`Pass::finish`].
     Pass(Pass),
+    /// Sleep by [`Nap::sleep`] with nothing held and nothing to drop, then ask [`woken`], and call
+    /// the engine again with the same arguments and the same [`Nap`].
+    Block,
 }
 
 /// Why a call failed, in the terms of TCP. The preload's errno table translates it.
@@ -136,10 +140,11 @@ pub unsafe fn recv(
     iov: *const iovec,
     iovcnt: size_t,
     flags: c_int,
+    nap: &mut Nap,
 ) -> Verdict {
     match e.as_sock() {
         // SAFETY: passed on.
-        Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags) },
+        Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, nap) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
@@ -152,11 +157,12 @@ pub unsafe fn send(
     iov: *const iovec,
     iovcnt: size_t,
     flags: c_int,
+    nap: &mut Nap,
 ) -> Verdict {
     match e.as_sock() {
         // SAFETY: passed on.
         Some(sock) => broken(
-            unsafe { sending::send(sock, fd, iov, iovcnt, flags) },
+            unsafe { sending::send(sock, fd, iov, iovcnt, flags, nap) },
             flags,
         ),
         None => Verdict::Pass(Pass::NOBODY),
@@ -165,11 +171,19 @@ pub unsafe fn send(
 /// `recvmsg`: on `Done` the header's name, control and flags are those a TCP socket leaves.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn recvmsg(e: Entry, fd: c_int, msg: *mut msghdr, flags: c_int) -> Verdict {
+pub unsafe fn recvmsg(
+    e: Entry,
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
     let Some(sock) = e.as_sock() else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    if let Some(pass) = receiving::to_kernel(sock, flags) {
+    if nap.done == 0
+        && let Some(pass) = receiving::to_kernel(sock, flags)
+    {
         return Verdict::Pass(pass);
     }
     if !iov::plausible(msg as usize, size_of::<msghdr>()) {
@@ -180,8 +194,16 @@ pub unsafe fn recvmsg(e: Entry, fd: c_int, msg: *mut msghdr, flags: c_int) -> Ve
         return Verdict::Pass(Pass::NOBODY);
     };
     // SAFETY: passed on.
-    let verdict =
-        unsafe { receiving::recv(sock, fd, header.msg_iov, header.msg_iovlen as size_t, flags) };
+    let verdict = unsafe {
+        receiving::recv(
+            sock,
+            fd,
+            header.msg_iov,
+            header.msg_iovlen as size_t,
+            flags,
+            nap,
+        )
+    };
     if let Verdict::Done(_) = verdict {
         // tcp_recvmsg leaves no name, no control data and no flags.
         header.msg_namelen = 0;
@@ -193,11 +215,19 @@ pub unsafe fn recvmsg(e: Entry, fd: c_int, msg: *mut msghdr, flags: c_int) -> Ve
 /// `sendmsg` on a tracked TCP socket; control messages send it to the kernel.
 /// # Safety
 /// The arguments are those of a C caller.
-pub unsafe fn sendmsg(e: Entry, fd: c_int, msg: *const msghdr, flags: c_int) -> Verdict {
+pub unsafe fn sendmsg(
+    e: Entry,
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
     let Some(sock) = e.as_sock() else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    if let Some(pass) = sending::to_kernel(sock, flags) {
+    if nap.done == 0
+        && let Some(pass) = sending::to_kernel(sock, flags)
+    {
         return Verdict::Pass(pass);
     }
     if !iov::plausible(msg as usize, size_of::<msghdr>()) {
@@ -215,7 +245,16 @@ pub unsafe fn sendmsg(e: Entry, fd: c_int, msg: *const msghdr, flags: c_int) -> 
     }
     // SAFETY: passed on.
     broken(
-        unsafe { sending::send(sock, fd, header.msg_iov, header.msg_iovlen as size_t, flags) },
+        unsafe {
+            sending::send(
+                sock,
+                fd,
+                header.msg_iov,
+                header.msg_iovlen as size_t,
+                flags,
+                nap,
+            )
+        },
         flags,
     )
 }
@@ -237,6 +276,20 @@ pub unsafe fn sendfile(
         ),
         None => Verdict::Pass(Pass::NOBODY),
     }
+}
+
+/// The edge has slept for a call: how it ends, or `None` when the engine is to be called again.
+pub fn woken(nap: &mut Nap) -> Option<Verdict> {
+    let error = match wait::woken(nap) {
+        wait::Waited::News | wait::Waited::Parked => return None,
+        wait::Waited::Interrupted => Error::Interrupted,
+        wait::Waited::TimedOut => Error::WouldBlock,
+    };
+    Some(if nap.done == 0 {
+        Verdict::Failed(error)
+    } else {
+        Verdict::Done(nap.done as ssize_t)
+    })
 }
 
 /// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to

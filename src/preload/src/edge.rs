@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Verdict};
+use crate::api::{self, Error, Nap, Verdict};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -56,8 +56,50 @@ pub fn serve(
             tell(fd, || pass.finish(ret));
             ret
         }
-        None => errno::fail(Error::Kernel(libc::EIO)),
+        // The engine has no nap to ask for here.
+        Some(Verdict::Block) | None => errno::fail(Error::Kernel(libc::EIO)),
     }
+}
+
+/// As [`serve`] for a call that may wait: its sleeps are made here, where a cancelled thread unwinds
+/// nothing of the engine's.
+#[inline(always)]
+pub fn serve_waiting(
+    fd: c_int,
+    mut engine: impl FnMut(&mut Nap) -> Verdict,
+    real: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let mut nap = Nap::new();
+    match waiting(fd, &mut nap, &mut engine) {
+        Some(Verdict::Done(ret)) => ret,
+        Some(Verdict::Failed(error)) => errno::fail(error),
+        Some(Verdict::Pass(pass)) => {
+            let ret = real();
+            tell(fd, || pass.finish(ret));
+            ret
+        }
+        Some(Verdict::Block) | None => errno::fail(Error::Kernel(libc::EIO)),
+    }
+}
+
+/// Asks the engine until the call is over, sleeping in between.
+#[inline(always)]
+pub fn waiting(
+    fd: c_int,
+    nap: &mut Nap,
+    engine: &mut impl FnMut(&mut Nap) -> Verdict,
+) -> Option<Verdict> {
+    let mut verdict = contained(fd, || engine(nap));
+    while let Some(Verdict::Block) = verdict {
+        let before = errno::current();
+        nap.sleep();
+        errno::restore(before);
+        verdict = contained(fd, || match api::woken(nap) {
+            Some(end) => end,
+            None => engine(nap),
+        });
+    }
+    verdict
 }
 
 /// `fd` was made by a call that hooks see: an entry of a descriptor that had this number, and was
@@ -81,6 +123,18 @@ pub fn raw_use(fd: c_int, reason: Reason) {
     if api::lookup(fd).is_some() {
         tell(fd, || api::raw_use(fd, reason));
     }
+}
+
+/// [`serve_waiting`] with the engine's function and the real one written as calls. Only for use in a hook.
+macro_rules! serve_waiting {
+    ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
+        $crate::edge::serve_waiting(
+            $fd,
+            // SAFETY: as in `serve`.
+            |nap| unsafe { $crate::api::$engine($($a),*, nap) },
+            || $real as libc::ssize_t,
+        )
+    };
 }
 
 /// [`serve`] with the engine's function and the real one written as calls. Only for use in a hook.

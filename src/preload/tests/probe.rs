@@ -14,7 +14,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
-pub use sluice_engine::api::Error;
+pub use sluice_engine::api::{Error, Nap, READ};
 use sluice_stats::Reason;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};
@@ -27,6 +27,7 @@ pub enum Verdict {
     Done(ssize_t),
     Failed(Error),
     Pass(Pass),
+    Block,
 }
 
 /// Holds the name of the call, so that the trace shows what was finished.
@@ -165,22 +166,39 @@ pub fn init() {
     }
 }
 
-pub unsafe fn recv(_: Entry, _: c_int, iov: *const iovec, count: size_t, flags: c_int) -> Verdict {
+pub fn woken(_: &mut Nap) -> Option<Verdict> {
+    None
+}
+pub unsafe fn recv(
+    _: Entry,
+    _: c_int,
+    iov: *const iovec,
+    count: size_t,
+    flags: c_int,
+    _: &mut Nap,
+) -> Verdict {
     // SAFETY: the caller's promise.
     let len: usize = (0..count).map(|i| unsafe { (*iov.add(i)).iov_len }).sum();
     trace(format_args!("recv count {count} len {len} flags {flags}"));
     verdict("recv")
 }
-pub unsafe fn send(_: Entry, _: c_int, iov: *const iovec, count: size_t, flags: c_int) -> Verdict {
+pub unsafe fn send(
+    _: Entry,
+    _: c_int,
+    iov: *const iovec,
+    count: size_t,
+    flags: c_int,
+    _: &mut Nap,
+) -> Verdict {
     // SAFETY: the caller's promise.
     let len: usize = (0..count).map(|i| unsafe { (*iov.add(i)).iov_len }).sum();
     trace(format_args!("send count {count} len {len} flags {flags}"));
     verdict("send")
 }
-pub unsafe fn recvmsg(_: Entry, _: c_int, _: *mut msghdr, _: c_int) -> Verdict {
+pub unsafe fn recvmsg(_: Entry, _: c_int, _: *mut msghdr, _: c_int, _: &mut Nap) -> Verdict {
     verdict("recvmsg")
 }
-pub unsafe fn sendmsg(_: Entry, _: c_int, _: *const msghdr, _: c_int) -> Verdict {
+pub unsafe fn sendmsg(_: Entry, _: c_int, _: *const msghdr, _: c_int, _: &mut Nap) -> Verdict {
     verdict("sendmsg")
 }
 pub unsafe fn sendfile(_: Entry, _: c_int, _: c_int, _: *mut off64_t, _: size_t) -> Verdict {

@@ -247,9 +247,7 @@ impl Waiter {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,
         });
-        let before = crate::thread::cancel_asynchronously();
         let got = self.kernel(0, timeout.as_ref());
-        crate::thread::cancel_as(before);
         set.sleepers.fetch_sub(1, Ordering::SeqCst);
         self.awake();
         let (count, bell) = got?;

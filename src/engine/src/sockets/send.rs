@@ -7,6 +7,7 @@ use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
+use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
 use sluice_fabric::ring::Ring;
@@ -41,12 +42,15 @@ pub unsafe fn send(
     iov: *const iovec,
     count: usize,
     flags: c_int,
+    nap: &mut Nap,
 ) -> Verdict {
-    if let Some(pass) = to_kernel(sock, flags) {
+    if nap.done == 0
+        && let Some(pass) = to_kernel(sock, flags)
+    {
         return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
-    unsafe { send_stream(sock, fd, iov, count, flags) }
+    unsafe { send_stream(sock, fd, iov, count, flags, nap) }
 }
 
 /// Is the call the kernel's alone? Touches none of the caller's memory.
@@ -75,6 +79,7 @@ unsafe fn send_stream(
     iov: *const iovec,
     count: usize,
     flags: c_int,
+    nap: &mut Nap,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         crate::sockets::life::give_up(sock, Reason::MsgOob);
@@ -95,9 +100,12 @@ unsafe fn send_stream(
         sock,
         fd,
         flags,
-        done: 0,
-        deadline: None,
+        done: nap.done,
+        deadline: (nap.deadline != 0).then_some(nap.deadline),
     };
+    if job.done != 0 {
+        cursor.advance(job.done, |_, _| ());
+    }
     loop {
         if sock.tx.lock.lock().is_err() {
             return job.partly(Error::WouldBlock);
@@ -134,7 +142,7 @@ unsafe fn send_stream(
                 return unsafe { rest_to_kernel(&job, &cursor) };
             }
             other => {
-                if let Some(verdict) = job.pause(other) {
+                if let Some(verdict) = job.pause(other, Some(nap)) {
                     return verdict;
                 }
             }
@@ -153,7 +161,7 @@ pub(super) struct Job {
 
 impl Job {
     /// Waits, or says why not. Called with the tx lock held; returns with it given back.
-    pub fn pause(&mut self, room: Room) -> Option<Verdict> {
+    pub fn pause(&mut self, room: Room, mut nap: Option<&mut Nap>) -> Option<Verdict> {
         let Job { sock, fd, .. } = *self;
         if matches!(room, Room::Again) {
             sock.tx.lock.unlock();
@@ -177,13 +185,18 @@ impl Job {
         if timeout != 0 && self.deadline.is_none() {
             self.deadline = Some(sys::now_ns().saturating_add(timeout));
         }
+        if let Some(nap) = &mut nap {
+            nap.done = self.done;
+            nap.deadline = self.deadline.unwrap_or(0);
+        }
         // Both unlock.
         let waited = match room {
-            Room::Full => wait::for_space(sock, self.deadline),
-            _ => wait::for_tcp_room(sock, fd, self.deadline),
+            Room::Full => wait::for_space(sock, self.deadline, nap),
+            _ => wait::for_tcp_room(sock, fd, self.deadline, nap),
         };
         match waited {
             Waited::News => None,
+            Waited::Parked => Some(Verdict::Block),
             Waited::Interrupted => Some(self.partly(Error::Interrupted)),
             Waited::TimedOut => Some(self.partly(Error::WouldBlock)),
         }
@@ -432,7 +445,7 @@ pub unsafe fn sendfile(
                 break unsafe { rest_by_sendfile(&job, file, &mut position, total) };
             }
             other => {
-                if let Some(verdict) = job.pause(other) {
+                if let Some(verdict) = job.pause(other, None) {
                     break verdict;
                 }
             }

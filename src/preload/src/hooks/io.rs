@@ -11,26 +11,26 @@ hooks! {
         let Some(e) = api::lookup(fd) else { return forward!(read(fd, buf, len)) };
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
-        serve!(fd, recv(e, fd, &iov, 1, api::READ), forward!(read(fd, buf, len)))
+        serve_waiting!(fd, recv(e, fd, &iov, 1, api::READ), forward!(read(fd, buf, len)))
     }
 
     unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_readv {
         let (Some(e), Some(n)) = (api::lookup(fd), vector(count)) else { return forward!(readv(fd, iov, count)) };
         test_cancel();
-        serve!(fd, recv(e, fd, iov, n, api::READ), forward!(readv(fd, iov, count)))
+        serve_waiting!(fd, recv(e, fd, iov, n, api::READ), forward!(readv(fd, iov, count)))
     }
 
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => on_write {
         let Some(e) = api::lookup(fd) else { return forward!(write(fd, buf, len)) };
         test_cancel();
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
-        serve!(fd, send(e, fd, &iov, 1, 0), forward!(write(fd, buf, len)))
+        serve_waiting!(fd, send(e, fd, &iov, 1, 0), forward!(write(fd, buf, len)))
     }
 
     unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_writev {
         let (Some(e), Some(n)) = (api::lookup(fd), vector(count)) else { return forward!(writev(fd, iov, count)) };
         test_cancel();
-        serve!(fd, send(e, fd, iov, n, 0), forward!(writev(fd, iov, count)))
+        serve_waiting!(fd, send(e, fd, iov, n, 0), forward!(writev(fd, iov, count)))
     }
 
     unsafe fn sendfile(out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> ssize_t => on_sendfile {
@@ -76,25 +76,25 @@ late_hooks! {
     unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => on_preadv2 {
         let Some((e, n, recv_flags)) = positionless(fd, count, offset, flags) else { return late!(preadv2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve!(fd, recv(e, fd, iov, n, recv_flags), late!(preadv2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags), late!(preadv2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t => on_preadv64v2 {
         let Some((e, n, recv_flags)) = positionless(fd, count, offset, flags) else { return late!(preadv64v2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve!(fd, recv(e, fd, iov, n, recv_flags), late!(preadv64v2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags), late!(preadv64v2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => on_pwritev2 {
         let Some((e, n, send_flags)) = positionless(fd, count, offset, flags) else { return late!(pwritev2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve!(fd, send(e, fd, iov, n, send_flags), late!(pwritev2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, send(e, fd, iov, n, send_flags), late!(pwritev2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t => on_pwritev64v2 {
         let Some((e, n, send_flags)) = positionless(fd, count, offset, flags) else { return late!(pwritev64v2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve!(fd, send(e, fd, iov, n, send_flags), late!(pwritev64v2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, send(e, fd, iov, n, send_flags), late!(pwritev64v2(fd, iov, count, offset, flags)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Stream input and output by the sockets' own calls, and descriptors in messages.
 
-use crate::api::{self, Entry, Error, Verdict};
-use crate::edge::{NO_FD, contained, tell};
+use crate::api::{self, Entry, Error, Nap, Verdict};
+use crate::edge::{NO_FD, tell, waiting};
 use crate::errno;
 use crate::real::test_cancel;
 use libc::{
@@ -13,14 +13,14 @@ hooks! {
         let Some(e) = api::lookup(fd) else { return forward!(recv(fd, buf, len, flags)) };
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
-        serve!(fd, recv(e, fd, &iov, 1, flags), forward!(recv(fd, buf, len, flags)))
+        serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recv(fd, buf, len, flags)))
     }
 
     unsafe fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom {
         let Some(e) = api::lookup(fd) else { return forward!(recvfrom(fd, buf, len, flags, addr, addr_len)) };
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
-        let ret = serve!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
+        let ret = serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
         // SAFETY: the C caller vouches for the two pointers.
         unsafe { unnamed(ret, addr, addr_len) }
     }
@@ -33,7 +33,7 @@ hooks! {
             return ret;
         };
         test_cancel();
-        serve!(fd, recvmsg(e, fd, msg, flags), forward!(recvmsg(fd, msg, flags)))
+        serve_waiting!(fd, recvmsg(e, fd, msg, flags), forward!(recvmsg(fd, msg, flags)))
     }
 
     unsafe fn recvmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int => on_recvmmsg {
@@ -55,7 +55,7 @@ hooks! {
         let Some(e) = api::lookup(fd) else { return forward!(send(fd, buf, len, flags)) };
         test_cancel();
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
-        serve!(fd, send(e, fd, &iov, 1, flags), forward!(send(fd, buf, len, flags)))
+        serve_waiting!(fd, send(e, fd, &iov, 1, flags), forward!(send(fd, buf, len, flags)))
     }
 
     // A connected TCP socket ignores the address, so a plain send serves; with MSG_FASTOPEN, the
@@ -65,7 +65,7 @@ hooks! {
         test_cancel();
         let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         let msg = named(&mut iov, addr, addr_len);
-        serve!(fd, sendmsg(e, fd, &msg, flags), forward!(sendto(fd, buf, len, flags, addr, addr_len)))
+        serve_waiting!(fd, sendmsg(e, fd, &msg, flags), forward!(sendto(fd, buf, len, flags, addr, addr_len)))
     }
 
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => on_sendmsg {
@@ -75,7 +75,7 @@ hooks! {
             return forward!(sendmsg(fd, msg, flags));
         };
         test_cancel();
-        serve!(fd, sendmsg(e, fd, msg, flags), forward!(sendmsg(fd, msg, flags)))
+        serve_waiting!(fd, sendmsg(e, fd, msg, flags), forward!(sendmsg(fd, msg, flags)))
     }
 
     unsafe fn sendmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => on_sendmmsg {
@@ -206,8 +206,8 @@ unsafe extern "C" fn receive_each(
         let entry = unsafe { vec.add(done as usize) };
         let one = flags & !libc::MSG_WAITFORONE;
         // SAFETY: the header is the C caller's.
-        match contained(fd, || unsafe {
-            api::recvmsg(e, fd, &raw mut (*entry).msg_hdr, one)
+        match waiting(fd, &mut Nap::new(), &mut |nap| unsafe {
+            api::recvmsg(e, fd, &raw mut (*entry).msg_hdr, one, nap)
         }) {
             // SAFETY: as above.
             Some(Verdict::Done(n)) => unsafe { (*entry).msg_len = n as c_uint },
@@ -219,7 +219,7 @@ unsafe extern "C" fn receive_each(
                 return sum(done, ret);
             }
             Some(Verdict::Failed(error)) => return partial(done, error),
-            None => return partial(done, Error::Kernel(libc::EIO)),
+            Some(Verdict::Block) | None => return partial(done, Error::Kernel(libc::EIO)),
         }
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
@@ -250,8 +250,8 @@ unsafe extern "C" fn send_each(
         // SAFETY: `done` is below `count`.
         let entry = unsafe { vec.add(done as usize) };
         // SAFETY: the header is the C caller's.
-        match contained(fd, || unsafe {
-            api::sendmsg(e, fd, &raw const (*entry).msg_hdr, flags)
+        match waiting(fd, &mut Nap::new(), &mut |nap| unsafe {
+            api::sendmsg(e, fd, &raw const (*entry).msg_hdr, flags, nap)
         }) {
             // SAFETY: as above.
             Some(Verdict::Done(n)) => unsafe { (*entry).msg_len = n as c_uint },
@@ -263,7 +263,7 @@ unsafe extern "C" fn send_each(
                 return sum(done, ret);
             }
             Some(Verdict::Failed(error)) => return partial(done, error),
-            None => return partial(done, Error::Kernel(libc::EIO)),
+            Some(Verdict::Block) | None => return partial(done, Error::Kernel(libc::EIO)),
         }
         done += 1;
     }

@@ -83,7 +83,7 @@ uint32_t sum(const void *p, size_t n)
     return h;
 }
 
-int open_fds(void)
+static int count_fds(void)
 {
     int n = -1; /* not the directory itself */
     DIR *d = opendir("/proc/self/fd");
@@ -91,6 +91,18 @@ int open_fds(void)
         n += e->d_name[0] != '.' && atoi(e->d_name) < 900;
     if (d)
         closedir(d);
+    return n;
+}
+
+/* Under the preload the least of a few looks: another thread may be making a descriptor of its own just now. */
+int open_fds(void)
+{
+    int n = count_fds();
+    for (int i = 0; i < 5 && getenv("LD_PRELOAD"); i++) {
+        usleep(2000);
+        int again = count_fds();
+        n = again < n ? again : n;
+    }
     return n;
 }
 

@@ -32,20 +32,23 @@ pub fn pid() -> u32 {
     asked
 }
 
-/// The program has made a process: by fork, or by vfork and its kin, whose child runs our hooks in
-/// its parent's memory.
+/// The program has made a process.
 static SPAWNED: AtomicBool = AtomicBool::new(false);
+/// The program has called vfork or its kin, whose child runs our hooks in its parent's memory.
+static VFORKED: AtomicBool = AtomicBool::new(false);
 
 /// Before `vfork` and its kin.
 pub fn before_spawn() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
+    VFORKED.store(true, Ordering::Relaxed);
 }
 
-/// Is this a `vfork` child, which runs in its parent's memory? A program that never spawns is never
-/// asked for its process id: a system call that it may not be allowed.
+/// Is this a `vfork` child, which runs in its parent's memory? A program that never calls
+/// vfork is never asked for its process id: a system call that costs, and may not be allowed.
+#[inline]
 pub fn is_vfork_child() -> bool {
-    if !SPAWNED.load(Ordering::Relaxed) {
+    if !VFORKED.load(Ordering::Relaxed) {
         return false;
     }
     sys::getpid() as u32 != pid()

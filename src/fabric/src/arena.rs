@@ -155,6 +155,23 @@ impl Arena {
         fits.then(|| unsafe { crate::ring::Ring::new(self.base.add(at as usize), len) })
     }
 
+    /// Lets go of the shared memory and leaves zeroes of our own in its place: for late readers that
+    /// hold no lock.
+    pub fn blank(&self) {
+        // SAFETY: replaces the whole of our own mapping; whoever still looks reads zeroes. mmap is
+        // not hooked. If it fails the memory stays until the arena is dropped.
+        unsafe {
+            libc::mmap(
+                self.base.cast(),
+                ARENA_LEN as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+    }
+
     /// Gives the pages of a ring back to the kernel (they read as zeroes afterwards).
     pub fn discard(&self, at: u64, len: u32) {
         // SAFETY: ring memory that its lender has taken back; whoever still writes there spoils

@@ -82,8 +82,25 @@ struct Ledger {
 }
 
 static ALL: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
-/// Serialises making and closing links; held for no system call but munmap and close.
-static MAKING: Guarded<()> = Guarded::new(());
+/// Serialises making and closing links; held for no system call but mmap, munmap and close. Arenas of
+/// closed links, each with the time of its end: whoever looked at one without a lock reads zeroes there.
+static MAKING: Guarded<Vec<(u64, Box<Arena>)>> = Guarded::new(Vec::new());
+
+/// So long a look without a lock may take, and so many arenas are kept however long it is.
+const LATE_NS: u64 = 1_000_000_000;
+const LATE_KEPT: usize = 4;
+
+/// Unmaps the arenas that nobody can still look at.
+fn unmap_late(retired: &mut Vec<(u64, Box<Arena>)>) {
+    let now = sys::now_ns();
+    while retired.len() > LATE_KEPT
+        && retired
+            .first()
+            .is_some_and(|(end, _)| now.saturating_sub(*end) > LATE_NS)
+    {
+        retired.remove(0);
+    }
+}
 
 /// Every link in use.
 pub fn all() -> impl Iterator<Item = &'static Link> {
@@ -113,7 +130,8 @@ pub fn by_token(token: Token) -> Option<&'static Link> {
 impl Link {
     /// Puts a link into service. `None` when the process has too many.
     pub fn open(end: LinkEnd) -> Option<&'static Link> {
-        let _making = MAKING.lock()?;
+        let mut retired = MAKING.lock()?;
+        unmap_late(&mut retired);
         let (cell, link) = ALL.iter().find_map(|cell| {
             // SAFETY: null, or a leaked `Link`.
             match unsafe { cell.load(Ordering::Acquire).as_ref() } {
@@ -286,7 +304,8 @@ impl Link {
     /// The shared memory, while the link is open.
     #[inline]
     pub fn arena(&self) -> Option<&Arena> {
-        // SAFETY: null, or a boxed arena that `close` frees only when no stream, thus no user, is left.
+        // SAFETY: null, or a boxed arena, which is freed long after the last stream, thus the last
+        // user, is gone (`unmap_late`).
         unsafe { self.arena.load(Ordering::Acquire).as_ref() }
     }
 
@@ -412,7 +431,11 @@ impl Link {
 
     /// Ends [`pin`](Link::pin).
     pub fn unpin(&self) {
-        self.streams.fetch_sub(1, Ordering::AcqRel);
+        let last = self.streams.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last && self.dead.load(Ordering::Acquire) != 0 {
+            // Whoever lost the link left it to us.
+            self.close_if_unused();
+        }
     }
 
     /// This end's (outgoing, incoming) directions of `stream`.
@@ -572,7 +595,7 @@ impl Link {
 
     /// Closes a link that no stream uses any more. True if this call closed it.
     pub fn close_if_unused(&self) -> bool {
-        let Some(_making) = MAKING.lock() else {
+        let Some(mut retired) = MAKING.lock() else {
             return false;
         };
         if !self.is_open() || self.stream_count() != 0 || self.dead.load(Ordering::Acquire) == 0 {
@@ -586,18 +609,16 @@ impl Link {
         if let Some(mut ledger) = self.ledger.lock() {
             *ledger = None;
         }
-        // Whoever touches the arena holds a stream's lock or a pin, and both count as streams.
-        self.retire_arena();
-        true
-    }
-
-    /// Unmaps the arena.
-    fn retire_arena(&self) {
+        // Whoever writes to the arena holds a stream's lock or a pin, and both count as streams.
         let arena = self.arena.swap(core::ptr::null_mut(), Ordering::AcqRel);
         if !arena.is_null() {
             // SAFETY: made by Box::into_raw in `open`, taken out by the swap once.
-            drop(unsafe { Box::from_raw(arena) });
+            let arena = unsafe { Box::from_raw(arena) };
+            arena.blank();
+            retired.push((sys::now_ns(), arena));
+            unmap_late(&mut retired);
         }
+        true
     }
 
     /// In the child of a fork: the link is the parent's. Its descriptors are closed here (all but

@@ -393,8 +393,6 @@ fn on_link(link: &'static Link) {
                     Kind::WantBell => {
                         if let Ok((near, far)) = sys::doorbell() {
                             if let Some(near) = internal::lift(near) {
-                                internal::forget(near.raw());
-                                internal::enter(near.raw());
                                 link.set_bell(message.index, near);
                                 tell(
                                     link,
@@ -489,8 +487,10 @@ fn lost(link: &'static Link) {
         let Some(sock) = sock_of(link, index) else {
             continue;
         };
+        // Under the lock: the structure may have been put to another use meanwhile.
+        let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
         if sock.tx.lock.lock().is_ok() {
-            if matches!(sock.tx.state(), state::LINK | state::PROVED) {
+            if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
                 demote::settle_tx(sock, Reason::PeerDied);
             }
             sock.tx.lock.unlock();
@@ -502,7 +502,7 @@ fn lost(link: &'static Link) {
                     && d.tx_wishes.switched.load(Ordering::Acquire) == 1
                     && tail.offset != sock.rx.at.load(Ordering::Relaxed)
             });
-            if sock.rx.state() != state::PLAIN && !unread {
+            if still() && sock.rx.state() != state::PLAIN && !unread {
                 demote::settle_rx(sock, Reason::PeerDied);
             }
             sock.rx.lock.unlock();

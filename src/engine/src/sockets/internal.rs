@@ -27,7 +27,10 @@ pub fn lift(fd: Fd) -> Option<Fd> {
     let top = soft_limit().min(TOP);
     let room = top / 10;
     if u64::from(HELD.load(Ordering::Relaxed)) >= room {
-        return None;
+        prune();
+        if u64::from(HELD.load(Ordering::Relaxed)) >= room {
+            return None;
+        }
     }
     let lifted = sys::fcntl(fd.raw(), libc::F_DUPFD_CLOEXEC, (top - room) as usize).ok()?;
     enter(lifted);
@@ -36,8 +39,24 @@ pub fn lift(fd: Fd) -> Option<Fd> {
 
 /// Enters a number that is ours.
 pub fn enter(fd: i32) {
-    HELD.fetch_add(1, Ordering::Relaxed);
-    table::store(fd, Entry::INTERNAL);
+    // A number that was ours before, and was closed where nobody told us, is counted already.
+    if !table::is_internal(fd) && table::store(fd, Entry::INTERNAL) {
+        HELD.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A number of ours was taken out of the table: it is somebody else's now.
+pub fn taken() {
+    HELD.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Forgets numbers that are closed: by their owner's end, or by the program behind our back.
+fn prune() {
+    table::for_range(0, i32::MAX, |fd, entry| {
+        if entry == Entry::INTERNAL && sys::fcntl(fd, libc::F_GETFD, 0) == Err(libc::EBADF) {
+            forget(fd);
+        }
+    });
 }
 
 /// The number is about to be closed, or is the program's again.

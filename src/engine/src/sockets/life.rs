@@ -49,7 +49,8 @@ fn closed_behind(entry: Entry, fd: c_int) {
     match entry.kind() {
         Kind::Sock(sock) => drop_entry(sock, fd, false),
         Kind::Set(set) => set.drop_entry(),
-        Kind::Internal | Kind::Fresh | Kind::Listener => {}
+        Kind::Internal => internal::taken(),
+        Kind::Fresh | Kind::Listener => {}
     }
 }
 
@@ -176,6 +177,12 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     }
     for i in 0..SETS {
         sock.leave_set_at(i);
+    }
+    // The control thread may be about to finish with a half whose state it has already changed.
+    for half in [&sock.rx, &sock.tx] {
+        if half.lock.lock().is_ok() {
+            half.lock.unlock();
+        }
     }
     sock::free(sock);
 }

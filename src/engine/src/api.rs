@@ -546,10 +546,13 @@ pub fn exiting() {
 pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);
 }
-/// First thing a child of `fork` or `_Fork` runs after the handlers of `pthread_atfork`, which
-/// `_Fork` does not call: does what the child's handler does, if that has not been done.
-pub fn forked_child() {
-    process::forked_child();
+/// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its kin.
+pub fn before_bare_fork() {
+    process::before_bare_fork();
+}
+/// After it, on both sides, with what it returned.
+pub fn after_bare_fork(pid: libc::pid_t) {
+    process::after_bare_fork(pid);
 }
 /// Before `daemon()`: this process ends inside it without passing any hook, and its child goes on
 /// with the descriptors. Every stream goes back to TCP; it is no end otherwise, the call may fail.

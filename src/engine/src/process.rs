@@ -68,6 +68,11 @@ pub fn token() -> Option<Token> {
     Some([a.load(Ordering::Acquire), b.load(Ordering::Acquire)])
 }
 
+/// Where [`token`] lies, for a peer that reads it out of this process's memory.
+pub fn token_at() -> u64 {
+    core::ptr::from_ref(&TOKEN) as usize as u64
+}
+
 /// Why this process may not upgrade at all, if so.
 pub fn forbidden() -> Option<Reason> {
     match SANDBOXED.load(Ordering::Relaxed) {
@@ -344,11 +349,20 @@ pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
     (peer.pid, equal && peer.pid > 0)
 }
 
-/// The first thing that a child of `_Fork` runs, which calls no handlers: makes up for them.
-pub fn forked_child() {
-    if PID.load(Ordering::Relaxed) != 0 && is_vfork_child() {
-        // The parent's preparations were not made: the child does without its parent's streams.
+/// Before a fork that calls no handlers: `_Fork`, or a raw system call.
+pub fn before_bare_fork() {
+    before_fork();
+}
+
+/// After it, on both sides; a negative `pid`: it failed.
+pub fn after_bare_fork(pid: libc::pid_t) {
+    if pid == 0 {
         after_fork_child();
+    } else {
+        after_fork_parent();
+        if pid < 0 {
+            fork_failed();
+        }
     }
 }
 

@@ -369,6 +369,8 @@ notices! {
     before_spawn();
     before_daemon();
     exiting();
-    forked_child();
+    before_bare_fork();
+    after_bare_fork(pid);
+    fork_failed();
     io_uring_used();
 }

@@ -73,8 +73,7 @@ hooks! {
 late_hooks! {
     // No handler of pthread_atfork runs for this one.
     unsafe fn _Fork() -> pid_t => on_bare_fork {
-        let pid = late!(_Fork());
-        forked(pid)
+        forked_bare(|| late!(_Fork()))
     }
 
     unsafe fn execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int => on_execveat {
@@ -107,9 +106,17 @@ late_hooks! {
 
 /// A call that forks returned `pid`.
 fn forked(pid: pid_t) -> pid_t {
-    if pid == 0 {
-        tell(NO_FD, api::forked_child);
+    if pid < 0 {
+        tell(NO_FD, api::fork_failed);
     }
+    pid
+}
+
+/// Runs a call that forks and calls no handlers of pthread_atfork.
+pub fn forked_bare(fork: impl FnOnce() -> pid_t) -> pid_t {
+    tell(NO_FD, api::before_bare_fork);
+    let pid = fork();
+    tell(NO_FD, || api::after_bare_fork(pid));
     pid
 }
 

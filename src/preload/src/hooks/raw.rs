@@ -19,8 +19,8 @@ use libc::*;
 use sluice_stats::Reason;
 
 /// Where `syscall(number, a1, a2, a3, ...)` goes.
-pub extern "C" fn target(number: c_long, a1: usize) -> *const c_void {
-    if concerns(number, a1) {
+pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void {
+    if concerns(number, a1, a2) {
         served as *const c_void
     } else {
         SYSCALL.address()
@@ -28,10 +28,11 @@ pub extern "C" fn target(number: c_long, a1: usize) -> *const c_void {
 }
 
 /// Does [`served`] have anything to do? Called for every `syscall()`: a table and a look-up.
-fn concerns(number: c_long, a1: usize) -> bool {
+fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
         n if is_use(n) || is_request(n) => api::lookup(a1 as c_int).is_some(),
         SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
+        n if is_fork(n, a1, a2) => true,
         SYS_clone | SYS_clone3 => {
             spawning(number, a1);
             false
@@ -42,6 +43,22 @@ fn concerns(number: c_long, a1: usize) -> bool {
             false
         }
         n => makes_descriptor(n) || is_other(n),
+    }
+}
+
+/// Makes a child as `fork` does: with a copy of this process's memory, and going on where the call was.
+fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
+    match number {
+        #[cfg(target_arch = "x86_64")]
+        SYS_fork => true,
+        SYS_clone => a1 & CLONE_VM as usize == 0 && a2 == 0,
+        SYS_clone3 if a1 != 0 && a2 >= 48 => {
+            // SAFETY: the C caller vouches for a `struct clone_args` of `a2` bytes; its first word
+            // is the flags, its sixth the stack.
+            let word = |i: usize| unsafe { pointer::<u64>(a1).add(i).read_unaligned() };
+            word(0) & CLONE_VM as u64 == 0 && word(5) == 0
+        }
+        _ => false,
     }
 }
 
@@ -279,6 +296,7 @@ unsafe extern "C" fn served(
                 ret
             }
         }
+        n if is_fork(n, a1, a2) => process::forked_bare(|| call() as pid_t).into(),
         SYS_execve | SYS_execveat => process::replaced_by(call),
         SYS_exit_group => {
             tell(NO_FD, api::exiting);

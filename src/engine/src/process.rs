@@ -111,6 +111,7 @@ pub fn init() {
 extern "C" fn before_fork() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
+    readiness::before_fork();
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {

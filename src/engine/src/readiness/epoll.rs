@@ -1,15 +1,22 @@
 //! `epoll_ctl` and `epoll_wait`.
 
+use super::nest;
 use super::set::{self, Set};
+use super::shared;
 use crate::api::{Error, Pass, Verdict};
 use crate::rendezvous;
+use crate::sockets::iov::plausible;
 use crate::sockets::table::{self, Entry, Kind};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys;
+use sluice_stats::Reason;
 
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
+
+/// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
+const IDLE_TURNS: u32 = 16;
 
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
@@ -36,6 +43,9 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     if target.is_none() {
         return Verdict::Pass(Pass::NOBODY);
     }
+    if set.inherited.load(Ordering::Relaxed) {
+        set.use_inherited();
+    }
     // SAFETY: the caller's arguments.
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
         return Verdict::Failed(Error::Kernel(e));
@@ -50,7 +60,11 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
                 _ => set.removed(fd, sock),
             }
         }
-        Some(Kind::Set(inner)) if op == libc::EPOLL_CTL_ADD => inner.is_nested(),
+        Some(Kind::Set(inner)) if op == libc::EPOLL_CTL_ADD => {
+            set.has_sets.store(true, Ordering::Release);
+            inner.is_nested();
+            nest::settle_all();
+        }
         _ => {
             // A fresh socket registered before connect(): it is tracked from here on.
             if op == libc::EPOLL_CTL_ADD && target == Some(Entry::FRESH) {
@@ -86,6 +100,16 @@ pub unsafe fn wait(
     if max <= 0 || bad_time {
         return Verdict::Pass(Pass::NOBODY);
     }
+    if set.inherited.load(Ordering::Relaxed) {
+        set.use_inherited();
+    }
+    let adopted = set.adopted.load(Ordering::Acquire) != 0;
+    if adopted && shared::is_marked(set.number) {
+        set.back_to_tcp(Reason::Shared);
+    }
+    if adopted && !plausible(events as usize, max as usize * size_of::<epoll_event>()) {
+        return bad_address(set, epfd, timeout, mask);
+    }
     let mut waiter = Waiter {
         set,
         epfd,
@@ -95,6 +119,8 @@ pub unsafe fn wait(
     };
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let mut deadline = None;
+    // Turns in which marks came without an event: a peer that makes them may not keep us here.
+    let mut idle = 0;
     loop {
         if rendezvous::is_meeting() {
             rendezvous::progress();
@@ -103,7 +129,9 @@ pub unsafe fn wait(
         if ready != 0 && (ready == waiter.max || !waiter.kernel_due()) {
             return waiter.over(ready);
         }
-        if ready != 0 || poll {
+        idle += 1;
+        let over = idle > IDLE_TURNS && deadline.is_some_and(|end| sys::now_ns() >= end);
+        if ready != 0 || poll || over {
             return match waiter.kernel(
                 ready,
                 Some(&timespec {
@@ -116,7 +144,10 @@ pub unsafe fn wait(
                 Err(e) => failed(e),
             };
         }
-        if set.adopted.load(Ordering::Acquire) != 0 && set.spin_until_ready() {
+        if idle % IDLE_TURNS != 0
+            && set.adopted.load(Ordering::Acquire) != 0
+            && set.spin_until_ready()
+        {
             continue;
         }
         let left = match timeout {
@@ -130,7 +161,7 @@ pub unsafe fn wait(
                 Some(end.saturating_sub(now))
             }
         };
-        match waiter.sleep(left) {
+        match waiter.sleep(left, idle % IDLE_TURNS == 0) {
             Ok(Slept::Events(count)) => return waiter.over(count),
             Ok(Slept::News) => {}
             Ok(Slept::Nothing) if left.is_some_and(|l| l == 0) => return waiter.over(0),
@@ -142,6 +173,23 @@ pub unsafe fn wait(
                 return if ready != 0 { verdict } else { failed(e) };
             }
         }
+    }
+}
+
+/// The caller's array cannot be: the kernel finds out when there is an event to write.
+#[cold]
+fn bad_address(
+    set: &'static Set,
+    epfd: c_int,
+    timeout: Option<&timespec>,
+    mask: *const sigset_t,
+) -> Verdict {
+    let mut one = epoll_event { events: 0, u64: 0 };
+    let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: one event of ours; the rest is the caller's.
+    match unsafe { wait(set, epfd, &raw mut one, 1, timeout, mask) } {
+        Verdict::Done(1..) => Verdict::Failed(Error::Kernel(libc::EFAULT)),
+        other => other,
     }
 }
 
@@ -203,6 +251,22 @@ impl Waiter {
         } else {
             core::ptr::null()
         };
+        let mut mask = mask;
+        let mut timeout = timeout;
+        let at_once = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if self.set.has_sets.load(Ordering::Relaxed) {
+            // Sets inside this one are made to show the truth before their events are taken.
+            nest::settle_all();
+            if timeout.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0) {
+                // SAFETY: the mask is the caller's.
+                unsafe { wait_readable(self.epfd, timeout, mask) }?;
+                nest::settle_all();
+                (timeout, mask) = (Some(&at_once), core::ptr::null());
+            }
+        }
         // SAFETY: inside the caller's array; the mask is the caller's.
         let got = unsafe {
             sys::epoll_wait(
@@ -225,7 +289,7 @@ impl Waiter {
     }
 
     /// Sleeps in the kernel's set, at most `left` ns.
-    fn sleep(&mut self, left: Option<u64>) -> Result<Slept, sys::Errno> {
+    fn sleep(&mut self, left: Option<u64>, look: bool) -> Result<Slept, sys::Errno> {
         let set = self.set;
         let mut left = left;
         let mut sliced = false;
@@ -237,10 +301,21 @@ impl Waiter {
             }
         }
         set.sleepers.fetch_add(1, Ordering::SeqCst);
-        set.announce();
-        if set.adopted.load(Ordering::SeqCst) != 0 && set.any_ready() {
+        let marked = set.announce_and_look();
+        if marked && !look {
             set.sleepers.fetch_sub(1, Ordering::SeqCst);
             self.awake();
+            return Ok(Slept::News);
+        }
+        if marked {
+            left = Some(0);
+            sliced = true;
+        }
+        if shared::is_marked(set.number) && set.adopted.load(Ordering::SeqCst) != 0 {
+            // A relative came to use the set while this thread was on its way.
+            set.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.awake();
+            set.back_to_tcp(Reason::Shared);
             return Ok(Slept::News);
         }
         let timeout = left.map(|ns| timespec {
@@ -299,8 +374,7 @@ impl Waiter {
         set.retract();
         if wanted() {
             // Somebody lay down in between: the announcement that was just taken back was its, too.
-            set.announce();
-            if set.any_ready() {
+            if set.announce_and_look() {
                 set.ring();
             }
         }
@@ -309,24 +383,36 @@ impl Waiter {
     /// The call is over: whoever else waits on this set hears of what is left.
     fn over(&self, count: usize) -> Verdict {
         let set = self.set;
-        let others = set.sleepers.load(Ordering::SeqCst) != 0 || set.nested.load(Ordering::Relaxed);
-        if others && set.adopted.load(Ordering::Relaxed) != 0 {
-            set.announce();
-            if set.has_queue() || set.any_ready() {
+        if set.adopted.load(Ordering::Relaxed) != 0 {
+            if set.sleepers.load(Ordering::SeqCst) != 0 && set.announce_and_look() {
                 set.ring();
+            }
+            if set.nested.load(Ordering::Relaxed) {
+                set.settle();
             }
         }
         Verdict::Done(count as isize)
     }
 }
 
-impl Set {
-    /// Another set or a poll watches this one: news ring at once, whoever waits.
-    pub fn is_nested(&self) {
-        self.nested.store(true, Ordering::SeqCst);
-        self.announce();
-        if self.any_ready() {
-            self.ring();
-        }
-    }
+/// Waits until the kernel's set has something to tell, and takes nothing.
+///
+/// # Safety
+/// `mask` is null or valid.
+unsafe fn wait_readable(
+    epfd: c_int,
+    timeout: Option<&timespec>,
+    mask: *const sigset_t,
+) -> Result<usize, sys::Errno> {
+    let mut one = libc::pollfd {
+        fd: epfd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut timeout = timeout.copied();
+    let at = timeout
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: one valid entry, a time of ours, the caller's mask.
+    unsafe { sys::ppoll(&raw mut one, 1, at, mask) }
 }

@@ -1,9 +1,13 @@
 //! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
 
 pub mod epoll;
+mod nest;
 pub mod poll;
+mod ready;
+mod regs;
 pub mod select;
 pub mod set;
+mod shared;
 pub mod spin;
 
 use crate::sockets::sock::{Sock, state};
@@ -12,6 +16,12 @@ use sluice_fabric::shm::Link;
 
 /// Threads in a kernel `poll` or `select` over more tracked sockets than are marked one by one.
 pub(crate) static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
+
+/// What says that there is something to read, and that there is space to write.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+pub use shared::before_fork;
 
 /// See [`BIG_WAITS`]: while there are any, no reader consents.
 pub fn big_waits() -> u32 {
@@ -38,9 +48,11 @@ pub fn after_fork() {
 pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
     let mut ready = 0;
     if let Some(dir) = sock.rx.dir() {
+        // Our place first: a tail read later is never behind it.
+        let at = sock.rx.at.load(Ordering::Acquire);
         let tail = dir.tx.tail.read();
         let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
-        let unread = tail.offset.wrapping_sub(sock.rx.at.load(Ordering::Relaxed));
+        let unread = tail.offset.wrapping_sub(at);
         let news = match sock.rx.state() {
             state::LINK => unread >= low,
             // TCP's part may be read already, or be on its way: a read will tell.
@@ -50,13 +62,18 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
             _ => false,
         };
         if news && !tail.flagged {
-            ready |= libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
+            ready |= READABLE;
         }
     }
     if sock.tx.state() == state::LINK && has_room(sock) {
-        ready |= libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
+        ready |= WRITABLE;
     }
     ready
+}
+
+/// Is the ring the only place where something to read can be?
+fn reads_ring(sock: &'static Sock) -> bool {
+    sock.rx.state() == state::LINK && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
 }
 
 /// Would TCP call the socket writable: a third of the buffer is free?
@@ -65,7 +82,9 @@ pub(crate) fn has_room(sock: &'static Sock) -> bool {
         return true;
     };
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
+    // The head first, and the tail's word instead of our note of it, which a writer that publishes now
+    // writes a moment later: what was unread at some moment, never less than nothing.
     let head = dir.rx.head.read();
-    let unread = sock.tx.at.load(Ordering::Relaxed).wrapping_sub(head.offset);
+    let unread = dir.tx.tail.read().offset.saturating_sub(head.offset);
     head.flagged || unread <= most - most / 3
 }

@@ -1,13 +1,16 @@
 //! `poll` and `ppoll`.
 
+use super::nest;
 use super::set::{self, Set};
 use crate::api::{Error, Pass, Verdict};
 use crate::rendezvous;
+use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{table, upgrade};
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
+use sluice_stats::Reason;
 use std::cell::Cell;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -22,12 +25,21 @@ struct Streams {
     list: Vec<(usize, &'static Sock)>,
 }
 
+/// Streams of a parent's are not served here: they go back to TCP at their first use.
+fn own(sock: &'static Sock) -> bool {
+    let inherited = state::INHERITED;
+    if sock.rx.state() == inherited || sock.tx.state() == inherited {
+        demote::demote(sock, Which::Both, Reason::Fork);
+    }
+    sock.is_accelerated()
+}
+
 fn accelerated(fds: &[pollfd]) -> Streams {
     let list = fds
         .iter()
         .enumerate()
         .filter_map(|(i, p)| Some((i, table::lookup(p.fd)?.as_sock()?)))
-        .filter(|(_, sock)| sock.is_accelerated())
+        .filter(|(_, sock)| sock.is_accelerated() && own(sock))
         .collect();
     Streams { list }
 }
@@ -45,6 +57,10 @@ pub unsafe fn poll(
     if count == 0 || fds.is_null() || count > table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
     }
+    if count > 256 && count > soft_limit() {
+        // The kernel refuses without a look at the array.
+        return Verdict::Pass(Pass::NOBODY);
+    }
     // SAFETY: the caller's array.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     let mut tracked = false;
@@ -52,7 +68,7 @@ pub unsafe fn poll(
         if let Some(entry) = table::lookup(p.fd) {
             tracked = true;
             if let Some(set) = entry.as_set() {
-                set.is_nested();
+                watched(set);
             }
         }
     }
@@ -79,6 +95,25 @@ pub unsafe fn poll(
         Err(libc::EINTR) => Verdict::Failed(Error::Interrupted),
         Err(e) => Verdict::Failed(Error::Kernel(e)),
     }
+}
+
+/// RLIMIT_NOFILE: the most entries that poll takes.
+pub fn soft_limit() -> nfds_t {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid pointer; getrlimit is not hooked.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if failed == 0 { limit.rlim_cur } else { 1024 }
+}
+
+/// A set is among the descriptors of a poll or select.
+pub(super) fn watched(set: &'static Set) {
+    if set.inherited.load(Ordering::Relaxed) {
+        set.use_inherited();
+    }
+    set.is_nested();
 }
 
 /// When a call must return at the latest.
@@ -108,14 +143,25 @@ pub(super) unsafe fn run(
     end: &mut Deadline,
     mask: *const sigset_t,
 ) -> Result<usize, sys::Errno> {
+    let sets = fds
+        .iter()
+        .any(|p| table::lookup(p.fd).is_some_and(|e| e.as_set().is_some()));
+    // A list with sets was found ready: what is ready now, with the sets settled, is the answer.
+    let mut seen = false;
     loop {
         if rendezvous::is_meeting() {
             rendezvous::progress();
         }
+        if sets {
+            nest::settle_all();
+        }
         let streams = accelerated(fds);
-        if streams.list.is_empty() {
+        if streams.list.is_empty() && !(sets && seen) {
+            seen = sets;
             // SAFETY: the mask is the caller's.
             match unsafe { in_kernel(fds, end, mask) } {
+                // A set's doorbell may have rung for bytes that are read already.
+                Some(Ok(1..)) if sets => {}
                 Some(answer) => return answer,
                 None => continue,
             }
@@ -131,12 +177,17 @@ pub(super) unsafe fn run(
         if ready != 0 || left == Some(0) {
             return Ok(ready);
         }
-        if spin(fds, &streams) {
+        seen = false;
+        if !streams.list.is_empty() && spin(fds, &streams) {
+            continue;
+        }
+        if streams.list.is_empty() {
             continue;
         }
         // SAFETY: the mask is the caller's.
         match unsafe { sleep(fds, &streams, left, mask) }? {
             0 => {}
+            _ if sets => {}
             ready => return Ok(ready),
         }
     }
@@ -332,6 +383,7 @@ fn bells() -> Option<&'static Set> {
     let fd = crate::sockets::internal::lift(sys::epoll_create().ok()?)?;
     let set = set::alloc(fd.raw())?;
     let _ = fd.release();
+    set.private.store(true, Ordering::Relaxed);
     BELLS.set(Some(set));
     crate::thread::watch_exit();
     Some(set)
@@ -349,7 +401,7 @@ pub fn thread_ends() {
 
 /// In the child of a fork: the private set's bells are the parent's.
 pub fn after_fork() {
-    thread_ends();
+    BELLS.set(None);
 }
 
 /// Announces on every stream, looks again, sleeps.
@@ -361,11 +413,7 @@ unsafe fn sleep(
 ) -> Result<usize, sys::Errno> {
     let Some(set) = bells() else {
         for &(_, sock) in &streams.list {
-            crate::sockets::demote::demote(
-                sock,
-                crate::sockets::demote::Which::Both,
-                sluice_stats::Reason::DescriptorLimit,
-            );
+            demote::demote(sock, Which::Both, Reason::DescriptorLimit);
         }
         return Ok(0);
     };
@@ -388,16 +436,12 @@ unsafe fn sleep(
             }
             None => {
                 link.unpin();
-                crate::sockets::demote::demote(
-                    sock,
-                    crate::sockets::demote::Which::Both,
-                    sluice_stats::Reason::Limit,
-                );
+                demote::demote(sock, Which::Both, Reason::Limit);
             }
         }
     }
     set.sleepers.fetch_add(1, Ordering::SeqCst);
-    set.announce();
+    set.announce_and_look();
     // Streams that came or went since the list was made: a short look, then again.
     let stale = accelerated(fds).list.len() != streams.list.len();
     let wait = if stale { Some(0) } else { left };

@@ -12,6 +12,9 @@ const READ: i16 =
 const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
 const EXCEPT: i16 = libc::POLLPRI;
 
+/// No program with a limit beyond this passes closed numbers to select.
+const NUMBERS: u64 = 1 << 16;
+
 /// One of the three sets: bits in words, of any length (`nfds` may exceed FD_SETSIZE).
 #[derive(Clone, Copy)]
 struct Bits(*mut u64);
@@ -33,6 +36,61 @@ impl Bits {
             *word &= !(1 << (fd % 64));
         }
     }
+}
+
+/// Is a closed number beyond the table of descriptors that the program alone would have? There, the
+/// kernel ignores bits. The table has 64 places, then 128, 256 … for the highest number ever open
+/// (fs/file.c, alloc_fdtable); the library's own descriptors lie higher.
+#[cold]
+fn beyond_table(fd: c_int) -> bool {
+    if fd < 64 {
+        return false;
+    }
+    // The table reaches this number if any descriptor is at or above this one.
+    let least = match fd {
+        ..128 => 64,
+        _ => 1 << fd.ilog2(),
+    };
+    let end = (table::end().max(least) as u64)
+        .max(poll::soft_limit())
+        .min(NUMBERS) as c_int;
+    let mut some = [const {
+        pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        }
+    }; 256];
+    let mut from = least;
+    while from < end {
+        let now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut time = now;
+        for (i, p) in some.iter_mut().enumerate() {
+            *p = pollfd {
+                fd: from + i as c_int,
+                events: 0,
+                revents: 0,
+            };
+        }
+        // SAFETY: an array and a time of ours.
+        let _ = unsafe {
+            sys::ppoll(
+                some.as_mut_ptr(),
+                some.len(),
+                &raw mut time,
+                core::ptr::null(),
+            )
+        };
+        let open = |p: &pollfd| p.revents & libc::POLLNVAL == 0 && !table::is_internal(p.fd);
+        if some.iter().any(open) {
+            return false;
+        }
+        from += some.len() as c_int;
+    }
+    true
 }
 
 /// `select` and `pselect`.
@@ -72,7 +130,7 @@ pub unsafe fn select(
             if let Some(entry) = table::lookup(fd as c_int) {
                 tracked = true;
                 if let Some(set) = entry.as_set() {
-                    set.is_nested();
+                    poll::watched(set);
                 }
             }
             fds.push(pollfd {
@@ -98,8 +156,17 @@ pub unsafe fn select(
         at,
         asked_none: timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0),
     };
-    // SAFETY: the mask is the caller's.
-    let answer = unsafe { poll::run(&mut fds, &mut end, mask) };
+    let answer = loop {
+        // SAFETY: the mask is the caller's.
+        let answer = unsafe { poll::run(&mut fds, &mut end, mask) };
+        let before = fds.len();
+        if answer.is_ok() {
+            fds.retain(|p| p.revents & libc::POLLNVAL == 0 || !beyond_table(p.fd));
+        }
+        if fds.len() == before {
+            break answer;
+        }
+    };
     let remaining = end.left().unwrap_or(0);
     // SAFETY: null, or the caller's.
     if let Some(left) = unsafe { left.as_mut() } {

@@ -6,60 +6,25 @@
 //! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
 //! looked at without (see [`super::of_stream`]); the set's pin on a link keeps the memory there.
 
+use super::ready::change;
+use super::regs::{Echo, Inside, OnLink};
+use super::shared::SETS_MAX;
+use super::{READABLE, WRITABLE, shared};
 use crate::rendezvous::control;
+use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
-use crate::sockets::sock::{SETS, Sock, state};
+use crate::sockets::sock::{SETS, Sock};
+use crate::sockets::table::{self, Entry};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Lock;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
-use std::collections::VecDeque;
 
 const IN: u32 = libc::EPOLLIN as u32;
-const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-
-/// One registration of a tracked socket.
-pub(super) struct Reg {
-    /// `None`: a free place.
-    pub sock: Option<&'static Sock>,
-    pub fd: i32,
-    pub events: u32,
-    pub data: u64,
-    /// False after a ONESHOT event.
-    armed: bool,
-    /// In the ready list.
-    queued: bool,
-    /// OUT was taken out of the kernel's registration while the ring is full.
-    out_removed: bool,
-    /// The socket's stream is found by its number.
-    pub adopted: bool,
-}
-
-/// A link on which streams of the set live.
-struct OnLink {
-    link: &'static Link,
-    generation: u32,
-    slot: u32,
-    /// Registration + 1 by stream number; 0: none. More than one (dups) are found by walking.
-    reg_of: Vec<u32>,
-    /// Far end of the peer's doorbell.
-    bell: Option<Fd>,
-}
-
-#[derive(Default)]
-struct Inside {
-    regs: Vec<Reg>,
-    free: Vec<u32>,
-    /// Registration + 1 last made under a number; a hint, checked before use.
-    by_fd: Vec<u32>,
-    links: Vec<OnLink>,
-    ready: VecDeque<u32>,
-}
 
 /// An epoll set. Type-stable memory.
 pub struct Set {
@@ -70,7 +35,17 @@ pub struct Set {
     /// The kernel's set.
     fd: AtomicI32,
     /// An eventfd in the kernel's set, by which this process itself rings; -1: none yet.
-    wake: AtomicI32,
+    pub(super) wake: AtomicI32,
+    /// Its place among all sets: a relative's copy has the same.
+    pub(super) number: usize,
+    /// A thread's own, for poll and select.
+    pub(super) private: AtomicBool,
+    /// The parent's, and not yet used by this process.
+    pub(super) inherited: AtomicBool,
+    /// ONESHOT was asked for in it.
+    pub(super) has_oneshots: AtomicBool,
+    /// Sets are registered in it.
+    pub(super) has_sets: AtomicBool,
     /// Registrations whose sockets have a stream.
     pub(super) adopted: AtomicU32,
     /// Threads asleep in the kernel's set.
@@ -88,7 +63,8 @@ pub struct Set {
 // SAFETY: `inside` is reached under the lock only.
 unsafe impl Sync for Set {}
 
-static ALL: [AtomicPtr<Set>; 4096] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4096];
+static ALL: [AtomicPtr<Set>; SETS_MAX] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SETS_MAX];
 static MAKING: Lock = Lock::new();
 
 /// Data of a doorbell's registration: no program uses this number but by a guess of 1 in 2^64.
@@ -120,15 +96,21 @@ pub fn for_all(mut each: impl FnMut(&'static Set)) {
     }
 }
 
+/// Was a set ever made?
+pub(super) fn any() -> bool {
+    ALL.first()
+        .is_some_and(|first| !first.load(Ordering::Acquire).is_null())
+}
+
 /// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and sockets in it
 /// stay on TCP.
 pub fn alloc(fd: i32) -> Option<&'static Set> {
     MAKING.lock().ok()?;
     let mut found = None;
-    for cell in &ALL {
+    for (number, cell) in ALL.iter().enumerate() {
         // SAFETY: null, or a leaked set.
         match unsafe { cell.load(Ordering::Acquire).as_ref() } {
-            Some(set) if set.entries.load(Ordering::Acquire) == 0 => {
+            Some(set) if set.entries.load(Ordering::Acquire) == 0 && !shared::is_marked(number) => {
                 found = Some(set);
                 break;
             }
@@ -140,6 +122,11 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
                     wake: AtomicI32::new(-1),
+                    number,
+                    private: AtomicBool::new(false),
+                    inherited: AtomicBool::new(false),
+                    has_oneshots: AtomicBool::new(false),
+                    has_sets: AtomicBool::new(false),
                     adopted: AtomicU32::new(0),
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
@@ -158,7 +145,16 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         set.fd.store(fd, Ordering::Relaxed);
         set.adopted.store(0, Ordering::Relaxed);
         set.sleepers.store(0, Ordering::Relaxed);
-        set.nested.store(false, Ordering::Relaxed);
+        for flag in [
+            &set.nested,
+            &set.private,
+            &set.inherited,
+            &set.has_oneshots,
+            &set.has_sets,
+        ] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        set.looked_ns.store(0, Ordering::Relaxed);
         set.entries.store(1, Ordering::Release);
     }
     MAKING.unlock();
@@ -181,83 +177,6 @@ pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     mask
 }
 
-impl Inside {
-    fn on_link(&mut self, link: &'static Link) -> Option<&mut OnLink> {
-        let generation = link.generation();
-        self.links
-            .iter_mut()
-            .find(|l| core::ptr::eq(l.link, link) && l.generation == generation)
-    }
-
-    fn queue(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize) {
-            if reg.sock.is_some() && !reg.queued {
-                reg.queued = true;
-                self.ready.push_back(index);
-            }
-        }
-    }
-
-    fn find(&self, fd: i32, sock: &'static Sock) -> Option<u32> {
-        let is_it = |r: &Reg| r.fd == fd && r.sock.is_some_and(|s| core::ptr::eq(s, sock));
-        let hint = self
-            .by_fd
-            .get(fd as usize)
-            .copied()
-            .unwrap_or(0)
-            .wrapping_sub(1);
-        if self.regs.get(hint as usize).is_some_and(is_it) {
-            return Some(hint);
-        }
-        self.regs.iter().position(is_it).map(|i| i as u32)
-    }
-
-    /// The adopted registration with this data. Most programs keep the number or a pointer to what they
-    /// know of it there: the number is tried first.
-    fn by_data(&self, data: u64) -> Option<usize> {
-        let is_it = |r: &Reg| r.adopted && r.data == data;
-        let hint = self
-            .by_fd
-            .get((data & 0xffff_ffff) as usize)
-            .copied()
-            .unwrap_or(0)
-            .wrapping_sub(1) as usize;
-        if self.regs.get(hint).is_some_and(is_it) {
-            return Some(hint);
-        }
-        self.regs.iter().position(is_it)
-    }
-
-    /// Queues every registration of the stream.
-    fn queue_stream(&mut self, at: usize, stream: u32) {
-        let first = self
-            .links
-            .get(at)
-            .and_then(|l| l.reg_of.get(stream as usize))
-            .copied()
-            .unwrap_or(0);
-        if first == 0 {
-            return;
-        }
-        let Some(sock) = self.regs.get(first as usize - 1).and_then(|r| r.sock) else {
-            return;
-        };
-        self.queue(first - 1);
-        if sock.fds.load(Ordering::Relaxed) > 1 {
-            // Dups of one socket may be registered side by side.
-            for i in 0..self.regs.len() as u32 {
-                if self
-                    .regs
-                    .get(i as usize)
-                    .is_some_and(|r| r.sock.is_some_and(|s| core::ptr::eq(s, sock)))
-                {
-                    self.queue(i);
-                }
-            }
-        }
-    }
-}
-
 impl Set {
     /// The kernel's set.
     pub fn fd(&self) -> i32 {
@@ -265,7 +184,7 @@ impl Set {
     }
 
     /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own use.
-    fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
         self.lock.lock().ok()?;
         // SAFETY: the lock is held.
         let inside = unsafe { &mut *self.inside.get() };
@@ -283,6 +202,15 @@ impl Set {
     pub fn drop_entry(&'static self) {
         if self.entries.load(Ordering::Acquire) != 1 {
             self.entries.fetch_sub(1, Ordering::AcqRel);
+            // Our own calls need a number that stays valid.
+            let mine = Entry::set(self);
+            if table::lookup(self.fd()) != Some(mine) {
+                table::for_range(0, libc::c_int::MAX, |fd, entry| {
+                    if entry == mine {
+                        self.fd.store(fd, Ordering::Relaxed);
+                    }
+                });
+            }
             return;
         }
         self.clear();
@@ -291,18 +219,8 @@ impl Set {
 
     fn clear(&'static self) {
         let inside = self.with(core::mem::take).unwrap_or_default();
-        for reg in &inside.regs {
-            if let Some(sock) = reg.sock {
-                for cell in &sock.sets {
-                    let mine = core::ptr::from_ref(self).cast_mut();
-                    let _ = cell.compare_exchange(
-                        mine,
-                        core::ptr::null_mut(),
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    );
-                }
-            }
+        for sock in inside.socks() {
+            leave_set(sock, self);
         }
         for on in inside.links {
             let streams: Vec<u32> = (0..on.reg_of.len() as u32)
@@ -420,6 +338,8 @@ impl Set {
             generation,
             slot,
             reg_of: Vec::new(),
+            streams: 0,
+            lost: false,
             bell: None,
         });
         Some(inside.links.len() - 1)
@@ -434,19 +354,25 @@ impl Set {
         .flatten()
     }
 
-    /// A link has lost its peer.
+    /// A link has lost its peer. What it left in the rings is still told.
     pub fn drop_link(&'static self, link: &'static Link) {
         let gone = self.with(|inside| {
+            inside.take_marks();
             let at = inside
                 .links
                 .iter()
                 .position(|l| core::ptr::eq(l.link, link))?;
+            let on = inside.links.get_mut(at)?;
+            if on.streams != 0 {
+                on.lost = true;
+                return None;
+            }
             Some(inside.links.swap_remove(at))
         });
         if let Some(on) = gone.flatten() {
             release(on);
-            self.ring();
         }
+        self.ring();
     }
 
     // --- registrations ---
@@ -457,49 +383,47 @@ impl Set {
             crate::sockets::life::give_up(sock, Reason::Limit);
             return;
         }
-        self.with(|inside| {
-            let reg = Reg {
-                sock: Some(sock),
-                fd,
-                events,
-                data,
-                armed: true,
-                queued: false,
-                out_removed: false,
-                adopted: false,
-            };
-            let at = inside.free.pop().unwrap_or(inside.regs.len() as u32);
-            match inside.regs.get_mut(at as usize) {
-                Some(place) => *place = reg,
-                None => inside.regs.push(reg),
-            }
-            if inside.by_fd.len() <= fd as usize {
-                inside.by_fd.resize(fd as usize + 1, 0);
-            }
-            if let Some(hint) = inside.by_fd.get_mut(fd as usize) {
-                *hint = at + 1;
-            }
-        });
+        self.note(events);
+        self.with(|inside| inside.insert(sock, fd, events, data));
         if sock.link().is_some() {
-            self.adopt_stream(sock);
+            self.adopt(sock, true);
         }
     }
 
     /// The kernel has accepted a change.
     pub(super) fn modified(&'static self, fd: i32, sock: &'static Sock, events: u32, data: u64) {
-        self.with(|inside| {
-            let Some(at) = inside.find(fd, sock) else {
-                return;
-            };
-            if let Some(reg) = inside.regs.get_mut(at as usize) {
-                reg.events = events;
-                reg.data = data;
-                reg.armed = true;
-                reg.out_removed = false;
+        self.note(events);
+        let adopted = self.with(|inside| {
+            let at = inside.find(fd, sock)?;
+            inside.set_wishes(at, events, data);
+            let reg = inside.reg(at)?;
+            reg.armed = true;
+            reg.twin_armed = false;
+            reg.out_removed = false;
+            reg.echo = Echo::Due;
+            let adopted = reg.adopted;
+            if adopted {
+                inside.queue(at);
             }
-            inside.queue(at);
+            Some(adopted)
         });
-        if self.sleepers.load(Ordering::SeqCst) != 0 && self.adopted.load(Ordering::Relaxed) != 0 {
+        if adopted.flatten() == Some(true) {
+            self.tell();
+        }
+    }
+
+    fn note(&self, events: u32) {
+        if events & ONESHOT != 0 {
+            self.has_oneshots.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// There is something to look at for whoever waits.
+    fn tell(&'static self) {
+        if self.nested.load(Ordering::Relaxed) {
+            self.settle();
+        }
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.ring();
         }
     }
@@ -507,388 +431,140 @@ impl Set {
     /// The kernel has dropped a registration.
     pub(super) fn removed(&'static self, fd: i32, sock: &'static Sock) {
         let last = self.with(|inside| {
-            let Some(at) = inside.find(fd, sock) else {
-                return true;
-            };
-            self.drop_reg(inside, at);
-            !inside
-                .regs
-                .iter()
-                .any(|r| r.sock.is_some_and(|s| core::ptr::eq(s, sock)))
+            inside
+                .find(fd, sock)
+                .is_none_or(|at| self.drop_reg(inside, at, sock))
         });
         if last == Some(true) {
             leave_set(sock, self);
         }
     }
 
-    fn drop_reg(&self, inside: &mut Inside, at: u32) {
-        let Some(reg) = inside.regs.get_mut(at as usize) else {
-            return;
-        };
-        let (sock, adopted) = (reg.sock.take(), reg.adopted);
-        reg.adopted = false;
-        reg.fd = -1;
-        if reg.queued {
-            inside.ready.retain(|&i| i != at);
-            if let Some(reg) = inside.regs.get_mut(at as usize) {
-                reg.queued = false;
-            }
+    /// True: it was the socket's last.
+    fn drop_reg(&self, inside: &mut Inside, at: u32, sock: &'static Sock) -> bool {
+        if inside.reg(at).is_some_and(|r| r.adopted) {
+            self.adopted.fetch_sub(1, Ordering::SeqCst);
         }
-        inside.free.push(at);
-        if adopted {
-            self.adopted.fetch_sub(1, Ordering::Relaxed);
-            if let Some((link, index)) =
-                sock.and_then(|s| Some((s.link()?, s.index.load(Ordering::Relaxed))))
-            {
-                let other = inside
-                    .regs
-                    .iter()
-                    .position(|r| {
-                        r.sock.is_some()
-                            && r.sock.map(core::ptr::from_ref) == sock.map(core::ptr::from_ref)
-                    })
-                    .map_or(0, |i| i as u32 + 1);
-                if let Some(on) = inside.on_link(link) {
-                    if let Some(cell) = on.reg_of.get_mut(index as usize) {
-                        *cell = other;
-                    }
-                    if other == 0 {
-                        let slot = on.slot;
-                        self.unwish(link, index, slot);
-                    }
+        let last = inside.remove(at);
+        if let Some(link) = sock.link() {
+            let index = sock.index.load(Ordering::Relaxed);
+            let slot = inside.on_link(link).map(|on| on.slot);
+            if let Some(slot) = slot {
+                if last {
+                    self.unwish(link, index, slot);
+                }
+                if let Some(on) = inside.point(link, index, Some(sock)) {
+                    release(on);
                 }
             }
         }
+        last
     }
 
     /// The socket's last descriptor is closed: the kernel drops its registrations.
     pub fn forget_sock(&'static self, sock: &'static Sock) {
         self.with(|inside| {
-            for at in 0..inside.regs.len() as u32 {
-                if inside
-                    .regs
-                    .get(at as usize)
-                    .is_some_and(|r| r.sock.is_some_and(|s| core::ptr::eq(s, sock)))
-                {
-                    self.drop_reg(inside, at);
-                }
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for at in all {
+                self.drop_reg(inside, at, sock);
             }
         });
     }
 
     /// A registered socket has got a stream.
     pub fn adopt_stream(&'static self, sock: &'static Sock) {
+        self.adopt(sock, false);
+    }
+
+    /// `asked`: by a registration, so that the program waits for an answer about what is there.
+    fn adopt(&'static self, sock: &'static Sock, asked: bool) {
         let Some(link) = sock.link() else { return };
         let index = sock.index.load(Ordering::Relaxed);
+        let shared = shared::is_marked(self.number);
         let placed = self.with(|inside| {
+            if shared {
+                return None;
+            }
             let at = self.place(inside, link)?;
-            let mut first = 0;
-            for i in 0..inside.regs.len() {
-                let Some(reg) = inside.regs.get_mut(i) else {
-                    continue;
-                };
-                if reg.sock.is_some_and(|s| core::ptr::eq(s, sock)) {
-                    if !reg.adopted {
-                        reg.adopted = true;
-                        self.adopted.fetch_add(1, Ordering::SeqCst);
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for i in all {
+                if inside.set_adopted(i, true) {
+                    self.adopted.fetch_add(1, Ordering::SeqCst);
+                    if asked {
+                        inside.queue(i);
+                        if let Some(reg) = inside.reg(i) {
+                            reg.echo = Echo::Due;
+                        }
                     }
-                    first = i as u32 + 1;
-                    inside.queue(i as u32);
                 }
             }
-            let on = inside.links.get_mut(at)?;
-            if on.reg_of.len() <= index as usize {
-                on.reg_of.resize(index as usize + 1, 0);
-            }
-            if let Some(cell) = on.reg_of.get_mut(index as usize) {
-                *cell = first;
-            }
+            let slot = inside.links.get(at)?.slot;
+            inside.point(link, index, Some(sock));
             let (_, incoming) = link.directions(link.stream(index)?);
             incoming
                 .rx_wishes
                 .waiters
-                .fetch_or(1 << on.slot, Ordering::SeqCst);
+                .fetch_or(1 << slot, Ordering::SeqCst);
             Some(())
         });
         if placed.flatten().is_none() {
-            crate::sockets::demote::demote(
-                sock,
-                crate::sockets::demote::Which::Both,
-                Reason::Limit,
-            );
+            let reason = if shared {
+                Reason::Shared
+            } else {
+                Reason::Limit
+            };
+            demote::demote(sock, Which::Both, reason);
+            return;
         }
         // Whoever sleeps in the kernel's set since before looks again.
-        self.ring();
+        if self.sleepers.load(Ordering::SeqCst) != 0 || asked {
+            self.tell();
+        }
     }
 
     /// A registered socket's stream is over; its memory may be another stream's soon.
     pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
-        self.with(|inside| {
-            let mut restore = Vec::new();
-            for reg in &mut inside.regs {
-                if reg.adopted && reg.sock.is_some_and(|s| core::ptr::eq(s, sock)) {
-                    reg.adopted = false;
+        let gone = self.with(|inside| {
+            let slot = inside.on_link(link).map(|on| on.slot);
+            // Somebody waits for space in the ring that is no more.
+            let asked = slot
+                .and_then(|slot| {
+                    let (outgoing, _) = link.directions(link.stream(index)?);
+                    Some(outgoing.tx_wishes.waiters.load(Ordering::SeqCst) & (1 << slot) != 0)
+                })
+                .unwrap_or(false);
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for i in all {
+                if inside.set_adopted(i, false) {
                     self.adopted.fetch_sub(1, Ordering::SeqCst);
-                    if reg.out_removed {
-                        reg.out_removed = false;
-                        restore.push((reg.fd, reg.events, reg.data));
+                }
+                if let Some(reg) = inside.reg(i) {
+                    let edge = reg.events & ET != 0;
+                    let owed = edge
+                        && (asked && reg.events & WRITABLE != 0
+                            || reg.queued && reg.events & READABLE != 0);
+                    reg.echo = Echo::None;
+                    if core::mem::take(&mut reg.twin_armed) {
+                        change(self.fd(), reg.fd, ONESHOT, reg.data);
+                    } else if reg.armed && (core::mem::take(&mut reg.out_removed) || owed) {
+                        // The kernel looks, and tells if there is something to tell.
+                        change(self.fd(), reg.fd, reg.events, reg.data);
                     }
+                    reg.out_removed = false;
                 }
             }
-            for (fd, events, data) in restore {
-                change(self.fd(), fd, events, data);
-            }
-            if let Some(on) = inside.on_link(link) {
-                if let Some(cell) = on.reg_of.get_mut(index as usize) {
-                    *cell = 0;
-                }
-            }
+            inside.point(link, index, None)
         });
-    }
-
-    // --- waiting ---
-
-    /// Is any stream marked ready, as far as can be seen without the lock of the sockets?
-    pub(super) fn any_ready(&self) -> bool {
-        self.with(|inside| {
-            !inside.ready.is_empty()
-                || inside
-                    .links
-                    .iter()
-                    .any(|l| l.link.my_slot(l.slot).is_some_and(|s| s.any_ready()))
-        })
-        .unwrap_or(true)
-    }
-
-    /// Publishes where this thread waits, and announces sleep to every link.
-    pub(super) fn announce(&self) {
-        let cpu = crate::thread::cpu();
-        self.with(|inside| {
-            for on in &inside.links {
-                if let Some(slot) = on.link.my_slot(on.slot) {
-                    slot.publish_cpu(cpu);
-                    slot.announce();
-                }
-            }
-        });
-    }
-
-    /// Awake again.
-    pub(super) fn retract(&self) {
-        self.with(|inside| {
-            for on in &inside.links {
-                if let Some(slot) = on.link.my_slot(on.slot) {
-                    slot.retract();
-                }
-            }
-        });
-    }
-
-    /// The slots' marks of ready streams, for a spinning thread: addresses stay valid while pinned.
-    pub(super) fn spin_until_ready(&self) -> bool {
-        let mut slots: [Option<&sluice_fabric::doorbell::Slot>; 8] = [None; 8];
-        let few = self.with(|inside| {
-            for (to, on) in slots.iter_mut().zip(&inside.links) {
-                // SAFETY: the set's pin keeps the arena mapped; a link dropped meanwhile stays mapped until the
-                // control thread has closed it, which takes longer than a spin.
-                *to = on
-                    .link
-                    .my_slot(on.slot)
-                    .map(|s| unsafe { &*core::ptr::from_ref(s) });
-            }
-            inside.links.len() <= 8
-        });
-        if few != Some(true) {
-            return false;
+        if let Some(on) = gone.flatten() {
+            release(on);
         }
-        let news = || slots.iter().flatten().any(|s| s.any_ready());
-        super::spin::until_with(
-            &self.spin_ns,
-            &self.spin_skip,
-            self.peer_cpu.load(Ordering::Relaxed),
-            news,
-        )
-    }
-
-    /// Takes what is ready, up to `out.len()` events.
-    pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
-        self.with(|inside| {
-            for at in 0..inside.links.len() {
-                let Some(on) = inside.links.get(at) else {
-                    continue;
-                };
-                let (link, slot) = (on.link, on.slot);
-                if let Some(slot) = link.my_slot(slot) {
-                    // SAFETY: the set's pin keeps the arena mapped while the lock is held.
-                    let slot = unsafe { &*core::ptr::from_ref(slot) };
-                    slot.take_ready(|stream| inside.queue_stream(at, stream));
-                }
-            }
-            let mut count = 0;
-            // Every queued registration is looked at once at most.
-            for _ in 0..inside.ready.len() {
-                if count == out.len() {
-                    break;
-                }
-                let Some(index) = inside.ready.pop_front() else {
-                    break;
-                };
-                let (event, stays) = self.examine(inside, index);
-                if stays {
-                    inside.ready.push_back(index);
-                } else if let Some(reg) = inside.regs.get_mut(index as usize) {
-                    reg.queued = false;
-                }
-                if let (Some(event), Some(to)) = (event, out.get_mut(count)) {
-                    *to = event;
-                    count += 1;
-                }
-            }
-            count
-        })
-        .unwrap_or(0)
-    }
-
-    /// One registration: its event now, if any, and whether it stays in the ready list.
-    fn examine(&self, inside: &mut Inside, index: u32) -> (Option<libc::epoll_event>, bool) {
-        let Some(reg) = inside.regs.get_mut(index as usize) else {
-            return (None, false);
-        };
-        let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
-            return (None, false);
-        };
-        let state = super::of_stream(sock);
-        if let Some(dir) = sock.rx.dir() {
-            self.peer_cpu
-                .store(dir.tx.cpu.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        if reg.out_removed && state & OUT != 0 {
-            reg.out_removed = false;
-            change(self.fd(), reg.fd, reg.events, reg.data);
-            stop_asking(sock);
-        } else if state & OUT != 0 && sock.tx.state() == state::LINK {
-            stop_asking(sock);
-        }
-        let events = state & reg.events;
-        if events == 0 {
-            return (None, false);
-        }
-        let event = libc::epoll_event {
-            events,
-            u64: reg.data,
-        };
-        if reg.events & ONESHOT != 0 {
-            reg.armed = false;
-            // The kernel's twin is disarmed too, as its own event would have done.
-            change(self.fd(), reg.fd, ONESHOT, reg.data);
-            return (Some(event), false);
-        }
-        (Some(event), reg.events & ET == 0)
-    }
-
-    /// Turns the kernel's events `all[start..end]` into the program's: doorbells out, streams' states in, merged with
-    /// what `all[..start]` says of the same registrations. Returns the new end, and whether a bell was among them.
-    pub(super) fn translate(
-        &'static self,
-        all: &mut [libc::epoll_event],
-        start: usize,
-        end: usize,
-    ) -> (usize, bool) {
-        let bell = bell_data();
-        let mut bells = false;
-        if self.adopted.load(Ordering::Relaxed) == 0 {
-            // Only doorbells can be in the way.
-            let mut to = start;
-            for from in start..end {
-                let Some(event) = all.get(from).copied() else {
-                    break;
-                };
-                if event.u64 == bell {
-                    bells = true;
-                } else {
-                    put(all, to, event);
-                    to += 1;
-                }
-            }
-            return (to, bells);
-        }
-        let to = self.with(|inside| {
-            let mut to = start;
-            for from in start..end {
-                let Some(mut event) = all.get(from).copied() else {
-                    break;
-                };
-                let data = event.u64;
-                if data == bell {
-                    bells = true;
-                    continue;
-                }
-                let own = inside.by_data(data);
-                if let Some(index) = own {
-                    event.events = self.correct(inside, index as u32, event.events);
-                    if event.events == 0 {
-                        continue;
-                    }
-                    let earlier = all
-                        .get_mut(..start)
-                        .and_then(|a| a.iter_mut().find(|e| { e.u64 } == data));
-                    if let Some(earlier) = earlier {
-                        earlier.events |= event.events;
-                        continue;
-                    }
-                }
-                put(all, to, event);
-                to += 1;
-            }
-            to
-        });
-        (to.unwrap_or(start), bells)
-    }
-
-    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full.
-    fn correct(&self, inside: &mut Inside, index: u32, events: u32) -> u32 {
-        let Some(reg) = inside.regs.get_mut(index as usize) else {
-            return events;
-        };
-        let Some(sock) = reg.sock else { return events };
-        let mut events = events;
-        if reg.events & ONESHOT != 0 {
-            reg.armed = false;
-        }
-        let state = super::of_stream(sock);
-        if events & OUT != 0 && sock.tx.state() == state::LINK && state & OUT == 0 {
-            events &= !(OUT | libc::EPOLLWRNORM as u32);
-            ask(sock);
-            // Space may have come up while we asked.
-            if super::has_room(sock) {
-                events |= OUT;
-            } else if reg.events & ET == 0 && !reg.out_removed {
-                reg.out_removed = true;
-                change(self.fd(), reg.fd, reg.events & !OUT, reg.data);
-            } else if reg.events & ONESHOT != 0 {
-                // Nothing is left to report: armed as before.
-                reg.armed = true;
-                change(self.fd(), reg.fd, reg.events, reg.data);
-            }
-        }
-        events | state & reg.events & IN
-    }
-
-    /// Is anything queued?
-    pub(super) fn has_queue(&self) -> bool {
-        self.with(|inside| !inside.ready.is_empty())
-            .unwrap_or(false)
     }
 
     /// In the child of a fork: the links are the parent's, and so are the bells in the shared set.
     pub fn after_fork(&'static self) {
         self.lock.reset();
-        let links = self.with(|inside| {
-            for reg in &mut inside.regs {
-                reg.adopted = false;
-            }
-            core::mem::take(&mut inside.links)
-        });
+        self.inherited.store(true, Ordering::Relaxed);
+        let links = self.with(Inside::disown);
         for on in links.unwrap_or_default() {
             on.link.unpin();
             if let Some(bell) = on.bell {
@@ -897,12 +573,13 @@ impl Set {
         }
         self.adopted.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
-    }
-}
-
-fn put(all: &mut [libc::epoll_event], at: usize, event: libc::epoll_event) {
-    if let Some(to) = all.get_mut(at) {
-        *to = event;
+        if self.private.load(Ordering::Relaxed) {
+            // Of a thread that does not exist here.
+            self.clear();
+            internal::forget(self.fd());
+            let _ = sys::close(self.fd());
+            self.entries.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -915,47 +592,9 @@ fn release(on: OnLink) {
         control::drop_bell(on.link, on.slot);
         on.link.return_slot(on.generation, on.slot);
         on.link.unpin();
-    }
-}
-
-/// The writer's sets want to hear of space.
-fn ask(sock: &'static Sock) {
-    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
-        return;
-    };
-    let (_, incoming) = match link.stream(sock.index.load(Ordering::Relaxed)) {
-        Some(stream) => link.directions(stream),
-        None => return,
-    };
-    // The same slots that hear of data: all sets that the socket is in.
-    let sets = incoming.rx_wishes.waiters.load(Ordering::Relaxed);
-    dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
-    sluice_fabric::sync::fence_after_rmw();
-    control::watch_full(sock);
-}
-
-/// There is space: the reader need not tell any more.
-fn stop_asking(sock: &'static Sock) {
-    if let Some(dir) = sock.tx.dir() {
-        if dir.tx_wishes.waiters.load(Ordering::Relaxed) != 0 {
-            if let Some(link) = sock.link() {
-                if let Some(stream) = link.stream(sock.index.load(Ordering::Relaxed)) {
-                    let (_, incoming) = link.directions(stream);
-                    let sets = incoming.rx_wishes.waiters.load(Ordering::Relaxed);
-                    dir.tx_wishes.waiters.fetch_and(!sets, Ordering::SeqCst);
-                }
-            }
+        if !on.link.is_alive() {
+            on.link.close_if_unused();
         }
-    }
-}
-
-/// Changes the kernel's registration; one with EPOLLEXCLUSIVE cannot be changed, only made anew.
-fn change(set: i32, fd: i32, events: u32, data: u64) {
-    if events & EXCLUSIVE != 0 {
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
-    } else {
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
     }
 }
 

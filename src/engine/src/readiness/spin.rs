@@ -77,6 +77,11 @@ pub fn until_with(
     }
 }
 
+/// Is there any use in preparing a spin?
+pub(super) fn is_worth_it(peer: u32) -> bool {
+    peer != 0 && config().spin_ns != 0
+}
+
 /// One guarded yield; false: not made.
 fn yield_once() -> bool {
     let left = SKIP.load(Ordering::Relaxed);

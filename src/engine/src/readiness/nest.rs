@@ -1,0 +1,99 @@
+//! A set inside another set, or in poll and select.
+//!
+//! Whoever watches a set sees in the kernel whether it is readable. Two things make that differ
+//! from what TCP would show: a doorbell that rang for bytes read since, and bytes that were there
+//! before. So before such a watcher looks, the watched sets are settled: readable exactly if a
+//! stream or the kernel has something to tell.
+
+use super::set::{self, Set};
+use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_fabric::sys;
+
+/// Any set is watched at all.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Settles all watched sets.
+pub(super) fn settle_all() {
+    if ANY.load(Ordering::Acquire) {
+        set::for_all(|set| {
+            if set.nested.load(Ordering::Relaxed) {
+                set.settle();
+            }
+        });
+    }
+}
+
+/// Is the kernel's set `fd` readable now?
+fn readable(fd: i32) -> bool {
+    kernel_ready(fd, libc::POLLIN) != 0
+}
+
+/// What the kernel says of one descriptor now.
+pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one valid entry, a valid timeout.
+    match unsafe { sys::ppoll(&raw mut one, 1, &raw mut now, core::ptr::null()) } {
+        Ok(1..) => one.revents,
+        _ => 0,
+    }
+}
+
+impl Set {
+    /// Another set or a poll watches this one: news ring at once, whoever waits.
+    pub fn is_nested(&'static self) {
+        ANY.store(true, Ordering::Release);
+        if !self.nested.swap(true, Ordering::SeqCst) {
+            self.announce_and_look();
+        }
+    }
+
+    /// Makes the kernel's set readable exactly if there is something to tell.
+    pub(super) fn settle(&'static self) {
+        let rings = self.wake.load(Ordering::Acquire) >= 0;
+        if !rings {
+            return;
+        }
+        self.announce_and_look();
+        if self.would_tell() {
+            if !readable(self.fd()) {
+                self.ring();
+            }
+            return;
+        }
+        if readable(self.fd()) {
+            self.silence();
+            // What came before the bells were emptied has rung in vain.
+            self.announce_and_look();
+            if self.would_tell() {
+                self.ring();
+            }
+        }
+    }
+
+    /// Empties the doorbells.
+    fn silence(&self) {
+        let mut bytes = [0u8; 4096];
+        let _ = sys::read(self.wake.load(Ordering::Acquire), &mut bytes);
+        self.with(|inside| {
+            for on in &inside.links {
+                if let Some(bell) = &on.bell {
+                    // Non-blocking; a peer that fills it as fast as it is emptied is left to it.
+                    for _ in 0..16 {
+                        match sys::read(bell.raw(), &mut bytes) {
+                            Ok(n) if n == bytes.len() => {}
+                            _ => break,
+                        }
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,394 @@
+//! What a set tells: the rings' news and the kernel's, put together.
+//!
+//! Space in a ring is told by the set's bit in the writer's wishes. It is taken back first, then the
+//! ring is looked at, then, if it is full, the bit is put in again and the ring looked at once more:
+//! whoever asked before the look is answered by it, whoever asks later finds his bit in place.
+
+use super::nest::kernel_ready;
+use super::regs::{Echo, Inside, OnLink, Reg};
+use super::set::{Set, bell_data};
+use super::{READABLE, WRITABLE};
+use crate::rendezvous::control;
+use crate::sockets::sock::{Sock, state};
+use core::sync::atomic::Ordering;
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys;
+
+const OUT: u32 = libc::EPOLLOUT as u32;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+impl Set {
+    /// Publishes where this thread waits, announces sleep to every link, and looks: is anything
+    /// marked or queued?
+    pub(super) fn announce_and_look(&self) -> bool {
+        let cpu = crate::thread::cpu();
+        self.with(|inside| {
+            for slot in inside.links.iter().filter_map(OnLink::waiter) {
+                slot.publish_cpu(cpu);
+                slot.announce();
+            }
+            inside.any_news()
+        })
+        .unwrap_or(false)
+    }
+
+    /// Awake again.
+    pub(super) fn retract(&self) {
+        self.with(|inside| {
+            for slot in inside.links.iter().filter_map(OnLink::waiter) {
+                slot.retract();
+            }
+        });
+    }
+
+    /// Spins until a stream of the set has news; false: sleep.
+    pub(super) fn spin_until_ready(&self) -> bool {
+        let peer = self.peer_cpu.load(Ordering::Relaxed);
+        if !super::spin::is_worth_it(peer) {
+            return false;
+        }
+        let mut pinned: [Option<(&'static sluice_fabric::shm::Link, u32)>; 4] = [None; 4];
+        let few = self.with(|inside| {
+            if inside.links.len() > pinned.len() || inside.any_news() {
+                return false;
+            }
+            for (to, on) in pinned.iter_mut().zip(&inside.links) {
+                on.link.pin();
+                *to = Some((on.link, on.slot));
+            }
+            true
+        });
+        if few != Some(true) {
+            // News, too many links, or a handler inside this very set.
+            return few.is_some() && self.has_news();
+        }
+        let mut slots = [None; 4];
+        for (to, link) in slots.iter_mut().zip(pinned) {
+            *to = link.and_then(|(link, slot)| link.my_slot(slot));
+        }
+        let found = super::spin::until_with(&self.spin_ns, &self.spin_skip, peer, || {
+            slots.iter().flatten().any(|s| s.any_ready())
+        });
+        for (link, _) in pinned.into_iter().flatten() {
+            link.unpin();
+            if !link.is_alive() {
+                link.close_if_unused();
+            }
+        }
+        found
+    }
+
+    /// Is anything queued or marked?
+    pub(super) fn has_news(&self) -> bool {
+        self.with(|inside| inside.any_news()).unwrap_or(false)
+    }
+
+    /// Takes what is ready, up to `out.len()` events.
+    pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
+        self.with(|inside| {
+            inside.take_marks();
+            let mut count = 0;
+            // Every queued registration is looked at once at most.
+            let mut left = inside.ready.len();
+            while count != out.len() {
+                let Some(index) = inside.next_ready(&mut left) else {
+                    break;
+                };
+                let (event, stays) = self.examine(inside, index);
+                if stays {
+                    inside.queue(index);
+                }
+                if let (Some(event), Some(to)) = (event, out.get_mut(count)) {
+                    *to = event;
+                    count += 1;
+                }
+            }
+            count
+        })
+        .unwrap_or(0)
+    }
+
+    /// Would a wait tell of a stream now? Takes nothing but what would not.
+    pub(super) fn would_tell(&'static self) -> bool {
+        self.with(|inside| {
+            inside.take_marks();
+            let mut left = inside.ready.len();
+            while let Some(index) = inside.next_ready(&mut left) {
+                let Some(reg) = inside.reg(index) else {
+                    continue;
+                };
+                let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
+                    continue;
+                };
+                let wanted = reg.events;
+                if self.state_of(inside, index, sock) & wanted != 0 {
+                    inside.queue(index);
+                    return true;
+                }
+            }
+            false
+        })
+        .unwrap_or(false)
+    }
+
+    /// A registered stream now, as the ring has it, and as the kernel has it where the ring does not
+    /// decide. Sees to it that the set hears of what is missing.
+    fn state_of(&self, inside: &mut Inside, index: u32, sock: &'static Sock) -> u32 {
+        let bit = bit_of(inside, sock);
+        let Some(reg) = inside.reg(index) else {
+            return 0;
+        };
+        let wants = reg.events & WRITABLE != 0;
+        let level = reg.events & ET == 0;
+        let writes = sock.tx.state() == state::LINK;
+        let asked = writes && stop_asking(sock, bit);
+        let mut state = super::of_stream(sock);
+        if writes && state & OUT == 0 && wants && (asked || level || reg.out_removed) {
+            state |= ask(sock, bit);
+        }
+        if reg.out_removed && (!writes || state & OUT != 0) {
+            self.put_back(reg);
+        }
+        // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked, the
+        // kernel also tells when a full buffer has room again.
+        let mut of_kernel = if level && !(writes && super::reads_ring(sock)) {
+            reg.events & 0xffff
+        } else {
+            reg.events & WRITABLE
+        };
+        if writes {
+            of_kernel &= !WRITABLE;
+        }
+        if of_kernel != 0 {
+            state |= u32::from(kernel_ready(reg.fd, of_kernel as i16) as u16);
+        }
+        state
+    }
+
+    fn put_back(&self, reg: &mut Reg) {
+        reg.out_removed = false;
+        change(self.fd(), reg.fd, reg.events, reg.data);
+    }
+
+    /// One registration: its event now, if any, and whether it stays in the ready list.
+    fn examine(&self, inside: &mut Inside, index: u32) -> (Option<libc::epoll_event>, bool) {
+        let Some(reg) = inside.reg(index) else {
+            return (None, false);
+        };
+        let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
+            return (None, false);
+        };
+        if let Some(dir) = sock.rx.dir() {
+            self.peer_cpu
+                .store(dir.tx.cpu.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let state = self.state_of(inside, index, sock);
+        let nested = self.nested.load(Ordering::Relaxed);
+        let Some(reg) = inside.reg(index) else {
+            return (None, false);
+        };
+        let events = state & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
+        if events == 0 {
+            return (None, false);
+        }
+        if events & WRITABLE != 0 && reg.echo == Echo::Due {
+            reg.echo = Echo::Told;
+        }
+        let event = libc::epoll_event {
+            events,
+            u64: reg.data,
+        };
+        if reg.events & ONESHOT != 0 {
+            reg.armed = false;
+            // The kernel's twin is left armed: what it says before it is armed anew is dropped.
+            reg.twin_armed = !nested;
+            if nested {
+                change(self.fd(), reg.fd, ONESHOT, reg.data);
+            }
+            return (Some(event), false);
+        }
+        (Some(event), reg.events & ET == 0)
+    }
+
+    /// Turns the kernel's events `all[start..end]` into the program's: doorbells out, streams' states in, merged with
+    /// what `all[..start]` says of the same registrations. Returns the new end, and whether a bell was among them.
+    pub(super) fn translate(
+        &'static self,
+        all: &mut [libc::epoll_event],
+        start: usize,
+        end: usize,
+    ) -> (usize, bool) {
+        let bell = bell_data();
+        let mut bells = false;
+        let mut to = start;
+        let has_streams =
+            self.adopted.load(Ordering::Relaxed) != 0 || self.has_oneshots.load(Ordering::Relaxed);
+        let mut keep = |inside: Option<&mut Inside>| {
+            let mut inside = inside;
+            for from in start..end {
+                let Some(mut event) = all.get(from).copied() else {
+                    break;
+                };
+                if event.u64 == bell {
+                    bells = true;
+                    continue;
+                }
+                if let Some(inside) = inside.as_deref_mut() {
+                    let (events, sole) = self.correct_all(inside, event.u64, event.events);
+                    if events == 0 {
+                        continue;
+                    }
+                    event.events = events;
+                    let earlier = all
+                        .get_mut(..if sole { start } else { 0 })
+                        .and_then(|a| a.iter_mut().find(|e| { e.u64 } == { event.u64 }));
+                    if let Some(earlier) = earlier {
+                        earlier.events |= events;
+                        continue;
+                    }
+                }
+                if let Some(place) = all.get_mut(to) {
+                    *place = event;
+                }
+                to += 1;
+            }
+        };
+        if !has_streams {
+            keep(None);
+        } else if self.with(|inside| keep(Some(inside))).is_none() {
+            // A handler inside this very set: nothing can be looked up.
+            keep(None);
+        }
+        (to, bells)
+    }
+
+    /// The kernel's events under this data as the program is to see them, and whether they are
+    /// those of one stream.
+    fn correct_all(&self, inside: &mut Inside, data: u64, events: u32) -> (u32, bool) {
+        let (first, second) = {
+            let mut with = inside.with_data(data);
+            (with.next(), with.next())
+        };
+        match (first, second) {
+            (None, _) => (events, false),
+            (Some(only), None) => (self.correct(inside, only, events), true),
+            (Some(_), Some(_)) => {
+                // Whose event it is cannot be told, by the program neither. None is held back; but
+                // a full ring must not keep the kernel's set ready.
+                if events & WRITABLE != 0 {
+                    let all: Vec<u32> = inside.with_data(data).collect();
+                    for index in all {
+                        let level = inside
+                            .reg(index)
+                            .is_some_and(|r| r.adopted && r.events & ET == 0);
+                        if level {
+                            self.correct(inside, index, events & WRITABLE);
+                        }
+                    }
+                }
+                (events, false)
+            }
+        }
+    }
+
+    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full.
+    fn correct(&self, inside: &mut Inside, index: u32, events: u32) -> u32 {
+        let bit = inside
+            .reg(index)
+            .and_then(|r| r.sock)
+            .map_or(0, |sock| bit_of(inside, sock));
+        let Some(reg) = inside.reg(index) else {
+            return events;
+        };
+        let Some(sock) = reg.sock else { return events };
+        let oneshot = reg.events & ONESHOT != 0;
+        if !reg.adopted {
+            // The kernel's alone so far; but a stream that comes up finds it disarmed.
+            reg.armed = false;
+            return events;
+        }
+        if oneshot && !reg.armed {
+            // The ring has told already; with this the kernel's twin is used up, too.
+            return if core::mem::take(&mut reg.twin_armed) {
+                0
+            } else {
+                events
+            };
+        }
+        let mut events = events;
+        let told = core::mem::take(&mut reg.echo) == Echo::Told;
+        if reg.events & ET != 0 && told && events & !WRITABLE == 0 {
+            return 0;
+        }
+        let on_link = sock.tx.state() == state::LINK;
+        if events & WRITABLE != 0 && on_link && !reg.out_removed {
+            let room = stop_and_look(sock, bit) || ask(sock, bit) != 0;
+            if !room {
+                events &= !WRITABLE;
+                if reg.events & ET == 0 || oneshot && events == 0 {
+                    reg.out_removed = true;
+                    change(self.fd(), reg.fd, reg.events & !WRITABLE, reg.data);
+                }
+                if events == 0 {
+                    return 0;
+                }
+            }
+        }
+        if oneshot {
+            reg.armed = false;
+            reg.twin_armed = false;
+        }
+        events | super::of_stream(sock) & reg.events & READABLE
+    }
+}
+
+/// The set's bit among the waiters of a stream.
+fn bit_of(inside: &mut Inside, sock: &'static Sock) -> u64 {
+    sock.link()
+        .and_then(|link| inside.on_link(link))
+        .map_or(0, |on| 1 << on.slot)
+}
+
+/// The set wants to hear of space: OUT if it came up meanwhile.
+fn ask(sock: &'static Sock, bit: u64) -> u32 {
+    let Some(dir) = sock.tx.dir() else {
+        return WRITABLE;
+    };
+    dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
+    fence_after_rmw();
+    if super::has_room(sock) {
+        return WRITABLE;
+    }
+    control::watch_full(sock);
+    0
+}
+
+/// Takes the set's wish to hear of space back; whether there was one.
+fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
+    let Some(dir) = sock.tx.dir() else {
+        return false;
+    };
+    if dir.tx_wishes.waiters.load(Ordering::Relaxed) & bit == 0 {
+        return false;
+    }
+    dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
+    fence_after_rmw();
+    true
+}
+
+fn stop_and_look(sock: &'static Sock, bit: u64) -> bool {
+    stop_asking(sock, bit);
+    super::has_room(sock)
+}
+
+/// Changes the kernel's registration; one with EPOLLEXCLUSIVE cannot be changed, only made anew.
+pub(super) fn change(set: i32, fd: i32, events: u32, data: u64) {
+    if events & EXCLUSIVE != 0 {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
+    } else {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
+}

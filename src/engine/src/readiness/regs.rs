@@ -1,0 +1,397 @@
+//! The mirror of a set's registrations of tracked sockets, found by socket, by stream and by data
+//! without a walk.
+
+use crate::sockets::sock::Sock;
+use core::hash::{BuildHasherDefault, Hasher};
+use sluice_fabric::doorbell::Slot;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::Fd;
+use std::collections::{HashMap, VecDeque};
+
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// No registration.
+const NONE: u32 = u32::MAX;
+
+/// The kernel's event for having been asked, whose question this side answers as well.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Echo {
+    /// None is due, as far as known.
+    #[default]
+    None,
+    /// Due.
+    Due,
+    /// Due, and what it will say of space has been told.
+    Told,
+}
+
+/// One registration of a tracked socket.
+pub(super) struct Reg {
+    /// `None`: a free place, or one that is free once it leaves the ready list.
+    pub sock: Option<&'static Sock>,
+    pub fd: i32,
+    pub events: u32,
+    pub data: u64,
+    /// False after a ONESHOT event.
+    pub armed: bool,
+    /// ONESHOT: the event came from the ring, the kernel's registration still waits for its own.
+    pub twin_armed: bool,
+    /// Edge-triggered: the kernel owes an event for having been asked (ADD, MOD).
+    pub echo: Echo,
+    /// In the ready list.
+    pub queued: bool,
+    /// OUT was taken out of the kernel's registration while the ring is full.
+    pub out_removed: bool,
+    /// The socket's stream is found by its number.
+    pub adopted: bool,
+    /// The next registration of the same socket (a dup's).
+    next: u32,
+    /// In `by_data`, and its neighbours there.
+    indexed: bool,
+    next_same: u32,
+    prev_same: u32,
+}
+
+/// A link on which streams of the set live. While one is here, the link is pinned.
+pub(super) struct OnLink {
+    pub link: &'static Link,
+    pub generation: u32,
+    pub slot: u32,
+    /// First registration + 1 by stream number; 0: none.
+    pub reg_of: Vec<u32>,
+    /// Streams in `reg_of`.
+    pub streams: u32,
+    /// The peer is gone: goes with its last stream.
+    pub lost: bool,
+    /// Far end of the peer's doorbell.
+    pub bell: Option<Fd>,
+}
+
+impl OnLink {
+    /// This set's waiter slot; the pin keeps the memory while the set is locked.
+    pub fn waiter(&self) -> Option<&'static Slot> {
+        // SAFETY: in the arena of a pinned link; callers hold the set's lock or a pin of their own.
+        self.link
+            .my_slot(self.slot)
+            .map(|s| unsafe { &*core::ptr::from_ref(s) })
+    }
+
+    fn set_reg(&mut self, stream: u32, first: u32) {
+        let at = stream as usize;
+        if self.reg_of.len() <= at {
+            if first == 0 {
+                return;
+            }
+            self.reg_of.resize(at + 1, 0);
+        }
+        if let Some(cell) = self.reg_of.get_mut(at) {
+            match (*cell, first) {
+                (0, 1..) => self.streams += 1,
+                (1.., 0) => self.streams -= 1,
+                _ => {}
+            }
+            *cell = first;
+        }
+    }
+}
+
+/// Addresses and the program's own numbers as keys: one multiplication mixes them well enough.
+#[derive(Default)]
+pub(super) struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u64(u64::from(b));
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+}
+
+type Map<K> = HashMap<K, u32, BuildHasherDefault<Mix>>;
+
+/// What a set's lock guards.
+#[derive(Default)]
+pub(super) struct Inside {
+    regs: Vec<Reg>,
+    free: Vec<u32>,
+    /// First registration by socket.
+    by_sock: Map<usize>,
+    /// First registration by data, see [`Inside::index`].
+    by_data: Map<u64>,
+    pub links: Vec<OnLink>,
+    pub ready: VecDeque<u32>,
+}
+
+fn key(sock: &Sock) -> usize {
+    core::ptr::from_ref(sock) as usize
+}
+
+impl Inside {
+    pub fn reg(&mut self, index: u32) -> Option<&mut Reg> {
+        self.regs.get_mut(index as usize)
+    }
+
+    /// Enters a registration.
+    pub fn insert(&mut self, sock: &'static Sock, fd: i32, events: u32, data: u64) -> u32 {
+        let first = self.by_sock.get(&key(sock)).copied();
+        let reg = Reg {
+            sock: Some(sock),
+            fd,
+            events,
+            data,
+            armed: true,
+            twin_armed: false,
+            echo: Echo::None,
+            queued: false,
+            out_removed: false,
+            adopted: false,
+            next: first.unwrap_or(NONE),
+            indexed: false,
+            next_same: NONE,
+            prev_same: NONE,
+        };
+        let at = self.free.pop().unwrap_or(self.regs.len() as u32);
+        match self.regs.get_mut(at as usize) {
+            Some(place) => *place = reg,
+            None => self.regs.push(reg),
+        }
+        self.by_sock.insert(key(sock), at);
+        self.index(at);
+        at
+    }
+
+    /// Takes a registration out; whether it was the socket's last here.
+    pub fn remove(&mut self, at: u32) -> bool {
+        self.unindex(at);
+        let Some(reg) = self.regs.get_mut(at as usize) else {
+            return true;
+        };
+        reg.adopted = false;
+        let (next, queued) = (reg.next, reg.queued);
+        let Some(sock) = reg.sock.take() else {
+            return true;
+        };
+        if !queued {
+            self.free.push(at);
+        }
+        let first = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
+        if first == at {
+            if next == NONE {
+                self.by_sock.remove(&key(sock));
+                return true;
+            }
+            self.by_sock.insert(key(sock), next);
+            return false;
+        }
+        let mut i = first;
+        while let Some(reg) = self.regs.get_mut(i as usize) {
+            if reg.next == at {
+                reg.next = next;
+                break;
+            }
+            i = reg.next;
+        }
+        false
+    }
+
+    /// The registrations of a socket.
+    pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = u32> + use<'_> {
+        let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
+        core::iter::from_fn(move || {
+            let reg = self.regs.get(i as usize)?;
+            Some(core::mem::replace(&mut i, reg.next))
+        })
+    }
+
+    /// The registration of `sock` under the number `fd`.
+    pub fn find(&self, fd: i32, sock: &Sock) -> Option<u32> {
+        self.of_sock(sock)
+            .find(|&i| self.regs.get(i as usize).is_some_and(|r| r.fd == fd))
+    }
+
+    /// The registrations with this data that are told of by it.
+    pub fn with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
+        let mut i = self.by_data.get(&data).copied().unwrap_or(NONE);
+        core::iter::from_fn(move || {
+            let reg = self.regs.get(i as usize)?;
+            Some(core::mem::replace(&mut i, reg.next_same))
+        })
+    }
+
+    /// The socket of a registration has a stream, or none; whether that is new.
+    pub fn set_adopted(&mut self, at: u32, on: bool) -> bool {
+        let Some(reg) = self.regs.get_mut(at as usize) else {
+            return false;
+        };
+        let changed = reg.adopted != on;
+        reg.adopted = on;
+        self.index(at);
+        changed
+    }
+
+    /// The program gives a registration another mask and other data.
+    pub fn set_wishes(&mut self, at: u32, events: u32, data: u64) {
+        self.unindex(at);
+        if let Some(reg) = self.reg(at) {
+            (reg.events, reg.data) = (events, data);
+        }
+        self.index(at);
+    }
+
+    /// Found by data are registrations of streams, and those whose events disarm them.
+    fn index(&mut self, at: u32) {
+        let Some(reg) = self.regs.get_mut(at as usize) else {
+            return;
+        };
+        if reg.sock.is_none() || !reg.adopted && reg.events & ONESHOT == 0 {
+            self.unindex(at);
+            return;
+        }
+        if core::mem::replace(&mut reg.indexed, true) {
+            return;
+        }
+        let first = self.by_data.insert(reg.data, at).unwrap_or(NONE);
+        (reg.prev_same, reg.next_same) = (NONE, first);
+        if let Some(reg) = self.regs.get_mut(first as usize) {
+            reg.prev_same = at;
+        }
+    }
+
+    fn unindex(&mut self, at: u32) {
+        let Some(reg) = self.regs.get_mut(at as usize) else {
+            return;
+        };
+        if !core::mem::take(&mut reg.indexed) {
+            return;
+        }
+        let (data, prev, next) = (reg.data, reg.prev_same, reg.next_same);
+        if let Some(reg) = self.regs.get_mut(next as usize) {
+            reg.prev_same = prev;
+        }
+        match self.regs.get_mut(prev as usize) {
+            Some(reg) => reg.next_same = next,
+            None if next == NONE => {
+                self.by_data.remove(&data);
+            }
+            None => {
+                self.by_data.insert(data, next);
+            }
+        }
+    }
+
+    pub fn queue(&mut self, index: u32) {
+        if let Some(reg) = self.regs.get_mut(index as usize) {
+            if reg.sock.is_some() && !reg.queued {
+                reg.queued = true;
+                self.ready.push_back(index);
+            }
+        }
+    }
+
+    /// Takes the first of the ready list, of whose places `left` are still to be looked at.
+    pub fn next_ready(&mut self, left: &mut usize) -> Option<u32> {
+        while *left != 0 {
+            *left -= 1;
+            let index = self.ready.pop_front()?;
+            let Some(reg) = self.regs.get_mut(index as usize) else {
+                continue;
+            };
+            reg.queued = false;
+            if reg.sock.is_some() {
+                return Some(index);
+            }
+            self.free.push(index);
+        }
+        None
+    }
+
+    /// Queues every registration of a stream.
+    pub fn queue_stream(&mut self, at: usize, stream: u32) {
+        let first = self
+            .links
+            .get(at)
+            .and_then(|l| l.reg_of.get(stream as usize))
+            .copied()
+            .unwrap_or(0);
+        let mut i = first.wrapping_sub(1);
+        while let Some(next) = self.regs.get(i as usize).map(|r| r.next) {
+            self.queue(i);
+            i = next;
+        }
+    }
+
+    /// Takes the marks of all links into the ready list.
+    pub fn take_marks(&mut self) {
+        for at in 0..self.links.len() {
+            if let Some(slot) = self.links.get(at).and_then(OnLink::waiter) {
+                slot.take_ready(|stream| self.queue_stream(at, stream));
+            }
+        }
+    }
+
+    /// Is anything queued or marked?
+    pub fn any_news(&self) -> bool {
+        !self.ready.is_empty()
+            || self
+                .links
+                .iter()
+                .any(|l| l.waiter().is_some_and(Slot::any_ready))
+    }
+
+    /// The set's place on a link.
+    pub fn on_link(&mut self, link: &'static Link) -> Option<&mut OnLink> {
+        let generation = link.generation();
+        self.links
+            .iter_mut()
+            .find(|l| core::ptr::eq(l.link, link) && l.generation == generation)
+    }
+
+    /// Makes a stream findable by the registrations of its socket, or by none. What is returned is
+    /// to be released: a lost link without streams.
+    pub fn point(
+        &mut self,
+        link: &'static Link,
+        stream: u32,
+        sock: Option<&Sock>,
+    ) -> Option<OnLink> {
+        let first = sock
+            .and_then(|s| self.by_sock.get(&key(s)))
+            .map_or(0, |&i| i + 1);
+        let on = self.on_link(link)?;
+        on.set_reg(stream, first);
+        if on.lost && on.streams == 0 {
+            let at = self
+                .links
+                .iter()
+                .position(|l| core::ptr::eq(l.link, link))?;
+            return Some(self.links.swap_remove(at));
+        }
+        None
+    }
+
+    /// Every socket that is registered here.
+    pub fn socks(&self) -> Vec<&'static Sock> {
+        self.regs.iter().filter_map(|r| r.sock).collect()
+    }
+
+    /// In the child of a fork: no stream here is this process's.
+    pub fn disown(&mut self) -> Vec<OnLink> {
+        for i in 0..self.regs.len() as u32 {
+            self.set_adopted(i, false);
+            if let Some(reg) = self.reg(i) {
+                reg.out_removed = false;
+            }
+        }
+        core::mem::take(&mut self.links)
+    }
+}

@@ -1,0 +1,72 @@
+//! Sets that two processes use.
+//!
+//! A child inherits its parent's epoll sets. Most never touch them. One that does shares the
+//! kernel's registrations with its parent, and could take the parent's doorbells: from then on no
+//! stream is served by such a set, in either process. One word per set, in memory shared over fork,
+//! says so. A number that was used once by a relative is never given out again.
+
+use super::set::{self, Set};
+use crate::process;
+use crate::sockets::demote::{self, Which};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// Sets of one process.
+pub(super) const SETS_MAX: usize = 4096;
+
+/// The words; null before the first fork.
+static WORDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+fn word(number: usize) -> Option<&'static AtomicU32> {
+    let base = WORDS.load(Ordering::Acquire);
+    if base.is_null() || number >= SETS_MAX {
+        return None;
+    }
+    // SAFETY: inside the mapping of SETS_MAX words, which is never unmapped.
+    Some(unsafe { &*base.add(number) })
+}
+
+/// Has a relative of this process used the set with this number?
+#[inline]
+pub(super) fn is_marked(number: usize) -> bool {
+    word(number).is_some_and(|w| w.load(Ordering::SeqCst) != 0)
+}
+
+/// Before a fork: the words must be there.
+pub fn before_fork() {
+    if !WORDS.load(Ordering::Relaxed).is_null() || !set::any() {
+        return;
+    }
+    if let Ok(base) = sys::map_zeroes(SETS_MAX * size_of::<AtomicU32>(), true) {
+        WORDS.store(base.cast(), Ordering::Release);
+    }
+}
+
+impl Set {
+    /// A child of a fork uses a set of its parent's for the first time.
+    #[cold]
+    pub(super) fn use_inherited(&'static self) {
+        if !self.inherited.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(word) = word(self.number) {
+            word.store(1, Ordering::SeqCst);
+        }
+        self.back_to_tcp(Reason::Fork);
+        // Whoever sleeps in the parent looks at the word.
+        self.ring();
+    }
+
+    /// No stream is served by this set any more.
+    #[cold]
+    pub(super) fn back_to_tcp(&'static self, reason: Reason) {
+        let socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        for sock in socks {
+            if !process::is_vfork_child() && sock.is_accelerated() {
+                sock.pin(Reason::Shared);
+                demote::demote(sock, Which::Both, reason);
+            }
+        }
+    }
+}

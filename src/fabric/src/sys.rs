@@ -347,6 +347,14 @@ pub fn connect<T>(fd: c_int, addr: &T, len: usize) -> Result<(), Errno> {
     .map(drop)
 }
 
+/// `shutdown(2)`.
+///
+/// # Errors
+/// The kernel's.
+pub fn shutdown(fd: c_int, how: c_int) -> Result<(), Errno> {
+    sys!(shutdown, fd, how).map(drop)
+}
+
 /// `listen(2)`.
 ///
 /// # Errors

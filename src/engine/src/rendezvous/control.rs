@@ -10,6 +10,7 @@ use crate::readiness::set::Set;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::internal;
 use crate::sockets::sock::{Sock, state};
+use crate::sockets::upgrade;
 use crate::sockets::wait;
 use crate::sockets::wake;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -47,6 +48,9 @@ enum Job {
     },
     /// Close the link if nothing uses it any more.
     Reap(&'static Link),
+    /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
+    /// the peer.
+    Lost(&'static Link, u32, &'static Sock, u32, u64),
 }
 
 static JOBS: Guarded<Vec<Job>> = Guarded::new(Vec::new());
@@ -487,29 +491,71 @@ fn lost(link: &'static Link) {
         let Some(sock) = sock_of(link, index) else {
             continue;
         };
-        // Under the lock: the structure may have been put to another use meanwhile.
-        let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
-        if sock.tx.lock.lock().is_ok() {
-            if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
-                demote::settle_tx(sock, Reason::PeerDied);
-            }
-            sock.tx.lock.unlock();
-        }
-        if sock.rx.lock.lock().is_ok() {
-            let unread = sock.rx.dir().is_some_and(|d| {
-                let tail = d.tx.tail.read();
-                !tail.flagged
-                    && d.tx_wishes.switched.load(Ordering::Acquire) == 1
-                    && tail.offset != sock.rx.at.load(Ordering::Relaxed)
-            });
-            if still() && sock.rx.state() != state::PLAIN && !unread {
-                demote::settle_rx(sock, Reason::PeerDied);
-            }
-            sock.rx.lock.unlock();
+        if !lose(link, index, sock, false) {
+            let generation = sock.generation.load(Ordering::Acquire);
+            let deadline = sys::now_ns() + DYING_NS;
+            add(Job::Lost(link, index, sock, generation, deadline));
         }
     }
     crate::readiness::link_lost(link);
     link.close_if_unused();
+}
+
+/// A process that ends closes its link and its connections in no order of ours, within this time.
+const DYING_NS: u64 = 20_000_000;
+
+/// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said yet what
+/// became of it; ask again, and at last `finally`.
+fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> bool {
+    // Under the lock: the structure may have been put to another use meanwhile.
+    let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
+    if sock.tx.lock.lock().is_ok() {
+        if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
+            if left_unread(sock) {
+                match upgrade::tcp_state(sock.fd.load(Ordering::Relaxed)) {
+                    // A peer that closes or shuts down changes a word on the link first. One that only
+                    // lost its control socket lives on, as do relatives that hold its socket.
+                    Some(CLOSE_WAIT) => drop(demote::reset(sock)),
+                    Some(ESTABLISHED) if !finally => {
+                        sock.tx.lock.unlock();
+                        return false;
+                    }
+                    _ => {}
+                }
+            }
+            demote::settle_tx(sock, Reason::PeerDied);
+        }
+        sock.tx.lock.unlock();
+    }
+    if sock.rx.lock.lock().is_ok() {
+        let unread = sock.rx.dir().is_some_and(|d| {
+            let tail = d.tx.tail.read();
+            !tail.flagged
+                && d.tx_wishes.switched.load(Ordering::Acquire) == 1
+                && tail.offset != sock.rx.at.load(Ordering::Relaxed)
+        });
+        if still() && sock.rx.state() != state::PLAIN && !unread {
+            demote::settle_rx(sock, Reason::PeerDied);
+        }
+        sock.rx.lock.unlock();
+    }
+    true
+}
+
+/// States of TCP, as TCP_INFO has them.
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
+
+/// Under the tx lock: the peer has not read all that we wrote, and has not demoted.
+fn left_unread(sock: &'static Sock) -> bool {
+    sock.tx.state() == state::LINK
+        && sock.rx.state() != state::PLAIN
+        && sock.tx.dir().is_some_and(|d| {
+            let head = d.rx.head.read();
+            !head.flagged
+                && !d.tx.tail.read().flagged
+                && head.offset != sock.tx.at.load(Ordering::Relaxed)
+        })
 }
 
 // --- jobs ---
@@ -530,6 +576,15 @@ fn do_jobs() -> Option<u64> {
         Job::Reap(link) => {
             link.close_if_unused();
             false
+        }
+        Job::Lost(link, index, sock, generation, deadline) => {
+            if sock.generation.load(Ordering::Acquire) != generation
+                || lose(link, index, sock, now >= deadline)
+            {
+                return false;
+            }
+            next = Some(next.map_or(1_000_000, |n: u64| n.min(1_000_000)));
+            true
         }
         Job::Full {
             sock,

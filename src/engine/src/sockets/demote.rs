@@ -291,6 +291,24 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
     demote(sock, Which::Rx, reason);
 }
 
+/// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP, its
+/// kernel would have reset the connection, and ours would say so. Has our kernel do that, once: dissolving
+/// the association leaves ECONNRESET on the socket, and shutting it down the end that follows it.
+/// False: done before, or TCP holds bytes for us, which would be lost.
+pub fn reset(sock: &Sock) -> bool {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if sys::ioctl_int(fd, libc::FIONREAD as u64) != Ok(0)
+        || sock.reset_seen.swap(true, Ordering::Relaxed)
+    {
+        return false;
+    }
+    // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
+    let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
+    let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
+    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    true
+}
+
 /// The last descriptor goes: whatever state is left, this process leaves the stream.
 pub fn abandon_rest(sock: &'static Sock) {
     if sock.tx.state() == state::RESENDING && sock.tx.lock.lock().is_ok() {

@@ -256,6 +256,10 @@ unsafe fn rest_from_kernel(
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
+    if sys::has_error(fd) {
+        // The next call's to report; a try would take it.
+        return finish(sock, done);
+    }
     let pieces = cursor.rest(&mut room);
     // SAFETY: zeroes are a valid header.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -501,8 +505,8 @@ fn empty(sock: &'static Sock, fd: c_int) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            if died_with_unread(sock) && !sock.reset_seen.swap(true, Ordering::Relaxed) {
-                return Look::Failed(Error::Reset);
+            if died_with_unread(sock) && demote::reset(sock) {
+                return Look::Again;
             }
             Look::End
         }

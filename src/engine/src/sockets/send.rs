@@ -236,7 +236,8 @@ unsafe fn rest_to_kernel(job: &Job, cursor: &Cursor) -> Verdict {
     // A blocking send sends all; more than 64 pieces take more than one call.
     loop {
         let pieces = cursor.rest(&mut room);
-        if pieces.is_empty() {
+        // An error is the next call's, which has nothing else to say; a try would take it.
+        if pieces.is_empty() || sys::has_error(fd) {
             return finish(sock, done);
         }
         let asked: usize = pieces.iter().map(|p| p.iov_len).sum();

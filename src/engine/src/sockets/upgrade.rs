@@ -239,6 +239,11 @@ struct TcpInfo {
 
 const ESTABLISHED: u8 = 1;
 
+/// The kernel's state of the connection.
+pub fn tcp_state(fd: i32) -> Option<u8> {
+    tcp_info(fd).map(|info| info.state)
+}
+
 fn tcp_info(fd: i32) -> Option<TcpInfo> {
     sys::getsockopt::<TcpInfo>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
 }

@@ -481,6 +481,17 @@ pub unsafe fn select(
     // SAFETY: passed on.
     unsafe { selecting::select(nfds, read, write, except, timeout, mask, left) }
 }
+/// RLIMIT_NOFILE: the most entries that `poll` takes.
+pub fn poll_limit() -> nfds_t {
+    polling::soft_limit()
+}
+
+/// A hooked call gave the program this descriptor.
+#[inline]
+pub fn fd_seen(fd: c_int) {
+    table::saw(fd);
+}
+
 /// One more than the highest descriptor ever tracked, 0 if none was. A `select` set may be read up
 /// to here and no further: the kernel, too, stops at the end of its table, whatever `nfds` says.
 #[inline]

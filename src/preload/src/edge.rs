@@ -111,6 +111,7 @@ pub fn waiting(
 /// TCP for good (`raw_use`), where an entry changes nothing.
 #[inline]
 pub fn created(fd: c_int) -> c_int {
+    api::fd_seen(fd);
     if fd >= 0 && (api::lookup(fd).is_some() || api::is_internal(fd)) {
         tell(fd, || api::fd_created(fd));
     }

@@ -51,6 +51,9 @@ fn beyond_table(fd: c_int) -> bool {
         ..128 => 64,
         _ => 1 << fd.ilog2(),
     };
+    if table::highest_seen() >= least {
+        return false;
+    }
     let end = (table::end().max(least) as u64)
         .max(poll::soft_limit())
         .min(NUMBERS) as c_int;

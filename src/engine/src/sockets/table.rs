@@ -6,7 +6,7 @@
 
 use crate::readiness::set::Set;
 use crate::sockets::sock::Sock;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use libc::c_int;
 
 /// Descriptors beyond this number are never tracked.
@@ -153,6 +153,19 @@ pub fn end() -> c_int {
     HIGHEST.load(Ordering::Relaxed) as c_int
 }
 
+/// The program has got this number.
+#[inline]
+pub fn saw(fd: c_int) {
+    if fd > SEEN.load(Ordering::Relaxed) {
+        SEEN.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
+/// The highest number that the program was seen to get.
+pub fn highest_seen() -> c_int {
+    SEEN.load(Ordering::Relaxed)
+}
+
 /// Calls `each` for every entered number in `first..=last`.
 pub fn for_range(first: c_int, last: c_int, mut each: impl FnMut(c_int, Entry)) {
     let first = first.max(0) as usize;
@@ -165,6 +178,9 @@ pub fn for_range(first: c_int, last: c_int, mut each: impl FnMut(c_int, Entry)) 
         }
     }
 }
+
+/// See [`saw`].
+static SEEN: AtomicI32 = AtomicI32::new(0);
 
 /// One more than the highest number ever entered; bounds a walk over the table.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);

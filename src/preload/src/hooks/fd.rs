@@ -133,6 +133,7 @@ pub fn replacing(old: c_int, new: c_int) {
 /// A call that copies `old` returned `new`.
 pub fn copied(old: c_int, new: c_int) -> c_int {
     if new >= 0 && api::lookup(old).is_some() {
+        api::fd_seen(new);
         tell(old, || api::duped(old, new));
         return new;
     }

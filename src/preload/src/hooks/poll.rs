@@ -73,13 +73,13 @@ aliases! {
     unsafe fn __select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int = on_select;
 }
 
-/// The descriptors of a list that are tracked. A list that is null, or longer than the kernel can
-/// allow (fs.nr_open's default; the kernel's EINVAL needs no look at it), is the kernel's to refuse.
+/// The descriptors of a list that are tracked. A list that is null, or longer than the kernel takes
+/// (its EINVAL needs no look at it), is the kernel's to refuse.
 ///
 /// # Safety
 /// `fds` is null or has `count` entries, if `count` is one that the kernel accepts.
 pub unsafe fn listed(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = c_int> {
-    let count = if fds.is_null() || count > 1 << 20 {
+    let count = if fds.is_null() || count > 256 && count > api::poll_limit() {
         0
     } else {
         count as usize

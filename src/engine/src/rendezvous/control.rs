@@ -392,6 +392,10 @@ fn on_link(link: &'static Link) {
                 return;
             }
             Received::Message(message, brought) => {
+                if matches!(message.kind, Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline) {
+                    super::on_link_record(link, &message, &brought);
+                    continue;
+                }
                 let [first, _] = brought;
                 match message.kind {
                     Kind::WantBell => {
@@ -497,6 +501,7 @@ fn lost(link: &'static Link) {
             add(Job::Lost(link, index, sock, generation, deadline));
         }
     }
+    super::on_link_lost(link);
     crate::readiness::link_lost(link);
     link.close_if_unused();
 }

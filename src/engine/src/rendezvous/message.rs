@@ -29,6 +29,10 @@ pub enum Kind {
     Joined = 3,
     /// Either: no; `reason` says why.
     Decline = 4,
+    /// Over a link: my socket of the connection `token[0]` waits for a stream. With my O_PATH descriptor.
+    Ask = 5,
+    /// Over a link: stream `index` for that connection. With my O_PATH descriptor.
+    Grant = 6,
     /// My waiter slot `index` needs a doorbell.
     WantBell = 16,
     /// Here is the far end of the doorbell for your slot `index`.
@@ -48,6 +52,8 @@ impl Kind {
             Kind::Reply,
             Kind::Joined,
             Kind::Decline,
+            Kind::Ask,
+            Kind::Grant,
             Kind::WantBell,
             Kind::Bell,
             Kind::Wake,

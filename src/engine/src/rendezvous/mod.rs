@@ -19,6 +19,7 @@
 //! hooks of the program's own calls, and the waits of a process with a meeting under way are cut at
 //! its end. Once a control thread runs, it does all of it.
 
+mod ask;
 pub mod control;
 pub mod diag;
 pub mod message;
@@ -54,6 +55,10 @@ enum Stage {
     Replied(&'static Link, u32),
     /// Second comer: Hello is out.
     Dialled,
+    /// The name is given up; the question is kept by peers that were asked over a link.
+    Asked,
+    /// Stream `index` of the link was granted to the peer that had asked; it has not joined yet.
+    Granted(&'static Link, u32),
 }
 
 /// A meeting under way.
@@ -66,13 +71,40 @@ struct Pending {
     /// Inode that the peer's descriptor must have.
     mirror: u64,
     stage: Stage,
-    socket: Fd,
+    /// The name, or the way to the visitor or the host; none once only links are left.
+    socket: Option<Fd>,
     deadline: u64,
 }
 
+impl Pending {
+    /// Nothing is settled yet: a stream granted over a link ends the search.
+    fn may_be_granted(&self) -> bool {
+        matches!(self.stage, Stage::Named | Stage::Asked)
+    }
+
+    /// Peers with links were asked too.
+    fn has_asked(&self) -> bool {
+        self.deadline != u64::MAX && shm::all().any(|l| l.is_alive() && l.control() >= 0)
+            || matches!(self.stage, Stage::Asked)
+    }
+
+    fn raw(&self) -> i32 {
+        self.socket.as_ref().map_or(-1, Fd::raw)
+    }
+}
+
+/// Notes how many meetings need looking after.
+fn count_names(list: &[Pending]) {
+    let names = list.iter().filter(|p| p.socket.is_some()).count();
+    COUNT.store(names as u32, Ordering::Relaxed);
+    TOTAL.store(list.len() as u32, Ordering::Relaxed);
+}
+
 static PENDING: Guarded<Vec<Pending>> = Guarded::new(Vec::new());
-/// Length of `PENDING`, to be read without the lock.
+/// Meetings in `PENDING` that have a socket, to be read without the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Length of `PENDING`.
+static TOTAL: AtomicU32 = AtomicU32::new(0);
 
 /// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread runs.
 #[inline]
@@ -136,8 +168,12 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Err(Reason::TooManyNames);
     };
     drop_expired(&mut list);
-    if list.iter().any(|p| core::ptr::eq(p.sock, sock)) {
-        return Ok(());
+    if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, sock)) {
+        if !list.get(at).is_some_and(|p| matches!(p.stage, Stage::Asked)) {
+            return Ok(());
+        }
+        // Nobody has answered so far: everything anew.
+        list.swap_remove(at);
     }
     if let Some(at) = list
         .iter()
@@ -145,17 +181,37 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     {
         // The other end is in this process.
         let other = list.swap_remove(at);
-        COUNT.store(list.len() as u32, Ordering::Relaxed);
+        count_names(&list);
         drop(list);
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerPlain);
         }
         return pair_within(other.sock, sock);
     }
-    if list.len() >= PENDING_MAX {
+    if let Some(granted) = ask::answer(sock, key, mirror) {
+        list.push(granted);
+        count_names(&list);
+        return Ok(());
+    }
+    let asked = ask::ask(fd, key, own);
+    if COUNT.load(Ordering::Relaxed) as usize >= PENDING_MAX {
+        if asked {
+            list.push(waiting(sock, key, mirror));
+            count_names(&list);
+            return Ok(());
+        }
+        ask::in_vain(sock, sock.generation.load(Ordering::Acquire), key, mirror);
         return Err(Reason::TooManyNames);
     }
-    let (stage, socket) = first_or_second(key)?;
+    let (stage, socket) = match first_or_second(key) {
+        Ok(met) => met,
+        Err(_) if asked => {
+            list.push(waiting(sock, key, mirror));
+            count_names(&list);
+            return Ok(());
+        }
+        Err(reason) => return Err(reason),
+    };
     if matches!(stage, Stage::Dialled) {
         say_hello(&socket, fd, own)?;
     }
@@ -169,11 +225,24 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         key,
         mirror,
         stage,
-        socket,
+        socket: Some(socket),
         deadline: sys::now_ns() + NAME_NS,
     });
-    COUNT.store(list.len() as u32, Ordering::Relaxed);
+    count_names(&list);
     Ok(())
+}
+
+/// A connection that waits for a peer that was asked over a link.
+fn waiting(sock: &'static Sock, key: u64, mirror: u64) -> Pending {
+    Pending {
+        sock,
+        generation: sock.generation.load(Ordering::Acquire),
+        key,
+        mirror,
+        stage: Stage::Asked,
+        socket: None,
+        deadline: u64::MAX,
+    }
 }
 
 fn find_mirror(local: SocketAddr, peer: SocketAddr) -> Result<diag::Mirror, Reason> {
@@ -290,12 +359,13 @@ pub fn progress() {
     };
     let mut index = 0;
     while let Some(meeting) = list.get_mut(index) {
+        if meeting.socket.is_none() {
+            index += 1;
+            continue;
+        }
         match step(meeting) {
             Step::Waits if sys::now_ns() < meeting.deadline => index += 1,
-            Step::Waits => {
-                let meeting = list.swap_remove(index);
-                give_up(meeting, Reason::PeerPlain);
-            }
+            Step::Waits => expire(&mut list, index),
             Step::Over(reason) => {
                 let meeting = list.swap_remove(index);
                 if let Some(reason) = reason {
@@ -305,11 +375,11 @@ pub fn progress() {
             Step::Link(link) => {
                 // The socket of this meeting is the link's control socket from now on.
                 let meeting = list.swap_remove(index);
-                let _ = (meeting.socket.release(), link);
+                let _ = (meeting.socket.map(Fd::release), link);
             }
         }
     }
-    COUNT.store(list.len() as u32, Ordering::Relaxed);
+    count_names(&list);
 }
 
 fn drop_expired(list: &mut Vec<Pending>) {
@@ -317,17 +387,34 @@ fn drop_expired(list: &mut Vec<Pending>) {
     let mut index = 0;
     while let Some(meeting) = list.get(index) {
         let stale = meeting.sock.generation.load(Ordering::Acquire) != meeting.generation;
-        if stale || meeting.deadline <= now {
+        if stale {
             let meeting = list.swap_remove(index);
-            give_up(meeting, Reason::PeerPlain);
+            give_up(meeting, Reason::Close);
+        } else if meeting.deadline <= now {
+            expire(list, index);
         } else {
             index += 1;
         }
     }
+    count_names(list);
+}
+
+/// The time of a meeting is over. Peers that were asked over links may still answer; a name or a visitor's
+/// socket is given up.
+fn expire(list: &mut Vec<Pending>, index: usize) {
+    let meeting = list.swap_remove(index);
+    let (sock, key, mirror) = (meeting.sock, meeting.key, meeting.mirror);
+    let asked = meeting.has_asked() && meeting.generation == sock.generation.load(Ordering::Acquire);
+    give_up(meeting, Reason::PeerPlain);
+    if asked {
+        list.push(waiting(sock, key, mirror));
+    } else {
+        ask::in_vain(sock, sock.generation.load(Ordering::Acquire), key, mirror);
+    }
 }
 
 fn give_up(meeting: Pending, reason: Reason) {
-    if let Stage::Replied(link, index) = meeting.stage {
+    if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
     if meeting.sock.generation.load(Ordering::Acquire) == meeting.generation {
@@ -351,14 +438,16 @@ fn abandon(link: &'static Link, index: u32) {
 pub fn hand_over_to_control() {
     if let Some(list) = PENDING.lock() {
         for meeting in list.iter() {
-            control::watch_meeting(meeting.socket.raw());
+            if meeting.socket.is_some() {
+                control::watch_meeting(meeting.raw());
+            }
         }
     }
 }
 
 /// The socket is closed: its meetings end.
 pub fn forget(sock: &'static Sock) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
+    if TOTAL.load(Ordering::Relaxed) == 0 {
         return;
     }
     let Some(mut list) = PENDING.lock() else {
@@ -368,14 +457,14 @@ pub fn forget(sock: &'static Sock) {
     while let Some(meeting) = list.get(index) {
         if core::ptr::eq(meeting.sock, sock) {
             let meeting = list.swap_remove(index);
-            if let Stage::Replied(link, stream) = meeting.stage {
+            if let Stage::Replied(link, stream) | Stage::Granted(link, stream) = meeting.stage {
                 abandon(link, stream);
             }
         } else {
             index += 1;
         }
     }
-    COUNT.store(list.len() as u32, Ordering::Relaxed);
+    count_names(&list);
 }
 
 /// Time left of the meeting that ends first, and the sockets to wait on; for hooks that wait.
@@ -383,8 +472,9 @@ pub fn watched(mut each: impl FnMut(i32)) -> Option<u64> {
     let list = PENDING.lock()?;
     let now = sys::now_ns();
     list.iter()
+        .filter(|p| p.socket.is_some())
         .map(|p| {
-            each(p.socket.raw());
+            each(p.raw());
             p.deadline.saturating_sub(now)
         })
         .min()
@@ -404,20 +494,20 @@ fn step(meeting: &mut Pending) -> Step {
         return Step::Over(Some(Reason::Close));
     }
     if let Stage::Named = meeting.stage {
-        let Ok(visitor) = sys::accept(meeting.socket.raw()) else {
+        let Ok(visitor) = sys::accept(meeting.raw()) else {
             return Step::Waits;
         };
         let Some(visitor) = crate::sockets::internal::lift(visitor) else {
             return Step::Over(Some(Reason::DescriptorLimit));
         };
-        meeting.socket = visitor;
+        meeting.socket = Some(visitor);
         meeting.stage = Stage::Greeted;
         meeting.deadline = sys::now_ns() + NAME_NS;
         if control::is_running() {
-            control::watch_meeting(meeting.socket.raw());
+            control::watch_meeting(meeting.raw());
         }
     }
-    let (message, brought) = match message::receive(meeting.socket.raw()) {
+    let (message, brought) = match message::receive(meeting.raw()) {
         Received::Nothing => return Step::Waits,
         Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
         Received::Message(message, brought) => (message, brought),
@@ -438,7 +528,7 @@ fn step(meeting: &mut Pending) -> Step {
             reason: reason as u16,
             ..Message::new(Kind::Decline)
         };
-        let _ = message::send(meeting.socket.raw(), &decline, &[]);
+        let _ = message::send(meeting.raw(), &decline, &[]);
         Step::Over(Some(reason))
     })
 }
@@ -470,7 +560,7 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
             control::start()?;
             let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
             arena_fd = Some(fd);
-            open_link(arena, 0, hello, &meeting.socket, None)?
+            open_link(arena, 0, hello, meeting.raw(), None)?
         }
     };
     let index = link
@@ -479,8 +569,8 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
     reply.index = index;
     meeting.stage = Stage::Replied(link, index);
     let sent = match &arena_fd {
-        Some(arena) => message::send(meeting.socket.raw(), &reply, &[proof.raw(), arena.raw()]),
-        None => message::send(meeting.socket.raw(), &reply, &[proof.raw()]),
+        Some(arena) => message::send(meeting.raw(), &reply, &[proof.raw(), arena.raw()]),
+        None => message::send(meeting.raw(), &reply, &[proof.raw()]),
     };
     sent.map_err(|_| Reason::PeerPlain)?;
     Ok(Step::Waits)
@@ -490,10 +580,10 @@ fn open_link(
     arena: Arena,
     side: usize,
     peer: &Message,
-    socket: &Fd,
+    socket: i32,
     control: Option<Fd>,
 ) -> Result<&'static Link, Reason> {
-    let (peer_pid, can_pull) = process::may_pull(socket.raw(), peer.capabilities);
+    let (peer_pid, can_pull) = process::may_pull(socket, peer.capabilities);
     let link = Link::open(LinkEnd {
         arena,
         side,
@@ -519,7 +609,7 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<
         control::start()?;
         let arena = Arena::adopt(second.as_ref().ok_or(Reason::ProofFailed)?)
             .map_err(|_| Reason::MmapRefused)?;
-        open_link(arena, 1, reply, &meeting.socket, None)?
+        open_link(arena, 1, reply, meeting.raw(), None)?
     } else {
         shm::by_token(reply.token).ok_or(Reason::ProofFailed)?
     };
@@ -530,7 +620,7 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<
         }
         return Err(Reason::LinkFull);
     }
-    if message::send(meeting.socket.raw(), &Message::new(Kind::Joined), &[]).is_err() {
+    if message::send(meeting.raw(), &Message::new(Kind::Joined), &[]).is_err() {
         abandon(link, reply.index);
         return Err(Reason::PeerPlain);
     }
@@ -546,7 +636,7 @@ fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step,
 /// Both are proved and joined: the stream stands.
 fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
     if fresh {
-        link.set_control(meeting.socket.raw());
+        link.set_control(meeting.raw());
         control::watch_link(link);
     }
     if let Err(reason) = upgrade::attach(meeting.sock, link, index) {
@@ -607,13 +697,29 @@ fn pair_within(first: &'static Sock, second: &'static Sock) -> Result<(), Reason
     Ok(())
 }
 
+/// A record of a meeting has come over a link.
+pub fn on_link_record(link: &'static Link, message: &Message, brought: &Brought) {
+    match message.kind {
+        Kind::Ask => ask::on_ask(link, message, brought),
+        Kind::Grant => ask::on_grant(link, message, brought),
+        _ => ask::on_decision(link, message, message.kind == Kind::Joined),
+    }
+}
+
+/// The link is gone.
+pub fn on_link_lost(link: &'static Link) {
+    ask::lost(link);
+}
+
 /// Holds the list still over a fork.
 pub fn hold() {
     PENDING.hold();
+    ask::hold();
 }
 
 /// After the fork, on both sides.
 pub fn release() {
+    ask::release();
     PENDING.release();
 }
 
@@ -624,4 +730,6 @@ pub fn after_fork() {
         list.clear();
     }
     COUNT.store(0, Ordering::Relaxed);
+    TOTAL.store(0, Ordering::Relaxed);
+    ask::after_fork();
 }

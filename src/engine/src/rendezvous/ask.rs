@@ -1,0 +1,309 @@
+//! Meeting over a link that both processes already have: no name, no time limit, no thread of the
+//! program needed.
+//!
+//! ```text
+//!   first comer                                     second comer
+//!   Ask {key, inode}, O_PATH fd ──►                 keeps it until its own socket comes to an offset
+//!                                                   the fd's inode is that of my mirror?
+//!                        ◄── Grant {key, inode, stream}, O_PATH fd ──
+//!   the fd's inode is that of my mirror?
+//!   Joined {stream} ──►
+//!   attach                                          attach
+//! ```
+//!
+//! Asked are the links made last, since the peer is likelier behind one of those; who is not the
+//! other end of the connection keeps the question and never finds a socket for it. When both ask at
+//! once, side 0 of the link grants and side 1 waits.
+
+use super::message::{self, Brought, Kind, Message};
+use super::{PENDING, Pending, Stage, abandon, count_names, is_proof, owner, proof};
+use crate::sockets::sock::Sock;
+use crate::sockets::upgrade;
+use core::sync::atomic::Ordering;
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::shm::{self, Link};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// Links that are asked at most.
+const LINKS: usize = 4;
+/// Questions of peers that are kept; the oldest goes first.
+const KEPT: usize = 4096;
+
+/// A peer's question for which no socket of ours has come up yet.
+struct Question {
+    key: u64,
+    link: &'static Link,
+    generation: u32,
+    /// Inode of the socket that the peer has shown to hold.
+    inode: u64,
+}
+
+static QUESTIONS: Guarded<Vec<Question>> = Guarded::new(Vec::new());
+
+/// A connection that has looked for its peer in vain: it takes a later question, whatever its offset.
+struct Tried {
+    key: u64,
+    mirror: u64,
+    sock: &'static Sock,
+    generation: u32,
+}
+
+static TRIED: Guarded<Vec<Tried>> = Guarded::new(Vec::new());
+
+/// The search of a connection ended without a peer.
+pub(super) fn in_vain(sock: &'static Sock, generation: u32, key: u64, mirror: u64) {
+    let Some(mut tried) = TRIED.lock() else {
+        return;
+    };
+    if tried.len() >= KEPT {
+        tried.retain(|t| t.sock.generation.load(Ordering::Acquire) == t.generation);
+        tried.truncate(KEPT / 2);
+    }
+    tried.push(Tried {
+        key,
+        mirror,
+        sock,
+        generation,
+    });
+}
+
+/// A connection that looked for the peer that now asks for it, if it is still there and on TCP.
+fn take_tried(key: u64, mirror: u64) -> Option<&'static Sock> {
+    let mut tried = TRIED.lock()?;
+    let at = tried
+        .iter()
+        .position(|t| t.key == key && t.mirror == mirror)?;
+    let Tried {
+        sock, generation, ..
+    } = tried.swap_remove(at);
+    let there = sock.generation.load(Ordering::Acquire) == generation;
+    (there && !sock.is_accelerated() && sock.pinned.load(Ordering::Relaxed) == 0).then_some(sock)
+}
+
+/// Asks for the stream of `key` over the links that there are; true: somebody was asked.
+pub(super) fn ask(fd: i32, key: u64, own: u64) -> bool {
+    let mut asked = false;
+    for link in shm::all()
+        .filter(|l| l.is_alive() && l.control() >= 0)
+        .take(LINKS)
+    {
+        let Ok(proof) = proof(fd) else { return asked };
+        let ask = Message {
+            inode: own,
+            token: [key, 0],
+            ..Message::new(Kind::Ask)
+        };
+        asked |= message::send(link.control(), &ask, &[proof.raw()]).is_ok();
+    }
+    asked
+}
+
+/// Has the other end of this connection asked for it? Then grants it a stream.
+pub(super) fn answer(sock: &'static Sock, key: u64, mirror: u64) -> Option<Pending> {
+    let question = {
+        let mut kept = QUESTIONS.lock()?;
+        let at = kept
+            .iter()
+            .position(|q| q.key == key && q.inode == mirror)?;
+        kept.swap_remove(at)
+    };
+    let Question {
+        link, generation, ..
+    } = question;
+    if link.generation() != generation || !link.is_alive() {
+        return None;
+    }
+    grant(sock, key, mirror, link)
+}
+
+fn grant(sock: &'static Sock, key: u64, mirror: u64, link: &'static Link) -> Option<Pending> {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let own = sys::fstat(fd).ok()?.st_ino;
+    let proof = proof(fd).ok()?;
+    let index = link.give_stream(upgrade::ring_len(link), owner(sock))?;
+    let grant = Message {
+        index,
+        inode: own,
+        token: [key, 0],
+        ..Message::new(Kind::Grant)
+    };
+    if message::send(link.control(), &grant, &[proof.raw()]).is_err() {
+        abandon(link, index);
+        return None;
+    }
+    Some(Pending {
+        sock,
+        generation: sock.generation.load(Ordering::Acquire),
+        key,
+        mirror,
+        stage: Stage::Granted(link, index),
+        socket: None,
+        deadline: u64::MAX,
+    })
+}
+
+/// The peer asks.
+pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
+    let [first, _] = brought;
+    let [key, _] = ask.token;
+    if !is_proof(first.as_ref(), ask.inode) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let ours = list
+        .iter()
+        .position(|p| p.key == key && p.mirror == ask.inode && p.may_be_granted());
+    match ours {
+        Some(at) if link.side() == 0 || !list.get(at).is_some_and(Pending::has_asked) => {
+            let Some(waiting) = list.get(at) else { return };
+            let (sock, generation, mirror) = (waiting.sock, waiting.generation, waiting.mirror);
+            if sock.generation.load(Ordering::Acquire) != generation {
+                return;
+            }
+            if let Some(granted) = grant(sock, key, mirror, link) {
+                // The name, if there was one, is given up.
+                if let Some(place) = list.get_mut(at) {
+                    *place = granted;
+                }
+                count_names(&list);
+            }
+        }
+        // Both have asked, and the other side grants.
+        Some(_) => {}
+        None => {
+            if let Some(sock) = take_tried(key, ask.inode) {
+                list.extend(grant(sock, key, ask.inode, link));
+                count_names(&list);
+                return;
+            }
+            drop(list);
+            if let Some(mut kept) = QUESTIONS.lock() {
+                // Asked again at a later offset: the last question stands.
+                kept.retain(|q| q.key != key || !core::ptr::eq(q.link, link));
+                if kept.len() >= KEPT {
+                    kept.remove(0);
+                }
+                kept.push(Question {
+                    key,
+                    link,
+                    generation: link.generation(),
+                    inode: ask.inode,
+                });
+            }
+        }
+    }
+}
+
+/// The peer grants a stream.
+pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) {
+    let [first, _] = brought;
+    let [key, _] = grant.token;
+    let decline = || {
+        let no = Message::about(Kind::Decline, grant.index);
+        let _ = message::send(link.control(), &no, &[]);
+    };
+    let Some(mut list) = PENDING.lock() else {
+        return decline();
+    };
+    let at = list.iter().position(|p| {
+        p.key == key
+            && p.may_be_granted()
+            && is_proof(first.as_ref(), p.mirror)
+            && p.mirror == grant.inode
+    });
+    let Some(meeting) = at.map(|at| list.swap_remove(at)) else {
+        return decline();
+    };
+    count_names(&list);
+    drop(list);
+    let sock = meeting.sock;
+    let stale = sock.generation.load(Ordering::Acquire) != meeting.generation;
+    if stale || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock)) {
+        return decline();
+    }
+    if message::send(
+        link.control(),
+        &Message::about(Kind::Joined, grant.index),
+        &[],
+    )
+    .is_err()
+    {
+        return abandon(link, grant.index);
+    }
+    attach(sock, link, grant.index);
+}
+
+fn attach(sock: &'static Sock, link: &'static Link, index: u32) {
+    if let Err(reason) = upgrade::attach(sock, link, index) {
+        sock.conn().stays(reason);
+        abandon(link, index);
+    }
+}
+
+/// The peer has joined, or declined, a stream that was granted to it.
+pub(super) fn on_decision(link: &'static Link, message: &Message, joined: bool) {
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let at = list.iter().position(
+        |p| matches!(p.stage, Stage::Granted(l, index) if core::ptr::eq(l, link) && index == message.index),
+    );
+    let Some(meeting) = at.map(|at| list.swap_remove(at)) else {
+        return;
+    };
+    drop(list);
+    let stale = meeting.sock.generation.load(Ordering::Acquire) != meeting.generation;
+    if joined && !stale {
+        attach(meeting.sock, link, message.index);
+    } else {
+        meeting.sock.conn().stays(Reason::PeerPlain);
+        abandon(link, message.index);
+    }
+}
+
+/// The link is gone: nothing asked or granted on it comes to anything.
+pub(super) fn lost(link: &'static Link) {
+    if let Some(mut kept) = QUESTIONS.lock() {
+        kept.retain(|q| !core::ptr::eq(q.link, link));
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let mut granted = Vec::new();
+    list.retain(|p| match p.stage {
+        Stage::Granted(l, index) if core::ptr::eq(l, link) => {
+            granted.push(index);
+            false
+        }
+        _ => true,
+    });
+    drop(list);
+    for index in granted {
+        abandon(link, index);
+    }
+}
+
+/// Holds the questions still over a fork.
+pub(super) fn hold() {
+    QUESTIONS.hold();
+    TRIED.hold();
+}
+
+/// After the fork, on both sides.
+pub(super) fn release() {
+    TRIED.release();
+    QUESTIONS.release();
+}
+
+/// In the child of a fork: the questions were the parent's to answer.
+pub(super) fn after_fork() {
+    if let Some(mut kept) = QUESTIONS.lock() {
+        kept.clear();
+    }
+    if let Some(mut tried) = TRIED.lock() {
+        tried.clear();
+    }
+}

@@ -91,9 +91,12 @@ aliases! {
 
 /// Before `close(fd)`. False for one of our own descriptors, which for the program is not open.
 pub fn closing(fd: c_int) -> bool {
-    let Some(e) = api::lookup(fd) else {
-        return !api::is_internal(fd);
-    };
+    let entry = api::lookup(fd);
+    // Ours have entries too.
+    if api::is_internal(fd) {
+        return false;
+    }
+    let Some(e) = entry else { return true };
     // A thread cancelled at the entry of close has not closed it.
     test_cancel();
     tell(fd, || api::before_close(e, fd));

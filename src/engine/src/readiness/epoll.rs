@@ -15,6 +15,11 @@ use sluice_stats::Reason;
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
 
+const AT_ONCE: timespec = timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
 /// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
 const IDLE_TURNS: u32 = 16;
 
@@ -125,21 +130,40 @@ pub unsafe fn wait(
         if rendezvous::is_meeting() {
             rendezvous::progress();
         }
-        let ready = waiter.streams();
-        if ready != 0 && (ready == waiter.max || !waiter.kernel_due()) {
-            return waiter.over(ready);
+        // Streams that fill every answer may not keep the kernel's events from being told.
+        let turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
+        let ready = waiter.streams(if turn {
+            waiter.max - waiter.max.div_ceil(2)
+        } else {
+            waiter.max
+        });
+        if ready != 0 && !turn {
+            let due = waiter.kernel_due();
+            if ready == waiter.max || !due {
+                set.kernel_turn.store(due, Ordering::Relaxed);
+                return waiter.over(ready);
+            }
         }
         idle += 1;
         let over = idle > IDLE_TURNS && deadline.is_some_and(|end| sys::now_ns() >= end);
+        if turn {
+            set.kernel_turn.store(false, Ordering::Relaxed);
+        }
+        if turn && ready == 0 {
+            // An answer of one place: the kernel's, if it has any.
+            let found = waiter.kernel(0, Some(&AT_ONCE));
+            match found {
+                Ok((0, _)) => continue,
+                Ok((count, _)) => return waiter.over(count),
+                Err(e) => return failed(e),
+            }
+        }
         if ready != 0 || poll || over {
-            return match waiter.kernel(
-                ready,
-                Some(&timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                }),
-            ) {
-                Ok((count, _)) => waiter.over(count),
+            return match waiter.kernel(ready, Some(&AT_ONCE)) {
+                Ok((count, _)) => {
+                    let count = if turn { waiter.append(count) } else { count };
+                    waiter.over(count)
+                }
                 Err(_) if ready != 0 => waiter.over(ready),
                 Err(e) => failed(e),
             };
@@ -168,7 +192,7 @@ pub unsafe fn wait(
             Ok(Slept::Nothing) => {}
             Err(e) => {
                 // News that came with the signal are reported first, as the kernel does.
-                let ready = waiter.streams();
+                let ready = waiter.streams(waiter.max);
                 let verdict = waiter.over(ready);
                 return if ready != 0 { verdict } else { failed(e) };
             }
@@ -226,12 +250,13 @@ impl Waiter {
     }
 
     /// Ready streams, into the front of the array.
-    fn streams(&mut self) -> usize {
+    fn streams(&mut self, most: usize) -> usize {
         if self.set.adopted.load(Ordering::Acquire) == 0 {
             return 0;
         }
         let set = self.set;
-        set.harvest(self.out())
+        let out = self.out().get_mut(..most).unwrap_or_default();
+        set.harvest(out)
     }
 
     fn kernel_due(&self) -> bool {
@@ -253,10 +278,6 @@ impl Waiter {
         };
         let mut mask = mask;
         let mut timeout = timeout;
-        let at_once = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         if self.set.has_sets.load(Ordering::Relaxed) {
             // Sets inside this one are made to show the truth before their events are taken.
             nest::settle_all();
@@ -264,7 +285,7 @@ impl Waiter {
                 // SAFETY: the mask is the caller's.
                 unsafe { wait_readable(self.epfd, timeout, mask) }?;
                 nest::settle_all();
-                (timeout, mask) = (Some(&at_once), core::ptr::null());
+                (timeout, mask) = (Some(&AT_ONCE), core::ptr::null());
             }
         }
         // SAFETY: inside the caller's array; the mask is the caller's.

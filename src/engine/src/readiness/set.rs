@@ -52,6 +52,8 @@ pub struct Set {
     pub(super) sleepers: AtomicU32,
     /// The set is watched by another set or by poll.
     pub(super) nested: AtomicBool,
+    /// Streams filled a whole answer while the kernel's part was due to be looked at.
+    pub(super) kernel_turn: AtomicBool,
     /// When the kernel's part was last looked at.
     pub(super) looked_ns: AtomicU64,
     /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
@@ -130,6 +132,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     adopted: AtomicU32::new(0),
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
+                    kernel_turn: AtomicBool::new(false),
                     looked_ns: AtomicU64::new(0),
                     peer_cpu: AtomicU32::new(0),
                     spin_ns: AtomicU32::new(0),
@@ -151,6 +154,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             &set.inherited,
             &set.has_oneshots,
             &set.has_sets,
+            &set.kernel_turn,
         ] {
             flag.store(false, Ordering::Relaxed);
         }

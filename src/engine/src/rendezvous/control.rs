@@ -266,7 +266,11 @@ pub fn watch_room(sock: &'static Sock) {
 /// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
 pub fn watch_full(sock: &'static Sock) {
     let generation = sock.generation.load(Ordering::Acquire);
-    let seen = sock.tx.seen.load(Ordering::Relaxed);
+    // What the reader has read by now; callers keep the direction's memory by a lock or a pin.
+    let seen = sock.tx.dir().map_or_else(
+        || sock.tx.seen.load(Ordering::Relaxed),
+        |d| d.rx.head.read().offset,
+    );
     let Some(mut list) = JOBS.lock() else { return };
     let known = list.iter().any(|j| matches!(j, Job::Full { sock: s, seen: h, .. } if core::ptr::eq(*s, sock) && *h == seen));
     if !known {
@@ -565,6 +569,37 @@ fn left_unread(sock: &'static Sock) -> bool {
 
 // --- jobs ---
 
+/// What the reader of a full ring has done.
+enum Reader {
+    /// Nothing.
+    Stuck,
+    /// There is room, or nobody waits for it any more.
+    Reads,
+    /// It has read, to here, but not enough for room.
+    ReadAndStopped(u64),
+}
+
+fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
+    if sock.tx.lock.lock().is_err() {
+        return Reader::Reads;
+    }
+    let mut did = Reader::Reads;
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        let head = dir.rx.head.read().offset;
+        let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+        if head == seen {
+            did = Reader::Stuck;
+        } else if waiters != 0 && !crate::readiness::has_room(sock) {
+            did = Reader::ReadAndStopped(head);
+        } else {
+            // A reader rings at half a ring; there is room before that.
+            wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+        }
+    }
+    sock.tx.lock.unlock();
+    did
+}
+
 /// Does what is due; the time until the next thing is.
 fn do_jobs() -> Option<u64> {
     let mut due = JOBS
@@ -573,9 +608,9 @@ fn do_jobs() -> Option<u64> {
         .unwrap_or_default();
     let now = sys::now_ns();
     let mut next = None;
-    due.retain(|job| match *job {
+    due.retain_mut(|job| match job {
         Job::Look(link, index) => {
-            look(link, index);
+            look(link, *index);
             false
         }
         Job::Reap(link) => {
@@ -583,8 +618,8 @@ fn do_jobs() -> Option<u64> {
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {
-            if sock.generation.load(Ordering::Acquire) != generation
-                || lose(link, index, sock, now >= deadline)
+            if sock.generation.load(Ordering::Acquire) != *generation
+                || lose(link, *index, sock, now >= *deadline)
             {
                 return false;
             }
@@ -597,26 +632,26 @@ fn do_jobs() -> Option<u64> {
             seen,
             deadline,
         } => {
-            if sock.generation.load(Ordering::Acquire) != generation
+            if sock.generation.load(Ordering::Acquire) != *generation
                 || sock.tx.state() != state::LINK
             {
                 return false;
             }
-            if now < deadline {
-                let left = deadline - now;
+            if now < *deadline {
+                let left = *deadline - now;
                 next = Some(next.map_or(left, |n: u64| n.min(left)));
                 return true;
             }
-            let stuck = sock.tx.lock.lock().is_ok_and(|()| {
-                let stuck = sock
-                    .tx
-                    .dir()
-                    .is_some_and(|d| d.rx.head.read().offset == seen);
-                sock.tx.lock.unlock();
-                stuck
-            });
-            if stuck {
-                demote::demote(sock, Which::Tx, Reason::RingFull);
+            match reader_since(sock, *seen) {
+                Reader::Stuck => demote::demote(sock, Which::Tx, Reason::RingFull),
+                Reader::Reads => {}
+                Reader::ReadAndStopped(head) => {
+                    // Its patience begins anew: it may have stopped for good this time.
+                    let patience = wait::full_ns(sock);
+                    (*seen, *deadline) = (head, now + patience);
+                    next = Some(next.map_or(patience, |n: u64| n.min(patience)));
+                    return true;
+                }
             }
             false
         }

@@ -167,20 +167,9 @@ pub fn falls_asleep(
     waiters: *const AtomicU64,
 ) -> bool {
     ASLEEP.with(|all| {
-        let mut free = None;
-        let handler = on_signal_stack();
-        for cell in all {
-            let old = cell.get();
-            // Deeper frames than the one that now sleeps are gone: somebody jumped out of them.
-            if old.frame != 0 && old.frame < frame && !handler {
-                cell.set(AWAKE);
-                take_back(old);
-            }
-            if cell.get().frame == 0 {
-                free = Some(cell);
-            }
-        }
-        let Some(cell) = free else { return false };
+        let Some(cell) = all.iter().find(|cell| cell.get().frame == 0) else {
+            return false;
+        };
         cell.set(Asleep {
             frame,
             link: (core::ptr::from_ref(link) as usize, link.generation()),
@@ -189,6 +178,20 @@ pub fn falls_asleep(
         });
         true
     })
+}
+
+/// Takes back what sleeps in deeper frames than that of `frame` have announced: somebody jumped out of them.
+/// Call before announcing anew.
+pub fn left_sleeps(frame: usize) {
+    ASLEEP.with(|all| {
+        for cell in all {
+            let old = cell.get();
+            if old.frame != 0 && old.frame < frame && !on_signal_stack() {
+                cell.set(AWAKE);
+                take_back(old);
+            }
+        }
+    });
 }
 
 /// The sleep of the frame of `frame` is over: its announcement is taken back.

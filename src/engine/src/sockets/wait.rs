@@ -164,6 +164,10 @@ fn sleep(
         Side::Reader(dir) => (&dir.rx_wishes.waiters, false),
         Side::Writer(dir) => (&dir.tx_wishes.waiters, true),
     };
+    if let Some(nap) = &nap {
+        // What a sleep left by a jump has announced goes before this one announces the same.
+        thread::left_sleeps(nap.frame());
+    }
     waiters.fetch_or(1 << index, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
     slot.announce();

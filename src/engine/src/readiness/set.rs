@@ -526,6 +526,23 @@ impl Set {
         }
     }
 
+    /// What a registered socket writes goes to TCP again, while it may still read from the link. The kernel's
+    /// edge for room is long past: it looks anew, and tells if there is room.
+    pub fn writes_by_tcp(&'static self, sock: &'static Sock) {
+        self.with(|inside| {
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for i in all {
+                if let Some(reg) = inside.reg(i) {
+                    let waits = reg.events & WRITABLE != 0;
+                    if waits && reg.armed && (reg.events & ET != 0 || reg.out_removed) {
+                        reg.out_removed = false;
+                        change(self.fd(), reg.fd, reg.events, reg.data);
+                    }
+                }
+            }
+        });
+    }
+
     /// A registered socket's stream is over; its memory may be another stream's soon.
     pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
         let gone = self.with(|inside| {

@@ -643,7 +643,7 @@ fn do_jobs() -> Option<u64> {
                 return true;
             }
             match reader_since(sock, *seen) {
-                Reader::Stuck => demote::demote(sock, Which::Tx, Reason::RingFull),
+                Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
                 Reader::Reads => {}
                 Reader::ReadAndStopped(head) => {
                     // Its patience begins anew: it may have stopped for good this time.

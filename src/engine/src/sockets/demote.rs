@@ -199,6 +199,12 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
     sock.tx.set_dir(None);
     sock.conn().tx.ring_len.set(0);
+    // Whoever waits for room waits for the kernel's from now on.
+    for i in 0..crate::sockets::sock::SETS {
+        if let Some(set) = sock.set_at(i) {
+            set.writes_by_tcp(sock);
+        }
+    }
     leave(sock);
     Resent::All
 }

@@ -127,7 +127,7 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
             Waited::TimedOut if deadline.is_some_and(|d| sys::now_ns() >= d) => Waited::TimedOut,
             Waited::TimedOut => {
                 if !news() {
-                    demote::demote(sock, Which::Tx, Reason::RingFull);
+                    demote::demote(sock, Which::Both, Reason::RingFull);
                 }
                 Waited::News
             }
@@ -230,7 +230,7 @@ pub fn woken(nap: &mut Nap) -> Waited {
             stuck
         });
         if stuck {
-            demote::demote(sock, Which::Tx, Reason::RingFull);
+            demote::demote(sock, Which::Both, Reason::RingFull);
         }
     }
     Waited::News

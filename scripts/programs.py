@@ -147,7 +147,7 @@ def same(path, other, what):
 
 def nginx_curl(run, user="user root;"):
     """Small and long files, one connection each and many files over one connection."""
-    big = run.scaled(192 << 20, 64 << 20)
+    big = run.scaled(512 << 20, 256 << 20)
     server = nginx(run, {"empty": 0, "one": 1, "small": 1000, "mid": 300_000, "big": big}, user)
     www = f"{server.dir}/www"
     for name in ("empty", "one", "small", "mid"):

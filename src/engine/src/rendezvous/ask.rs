@@ -155,46 +155,38 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
     };
     let ours = list
         .iter()
-        .position(|p| p.key == key && p.mirror == ask.inode && p.may_be_granted());
+        .position(|p| p.key == key && p.mirror == ask.inode);
+    let only_asks = |p: &Pending| matches!(p.stage, Stage::Asked);
     match ours {
-        Some(at) if link.side() == 0 || !list.get(at).is_some_and(Pending::has_asked) => {
-            let Some(waiting) = list.get(at) else { return };
-            let (sock, generation, mirror) = (waiting.sock, waiting.generation, waiting.mirror);
-            if sock.generation.load(Ordering::Acquire) != generation {
-                return;
-            }
-            if let Some(granted) = grant(sock, key, mirror, link) {
-                // The name, if there was one, is given up.
-                if let Some(place) = list.get_mut(at) {
-                    *place = granted;
-                }
-                count_names(&list);
+        // Nothing but links is left to both.
+        Some(at) if list.get(at).is_some_and(only_asks) => {
+            let waiting = list.swap_remove(at);
+            if waiting.sock.generation.load(Ordering::Acquire) == waiting.generation {
+                list.push(grant(waiting.sock, key, ask.inode, link).unwrap_or(waiting));
             }
         }
-        // Both have asked, and the other side grants.
-        Some(_) => {}
-        None => {
-            if let Some(sock) = take_tried(key, ask.inode) {
-                list.extend(grant(sock, key, ask.inode, link));
-                count_names(&list);
-                return;
-            }
-            drop(list);
-            if let Some(mut kept) = QUESTIONS.lock() {
-                // Asked again at a later offset: the last question stands.
-                kept.retain(|q| q.key != key || !core::ptr::eq(q.link, link));
-                if kept.len() >= KEPT {
-                    kept.remove(0);
-                }
-                kept.push(Question {
-                    key,
-                    link,
-                    generation: link.generation(),
-                    inode: ask.inode,
-                });
-            }
-        }
+        // A meeting by name is under way; the question counts if that comes to nothing.
+        Some(_) => keep(link, key, ask.inode),
+        None => match take_tried(key, ask.inode) {
+            Some(sock) => list.extend(grant(sock, key, ask.inode, link)),
+            None => keep(link, key, ask.inode),
+        },
     }
+    count_names(&list);
+}
+
+/// Keeps a question for the socket of ours that will come to it.
+fn keep(link: &'static Link, key: u64, inode: u64) {
+    let Some(mut kept) = QUESTIONS.lock() else {
+        return;
+    };
+    // Asked again at a later offset: the last question stands.
+    kept.retain(|q| q.key != key || !core::ptr::eq(q.link, link));
+    if kept.len() >= KEPT {
+        kept.remove(0);
+    }
+    let generation = link.generation();
+    kept.push(Question { key, link, generation, inode });
 }
 
 /// The peer grants a stream.
@@ -209,16 +201,23 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
         return decline();
     };
     let at = list.iter().position(|p| {
-        p.key == key
-            && p.may_be_granted()
-            && is_proof(first.as_ref(), p.mirror)
-            && p.mirror == grant.inode
+        p.key == key && p.mirror == grant.inode && is_proof(first.as_ref(), p.mirror)
     });
-    let Some(meeting) = at.map(|at| list.swap_remove(at)) else {
-        return decline();
-    };
+    // Whatever stage ours has come to ends here: the peer's stands at this. Only two grants that cross need a
+    // rule: that of side 0 stands.
+    let crossed = |p: &Pending| matches!(p.stage, Stage::Granted(l, _) if core::ptr::eq(l, link));
+    let yields = |p: &Pending| !crossed(p) || link.side() == 1;
+    let meeting = at
+        .filter(|&at| list.get(at).is_some_and(yields))
+        .map(|at| list.swap_remove(at));
     count_names(&list);
     drop(list);
+    let Some(meeting) = meeting else {
+        return decline();
+    };
+    if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
+        abandon(link, index);
+    }
     let sock = meeting.sock;
     let stale = sock.generation.load(Ordering::Acquire) != meeting.generation;
     if stale || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock)) {

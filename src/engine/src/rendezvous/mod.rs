@@ -77,11 +77,6 @@ struct Pending {
 }
 
 impl Pending {
-    /// Nothing is settled yet: a stream granted over a link ends the search.
-    fn may_be_granted(&self) -> bool {
-        matches!(self.stage, Stage::Named | Stage::Asked)
-    }
-
     /// Peers with links were asked too.
     fn has_asked(&self) -> bool {
         self.deadline != u64::MAX && shm::all().any(|l| l.is_alive() && l.control() >= 0)
@@ -407,7 +402,9 @@ fn expire(list: &mut Vec<Pending>, index: usize) {
     let asked = meeting.has_asked() && meeting.generation == sock.generation.load(Ordering::Acquire);
     give_up(meeting, Reason::PeerPlain);
     if asked {
-        list.push(waiting(sock, key, mirror));
+        // The other end may have asked meanwhile.
+        let granted = ask::answer(sock, key, mirror);
+        list.push(granted.unwrap_or_else(|| waiting(sock, key, mirror)));
     } else {
         ask::in_vain(sock, sock.generation.load(Ordering::Acquire), key, mirror);
     }

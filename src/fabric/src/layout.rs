@@ -20,7 +20,7 @@ use core::mem::{offset_of, size_of};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluice\0\x01");
 
 /// Number of this layout: both ends must have the same.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Stream slots of a link. Even ones are given out by side 0, odd ones by side 1.
 pub const STREAMS: u32 = 4096;
@@ -88,6 +88,9 @@ pub struct ReaderWishes {
     pub consent: AtomicU32,
     /// 1: the reader's process has left this stream.
     pub detached: AtomicU32,
+    /// 1: the last recv that had to wait was blocking and large, so that an offer without an ADVERT
+    /// is likely to be taken. A hint.
+    pub pulls: AtomicU32,
 }
 
 /// What the writer's end writes seldom; the reader reads it at every consume.
@@ -102,34 +105,50 @@ pub struct WriterWishes {
     pub switched: AtomicU32,
     /// 1: the writer's process has left this stream.
     pub detached: AtomicU32,
+    /// Where the writer's process keeps its token, valid once `switched` is 1: what is pulled from it
+    /// is proved by reading that too.
+    pub token_at: AtomicU64,
 }
 
-/// The reader's advertisement of a buffer (seed 004's ADVERT), valid while `serial` is odd.
+/// The reader's advertisement of a buffer (ADVERT). Written by the reader, read by the writer as a
+/// sequence lock: `serial` before and after the rest.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct AdvertLine {
-    /// Odd: an advert stands; moves to even when it is revoked or used up.
+    /// 2k − 1: ADVERT number k stands; even: none does, and the rest may change. Never decreases.
     pub serial: AtomicU64,
-    /// Expected sequence number S'.
+    /// Sequence of the first byte that the buffer is for.
     pub seq: AtomicU64,
-    /// Phase P.
+    /// Phase.
     pub phase: AtomicU64,
-    /// Bytes that the buffer takes; bit 31: waitall.
-    pub len: AtomicU32,
+    /// Bytes that the buffer takes; [`AdvertLine::WAITALL`].
+    pub len: AtomicU64,
+    /// Number of the offer that the reader copies from now or copied from last: a writer that sees
+    /// its own waits a little longer. A hint.
+    pub claim: AtomicU64,
 }
 
-/// The sender's offer of a buffer to pull from.
+impl AdvertLine {
+    /// Bit of `len`: the recv waits until the buffer is full.
+    pub const WAITALL: u64 = 1 << 63;
+}
+
+/// The writer's offer of a buffer to take from. Written by the writer, read by the reader as a
+/// sequence lock: `word` before and after the rest. Whether it still stands is decided by the head.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct OfferLine {
-    /// State and serial number of the offer; moved by compare-and-swap only.
+    /// Number of the offer (from 1), times 256, plus the head's round in which it can be taken;
+    /// 0: none was made yet, or the rest is being changed.
     pub word: AtomicU64,
-    /// Address in the sender's process.
+    /// Address in the writer's process.
     pub at: AtomicU64,
     /// Bytes on offer.
     pub len: AtomicU64,
-    /// Sequence number of the first byte: the tail at which it follows.
+    /// Sequence of the first of them: the tail.
     pub seq: AtomicU64,
+    /// Number of the ADVERT that it answers, 0 for none.
+    pub advert: AtomicU64,
 }
 
 /// One direction of a stream.
@@ -146,7 +165,7 @@ pub struct Direction {
     pub tx_wishes: WriterWishes,
     /// Written by the reader.
     pub advert: AdvertLine,
-    /// Written by the writer, and by the reader when it takes.
+    /// Written by the writer.
     pub offer: OfferLine,
 }
 
@@ -160,7 +179,9 @@ impl Direction {
             &self.rx_wishes.ring_at,
             &self.tx_wishes.waiters,
             &self.tx_wishes.from,
+            &self.tx_wishes.token_at,
             &self.advert.serial,
+            &self.advert.claim,
             &self.offer.word,
         ];
         for word in zero64 {
@@ -170,6 +191,7 @@ impl Direction {
             &self.rx_wishes.ring_len,
             &self.rx_wishes.consent,
             &self.rx_wishes.detached,
+            &self.rx_wishes.pulls,
             &self.tx_wishes.switched,
             &self.tx_wishes.detached,
         ];

@@ -2,7 +2,7 @@
 //! never touches `errno`; so nothing here goes through a C symbol.
 
 use core::mem::{MaybeUninit, size_of};
-use libc::{c_int, c_void};
+use libc::c_int;
 use syscalls::{Sysno, raw};
 
 /// What the kernel said, as a positive errno number.
@@ -549,29 +549,26 @@ pub unsafe fn ppoll(
     sys!(ppoll, fds, count, timeout, mask, 8)
 }
 
-/// `process_vm_readv(2)` of one piece.
+/// `process_vm_readv(2)`. All of it is read from one memory: if the process executes another image
+/// meanwhile, every piece is still the old one's.
 ///
 /// # Errors
 /// The kernel's: EPERM, ESRCH, EFAULT.
 ///
 /// # Safety
-/// `to` is writable for `len` bytes, or the kernel says EFAULT. `from` lives in the other process.
-pub unsafe fn read_process(pid: c_int, from: u64, to: *mut u8, len: usize) -> Result<usize, Errno> {
-    let local = libc::iovec {
-        iov_base: to.cast::<c_void>(),
-        iov_len: len,
-    };
-    let remote = libc::iovec {
-        iov_base: from as *mut c_void,
-        iov_len: len,
-    };
+/// The pieces of `to` are writable, or the kernel says EFAULT. `from` lives in the other process.
+pub unsafe fn read_process(
+    pid: c_int,
+    from: &[libc::iovec],
+    to: &[libc::iovec],
+) -> Result<usize, Errno> {
     sys!(
         process_vm_readv,
         pid,
-        &raw const local,
-        1,
-        &raw const remote,
-        1,
+        to.as_ptr(),
+        to.len(),
+        from.as_ptr(),
+        from.len(),
         0
     )
 }

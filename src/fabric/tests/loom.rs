@@ -110,6 +110,48 @@ mod demotion {
     }
 }
 
+mod offers {
+    use super::*;
+    use common::offers::{Bug as Wrong, Plan as Offers, offers};
+
+    const ONE: Offers = Offers {
+        bug: Wrong::None,
+        messages: 1,
+        patience: 1,
+        looks: 2,
+        short: false,
+        demoted: false,
+    };
+    const TWO: Offers = Offers { messages: 2, ..ONE };
+    const DEMOTED: Offers = Offers {
+        demoted: true,
+        patience: 0,
+        looks: 1,
+        ..ONE
+    };
+
+    models! {
+        withdrawn: offers(ONE);
+        in_a_row: offers(TWO);
+        in_pieces: offers(Offers { short: true, ..ONE });
+        demoted: offers(DEMOTED);
+        demoted_in_pieces: offers(Offers { short: true, ..DEMOTED });
+    }
+
+    models! {
+        #[should_panic(expected = "bytes lost or repeated")]
+        round_is_not_compared: offers(Offers { bug: Wrong::AnyRound, ..ONE });
+        #[should_panic(expected = "bytes lost or repeated")]
+        withdrawal_only_looks: offers(Offers { bug: Wrong::WithdrawOnlyLooks, ..ONE });
+        #[should_panic(expected = "bytes lost or repeated")]
+        taken_before_copied: offers(Offers { bug: Wrong::TakeFirst, ..ONE });
+        #[should_panic(expected = "bytes lost or repeated")]
+        taken_is_sent_again: offers(Offers { bug: Wrong::TakenIsForgotten, ..DEMOTED });
+        #[should_panic(expected = "bytes lost or repeated")]
+        tail_stays: offers(Offers { bug: Wrong::TailStays, looks: 3, ..TWO });
+    }
+}
+
 mod ring {
     use super::*;
     use common::words::ring;

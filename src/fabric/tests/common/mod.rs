@@ -6,6 +6,7 @@
 
 #[cfg(not(loom))]
 pub mod link;
+pub mod offers;
 pub mod rt;
 pub mod sleep;
 pub mod words;

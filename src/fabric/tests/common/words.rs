@@ -54,6 +54,7 @@ impl<const BUG: u8> EndWord for Copied<BUG> {
         Reading {
             offset: word & !FLAG,
             flagged: word & FLAG != 0,
+            round: 0,
         }
     }
 

@@ -253,9 +253,11 @@ impl Receiver {
         }
         if let Some(offer) = offer {
             let len = recv.len.min(offer.len);
+            // A small piece out of a large offer costs the writer a round trip, and is copied faster.
+            let worth = recv.len >= offer.len.min(self.direct_min);
             return match (readable, offer.len >= need) {
                 (0, true) if recv.peek => Next::PeekOffer(offer, len),
-                (0, true) => Next::Take(offer, len),
+                (0, true) if worth => Next::Take(offer, len),
                 _ => Next::Withdraw(offer),
             };
         }
@@ -516,6 +518,35 @@ impl Receiver {
         } else {
             Ok(Copied::Kept)
         }
+    }
+
+    /// Pull: ring bytes have come and gone without a call: all up to `seq` have reached the program, and
+    /// `buffered` more can be read. Equal to so many [`on_ring`](Self::on_ring) and
+    /// [`on_copied`](Self::on_copied). Report it before an offer. True if bytes came.
+    ///
+    /// # Errors
+    /// [`PeerFault::RingOverrun`]; [`Bug::Copied`] if the position goes back.
+    pub fn on_passed(&mut self, seq: Seq, buffered: u32) -> Result<bool, Error> {
+        if matches!(self.state, State::Seized) {
+            return Ok(false);
+        }
+        if buffered > self.ring_len {
+            return Err(PeerFault::RingOverrun.into());
+        }
+        let came = seq
+            .plus(buffered)
+            .since(self.seq.plus(self.buffered))
+            .ok_or(Bug::Copied)?;
+        if came != 0 {
+            self.phase = self.phase.indirect();
+            self.offer = None;
+            self.state = State::Idle;
+        }
+        self.seq = seq;
+        self.ring_at = seq;
+        self.buffered = buffered;
+        self.freed = 0;
+        Ok(came != 0)
     }
 
     /// The writer waits for credit. `Some`: return this at once; else the next byte copied does.

@@ -267,6 +267,65 @@ impl Sender {
         }
     }
 
+    /// Pull: as [`on_send`](Self::on_send), for a provider that fills the ring by itself and reports it
+    /// by [`on_passed`](Self::on_passed). `None`: the ring; nothing is counted here.
+    pub fn on_offerable(&mut self, len: u32, route: Route) -> Option<Action> {
+        let before = self.clone();
+        match self.on_send(len, route) {
+            Action::Ring { .. }
+            | Action::Blocked {
+                on: Wait::Credit, ..
+            } => {
+                *self = before;
+                None
+            }
+            action => Some(action),
+        }
+    }
+
+    /// Pull: ring bytes up to `seq` have been sent without a call, and the reader has copied out those
+    /// up to `read`. Equal to so many [`on_send`](Self::on_send) and [`on_ack`](Self::on_ack).
+    ///
+    /// # Errors
+    /// [`PeerFault::AckSeq`] if the reader claims more than there is, or goes back.
+    pub fn on_passed(&mut self, seq: Seq, read: Seq) -> Result<(), Error> {
+        match self.state {
+            State::Sealed { .. } => return Ok(()),
+            State::Offered(_) => return Err(Bug::NoOffer.into()),
+            State::Ring | State::Fresh(_) => {}
+        }
+        if read < self.acked || read > seq {
+            return Err(PeerFault::AckSeq.into());
+        }
+        if seq > self.seq {
+            if let State::Fresh(advert) = self.state {
+                self.state = State::Ring;
+                self.phase = self.phase.max(advert.phase);
+            }
+            self.phase = self.phase.indirect();
+            self.seq = seq;
+        }
+        let unread = u32::try_from(seq.since(read).unwrap_or(0)).unwrap_or(u32::MAX);
+        self.free = self.ring_len.saturating_sub(unread);
+        self.acked = read;
+        self.told = false;
+        Ok(())
+    }
+
+    /// The newest ADVERT that was looked at.
+    #[inline]
+    #[must_use]
+    pub const fn last_advert(&self) -> AdvertId {
+        self.last_id
+    }
+
+    /// Whether the reader is known to wait, with nothing before it.
+    #[inline]
+    #[must_use]
+    pub const fn is_fresh(&self) -> bool {
+        matches!(self.state, State::Fresh(_))
+    }
+
     /// Seed algorithm 1, lines 4 to 14: the ADVERT is fresh.
     fn direct(&mut self, advert: Advert, len: u32) -> Action {
         let len = len.min(advert.len);
@@ -342,7 +401,9 @@ impl Sender {
         if matches!(self.state, State::Sealed { .. }) {
             return Ok(());
         }
-        if advert.id != self.last_id.next() {
+        // A pull writer looks at the newest ADVERT when it has use for one, and may miss others.
+        let gap = advert.id.value().wrapping_sub(self.last_id.value());
+        if gap == 0 || gap > u64::MAX / 4 || gap > 1 && self.provider == Provider::Push {
             return Err(PeerFault::AdvertId.into());
         }
         if advert.len == 0 {
@@ -350,7 +411,7 @@ impl Sender {
         }
         // Between two ADVERTs a reader either has seen indirect bytes or has not.
         let step = advert.phase.value().wrapping_sub(self.last_phase.value());
-        if !advert.phase.is_direct() || step > 2 {
+        if !advert.phase.is_direct() || step > gap * 2 {
             return Err(PeerFault::AdvertPhase.into());
         }
         if let State::Offered(pending) = &mut self.state {

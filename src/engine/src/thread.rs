@@ -245,6 +245,8 @@ pub struct Nap {
     pub(crate) generation: u32,
     pub(crate) writer: bool,
     pub(crate) seen: u64,
+    /// A recv that has made an ADVERT, which ends with it.
+    pub(crate) lent: bool,
     /// `errno` of the sleep.
     pub(crate) errno: i32,
 }
@@ -264,6 +266,7 @@ impl Nap {
             generation: 0,
             writer: false,
             seen: 0,
+            lent: false,
             errno: 0,
         }
     }

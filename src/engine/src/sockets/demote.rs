@@ -3,7 +3,7 @@
 use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::wake;
+use crate::sockets::{direct, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::words;
@@ -110,6 +110,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
             sock.tx.at.store(end, Ordering::Relaxed);
         }
     }
+    direct::settled(sock, start, end);
     // The tail is ours: nobody else advances it. The head is the peer's word: if it is not possible,
     // the last possible one stands.
     let at = sock.tx.at.load(Ordering::Relaxed);
@@ -287,6 +288,9 @@ pub fn finish_blocking_briefly(sock: &'static Sock) {
 /// sees the reset. Only the reading half's words are fixed, so that the peer's writes reach the kernel.
 pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
     if sock.tx.lock.lock().is_ok() {
+        if sock.tx.state() == state::LINK && direct::is_up(sock) {
+            direct::resolve(sock);
+        }
         if sock.tx.state() != state::PLAIN {
             count(sock, reason);
             sock.tx.state.store(state::PLAIN, Ordering::SeqCst);

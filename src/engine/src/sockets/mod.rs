@@ -1,6 +1,7 @@
 //! Sockets: the table, the state machine of each connection, blocking, and the life of descriptors.
 
 pub mod demote;
+pub mod direct;
 pub mod family;
 pub mod fault;
 pub mod internal;

@@ -2,6 +2,7 @@
 
 use crate::api::{Error, Pass, READ, Verdict};
 use crate::sockets::demote::{self, Which};
+use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::wait::{self, Waited};
@@ -48,7 +49,12 @@ pub unsafe fn recv(
         return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
-    unsafe { recv_stream(sock, fd, iov, count, flags, nap) }
+    let verdict = unsafe { recv_stream(sock, fd, iov, count, flags, nap) };
+    if nap.lent && !matches!(verdict, Verdict::Block) {
+        nap.lent = false;
+        direct::revoke(sock);
+    }
+    verdict
 }
 
 /// Is the call the kernel's alone? Touches none of the caller's memory.
@@ -129,8 +135,9 @@ unsafe fn recv_stream(
         if sock.rx.lock.lock().is_err() {
             return partly(done, Error::WouldBlock);
         }
+        let need = want.saturating_sub(done);
         // SAFETY: the caller's buffers; the lock is held.
-        let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, done >= want) };
+        let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, need, nap) };
         match look {
             Look::Moved(n) if peek => {
                 let enough = n >= want || sock.rx.state() != state::LINK;
@@ -275,14 +282,15 @@ unsafe fn rest_from_kernel(
     finish(sock, done + n)
 }
 
-/// One look, under the rx lock.
+/// One look, under the rx lock. `need`: bytes still missing before the call may return.
 unsafe fn look(
     sock: &'static Sock,
     fd: c_int,
     cursor: &mut Cursor,
     left: usize,
     flags: c_int,
-    enough: bool,
+    need: usize,
+    nap: &mut Nap,
 ) -> Look {
     let current = sock.rx.state();
     if current == state::PLAIN {
@@ -303,7 +311,8 @@ unsafe fn look(
         return Look::Again;
     }
     let tail = dir.tx.tail.read();
-    if tail.flagged || dir.rx.head.read().flagged {
+    let head = dir.rx.head.read();
+    if tail.flagged || head.flagged {
         demote::settle_rx(sock, Reason::PeerDemoted);
         return Look::Again;
     }
@@ -311,11 +320,38 @@ unsafe fn look(
         state::LINK => {
             let at = sock.rx.at.load(Ordering::Relaxed);
             let available = tail.offset.wrapping_sub(at);
-            if available == 0 {
-                return if enough { Look::Empty } else { empty(sock, fd) };
+            if available != 0 {
+                // SAFETY: passed on.
+                return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
             }
-            // SAFETY: passed on.
-            unsafe { from_ring(sock, cursor, left, flags, at, available) }
+            if need == 0 {
+                return Look::Empty;
+            }
+            if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
+                || dir.offer.word.load(Ordering::Relaxed)
+                    != sock.direct.seen.load(Ordering::Relaxed)
+            {
+                let mut wants = Wants {
+                    sock,
+                    left,
+                    low: need.min(sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize),
+                    waitall: flags & libc::MSG_WAITALL != 0,
+                    peek: flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0,
+                    nonblocking: flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd),
+                    nap,
+                };
+                match direct::try_recv(&mut wants, cursor, head, at) {
+                    Found::Nothing => {}
+                    Found::Taken(n) => return Look::Moved(n),
+                    Found::Again => return Look::Again,
+                    Found::Hostile => {
+                        sock.pin(Reason::PeerHostile);
+                        demote::settle_rx(sock, Reason::PeerHostile);
+                        return Look::Again;
+                    }
+                }
+            }
+            empty(sock, fd)
         }
         state::PROVED => {
             if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
@@ -333,6 +369,7 @@ unsafe fn look(
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read == from {
                 sock.note_upgraded();
+                direct::begin_rx(sock);
                 sock.rx.state.store(state::LINK, Ordering::SeqCst);
                 return Look::Again;
             }
@@ -417,6 +454,7 @@ unsafe fn from_ring(
     flags: c_int,
     at: u64,
     available: u64,
+    round: u8,
 ) -> Look {
     let (Some(dir), Some(ring), Some(link)) = (sock.rx.dir(), sock.rx.ring(), sock.link()) else {
         return Look::Kernel;
@@ -450,7 +488,7 @@ unsafe fn from_ring(
     }
     let to = at + n as u64;
     dir.rx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
-    if dir.rx.head.advance(at, to).is_err() {
+    if dir.rx.head.consume(round, at, to).is_err() {
         // Seized while we copied: these bytes come again on TCP.
         *cursor = before;
         demote::settle_rx(sock, Reason::PeerDemoted);
@@ -527,7 +565,7 @@ fn died_with_unread(sock: &'static Sock) -> bool {
     }
     let unread = sock.tx.dir().is_some_and(|dir| {
         let head = dir.rx.head.read();
-        !head.flagged && head.offset != sock.tx.at.load(Ordering::Relaxed)
+        !head.flagged && head.offset < sock.tx.at.load(Ordering::Relaxed)
     });
     sock.tx.lock.unlock();
     unread

@@ -2,6 +2,7 @@
 
 use crate::api::{Error, Pass, Verdict};
 use crate::sockets::demote::{self, Resent, Which};
+use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
@@ -13,6 +14,7 @@ use libc::{c_int, iovec, off64_t};
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
+use sluice_fabric::words::OFFSET_MAX;
 use sluice_stats::Reason;
 
 /// What one look under the tx lock found.
@@ -102,6 +104,7 @@ unsafe fn send_stream(
         flags,
         done: nap.done,
         deadline: (nap.deadline != 0).then_some(nap.deadline),
+        patience: None,
     };
     if job.done != 0 {
         cursor.advance(job.done, |_, _| ());
@@ -110,7 +113,28 @@ unsafe fn send_stream(
         if sock.tx.lock.lock().is_err() {
             return job.partly(Error::WouldBlock);
         }
-        match look(sock, total - job.done) {
+        let left = total - job.done;
+        if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == state::LINK {
+            match direct::try_send(&mut job, &cursor, left) {
+                Tried::Sent(n) => {
+                    cursor.advance(n, |_, _| ());
+                    job.done += n;
+                    if job.done == total {
+                        direct::end_turn(sock);
+                    }
+                    sock.tx.lock.unlock();
+                    if job.done == total {
+                        return finish(sock, total);
+                    }
+                    continue;
+                }
+                Tried::Ring => {}
+                Tried::Again => continue,
+                Tried::Waited(Waited::Interrupted) => return job.partly(Error::Interrupted),
+                Tried::Waited(_) => return job.partly(Error::WouldBlock),
+            }
+        }
+        match look(sock, left) {
             Room::Bytes(ring, at, n) => {
                 let before = cursor;
                 let mut to = at;
@@ -157,9 +181,39 @@ pub(super) struct Job {
     pub flags: c_int,
     pub done: usize,
     pub deadline: Option<u64>,
+    /// In direct-only mode, when the wait for an ADVERT ends.
+    pub patience: Option<u64>,
 }
 
 impl Job {
+    /// May the call not wait?
+    pub fn is_nonblocking(&self) -> bool {
+        self.flags & libc::MSG_DONTWAIT != 0 || self.sock.is_nonblocking(self.fd)
+    }
+
+    /// The time at which SO_SNDTIMEO runs out, fixed at the first wait of a call.
+    pub fn deadline(&mut self) -> Option<u64> {
+        let timeout = self.sock.snd_timeout_ns.load(Ordering::Relaxed);
+        if timeout != 0 && self.deadline.is_none() {
+            self.deadline = Some(sys::now_ns().saturating_add(timeout));
+        }
+        self.deadline
+    }
+
+    /// When a wait for an ADVERT ends: by the socket's timeout or with our own patience.
+    pub fn until(&mut self) -> u64 {
+        let patience = *self
+            .patience
+            .get_or_insert_with(|| sys::now_ns() + wait::full_ns(self.sock));
+        self.deadline().map_or(patience, |d| d.min(patience))
+    }
+
+    /// Is the patience with a reader that makes no ADVERT over? It begins with the first question.
+    pub fn out_of_patience(&mut self) -> bool {
+        self.until();
+        self.patience.is_some_and(|p| sys::now_ns() >= p)
+    }
+
     /// Waits, or says why not. Called with the tx lock held; returns with it given back.
     pub fn pause(&mut self, room: Room, mut nap: Option<&mut Nap>) -> Option<Verdict> {
         let Job { sock, fd, .. } = *self;
@@ -171,8 +225,7 @@ impl Job {
             sock.tx.lock.unlock();
             return Some(self.partly(Error::Reset));
         }
-        let nonblocking = self.flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
-        if nonblocking {
+        if self.is_nonblocking() {
             if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
                 // Space came up while we asked.
                 sock.tx.lock.unlock();
@@ -181,13 +234,10 @@ impl Job {
             sock.tx.lock.unlock();
             return Some(self.partly(Error::WouldBlock));
         }
-        let timeout = sock.snd_timeout_ns.load(Ordering::Relaxed);
-        if timeout != 0 && self.deadline.is_none() {
-            self.deadline = Some(sys::now_ns().saturating_add(timeout));
-        }
+        let deadline = self.deadline();
         if let Some(nap) = &mut nap {
             nap.done = self.done;
-            nap.deadline = self.deadline.unwrap_or(0);
+            nap.deadline = deadline.unwrap_or(0);
         }
         // Both unlock.
         let waited = match room {
@@ -286,7 +336,11 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
             demote::settle_tx(sock, Reason::PeerDemoted);
             return Room::Again;
         }
-        if head.offset > at || head.offset < seen {
+        if head.offset > at || head.offset < seen || at >= OFFSET_MAX {
+            if at >= OFFSET_MAX {
+                demote::settle_tx(sock, Reason::Limit);
+                return Room::Again;
+            }
             // Not possible: the reader lies about its head.
             sock.pin(Reason::PeerHostile);
             demote::settle_tx(sock, Reason::PeerHostile);
@@ -398,6 +452,7 @@ pub unsafe fn sendfile(
         flags: 0,
         done: 0,
         deadline: None,
+        patience: None,
     };
     // SAFETY: null, or the caller's.
     let mut position = unsafe { offset.as_ref() }.copied();
@@ -407,6 +462,9 @@ pub unsafe fn sendfile(
         }
         if sock.tx.lock.lock().is_err() {
             break job.partly(Error::WouldBlock);
+        }
+        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == state::LINK {
+            direct::make_way(sock);
         }
         match look(sock, total - job.done) {
             Room::Bytes(ring, at, n) => {

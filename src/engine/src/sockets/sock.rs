@@ -15,6 +15,7 @@
 //! The memory of a `Sock` is a `Sock` for the life of the process (type-stable pool).
 
 use crate::readiness::set::Set;
+use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
@@ -84,6 +85,8 @@ pub struct Half {
     pub spin_ns: AtomicU32,
     /// Waits until a half whose budget is used up tries to spin again.
     pub spin_skip: AtomicU32,
+    /// Transfers of at least this many bytes may go directly; 0 while an offer is up.
+    pub gate: AtomicU32,
 }
 
 /// One call in the kernel, in [`Half::calls`].
@@ -190,6 +193,8 @@ pub struct Sock {
     pub rcvlowat: AtomicU32,
     /// An upgrade was tried and is not decided.
     pub trying: AtomicBool,
+    /// What direct transfers need.
+    pub direct: Direct,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
     pub pinned: AtomicU32,
     /// Demotions so far: spaces the offsets of new tries.

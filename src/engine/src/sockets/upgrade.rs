@@ -217,6 +217,10 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     }
     sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
     sock.tx.set_ring(ring);
+    crate::sockets::direct::begin_tx(sock);
+    dir.tx_wishes
+        .token_at
+        .store(process::token_at(), Ordering::Relaxed);
     sock.conn().tx.ring_len.set(ring.len());
     dir.tx_wishes.from.store(written, Ordering::Relaxed);
     dir.tx_wishes.switched.store(1, Ordering::Release);

@@ -3,6 +3,7 @@
 use crate::readiness::spin;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::direct;
 use crate::sockets::sock::{Sock, state};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
@@ -59,6 +60,9 @@ pub fn for_data(
     };
     let on_link = sock.rx.state() == state::LINK;
     let switched = dir.tx_wishes.switched.load(Ordering::Relaxed);
+    // An offer behind unread bytes is not next: who waits for more than there is does not look at it.
+    let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
+    let seen = sock.direct.seen.load(Ordering::Relaxed);
     link.pin();
     sock.rx.lock.unlock();
     let news = || {
@@ -67,6 +71,7 @@ pub fn for_data(
             || dir.rx.head.read().flagged
             || if on_link {
                 tail.offset >= beyond
+                    || offers && is_new(dir.offer.word.load(Ordering::Acquire), seen)
             } else {
                 dir.tx_wishes.switched.load(Ordering::Acquire) != switched
             }
@@ -95,6 +100,38 @@ pub fn for_data(
     if waited != Waited::Parked {
         link.unpin();
     }
+    waited
+}
+
+/// An offer that the reader has not looked at; 0 is one in the making.
+fn is_new(offer: u64, seen: u64) -> bool {
+    offer != seen && offer != 0
+}
+
+/// With the tx lock held, which it gives back: waits until the reader's ADVERT is another than that of
+/// `serial`.
+#[cold]
+pub fn for_advert(sock: &'static Sock, until: u64, serial: u64) -> Waited {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        sock.tx.lock.unlock();
+        return Waited::News;
+    };
+    link.pin();
+    sock.tx.lock.unlock();
+    let news = || {
+        dir.rx.head.read().flagged
+            || dir.tx.tail.read().flagged
+            || dir.advert.serial.load(Ordering::Acquire) != serial
+    };
+    let waited = if spin::until(&sock.tx, dir.rx.cpu.load(Ordering::Relaxed), news) {
+        sock.conn().tx.spins.add_shared(1);
+        Waited::News
+    } else {
+        sock.conn().tx.sleeps.add_shared(1);
+        // Slept here, not at the edge: a cancellation waits for the end of our patience.
+        sleep(sock, link, Side::Writer(dir), Some(until), news, None)
+    };
+    link.unpin();
     waited
 }
 
@@ -211,6 +248,15 @@ fn ended(errno: i32, writer: bool) -> Waited {
 pub fn woken(nap: &mut Nap) -> Waited {
     thread::wakes_up(nap.frame());
     let waited = ended(nap.errno, nap.writer);
+    if nap.lent
+        && waited != Waited::News
+        && let Some(sock) = nap
+            .sock
+            .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
+    {
+        nap.lent = false;
+        direct::revoke(sock);
+    }
     let over = nap.deadline != 0 && sys::now_ns() >= nap.deadline;
     if waited != Waited::TimedOut || over || nap.word.is_null() {
         return waited;

@@ -294,7 +294,12 @@ fn on_tcp(sock: &'static Sock, events: u32) {
         && sock.tx.lock.lock().is_ok()
     {
         if sock.tx.state() == state::RESENDING && demote::resend(sock) != Resent::NoRoom {
-            unwatch(sock);
+            // The other half may still wait for news of TCP.
+            if sock.rx.state() == state::PLAIN {
+                unwatch(sock);
+            } else {
+                watch(sock);
+            }
         }
         sock.tx.lock.unlock();
     }

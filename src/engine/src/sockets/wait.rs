@@ -59,7 +59,9 @@ pub fn for_data(
         return Waited::News;
     };
     let on_link = sock.rx.state() == state::LINK;
-    let switched = dir.tx_wishes.switched.load(Ordering::Relaxed);
+    // The look before this wait took the writer for not switched: if it is by now, that is news. (To read the
+    // word here again and wait for it to change would miss a switch between the two.)
+    let unswitched = sock.rx.state() == state::PROVED;
     // An offer behind unread bytes is not next: who waits for more than there is does not look at it.
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
@@ -73,7 +75,7 @@ pub fn for_data(
                 tail.offset >= beyond
                     || offers && is_new(dir.offer.word.load(Ordering::Acquire), seen)
             } else {
-                dir.tx_wishes.switched.load(Ordering::Acquire) != switched
+                unswitched && dir.tx_wishes.switched.load(Ordering::Acquire) != 0
             }
     };
     let waited = if on_link && spin::until(&sock.rx, dir.tx.cpu.load(Ordering::Relaxed), news) {

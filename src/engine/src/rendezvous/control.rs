@@ -386,6 +386,13 @@ pub fn drop_bell(link: &'static Link, slot: u32) {
     }
 }
 
+/// From hooks: reads what has come over the links, as this thread would.
+pub fn read_links() {
+    for link in shm::all().filter(|l| l.is_alive() && l.control() >= 0 && !l.is_foreign()) {
+        on_link(link);
+    }
+}
+
 /// Records read from one link before the others have their turn.
 const TURN: u32 = 64;
 

@@ -104,7 +104,16 @@ static TOTAL: AtomicU32 = AtomicU32::new(0);
 /// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread runs.
 #[inline]
 pub fn is_meeting() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0
+    COUNT.load(Ordering::Relaxed) != 0 || ASKED_UNTIL.load(Ordering::Relaxed) != 0
+}
+
+/// Until when hooks look for answers over links, in ns; 0: nobody was asked lately.
+static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Somebody was asked, or granted a stream, over a link: for a while hooks read what comes back, as
+/// they look after names, so that an answer does not wait for the control thread to be scheduled.
+fn expect_answers() {
+    ASKED_UNTIL.store(sys::now_ns() + NAME_NS, Ordering::Relaxed);
 }
 
 /// Is a meeting under way that only hooks move on? Then waits are cut at its end.
@@ -184,11 +193,15 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return pair_within(other.sock, sock);
     }
     if let Some(granted) = ask::answer(sock, key, mirror) {
+        expect_answers();
         list.push(granted);
         count_names(&list);
         return Ok(());
     }
     let asked = ask::ask(fd, key, own);
+    if asked {
+        expect_answers();
+    }
     if COUNT.load(Ordering::Relaxed) as usize >= PENDING_MAX {
         if asked {
             list.push(waiting(sock, key, mirror));
@@ -342,7 +355,16 @@ pub fn progress_soon() {
             .compare_exchange(next, now + LOOK_NS, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     {
-        progress();
+        let until = ASKED_UNTIL.load(Ordering::Relaxed);
+        if until != 0 && control::is_running() {
+            control::read_links();
+            if now > until {
+                let _ = ASKED_UNTIL.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+        if COUNT.load(Ordering::Relaxed) != 0 {
+            progress();
+        }
     }
 }
 
@@ -728,5 +750,6 @@ pub fn after_fork() {
     }
     COUNT.store(0, Ordering::Relaxed);
     TOTAL.store(0, Ordering::Relaxed);
+    ASKED_UNTIL.store(0, Ordering::Relaxed);
     ask::after_fork();
 }

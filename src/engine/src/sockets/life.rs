@@ -312,6 +312,11 @@ pub fn close_range(
     mut close: impl FnMut(u32, u32) -> c_int,
 ) -> c_int {
     const CLOEXEC_ONLY: c_int = 4;
+    const UNSHARE: c_int = 2;
+    if flags & UNSHARE != 0 {
+        // From here on this thread's descriptors are not those of the control thread.
+        process::sandboxed(Reason::Sandboxed);
+    }
     let end = last.min(c_int::MAX as u32) as c_int;
     let start = first.min(c_int::MAX as u32) as c_int;
     let mut internal: Vec<u32> = Vec::new();

@@ -186,7 +186,12 @@ fn keep(link: &'static Link, key: u64, inode: u64) {
         kept.remove(0);
     }
     let generation = link.generation();
-    kept.push(Question { key, link, generation, inode });
+    kept.push(Question {
+        key,
+        link,
+        generation,
+        inode,
+    });
 }
 
 /// The peer grants a stream.

@@ -408,7 +408,10 @@ fn on_link(link: &'static Link) {
                 return;
             }
             Received::Message(message, brought) => {
-                if matches!(message.kind, Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline) {
+                if matches!(
+                    message.kind,
+                    Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline
+                ) {
                     super::on_link_record(link, &message, &brought);
                     continue;
                 }

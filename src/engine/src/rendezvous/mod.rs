@@ -173,7 +173,10 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     };
     drop_expired(&mut list);
     if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, sock)) {
-        if !list.get(at).is_some_and(|p| matches!(p.stage, Stage::Asked)) {
+        if !list
+            .get(at)
+            .is_some_and(|p| matches!(p.stage, Stage::Asked))
+        {
             return Ok(());
         }
         // Nobody has answered so far: everything anew.
@@ -359,7 +362,8 @@ pub fn progress_soon() {
         if until != 0 && control::is_running() {
             control::read_links();
             if now > until {
-                let _ = ASKED_UNTIL.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+                let _ =
+                    ASKED_UNTIL.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
         if COUNT.load(Ordering::Relaxed) != 0 {
@@ -421,7 +425,8 @@ fn drop_expired(list: &mut Vec<Pending>) {
 fn expire(list: &mut Vec<Pending>, index: usize) {
     let meeting = list.swap_remove(index);
     let (sock, key, mirror) = (meeting.sock, meeting.key, meeting.mirror);
-    let asked = meeting.has_asked() && meeting.generation == sock.generation.load(Ordering::Acquire);
+    let asked =
+        meeting.has_asked() && meeting.generation == sock.generation.load(Ordering::Acquire);
     give_up(meeting, Reason::PeerPlain);
     if asked {
         // The other end may have asked meanwhile.

@@ -332,14 +332,15 @@ pub fn fd_created(fd: c_int) {
 pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
     let _ = fd;
     let named = !addr.is_null() && len as usize >= size_of::<libc::sa_family_t>();
+    if !named {
+        return;
+    }
     // SAFETY: the caller gave at least the family.
-    if named
-        && i32::from(unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) })
-            == libc::AF_UNSPEC
+    let family = unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) };
+    if i32::from(family) == libc::AF_UNSPEC
+        && let Some(sock) = e.as_sock()
     {
-        if let Some(sock) = e.as_sock() {
-            life::before_disconnect(sock);
-        }
+        life::before_disconnect(sock);
     }
 }
 /// `connect()` on `fd` returned 0, or -1 with this errno.

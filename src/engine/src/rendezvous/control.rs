@@ -432,9 +432,8 @@ fn on_link(link: &'static Link) {
                     Kind::Bell => {
                         let owner = link.slot_owner(message.index);
                         // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
-                        if let (Some(set), Some(bell)) =
-                            (unsafe { (owner as *const Set).as_ref() }, first)
-                        {
+                        let set = unsafe { (owner as *const Set).as_ref() };
+                        if let (Some(set), Some(bell)) = (set, first) {
                             set.add_bell(link, message.index, bell);
                         }
                     }

@@ -112,6 +112,10 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     let id = sockid(in_family(peer, family), in_family(local, family));
     let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
     let inode = u32::from_ne_bytes(get(&answer, HEADER + 68));
+    if state == ESTABLISHED && same && inode == 0 {
+        // Not accepted yet: nobody holds it.
+        return Err(Reason::NotEstablished);
+    }
     if state == ESTABLISHED && same && inode != 0 {
         Ok(Mirror { inode })
     } else {
@@ -253,6 +257,11 @@ pub fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a test process has no hooks"
+)]
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
@@ -302,7 +311,7 @@ mod tests {
         let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
         assert_eq!(
             mirror(la, pa),
-            Err(Reason::PeerRemote),
+            Err(Reason::NotEstablished),
             "not accepted yet: no owner"
         );
         let (b, _) = listener.accept().unwrap();

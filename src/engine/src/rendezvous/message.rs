@@ -137,7 +137,7 @@ impl Message {
     /// | 48..56 | capabilities |
     /// | 56..96 | zero |
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; LEN] {
+    pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0u8; LEN];
         let mut at = 0;
         let mut put = |part: &[u8]| {
@@ -304,6 +304,11 @@ pub fn receive(socket: i32) -> Received {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a test process has no hooks"
+)]
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;

@@ -307,8 +307,7 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
 /// False: done before, or TCP holds bytes for us, which would be lost.
 pub fn reset(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
-    if sys::ioctl_int(fd, libc::FIONREAD as u64) != Ok(0)
-        || sock.reset_seen.swap(true, Ordering::Relaxed)
+    if sys::ioctl_int(fd, libc::FIONREAD) != Ok(0) || sock.reset_seen.swap(true, Ordering::Relaxed)
     {
         return false;
     }

@@ -5,7 +5,7 @@
 pub fn strikes() -> bool {
     #[cfg(feature = "fault")]
     {
-        return drawn();
+        drawn()
     }
     #[cfg(not(feature = "fault"))]
     false

@@ -9,7 +9,7 @@ pub const MAX: usize = 1024;
 /// says EFAULT. A range that is plausible and not mapped ends the program (docs/limitations.md).
 pub fn plausible(at: usize, len: usize) -> bool {
     const TOP: usize = 1 << 47;
-    at >= 4096 && at < TOP && len <= TOP - at
+    (4096..TOP).contains(&at) && len <= TOP - at
 }
 
 /// The caller's buffers, and how far they have been used.
@@ -125,8 +125,8 @@ mod tests {
         let mut cursor = unsafe { Cursor::new(pieces.as_ptr(), pieces.len()) };
         assert_eq!(cursor.len(), Some(9));
         let mut got = Vec::new();
-        // SAFETY: the pieces point at living arrays.
         let mut take = |at: *mut u8, n: usize| {
+            // SAFETY: the pieces point at living arrays.
             got.extend_from_slice(unsafe { core::slice::from_raw_parts(at, n) })
         };
         cursor.advance(4, &mut take);

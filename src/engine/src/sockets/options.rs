@@ -63,22 +63,21 @@ pub unsafe fn before_set(
         return;
     }
     match option {
-        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | name::SO_RCVTIMEO_NEW | name::SO_SNDTIMEO_NEW => {
-            if len as usize >= size_of::<libc::timeval>() && !value.is_null() {
-                // SAFETY: the caller gave this many bytes; both structs are two 64-bit integers here.
-                let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
-                let valid = time.tv_sec >= 0 && (0..1_000_000).contains(&time.tv_usec);
-                if valid {
-                    let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000)
-                        + time.tv_usec as u64 * 1000;
-                    let receive = matches!(option, libc::SO_RCVTIMEO | name::SO_RCVTIMEO_NEW);
-                    let cell = if receive {
-                        &sock.rcv_timeout_ns
-                    } else {
-                        &sock.snd_timeout_ns
-                    };
-                    cell.store(ns, Ordering::Relaxed);
-                }
+        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | name::SO_RCVTIMEO_NEW | name::SO_SNDTIMEO_NEW
+            if len as usize >= size_of::<libc::timeval>() && !value.is_null() =>
+        {
+            // SAFETY: the caller gave this many bytes; both structs are two 64-bit integers here.
+            let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
+            if time.tv_sec >= 0 && (0..1_000_000).contains(&time.tv_usec) {
+                let ns =
+                    (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_usec as u64 * 1000;
+                let receive = matches!(option, libc::SO_RCVTIMEO | name::SO_RCVTIMEO_NEW);
+                let cell = if receive {
+                    &sock.rcv_timeout_ns
+                } else {
+                    &sock.snd_timeout_ns
+                };
+                cell.store(ns, Ordering::Relaxed);
             }
         }
         libc::SO_RCVLOWAT if len as usize >= size_of::<c_int>() && !value.is_null() => {
@@ -86,17 +85,19 @@ pub unsafe fn before_set(
             let low = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) };
             sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
         }
-        libc::SO_SNDBUF if sock.tx.state() == state::LINK => {
+        libc::SO_SNDBUF
+            if sock.tx.state() == state::LINK
+                && len as usize >= size_of::<c_int>()
+                && !value.is_null() =>
+        {
             // What may lie unread must fit into the new size.
-            if len as usize >= size_of::<c_int>() && !value.is_null() {
-                // SAFETY: the caller gave this many bytes.
-                let asked =
-                    unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) }.max(2304) as u32;
-                if sock.tx.lock.lock().is_ok() {
-                    let most = sock.tx.unread_max.load(Ordering::Relaxed).min(asked);
-                    sock.tx.unread_max.store(most, Ordering::Relaxed);
-                    sock.tx.lock.unlock();
-                }
+            // SAFETY: the caller gave this many bytes.
+            let asked = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) };
+            if sock.tx.lock.lock().is_ok() {
+                let most = sock.tx.unread_max.load(Ordering::Relaxed);
+                let most = most.min(asked.max(2304) as u32);
+                sock.tx.unread_max.store(most, Ordering::Relaxed);
+                sock.tx.lock.unlock();
             }
         }
         _ => {}

@@ -158,20 +158,21 @@ pub fn consent(sock: &'static Sock) {
     let mut refuse = None;
     if sock.rx.state() == state::PROVED
         && let Some(dir) = sock.rx.dir()
+        && dir.rx_wishes.consent.load(Ordering::Relaxed) == 0
     {
-        if dir.rx_wishes.consent.load(Ordering::Relaxed) == 0 {
-            let fd = sock.fd.load(Ordering::Relaxed);
-            match received(fd) {
-                Some(n) if n == sock.rx.kernel_bytes() => {
-                    dir.rx_wishes.consent.store(1, Ordering::Release)
-                }
-                _ => refuse = Some(Reason::NotHooked),
+        match received(sock.fd.load(Ordering::Relaxed)) {
+            Some(n) if n == sock.rx.kernel_bytes() => {
+                dir.rx_wishes.consent.store(1, Ordering::Release)
             }
+            Some(_) => refuse = Some(Reason::NotHooked),
+            None => refuse = Some(Reason::NotEstablished),
         }
     }
     sock.rx.lock.unlock();
     if let Some(reason) = refuse {
-        sock.pin(reason);
+        if reason == Reason::NotHooked {
+            sock.pin(reason);
+        }
         demote::demote(sock, Which::Both, reason);
     }
 }
@@ -259,7 +260,7 @@ fn tcp_info(fd: i32) -> Option<TcpInfo> {
 fn written(fd: i32, role: u8) -> Option<u64> {
     for _ in 0..8 {
         let before = tcp_info(fd)?;
-        let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ as u64).ok()? as u64;
+        let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
         let after = tcp_info(fd)?;
         if after.state != ESTABLISHED {
             return None;
@@ -276,7 +277,7 @@ fn written(fd: i32, role: u8) -> Option<u64> {
 fn received(fd: i32) -> Option<u64> {
     for _ in 0..8 {
         let before = tcp_info(fd)?;
-        let unread = sys::ioctl_int(fd, libc::FIONREAD as u64).ok()? as u64;
+        let unread = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
         let after = tcp_info(fd)?;
         if after.state != ESTABLISHED {
             return None;

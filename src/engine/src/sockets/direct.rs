@@ -616,6 +616,8 @@ pub(super) enum Found {
     Taken(usize),
     /// Nothing on offer.
     Nothing,
+    /// Nothing on offer, and an ADVERT was made just now.
+    Lent,
     /// The words have changed: look again.
     Again,
     /// The peer lies.
@@ -699,7 +701,7 @@ pub(super) fn try_recv(
             invite(inc, dir, true);
             wants.nap.lent = true;
             advertise(sock, dir, link, &advert);
-            Found::Nothing
+            Found::Lent
         }
         Next::Wait if recv.wait => Found::Nothing,
         _ => {

@@ -342,6 +342,8 @@ unsafe fn look(
                 };
                 match direct::try_recv(&mut wants, cursor, head, at) {
                     Found::Nothing => {}
+                    // Whoever answers does so at once: TCP is asked before the sleep, not before the spin.
+                    Found::Lent => return Look::Empty,
                     Found::Taken(n) => return Look::Moved(n),
                     Found::Again => return Look::Again,
                     Found::Hostile => {

@@ -29,7 +29,8 @@ impl Set {
                 slot.publish_cpu(cpu);
                 slot.announce();
             }
-            inside.any_news()
+            // Marks of streams that are over are nobody's to take: they would keep the set awake for ever.
+            self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()
         })
         .unwrap_or(false)
     }

@@ -99,6 +99,42 @@ pub(super) fn ask(fd: i32, key: u64, own: u64) -> bool {
     asked
 }
 
+/// A link has come up: whoever looks for a peer, or has done so in vain, asks over it.
+pub(super) fn ask_all(link: &'static Link) {
+    let tried = TRIED.lock().map(|mut tried| core::mem::take(&mut *tried));
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    for t in tried.unwrap_or_default() {
+        let there = t.sock.generation.load(Ordering::Acquire) == t.generation
+            && !t.sock.is_accelerated()
+            && t.sock.pinned.load(Ordering::Relaxed) == 0
+            && !list.iter().any(|p| core::ptr::eq(p.sock, t.sock));
+        if there {
+            list.push(super::waiting(t.sock, t.key, t.mirror));
+        }
+    }
+    for p in list.iter() {
+        if !matches!(p.stage, Stage::Named | Stage::Asked) {
+            continue;
+        }
+        let fd = p.sock.fd.load(Ordering::Relaxed);
+        let (Ok(proof), Ok(st)) = (proof(fd), sys::fstat(fd)) else {
+            continue;
+        };
+        let ask = Message {
+            inode: st.st_ino,
+            token: [p.key, 0],
+            flags: message::IDLE,
+            ..Message::new(Kind::Ask)
+        };
+        let _ = message::send(link.control(), &ask, &[proof.raw()]);
+    }
+    count_names(&list);
+    drop(list);
+    super::expect_answers();
+}
+
 /// Has the other end of this connection asked for it? Then grants it a stream.
 pub(super) fn answer(sock: &'static Sock, key: u64, mirror: u64) -> Option<Pending> {
     let question = {
@@ -156,7 +192,13 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
     let ours = list
         .iter()
         .position(|p| p.key == key && p.mirror == ask.inode);
-    let only_asks = |p: &Pending| matches!(p.stage, Stage::Asked);
+    // A name of ours that nobody has come to, and an asker who is not on the way to it.
+    let idle = ask.flags & message::IDLE != 0;
+    let only_asks = |p: &Pending| match p.stage {
+        Stage::Asked => true,
+        Stage::Named => idle,
+        _ => false,
+    };
     match ours {
         // Nothing but links is left to both.
         Some(at) if list.get(at).is_some_and(only_asks) => {

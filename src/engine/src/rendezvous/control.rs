@@ -46,6 +46,8 @@ enum Job {
         seen: u64,
         deadline: u64,
     },
+    /// Ask over a new link for whoever looks for a peer.
+    Ask(&'static Link),
     /// Close the link if nothing uses it any more.
     Reap(&'static Link),
     /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
@@ -348,6 +350,11 @@ pub fn watch_link(link: &'static Link) {
     }
 }
 
+/// A new link stands: this thread asks over it.
+pub fn link_is_up(link: &'static Link) {
+    add(Job::Ask(link));
+}
+
 fn tell(link: &'static Link, message: &Message, with: &[i32]) {
     let fd = link.control();
     if fd >= 0 {
@@ -625,6 +632,12 @@ fn do_jobs() -> Option<u64> {
     due.retain_mut(|job| match job {
         Job::Look(link, index) => {
             look(link, *index);
+            false
+        }
+        Job::Ask(link) => {
+            if link.is_alive() {
+                super::on_link_up(link);
+            }
             false
         }
         Job::Reap(link) => {

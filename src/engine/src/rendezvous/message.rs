@@ -80,7 +80,7 @@ pub struct Message {
     pub reason: u16,
     /// A stream or a waiter slot.
     pub index: u32,
-    /// Bit 0: the link that both have already is used.
+    /// [`REUSE`], [`IDLE`].
     pub flags: u32,
     /// Who sends.
     pub token: Token,
@@ -90,8 +90,11 @@ pub struct Message {
     pub capabilities: u64,
 }
 
-/// Bit of [`Message::flags`]: use the link that both have.
+/// Bit of [`Message::flags`] in a Reply: use the link that both have.
 pub const REUSE: u32 = 1;
+
+/// Bit of [`Message::flags`] in an Ask: no other meeting of this connection is under way here.
+pub const IDLE: u32 = 2;
 
 impl Message {
     /// A record of this kind, the rest zero.

@@ -662,6 +662,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
     if fresh {
         link.set_control(meeting.raw());
         control::watch_link(link);
+        control::link_is_up(link);
     }
     if let Err(reason) = upgrade::attach(meeting.sock, link, index) {
         meeting.sock.conn().stays(reason);
@@ -728,6 +729,11 @@ pub fn on_link_record(link: &'static Link, message: &Message, brought: &Brought)
         Kind::Grant => ask::on_grant(link, message, brought),
         _ => ask::on_decision(link, message, message.kind == Kind::Joined),
     }
+}
+
+/// A link has come up.
+pub fn on_link_up(link: &'static Link) {
+    ask::ask_all(link);
 }
 
 /// The link is gone.

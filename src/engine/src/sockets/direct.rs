@@ -37,6 +37,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use libc::iovec;
+use sluice_fabric::doorbell::Sleep;
 use sluice_fabric::layout::{AdvertLine, Direction};
 use sluice_fabric::lock::me;
 use sluice_fabric::shm::Link;
@@ -158,6 +159,7 @@ pub fn is_up(sock: &Sock) -> bool {
 pub fn make_way(sock: &'static Sock) {
     await_turn(sock);
     if config().mode == Mode::Direct && sock.tx.state() == state::LINK {
+        sock.pin(Reason::DirectNoAdvert);
         demote::settle_tx(sock, Reason::DirectNoAdvert);
     }
 }
@@ -361,7 +363,13 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
                 Tried::Again
             }
         }
-        Some(Action::Blocked { .. }) if nonblocking || job.out_of_patience() => {
+        Some(Action::Blocked { .. })
+            if nonblocking || polls(dir, link) || job.out_of_patience() =>
+        {
+            if out.sender.last_advert() == AdvertId::NONE {
+                // This reader never blocks in a recv. An upgrade anew would only wait for it again.
+                sock.pin(Reason::DirectNoAdvert);
+            }
             demote::settle_tx(sock, Reason::DirectNoAdvert);
             Tried::Ring
         }
@@ -375,6 +383,17 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
         }
         _ => Tried::Ring,
     }
+}
+
+/// Does the reader wait in epoll? Then it makes no ADVERT, however long it is waited for.
+fn polls(dir: &Direction, link: &Link) -> bool {
+    let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+    (0..u64::BITS).any(|i| {
+        waiters & 1 << i != 0
+            && link
+                .peer_slot(i)
+                .is_some_and(|slot| slot.sleep() == Sleep::Descriptor)
+    })
 }
 
 /// Tells the sender what went by the ring, and of the ADVERT that stands now. Returns its serial.

@@ -21,7 +21,35 @@ import common
 SAMPLE_MINUTES = 25     # what `make test` promises, builds included
 CARGO = os.environ.get("CARGO", "cargo")
 _CARGO_LINE = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed;")
+_BAD_LINE = re.compile(r"^FAILED  (.+?)(?:  \(.*\)| \([\d.]+ s\))?:")
+_CTEST_LINE = re.compile(r"^FAIL (\S+) \[(\S+) ")
 _OUR_LINE = re.compile(r"^(\d+) passed, (\d+) failed")
+
+
+def known():
+    """{step: {test}} of scripts/known-failures.txt."""
+    out = {}
+    with open(os.path.join(common.ROOT, "scripts", "known-failures.txt")) as f:
+        for line in f:
+            if line.strip() and not line.startswith("#"):
+                step, test, _ = line.rstrip("\n").split("\t")
+                out.setdefault(step, set()).add(test)
+    return out
+
+
+def again(name, cmd, bad):
+    """The commands that run each of the tests `bad` of a step once more."""
+    runner = cmd[0]
+    for test in bad:
+        if name == "programs":
+            yield [runner, "-k", test]
+        elif name == "c-tests":
+            body, env = test.split()
+            fault = cmd[cmd.index("--fault-lib"):][:2] if "--fault-lib" in cmd else []
+            yield [runner, "--full", "--jobs", "1", "--filter", body, "--env", env, *fault]
+        else:
+            quick = [a for a in cmd[1:] if a == "--quick"]
+            yield [runner, *quick, test.split(" SLUICE")[0].replace(" ", "_")]
 
 
 def steps(seed, full):
@@ -61,7 +89,7 @@ def run(name, cmd, env, minutes, counts):
                              stderr=subprocess.STDOUT, text=True, errors="replace")
     except OSError as e:
         print(f"{name}: cannot be started: {e}")
-        return 0, 1, 0.0
+        return 0, 1, 0.0, []
     late = []
 
     def too_late():
@@ -71,7 +99,7 @@ def run(name, cmd, env, minutes, counts):
 
     timer = threading.Timer(minutes * 60, too_late)
     timer.start()
-    cargo, ours = [0, 0], None
+    cargo, ours, bad = [0, 0], None, []
     for line in child.stdout:
         sys.stdout.write(line)
         sys.stdout.flush()
@@ -80,6 +108,14 @@ def run(name, cmd, env, minutes, counts):
             cargo = [cargo[0] + int(hit.group(1)), cargo[1] + int(hit.group(2))]
         hit = _OUR_LINE.match(line)
         ours = [int(hit.group(1)), int(hit.group(2))] if hit else ours
+        hit = _BAD_LINE.match(line)
+        if hit:
+            bad.append([hit.group(1), "connections accelerated" in line])
+        hit = _CTEST_LINE.match(line)
+        if hit:
+            bad.append([f"{hit.group(1)} {hit.group(2)}", True])
+        elif name == "c-tests" and bad and re.match(r"     (hang|stderr|--- plain|the oracle)", line):
+            bad[-1][1] = False
     status = common.wait(child, 60)
     timer.cancel()
     took = time.monotonic() - begin
@@ -93,7 +129,30 @@ def run(name, cmd, env, minutes, counts):
     elif counts and passed + failed == 0:
         print(f"{name}: ran no test")
         failed = 1
-    return passed, failed, took
+    return passed, failed, took, bad
+
+
+def second_chance(name, cmd, env, passed, failed, bad):
+    """Known failures are not counted. A test that failed only because a connection was not accelerated in time (the
+    second of each pair in `bad`) runs once more by itself: what passes then is printed as unsteady, which is a bug
+    report in its own right, and counted as passed. Wrong bytes, wrong answers and hangs get no second chance."""
+    listed = known().get(name, set())
+    late = []
+    for test, only_late in bad:
+        if test in listed:
+            print(f"{name}: {test}: known failure (scripts/known-failures.txt)")
+            failed -= 1
+        elif only_late:
+            late.append(test)
+    for test, line in zip(late, again(name, cmd, late)):
+        print(f"\n--- again: {test}", flush=True)
+        once = subprocess.run(line, env={**os.environ, **env}, cwd=common.ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=600)
+        print(once.stdout, end="", flush=True)
+        if once.returncode == 0:
+            print(f"{name}: {test}: unsteady: not accelerated in time, then passed by itself")
+            passed, failed = passed + 1, failed - 1
+    return passed, failed
 
 
 def main():
@@ -111,7 +170,9 @@ def main():
     deadline = begin + (8 * 3600 if full else SAMPLE_MINUTES * 60)
     for name, cmd, env, minutes, counts in steps(seed, full):
         minutes = max(0.1, min(minutes, (deadline - time.monotonic()) / 60))
-        passed, failed, took = run(name, cmd, env, minutes, counts)
+        passed, failed, took, bad = run(name, cmd, env, minutes, counts)
+        if not full and bad:
+            passed, failed = second_chance(name, cmd, env, passed, failed, bad)
         for left in common.leftovers():
             print(f"{name}: left behind: {left}")
             failed += 1

@@ -143,6 +143,7 @@ extern "C" fn after_fork_child() {
     PID.store(0, Ordering::Relaxed);
     let me = pid();
     FORKED.store(true, Ordering::Relaxed);
+    EXITED.store(false, Ordering::Relaxed);
     for half in &TOKEN {
         half.store(0, Ordering::Relaxed);
     }
@@ -258,12 +259,14 @@ pub fn hand_over(fd: i32) {
     }
 }
 
+/// The end was prepared: `_exit` behind `exit` finds nothing to do.
+static EXITED: AtomicBool = AtomicBool::new(false);
+
 /// The process ends: every stream of its own goes back to TCP, and the kernel delivers the rest.
 pub fn exiting() {
-    if PID.load(Ordering::Relaxed) == 0 || is_vfork_child() {
+    if is_vfork_child() || EXITED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let me = pid();
     sock::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
         if own(&sock.rx) || own(&sock.tx) {
@@ -271,10 +274,9 @@ pub fn exiting() {
         }
         crate::report::finished(sock.conn());
         if let Some(family) = sock.family() {
-            family.leave(me);
+            family.leave(pid());
         }
     });
-    PID.store(0, Ordering::Relaxed);
 }
 
 /// The program sandboxes itself: streams go back to TCP for good, and the control thread ends.

@@ -316,37 +316,9 @@ impl Waiter {
         let mut sliced = false;
         if rendezvous::needs_hooks() {
             // A meeting ends in time even if nothing else happens.
-            let mut fds = [libc::pollfd {
-                fd: -1,
-                events: libc::POLLIN,
-                revents: 0,
-            }; 16];
-            let mut others = fds.iter_mut();
-            if let Some(own) = others.next() {
-                own.fd = self.epfd;
-            }
-            let meeting = rendezvous::watched(|fd| {
-                if let Some(other) = others.next() {
-                    other.fd = fd;
-                }
-            });
-            if let Some(meeting) = meeting {
+            if let Some(meeting) = rendezvous::watched(|_| ()) {
                 sliced = left.is_none_or(|l| meeting < l);
-                let most = left.map_or(meeting, |l| l.min(meeting)).max(1_000_000);
-                // The set, and whoever comes to a meeting.
-                let mut time = timespec {
-                    tv_sec: (most / 1_000_000_000) as i64,
-                    tv_nsec: (most % 1_000_000_000) as i64,
-                };
-                // SAFETY: an array and a time of ours, the caller's mask.
-                let got =
-                    unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut time, self.mask) };
-                got?;
-                if fds.iter().skip(1).any(|p| p.revents != 0) {
-                    rendezvous::progress();
-                    sliced = true;
-                }
-                left = Some(0);
+                left = Some(left.map_or(meeting, |l| l.min(meeting)).max(1_000_000));
             }
         }
         set.sleepers.fetch_add(1, Ordering::SeqCst);

@@ -55,9 +55,13 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
         let unread = tail.offset.wrapping_sub(at);
         let news = match sock.rx.state() {
             state::LINK => unread >= low,
-            // TCP's part may be read already, or be on its way: a read will tell.
+            // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
+            // to tell.
             state::PROVED | state::DRAINING => {
-                dir.tx_wishes.switched.load(Ordering::Acquire) == 1 && unread != 0
+                dir.tx_wishes.switched.load(Ordering::Acquire) == 1
+                    && unread != 0
+                    && (sock.rx.kernel_bytes() >= dir.tx_wishes.from.load(Ordering::Relaxed)
+                        || nest::kernel_ready(sock.fd.load(Ordering::Relaxed), libc::POLLIN) != 0)
             }
             _ => false,
         };

@@ -81,6 +81,14 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(dir) = sock.rx.dir() else { return };
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
+    if start != end {
+        let from = match sock.rx.state() {
+            state::LINK | state::INHERITED => sock.rx.kernel_bytes(),
+            _ => dir.tx_wishes.from.load(Ordering::Relaxed),
+        };
+        let owed = from.wrapping_add(end.wrapping_sub(start));
+        sock.rx.owed.store(owed, Ordering::Relaxed);
+    }
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);

@@ -110,6 +110,9 @@ pub unsafe fn before_set(
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
+    if request == libc::FIONREAD && sock.rx.owed.load(Ordering::Relaxed) != 0 {
+        crate::sockets::recv::await_owed(sock);
+    }
     let count = match request {
         libc::FIONREAD if sock.rx.state() != state::PLAIN => unread(sock),
         libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => unsent(sock),

@@ -8,7 +8,7 @@ use crate::sockets::sock::{CALL, Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
 use crate::thread::Nap;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
@@ -61,6 +61,9 @@ pub unsafe fn recv(
 #[inline]
 pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
+        if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+            await_owed(sock);
+        }
         enter_kernel(sock, flags)
     } else {
         None
@@ -80,6 +83,41 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     }
     sock.rx.calls.fetch_sub(CALL, Ordering::SeqCst);
     None
+}
+
+/// Longest wait for bytes that a peer sends again, in ms. It does so at once; it may have lost its CPU.
+const OWED_MS: u64 = 50;
+/// After a peer was late, nobody waits so for this long: a hostile one takes 5 % of our time at most.
+const OWED_PAUSE_NS: u64 = 1_000_000_000;
+
+/// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
+/// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
+/// Waits until the first of them is on TCP.
+#[cold]
+pub fn await_owed(sock: &'static Sock) {
+    static LATE_NS: AtomicU64 = AtomicU64::new(0);
+    let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
+    if read >= owed {
+        sock.rx.owed.store(0, Ordering::Relaxed);
+        return;
+    }
+    if sys::now_ns().saturating_sub(LATE_NS.load(Ordering::Relaxed)) < OWED_PAUSE_NS {
+        return;
+    }
+    let mut one = libc::pollfd {
+        fd: sock.fd.load(Ordering::Relaxed),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut most = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: (OWED_MS * 1_000_000) as i64,
+    };
+    // SAFETY: one valid entry, a time of ours.
+    if unsafe { sys::ppoll(&raw mut one, 1, &raw mut most, core::ptr::null()) } == Ok(0) {
+        sock.rx.owed.store(0, Ordering::Relaxed);
+        LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
+    }
 }
 
 #[cold]
@@ -175,6 +213,9 @@ unsafe fn recv_stream(
             Look::Kernel => {
                 sock.rx.lock.unlock();
                 if done == 0 {
+                    if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+                        await_owed(sock);
+                    }
                     match enter_kernel(sock, flags) {
                         Some(pass) => return Verdict::Pass(pass),
                         None => continue,

@@ -79,6 +79,9 @@ pub struct Half {
     dir: AtomicPtr<Direction>,
     /// rx: stream offset in TCP at which the link begins.
     pub from: AtomicU64,
+    /// rx, off the link: bytes of TCP (as in `calls`) up to which the peer owes what the program may have been
+    /// told of already, sent again after a demotion; 0: none.
+    pub owed: AtomicU64,
     /// Bytes that went by links, ever, without going by TCP too.
     pub linked: AtomicU64,
     /// Spin budget of waits on this half, in ns; adapted.
@@ -154,7 +157,7 @@ impl Half {
         self.state.store(state::PLAIN, Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
         self.set_dir(None);
-        for word in [&self.from, &self.linked] {
+        for word in [&self.from, &self.owed, &self.linked] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.spin_ns, &self.spin_skip, &self.unread_max] {

@@ -11,9 +11,10 @@
 //!   attach                                          attach
 //! ```
 //!
-//! Asked are the links made last, since the peer is likelier behind one of those; who is not the
-//! other end of the connection keeps the question and never finds a socket for it. When both ask at
-//! once, side 0 of the link grants and side 1 waits.
+//! A connection that went by a link before asks over that one, and whoever is asked for a connection that was
+//! demoted grants at once. Otherwise asked are the links made last, since the peer is likelier behind
+//! one of those; who is not the other end of the connection keeps the question and never finds a socket
+//! for it. When both ask at once, side 0 of the link grants and side 1 waits.
 
 use super::message::{self, Brought, Kind, Message};
 use super::{PENDING, Pending, Stage, abandon, count_names, is_proof, owner, proof};
@@ -97,6 +98,20 @@ pub(super) fn ask(fd: i32, key: u64, own: u64) -> bool {
         asked |= message::send(link.control(), &ask, &[proof.raw()]).is_ok();
     }
     asked
+}
+
+/// Asks over the link by which this connection has gone before; true: the peer was asked.
+pub(super) fn ask_again(sock: &'static Sock, fd: i32, key: u64, own: u64) -> bool {
+    let Some(link) = sock.last_link() else {
+        return false;
+    };
+    let Ok(proof) = proof(fd) else { return false };
+    let ask = Message {
+        inode: own,
+        token: [key, 0],
+        ..Message::new(Kind::Ask)
+    };
+    message::send(link.control(), &ask, &[proof.raw()]).is_ok()
 }
 
 /// A link has come up: whoever looks for a peer, or has done so in vain, asks over it.
@@ -209,7 +224,7 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
         }
         // A meeting by name is under way; the question counts if that comes to nothing.
         Some(_) => keep(link, key, ask.inode),
-        None => match take_tried(key, ask.inode) {
+        None => match take_tried(key, ask.inode).or_else(|| upgrade::demoted(key, ask.inode)) {
             Some(sock) => list.extend(grant(sock, key, ask.inode, link)),
             None => keep(link, key, ask.inode),
         },

@@ -167,6 +167,8 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     } else {
         mirror
     };
+    sock.key.store(key, Ordering::Relaxed);
+    sock.mirror.store(mirror, Ordering::Relaxed);
     process::may_use_system_calls()?;
     let Some(mut list) = PENDING.lock() else {
         return Err(Reason::TooManyNames);
@@ -181,6 +183,17 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         }
         // Nobody has answered so far: everything anew.
         list.swap_remove(at);
+    } else if sock.retry_step.load(Ordering::Relaxed) != 0
+        && let Some(other) = upgrade::demoted(key, own)
+    {
+        // The other end is in this process.
+        drop(list);
+        return pair_within(other, sock);
+    } else if ask::ask_again(sock, fd, key, own) {
+        expect_answers();
+        list.push(waiting(sock, key, mirror));
+        count_names(&list);
+        return Ok(());
     }
     if let Some(at) = list
         .iter()

@@ -55,11 +55,11 @@ fn count(sock: &Sock, reason: Reason) {
     if !sock.counted.swap(true, Ordering::Relaxed) {
         if !sock.upgraded.load(Ordering::Relaxed) {
             // The stream never carried a byte: the connection simply stays on TCP.
-            sock.demotions.fetch_add(1, Ordering::Relaxed);
+            sock.backoff.fetch_add(1, Ordering::Relaxed);
             sock.conn().stays(reason);
             return;
         }
-        sock.demotions.fetch_add(1, Ordering::Relaxed);
+        sock.backoff.fetch_add(1, Ordering::Relaxed);
         sock.conn().demoted(reason);
         sluice_stats_log(sock, reason);
     }

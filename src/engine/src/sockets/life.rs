@@ -236,6 +236,8 @@ pub fn part(sock: &'static Sock, reason: Reason) {
         demote::leave_to_peer(sock, Reason::LingerReset);
         return;
     }
+    // No new try.
+    sock.pinned.store(reason as u32, Ordering::Relaxed);
     demote::demote(sock, Which::Both, reason);
     if sock.tx.state() == state::RESENDING {
         // Cannot happen while unread bytes are held within half of the send buffer, unless the

@@ -200,8 +200,21 @@ pub struct Sock {
     pub direct: Direct,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
     pub pinned: AtomicU32,
-    /// Demotions so far: spaces the offsets of new tries.
-    pub demotions: AtomicU32,
+    /// Demotions since the connection last did well on a link: spaces new tries, and makes writers patient.
+    pub backoff: AtomicU32,
+    /// Bytes between two tries to meet again after a demotion; 0: never demoted, the tries go by [`first_try`].
+    ///
+    /// [`first_try`]: crate::sockets::upgrade::first_try
+    pub retry_step: AtomicU64,
+    /// Bytes by links when the stream in use was attached.
+    pub linked_before: AtomicU64,
+    /// By what the other end names this connection, and the inode of the other end's socket; 0: not known yet.
+    pub key: AtomicU64,
+    /// See `key`.
+    pub mirror: AtomicU64,
+    /// The link of the last stream, and its generation: the other end is known to be behind it.
+    last_link: AtomicPtr<Link>,
+    last_generation: AtomicU32,
     /// Reason of the demotion going on, a [`Reason`] as a number.
     pub demoting: AtomicU32,
     /// A demotion of the stream in use has been counted.
@@ -280,16 +293,33 @@ impl Sock {
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
 
+    /// The link of the last stream, if it still stands.
+    pub fn last_link(&self) -> Option<&'static Link> {
+        // SAFETY: null, or a leaked link.
+        let link = unsafe { self.last_link.load(Ordering::Acquire).as_ref() }?;
+        let same = link.generation() == self.last_generation.load(Ordering::Relaxed);
+        (same && link.is_alive() && link.control() >= 0).then_some(link)
+    }
+
     /// Takes the stream out: the caller leaves it on the link.
     pub fn take_stream(&self) -> Option<(&'static Link, u32, Lent)> {
         let link = self.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: null, or a leaked link.
         let link = unsafe { link.as_ref() }?;
+        self.last_generation
+            .store(link.generation(), Ordering::Relaxed);
+        self.last_link
+            .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
         let lent = Lent {
             at: self.lent_at.load(Ordering::Relaxed),
             len: self.lent_len.load(Ordering::Relaxed),
         };
         Some((link, self.index.load(Ordering::Relaxed), lent))
+    }
+
+    /// Bytes that went by links, both directions together.
+    pub fn linked(&self) -> u64 {
+        self.rx.linked.load(Ordering::Relaxed) + self.tx.linked.load(Ordering::Relaxed)
     }
 
     /// Stream bytes, both directions together, as both ends count them.
@@ -379,7 +409,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.polls,
         &sock.rcvlowat,
         &sock.pinned,
-        &sock.demotions,
+        &sock.backoff,
         &sock.demoting,
     ] {
         word.store(0, Ordering::Relaxed);
@@ -387,8 +417,17 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     for flag in [&sock.trying, &sock.counted, &sock.reset_seen] {
         flag.store(false, Ordering::Relaxed);
     }
-    sock.rcv_timeout_ns.store(0, Ordering::Relaxed);
-    sock.snd_timeout_ns.store(0, Ordering::Relaxed);
+    for word in [
+        &sock.rcv_timeout_ns,
+        &sock.snd_timeout_ns,
+        &sock.retry_step,
+        &sock.key,
+        &sock.mirror,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+    sock.last_link
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
     for set in &sock.sets {
         set.store(core::ptr::null_mut(), Ordering::Relaxed);
     }

@@ -5,15 +5,20 @@ use crate::process;
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::{Lent, Link};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// Offsets of tries after a demotion are multiples of this many bytes (times two for each demotion).
+/// Bytes between a demotion and the next try, doubled with each demotion up to [`STEP_MAX`].
 const RETRY_STEP: u64 = 1 << 20;
 /// The same in eager mode.
 const RETRY_STEP_EAGER: u64 = 64 << 10;
+/// Tries in vain come to be this far from each other.
+const STEP_MAX: u64 = 64 << 20;
+/// A stream that moved so many times the bytes that its upgrade waited for did well: the next may come as soon
+/// as the first.
+const DID_WELL: u64 = 16;
 
 /// Stream offset of the first try.
 pub fn first_try() -> u64 {
@@ -24,7 +29,16 @@ pub fn first_try() -> u64 {
     }
 }
 
-/// The call that crossed `next_try` is over: tries, and sets the next offset (4 times as far).
+/// The offset of the next try after one at `at`, the same at both ends: 4 times as far, later [`STEP_MAX`] on.
+fn ladder(at: u64) -> u64 {
+    if at < STEP_MAX {
+        at.saturating_mul(4)
+    } else {
+        (at / STEP_MAX + 1).saturating_mul(STEP_MAX)
+    }
+}
+
+/// The call that crossed `next_try` is over: tries, and sets the next offset.
 #[cold]
 pub fn crossed(sock: &'static Sock) {
     let at = sock.next_try.load(Ordering::Relaxed);
@@ -32,10 +46,18 @@ pub fn crossed(sock: &'static Sock) {
     if at == u64::MAX || offset < at {
         return;
     }
-    let mut next = at;
-    while next <= offset {
-        next = next.saturating_mul(4);
-    }
+    let step = sock.retry_step.load(Ordering::Relaxed);
+    let next = if step == 0 {
+        let mut next = ladder(at);
+        while next <= offset {
+            next = ladder(next);
+        }
+        next
+    } else {
+        let wider = (step * 2).min(STEP_MAX);
+        sock.retry_step.store(wider, Ordering::Relaxed);
+        offset + wider
+    };
     if sock
         .next_try
         .compare_exchange(at, next, Ordering::AcqRel, Ordering::Relaxed)
@@ -48,25 +70,52 @@ pub fn crossed(sock: &'static Sock) {
     }
 }
 
-/// After a demotion: the offsets at which both ends may meet again. Both count the same bytes and
-/// the same demotions, so both find the same offsets.
+/// After a demotion: when to try again. The ends need not agree: both know the link by which they meet, and who
+/// is asked over it grants at once.
 pub fn rearm(sock: &'static Sock) {
     if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
         return;
     }
-    let step = if config().upgrade == Upgrade::Eager {
+    let first = if config().upgrade == Upgrade::Eager {
         RETRY_STEP_EAGER
     } else {
         RETRY_STEP
     };
-    let step = step
-        << sock
-            .demotions
-            .load(Ordering::Relaxed)
-            .saturating_sub(1)
-            .min(20);
-    let next = (sock.offset() / step + 1) * step;
-    sock.next_try.store(next, Ordering::Relaxed);
+    let times = sock.backoff.load(Ordering::Relaxed).saturating_sub(1);
+    let mut step = (first << times.min(16)).min(STEP_MAX);
+    let moved = sock
+        .linked()
+        .saturating_sub(sock.linked_before.load(Ordering::Relaxed));
+    if moved >= step * DID_WELL {
+        sock.backoff.store(1, Ordering::Relaxed);
+        step = first;
+    }
+    sock.retry_step.store(step, Ordering::Relaxed);
+    sock.next_try.store(sock.offset() + step, Ordering::Relaxed);
+    ANY_DEMOTED.store(true, Ordering::Relaxed);
+}
+
+/// A connection was demoted and may be upgraded again.
+static ANY_DEMOTED: AtomicBool = AtomicBool::new(false);
+
+/// The connection of this process that was demoted, is on TCP, and is `key` to the peer that holds `mirror`.
+pub fn demoted(key: u64, mirror: u64) -> Option<&'static Sock> {
+    if !ANY_DEMOTED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut found = None;
+    crate::sockets::sock::for_all(|sock| {
+        if sock.key.load(Ordering::Relaxed) == key
+            && sock.mirror.load(Ordering::Relaxed) == mirror
+            && sock.retry_step.load(Ordering::Relaxed) != 0
+            && sock.pinned.load(Ordering::Relaxed) == 0
+            && sock.link().is_none()
+            && !sock.is_accelerated()
+        {
+            found = Some(sock);
+        }
+    });
+    found
 }
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together
@@ -122,6 +171,7 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
         sock.rx.set_dir(Some(incoming));
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
+        sock.linked_before.store(sock.linked(), Ordering::Relaxed);
         sock.counted.store(false, Ordering::Relaxed);
         sock.upgraded.store(false, Ordering::Relaxed);
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);

@@ -27,14 +27,14 @@ pub enum Waited {
 }
 
 /// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more.
-/// Doubled with each demotion of the connection, up to [`FULL_MAX_NS`].
+/// Doubled with each demotion of a connection that does not do well on the link, up to [`FULL_MAX_NS`].
 pub const FULL_NS: u64 = 20_000_000;
 /// See [`FULL_NS`].
 pub const FULL_MAX_NS: u64 = 1_000_000_000;
 
 /// The patience with a reader that does not read.
 pub fn full_ns(sock: &Sock) -> u64 {
-    (FULL_NS << sock.demotions.load(Ordering::Relaxed).min(6)).min(FULL_MAX_NS)
+    (FULL_NS << sock.backoff.load(Ordering::Relaxed).min(6)).min(FULL_MAX_NS)
 }
 
 fn timespec(ns: u64) -> libc::timespec {

@@ -280,7 +280,7 @@ pub fn watch_full(sock: &'static Sock) {
             sock,
             generation,
             seen,
-            deadline: sys::now_ns() + wait::full_ns(sock),
+            deadline: sys::now_ns() + wait::FULL_NS,
         });
         drop(list);
         poke();
@@ -674,7 +674,7 @@ fn do_jobs() -> Option<u64> {
                 Reader::Reads => {}
                 Reader::ReadAndStopped(head) => {
                     // Its patience begins anew: it may have stopped for good this time.
-                    let patience = wait::full_ns(sock);
+                    let patience = wait::FULL_NS;
                     (*seen, *deadline) = (head, now + patience);
                     next = Some(next.map_or(patience, |n: u64| n.min(patience)));
                     return true;

@@ -174,7 +174,7 @@ fn await_turn(sock: &'static Sock) {
             return;
         }
         let now = sys::now_ns();
-        let end = *end.get_or_insert_with(|| now + CLAIM_NS + wait::full_ns(sock));
+        let end = *end.get_or_insert_with(|| now + CLAIM_NS + wait::FULL_NS);
         // Its own thread comes back in a signal handler, or after a jump.
         if owner == me() || now >= end {
             if is_up(sock) {

@@ -200,7 +200,7 @@ pub struct Sock {
     pub direct: Direct,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
     pub pinned: AtomicU32,
-    /// Demotions since the connection last did well on a link: spaces new tries, and makes writers patient.
+    /// Demotions since the connection last did well on a link: spaces new tries.
     pub backoff: AtomicU32,
     /// Bytes between two tries to meet again after a demotion; 0: never demoted, the tries go by [`first_try`].
     ///

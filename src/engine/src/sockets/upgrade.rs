@@ -10,7 +10,7 @@ use sluice_fabric::shm::{Lent, Link};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// Bytes between a demotion and the next try, doubled with each demotion up to [`STEP_MAX`].
+/// Bytes between a demotion and the next try, doubled with each demotion.
 const RETRY_STEP: u64 = 1 << 20;
 /// The same in eager mode.
 const RETRY_STEP_EAGER: u64 = 64 << 10;
@@ -54,7 +54,7 @@ pub fn crossed(sock: &'static Sock) {
         }
         next
     } else {
-        let wider = (step * 2).min(STEP_MAX);
+        let wider = (step * 2).min(STEP_MAX.max(step));
         sock.retry_step.store(wider, Ordering::Relaxed);
         offset + wider
     };
@@ -82,7 +82,7 @@ pub fn rearm(sock: &'static Sock) {
         RETRY_STEP
     };
     let times = sock.backoff.load(Ordering::Relaxed).saturating_sub(1);
-    let mut step = (first << times.min(16)).min(STEP_MAX);
+    let mut step = first << times.min(20);
     let moved = sock
         .linked()
         .saturating_sub(sock.linked_before.load(Ordering::Relaxed));

@@ -26,16 +26,9 @@ pub enum Waited {
     Parked,
 }
 
-/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more.
-/// Doubled with each demotion of a connection that does not do well on the link, up to [`FULL_MAX_NS`].
-pub const FULL_NS: u64 = 20_000_000;
-/// See [`FULL_NS`].
-pub const FULL_MAX_NS: u64 = 1_000_000_000;
-
-/// The patience with a reader that does not read.
-pub fn full_ns(sock: &Sock) -> u64 {
-    (FULL_NS << sock.backoff.load(Ordering::Relaxed).min(6)).min(FULL_MAX_NS)
-}
+/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a program may
+/// count on that. A reader that only waits for its disk, or its CPU, should not be taken for one.
+pub const FULL_NS: u64 = 50_000_000;
 
 fn timespec(ns: u64) -> libc::timespec {
     libc::timespec {
@@ -157,7 +150,7 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
         Waited::News
     } else {
         sock.conn().tx.sleeps.add_shared(1);
-        let patience = sys::now_ns() + full_ns(sock);
+        let patience = sys::now_ns() + FULL_NS;
         let until = deadline.map_or(patience, |d| d.min(patience));
         if let Some(nap) = &mut nap {
             nap.seen = seen;

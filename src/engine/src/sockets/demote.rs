@@ -187,6 +187,9 @@ pub fn resend(sock: &'static Sock) -> Resent {
             Err(_) => at = end,
         }
     }
+    if at != family.resent() {
+        crate::sockets::options::push_out(sock, fd);
+    }
     family.unclaim(at);
     if full {
         Resent::NoRoom

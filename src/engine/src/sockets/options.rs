@@ -59,6 +59,16 @@ pub unsafe fn before_set(
         life::give_up(sock, reason);
         return;
     }
+    if (level, option) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
+        && len as usize >= size_of::<c_int>()
+        && !value.is_null()
+    {
+        // SAFETY: the caller gave this many bytes.
+        let on = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) } != 0;
+        let calls = sock.nodelay.load(Ordering::Relaxed) >> 1;
+        let noted = calls.wrapping_add(1) << 1 | u32::from(on);
+        sock.nodelay.store(noted, Ordering::SeqCst);
+    }
     if level != libc::SOL_SOCKET {
         return;
     }
@@ -103,6 +113,32 @@ pub unsafe fn before_set(
         _ => {}
     }
     let _ = fd;
+}
+
+/// Bytes that TCP has not sent even once (linux/sockios.h).
+const SIOCOUTQNSD: u64 = 0x894b;
+
+/// Has TCP send what it holds back (a last segment that is not full, by Nagle's rule, TCP_CORK or MSG_MORE) for a
+/// write that goes to the ring instead, or for bytes that lay in the ring for the reader to see. Setting TCP_NODELAY
+/// does so whatever else is set; what the program wants of it stands afterwards.
+pub fn push_out(sock: &Sock, fd: c_int) {
+    if sys::ioctl_int(fd, SIOCOUTQNSD) == Ok(0) {
+        return;
+    }
+    let before = sock.nodelay.load(Ordering::SeqCst);
+    let was = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    let set = |on: c_int| {
+        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on);
+    };
+    set(1);
+    if was == Ok(0) {
+        set(0);
+        let now = sock.nodelay.load(Ordering::SeqCst);
+        if now != before && now & 1 != 0 {
+            // The program set it in between, and its call is over or to come.
+            set(1);
+        }
+    }
 }
 
 /// `ioctl` on a tracked socket.

@@ -188,6 +188,8 @@ pub struct Sock {
     pub polls: AtomicU32,
     /// O_NONBLOCK as last set through a hook: 0 not known, 1 off, 2 on.
     pub nonblock: AtomicU8,
+    /// TCP_NODELAY as last set through a hook in the lowest bit, the count of such calls above.
+    pub nodelay: AtomicU32,
     /// SO_RCVTIMEO and SO_SNDTIMEO in ns; 0: none.
     pub rcv_timeout_ns: AtomicU64,
     /// See `rcv_timeout_ns`.

@@ -275,6 +275,8 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     sock.conn().tx.ring_len.set(ring.len());
     dir.tx_wishes.from.store(written, Ordering::Relaxed);
     dir.tx_wishes.switched.store(1, Ordering::Release);
+    // The reader has to read TCP's part first, and no further write will push that.
+    crate::sockets::options::push_out(sock, fd);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
     sock.note_upgraded();
     Switch::Done

@@ -90,7 +90,8 @@ class Run:
 
     def judge(self, lo):
         if self.mode == "plain":
-            if self.payload and lo < self.payload:
+            # What is sent is known about for some programs; headers add more than that.
+            if self.payload and lo < 0.95 * self.payload:
                 raise Failure(f"{lo} bytes over loopback for {self.payload} of payload: the check is broken")
             return
         for role, on in self.preloaded.items():
@@ -274,7 +275,7 @@ def redis_benchmark(run):
 
 def redis_benchmark_long(run):
     """Few connections that move much, in both directions."""
-    count = run.scaled(8000, 3000)
+    count = run.scaled(8000, 8000)
     benchmark(run, ["-c", "8", "-d", "100000", "-n", str(count), "-t", "set,get"])
     run.payload += count * 2 * 100000
 
@@ -412,7 +413,8 @@ listen front
 
 
 def haproxy(run, mode="http", options=""):
-    big = run.scaled(128 << 20, 32 << 20)
+    # A connection's first megabytes go by TCP: as many as its buffers take before the reader's first read.
+    big = run.scaled(128 << 20, 128 << 20)
     back = nginx(run, {"k": 1024, "big": big})
     run.hops = 2
     port = common.free_port()

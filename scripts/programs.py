@@ -378,7 +378,7 @@ def iperf3_bidir(run):
 def python_http(run):
     place = f"{run.dir}/www"
     os.makedirs(place)
-    big = run.scaled(128 << 20, 32 << 20)
+    big = run.scaled(128 << 20, 128 << 20)
     apps.random_file(f"{place}/big", big, run.seed)
     apps.random_file(f"{place}/small", 3000, run.seed + 1)
     port = common.free_port()

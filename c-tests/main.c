@@ -361,8 +361,8 @@ static void log_warm(int fd)
     close(out);
 }
 
-enum { WARM_ROUNDS = 64 };
-static size_t warm_size(int round) { return 1024 + 16 * round; }
+enum { WARM_ROUNDS = 256 };
+static size_t warm_size(int round) { return 512 + 4 * round; }
 
 void warm(int fd, int server)
 {

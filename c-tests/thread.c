@@ -22,7 +22,8 @@ static int good_record(const struct record *r)
 static int shared_fd;
 static unsigned char seen[RECORDS];
 
-/* Whole records go out by one call each, so each thread's recv finds whole ones. */
+/* Whole records go out by one call each, and never so many at once that a segment could end inside of one: each thread's
+ * recv finds whole ones. */
 static void *record_reader(void *arg)
 {
     struct record r;
@@ -65,6 +66,9 @@ static void readers_client(int fd)
         make_record(&r, i);
         if (send(fd, &r, sizeof r, 0) != sizeof r)
             die("send");
+        for (int left = 1; i % 64 == 63 && left; usleep(100))
+            if (ioctl(fd, SIOCOUTQ, &left))
+                die("SIOCOUTQ");
     }
     T(shutdown(fd, SHUT_WR));
 }

@@ -20,6 +20,9 @@ const AT_ONCE: timespec = timespec {
     tv_nsec: 0,
 };
 
+/// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
+const FULL_ANSWERS: u32 = 4;
+
 /// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
 const IDLE_TURNS: u32 = 16;
 
@@ -138,8 +141,9 @@ pub unsafe fn wait(
             waiter.max
         });
         if ready != 0 && !turn {
-            let due = waiter.kernel_due();
-            if ready == waiter.max || !due {
+            let full = ready == waiter.max;
+            let due = waiter.kernel_due() || full && waiter.kernel_waits();
+            if full || !due {
                 set.kernel_turn.store(due, Ordering::Relaxed);
                 return waiter.over(ready);
             }
@@ -257,6 +261,14 @@ impl Waiter {
         let set = self.set;
         let out = self.out().get_mut(..most).unwrap_or_default();
         set.harvest(out)
+    }
+
+    /// Streams have filled one more answer: was that the last in a row?
+    fn kernel_waits(&self) -> bool {
+        let full = &self.set.full_answers;
+        let filled = full.load(Ordering::Relaxed) + 1;
+        full.store(filled % FULL_ANSWERS, Ordering::Relaxed);
+        filled == FULL_ANSWERS
     }
 
     fn kernel_due(&self) -> bool {

@@ -54,6 +54,8 @@ pub struct Set {
     pub(super) nested: AtomicBool,
     /// Streams filled a whole answer while the kernel's part was due to be looked at.
     pub(super) kernel_turn: AtomicBool,
+    /// Answers filled by streams in a row.
+    pub(super) full_answers: AtomicU32,
     /// When the kernel's part was last looked at.
     pub(super) looked_ns: AtomicU64,
     /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
@@ -133,6 +135,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
                     kernel_turn: AtomicBool::new(false),
+                    full_answers: AtomicU32::new(0),
                     looked_ns: AtomicU64::new(0),
                     peer_cpu: AtomicU32::new(0),
                     spin_ns: AtomicU32::new(0),
@@ -185,6 +188,11 @@ impl Set {
     /// The kernel's set.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Is it a thread's own, for poll and select?
+    pub fn is_private(&self) -> bool {
+        self.private.load(Ordering::Relaxed)
     }
 
     /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own use.
@@ -527,14 +535,20 @@ impl Set {
     }
 
     /// What a registered socket writes goes to TCP again, while it may still read from the link. The kernel's
-    /// edge for room is long past: it looks anew, and tells if there is room.
-    pub fn writes_by_tcp(&'static self, sock: &'static Sock) {
+    /// edge for room is long past: if the set is among the `waiters` for space, the kernel looks anew, and tells if
+    /// there is room.
+    pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
         self.with(|inside| {
+            let slot = sock
+                .link()
+                .and_then(|link| inside.on_link(link))
+                .map(|on| on.slot);
+            let asked = slot.is_some_and(|slot| waiters & (1 << slot) != 0);
             let all: Vec<u32> = inside.of_sock(sock).collect();
             for i in all {
                 if let Some(reg) = inside.reg(i) {
                     let waits = reg.events & WRITABLE != 0;
-                    if waits && reg.armed && (reg.events & ET != 0 || reg.out_removed) {
+                    if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
                         reg.out_removed = false;
                         change(self.fd(), reg.fd, reg.events, reg.data);
                     }

@@ -316,7 +316,7 @@ fn on_tcp(sock: &'static Sock, events: u32) {
             } else {
                 &dir.tx_wishes.waiters
             };
-            wake::own(
+            wake::own_threads(
                 link,
                 waiters.load(Ordering::Relaxed),
                 sock.index.load(Ordering::Relaxed),

@@ -92,7 +92,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
-        wake::own(link, dir.rx_wishes.waiters.load(Ordering::Relaxed), index);
+        wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::Relaxed), index);
         if start != end {
             // What the reader did not take is the writer's to send again; its process must hear of it.
             control::attention(link, index);
@@ -136,7 +136,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     }
     sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
     if let Some(link) = sock.link() {
-        wake::own(
+        wake::own_threads(
             link,
             dir.tx_wishes.waiters.load(Ordering::Relaxed),
             sock.index.load(Ordering::Relaxed),
@@ -199,14 +199,10 @@ pub fn resend(sock: &'static Sock) -> Resent {
 }
 
 fn finish_resend(sock: &'static Sock) -> Resent {
-    if let Some(dir) = sock.tx.dir() {
-        if let Some(link) = sock.link() {
-            wake::own(
-                link,
-                dir.tx_wishes.waiters.load(Ordering::Relaxed),
-                sock.index.load(Ordering::Relaxed),
-            );
-        }
+    let mut waiters = 0;
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+        wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
     sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
     sock.tx.set_dir(None);
@@ -214,7 +210,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     // Whoever waits for room waits for the kernel's from now on.
     for i in 0..crate::sockets::sock::SETS {
         if let Some(set) = sock.set_at(i) {
-            set.writes_by_tcp(sock);
+            set.writes_by_tcp(sock, waiters);
         }
     }
     leave(sock);

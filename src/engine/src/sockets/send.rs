@@ -226,6 +226,9 @@ impl Job {
             return Some(self.partly(Error::Reset));
         }
         if self.is_nonblocking() {
+            if matches!(room, Room::Resending) {
+                wait::ask_for_tcp_room(sock);
+            }
             if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
                 // Space came up while we asked.
                 sock.tx.lock.unlock();

@@ -295,6 +295,15 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
     true
 }
 
+/// With the tx lock held: a non-blocking writer has to wait for the end of a re-send. Its epoll sets will hear of it.
+#[cold]
+pub fn ask_for_tcp_room(sock: &'static Sock) {
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        let sets = crate::readiness::set::slots_of(sock, link);
+        dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
+    }
+}
+
 /// With the tx lock held, which it gives back: bytes are being sent again and TCP has no room.
 #[cold]
 pub fn for_tcp_room(

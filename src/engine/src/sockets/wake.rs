@@ -68,6 +68,25 @@ pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     rung
 }
 
+/// Wakes this process's threads in `mask` that sleep in blocking calls, in poll and in select. Epoll sets watch TCP
+/// themselves: to mark the stream would tell them twice of news of TCP, or of a demotion, which is none.
+pub fn own_threads(link: &'static Link, mask: u64, index: u32) {
+    for slot_index in bits(mask) {
+        let Some(slot) = link.my_slot(slot_index) else {
+            return;
+        };
+        let of_thread = match slot.sleep() {
+            Sleep::Futex => true,
+            // SAFETY: slots are owned by sets only, whose memory is type-stable, or by 0.
+            Sleep::Descriptor => unsafe { (link.slot_owner(slot_index) as *const Set).as_ref() }
+                .is_some_and(Set::is_private),
+        };
+        if of_thread {
+            own(link, 1 << slot_index, index);
+        }
+    }
+}
+
 /// Rings a slot of this process.
 pub fn ring_own(link: &'static Link, slot_index: u32) {
     let owner = link.slot_owner(slot_index);

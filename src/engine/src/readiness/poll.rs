@@ -287,6 +287,7 @@ unsafe fn look(
 ) -> Result<usize, sys::Errno> {
     // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
     let mut held: Vec<(usize, c_short)> = Vec::new();
+    let mut masked: Vec<usize> = Vec::new();
     let mut any = false;
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
@@ -296,6 +297,7 @@ unsafe fn look(
         }
         if sock.tx.state() == state::LINK {
             p.events &= !WRITE;
+            masked.push(i);
         }
     }
     let mut time = if any {
@@ -335,6 +337,11 @@ unsafe fn look(
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
         p.revents |= of(sock) & p.events & (READ | WRITE);
+        let unasked = masked.contains(&i) && p.events & WRITE != 0;
+        if unasked && sock.tx.state() != state::LINK {
+            // Back to TCP since the kernel was asked, and not for this.
+            p.revents |= nest::kernel_ready(p.fd, p.events & WRITE);
+        }
     }
     Ok(fds.iter().filter(|p| p.revents != 0).count())
 }

@@ -163,7 +163,9 @@ impl Set {
             of_kernel &= !WRITABLE;
         }
         if of_kernel != 0 {
-            state |= u32::from(kernel_ready(reg.fd, of_kernel as i16) as u16);
+            // Not by the registration's own number, which may be closed while a dup keeps it alive.
+            let fd = sock.fd.load(Ordering::Relaxed);
+            state |= u32::from(kernel_ready(fd, of_kernel as i16) as u16);
         }
         state
     }

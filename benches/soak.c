@@ -12,7 +12,7 @@
  * connection, 0 for endless. A finished connection is a line `conn seed=S end=E rx=N tx=N`, where E
  * is `ok` (both streams whole), `eof` or `reset` (a prefix, then that). The client ends a command
  * by `done`. With HOLD 1 it makes its connections one after the other, each only when the one
- * before is halfway through its streams, prints `holding` when all are, and goes on at the next
+ * before is halfway through its streams, to which it comes in small steps, prints `holding` when all are, and goes on at the next
  * line.
  * A wrong byte or an impossible result is a line `WRONG ...` and exit status 1.
  *
@@ -27,6 +27,7 @@
 #define MAGIC 0x6563756c53ull
 #define ENDLESS (1ull << 62)
 #define PIECE (256u << 10)
+#define STEP (32u << 10)
 
 enum style { SHUTDOWN, CLIENT_CLOSES, CLIENT_RESETS, SERVER_CLOSES };
 enum mode { LEVEL, EDGE, THREADS };
@@ -151,14 +152,21 @@ static void agree(struct conn *c)
 	c->rng = mix(c->h.seed) + (uint64_t)c->is_client;
 }
 
-/* Where a server that waits for its client has to stop. */
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Where an end that waits for the other has to stop. Up to its half, a gated stream goes to and fro in steps: at
+ * once, all of it would be in TCP's buffers before the ends have met. */
 static uint64_t tx_limit(const struct conn *c)
 {
 	uint64_t limit = c->tx_goal;
+	int to_half = c->h.gated && c->rx < c->rx_total / 2;
 	if (c->is_client)
-		return limit;
+		return to_half ? least(limit, c->rx + STEP) : limit;
 	if (c->h.gated && c->rx < c->rx_total)
-		limit = c->tx_total / 2 * (c->rx >= c->rx_total / 2);
+		limit = to_half ? least(c->tx_total / 2, c->rx) : c->tx_total / 2;
 	if (c->h.style == CLIENT_RESETS && c->rx < c->rx_total && limit == c->tx_total)
 		limit = c->tx_total - 1;
 	return limit;

@@ -194,6 +194,10 @@ impl Set {
         };
         let events = state & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
         if events == 0 {
+            let level = reg.events & ET == 0;
+            if level && matches!(sock.rx.state(), state::PROVED | state::DRAINING) {
+                inside.passed_over(index);
+            }
             return (None, false);
         }
         if events & WRITABLE != 0 && reg.echo == Echo::Due {
@@ -274,6 +278,7 @@ impl Set {
             let mut with = inside.with_data(data);
             (with.next(), with.next())
         };
+        inside.come_back(data);
         match (first, second) {
             (None, _) => (events, false),
             (Some(only), None) => (self.correct(inside, only, events), true),

@@ -40,6 +40,8 @@ pub(super) struct Reg {
     pub echo: Echo,
     /// In the ready list.
     pub queued: bool,
+    /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on its way.
+    pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
     pub out_removed: bool,
     /// The socket's stream is found by its number.
@@ -130,6 +132,8 @@ pub(super) struct Inside {
     by_data: Map<u64>,
     pub links: Vec<OnLink>,
     pub ready: VecDeque<u32>,
+    /// Registrations with [`Reg::behind`].
+    behind: u32,
 }
 
 fn key(sock: &Sock) -> usize {
@@ -139,6 +143,30 @@ fn key(sock: &Sock) -> usize {
 impl Inside {
     pub fn reg(&mut self, index: u32) -> Option<&mut Reg> {
         self.regs.get_mut(index as usize)
+    }
+
+    /// News of this registration were passed over.
+    pub fn passed_over(&mut self, index: u32) {
+        if let Some(reg) = self.regs.get_mut(index as usize) {
+            self.behind += u32::from(!core::mem::replace(&mut reg.behind, true));
+        }
+    }
+
+    /// The kernel has an event under this data: what was passed over is looked at again.
+    pub fn come_back(&mut self, data: u64) {
+        if self.behind == 0 {
+            return;
+        }
+        let all: Vec<u32> = self.with_data(data).collect();
+        for index in all {
+            if self
+                .reg(index)
+                .is_some_and(|r| core::mem::take(&mut r.behind))
+            {
+                self.behind -= 1;
+                self.queue(index);
+            }
+        }
     }
 
     /// Enters a registration.
@@ -153,6 +181,7 @@ impl Inside {
             twin_armed: false,
             echo: Echo::None,
             queued: false,
+            behind: false,
             out_removed: false,
             adopted: false,
             next: first.unwrap_or(NONE),
@@ -177,6 +206,7 @@ impl Inside {
             return true;
         };
         reg.adopted = false;
+        self.behind -= u32::from(core::mem::take(&mut reg.behind));
         let (next, queued) = (reg.next, reg.queued);
         let Some(sock) = reg.sock.take() else {
             return true;

@@ -221,6 +221,9 @@ pub struct Sock {
     pub demoting: AtomicU32,
     /// A demotion of the stream in use has been counted.
     pub counted: AtomicBool,
+    /// The sets that the socket is in know of the stream in use. Before that no reader consents: what the peer
+    /// wrote would be told to nobody.
+    pub adopted: AtomicBool,
     /// The stream in use has carried over a direction, and has been counted as an upgrade.
     pub upgraded: AtomicBool,
     /// The peer died leaving unread input: recv says ECONNRESET once, where TCP would.

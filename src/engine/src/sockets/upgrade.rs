@@ -172,6 +172,7 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
         sock.linked_before.store(sock.linked(), Ordering::Relaxed);
+        sock.adopted.store(false, Ordering::Relaxed);
         sock.counted.store(false, Ordering::Relaxed);
         sock.upgraded.store(false, Ordering::Relaxed);
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);
@@ -188,6 +189,8 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
             set.adopt_stream(sock);
         }
     }
+    // Behind this, whoever ends a call in the kernel may consent, too.
+    sock.adopted.store(true, Ordering::SeqCst);
     consent(sock);
     Ok(())
 }
@@ -196,7 +199,10 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
 /// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
 #[cold]
 pub fn consent(sock: &'static Sock) {
-    if sock.rx.state() != state::PROVED || sock.rx.in_kernel() != 0 {
+    if sock.rx.state() != state::PROVED
+        || !sock.adopted.load(Ordering::SeqCst)
+        || sock.rx.in_kernel() != 0
+    {
         return;
     }
     if sock.polls.load(Ordering::SeqCst) != 0 || crate::readiness::big_waits() != 0 {

@@ -27,7 +27,7 @@
 #define MAGIC 0x6563756c53ull
 #define ENDLESS (1ull << 62)
 #define PIECE (256u << 10)
-#define STEP (32u << 10)
+#define STEP (8u << 10)
 
 enum style { SHUTDOWN, CLIENT_CLOSES, CLIENT_RESETS, SERVER_CLOSES };
 enum mode { LEVEL, EDGE, THREADS };

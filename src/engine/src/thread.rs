@@ -9,11 +9,24 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 /// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
 static RSEQ: AtomicIsize = AtomicIsize::new(0);
 
-/// Finds glibc's rseq area. Called once, by the constructor.
+/// Address of glibc's `__libc_single_threaded`, a char that is 0 once there was a second thread; 0: not there
+/// (before 2.32).
+static SINGLE: AtomicUsize = AtomicUsize::new(0);
+
+/// Has this process several threads, or had? `None` where the C library does not say.
+pub fn are_several() -> Option<bool> {
+    let at = SINGLE.load(Ordering::Relaxed) as *const u8;
+    // SAFETY: null, or the C library's variable, which it writes when it makes a thread.
+    (!at.is_null()).then(|| unsafe { core::ptr::read_volatile(at) } == 0)
+}
+
+/// Finds what glibc tells of threads. Called once, by the constructor.
 pub fn init() {
     // SAFETY: dlsym with a NUL-terminated name; the symbols are an isize and an unsigned int.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let single = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
+        SINGLE.store(single as usize, Ordering::Relaxed);
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
         if !offset.is_null() && !size.is_null() && *size >= 8 {
             RSEQ.store(*offset, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use super::nest;
 use super::set::{self, Set};
 use super::shared;
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::rendezvous;
 use crate::sockets::iov::plausible;
 use crate::sockets::table::{self, Entry, Kind};
@@ -102,7 +103,7 @@ pub unsafe fn wait(
     let timeout = unsafe { timeout.as_ref() };
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if max <= 0 || bad_time {
+    if max <= 0 || bad_time || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if set.inherited.load(Ordering::Relaxed) {

@@ -3,6 +3,7 @@
 use super::nest;
 use super::set::{self, Set};
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Sock, state};
@@ -72,7 +73,7 @@ pub unsafe fn poll(
             }
         }
     }
-    if !tracked {
+    if !tracked || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     // SAFETY: null, or the caller's.

@@ -2,6 +2,7 @@
 
 use super::poll::{self, Deadline};
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::sockets::table;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -109,7 +110,7 @@ pub unsafe fn select(
     mask: *const sigset_t,
     left: *mut timespec,
 ) -> Verdict {
-    if nfds <= 0 {
+    if nfds <= 0 || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     let sets = [Bits(read.cast()), Bits(write.cast()), Bits(except.cast())];

@@ -141,6 +141,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
+    process::may_use_system_calls()?;
     if sock.family().is_some_and(|f| f.is_shared(process::pid())) {
         return Err(Reason::Shared);
     }
@@ -169,7 +170,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     };
     sock.key.store(key, Ordering::Relaxed);
     sock.mirror.store(mirror, Ordering::Relaxed);
-    process::may_use_system_calls()?;
     let Some(mut list) = PENDING.lock() else {
         return Err(Reason::TooManyNames);
     };

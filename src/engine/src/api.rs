@@ -17,6 +17,7 @@ use libc::{
     socklen_t, ssize_t, timespec,
 };
 
+pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
 pub use crate::thread::Nap;
 
@@ -462,9 +463,10 @@ pub unsafe fn poll(
     nfds: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
+    vigil: &mut Vigil,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { polling::poll(fds, nfds, timeout, mask) }
+    unsafe { polling::poll(fds, nfds, timeout, mask, vigil) }
 }
 /// `select` and `pselect`. On `Done` the sets are updated; `left`, if not null, gets the time left
 /// (as Linux `select` does; `pselect` passes null).
@@ -478,9 +480,10 @@ pub unsafe fn select(
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
+    vigil: &mut Vigil,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { selecting::select(nfds, read, write, except, timeout, mask, left) }
+    unsafe { selecting::select(nfds, read, write, except, timeout, mask, left, vigil) }
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
 pub fn poll_limit() -> nfds_t {
@@ -520,10 +523,11 @@ pub unsafe fn epoll_wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
+    vigil: &mut Vigil,
 ) -> Verdict {
     match e.as_set() {
         // SAFETY: passed on.
-        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask) },
+        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, Some(vigil)) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }

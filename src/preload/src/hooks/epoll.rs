@@ -28,14 +28,14 @@ hooks! {
         let Some(e) = api::lookup(epfd) else { return forward!(epoll_wait(epfd, events, max, timeout_ms)) };
         test_cancel();
         let timeout = milliseconds(timeout_ms);
-        serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), std::ptr::null()), forward!(epoll_wait(epfd, events, max, timeout_ms))) as c_int
+        serve_watching!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), std::ptr::null()), forward!(epoll_wait(epfd, events, max, timeout_ms))) as c_int
     }
 
     unsafe fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int => on_epoll_pwait {
         let Some(e) = api::lookup(epfd) else { return forward!(epoll_pwait(epfd, events, max, timeout_ms, mask)) };
         test_cancel();
         let timeout = milliseconds(timeout_ms);
-        serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), mask), forward!(epoll_pwait(epfd, events, max, timeout_ms, mask))) as c_int
+        serve_watching!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), mask), forward!(epoll_pwait(epfd, events, max, timeout_ms, mask))) as c_int
     }
 }
 
@@ -43,7 +43,7 @@ late_hooks! {
     unsafe fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_epoll_pwait2 {
         let Some(e) = api::lookup(epfd) else { return late!(epoll_pwait2(epfd, events, max, timeout, mask)) };
         test_cancel();
-        serve!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), late!(epoll_pwait2(epfd, events, max, timeout, mask))) as c_int
+        serve_watching!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), late!(epoll_pwait2(epfd, events, max, timeout, mask))) as c_int
     }
 }
 

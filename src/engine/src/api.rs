@@ -490,6 +490,12 @@ pub fn poll_limit() -> nfds_t {
     polling::soft_limit()
 }
 
+/// How often descriptors of our own have stood, for a moment, at numbers that are free for the program; none
+/// does when this returns. A call on such a number failed for what stood there if the answer has changed since.
+pub fn passing_numbers() -> u32 {
+    crate::sockets::internal::lows()
+}
+
 /// A hooked call gave the program this descriptor.
 #[inline]
 pub fn fd_seen(fd: c_int) {

@@ -129,6 +129,23 @@ pub fn serve_watching(
     }
 }
 
+/// Calls the real function of epoll on a number that is not tracked. If it says that this is no set, it may have seen a
+/// descriptor of ours that stood there for a moment: it is asked again, and then says EBADF.
+#[inline(always)]
+pub fn of_set(mut real: impl FnMut() -> c_int) -> c_int {
+    let mut ret = real();
+    let mut before = None;
+    while ret == -1 && errno::current() == libc::EINVAL {
+        let now = contained(NO_FD, api::passing_numbers).filter(|&n| n != 0);
+        if now == before {
+            break;
+        }
+        before = now;
+        ret = real();
+    }
+    ret
+}
+
 /// `fd` was made by a call that hooks see: an entry of a descriptor that had this number, and was
 /// closed where no hook saw it, goes.
 ///

@@ -138,6 +138,7 @@ pub fn attempt(sock: &'static Sock) {
 }
 
 fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
+    let _low = crate::sockets::internal::Low::begin();
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
@@ -391,6 +392,7 @@ pub fn progress() {
     let Some(mut list) = PENDING.lock() else {
         return;
     };
+    let _low = crate::sockets::internal::Low::begin();
     let mut index = 0;
     while let Some(meeting) = list.get_mut(index) {
         if meeting.socket.is_none() {

@@ -223,16 +223,19 @@ def no_memfd(number=errno.EPERM):
     return [BOX, "refuse", str(number), str(system_calls()["memfd_create"]), "--"]
 
 
+# Filters: the programs make threads, so a child may try whether the filter kills, and the library then
+# meets the refusal itself.
+
 def memfd_refused(pair):
     for number in (errno.EPERM, errno.ENOSYS, errno.EMFILE):
         wrap = no_memfd(number)
-        counters, errors = pair.run(wrap=(wrap, wrap))
+        counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
         on_tcp(counters)
         silent(errors)
 
 
 def memfd_refused_as_stat_shows_it(pair):
-    """`sluice stat` on the living programs: on TCP, and why."""
+    """`sluice stat` on the living programs, which are alone under a filter: on TCP, and why."""
     def look(server, client):
         for child in (server, client):
             # `box` has become the program: same process.
@@ -249,13 +252,13 @@ def memfd_refused_to_one(pair):
     """To one end only: whatever becomes of it, the streams are right."""
     wrap = no_memfd()
     for wraps in ((wrap, []), ([], wrap)):
-        _, errors = pair.run(wrap=wraps)
+        _, errors = pair.run(wrap=wraps, mode="threads")
         silent(errors)
 
 
 def eventfd_refused(pair):
     wrap = [BOX, "refuse", str(errno.EMFILE), str(system_calls()["eventfd2"]), "--"]
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 
@@ -289,14 +292,14 @@ def filtered_and_alone(pair):
 
 def unix_sockets_refused(pair):
     wrap = without_domain(socket.AF_UNIX)
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 
 
 def passing_descriptors_refused(pair):
     wrap = [BOX, "refuse", str(errno.EPERM), str(system_calls()["sendmsg"]), "--"]
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 

@@ -468,22 +468,20 @@ pub unsafe fn poll(
     // SAFETY: passed on.
     unsafe { polling::poll(fds, nfds, timeout, mask, vigil) }
 }
-/// `select` and `pselect`. On `Done` the sets are updated; `left`, if not null, gets the time left
+/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated; `left`, if not null, gets the time left
 /// (as Linux `select` does; `pselect` passes null).
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn select(
     nfds: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
+    sets: [*mut fd_set; 3],
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
     vigil: &mut Vigil,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { selecting::select(nfds, read, write, except, timeout, mask, left, vigil) }
+    unsafe { selecting::select(nfds, sets, timeout, mask, left, vigil) }
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
 pub fn poll_limit() -> nfds_t {

@@ -1,32 +1,17 @@
 //! `SLUICE_REPORT=PATH`: one line per finished connection, for tests and for the curious.
 
-use core::net::SocketAddr;
 use sluice_fabric::sys;
 use sluice_stats::{Conn, Reason};
 use std::io::Write;
-
-/// An end of a connection, `unknown` where it could not be asked for.
-struct Name(Option<SocketAddr>);
-
-impl core::fmt::Display for Name {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self.0 {
-            Some(addr) => addr.fmt(f),
-            None => f.write_str("unknown"),
-        }
-    }
-}
 
 /// The connection is over, or the process is: appends its line.
 pub fn finished(conn: &Conn) {
     let Some(path) = crate::config::config().report.as_deref() else {
         return;
     };
-    // The ends are known from the first attempt on, unless a filter may kill for the question.
-    let (local, peer) = (Name(conn.local()), Name(conn.peer()));
-    if (local.0.is_none() || peer.0.is_none()) && !crate::process::waits_by_itself() {
+    let (Some(local), Some(peer)) = (conn.local(), conn.peer()) else {
         return;
-    }
+    };
     let mut line = [0u8; 512];
     let mut rest = line.as_mut_slice();
     let reason = Reason::from_u16(conn.reason())

@@ -104,9 +104,7 @@ fn beyond_table(fd: c_int) -> bool {
 /// The arguments are those of a C caller.
 pub unsafe fn select(
     nfds: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
+    sets: [*mut fd_set; 3],
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
@@ -115,7 +113,7 @@ pub unsafe fn select(
     // SAFETY: null, or the caller's.
     let timeout = unsafe { timeout.as_ref() };
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    let sets = [Bits(read.cast()), Bits(write.cast()), Bits(except.cast())];
+    let sets = sets.map(|set| Bits(set.cast()));
     // SAFETY: the note of the wait that is over has owned it, and nobody else has.
     if let Some(list) = unsafe { vigil.list.as_mut() } {
         let fds = core::mem::take(&mut list.own);

@@ -142,7 +142,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
-    process::may_use_system_calls()?;
     if sock.family().is_some_and(|f| f.is_shared(process::pid())) {
         return Err(Reason::Shared);
     }
@@ -153,6 +152,12 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         role::ACCEPTED => sluice_stats::Role::Accepted,
         _ => return Err(Reason::Inherited),
     };
+    if let Err(reason) = process::may_use_system_calls() {
+        // Not even the names may be asked for; `sluice stat` shows the connection all the same.
+        let unknown = SocketAddr::from(([0; 4], 0));
+        sock.conn().describe(fd, stats_role, unknown, unknown);
+        return Err(reason);
+    }
     let name = |peer| {
         sys::socket_name(fd, peer)
             .ok()

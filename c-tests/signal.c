@@ -314,6 +314,38 @@ static void longjmp_client(int fd)
     meet();
 }
 
+/* The same out of waits for readiness. */
+static void longjmp_waits_client(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct epoll_event e;
+    int ep = epoll_create1(0);
+    fd_set r;
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}));
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = jumping_handler}, NULL);
+    for (volatile int i = 0; i < 5; i++) {
+        if (!sigsetjmp(back, 1)) {
+            tell(0);
+            if (i % 3 == 0)
+                say("epoll_wait came back with %d", epoll_wait(ep, &e, 1, -1));
+            else if (i % 3 == 1)
+                say("poll came back with %d", poll(&p, 1, -1));
+            FD_ZERO(&r);
+            FD_SET(fd, &r);
+            say("select came back with %d", select(fd + 1, &r, NULL, NULL, NULL));
+        }
+        tell(0);
+        T(epoll_wait(ep, &e, 1, 10000));
+        T(poll(&p, 1, 10000));
+        T(get(fd, i, 1000));
+        T(poll(&p, 1, 0));
+        T(epoll_wait(ep, &e, 1, 0));
+    }
+    say("signals %d", signals[SIGUSR1]);
+    T(put(fd, 9, 100000));
+    meet();
+}
+
 static void *recv_thread(void *arg)
 {
     tell(gettid());
@@ -485,6 +517,7 @@ const struct body signal_bodies[] = {
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("signal_storm", storm_server, storm_client),
     TWO("longjmp_out_of_recv", longjmp_server, longjmp_client),
+    TWO("longjmp_out_of_waits", longjmp_server, longjmp_waits_client),
     TWO("cancel_in_recv", cancel_server, cancel_client),
     TWO("cancel_in_waits", cancel_waits_server, cancel_waits_client),
     TWO("blocked_signal", blocked_signal_server, blocked_signal_client),

@@ -64,6 +64,8 @@ struct Held {
 thread_local! {
     // Constant and without destructors: reading them needs no registration and no allocation.
     static ASLEEP: [Cell<Asleep>; DEEP] = const { [const { Cell::new(AWAKE) }; DEEP] };
+    /// This thread's end is watched for the sake of `ASLEEP`.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
     static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
 }
 
@@ -124,6 +126,8 @@ pub fn watch_exit() {
 }
 
 extern "C" fn thread_ends(_: *mut libc::c_void) {
+    // Destructors of other keys that run later may sleep once more.
+    WATCHED.set(false);
     ASLEEP.with(|all| {
         all.iter().for_each(|cell| {
             let old = cell.replace(AWAKE);
@@ -204,15 +208,22 @@ pub fn falls_asleep(
 
 /// The same for a thread that is one of the sleepers of `set`.
 pub fn falls_asleep_in(frame: usize, set: &'static Set) -> bool {
-    watch_exit();
+    watch_exit_once();
     note(frame, Announced::Set(set))
 }
 
 /// The same for a wait of poll or select. `list` was made by a `Box`. While the note stands it is the note's;
 /// after [`wakes_up`] its maker's again.
 pub fn falls_asleep_over(frame: usize, list: *mut List) -> bool {
-    watch_exit();
+    watch_exit_once();
     note(frame, Announced::List(list))
+}
+
+#[inline]
+fn watch_exit_once() {
+    if !WATCHED.replace(true) {
+        watch_exit();
+    }
 }
 
 fn note(frame: usize, what: Announced) -> bool {

@@ -33,8 +33,9 @@ class Pair:
         self.place, self.number = place, 0
 
     def run(self, wrap=None, settings=None, preload=(True, True), stderr=subprocess.PIPE, before_exec=None,
-            look=None):
+            look=None, mode="lt"):
         """wrap, settings, preload: for (server, client). ({role: counters}, {role: stderr text})
+        `mode` is soak's: with `threads` the programs make some.
         `look(server, client)` is called while both hold their connections, half of the bytes moved."""
         wrap, settings = wrap or ([], []), settings or ({}, {})
         self.number += 1
@@ -43,7 +44,7 @@ class Pair:
         for i, role in enumerate(roles):
             reports[role] = common.fresh_report(f"{self.place}/report-{self.number}-{role}")
             env = common.environment(preload[i], settings[i], reports[role])
-            children.append(self._start([*wrap[i], SOAK, role, HOST, "lt"], env, stderr, before_exec))
+            children.append(self._start([*wrap[i], SOAK, role, HOST, mode], env, stderr, before_exec))
             if role == "server":
                 port = self._line(children[0]).split()
                 if port[:1] != ["port"]:
@@ -222,16 +223,19 @@ def no_memfd(number=errno.EPERM):
     return [BOX, "refuse", str(number), str(system_calls()["memfd_create"]), "--"]
 
 
+# Filters: the programs make threads, so a child may try whether the filter kills, and the library then
+# meets the refusal itself.
+
 def memfd_refused(pair):
     for number in (errno.EPERM, errno.ENOSYS, errno.EMFILE):
         wrap = no_memfd(number)
-        counters, errors = pair.run(wrap=(wrap, wrap))
+        counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
         on_tcp(counters)
         silent(errors)
 
 
 def memfd_refused_as_stat_shows_it(pair):
-    """`sluice stat` on the living programs: on TCP, and why."""
+    """`sluice stat` on the living programs, which are alone under a filter: on TCP, and why."""
     def look(server, client):
         for child in (server, client):
             # `box` has become the program: same process.
@@ -248,13 +252,13 @@ def memfd_refused_to_one(pair):
     """To one end only: whatever becomes of it, the streams are right."""
     wrap = no_memfd()
     for wraps in ((wrap, []), ([], wrap)):
-        _, errors = pair.run(wrap=wraps)
+        _, errors = pair.run(wrap=wraps, mode="threads")
         silent(errors)
 
 
 def eventfd_refused(pair):
     wrap = [BOX, "refuse", str(errno.EMFILE), str(system_calls()["eventfd2"]), "--"]
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 
@@ -265,23 +269,37 @@ def without_domain(domain):
 
 
 def netlink_refused(pair):
-    """As under systemd's RestrictAddressFamilies: there is /proc/net/tcp."""
+    """As under systemd's RestrictAddressFamilies: there is /proc/net/tcp. The programs make threads, so a child
+    may try whether the filter kills."""
     wrap = without_domain(socket.AF_NETLINK)
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_link(counters)
+    silent(errors)
+
+
+def filtered_and_alone(pair):
+    """Under a filter nobody knows what it kills for. A program that makes neither threads nor processes has not
+    shown that a child may be made to try, so it stays on TCP and `sluice stat` knows why (DESIGN.md, control thread)."""
+    def look(server, client):
+        for child in (server, client):
+            seen = common.stat(child.pid)
+            expect(all(c["transport"] == "tcp" for c in seen), f"shown as {seen}")
+    wrap = without_domain(socket.AF_NETLINK)
+    counters, errors = pair.run(wrap=(wrap, wrap), look=look)
+    on_tcp(counters)
     silent(errors)
 
 
 def unix_sockets_refused(pair):
     wrap = without_domain(socket.AF_UNIX)
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 
 
 def passing_descriptors_refused(pair):
     wrap = [BOX, "refuse", str(errno.EPERM), str(system_calls()["sendmsg"]), "--"]
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 
@@ -368,7 +386,7 @@ class Skip(Exception):
 
 TESTS = [no_settings, good_settings, turned_off, *(bad_setting(n, v) for n, v in BAD), several_bad, stderr_is_socket,
          stderr_is_tcp, stderr_is_closed, report_nowhere, memfd_refused, memfd_refused_to_one, eventfd_refused,
-         memfd_refused_as_stat_shows_it, netlink_refused, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter, few_descriptors, no_descriptor_left]
+         memfd_refused_as_stat_shows_it, netlink_refused, filtered_and_alone, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter, few_descriptors, no_descriptor_left]
 
 
 def main():

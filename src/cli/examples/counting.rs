@@ -10,6 +10,7 @@ pub extern "C" fn counting_begin() {
     let v4 = |port| SocketAddr::from(([127, 0, 0, 1], port));
     let v6 = |port| SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port));
 
+    ROOT.identify(std::process::id());
     if let Some(fast) = alloc_conn() {
         fast.describe(5, Role::Connecting, v4(1000), v4(2000));
         fast.upgraded(Transport::Shm);
@@ -53,7 +54,7 @@ pub extern "C" fn counting_begin() {
 /// What the library does in the child of a fork, and the child's first use of a connection.
 #[unsafe(no_mangle)]
 pub extern "C" fn counting_forked() {
-    sluice_stats::reset_after_fork();
+    sluice_stats::reset_after_fork(std::process::id());
     if let Some(mine) = alloc_conn() {
         mine.describe(
             9,

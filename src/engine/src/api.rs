@@ -17,6 +17,7 @@ use libc::{
     socklen_t, ssize_t, timespec,
 };
 
+pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
 pub use crate::thread::Nap;
 
@@ -462,29 +463,35 @@ pub unsafe fn poll(
     nfds: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
+    vigil: &mut Vigil,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { polling::poll(fds, nfds, timeout, mask) }
+    unsafe { polling::poll(fds, nfds, timeout, mask, vigil) }
 }
-/// `select` and `pselect`. On `Done` the sets are updated; `left`, if not null, gets the time left
+/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated; `left`, if not null, gets the time left
 /// (as Linux `select` does; `pselect` passes null).
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn select(
     nfds: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
+    sets: [*mut fd_set; 3],
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
+    vigil: &mut Vigil,
 ) -> Verdict {
     // SAFETY: passed on.
-    unsafe { selecting::select(nfds, read, write, except, timeout, mask, left) }
+    unsafe { selecting::select(nfds, sets, timeout, mask, left, vigil) }
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
 pub fn poll_limit() -> nfds_t {
     polling::soft_limit()
+}
+
+/// How often descriptors of our own have stood, for a moment, at numbers that are free for the program; none
+/// does when this returns. A call on such a number failed for what stood there if the answer has changed since.
+pub fn passing_numbers() -> u32 {
+    crate::sockets::internal::lows()
 }
 
 /// A hooked call gave the program this descriptor.
@@ -520,10 +527,11 @@ pub unsafe fn epoll_wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
+    vigil: &mut Vigil,
 ) -> Verdict {
     match e.as_set() {
         // SAFETY: passed on.
-        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask) },
+        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, Some(vigil)) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }

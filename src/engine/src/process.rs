@@ -27,9 +27,21 @@ pub fn pid() -> u32 {
     if pid != 0 {
         return pid;
     }
-    let asked = sys::getpid() as u32;
+    let asked = ask_pid();
     PID.store(asked, Ordering::Relaxed);
     asked
+}
+
+/// Where a filter may kill for `getpid`, the number is read: the loader has read files, too.
+#[cold]
+fn ask_pid() -> u32 {
+    let read = if is_filtered() {
+        // In each namespace of process ids from the reader's down: the last is our own.
+        status_field(b"NSpid:").or_else(|| status_field(b"Pid:"))
+    } else {
+        None
+    };
+    read.map_or_else(|| sys::getpid() as u32, |pid| pid as u32)
 }
 
 /// The program has made a process.
@@ -150,7 +162,8 @@ extern "C" fn after_fork_child() {
     sock::after_fork();
     thread::after_fork();
     control::after_fork();
-    sluice_stats::reset_after_fork();
+    crate::sockets::internal::after_fork();
+    sluice_stats::reset_after_fork(me);
     for link in shm::all() {
         link.after_fork();
     }
@@ -289,37 +302,70 @@ pub fn sandboxed(reason: Reason) {
     control::stop();
 }
 
+/// What is known of an inherited seccomp filter, one of the next four.
+static FILTER: AtomicU32 = AtomicU32::new(UNKNOWN);
+const UNKNOWN: u32 = 0;
+/// There is none, or it lets our calls pass or fail.
+const FREE: u32 = 1;
+/// It kills for one of our calls.
+const FATAL: u32 = 2;
+/// There is one, and no child may be made yet to try it.
+const UNTRIED: u32 = 3;
+
+/// Is there an inherited filter? Asked once, by calls that the loader made in this very process.
+fn is_filtered() -> bool {
+    let mut known = FILTER.load(Ordering::Relaxed);
+    if known == UNKNOWN {
+        let filtered = status_field(b"Seccomp:").unwrap_or(0) != 0;
+        known = if filtered { UNTRIED } else { FREE };
+        FILTER.store(known, Ordering::Relaxed);
+    }
+    known != FREE
+}
+
+/// Does the program make processes or threads? Then it may also be done for it.
+fn makes_tasks() -> bool {
+    SPAWNED.load(Ordering::Relaxed)
+        || match thread::are_several() {
+            Some(several) => several,
+            None => status_field(b"Threads:").unwrap_or(1) > 1,
+        }
+}
+
 /// May this process make system calls that the program itself perhaps never makes? A seccomp filter
 /// that it has inherited may kill for one: then a child tries them all first.
 pub fn may_use_system_calls() -> Result<(), Reason> {
-    static KNOWN: AtomicU32 = AtomicU32::new(0);
-    const FREE: u32 = 1;
-    const FATAL: u32 = 2;
-    match KNOWN.load(Ordering::Relaxed) {
-        FREE => return Ok(()),
-        FATAL => return Err(Reason::SeccompFatal),
-        _ => {}
-    }
-    // The loader has opened and read files in this very process: these calls are safe.
-    if status_field(b"Seccomp:").unwrap_or(0) == 0 {
-        KNOWN.store(FREE, Ordering::Relaxed);
+    if FILTER.load(Ordering::Relaxed) == FREE || !is_filtered() {
         return Ok(());
     }
     // Making a child is itself a call that may be fatal, unless the program does such things.
-    let makes_tasks = SPAWNED.load(Ordering::Relaxed) || status_field(b"Threads:").unwrap_or(1) > 1;
-    if !makes_tasks {
-        return Err(Reason::SeccompFatal);
+    if FILTER.load(Ordering::Relaxed) == UNTRIED && makes_tasks() {
+        let survived = sys::survives(&sys::OURS);
+        FILTER.store(if survived { FREE } else { FATAL }, Ordering::Relaxed);
     }
-    let survived = sys::survives(&sys::OURS);
-    KNOWN.store(if survived { FREE } else { FATAL }, Ordering::Relaxed);
-    if survived {
-        Ok(())
-    } else {
-        Err(Reason::SeccompFatal)
+    match FILTER.load(Ordering::Relaxed) {
+        FREE => Ok(()),
+        _ => Err(Reason::SeccompFatal),
     }
 }
 
-/// A number of /proc/self/status; hexadecimal for the capability sets.
+/// Must a wait be the program's own call, since another one may be fatal? Then there is no stream, and
+/// none comes up during the wait: that takes a second thread, and with that the filter is tried.
+#[inline]
+pub fn waits_by_itself() -> bool {
+    FILTER.load(Ordering::Relaxed) != FREE && must_wait_by_itself()
+}
+
+#[cold]
+fn must_wait_by_itself() -> bool {
+    if is_filtered() && thread::are_several().is_none() && !makes_tasks() {
+        // A C library that does not tell of threads: to ask before each wait costs too much.
+        FILTER.store(FATAL, Ordering::Relaxed);
+    }
+    may_use_system_calls().is_err()
+}
+
+/// The last number of a line of /proc/self/status; hexadecimal for the capability sets.
 fn status_field(name: &[u8]) -> Option<u64> {
     let fd = sys::open(c"/proc/self/status", libc::O_RDONLY).ok()?;
     let mut text = [0u8; 4096];
@@ -329,6 +375,7 @@ fn status_field(name: &[u8]) -> Option<u64> {
         .split(|&b| b == b'\n')
         .find(|l| l.starts_with(name))?;
     let value = core::str::from_utf8(line.get(name.len()..)?).ok()?.trim();
+    let value = value.split_ascii_whitespace().next_back()?;
     let radix = if name.starts_with(b"Cap") { 16 } else { 10 };
     u64::from_str_radix(value, radix).ok()
 }

@@ -1,5 +1,7 @@
 //! What this thread is: its identity, its CPU, and the slots that it sleeps on.
 
+use crate::readiness::poll::List;
+use crate::readiness::set::Set;
 use core::cell::Cell;
 use sluice_fabric::lock::{me, on_signal_stack};
 use sluice_fabric::shm::Link;
@@ -9,11 +11,24 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 /// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
 static RSEQ: AtomicIsize = AtomicIsize::new(0);
 
-/// Finds glibc's rseq area. Called once, by the constructor.
+/// Address of glibc's `__libc_single_threaded`, a char that is 0 once there was a second thread; 0: not there
+/// (before 2.32).
+static SINGLE: AtomicUsize = AtomicUsize::new(0);
+
+/// Has this process several threads, or had? `None` where the C library does not say.
+pub fn are_several() -> Option<bool> {
+    let at = SINGLE.load(Ordering::Relaxed) as *const u8;
+    // SAFETY: null, or the C library's variable, which it writes when it makes a thread.
+    (!at.is_null()).then(|| unsafe { core::ptr::read_volatile(at) } == 0)
+}
+
+/// Finds what glibc tells of threads. Called once, by the constructor.
 pub fn init() {
     // SAFETY: dlsym with a NUL-terminated name; the symbols are an isize and an unsigned int.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let single = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
+        SINGLE.store(single as usize, Ordering::Relaxed);
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
         if !offset.is_null() && !size.is_null() && *size >= 8 {
             RSEQ.store(*offset, Ordering::Relaxed);
@@ -49,6 +64,8 @@ struct Held {
 thread_local! {
     // Constant and without destructors: reading them needs no registration and no allocation.
     static ASLEEP: [Cell<Asleep>; DEEP] = const { [const { Cell::new(AWAKE) }; DEEP] };
+    /// This thread's end is watched for the sake of `ASLEEP`.
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
     static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
 }
 
@@ -109,11 +126,13 @@ pub fn watch_exit() {
 }
 
 extern "C" fn thread_ends(_: *mut libc::c_void) {
+    // Destructors of other keys that run later may sleep once more.
+    WATCHED.set(false);
     ASLEEP.with(|all| {
         all.iter().for_each(|cell| {
             let old = cell.replace(AWAKE);
             if old.frame != 0 {
-                take_back(old);
+                abandoned(old);
             }
         })
     });
@@ -144,18 +163,29 @@ const DEEP: usize = 4;
 struct Asleep {
     /// Address in the sleeper's frame; 0: none.
     frame: usize,
-    /// Link (address, generation), which is pinned, and slot on it.
-    link: (usize, u32),
-    slot: u32,
-    /// The stream's mask of waiters, in the arena.
-    waiters: *const AtomicU64,
+    what: Announced,
+}
+
+/// What is to be taken back.
+#[derive(Clone, Copy)]
+enum Announced {
+    Nothing,
+    Stream {
+        /// Link (address, generation), which is pinned, and slot on it.
+        link: (usize, u32),
+        slot: u32,
+        /// The stream's mask of waiters, in the arena.
+        waiters: *const AtomicU64,
+    },
+    /// One of the sleepers of an epoll set.
+    Set(&'static Set),
+    /// A wait of poll or select; made by a `Box`, and freed by whoever takes the note out.
+    List(*mut List),
 }
 
 const AWAKE: Asleep = Asleep {
     frame: 0,
-    link: (0, 0),
-    slot: 0,
-    waiters: core::ptr::null(),
+    what: Announced::Nothing,
 };
 
 /// This thread, in the frame of `frame`, is about to sleep on `slot` of `link` and has entered itself in
@@ -166,16 +196,42 @@ pub fn falls_asleep(
     slot: u32,
     waiters: *const AtomicU64,
 ) -> bool {
+    note(
+        frame,
+        Announced::Stream {
+            link: (core::ptr::from_ref(link) as usize, link.generation()),
+            slot,
+            waiters,
+        },
+    )
+}
+
+/// The same for a thread that is one of the sleepers of `set`.
+pub fn falls_asleep_in(frame: usize, set: &'static Set) -> bool {
+    watch_exit_once();
+    note(frame, Announced::Set(set))
+}
+
+/// The same for a wait of poll or select. `list` was made by a `Box`. While the note stands it is the note's;
+/// after [`wakes_up`] its maker's again.
+pub fn falls_asleep_over(frame: usize, list: *mut List) -> bool {
+    watch_exit_once();
+    note(frame, Announced::List(list))
+}
+
+#[inline]
+fn watch_exit_once() {
+    if !WATCHED.replace(true) {
+        watch_exit();
+    }
+}
+
+fn note(frame: usize, what: Announced) -> bool {
     ASLEEP.with(|all| {
         let Some(cell) = all.iter().find(|cell| cell.get().frame == 0) else {
             return false;
         };
-        cell.set(Asleep {
-            frame,
-            link: (core::ptr::from_ref(link) as usize, link.generation()),
-            slot,
-            waiters,
-        });
+        cell.set(Asleep { frame, what });
         true
     })
 }
@@ -188,7 +244,7 @@ pub fn left_sleeps(frame: usize) {
             let old = cell.get();
             if old.frame != 0 && old.frame < frame && !on_signal_stack() {
                 cell.set(AWAKE);
-                take_back(old);
+                abandoned(old);
             }
         }
     });
@@ -207,22 +263,64 @@ pub fn wakes_up(frame: usize) {
     });
 }
 
+/// Nobody comes back to this sleep.
+fn abandoned(old: Asleep) {
+    take_back(old);
+    match old.what {
+        // What woke it may have been meant for all who sleep there.
+        Announced::Set(set) => set.pass_on(),
+        // SAFETY: made by a `Box`, and the note that owned it is taken out.
+        Announced::List(list) => drop(unsafe { Box::from_raw(list) }),
+        Announced::Nothing | Announced::Stream { .. } => {}
+    }
+}
+
 fn take_back(old: Asleep) {
+    let (link, slot, waiters) = match old.what {
+        Announced::Stream {
+            link,
+            slot,
+            waiters,
+        } => (link, slot, waiters),
+        Announced::Set(set) => return set.leave(),
+        // SAFETY: the note owns it.
+        Announced::List(list) => return unsafe { &mut *list }.take_back(),
+        Announced::Nothing => return,
+    };
+    let (at, generation) = link;
     // SAFETY: the memory of links is type-stable (link.rs).
-    let link = unsafe { &*(old.link.0 as *const Link) };
-    if link.generation() != old.link.1 {
+    let link = unsafe { &*(at as *const Link) };
+    if link.generation() != generation {
         return;
     }
-    if let Some(slot) = link.my_slot(old.slot) {
+    if let Some(slot) = link.my_slot(slot) {
         slot.retract();
     }
     // SAFETY: the mask lies in the arena of the link, which the sleeper has pinned.
-    unsafe { &*old.waiters }.fetch_and(!(1 << old.slot), Ordering::SeqCst);
+    unsafe { &*waiters }.fetch_and(!(1 << slot), Ordering::SeqCst);
     link.unpin();
 }
 
 unsafe extern "C" {
     fn pthread_setcanceltype(kind: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// From here on this thread may be cancelled at any moment; a pending cancellation acts at once. Returns
+/// what [`stop_cancel`] needs.
+#[inline(always)]
+pub fn let_cancel() -> libc::c_int {
+    const ASYNCHRONOUS: libc::c_int = 1;
+    let mut before = 0;
+    // SAFETY: a valid pointer; the call is not hooked.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    before
+}
+
+/// Only at cancellation points again, if it was so before.
+#[inline(always)]
+pub fn stop_cancel(before: libc::c_int) {
+    // SAFETY: null is allowed for the old type.
+    unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
 }
 
 /// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.
@@ -282,7 +380,6 @@ impl Nap {
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     pub extern "C" fn sleep(&mut self) {
-        const ASYNCHRONOUS: libc::c_int = 1;
         let mut left = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -292,9 +389,7 @@ impl Nap {
             left.tv_sec = (ns / 1_000_000_000) as i64;
             left.tv_nsec = (ns % 1_000_000_000) as i64;
         }
-        let mut before = 0;
-        // SAFETY: a valid pointer; the call is not hooked. A pending cancellation acts at once.
-        unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+        let before = let_cancel();
         self.errno = if self.word.is_null() {
             let mut poll = libc::pollfd {
                 fd: self.fd,
@@ -320,8 +415,7 @@ impl Nap {
                 Err(e) => e,
             }
         };
-        // SAFETY: null is allowed for the old type.
-        unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
+        stop_cancel(before);
     }
 }
 

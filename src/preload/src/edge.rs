@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Nap, Verdict};
+use crate::api::{self, Error, Nap, Verdict, Vigil};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -102,6 +102,50 @@ pub fn waiting(
     verdict
 }
 
+/// As [`serve`] for poll, select and epoll_wait, whose waits are made here, too.
+#[inline(always)]
+pub fn serve_watching(
+    fd: c_int,
+    mut engine: impl FnMut(&mut Vigil) -> Verdict,
+    real: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    let mut vigil = Vigil::new();
+    let mut verdict = contained(fd, || engine(&mut vigil));
+    while let Some(Verdict::Block) = verdict {
+        let before = errno::current();
+        vigil.sleep();
+        errno::restore(before);
+        verdict = contained(fd, || engine(&mut vigil));
+    }
+    match verdict {
+        Some(Verdict::Done(ret)) => ret,
+        Some(Verdict::Failed(error)) => errno::fail(error),
+        Some(Verdict::Pass(pass)) => {
+            let ret = real();
+            tell(fd, || pass.finish(ret));
+            ret
+        }
+        Some(Verdict::Block) | None => errno::fail(Error::Kernel(libc::EIO)),
+    }
+}
+
+/// Calls the real function of epoll on a number that is not tracked. If it says that this is no set, it may have seen a
+/// descriptor of ours that stood there for a moment: it is asked again, and then says EBADF.
+#[inline(always)]
+pub fn of_set(mut real: impl FnMut() -> c_int) -> c_int {
+    let mut ret = real();
+    let mut before = None;
+    while ret == -1 && errno::current() == libc::EINVAL {
+        let now = contained(NO_FD, api::passing_numbers).filter(|&n| n != 0);
+        if now == before {
+            break;
+        }
+        before = now;
+        ret = real();
+    }
+    ret
+}
+
 /// `fd` was made by a call that hooks see: an entry of a descriptor that had this number, and was
 /// closed where no hook saw it, goes.
 ///
@@ -133,6 +177,18 @@ macro_rules! serve_waiting {
             $fd,
             // SAFETY: as in `serve`.
             |nap| unsafe { $crate::api::$engine($($a),*, nap) },
+            || $real as libc::ssize_t,
+        )
+    };
+}
+
+/// [`serve_watching`] with the engine's function and the real one written as calls. Only for use in a hook.
+macro_rules! serve_watching {
+    ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
+        $crate::edge::serve_watching(
+            $fd,
+            // SAFETY: as in `serve`.
+            |vigil| unsafe { $crate::api::$engine($($a),*, vigil) },
             || $real as libc::ssize_t,
         )
     };

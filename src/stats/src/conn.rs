@@ -228,7 +228,8 @@ impl Conn {
 
     // --- for the process that counts ---
 
-    /// Says which connection this is. Until then the tool passes over the slot.
+    /// Says which connection this is; unspecified addresses: they could not be asked for. Until then the tool
+    /// passes over the slot.
     pub fn describe(&self, fd: i32, role: Role, local: SocketAddr, peer: SocketAddr) {
         self.fd.store(fd, Relaxed);
         self.role.store(role as u8, Relaxed);

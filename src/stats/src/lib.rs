@@ -6,8 +6,8 @@
 //! layout: `repr(C)`, integers only, versioned by [`LAYOUT`].
 //!
 //! Everything here may be called from a signal handler, before any constructor ran and after a
-//! fork: no lock, no allocator, no thread-local, no panic, and the only system calls are `mmap`,
-//! `munmap` and `getpid`, made raw. This package knows nothing of sockets, streams and links.
+//! fork: no lock, no allocator, no thread-local, no panic, and the only system calls are `mmap`
+//! and `munmap`, made raw. This package knows nothing of sockets, streams and links.
 //!
 //! # How the tool finds the counters
 //!

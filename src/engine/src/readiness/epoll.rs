@@ -3,10 +3,13 @@
 use super::nest;
 use super::set::{self, Set};
 use super::shared;
+use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::rendezvous;
 use crate::sockets::iov::plausible;
 use crate::sockets::table::{self, Entry, Kind};
+use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -100,12 +103,23 @@ pub unsafe fn wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
+    mut vigil: Option<&mut Vigil>,
 ) -> Verdict {
     // SAFETY: null, or the caller's.
     let timeout = unsafe { timeout.as_ref() };
+    if let Some(v) = vigil.as_deref_mut()
+        && v.stage != Stage::Fresh
+    {
+        let mut waiter = Waiter::new(set, epfd, events, max, mask);
+        let slept = waiter.woken(v);
+        return match waiter.told(slept, false) {
+            Some(verdict) => verdict,
+            None => turns(waiter, timeout, vigil),
+        };
+    }
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if max <= 0 || bad_time {
+    if max <= 0 || bad_time || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if set.inherited.load(Ordering::Relaxed) {
@@ -118,17 +132,17 @@ pub unsafe fn wait(
     if adopted && !plausible(events as usize, max as usize * size_of::<epoll_event>()) {
         return bad_address(set, epfd, timeout, mask);
     }
-    let mut waiter = Waiter {
-        set,
-        epfd,
-        events,
-        max: max as usize,
-        mask,
-    };
+    turns(Waiter::new(set, epfd, events, max, mask), timeout, vigil)
+}
+
+/// Looks and sleeps in turn until there is an answer, or the edge is to sleep.
+fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut Vigil>) -> Verdict {
+    let set = waiter.set;
+    let adopted = set.adopted.load(Ordering::Acquire) != 0;
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    let mut deadline = None;
+    let mut deadline = vigil.as_ref().and_then(|v| v.deadline);
     // Turns in which marks came without an event: a peer that makes them may not keep us here.
-    let mut idle = 0;
+    let mut idle = vigil.as_ref().map_or(0, |v| v.idle);
     loop {
         if rendezvous::is_meeting() {
             rendezvous::progress();
@@ -189,17 +203,14 @@ pub unsafe fn wait(
                 Some(end.saturating_sub(now))
             }
         };
-        match waiter.sleep(left, idle % IDLE_TURNS == 0) {
-            Ok(Slept::Events(count)) => return waiter.over(count),
-            Ok(Slept::News) => {}
-            Ok(Slept::Nothing) if left.is_some_and(|l| l == 0) => return waiter.over(0),
-            Ok(Slept::Nothing) => {}
-            Err(e) => {
-                // News that came with the signal are reported first, as the kernel does.
-                let ready = waiter.streams(waiter.max);
-                let verdict = waiter.over(ready);
-                return if ready != 0 { verdict } else { failed(e) };
-            }
+        if let Some(v) = vigil.as_deref_mut() {
+            (v.deadline, v.idle) = (deadline, idle);
+        }
+        let Some(slept) = waiter.sleep(left, idle % IDLE_TURNS == 0, vigil.as_deref_mut()) else {
+            return Verdict::Block;
+        };
+        if let Some(verdict) = waiter.told(slept, left == Some(0)) {
+            return verdict;
         }
     }
 }
@@ -215,7 +226,7 @@ fn bad_address(
     let mut one = epoll_event { events: 0, u64: 0 };
     let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: one event of ours; the rest is the caller's.
-    match unsafe { wait(set, epfd, &raw mut one, 1, timeout, mask) } {
+    match unsafe { wait(set, epfd, &raw mut one, 1, timeout, mask, None) } {
         Verdict::Done(1..) => Verdict::Failed(Error::Kernel(libc::EFAULT)),
         other => other,
     }
@@ -248,6 +259,22 @@ struct Waiter {
 }
 
 impl Waiter {
+    fn new(
+        set: &'static Set,
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        mask: *const sigset_t,
+    ) -> Self {
+        Self {
+            set,
+            epfd,
+            events,
+            max: max as usize,
+            mask,
+        }
+    }
+
     fn out(&mut self) -> &mut [epoll_event] {
         // SAFETY: the caller's array of `max` events, plain integers.
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
@@ -310,6 +337,15 @@ impl Waiter {
                 mask,
             )
         };
+        self.took(ready, got)
+    }
+
+    /// The kernel has put events behind the first `ready` ones: they are translated.
+    fn took(
+        &mut self,
+        ready: usize,
+        got: Result<usize, sys::Errno>,
+    ) -> Result<(usize, bool), sys::Errno> {
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::now_ns(), Ordering::Relaxed);
         }
@@ -321,9 +357,18 @@ impl Waiter {
         Ok(set.translate(self.out(), ready, ready + got))
     }
 
-    /// Sleeps in the kernel's set, at most `left` ns.
-    fn sleep(&mut self, left: Option<u64>, look: bool) -> Result<Slept, sys::Errno> {
+    /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `vigil`.
+    fn sleep(
+        &mut self,
+        left: Option<u64>,
+        look: bool,
+        vigil: Option<&mut Vigil>,
+    ) -> Option<Result<Slept, sys::Errno>> {
         let set = self.set;
+        if let Some(vigil) = &vigil {
+            // What a sleep left by a jump has announced goes before this one announces the same.
+            thread::left_sleeps(vigil.frame());
+        }
         let mut left = left;
         let mut sliced = false;
         if rendezvous::needs_hooks() {
@@ -336,9 +381,8 @@ impl Waiter {
         set.sleepers.fetch_add(1, Ordering::SeqCst);
         let marked = set.announce_and_look();
         if marked && !look {
-            set.sleepers.fetch_sub(1, Ordering::SeqCst);
-            self.awake();
-            return Ok(Slept::News);
+            set.leave();
+            return Some(Ok(Slept::News));
         }
         if marked {
             left = Some(0);
@@ -346,18 +390,73 @@ impl Waiter {
         }
         if shared::is_marked(set.number) && set.adopted.load(Ordering::SeqCst) != 0 {
             // A relative came to use the set while this thread was on its way.
-            set.sleepers.fetch_sub(1, Ordering::SeqCst);
-            self.awake();
+            set.leave();
             set.back_to_tcp(Reason::Shared);
-            return Ok(Slept::News);
+            return Some(Ok(Slept::News));
+        }
+        if let Some(vigil) = vigil
+            && left != Some(0)
+            && thread::falls_asleep_in(vigil.frame(), set)
+        {
+            vigil.on = if set.has_sets.load(Ordering::Relaxed) {
+                // Sets inside this one are made to show the truth before their events are taken.
+                nest::settle_all();
+                On::Readable(libc::pollfd {
+                    fd: self.epfd,
+                    events: libc::POLLIN,
+                    revents: 0,
+                })
+            } else {
+                On::Set {
+                    fd: self.epfd,
+                    events: self.events,
+                    max: self.max as c_int,
+                }
+            };
+            vigil.stage = Stage::Kernel;
+            vigil.sliced = sliced;
+            (vigil.left, vigil.mask) = (left, self.mask);
+            return None;
         }
         let timeout = left.map(|ns| timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,
         });
         let got = self.kernel(0, timeout.as_ref());
-        set.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.awake();
+        set.leave();
+        Some(self.slept(got, sliced))
+    }
+
+    /// The edge has slept.
+    fn woken(&mut self, vigil: &mut Vigil) -> Result<Slept, sys::Errno> {
+        thread::wakes_up(vigil.frame());
+        vigil.stage = Stage::Fresh;
+        let got = match (vigil.on, vigil.answer) {
+            (On::Readable(_), Ok(_)) => {
+                nest::settle_all();
+                // SAFETY: the caller's array.
+                let got = unsafe {
+                    sys::epoll_wait(
+                        self.epfd,
+                        self.events,
+                        self.max as c_int,
+                        Some(&AT_ONCE),
+                        core::ptr::null(),
+                    )
+                };
+                self.took(0, got)
+            }
+            (_, answer) => self.took(0, answer),
+        };
+        self.slept(got, vigil.sliced)
+    }
+
+    /// What the kernel gave at the end of a sleep.
+    fn slept(
+        &mut self,
+        got: Result<(usize, bool), sys::Errno>,
+        sliced: bool,
+    ) -> Result<Slept, sys::Errno> {
         let (count, bell) = got?;
         if count != 0 {
             // Streams that became ready too go into the same answer where there is room.
@@ -368,6 +467,21 @@ impl Waiter {
         } else {
             Slept::Nothing
         })
+    }
+
+    /// The answer that a sleep has brought, if any. `last`: there was no time left for it.
+    fn told(&mut self, slept: Result<Slept, sys::Errno>, last: bool) -> Option<Verdict> {
+        match slept {
+            Ok(Slept::Events(count)) => Some(self.over(count)),
+            Ok(Slept::Nothing) if last => Some(self.over(0)),
+            Ok(Slept::News | Slept::Nothing) => None,
+            Err(e) => {
+                // News that came with the signal are reported first, as the kernel does.
+                let ready = self.streams(self.max);
+                let verdict = self.over(ready);
+                Some(if ready != 0 { verdict } else { failed(e) })
+            }
+        }
     }
 
     /// Adds ready streams behind `count` kernel events.
@@ -396,35 +510,41 @@ impl Waiter {
         count + kept
     }
 
-    /// Retracts the announcement, unless others still sleep.
-    fn awake(&self) {
-        let set = self.set;
+    /// The call is over: whoever else waits on this set hears of what is left.
+    fn over(&self, count: usize) -> Verdict {
+        self.set.pass_on();
+        Verdict::Done(count as isize)
+    }
+}
+
+impl Set {
+    /// One sleeper less; retracts the announcement, unless others still sleep.
+    pub(crate) fn leave(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
         let wanted =
-            || set.sleepers.load(Ordering::SeqCst) != 0 || set.nested.load(Ordering::Relaxed);
+            || self.sleepers.load(Ordering::SeqCst) != 0 || self.nested.load(Ordering::Relaxed);
         if wanted() {
             return;
         }
-        set.retract();
+        self.retract();
         if wanted() {
             // Somebody lay down in between: the announcement that was just taken back was its, too.
-            if set.announce_and_look() {
-                set.ring();
+            if self.announce_and_look() {
+                self.ring();
             }
         }
     }
 
-    /// The call is over: whoever else waits on this set hears of what is left.
-    fn over(&self, count: usize) -> Verdict {
-        let set = self.set;
-        if set.adopted.load(Ordering::Relaxed) != 0 {
-            if set.sleepers.load(Ordering::SeqCst) != 0 && set.announce_and_look() {
-                set.ring();
+    /// Whoever else waits on this set hears of what is left.
+    pub(crate) fn pass_on(&'static self) {
+        if self.adopted.load(Ordering::Relaxed) != 0 {
+            if self.sleepers.load(Ordering::SeqCst) != 0 && self.announce_and_look() {
+                self.ring();
             }
-            if set.nested.load(Ordering::Relaxed) {
-                set.settle();
+            if self.nested.load(Ordering::Relaxed) {
+                self.settle();
             }
         }
-        Verdict::Done(count as isize)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod select;
 pub mod set;
 mod shared;
 pub mod spin;
+pub mod vigil;
 
 use crate::sockets::sock::{Sock, state};
 use core::sync::atomic::{AtomicU32, Ordering};

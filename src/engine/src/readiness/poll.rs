@@ -2,13 +2,17 @@
 
 use super::nest;
 use super::set::{self, Set};
+use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{table, upgrade};
+use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
+use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 use std::cell::Cell;
@@ -53,7 +57,21 @@ pub unsafe fn poll(
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
+    vigil: &mut Vigil,
 ) -> Verdict {
+    // SAFETY: null, or the caller's.
+    let timeout = unsafe { timeout.as_ref() };
+    let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
+    if vigil.stage != Stage::Fresh {
+        // SAFETY: the caller's array, looked at before the wait.
+        let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+        let end = Deadline {
+            at: vigil.deadline,
+            asked_none,
+        };
+        // SAFETY: the mask is the caller's.
+        return verdict(unsafe { run(fds, &end, mask, vigil) });
+    }
     if count == 0 || fds.is_null() || count > table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -72,11 +90,9 @@ pub unsafe fn poll(
             }
         }
     }
-    if !tracked {
+    if !tracked || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
-    // SAFETY: null, or the caller's.
-    let timeout = unsafe { timeout.as_ref() };
     if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -85,15 +101,21 @@ pub unsafe fn poll(
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
             .saturating_add(t.tv_nsec as u64)
     });
-    let mut end = Deadline {
+    vigil.deadline = deadline;
+    let end = Deadline {
         at: deadline,
-        asked_none: timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0),
+        asked_none,
     };
     // SAFETY: the mask is the caller's.
-    match unsafe { run(fds, &mut end, mask) } {
-        Ok(n) => Verdict::Done(n as isize),
-        Err(libc::EINTR) => Verdict::Failed(Error::Interrupted),
-        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    verdict(unsafe { run(fds, &end, mask, vigil) })
+}
+
+fn verdict(answer: Option<Result<usize, sys::Errno>>) -> Verdict {
+    match answer {
+        None => Verdict::Block,
+        Some(Ok(n)) => Verdict::Done(n as isize),
+        Some(Err(libc::EINTR)) => Verdict::Failed(Error::Interrupted),
+        Some(Err(e)) => Verdict::Failed(Error::Kernel(e)),
     }
 }
 
@@ -134,20 +156,35 @@ impl Deadline {
     }
 }
 
-/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
+/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them. `None`: the
+/// edge sleeps, by `vigil`; then the array stays where it is.
 ///
 /// # Safety
 /// `mask` is null or valid.
 pub(super) unsafe fn run(
     fds: &mut [pollfd],
-    end: &mut Deadline,
+    end: &Deadline,
     mask: *const sigset_t,
-) -> Result<usize, sys::Errno> {
+    vigil: &mut Vigil,
+) -> Option<Result<usize, sys::Errno>> {
     let sets = fds
         .iter()
         .any(|p| table::lookup(p.fd).is_some_and(|e| e.as_set().is_some()));
     // A list with sets was found ready: what is ready now, with the sets settled, is the answer.
     let mut seen = false;
+    match core::mem::replace(&mut vigil.stage, Stage::Fresh) {
+        Stage::Fresh => {}
+        Stage::Kernel => match kernel_over(vigil) {
+            Some(Ok(1..)) if sets => seen = true,
+            Some(answer) => return Some(answer),
+            None => {}
+        },
+        Stage::Streams => match sleep_over(fds, vigil) {
+            Ok(1..) if sets => {}
+            Ok(0) => {}
+            answer => return Some(answer),
+        },
+    }
     loop {
         if rendezvous::is_meeting() {
             rendezvous::progress();
@@ -158,12 +195,12 @@ pub(super) unsafe fn run(
         let streams = accelerated(fds);
         if streams.list.is_empty() && !(sets && seen) {
             seen = sets;
-            // SAFETY: the mask is the caller's.
-            match unsafe { in_kernel(fds, end, mask) } {
+            match in_kernel(fds, end, mask, vigil) {
                 // A set's doorbell may have rung for bytes that are read already.
-                Some(Ok(1..)) if sets => {}
-                Some(answer) => return answer,
-                None => continue,
+                Step::Answer(Ok(1..)) if sets => {}
+                Step::Answer(answer) => return Some(answer),
+                Step::Again => continue,
+                Step::Parked => return None,
             }
         }
         let left = end.left();
@@ -173,9 +210,12 @@ pub(super) unsafe fn run(
             core::ptr::null()
         };
         // SAFETY: the mask is the caller's.
-        let ready = unsafe { look(fds, &streams, Some(0), None, last) }?;
+        let ready = match unsafe { look(fds, &streams, Some(0), None, last) } {
+            Ok(ready) => ready,
+            Err(e) => return Some(Err(e)),
+        };
         if ready != 0 || left == Some(0) {
-            return Ok(ready);
+            return Some(Ok(ready));
         }
         seen = false;
         if !streams.list.is_empty() && spin(fds, &streams) {
@@ -184,43 +224,136 @@ pub(super) unsafe fn run(
         if streams.list.is_empty() {
             continue;
         }
-        // SAFETY: the mask is the caller's.
-        match unsafe { sleep(fds, &streams, left, mask) }? {
-            0 => {}
-            _ if sets => {}
-            ready => return Ok(ready),
+        match sleep(fds, &streams, left, mask, vigil) {
+            Step::Answer(Ok(0)) => {}
+            Step::Answer(Ok(1..)) if sets => {}
+            Step::Answer(answer) => return Some(answer),
+            Step::Again => {}
+            Step::Parked => return None,
         }
     }
 }
 
-/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that no reader consents
-/// meanwhile. `None`: look again.
-unsafe fn in_kernel(
-    fds: &mut [pollfd],
-    end: &Deadline,
+/// How far a wait has come.
+enum Step {
+    Answer(Result<usize, sys::Errno>),
+    /// Look again.
+    Again,
+    /// The edge sleeps.
+    Parked,
+}
+
+/// What a wait has announced, and what it waits for.
+#[derive(Default)]
+#[allow(
+    missing_debug_implementations,
+    reason = "sets have none, and nobody prints it"
+)]
+pub struct List {
+    /// Sockets without streams, marked so that no reader consents meanwhile.
+    marked: Vec<&'static Sock>,
+    /// More than are marked: [`super::BIG_WAITS`].
+    big: bool,
+    /// This thread's set with its doorbells, which it sleeps in.
+    bells: Option<&'static Set>,
+    /// Streams in whose masks of waiters its slot is; their links are pinned.
+    wished: Vec<(&'static Sock, c_short, u32, &'static Link)>,
+    /// The caller's entries and the doorbells' set, as the kernel is to see them.
+    all: Vec<pollfd>,
+    /// The entries of a select, whose array is ours.
+    pub(super) own: Vec<pollfd>,
+}
+
+impl List {
+    /// Takes back what was announced.
+    pub(crate) fn take_back(&mut self) {
+        for sock in &self.marked {
+            sock.polls.fetch_sub(1, Ordering::SeqCst);
+        }
+        if core::mem::take(&mut self.big) {
+            super::BIG_WAITS.fetch_sub(1, Ordering::SeqCst);
+        }
+        for sock in self.marked.drain(..) {
+            if sock.rx.state() == state::PROVED {
+                upgrade::consent(sock);
+            }
+        }
+        let Some(set) = self.bells.take() else { return };
+        set.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.retract();
+        for (sock, events, slot, link) in self.wished.drain(..) {
+            wish(sock, events, slot, false);
+            link.unpin();
+        }
+        set.drain();
+    }
+}
+
+/// Has the edge sleep, if it can be noted what is to be taken back; else the list is given back.
+fn park(
+    vigil: &mut Vigil,
+    stage: Stage,
+    left: Option<u64>,
     mask: *const sigset_t,
-) -> Option<Result<usize, sys::Errno>> {
-    let mut marked: [Option<&'static Sock>; MARKED] = [None; MARKED];
-    let mut count = 0;
-    let mut big = false;
+    list: List,
+) -> Option<Box<List>> {
+    let list = Box::into_raw(Box::new(list));
+    if !thread::falls_asleep_over(vigil.frame(), list) {
+        // SAFETY: made a moment ago, and noted nowhere.
+        return Some(unsafe { Box::from_raw(list) });
+    }
+    vigil.list = list;
+    vigil.stage = stage;
+    (vigil.left, vigil.mask) = (left, mask);
+    None
+}
+
+/// The edge has slept: takes back what was announced for it.
+fn unpark(vigil: &mut Vigil) -> Box<List> {
+    thread::wakes_up(vigil.frame());
+    let list = core::mem::replace(&mut vigil.list, core::ptr::null_mut());
+    // SAFETY: made in `park` for this call, whose note is taken out.
+    unsafe { Box::from_raw(list) }
+}
+
+/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that no reader consents
+/// meanwhile.
+fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &mut Vigil) -> Step {
+    let mut left = end.left();
+    if left == Some(0) {
+        // It does not wait: nothing to mark.
+        let mut now = to_timespec(0);
+        // SAFETY: the caller's array and mask; a time of ours.
+        let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
+        for p in fds.iter() {
+            if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock)
+                && sock.rx.state() == state::PROVED
+            {
+                upgrade::consent(sock);
+            }
+        }
+        return Step::Answer(answer);
+    }
+    thread::left_sleeps(vigil.frame());
+    let mut list = List::default();
     for p in fds.iter() {
         if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
-            match marked.get_mut(count) {
-                Some(to) => {
-                    sock.polls.fetch_add(1, Ordering::SeqCst);
-                    *to = Some(sock);
-                    count += 1;
-                }
-                None => big = true,
+            if list.marked.len() < MARKED {
+                sock.polls.fetch_add(1, Ordering::SeqCst);
+                list.marked.push(sock);
+            } else {
+                list.big = true;
             }
         }
     }
-    if big {
+    if list.big {
         super::BIG_WAITS.fetch_add(1, Ordering::SeqCst);
     }
     // A stream may have come up before the marks were seen.
-    let late = marked.iter().flatten().any(|s| s.is_accelerated());
-    let mut left = end.left();
+    if list.marked.iter().any(|s| s.is_accelerated()) {
+        list.take_back();
+        return Step::Again;
+    }
     let mut sliced = false;
     if rendezvous::needs_hooks() {
         if let Some(meeting) = rendezvous::watched(|_| ()) {
@@ -228,30 +361,35 @@ unsafe fn in_kernel(
             left = Some(left.map_or(meeting, |l| l.min(meeting)));
         }
     }
-    let answer = if late {
-        None
-    } else {
-        let mut time = left.map(to_timespec);
-        let at = time
-            .as_mut()
-            .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-        // SAFETY: the caller's array and mask; a time of ours.
-        Some(unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), at, mask) })
+    (vigil.sliced, vigil.on) = (
+        sliced,
+        On::List {
+            fds: fds.as_mut_ptr(),
+            count: fds.len(),
+        },
+    );
+    let Some(mut list) = park(vigil, Stage::Kernel, left, mask, list) else {
+        return Step::Parked;
     };
-    for sock in marked.iter().flatten() {
-        sock.polls.fetch_sub(1, Ordering::SeqCst);
-    }
-    if big {
-        super::BIG_WAITS.fetch_sub(1, Ordering::SeqCst);
-    }
-    for sock in marked.iter().flatten() {
-        if sock.rx.state() == state::PROVED {
-            upgrade::consent(sock);
-        }
-    }
+    let mut time = left.map(to_timespec);
+    let at = time
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: the caller's array and mask; a time of ours.
+    let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), at, mask) };
+    list.take_back();
     match answer {
-        Some(Ok(0)) if sliced => None,
-        other => other,
+        Ok(0) if sliced => Step::Again,
+        answer => Step::Answer(answer),
+    }
+}
+
+/// The edge has slept on a list without streams. `None`: look again.
+fn kernel_over(vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
+    drop(unpark(vigil));
+    match vigil.answer {
+        Ok(0) if vigil.sliced => None,
+        answer => Some(answer),
     }
 }
 
@@ -366,13 +504,7 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     };
     link.pin();
     first.rx.lock.unlock();
-    let news = || {
-        streams
-            .list
-            .iter()
-            .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & p.events != 0))
-    };
-    let found = super::spin::until(&first.rx, peer, news);
+    let found = super::spin::until(&first.rx, peer, || has_news(fds, streams));
     link.unpin();
     found
 }
@@ -392,7 +524,7 @@ fn bells() -> Option<&'static Set> {
     let _ = fd.release();
     set.private.store(true, Ordering::Relaxed);
     BELLS.set(Some(set));
-    crate::thread::watch_exit();
+    thread::watch_exit();
     Some(set)
 }
 
@@ -412,19 +544,25 @@ pub fn after_fork() {
 }
 
 /// Announces on every stream, looks again, sleeps.
-unsafe fn sleep(
+fn sleep(
     fds: &mut [pollfd],
     streams: &Streams,
     left: Option<u64>,
     mask: *const sigset_t,
-) -> Result<usize, sys::Errno> {
+    vigil: &mut Vigil,
+) -> Step {
     let Some(set) = bells() else {
         for &(_, sock) in &streams.list {
             demote::demote(sock, Which::Both, Reason::DescriptorLimit);
         }
-        return Ok(0);
+        return Step::Again;
     };
-    let mut wished = Vec::new();
+    // What a sleep left by a jump has announced goes before this one announces the same.
+    thread::left_sleeps(vigil.frame());
+    let mut list = List {
+        bells: Some(set),
+        ..List::default()
+    };
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get(i) else { continue };
         if sock.rx.lock.lock().is_err() {
@@ -439,7 +577,7 @@ unsafe fn sleep(
         match set.slot_for(link) {
             Some(slot) => {
                 wish(sock, p.events, slot, true);
-                wished.push((sock, p.events, slot, link));
+                list.wished.push((sock, p.events, slot, link));
             }
             None => {
                 link.unpin();
@@ -449,19 +587,61 @@ unsafe fn sleep(
     }
     set.sleepers.fetch_add(1, Ordering::SeqCst);
     set.announce_and_look();
-    // Streams that came or went since the list was made: a short look, then again.
+    // Streams that came or went since the list was made, or have news: a short look, then again.
     let stale = accelerated(fds).list.len() != streams.list.len();
+    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
+        Box::new(list)
+    } else {
+        list.all = fds.to_vec();
+        for &(i, sock) in &streams.list {
+            // OUT of a socket on the link is the ring's to say.
+            if let Some(p) = list.all.get_mut(i)
+                && sock.tx.state() == state::LINK
+            {
+                p.events &= !WRITE;
+            }
+        }
+        list.all.push(pollfd {
+            fd: set.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        vigil.on = On::List {
+            fds: list.all.as_mut_ptr(),
+            count: list.all.len(),
+        };
+        match park(vigil, Stage::Streams, left, mask, list) {
+            None => return Step::Parked,
+            Some(list) => list,
+        }
+    };
     let wait = if stale { Some(0) } else { left };
     // SAFETY: the mask is the caller's.
     let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask) };
-    set.sleepers.fetch_sub(1, Ordering::SeqCst);
-    set.retract();
-    for (sock, events, slot, link) in wished {
-        wish(sock, events, slot, false);
-        link.unpin();
+    list.take_back();
+    Step::Answer(answer)
+}
+
+/// The edge has slept on a list with streams: what is ready now.
+fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno> {
+    let list = unpark(vigil);
+    vigil.answer?;
+    for (to, from) in fds.iter_mut().zip(&list.all) {
+        to.revents = from.revents;
     }
-    set.drain();
-    answer
+    for (i, sock) in accelerated(fds).list {
+        let Some(p) = fds.get_mut(i) else { continue };
+        p.revents |= of(sock) & p.events & (READ | WRITE);
+    }
+    Ok(fds.iter().filter(|p| p.revents != 0).count())
+}
+
+/// Has one of the streams what is waited for?
+fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
+    streams
+        .list
+        .iter()
+        .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & p.events != 0))
 }
 
 /// Enters or takes out this thread's slot as a waiter of the stream.

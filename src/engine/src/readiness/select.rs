@@ -1,7 +1,9 @@
 //! `select` and `pselect`, by way of poll.
 
 use super::poll::{self, Deadline};
+use super::vigil::Vigil;
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::sockets::table;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -102,17 +104,25 @@ fn beyond_table(fd: c_int) -> bool {
 /// The arguments are those of a C caller.
 pub unsafe fn select(
     nfds: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
+    sets: [*mut fd_set; 3],
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
+    vigil: &mut Vigil,
 ) -> Verdict {
-    if nfds <= 0 {
+    // SAFETY: null, or the caller's.
+    let timeout = unsafe { timeout.as_ref() };
+    let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
+    let sets = sets.map(|set| Bits(set.cast()));
+    // SAFETY: the note of the wait that is over has owned it, and nobody else has.
+    if let Some(list) = unsafe { vigil.list.as_mut() } {
+        let fds = core::mem::take(&mut list.own);
+        // SAFETY: passed on.
+        return unsafe { turns(sets, fds, asked_none, mask, left, vigil) };
+    }
+    if nfds <= 0 || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
-    let sets = [Bits(read.cast()), Bits(write.cast()), Bits(except.cast())];
     let [r, w, x] = sets;
     let mut fds: Vec<pollfd> = Vec::new();
     let mut tracked = false;
@@ -143,25 +153,43 @@ pub unsafe fn select(
             });
         }
     }
-    // SAFETY: null, or the caller's.
-    let timeout = unsafe { timeout.as_ref() };
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
     if !tracked || bad_time {
         return Verdict::Pass(Pass::NOBODY);
     }
-    let at = timeout.map(|t| {
+    vigil.deadline = timeout.map(|t| {
         sys::now_ns()
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
             .saturating_add(t.tv_nsec as u64)
     });
-    let mut end = Deadline {
-        at,
-        asked_none: timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0),
+    // SAFETY: passed on.
+    unsafe { turns(sets, fds, asked_none, mask, left, vigil) }
+}
+
+/// Polls until there is an answer, or the edge is to sleep.
+unsafe fn turns(
+    [r, w, x]: [Bits; 3],
+    mut fds: Vec<pollfd>,
+    asked_none: bool,
+    mask: *const sigset_t,
+    left: *mut timespec,
+    vigil: &mut Vigil,
+) -> Verdict {
+    let end = Deadline {
+        at: vigil.deadline,
+        asked_none,
     };
     let answer = loop {
         // SAFETY: the mask is the caller's.
-        let answer = unsafe { poll::run(&mut fds, &mut end, mask) };
+        let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, vigil) }) else {
+            // The entries themselves stay where they are.
+            // SAFETY: the edge has not begun to wait.
+            if let Some(list) = unsafe { vigil.list.as_mut() } {
+                list.own = fds;
+            }
+            return Verdict::Block;
+        };
         let before = fds.len();
         if answer.is_ok() {
             fds.retain(|p| p.revents & libc::POLLNVAL == 0 || !beyond_table(p.fd));

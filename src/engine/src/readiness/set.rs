@@ -114,7 +114,12 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
     for (number, cell) in ALL.iter().enumerate() {
         // SAFETY: null, or a leaked set.
         match unsafe { cell.load(Ordering::Acquire).as_ref() } {
-            Some(set) if set.entries.load(Ordering::Acquire) == 0 && !shared::is_marked(number) => {
+            // One in which a thread still sleeps, though it is closed, stays its sleeper's.
+            Some(set)
+                if set.entries.load(Ordering::Acquire) == 0
+                    && set.sleepers.load(Ordering::SeqCst) == 0
+                    && !shared::is_marked(number) =>
+            {
                 found = Some(set);
                 break;
             }
@@ -150,7 +155,6 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
     if let Some(set) = found {
         set.fd.store(fd, Ordering::Relaxed);
         set.adopted.store(0, Ordering::Relaxed);
-        set.sleepers.store(0, Ordering::Relaxed);
         for flag in [
             &set.nested,
             &set.private,

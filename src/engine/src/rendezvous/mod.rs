@@ -138,6 +138,7 @@ pub fn attempt(sock: &'static Sock) {
 }
 
 fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
+    let _low = crate::sockets::internal::Low::begin();
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
@@ -151,6 +152,12 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         role::ACCEPTED => sluice_stats::Role::Accepted,
         _ => return Err(Reason::Inherited),
     };
+    if let Err(reason) = process::may_use_system_calls() {
+        // Not even the names may be asked for; `sluice stat` shows the connection all the same.
+        let unknown = SocketAddr::from(([0; 4], 0));
+        sock.conn().describe(fd, stats_role, unknown, unknown);
+        return Err(reason);
+    }
     let name = |peer| {
         sys::socket_name(fd, peer)
             .ok()
@@ -169,7 +176,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     };
     sock.key.store(key, Ordering::Relaxed);
     sock.mirror.store(mirror, Ordering::Relaxed);
-    process::may_use_system_calls()?;
     let Some(mut list) = PENDING.lock() else {
         return Err(Reason::TooManyNames);
     };
@@ -391,6 +397,7 @@ pub fn progress() {
     let Some(mut list) = PENDING.lock() else {
         return;
     };
+    let _low = crate::sockets::internal::Low::begin();
     let mut index = 0;
     while let Some(meeting) = list.get_mut(index) {
         if meeting.socket.is_none() {

@@ -1,5 +1,8 @@
 //! The library's own descriptors: at the top of the soft limit, close-on-exec, known to the table so
 //! that no hook closes or replaces them, and never more than a tenth of the limit.
+//!
+//! The kernel gives a new descriptor the lowest free number, so each of ours stands there for a moment before it is
+//! lifted. [`Low`] says when that may be.
 
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +12,47 @@ use sluice_fabric::sys::{self, Fd};
 const TOP: u64 = 16 << 10;
 
 static HELD: AtomicU32 = AtomicU32::new(0);
+
+/// Threads that may be making descriptors now, and how often one had done so. The first is taken back last: who
+/// finds it 0 and the second unchanged since an earlier look knows that there was none in between.
+static LOW: AtomicU32 = AtomicU32::new(0);
+static LOWS: AtomicU32 = AtomicU32::new(0);
+
+/// While this lives, descriptors of ours may stand at numbers that are free for the program.
+#[derive(Debug)]
+pub struct Low(());
+
+impl Low {
+    /// From here on.
+    pub fn begin() -> Self {
+        LOW.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Low {
+    fn drop(&mut self) {
+        LOWS.fetch_add(1, Ordering::SeqCst);
+        LOW.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far.
+#[cold]
+pub fn lows() -> u32 {
+    for _ in 0..1000 {
+        if LOW.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        sys::sched_yield();
+    }
+    LOWS.load(Ordering::SeqCst)
+}
+
+/// In the child of a fork: the threads that made descriptors do not exist here.
+pub fn after_fork() {
+    LOW.store(0, Ordering::Relaxed);
+}
 
 fn soft_limit() -> u64 {
     let mut limit = libc::rlimit {

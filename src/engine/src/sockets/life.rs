@@ -103,7 +103,10 @@ pub fn accepted(listener: c_int, fd: c_int) {
         return;
     }
     if table::lookup(listener) != Some(Entry::LISTENER) {
-        // An inherited listener: asked once.
+        // An inherited listener: asked once, where asking cannot be fatal.
+        if process::waits_by_itself() {
+            return;
+        }
         let option = |name| sys::getsockopt::<c_int>(listener, libc::SOL_SOCKET, name);
         if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
             || option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
@@ -118,6 +121,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
 }
 
 fn track(fd: c_int, side: u8) {
+    sluice_stats::ROOT.identify(process::pid());
     if let Some(sock) = sock::alloc(fd, side) {
         sluice_stats::ROOT.tracked.add_shared(1);
         if !table::store(fd, Entry::sock(sock)) {

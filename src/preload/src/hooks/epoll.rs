@@ -2,7 +2,7 @@
 
 use super::poll::{milliseconds, pointer};
 use crate::api;
-use crate::edge::tell;
+use crate::edge::{of_set, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
@@ -19,31 +19,31 @@ hooks! {
 
     unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int => on_epoll_ctl {
         if api::lookup(epfd).is_none() && api::lookup(fd).is_none() {
-            return forward!(epoll_ctl(epfd, op, fd, event));
+            return of_set(|| forward!(epoll_ctl(epfd, op, fd, event)));
         }
-        serve!(fd, epoll_ctl(epfd, op, fd, event), forward!(epoll_ctl(epfd, op, fd, event))) as c_int
+        serve!(fd, epoll_ctl(epfd, op, fd, event), of_set(|| forward!(epoll_ctl(epfd, op, fd, event)))) as c_int
     }
 
     unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int => on_epoll_wait {
-        let Some(e) = api::lookup(epfd) else { return forward!(epoll_wait(epfd, events, max, timeout_ms)) };
+        let Some(e) = api::lookup(epfd) else { return of_set(|| forward!(epoll_wait(epfd, events, max, timeout_ms))) };
         test_cancel();
         let timeout = milliseconds(timeout_ms);
-        serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), std::ptr::null()), forward!(epoll_wait(epfd, events, max, timeout_ms))) as c_int
+        serve_watching!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), std::ptr::null()), of_set(|| forward!(epoll_wait(epfd, events, max, timeout_ms)))) as c_int
     }
 
     unsafe fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int => on_epoll_pwait {
-        let Some(e) = api::lookup(epfd) else { return forward!(epoll_pwait(epfd, events, max, timeout_ms, mask)) };
+        let Some(e) = api::lookup(epfd) else { return of_set(|| forward!(epoll_pwait(epfd, events, max, timeout_ms, mask))) };
         test_cancel();
         let timeout = milliseconds(timeout_ms);
-        serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), mask), forward!(epoll_pwait(epfd, events, max, timeout_ms, mask))) as c_int
+        serve_watching!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), mask), of_set(|| forward!(epoll_pwait(epfd, events, max, timeout_ms, mask)))) as c_int
     }
 }
 
 late_hooks! {
     unsafe fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_epoll_pwait2 {
-        let Some(e) = api::lookup(epfd) else { return late!(epoll_pwait2(epfd, events, max, timeout, mask)) };
+        let Some(e) = api::lookup(epfd) else { return of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask))) };
         test_cancel();
-        serve!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), late!(epoll_pwait2(epfd, events, max, timeout, mask))) as c_int
+        serve_watching!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask)))) as c_int
     }
 }
 

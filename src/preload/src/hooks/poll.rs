@@ -13,7 +13,7 @@ hooks! {
         }
         test_cancel();
         let timeout = milliseconds(timeout_ms);
-        serve!(NO_FD, poll(fds, count, pointer(&timeout), std::ptr::null()), forward!(poll(fds, count, timeout_ms))) as c_int
+        serve_watching!(NO_FD, poll(fds, count, pointer(&timeout), std::ptr::null()), forward!(poll(fds, count, timeout_ms))) as c_int
     }
 
     unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_ppoll {
@@ -22,7 +22,7 @@ hooks! {
             return forward!(ppoll(fds, count, timeout, mask));
         }
         test_cancel();
-        serve!(NO_FD, poll(fds, count, timeout, mask), forward!(ppoll(fds, count, timeout, mask))) as c_int
+        serve_watching!(NO_FD, poll(fds, count, timeout, mask), forward!(ppoll(fds, count, timeout, mask))) as c_int
     }
 
     unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
@@ -33,7 +33,7 @@ hooks! {
         };
         test_cancel();
         let mut left = timespec { tv_sec: 0, tv_nsec: -1 };
-        let ret = serve!(NO_FD, select(end, reads, writes, excepts, pointer(&given), std::ptr::null(), &mut left), forward!(select(end, reads, writes, excepts, timeout))) as c_int;
+        let ret = serve_watching!(NO_FD, select(end, [reads, writes, excepts], pointer(&given), std::ptr::null(), &mut left), forward!(select(end, reads, writes, excepts, timeout))) as c_int;
         if !timeout.is_null() && left.tv_nsec >= 0 {
             // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
             unsafe { timeout.write(timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 }) };
@@ -47,7 +47,7 @@ hooks! {
             return forward!(pselect(end, reads, writes, excepts, timeout, mask));
         }
         test_cancel();
-        serve!(NO_FD, select(end, reads, writes, excepts, timeout, mask, std::ptr::null_mut()), forward!(pselect(end, reads, writes, excepts, timeout, mask))) as c_int
+        serve_watching!(NO_FD, select(end, [reads, writes, excepts], timeout, mask, std::ptr::null_mut()), forward!(pselect(end, reads, writes, excepts, timeout, mask))) as c_int
     }
 
     // The real functions end the program when the list is too small: let them.

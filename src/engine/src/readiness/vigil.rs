@@ -1,0 +1,127 @@
+//! A wait of poll, select or epoll that the edge makes.
+//!
+//! A thread may be cancelled while it waits, and then its stack is unwound. So the wait is made by the hook,
+//! where nothing is held and nothing has a destructor; the engine is left with `Verdict::Block` and
+//! entered again. What was announced for the wait is noted in `thread`, which takes it back when nobody does.
+
+use super::poll::List;
+use crate::thread;
+use libc::{c_int, pollfd, sigset_t, timespec};
+use sluice_fabric::sys;
+
+/// What the edge waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum On {
+    /// Events of the kernel's set, into the program's array.
+    Set {
+        fd: c_int,
+        events: *mut libc::epoll_event,
+        max: c_int,
+    },
+    /// That the kernel's set has any, which are taken later.
+    Readable(pollfd),
+    /// One of a list.
+    List { fds: *mut pollfd, count: usize },
+}
+
+/// Which wait it was, for the engine when it is entered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// None so far, or the last one has been dealt with.
+    Fresh,
+    /// On a set, or on a list without streams.
+    Kernel,
+    /// On a list with streams.
+    Streams,
+}
+
+/// One call of poll, select or epoll_wait: its wait, and what the engine keeps over it.
+#[derive(Debug)]
+pub struct Vigil {
+    pub(super) stage: Stage,
+    pub(super) on: On,
+    /// At most so many ns; `None`: for ever.
+    pub(super) left: Option<u64>,
+    pub(super) mask: *const sigset_t,
+    /// What the kernel said.
+    pub(super) answer: Result<usize, sys::Errno>,
+    /// When the call ends at the latest.
+    pub(super) deadline: Option<u64>,
+    /// Turns without an event.
+    pub(super) idle: u32,
+    /// The wait was shorter than the caller's for a meeting's sake.
+    pub(super) sliced: bool,
+    /// Of poll and select: what was announced. Owned by the note in `thread` while the edge waits.
+    pub(super) list: *mut List,
+}
+
+impl Vigil {
+    /// A call that has not waited yet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            stage: Stage::Fresh,
+            on: On::List {
+                fds: core::ptr::null_mut(),
+                count: 0,
+            },
+            left: None,
+            mask: core::ptr::null(),
+            answer: Ok(0),
+            deadline: None,
+            idle: 0,
+            sliced: false,
+            list: core::ptr::null_mut(),
+        }
+    }
+
+    /// What stands for this call among this thread's sleeps.
+    pub(super) fn frame(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+
+    /// Waits. The thread may be cancelled inside.
+    ///
+    /// `extern "C"` and never inlined: the frames that a cancellation unwinds hold no landing pad.
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+    pub extern "C" fn sleep(&mut self) {
+        let mut time = timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        if let Some(ns) = self.left {
+            time.tv_sec = (ns / 1_000_000_000) as i64;
+            time.tv_nsec = (ns % 1_000_000_000) as i64;
+        }
+        let bounded = self.left.is_some();
+        let at = if bounded {
+            &raw mut time
+        } else {
+            core::ptr::null_mut()
+        };
+        let before = thread::let_cancel();
+        self.answer = match &mut self.on {
+            On::Set { fd, events, max } => {
+                // SAFETY: the caller's array and mask.
+                unsafe { sys::epoll_wait(*fd, *events, *max, bounded.then_some(&time), self.mask) }
+            }
+            On::Readable(one) => {
+                // SAFETY: one entry and a time of ours, the caller's mask.
+                unsafe { sys::ppoll(one, 1, at, self.mask) }
+            }
+            On::List { fds, count } => {
+                // SAFETY: the caller's array or that of the list, a time of ours, the caller's mask.
+                unsafe { sys::ppoll(*fds, *count, at, self.mask) }
+            }
+        };
+        thread::stop_cancel(before);
+    }
+}
+
+impl Default for Vigil {
+    fn default() -> Self {
+        Self::new()
+    }
+}

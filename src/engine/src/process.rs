@@ -165,6 +165,8 @@ extern "C" fn after_fork_child() {
             family.born(me);
         }
         sluice_stats::adopt_conn(sock.conn());
+        sock.reported.store(false, Ordering::Relaxed);
+        crate::sockets::life::disown(sock);
     });
     for link in shm::all() {
         if link.stream_count() == 0 {
@@ -219,7 +221,7 @@ pub fn before_exec() {
     }
     let me = pid();
     sock::for_all(|sock| {
-        crate::report::finished(sock.conn());
+        crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(me);
         }
@@ -271,8 +273,9 @@ pub fn exiting() {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
         if own(&sock.rx) || own(&sock.tx) {
             crate::sockets::life::part(sock, Reason::Exit);
+            crate::sockets::life::part_waiting(sock);
         }
-        crate::report::finished(sock.conn());
+        crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());
         }

@@ -288,7 +288,11 @@ pub fn sandboxed(reason: Reason) {
         return;
     }
     forbid(reason);
-    sock::for_all(|sock| crate::sockets::life::give_up(sock, reason));
+    sock::for_all(|sock| {
+        crate::sockets::life::give_up(sock, reason);
+        // The control thread, which would, is about to end.
+        crate::sockets::life::bury(sock);
+    });
     control::stop();
 }
 

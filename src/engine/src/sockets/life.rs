@@ -1,8 +1,8 @@
 //! From socket() to the last close().
 
+use crate::api::{Pass, Verdict};
 use crate::process;
 use crate::readiness::set::Set;
-use crate::api::{Pass, Verdict};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Which};
 use crate::sockets::internal;
@@ -136,10 +136,10 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         let mut later = false;
         if sock.tx.state() == state::RESENDING && control::is_running() {
             if sock.tx.lock.lock().is_ok() {
-                sock.shut.store(true, Ordering::Relaxed);
                 if sock.tx.state() == state::RESENDING
                     && demote::resend(sock) == demote::Resent::NoRoom
                 {
+                    sock.shut.store(true, Ordering::Relaxed);
                     control::watch_room(sock);
                     later = true;
                 }
@@ -362,9 +362,7 @@ fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
     sock::for_all(|other| {
         found |= !core::ptr::eq(other, sock)
             && other.mirror.load(Ordering::Relaxed) == inode
-            && !other
-                .family()
-                .is_some_and(|f| f.is_shared(process::pid()));
+            && !other.family().is_some_and(|f| f.is_shared(process::pid()));
     });
     found
 }

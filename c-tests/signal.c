@@ -443,6 +443,7 @@ static void waitall_rest_server(int fd)
     count_signal(SIGUSR1, SA_RESTART);
     for (int i = 0; i < 3; i++) {
         int unread = 1;
+        echo_rounds(fd, 20, 3000);
         busy = 0;
         pthread_t t = start(waitall_thread, &fd);
         while (!busy)
@@ -476,6 +477,7 @@ static void waitall_rest_server(int fd)
 static void waitall_rest_client(int fd)
 {
     for (int i = 0; i < 3; i++) {
+        echo_rounds(fd, 20, 3000);
         hear();
         T(put(fd, 1, 40000));
         dprintf(fd, "x");

@@ -689,6 +689,53 @@ static void clone_child_client(int fd)
     }
 }
 
+/* The fork that calls no handlers. */
+static void bare_fork_server(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = _Fork();
+        if (!pid) {
+            if (i == 1)
+                echo_rounds(fd, 5, 100);
+            _exit(4);
+        }
+        reap(pid);
+        echo_rounds(fd, 20, 3000);
+    }
+}
+
+/* A fork that fails changes nothing. Root has no limit, so it is somebody else for a moment. */
+static void fork_fails_server(int fd)
+{
+    struct rlimit before;
+    getrlimit(RLIMIT_NPROC, &before);
+    int root = !geteuid();
+    for (int i = 0; i < 3; i++) {
+        if (root && setresuid(65534, 65534, 0))
+            die("setresuid");
+        setrlimit(RLIMIT_NPROC, &(struct rlimit){0, before.rlim_max});
+        T(fork());
+        T(_Fork());
+        T(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+        setrlimit(RLIMIT_NPROC, &before);
+        if (root && setresuid(0, 0, 0))
+            die("setresuid");
+        prctl(PR_SET_DUMPABLE, 1);
+        echo_rounds(fd, 20, 3000);
+    }
+    pid_t pid = child();
+    if (!pid)
+        _exit(3);
+    reap(pid);
+    echo_rounds(fd, 20, 3000);
+}
+
+static void fork_fails_client(int fd)
+{
+    for (int i = 0; i < 4; i++)
+        echo_rounds(fd, 20, 3000);
+}
+
 const struct body process_bodies[] = {
     TWO("accept_then_fork", accept_fork_server, accept_fork_client, .flags = RAW),
     TWO("prefork", prefork_server, prefork_client, .flags = RAW),
@@ -718,5 +765,7 @@ const struct body process_bodies[] = {
     TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C), /* libc itself ends the process that was warmed up */
     TWO("daemon_before", daemon_first, daemon_first, .flags = RAW),
     TWO("raw_fork", clone_child, clone_child_client),
+    TWO("bare_fork", bare_fork_server, clone_child_client),
+    TWO("fork_fails", fork_fails_server, fork_fails_client),
     {0},
 };

@@ -9,7 +9,7 @@
 use crate::process;
 use crate::readiness::{epoll, poll as polling, select as selecting};
 use crate::rendezvous;
-use crate::sockets::sock::{CALL, CALL_BITS, Sock, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{
@@ -105,8 +105,7 @@ impl Pass {
             (&sock.tx, &sock.conn().tx.bytes.tcp)
         };
         // One step: the call is over and its bytes are counted.
-        half.calls
-            .fetch_add((moved << CALL_BITS).wrapping_sub(CALL), Ordering::SeqCst);
+        half.call_ends(moved);
         bytes.add(moved);
         if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
             crate::sockets::upgrade::crossed(sock);
@@ -360,11 +359,11 @@ pub fn listening(fd: c_int) {
 pub fn accepted(listener: c_int, fd: c_int) {
     life::accepted(listener, fd);
 }
-/// Before the real `shutdown()`.
-pub fn before_shutdown(e: Entry, fd: c_int, how: c_int) {
-    let _ = fd;
-    if let Some(sock) = e.as_sock() {
-        life::before_shutdown(sock, how);
+/// `shutdown`: served here where bytes are still being sent again, which the end must follow.
+pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
+    match e.as_sock() {
+        Some(sock) => life::shutdown(sock, fd, how),
+        None => Verdict::Pass(Pass::NOBODY),
     }
 }
 /// Before the real `close()` of a tracked descriptor.

@@ -178,6 +178,8 @@ extern "C" fn after_fork_child() {
             family.born(me);
         }
         sluice_stats::adopt_conn(sock.conn());
+        sock.reported.store(false, Ordering::Relaxed);
+        crate::sockets::life::disown(sock);
     });
     for link in shm::all() {
         if link.stream_count() == 0 {
@@ -232,7 +234,7 @@ pub fn before_exec() {
     }
     let me = pid();
     sock::for_all(|sock| {
-        crate::report::finished(sock.conn());
+        crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(me);
         }
@@ -284,8 +286,9 @@ pub fn exiting() {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
         if own(&sock.rx) || own(&sock.tx) {
             crate::sockets::life::part(sock, Reason::Exit);
+            crate::sockets::life::part_waiting(sock);
         }
-        crate::report::finished(sock.conn());
+        crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());
         }
@@ -298,7 +301,11 @@ pub fn sandboxed(reason: Reason) {
         return;
     }
     forbid(reason);
-    sock::for_all(|sock| crate::sockets::life::give_up(sock, reason));
+    sock::for_all(|sock| {
+        crate::sockets::life::give_up(sock, reason);
+        // The control thread, which would, is about to end.
+        crate::sockets::life::bury(sock);
+    });
     control::stop();
 }
 

@@ -1,14 +1,20 @@
 //! `SLUICE_REPORT=PATH`: one line per finished connection, for tests and for the curious.
 
+use crate::sockets::sock::Sock;
+use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
-use sluice_stats::{Conn, Reason};
+use sluice_stats::Reason;
 use std::io::Write;
 
-/// The connection is over, or the process is: appends its line.
-pub fn finished(conn: &Conn) {
+/// The connection is over, or the process is: appends its line. Once for each connection and process.
+pub fn finished(sock: &Sock) {
     let Some(path) = crate::config::config().report.as_deref() else {
         return;
     };
+    if sock.reported.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let conn = sock.conn();
     let (Some(local), Some(peer)) = (conn.local(), conn.peer()) else {
         return;
     };

@@ -333,9 +333,12 @@ pub struct Nap {
     pub(crate) done: usize,
     /// When the socket's timeout runs out; 0: no wait so far, or no timeout.
     pub(crate) deadline: u64,
-    /// Sleep while this is 1; null: wait until `fd` has room in TCP.
+    /// Sleep while this is 1; null: wait until TCP has `events` for `fd`.
     pub(crate) word: *const u32,
     pub(crate) fd: i32,
+    pub(crate) events: i16,
+    /// The sleep stands for one in a call of the kernel's, and is counted as such on the half that waits.
+    pub(crate) announced: bool,
     /// When the sleep ends at the latest; 0: never.
     pub(crate) until: u64,
     /// The half that waits, and what its peer's word was.
@@ -359,6 +362,8 @@ impl Nap {
             deadline: 0,
             word: core::ptr::null(),
             fd: -1,
+            events: 0,
+            announced: false,
             until: 0,
             sock: None,
             generation: 0,
@@ -393,7 +398,7 @@ impl Nap {
         self.errno = if self.word.is_null() {
             let mut poll = libc::pollfd {
                 fd: self.fd,
-                events: libc::POLLOUT,
+                events: self.events,
                 revents: 0,
             };
             let timeout = if self.until == 0 {

@@ -172,12 +172,16 @@ impl Arena {
         };
     }
 
-    /// Gives the pages of a ring back to the kernel (they read as zeroes afterwards).
-    pub fn discard(&self, at: u64, len: u32) {
-        // SAFETY: ring memory that its lender has taken back; whoever still writes there spoils
-        // only bytes that nobody reads.
-        let _ =
-            unsafe { sys::madvise(self.base.add(at as usize), len as usize, libc::MADV_REMOVE) };
+    /// Gives the pages of a ring lent by `side` back to the kernel (they read as zeroes afterwards). What is no
+    /// possible ring is left alone.
+    pub fn discard(&self, side: usize, at: u64, len: u32) {
+        let Some(ring) = self.ring(side, at, len) else {
+            return;
+        };
+        let [(base, len), _] = ring.pieces(0, ring.len());
+        // SAFETY: ring memory that its lender has taken back, and that lies in the arena as `ring` has checked;
+        // whoever still writes there spoils only bytes that nobody reads.
+        let _ = unsafe { sys::madvise(base, len, libc::MADV_REMOVE) };
     }
 }
 

@@ -70,7 +70,13 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
             ready |= READABLE;
         }
     }
-    if sock.tx.state() == state::LINK && has_room(sock) {
+    let writable = match sock.tx.state() {
+        state::LINK => has_room(sock),
+        // A write fails at once.
+        state::RESENDING => sock.shut.load(Ordering::Relaxed),
+        _ => false,
+    };
+    if writable {
         ready |= WRITABLE;
     }
     ready

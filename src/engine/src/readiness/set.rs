@@ -487,6 +487,22 @@ impl Set {
         });
     }
 
+    /// The last descriptor of the socket, `fd`, is about to be closed, but its file lives on: takes out the
+    /// registrations that the kernel would have dropped. False: one is under a number that is closed.
+    pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
+        self.with(|inside| {
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            let reachable = all
+                .iter()
+                .all(|&at| inside.reg(at).is_none_or(|reg| reg.fd == fd));
+            if reachable && !all.is_empty() {
+                let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+            reachable
+        })
+        .unwrap_or(false)
+    }
+
     /// A registered socket has got a stream.
     pub fn adopt_stream(&'static self, sock: &'static Sock) {
         self.adopt(sock, false);

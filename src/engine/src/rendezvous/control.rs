@@ -53,6 +53,8 @@ enum Job {
     /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
     /// the peer.
     Lost(&'static Link, u32, &'static Sock, u32, u64),
+    /// A connection that lingers, with its generation, has nothing left to send.
+    Bury(&'static Sock, u32),
 }
 
 static JOBS: Guarded<Vec<Job>> = Guarded::new(Vec::new());
@@ -266,6 +268,11 @@ pub fn watch_room(sock: &'static Sock) {
     }
 }
 
+/// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
+pub fn bury(sock: &'static Sock) {
+    add(Job::Bury(sock, sock.generation.load(Ordering::Acquire)));
+}
+
 /// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
 pub fn watch_full(sock: &'static Sock) {
     let generation = sock.generation.load(Ordering::Acquire);
@@ -296,7 +303,16 @@ fn on_tcp(sock: &'static Sock, events: u32) {
         && sock.tx.state() == state::RESENDING
         && sock.tx.lock.lock().is_ok()
     {
-        if sock.tx.state() == state::RESENDING && demote::resend(sock) != Resent::NoRoom {
+        let resent = if sock.tx.state() == state::RESENDING {
+            demote::resend(sock)
+        } else {
+            Resent::NoRoom
+        };
+        if resent == Resent::Lost && sock.lingers.load(Ordering::Relaxed) {
+            // Nobody else will reset it.
+            demote::lose_rest(sock);
+        }
+        if resent != Resent::NoRoom {
             // The other half may still wait for news of TCP.
             if sock.rx.state() == state::PLAIN {
                 unwatch(sock);
@@ -643,6 +659,12 @@ fn do_jobs() -> Option<u64> {
         }
         Job::Reap(link) => {
             link.close_if_unused();
+            false
+        }
+        Job::Bury(sock, generation) => {
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                crate::sockets::life::bury(sock);
+            }
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {

@@ -204,9 +204,16 @@ fn finish_resend(sock: &'static Sock) -> Resent {
         waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
         wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
+    if sock.shut.load(Ordering::Relaxed) {
+        // The end that the program asked for follows the last byte.
+        let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
+    }
     sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
     sock.tx.set_dir(None);
     sock.conn().tx.ring_len.set(0);
+    if sock.lingers.load(Ordering::Relaxed) {
+        control::bury(sock);
+    }
     // Whoever waits for room waits for the kernel's from now on.
     for i in 0..crate::sockets::sock::SETS {
         if let Some(set) = sock.set_at(i) {
@@ -268,27 +275,114 @@ pub fn finish_blocking(sock: &'static Sock) {
     }
 }
 
-/// As [`finish_blocking`], but for a close or a shutdown, which do not wait: tries for as long as TCP
-/// makes progress at once, then leaves the rest to the control thread.
-pub fn finish_blocking_briefly(sock: &'static Sock) {
+/// How a parting process waits for TCP to take what is left of a re-send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as it takes: nobody is left to go on with it.
+    Endless,
+    /// Until then (`sys::now_ns`), or until a signal: a close that lingers.
+    Until(u64),
+}
+
+/// As [`finish_blocking`], for a socket that nobody will read from any more: input that has come, or comes while
+/// we wait, makes an end of it, since TCP answers it by a reset then. False: the time is over.
+pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let mut events = libc::POLLOUT | libc::POLLIN;
+    loop {
+        if sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0) {
+            abandon_rest(sock);
+            return true;
+        }
+        if sock.tx.state() != state::RESENDING || sock.tx.lock.lock().is_err() {
+            return true;
+        }
+        let resent = if sock.tx.state() == state::RESENDING {
+            resend(sock)
+        } else {
+            Resent::All
+        };
+        sock.tx.lock.unlock();
+        if resent != Resent::NoRoom {
+            return true;
+        }
+        let mut left = match patience {
+            Patience::Endless => None,
+            Patience::Until(deadline) => {
+                let ns = deadline.saturating_sub(sys::now_ns());
+                if ns == 0 {
+                    return false;
+                }
+                Some(libc::timespec {
+                    tv_sec: (ns / 1_000_000_000) as i64,
+                    tv_nsec: (ns % 1_000_000_000) as i64,
+                })
+            }
+        };
+        let timeout = left
+            .as_mut()
+            .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+        let mut poll = libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        };
+        // SAFETY: one valid entry, a time of ours or none.
+        let woken = unsafe { sys::ppoll(&raw mut poll, 1, timeout, core::ptr::null()) };
+        if woken == Err(libc::EINTR) && patience != Patience::Endless {
+            return false;
+        }
+        if poll.revents & libc::POLLIN != 0
+            && !sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+        {
+            // The peer's end, which stays readable.
+            events = libc::POLLOUT;
+        }
+    }
+}
+
+/// Under no lock, before a last close: makes TCP's buffer as large as what is left, where it may be so large.
+/// (The kernel caps what is asked for, and what it then sets may be less than its own tuning gave.)
+pub fn make_room(sock: &'static Sock) {
+    let Some(most) = send_buffer_max() else {
+        return;
+    };
     if sock.tx.state() != state::RESENDING || sock.tx.lock.lock().is_err() {
         return;
     }
-    if sock.tx.state() == state::RESENDING && resend(sock) == Resent::NoRoom {
-        // The kernel holds twice what was asked for: room for all that a ring may leave.
+    if sock.tx.state() == state::RESENDING {
         let fd = sock.fd.load(Ordering::Relaxed);
         let now = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
         let end = sock.tx.at.load(Ordering::Relaxed);
         let left = end.saturating_sub(sock.family().map_or(end, |f| f.resent()));
-        let _ = sys::setsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_SNDBUF,
-            &(now.saturating_add(left as i32)),
-        );
-        resend(sock);
+        // The kernel doubles it, for its own overhead.
+        let asked = i64::from(now)
+            .saturating_add(2 * left.min(1 << 30) as i64)
+            .min(most);
+        if asked * 2 > i64::from(now) && asked <= i64::from(i32::MAX) {
+            let asked = asked as i32;
+            let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &asked);
+            resend(sock);
+        }
     }
     sock.tx.lock.unlock();
+}
+
+/// The most that SO_SNDBUF may be set to here.
+fn send_buffer_max() -> Option<i64> {
+    // Builds for tests go the long way.
+    if cfg!(feature = "fault") {
+        return None;
+    }
+    process::may_use_system_calls().ok()?;
+    let fd = sys::open(c"/proc/sys/net/core/wmem_max", libc::O_RDONLY).ok()?;
+    let mut text = [0u8; 32];
+    let n = sys::read(fd.raw(), &mut text).ok()?;
+    core::str::from_utf8(text.get(..n)?)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// A close with unread input: what we wrote stays in the ring for the peer, which drains it and then
@@ -325,7 +419,20 @@ pub fn reset(sock: &Sock) -> bool {
     true
 }
 
-/// The last descriptor goes: whatever state is left, this process leaves the stream.
+/// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
+pub fn lose_rest(sock: &'static Sock) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    if sock.tx.state() == state::RESENDING {
+        finish_resend(sock);
+    }
+}
+
+/// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
 pub fn abandon_rest(sock: &'static Sock) {
     if sock.tx.state() == state::RESENDING && sock.tx.lock.lock().is_ok() {
         if sock.tx.state() == state::RESENDING {

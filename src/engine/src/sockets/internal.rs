@@ -68,6 +68,11 @@ fn soft_limit() -> u64 {
 
 /// Moves a descriptor to the top and enters it; `None`: no room there.
 pub fn lift(fd: Fd) -> Option<Fd> {
+    copy(fd.raw())
+}
+
+/// As [`lift`], for a descriptor that stays where it is.
+pub fn copy(fd: i32) -> Option<Fd> {
     let top = soft_limit().min(TOP);
     let room = top / 10;
     if u64::from(HELD.load(Ordering::Relaxed)) >= room {
@@ -76,7 +81,7 @@ pub fn lift(fd: Fd) -> Option<Fd> {
             return None;
         }
     }
-    let lifted = sys::fcntl(fd.raw(), libc::F_DUPFD_CLOEXEC, (top - room) as usize).ok()?;
+    let lifted = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (top - room) as usize).ok()?;
     enter(lifted);
     Some(Fd::own(lifted))
 }

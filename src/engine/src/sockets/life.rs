@@ -1,9 +1,10 @@
 //! From socket() to the last close().
 
+use crate::api::{Pass, Verdict};
 use crate::process;
 use crate::readiness::set::Set;
-use crate::rendezvous;
-use crate::sockets::demote::{self, Which};
+use crate::rendezvous::{self, control};
+use crate::sockets::demote::{self, Patience, Which};
 use crate::sockets::internal;
 use crate::sockets::sock::{self, SETS, Sock, role, state};
 use crate::sockets::table::{self, Entry, Kind};
@@ -131,13 +132,35 @@ fn track(fd: c_int, side: u8) {
     }
 }
 
-/// Before the real `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it.
-pub fn before_shutdown(sock: &'static Sock, how: c_int) {
+/// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP has no room for
+/// all of it the program has its answer at once, and the control thread shuts TCP down behind the last byte.
+pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         demote::demote(sock, Which::Tx, Reason::Shutdown);
-        demote::finish_blocking_briefly(sock);
+        let mut later = false;
+        if sock.tx.state() == state::RESENDING && control::is_running() {
+            if sock.tx.lock.lock().is_ok() {
+                if sock.tx.state() == state::RESENDING
+                    && demote::resend(sock) == demote::Resent::NoRoom
+                {
+                    sock.shut.store(true, Ordering::Relaxed);
+                    control::watch_room(sock);
+                    later = true;
+                }
+                sock.tx.lock.unlock();
+            }
+        } else {
+            demote::finish_blocking(sock);
+        }
         sock.pin(Reason::Shutdown);
+        if later {
+            if how == libc::SHUT_RDWR {
+                let _ = sys::shutdown(fd, libc::SHUT_RD);
+            }
+            return Verdict::Done(0);
+        }
     }
+    Verdict::Pass(Pass::NOBODY)
 }
 
 /// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread here.
@@ -176,9 +199,20 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     rendezvous::forget(sock);
     if sock.is_accelerated() && open {
         part(sock, Reason::Close);
+        if sock.tx.state() == state::RESENDING && linger(sock, fd) {
+            return;
+        }
     } else if sock.is_accelerated() {
+        // The number is another file's by now.
+        sock.fd.store(-1, Ordering::Relaxed);
         demote::demote(sock, Which::Both, Reason::RawSyscall);
     }
+    leave_and_free(sock);
+}
+
+/// No descriptor is left: takes the structure out of all that names it, and puts it back.
+fn leave_and_free(sock: &'static Sock) {
+    demote::abandon_rest(sock);
     for i in 0..SETS {
         sock.leave_set_at(i);
     }
@@ -200,10 +234,13 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         }
     });
     if other >= 0 {
+        if sock.is_accelerated() {
+            control::unwatch(sock);
+        }
         sock.fd.store(other, Ordering::Relaxed);
         sock.conn().moved_to(other);
         if sock.is_accelerated() {
-            rendezvous::control::watch(sock);
+            control::watch(sock);
         }
     }
 }
@@ -243,12 +280,131 @@ pub fn part(sock: &'static Sock, reason: Reason) {
     // No new try.
     sock.pinned.store(reason as u32, Ordering::Relaxed);
     demote::demote(sock, Which::Both, reason);
-    if sock.tx.state() == state::RESENDING {
-        // Cannot happen while unread bytes are held within half of the send buffer, unless the
-        // program filled TCP itself before the switch: then the rest is sent as a lingering close would.
-        demote::finish_blocking_briefly(sock);
+    if alone {
+        demote::make_room(sock);
+    }
+}
+
+/// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent again: the reader
+/// is slow, and the program had filled TCP before. True: the connection lives on under a number of ours, until
+/// the control thread has sent the rest. False: nothing is left to send.
+fn linger(sock: &'static Sock, fd: c_int) -> bool {
+    let alone = !sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    let unread = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0);
+    let option = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    let seconds = option.ok().filter(|l| l.l_onoff != 0).map(|l| l.l_linger);
+    if alone && (unread || seconds == Some(0)) {
+        // The kernel resets the connection, and drops what it has not sent, too.
+        return false;
+    }
+    if let Some(seconds) = seconds.filter(|_| alone) {
+        let end = sys::now_ns().saturating_add(seconds.max(0) as u64 * 1_000_000_000);
+        let sent = demote::finish_parting(sock, Patience::Until(end));
+        let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
+        // For the close that follows, the rest of the time; or none, for the control thread's.
+        let linger = libc::linger {
+            l_onoff: sent.into(),
+            l_linger: rest.max(1) as c_int,
+        };
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        if sent {
+            return false;
+        }
+    }
+    let own = (control::is_running() && (alone || seconds.is_none()))
+        .then(|| withdraw(sock, fd, alone))
+        .filter(|&gone| gone)
+        .and_then(|_| internal::copy(fd));
+    let Some(own) = own else {
+        demote::finish_parting(sock, Patience::Endless);
+        return false;
+    };
+    control::unwatch(sock);
+    for i in 0..SETS {
+        sock.leave_set_at(i);
+    }
+    let mut later = false;
+    if sock.tx.lock.lock().is_ok() {
+        if sock.tx.state() == state::RESENDING {
+            sock.fd.store(own.raw(), Ordering::Relaxed);
+            sock.lingers.store(true, Ordering::Release);
+            sock.fds.store(1, Ordering::Release);
+            control::watch_room(sock);
+            later = true;
+        }
+        sock.tx.lock.unlock();
+    }
+    if later {
+        let _ = own.release();
+    } else {
+        internal::forget(own.raw());
+    }
+    later
+}
+
+/// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of it, unless the
+/// connection is to be reset, or its other end is this process's own.
+pub fn part_waiting(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if sock.tx.state() != state::RESENDING {
+        return;
+    }
+    let option = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    let resets = option.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0);
+    if !resets && !ends_here(sock, fd) {
+        demote::finish_parting(sock, Patience::Endless);
     }
     demote::abandon_rest(sock);
+}
+
+/// Does this process alone hold the other end?
+fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
+    let Ok(inode) = sys::fstat(fd).map(|st| st.st_ino) else {
+        return false;
+    };
+    let mut found = false;
+    sock::for_all(|other| {
+        found |= !core::ptr::eq(other, sock)
+            && other.mirror.load(Ordering::Relaxed) == inode
+            && !other.family().is_some_and(|f| f.is_shared(process::pid()));
+    });
+    found
+}
+
+/// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel would at the end
+/// of its file. False: not possible.
+fn withdraw(sock: &'static Sock, fd: c_int, alone: bool) -> bool {
+    // With relatives that hold the file, its registrations stay.
+    !alone
+        || (0..SETS)
+            .filter_map(|i| sock.set_at(i))
+            .all(|set| set.withdraw(sock, fd))
+}
+
+/// A lingering connection has nothing left to send: its last descriptor is closed.
+pub fn bury(sock: &'static Sock) {
+    if sock.tx.state() != state::PLAIN || !sock.lingers.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    sock.fds.store(0, Ordering::Release);
+    leave_and_free(sock);
+    internal::forget(fd);
+    let _ = sys::close(fd);
+}
+
+/// In the child of a fork: what lingers is the parent's to finish.
+pub fn disown(sock: &'static Sock) {
+    if !sock.lingers.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    abandon_inherited(sock);
+    let fd = sock.fd.load(Ordering::Relaxed);
+    sock.reported.store(true, Ordering::Relaxed);
+    sock.fds.store(0, Ordering::Release);
+    sock::free(sock);
+    internal::forget(fd);
+    let _ = sys::close(fd);
 }
 
 fn abandon_inherited(sock: &'static Sock) {

@@ -4,7 +4,7 @@ use crate::api::{Error, Pass, READ, Verdict};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor};
-use crate::sockets::sock::{CALL, Sock, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
 use crate::thread::Nap;
@@ -73,7 +73,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 /// Announces a kernel call on the rx half, unless a stream has come up meanwhile.
 #[inline]
 fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
-    sock.rx.calls.fetch_add(CALL, Ordering::SeqCst);
+    sock.rx.call_begins();
     if sock.rx.state.load(Ordering::SeqCst) == state::PLAIN {
         return Some(if flags & libc::MSG_PEEK == 0 {
             Pass::rx(sock)
@@ -81,7 +81,7 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
             Pass::rx_uncounted(sock)
         });
     }
-    sock.rx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    sock.rx.call_ends(0);
     None
 }
 
@@ -222,7 +222,26 @@ unsafe fn recv_stream(
                     }
                 }
                 // SAFETY: the caller's buffers.
-                return unsafe { rest_from_kernel(sock, fd, &cursor, flags, done) };
+                match unsafe { rest_from_kernel(sock, fd, &mut cursor, flags) } {
+                    Rest::Moved(n) => {
+                        done += n;
+                        if done == total {
+                            return finish(sock, done);
+                        }
+                    }
+                    Rest::Over => return finish(sock, done),
+                    Rest::Nothing => {
+                        let waits = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+                        if done >= want || !waits {
+                            return finish(sock, done);
+                        }
+                        nap.done = done;
+                        let deadline = deadline_of(sock, nap);
+                        if wait::for_kernel(sock, &sock.rx, fd, libc::POLLIN, deadline, nap) {
+                            return Verdict::Block;
+                        }
+                    }
+                }
             }
             Look::Empty => {
                 if done >= want {
@@ -292,35 +311,60 @@ fn finish(sock: &'static Sock, done: usize) -> Verdict {
     Verdict::Done(done as isize)
 }
 
-/// A WAITALL that began on the link and ends on TCP.
+/// What TCP had for a call that began on the link.
+enum Rest {
+    Moved(usize),
+    /// Nothing now.
+    Nothing,
+    /// The end, or what the next call has to say.
+    Over,
+}
+
+/// A WAITALL that began on the link and ends on TCP: what is there now.
 unsafe fn rest_from_kernel(
     sock: &'static Sock,
     fd: c_int,
-    cursor: &Cursor,
+    cursor: &mut Cursor,
     flags: c_int,
-    done: usize,
-) -> Verdict {
+) -> Rest {
     let mut room = [iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
     if sys::has_error(fd) {
         // The next call's to report; a try would take it.
-        return finish(sock, done);
+        return Rest::Over;
+    }
+    sock.rx.call_begins();
+    if sock.rx.state.load(Ordering::SeqCst) != state::PLAIN {
+        // A new stream: the next look decides.
+        sock.rx.call_ends(0);
+        return Rest::Moved(0);
     }
     let pieces = cursor.rest(&mut room);
     // SAFETY: zeroes are a valid header.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = pieces.as_mut_ptr();
     msg.msg_iovlen = pieces.len();
-    sock.rx.calls.fetch_add(CALL, Ordering::SeqCst);
+    let asked = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     // SAFETY: the caller's buffers.
-    let got = unsafe { sys::recvmsg(fd, &raw mut msg, flags) };
-    sock.rx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    let got = unsafe { sys::recvmsg(fd, &raw mut msg, asked) };
     let n = got.unwrap_or(0);
-    sock.rx.add_kernel_bytes(n as u64);
+    sock.rx.call_ends(n as u64);
     sock.conn().rx.bytes.tcp.add(n as u64);
-    finish(sock, done + n)
+    if sock.rx.state() != state::PLAIN {
+        crate::sockets::upgrade::consent(sock);
+    }
+    match got {
+        Ok(0) => Rest::Over,
+        Ok(n) => {
+            cursor.advance(n, |_, _| ());
+            Rest::Moved(n)
+        }
+        Err(libc::EAGAIN) => Rest::Nothing,
+        Err(libc::EINTR) => Rest::Moved(0),
+        Err(_) => Rest::Over,
+    }
 }
 
 /// One look, under the rx lock. `need`: bytes still missing before the call may return.

@@ -4,7 +4,7 @@ use crate::api::{Error, Pass, Verdict};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor};
-use crate::sockets::sock::{CALL, Sock, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
@@ -31,6 +31,8 @@ pub(super) enum Room {
     Kernel,
     /// Bytes are lost: as TCP after a reset.
     Lost,
+    /// The writing half is shut down, and TCP's will be when all is sent again.
+    Shut,
 }
 
 /// Sends for a tracked socket. See [`crate::api::send`].
@@ -67,11 +69,11 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 
 #[inline]
 fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
-    sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
+    sock.tx.call_begins();
     if sock.tx.state.load(Ordering::SeqCst) == state::PLAIN {
         return Some(Pass::tx(sock));
     }
-    sock.tx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    sock.tx.call_ends(0);
     None
 }
 
@@ -95,6 +97,9 @@ unsafe fn send_stream(
     let Some(total) = cursor.len() else {
         return Verdict::Pass(Pass::NOBODY);
     };
+    if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == state::RESENDING {
+        return Verdict::Failed(Error::BrokenPipe { raise: true });
+    }
     if total == 0 || flags & libc::MSG_ZEROCOPY != 0 {
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -157,13 +162,29 @@ unsafe fn send_stream(
             }
             Room::Kernel => {
                 if job.done == 0 {
-                    sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
+                    sock.tx.call_begins();
                     sock.tx.lock.unlock();
                     return Verdict::Pass(Pass::tx(sock));
                 }
+                // Under the lock no switch comes between the look and the call.
+                sock.tx.call_begins();
                 sock.tx.lock.unlock();
-                // SAFETY: the caller's buffers.
-                return unsafe { rest_to_kernel(&job, &cursor) };
+                // SAFETY: the caller's buffers; the call was counted.
+                let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
+                if rest == Rest::Over || job.done == total {
+                    return finish(sock, job.done);
+                }
+                if rest == Rest::Full {
+                    if job.is_nonblocking() {
+                        return finish(sock, job.done);
+                    }
+                    let deadline = job.deadline();
+                    nap.done = job.done;
+                    nap.deadline = deadline.unwrap_or(0);
+                    if wait::for_kernel(sock, &sock.tx, fd, libc::POLLOUT, deadline, nap) {
+                        return Verdict::Block;
+                    }
+                }
             }
             other => {
                 if let Some(verdict) = job.pause(other, Some(nap)) {
@@ -225,6 +246,10 @@ impl Job {
             sock.tx.lock.unlock();
             return Some(self.partly(Error::Reset));
         }
+        if matches!(room, Room::Shut) {
+            sock.tx.lock.unlock();
+            return Some(self.partly(Error::BrokenPipe { raise: true }));
+        }
         if self.is_nonblocking() {
             if matches!(room, Room::Resending) {
                 wait::ask_for_tcp_room(sock);
@@ -271,45 +296,51 @@ fn finish(sock: &'static Sock, done: usize) -> Verdict {
     Verdict::Done(done as isize)
 }
 
-/// A send that began on the link and ends on TCP.
-unsafe fn rest_to_kernel(job: &Job, cursor: &Cursor) -> Verdict {
+/// How far TCP took a call that began on the link.
+#[derive(PartialEq, Eq)]
+enum Rest {
+    Moved,
+    Full,
+    /// What else there is to say is the next call's.
+    Over,
+}
+
+/// A send that began on the link and ends on TCP, as far as that goes without waiting. The call has been counted.
+unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let Job {
-        sock,
-        fd,
-        flags,
-        done,
-        ..
+        sock, fd, flags, ..
     } = *job;
     let mut room = [iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
-    let mut cursor = *cursor;
-    let mut done = done;
-    // A blocking send sends all; more than 64 pieces take more than one call.
-    loop {
-        let pieces = cursor.rest(&mut room);
-        // An error is the next call's, which has nothing else to say; a try would take it.
-        if pieces.is_empty() || sys::has_error(fd) {
-            return finish(sock, done);
+    // More than 64 pieces take more than one call.
+    let pieces = cursor.rest(&mut room);
+    // An error is the next call's, which has nothing else to say; a try would take it.
+    if pieces.is_empty() || sys::has_error(fd) {
+        sock.tx.call_ends(0);
+        return Rest::Over;
+    }
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    // A signal for a broken pipe is not raised: part was sent.
+    let asked = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's buffers.
+    let sent = unsafe { sys::sendmsg(fd, &raw const msg, asked) };
+    let n = sent.unwrap_or(0);
+    sock.tx.call_ends(n as u64);
+    sock.conn().tx.bytes.tcp.add(n as u64);
+    match sent {
+        Ok(n) => {
+            cursor.advance(n, |_, _| ());
+            job.done += n;
+            Rest::Moved
         }
-        let asked: usize = pieces.iter().map(|p| p.iov_len).sum();
-        // SAFETY: zeroes are a valid header.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = pieces.as_mut_ptr();
-        msg.msg_iovlen = pieces.len();
-        sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
-        // SAFETY: the caller's buffers. A signal for a broken pipe is not raised: part was sent.
-        let sent = unsafe { sys::sendmsg(fd, &raw const msg, flags | libc::MSG_NOSIGNAL) };
-        let n = sent.unwrap_or(0);
-        sock.tx.add_kernel_bytes(n as u64);
-        sock.tx.calls.fetch_sub(CALL, Ordering::SeqCst);
-        sock.conn().tx.bytes.tcp.add(n as u64);
-        done += n;
-        if n < asked {
-            return finish(sock, done);
-        }
-        cursor.advance(n, |_, _| ());
+        Err(libc::EAGAIN) => Rest::Full,
+        Err(libc::EINTR) => Rest::Moved,
+        Err(_) => Rest::Over,
     }
 }
 
@@ -386,6 +417,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
         }
         state::RESENDING => match demote::resend(sock) {
             Resent::All => Room::Again,
+            Resent::NoRoom if sock.shut.load(Ordering::Relaxed) => Room::Shut,
             Resent::NoRoom => Room::Resending,
             Resent::Lost => Room::Lost,
         },
@@ -502,8 +534,9 @@ pub unsafe fn sendfile(
                 sock.tx.lock.unlock();
             }
             Room::Kernel => {
+                sock.tx.call_begins();
                 sock.tx.lock.unlock();
-                // SAFETY: the caller's arguments, from where the ring's part ended.
+                // SAFETY: the caller's arguments, from where the ring's part ended; the call was counted.
                 break unsafe { rest_by_sendfile(&job, file, &mut position, total) };
             }
             other => {
@@ -530,12 +563,10 @@ unsafe fn rest_by_sendfile(
     let at = position
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    sock.tx.calls.fetch_add(CALL, Ordering::SeqCst);
     // SAFETY: `at` is null or ours.
     let sent = unsafe { sys::sendfile(fd, file, at, total - done) };
     let n = sent.unwrap_or(0);
-    sock.tx.add_kernel_bytes(n as u64);
-    sock.tx.calls.fetch_sub(CALL, Ordering::SeqCst);
+    sock.tx.call_ends(n as u64);
     sock.conn().tx.bytes.tcp.add(n as u64);
     match sent {
         Err(e) if done == 0 => Verdict::Failed(match e {

@@ -108,6 +108,17 @@ impl Half {
     pub fn kernel_bytes(&self) -> u64 {
         self.calls.load(Ordering::Relaxed) >> CALL_BITS
     }
+    /// A call is on its way to the kernel. SeqCst: see [`Half::calls`].
+    #[inline]
+    pub fn call_begins(&self) {
+        self.calls.fetch_add(CALL, Ordering::SeqCst);
+    }
+    /// It is over, and has moved `n` bytes: one step, so that nobody finds the call gone and its bytes not counted.
+    #[inline]
+    pub fn call_ends(&self, n: u64) {
+        self.calls
+            .fetch_add((n << CALL_BITS).wrapping_sub(CALL), Ordering::SeqCst);
+    }
     /// Counts bytes that the kernel has moved.
     #[inline]
     pub fn add_kernel_bytes(&self, n: u64) {
@@ -228,6 +239,12 @@ pub struct Sock {
     pub upgraded: AtomicBool,
     /// The peer died leaving unread input: recv says ECONNRESET once, where TCP would.
     pub reset_seen: AtomicBool,
+    /// The writing half is shut down for the program; TCP's is when all is sent again.
+    pub shut: AtomicBool,
+    /// Every descriptor of the program is closed; `fd` is one of ours, closed when all is sent again.
+    pub lingers: AtomicBool,
+    /// The line of this connection has been written (see report.rs).
+    pub reported: AtomicBool,
     /// Counters for the outside; null if none could be had.
     conn: AtomicPtr<Conn>,
     /// Shared with relatives; null until a fork or an upgrade.
@@ -419,7 +436,14 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     ] {
         word.store(0, Ordering::Relaxed);
     }
-    for flag in [&sock.trying, &sock.counted, &sock.reset_seen] {
+    for flag in [
+        &sock.trying,
+        &sock.counted,
+        &sock.reset_seen,
+        &sock.shut,
+        &sock.lingers,
+        &sock.reported,
+    ] {
         flag.store(false, Ordering::Relaxed);
     }
     for word in [
@@ -454,10 +478,10 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
 /// Puts a structure back that no entry points to and no stream uses.
 pub fn free(sock: &'static Sock) {
     sock.generation.fetch_add(1, Ordering::AcqRel);
+    crate::report::finished(sock);
     let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or from `alloc_conn`.
     if let Some(conn) = unsafe { conn.as_ref() } {
-        crate::report::finished(conn);
         sluice_stats::free_conn(conn);
     }
     let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);

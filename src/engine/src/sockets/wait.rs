@@ -4,7 +4,7 @@ use crate::readiness::spin;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Half, Sock, state};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
@@ -212,6 +212,7 @@ fn sleep(
             && thread::falls_asleep(nap.frame(), link, index, waiters)
         {
             nap.word = slot.sleep_word();
+            nap.announced = false;
             nap.until = deadline.unwrap_or(0);
             nap.sock = Some(sock);
             nap.generation = sock.generation.load(Ordering::Acquire);
@@ -242,7 +243,11 @@ fn ended(errno: i32, writer: bool) -> Waited {
 #[cold]
 pub fn woken(nap: &mut Nap) -> Waited {
     thread::wakes_up(nap.frame());
-    let waited = ended(nap.errno, nap.writer);
+    let waited = if nap.announced {
+        woken_in_kernel(nap)
+    } else {
+        ended(nap.errno, nap.writer)
+    };
     if nap.lent
         && waited != Waited::News
         && let Some(sock) = nap
@@ -318,6 +323,8 @@ pub fn for_tcp_room(
     let nap = nap.unwrap_or(&mut alone);
     nap.word = core::ptr::null();
     nap.fd = fd;
+    nap.events = libc::POLLOUT;
+    nap.announced = false;
     nap.until = deadline.unwrap_or(0);
     nap.writer = true;
     if parks {
@@ -325,6 +332,54 @@ pub fn for_tcp_room(
     }
     nap.sleep();
     ended(nap.errno, true)
+}
+
+/// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for them. Counted as
+/// a call in the kernel, since no doorbell ends the sleep. False: a stream has come up, look again.
+#[cold]
+pub fn for_kernel(
+    sock: &'static Sock,
+    half: &Half,
+    fd: i32,
+    events: i16,
+    deadline: Option<u64>,
+    nap: &mut Nap,
+) -> bool {
+    half.call_begins();
+    if half.state.load(Ordering::SeqCst) != state::PLAIN {
+        half.call_ends(0);
+        return false;
+    }
+    nap.word = core::ptr::null();
+    nap.fd = fd;
+    nap.events = events;
+    nap.announced = true;
+    nap.until = deadline.unwrap_or(0);
+    nap.sock = Some(sock);
+    nap.generation = sock.generation.load(Ordering::Acquire);
+    nap.writer = events & libc::POLLOUT != 0;
+    true
+}
+
+/// The sleep of [`for_kernel`] is over. A signal ends a call that has moved bytes, whatever its handler asked for
+/// (tcp_recvmsg_locked, sk_stream_wait_memory).
+fn woken_in_kernel(nap: &mut Nap) -> Waited {
+    nap.announced = false;
+    if let Some(sock) = nap
+        .sock
+        .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
+    {
+        let half = if nap.writer { &sock.tx } else { &sock.rx };
+        half.call_ends(0);
+        if sock.rx.state() != state::PLAIN {
+            crate::sockets::upgrade::consent(sock);
+        }
+    }
+    match nap.errno {
+        libc::EINTR => Waited::Interrupted,
+        libc::ETIMEDOUT => Waited::TimedOut,
+        _ => Waited::News,
+    }
 }
 
 /// Which handler interrupted a wait that the kernel never restarts is not known; when all of them

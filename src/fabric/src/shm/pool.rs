@@ -66,7 +66,7 @@ impl Pool {
     /// Takes a ring back. Nobody reads or writes it any more.
     pub fn take_back(&mut self, arena: &Arena, lent: Lent) {
         if self.warm + u64::from(lent.len) > WARM_LEN {
-            arena.discard(lent.at, lent.len);
+            arena.discard(self.side, lent.at, lent.len);
         } else {
             self.warm += u64::from(lent.len);
         }
@@ -97,6 +97,33 @@ mod tests {
             pool.take_back(&arena, *l);
         }
         assert_eq!(pool.lend(1 << 18).unwrap().len, 1 << 18);
+    }
+
+    #[test]
+    fn what_is_no_ring_is_not_discarded() {
+        let arena = Arena::create_local().unwrap();
+        let lent = Pool::new(0).lend(4096).unwrap();
+        let ring = arena.ring(0, lent.at, lent.len).unwrap();
+        // SAFETY: a byte of ours, and the ring's length.
+        unsafe { ring.copy_in(0, [7u8].as_ptr(), 1) };
+        let byte = || {
+            let mut byte = [0u8];
+            // SAFETY: as above.
+            unsafe { ring.copy_out(0, byte.as_mut_ptr(), 1) };
+            byte[0]
+        };
+        for (side, at, len) in [
+            (1, lent.at, 4096),
+            (0, lent.at, 4097),
+            (0, lent.at + 1, 4096),
+            (0, u64::MAX - 4095, 4096),
+            (0, 0, u32::MAX),
+        ] {
+            arena.discard(side, at, len);
+            assert_eq!(byte(), 7);
+        }
+        arena.discard(0, lent.at, lent.len);
+        assert_eq!(byte(), 0);
     }
 
     #[test]

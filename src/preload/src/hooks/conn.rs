@@ -1,8 +1,8 @@
 //! A connection's life: socket, bind, listen, accept, connect, shutdown, options.
 
-use crate::edge::{created, tell};
+use crate::edge::{created, serve, tell};
 use crate::{api, errno};
-use libc::{c_int, c_void, sockaddr, socklen_t};
+use libc::{c_int, c_void, sockaddr, socklen_t, ssize_t};
 
 hooks! {
     unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int => on_socket {
@@ -50,7 +50,7 @@ hooks! {
 
     unsafe fn shutdown(fd: c_int, how: c_int) -> c_int => on_shutdown {
         if let Some(e) = api::lookup(fd) {
-            tell(fd, || api::before_shutdown(e, fd, how));
+            return serve(fd, || api::shutdown(e, fd, how), || forward!(shutdown(fd, how)) as ssize_t) as c_int;
         }
         forward!(shutdown(fd, how))
     }

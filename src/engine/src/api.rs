@@ -7,7 +7,7 @@
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
 use crate::process;
-use crate::readiness::{epoll, poll as polling, select as selecting};
+use crate::readiness::{epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::sock::{CALL, CALL_BITS, Sock, state};
 use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
@@ -510,6 +510,63 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     // SAFETY: passed on.
     unsafe { epoll::ctl(epfd, op, fd, event) }
 }
+/// A set whose waits may go straight to the real function, see [`plain`].
+#[derive(Clone, Copy)]
+pub struct Plain(&'static Set);
+
+/// Is `e` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
+/// wait is the real function's, and whoever called that asks [`Plain::is_still`] behind it; if not
+/// so, [`epoll_returned`] says what the call comes to.
+#[inline(always)]
+pub fn plain(e: Entry) -> Option<Plain> {
+    e.as_set()
+        .filter(|set| set.is_plain() && !rendezvous::is_meeting())
+        .map(Plain)
+}
+
+impl Plain {
+    /// Does the kernel alone tell of the set as yet?
+    #[inline(always)]
+    pub fn is_still(self) -> bool {
+        self.0.is_plain()
+    }
+
+    /// Before a real call that may sleep. When the wait ends, for [`epoll_returned`]; `None` if the
+    /// set is not plain any more, and the real function not to be called.
+    pub fn lie_down(self, timeout_ms: c_int) -> Option<Option<u64>> {
+        let ms = u64::try_from(timeout_ms).ok();
+        let end = ms.map(|ms| sluice_fabric::sys::now_ns().saturating_add(ms * 1_000_000));
+        self.0.lies_down();
+        if self.is_still() {
+            return Some(end);
+        }
+        self.0.gets_up();
+        None
+    }
+
+    /// Behind a real call before which [`Plain::lie_down`] was called.
+    pub fn get_up(self) {
+        self.0.gets_up();
+    }
+}
+
+/// A real wait on a set that was plain returned `got`, and it is plain no longer. `end` is what
+/// [`Plain::lie_down`] gave, `Some(0)` for a call that wanted no sleep. Leaves `errno` alone.
+/// # Safety
+/// The arguments are those of a C caller, and the kernel has filled `got` events.
+pub unsafe fn epoll_returned(
+    plain: Plain,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    end: Option<u64>,
+    mask: *const sigset_t,
+    got: c_int,
+) -> Verdict {
+    // SAFETY: passed on.
+    unsafe { epoll::returned(plain.0, epfd, events, max, end, mask, got) }
+}
+
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `timeout` null waits for ever.
 /// # Safety
 /// The arguments are those of a C caller.

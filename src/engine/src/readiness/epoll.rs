@@ -67,6 +67,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         }
         Some(Kind::Set(inner)) if op == libc::EPOLL_CTL_ADD => {
             set.has_sets.store(true, Ordering::Release);
+            set.is_special();
             inner.is_nested();
             nest::settle_all();
         }
@@ -198,6 +199,54 @@ pub unsafe fn wait(
             }
         }
     }
+}
+
+/// A wait that went straight to the kernel returned `got`, and the set is no longer
+/// [plain](Set::is_plain). `deadline` is when the wait ends (0: it did not want to sleep, and never
+/// lay down; `None`: never).
+///
+/// # Safety
+/// As [`wait`]; the first `got` events are the kernel's.
+#[cold]
+pub unsafe fn returned(
+    set: &'static Set,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    deadline: Option<u64>,
+    mask: *const sigset_t,
+    got: c_int,
+) -> Verdict {
+    let mut waiter = Waiter {
+        set,
+        epfd,
+        events,
+        max: max.max(0) as usize,
+        mask,
+    };
+    if deadline != Some(0) {
+        waiter.awake();
+    }
+    if got <= 0 {
+        // With -1 in errno stands what the kernel said.
+        return Verdict::Done(got as isize);
+    }
+    let (count, _) = set.translate(waiter.out(), 0, got as usize);
+    if count != 0 {
+        let count = waiter.append(count);
+        return waiter.over(count);
+    }
+    // Bells alone: the wait goes on, the long way.
+    let left = deadline.map(|end| {
+        let ns = end.saturating_sub(if end == 0 { 0 } else { sys::now_ns() });
+        timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        }
+    });
+    let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the caller's arguments, a time of ours.
+    unsafe { wait(set, epfd, events, max, left, mask) }
 }
 
 /// The caller's array cannot be: the kernel finds out when there is an event to write.

@@ -33,6 +33,9 @@ hooks! {
 
     // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions).
     unsafe fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl {
+        if !matters(command) {
+            return forward!(fcntl(fd, command, arg));
+        }
         let ret = forward!(fcntl(fd, command, arg));
         controlled(fd, command, arg, ret)
     }
@@ -143,8 +146,16 @@ pub fn copied(old: c_int, new: c_int) -> c_int {
     created(new)
 }
 
+/// Is a command of `fcntl` one that [`controlled`] has to hear of?
+#[inline(always)]
+fn matters(command: c_int) -> bool {
+    matches!(
+        command,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
+    )
+}
+
 /// `fcntl` returned `ret`.
-#[inline]
 pub fn controlled(fd: c_int, command: c_int, arg: usize, ret: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, ret),

@@ -96,6 +96,10 @@ pub unsafe fn listed(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = 
 /// As [`listed`].
 #[inline]
 unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
+    if count == 1 && !fds.is_null() {
+        // SAFETY: one entry; the usual list of a program that polls often.
+        return api::lookup(unsafe { (*fds).fd }).is_some();
+    }
     // SAFETY: the caller's promise.
     unsafe { listed(fds, count) }.next().is_some()
 }

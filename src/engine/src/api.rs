@@ -510,25 +510,28 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     // SAFETY: passed on.
     unsafe { epoll::ctl(epfd, op, fd, event) }
 }
-/// A set whose waits may go straight to the real function, see [`plain`].
+/// A set whose waits may go straight to the real function, see [`plain`]: its entry.
 #[derive(Clone, Copy)]
-pub struct Plain(&'static Set);
+#[repr(transparent)]
+pub struct Plain(Entry);
 
 /// Is `e` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
 /// wait is the real function's, and whoever called that asks [`Plain::is_still`] behind it; if not
-/// so, [`epoll_returned`] says what the call comes to.
+/// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to.
 #[inline(always)]
+#[must_use]
 pub fn plain(e: Entry) -> Option<Plain> {
-    e.as_set()
-        .filter(|set| set.is_plain() && !rendezvous::is_meeting())
-        .map(Plain)
+    match e.as_set() {
+        Some(set) if set.is_plain() && rendezvous::is_quiet() => Some(Plain(e)),
+        _ => None,
+    }
 }
 
 impl Plain {
     /// Does the kernel alone tell of the set as yet?
     #[inline(always)]
     pub fn is_still(self) -> bool {
-        self.0.is_plain()
+        self.0.as_set().is_some_and(Set::is_plain)
     }
 
     /// Before a real call that may sleep. When the wait ends, for [`epoll_returned`]; `None` if the
@@ -536,22 +539,37 @@ impl Plain {
     pub fn lie_down(self, timeout_ms: c_int) -> Option<Option<u64>> {
         let ms = u64::try_from(timeout_ms).ok();
         let end = ms.map(|ms| sluice_fabric::sys::now_ns().saturating_add(ms * 1_000_000));
-        self.0.lies_down();
-        if self.is_still() {
+        let set = self.0.as_set()?;
+        set.lies_down();
+        if set.is_plain() {
             return Some(end);
         }
-        self.0.gets_up();
+        set.gets_up();
         None
     }
 
     /// Behind a real call before which [`Plain::lie_down`] was called.
     pub fn get_up(self) {
-        self.0.gets_up();
+        if let Some(set) = self.0.as_set() {
+            set.gets_up();
+        }
     }
 }
 
-/// A real wait on a set that was plain returned `got`, and it is plain no longer. `end` is what
-/// [`Plain::lie_down`] gave, `Some(0)` for a call that wanted no sleep. Leaves `errno` alone.
+/// A real call that looked, without a wait, at a set that was plain found `got` events, and the set
+/// is plain no longer.
+/// # Safety
+/// The kernel has filled `got` events of a C caller's.
+pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
+    match plain.0.as_set() {
+        // SAFETY: passed on.
+        Some(set) => unsafe { epoll::looked(set, events, got) },
+        None => Verdict::Done(got as isize),
+    }
+}
+
+/// A real wait on a set that was plain returned `got`, and the set is plain no longer. `end` is what
+/// [`Plain::lie_down`] gave.
 /// # Safety
 /// The arguments are those of a C caller, and the kernel has filled `got` events.
 pub unsafe fn epoll_returned(
@@ -563,8 +581,11 @@ pub unsafe fn epoll_returned(
     mask: *const sigset_t,
     got: c_int,
 ) -> Verdict {
-    // SAFETY: passed on.
-    unsafe { epoll::returned(plain.0, epfd, events, max, end, mask, got) }
+    match plain.0.as_set() {
+        // SAFETY: passed on.
+        Some(set) => unsafe { epoll::returned(set, epfd, events, max, end, mask, got) },
+        None => Verdict::Done(got as isize),
+    }
 }
 
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `timeout` null waits for ever.

@@ -201,19 +201,36 @@ pub unsafe fn wait(
     }
 }
 
-/// A wait that went straight to the kernel returned `got`, and the set is no longer
-/// [plain](Set::is_plain). `deadline` is when the wait ends (0: it did not want to sleep, and never
-/// lay down; `None`: never).
+/// A look, without a wait, that went straight to the kernel found `got` events, and the set is no
+/// longer [plain](Set::is_plain): bells are taken out.
 ///
 /// # Safety
-/// As [`wait`]; the first `got` events are the kernel's.
+/// The kernel has filled `got` events of a C caller's.
+#[cold]
+pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
+    let mut waiter = Waiter {
+        set,
+        epfd: set.fd(),
+        events,
+        max: got.max(0) as usize,
+        mask: core::ptr::null(),
+    };
+    let (count, _) = set.translate(waiter.out(), 0, got.max(0) as usize);
+    waiter.over(count)
+}
+
+/// A wait that went straight to the kernel returned `got`, and the set is no longer
+/// [plain](Set::is_plain). `end` is when the wait ends; `None`: never.
+///
+/// # Safety
+/// As [`wait`]; the kernel has filled `got` events.
 #[cold]
 pub unsafe fn returned(
     set: &'static Set,
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
-    deadline: Option<u64>,
+    end: Option<u64>,
     mask: *const sigset_t,
     got: c_int,
 ) -> Verdict {
@@ -224,9 +241,7 @@ pub unsafe fn returned(
         max: max.max(0) as usize,
         mask,
     };
-    if deadline != Some(0) {
-        waiter.awake();
-    }
+    waiter.awake();
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
@@ -237,8 +252,8 @@ pub unsafe fn returned(
         return waiter.over(count);
     }
     // Bells alone: the wait goes on, the long way.
-    let left = deadline.map(|end| {
-        let ns = end.saturating_sub(if end == 0 { 0 } else { sys::now_ns() });
+    let left = end.map(|end| {
+        let ns = end.saturating_sub(sys::now_ns());
         timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,

@@ -27,6 +27,7 @@ const TAG_INTERNAL: usize = 5;
 
 /// A descriptor that Sluice tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub struct Entry(usize);
 
 /// What an [`Entry`] is.

@@ -2,7 +2,7 @@
 
 use super::poll::{milliseconds, pointer};
 use crate::api;
-use crate::edge::tell;
+use crate::edge::{NO_FD, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
@@ -27,29 +27,29 @@ hooks! {
     unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int => on_epoll_wait {
         let Some(e) = api::lookup(epfd) else { return forward!(epoll_wait(epfd, events, max, timeout_ms)) };
         if timeout_ms == 0 && let Some(plain) = api::plain(e) {
-            let got = forward!(epoll_wait(epfd, events, max, 0));
-            if got <= 0 || plain.is_still() {
+            let got = forward!(epoll_wait(epfd, events, max, timeout_ms));
+            if got <= 0 {
                 return got;
             }
-            // SAFETY: the C caller's arguments.
-            return unsafe { returned(plain, epfd, events, max, Some(0), std::ptr::null(), got) };
+            // SAFETY: the kernel has filled `got` events.
+            return unsafe { looked(plain, events, got) };
         }
         // SAFETY: the C caller's arguments.
-        unsafe { waiting(e, epfd, events, max, timeout_ms, None) }
+        unsafe { waiting(epfd, events, max, timeout_ms, std::ptr::null(), e, false) }
     }
 
     unsafe fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int => on_epoll_pwait {
         let Some(e) = api::lookup(epfd) else { return forward!(epoll_pwait(epfd, events, max, timeout_ms, mask)) };
         if timeout_ms == 0 && let Some(plain) = api::plain(e) {
-            let got = forward!(epoll_pwait(epfd, events, max, 0, mask));
-            if got <= 0 || plain.is_still() {
+            let got = forward!(epoll_pwait(epfd, events, max, timeout_ms, mask));
+            if got <= 0 {
                 return got;
             }
-            // SAFETY: the C caller's arguments.
-            return unsafe { returned(plain, epfd, events, max, Some(0), mask, got) };
+            // SAFETY: the kernel has filled `got` events.
+            return unsafe { looked(plain, events, got) };
         }
         // SAFETY: the C caller's arguments.
-        unsafe { waiting(e, epfd, events, max, timeout_ms, Some(mask)) }
+        unsafe { waiting(epfd, events, max, timeout_ms, mask, e, true) }
     }
 }
 
@@ -61,25 +61,28 @@ late_hooks! {
     }
 }
 
-/// `epoll_wait`, and `epoll_pwait` with its mask, on a tracked set.
+/// `epoll_wait`, and `epoll_pwait` with its mask (`masked`), on a tracked set.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
 #[inline(never)]
 #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
 unsafe extern "C" fn waiting(
-    e: api::Entry,
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout_ms: c_int,
-    mask: Option<*const sigset_t>,
+    mask: *const sigset_t,
+    e: api::Entry,
+    masked: bool,
 ) -> c_int {
-    let real = || match mask {
-        Some(mask) => forward!(epoll_pwait(epfd, events, max, timeout_ms, mask)),
-        None => forward!(epoll_wait(epfd, events, max, timeout_ms)),
+    let real = || {
+        if masked {
+            forward!(epoll_pwait(epfd, events, max, timeout_ms, mask))
+        } else {
+            forward!(epoll_wait(epfd, events, max, timeout_ms))
+        }
     };
-    let pointed = mask.unwrap_or(std::ptr::null());
     if let Some(plain) = api::plain(e)
         && let Some(end) = plain.lie_down(timeout_ms)
     {
@@ -88,31 +91,24 @@ unsafe extern "C" fn waiting(
         if plain.is_still() {
             return got;
         }
-        // SAFETY: the caller's promise.
-        return unsafe { returned(plain, epfd, events, max, end, pointed, got) };
+        return serve!(epfd, epoll_returned(plain, epfd, events, max, end, mask, got), got) as c_int;
     }
     test_cancel();
     let timeout = milliseconds(timeout_ms);
-    serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), pointed), real()) as c_int
+    serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), mask), real()) as c_int
 }
 
-/// A real call on a set that was plain returned `got`; it is plain no longer.
+/// A real look, without a wait, found `got` events in a set that was plain.
 ///
 /// # Safety
-/// As [`waiting`]; the kernel has filled `got` events.
-#[cold]
+/// The kernel has filled `got` events.
 #[inline(never)]
 #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
-unsafe extern "C" fn returned(
-    plain: api::Plain,
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    end: Option<u64>,
-    mask: *const sigset_t,
-    got: c_int,
-) -> c_int {
-    serve!(epfd, epoll_returned(plain, epfd, events, max, end, mask, got), got) as c_int
+unsafe extern "C" fn looked(plain: api::Plain, events: *mut epoll_event, got: c_int) -> c_int {
+    if plain.is_still() {
+        return got;
+    }
+    serve!(NO_FD, epoll_looked(plain, events, got), got) as c_int
 }
 
 /// `epoll_create*` returned `epfd`.

@@ -41,8 +41,7 @@ hooks! {
     }
 
     // Variadic in C, as fcntl.
-    unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl {
-        let Some(e) = api::lookup(fd) else { return forward!(ioctl(fd, request, arg)) };
+    unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl, tracked e of fd {
         let ret = serve!(fd, ioctl(e, fd, request, arg), forward!(ioctl(fd, request, arg))) as c_int;
         if request == libc::FIONBIO && ret == 0 {
             // SAFETY: the call succeeded, so the kernel has read an int there.

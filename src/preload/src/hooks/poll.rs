@@ -11,9 +11,8 @@ hooks! {
         if !unsafe { any_listed(fds, count) } {
             return forward!(poll(fds, count, timeout_ms));
         }
-        test_cancel();
-        let timeout = milliseconds(timeout_ms);
-        serve!(NO_FD, poll(fds, count, pointer(&timeout), std::ptr::null()), forward!(poll(fds, count, timeout_ms))) as c_int
+        // SAFETY: the C caller's arguments.
+        unsafe { poll_tracked(fds, count, timeout_ms) }
     }
 
     unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_ppoll {
@@ -26,10 +25,13 @@ hooks! {
     }
 
     unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
-        // SAFETY: the C caller vouches for the sets and the timeout.
-        let given = match unsafe { (any_set(end, [reads, writes, excepts]), normalised(timeout)) } {
-            (true, Ok(given)) => given,
-            _ => return forward!(select(end, reads, writes, excepts, timeout)),
+        // SAFETY: the C caller vouches for the sets.
+        if !unsafe { any_set(end, [reads, writes, excepts]) } {
+            return forward!(select(end, reads, writes, excepts, timeout));
+        }
+        // SAFETY: the C caller vouches for the timeout.
+        let Ok(given) = (unsafe { normalised(timeout) }) else {
+            return forward!(select(end, reads, writes, excepts, timeout));
         };
         test_cancel();
         let mut left = timespec { tv_sec: 0, tv_nsec: -1 };
@@ -73,6 +75,21 @@ aliases! {
     unsafe fn __select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int = on_select;
 }
 
+/// `poll` with a tracked descriptor in the list: a function of its own, see `hooks!`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+unsafe extern "C" fn poll_tracked(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    test_cancel();
+    let timeout = milliseconds(timeout_ms);
+    serve!(
+        NO_FD,
+        poll(fds, count, pointer(&timeout), std::ptr::null()),
+        forward!(poll(fds, count, timeout_ms))
+    ) as c_int
+}
+
 /// The descriptors of a list that are tracked. A list that is null, or longer than the kernel takes
 /// (its EINVAL needs no look at it), is the kernel's to refuse.
 ///
@@ -111,18 +128,27 @@ unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
 /// # Safety
 /// Each set is null or as long as the kernel reads it.
 pub unsafe fn set(end: c_int, sets: [*const fd_set; 3]) -> impl Iterator<Item = c_int> {
-    let is_set = move |fd: c_int| {
-        let (word, bit) = (
-            fd as usize / c_ulong::BITS as usize,
-            fd as u32 % c_ulong::BITS,
-        );
-        sets.iter().any(|set| {
-            // SAFETY: not null, and the kernel reads this word too: `fd` is below `end`, and was
-            // open at some time, so that the kernel's table reaches beyond it.
-            !set.is_null() && unsafe { set.cast::<c_ulong>().add(word).read() } >> bit & 1 != 0
+    const BITS: usize = c_ulong::BITS as usize;
+    let end = end.min(api::tracked_end()).max(0) as usize;
+    (0..end.div_ceil(BITS)).flat_map(move |word| {
+        let mut bits = 0;
+        for set in sets.iter().filter(|set| !set.is_null()) {
+            // SAFETY: not null, and the kernel reads this word too: it has a number below `end` that
+            // was open at some time, so that the kernel's table reaches beyond it.
+            bits |= unsafe { set.cast::<c_ulong>().add(word).read() };
+        }
+        if end - word * BITS < BITS {
+            bits &= (1 << (end - word * BITS)) - 1;
+        }
+        std::iter::from_fn(move || {
+            let fd = word * BITS + bits.trailing_zeros() as usize;
+            (bits != 0).then(|| {
+                bits &= bits - 1;
+                fd as c_int
+            })
         })
-    };
-    (0..end.min(api::tracked_end())).filter(move |&fd| is_set(fd) && api::lookup(fd).is_some())
+        .filter(|&fd| api::lookup(fd).is_some())
+    })
 }
 
 /// Is any descriptor of the sets tracked?

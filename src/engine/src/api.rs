@@ -515,16 +515,15 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
 #[repr(transparent)]
 pub struct Plain(Entry);
 
-/// Is `e` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
+/// Is `fd` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
 /// wait is the real function's, and whoever called that asks [`Plain::is_still`] behind it; if not
-/// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to.
+/// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to. Never before [`init`].
 #[inline(always)]
 #[must_use]
-pub fn plain(e: Entry) -> Option<Plain> {
-    match e.as_set() {
-        Some(set) if set.is_plain() && rendezvous::is_quiet() => Some(Plain(e)),
-        _ => None,
-    }
+pub fn plain(fd: c_int) -> Option<Plain> {
+    let e = table::lookup_set(fd)?;
+    let plain = e.as_set()?.is_plain() && rendezvous::is_quiet();
+    plain.then_some(Plain(e))
 }
 
 impl Plain {
@@ -556,8 +555,8 @@ impl Plain {
     }
 }
 
-/// A real call that looked, without a wait, at a set that was plain found `got` events, and the set
-/// is plain no longer.
+/// A real call that looked, without a wait, at a set that was plain returned `got`, and the set is
+/// plain no longer.
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
 pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {

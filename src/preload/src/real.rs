@@ -65,6 +65,16 @@ impl<F: Copy> Slot<F> {
         unsafe { Self::callable(self.address()) }
     }
 
+    /// The function of a slot made by [`Slot::redhook`], once [`crate::hooks::resolve`] has run.
+    ///
+    /// # Safety
+    /// It has, and the caller has seen that (`api::plain` says so).
+    #[inline(always)]
+    pub unsafe fn loaded(&self) -> F {
+        // SAFETY: filled by `resolve`, with what redhook found.
+        unsafe { Self::callable(self.address.load(Ordering::Relaxed)) }
+    }
+
     /// Where the function is, for a trampoline that jumps to it.
     #[inline]
     pub fn address(&self) -> *mut c_void {
@@ -145,6 +155,16 @@ macro_rules! forward {
         let real = slots::$name.present();
         // SAFETY: `real` is the C library's function of this name, declared with its C type, and
         // the arguments are what the hook's caller passed for it: that caller vouches for them.
+        unsafe { real($($arg),*) }
+    }};
+}
+
+/// As [`forward`] where the engine has said that the library is loaded. Only for use in a hook.
+macro_rules! forward_loaded {
+    ($name:ident($($arg:expr),*)) => {{
+        // SAFETY: see the macro's text; the engine is told that by `load`, behind `resolve`.
+        let real = unsafe { slots::$name.loaded() };
+        // SAFETY: as in `forward`.
         unsafe { real($($arg),*) }
     }};
 }

@@ -201,7 +201,7 @@ pub unsafe fn wait(
     }
 }
 
-/// A look, without a wait, that went straight to the kernel found `got` events, and the set is no
+/// A look, without a wait, that went straight to the kernel returned `got`, and the set is no
 /// longer [plain](Set::is_plain): bells are taken out.
 ///
 /// # Safety
@@ -215,7 +215,11 @@ pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) ->
         max: got.max(0) as usize,
         mask: core::ptr::null(),
     };
-    let (count, _) = set.translate(waiter.out(), 0, got.max(0) as usize);
+    if got <= 0 {
+        // With -1 in errno stands what the kernel said.
+        return Verdict::Done(got as isize);
+    }
+    let (count, _) = set.translate(waiter.out(), 0, got as usize);
     waiter.over(count)
 }
 

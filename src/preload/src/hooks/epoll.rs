@@ -25,31 +25,29 @@ hooks! {
     }
 
     unsafe fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int) -> c_int => on_epoll_wait {
-        let Some(e) = api::lookup(epfd) else { return forward!(epoll_wait(epfd, events, max, timeout_ms)) };
-        if timeout_ms == 0 && let Some(plain) = api::plain(e) {
-            let got = forward!(epoll_wait(epfd, events, max, timeout_ms));
-            if got <= 0 {
+        if timeout_ms == 0 && let Some(plain) = api::plain(epfd) {
+            let got = forward_loaded!(epoll_wait(epfd, events, max, timeout_ms));
+            if plain.is_still() {
                 return got;
             }
             // SAFETY: the kernel has filled `got` events.
             return unsafe { looked(plain, events, got) };
         }
         // SAFETY: the C caller's arguments.
-        unsafe { waiting(epfd, events, max, timeout_ms, std::ptr::null(), e, false) }
+        unsafe { waiting(epfd, events, max, timeout_ms, std::ptr::null(), false) }
     }
 
     unsafe fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int => on_epoll_pwait {
-        let Some(e) = api::lookup(epfd) else { return forward!(epoll_pwait(epfd, events, max, timeout_ms, mask)) };
-        if timeout_ms == 0 && let Some(plain) = api::plain(e) {
-            let got = forward!(epoll_pwait(epfd, events, max, timeout_ms, mask));
-            if got <= 0 {
+        if timeout_ms == 0 && let Some(plain) = api::plain(epfd) {
+            let got = forward_loaded!(epoll_pwait(epfd, events, max, timeout_ms, mask));
+            if plain.is_still() {
                 return got;
             }
             // SAFETY: the kernel has filled `got` events.
             return unsafe { looked(plain, events, got) };
         }
         // SAFETY: the C caller's arguments.
-        unsafe { waiting(epfd, events, max, timeout_ms, mask, e, true) }
+        unsafe { waiting(epfd, events, max, timeout_ms, mask, true) }
     }
 }
 
@@ -61,19 +59,17 @@ late_hooks! {
     }
 }
 
-/// `epoll_wait`, and `epoll_pwait` with its mask (`masked`), on a tracked set.
+/// `epoll_wait`, and `epoll_pwait` with its mask (`masked`), unless it is a mere look at a plain set.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
 #[inline(never)]
-#[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
 unsafe extern "C" fn waiting(
     epfd: c_int,
     events: *mut epoll_event,
     max: c_int,
     timeout_ms: c_int,
     mask: *const sigset_t,
-    e: api::Entry,
     masked: bool,
 ) -> c_int {
     let real = || {
@@ -83,7 +79,7 @@ unsafe extern "C" fn waiting(
             forward!(epoll_wait(epfd, events, max, timeout_ms))
         }
     };
-    if let Some(plain) = api::plain(e)
+    if let Some(plain) = api::plain(epfd)
         && let Some(end) = plain.lie_down(timeout_ms)
     {
         let got = real();
@@ -91,23 +87,34 @@ unsafe extern "C" fn waiting(
         if plain.is_still() {
             return got;
         }
-        return serve!(epfd, epoll_returned(plain, epfd, events, max, end, mask, got), got) as c_int;
+        return serve!(
+            epfd,
+            epoll_returned(plain, epfd, events, max, end, mask, got),
+            got
+        ) as c_int;
     }
+    let Some(e) = api::lookup(epfd) else {
+        return real();
+    };
     test_cancel();
     let timeout = milliseconds(timeout_ms);
-    serve!(epfd, epoll_wait(e, epfd, events, max, pointer(&timeout), mask), real()) as c_int
+    serve!(
+        epfd,
+        epoll_wait(e, epfd, events, max, pointer(&timeout), mask),
+        real()
+    ) as c_int
 }
 
-/// A real look, without a wait, found `got` events in a set that was plain.
+/// A real look, without a wait, returned `got` for a set that was plain and is so no longer.
 ///
 /// # Safety
 /// The kernel has filled `got` events.
 #[inline(never)]
-#[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+#[allow(
+    improper_ctypes_definitions,
+    reason = "the ABI stands for `nounwind`; no C code calls it"
+)]
 unsafe extern "C" fn looked(plain: api::Plain, events: *mut epoll_event, got: c_int) -> c_int {
-    if plain.is_still() {
-        return got;
-    }
     serve!(NO_FD, epoll_looked(plain, events, got), got) as c_int
 }
 

@@ -29,18 +29,8 @@ hooks! {
         if !unsafe { any_set(end, [reads, writes, excepts]) } {
             return forward!(select(end, reads, writes, excepts, timeout));
         }
-        // SAFETY: the C caller vouches for the timeout.
-        let Ok(given) = (unsafe { normalised(timeout) }) else {
-            return forward!(select(end, reads, writes, excepts, timeout));
-        };
-        test_cancel();
-        let mut left = timespec { tv_sec: 0, tv_nsec: -1 };
-        let ret = serve!(NO_FD, select(end, reads, writes, excepts, pointer(&given), std::ptr::null(), &mut left), forward!(select(end, reads, writes, excepts, timeout))) as c_int;
-        if !timeout.is_null() && left.tv_nsec >= 0 {
-            // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
-            unsafe { timeout.write(timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 }) };
-        }
-        ret
+        // SAFETY: the C caller's arguments.
+        unsafe { select_tracked(end, reads, writes, excepts, timeout) }
     }
 
     unsafe fn pselect(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_pselect {
@@ -90,6 +80,52 @@ unsafe extern "C" fn poll_tracked(fds: *mut pollfd, count: nfds_t, timeout_ms: c
     ) as c_int
 }
 
+/// `select` with a tracked descriptor in a set.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+unsafe extern "C" fn select_tracked(
+    end: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    excepts: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: the C caller vouches for the timeout.
+    let Ok(given) = (unsafe { normalised(timeout) }) else {
+        return forward!(select(end, reads, writes, excepts, timeout));
+    };
+    test_cancel();
+    let mut left = timespec {
+        tv_sec: 0,
+        tv_nsec: -1,
+    };
+    let ret = serve!(
+        NO_FD,
+        select(
+            end,
+            reads,
+            writes,
+            excepts,
+            pointer(&given),
+            std::ptr::null(),
+            &mut left
+        ),
+        forward!(select(end, reads, writes, excepts, timeout))
+    ) as c_int;
+    if !timeout.is_null() && left.tv_nsec >= 0 {
+        // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
+        unsafe {
+            timeout.write(timeval {
+                tv_sec: left.tv_sec,
+                tv_usec: left.tv_nsec / 1000,
+            })
+        };
+    }
+    ret
+}
+
 /// The descriptors of a list that are tracked. A list that is null, or longer than the kernel takes
 /// (its EINVAL needs no look at it), is the kernel's to refuse.
 ///
@@ -121,33 +157,38 @@ unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
     unsafe { listed(fds, count) }.next().is_some()
 }
 
-/// The descriptors of select sets that are tracked. Looks no further than the highest tracked
+/// The descriptors of a select set that are tracked. Looks no further than the highest tracked
 /// number: programs pass a table's size as `end` with sets that are far smaller, which is right as
 /// long as the kernel's table ends before.
 ///
 /// # Safety
-/// Each set is null or as long as the kernel reads it.
-pub unsafe fn set(end: c_int, sets: [*const fd_set; 3]) -> impl Iterator<Item = c_int> {
-    const BITS: usize = c_ulong::BITS as usize;
-    let end = end.min(api::tracked_end()).max(0) as usize;
-    (0..end.div_ceil(BITS)).flat_map(move |word| {
-        let mut bits = 0;
-        for set in sets.iter().filter(|set| !set.is_null()) {
-            // SAFETY: not null, and the kernel reads this word too: it has a number below `end` that
-            // was open at some time, so that the kernel's table reaches beyond it.
-            bits |= unsafe { set.cast::<c_ulong>().add(word).read() };
+/// The set is null or as long as the kernel reads it.
+#[inline]
+pub unsafe fn set(end: c_int, set: *const fd_set) -> impl Iterator<Item = c_int> {
+    let end = if set.is_null() {
+        0
+    } else {
+        end.min(api::tracked_end())
+    };
+    let (mut next, mut bits): (c_int, c_ulong) = (0, 0);
+    std::iter::from_fn(move || {
+        loop {
+            while bits == 0 {
+                if next >= end {
+                    return None;
+                }
+                let word = next as usize / c_ulong::BITS as usize;
+                // SAFETY: the kernel reads this word too: it has a number below `end` that was open
+                // at some time, so that the kernel's table reaches beyond it.
+                bits = unsafe { set.cast::<c_ulong>().add(word).read() };
+                next += c_ulong::BITS as c_int;
+            }
+            let fd = next - c_ulong::BITS as c_int + bits.trailing_zeros() as c_int;
+            bits &= bits - 1;
+            if fd < end && api::lookup(fd).is_some() {
+                return Some(fd);
+            }
         }
-        if end - word * BITS < BITS {
-            bits &= (1 << (end - word * BITS)) - 1;
-        }
-        std::iter::from_fn(move || {
-            let fd = word * BITS + bits.trailing_zeros() as usize;
-            (bits != 0).then(|| {
-                bits &= bits - 1;
-                fd as c_int
-            })
-        })
-        .filter(|&fd| api::lookup(fd).is_some())
     })
 }
 
@@ -156,10 +197,9 @@ pub unsafe fn set(end: c_int, sets: [*const fd_set; 3]) -> impl Iterator<Item = 
 /// # Safety
 /// As [`set`].
 unsafe fn any_set(end: c_int, sets: [*mut fd_set; 3]) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { set(end, sets.map(|set| set.cast_const())) }
-        .next()
-        .is_some()
+    sets.iter()
+        // SAFETY: the caller's promise.
+        .any(|each| unsafe { set(end, each.cast_const()) }.next().is_some())
 }
 
 /// A timeout in milliseconds; negative waits for ever.

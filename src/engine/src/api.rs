@@ -522,8 +522,8 @@ pub struct Plain(Entry);
 #[must_use]
 pub fn plain(fd: c_int) -> Option<Plain> {
     let e = table::lookup_set(fd)?;
-    let plain = e.as_set()?.is_plain() && rendezvous::is_quiet();
-    plain.then_some(Plain(e))
+    let not = e.as_set()?.specialty() | rendezvous::busy();
+    (not == 0).then_some(Plain(e))
 }
 
 impl Plain {

@@ -67,7 +67,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         }
         Some(Kind::Set(inner)) if op == libc::EPOLL_CTL_ADD => {
             set.has_sets.store(true, Ordering::Release);
-            set.is_special();
+            set.no_longer_plain();
             inner.is_nested();
             nest::settle_all();
         }

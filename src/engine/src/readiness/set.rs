@@ -48,7 +48,7 @@ pub struct Set {
     pub(super) has_sets: AtomicBool,
     /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Set by whoever makes
     /// it so, before the kernel's set can tell of it; stays for the life of the set.
-    special: AtomicBool,
+    special: AtomicU32,
     /// Registrations whose sockets have a stream.
     pub(super) adopted: AtomicU32,
     /// Threads asleep in the kernel's set.
@@ -132,7 +132,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     inherited: AtomicBool::new(false),
                     has_oneshots: AtomicBool::new(false),
                     has_sets: AtomicBool::new(false),
-                    special: AtomicBool::new(false),
+                    special: AtomicU32::new(0),
                     adopted: AtomicU32::new(0),
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
@@ -152,13 +152,13 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         set.fd.store(fd, Ordering::Relaxed);
         set.adopted.store(0, Ordering::Relaxed);
         set.sleepers.store(0, Ordering::Relaxed);
+        set.special.store(0, Ordering::Relaxed);
         for flag in [
             &set.nested,
             &set.private,
             &set.inherited,
             &set.has_oneshots,
             &set.has_sets,
-            &set.special,
             &set.kernel_turn,
         ] {
             flag.store(false, Ordering::Relaxed);
@@ -216,12 +216,18 @@ impl Set {
     ///   is rung; and as with every sleeper no announcement is taken back until it has left.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        !self.special.load(Ordering::SeqCst)
+        self.specialty() == 0
+    }
+
+    /// 0: see [`Set::is_plain`]. A number, which costs a hook less to ask together with another.
+    #[inline(always)]
+    pub(crate) fn specialty(&self) -> u32 {
+        self.special.load(Ordering::SeqCst)
     }
 
     /// From now on waits take the long way.
-    pub(super) fn is_special(&self) {
-        self.special.store(true, Ordering::SeqCst);
+    pub(super) fn no_longer_plain(&self) {
+        self.special.store(1, Ordering::SeqCst);
     }
 
     /// A thread that goes straight to the kernel's function and may sleep there counts as asleep.
@@ -369,7 +375,7 @@ impl Set {
             return known;
         }
         // Before any bell: see `is_plain`.
-        self.is_special();
+        self.no_longer_plain();
         self.wake_fd()?;
         let slot = link.take_slot(core::ptr::from_ref(self) as usize)?;
         link.pin();
@@ -460,7 +466,7 @@ impl Set {
     fn note(&self, events: u32) {
         if events & ONESHOT != 0 {
             self.has_oneshots.store(true, Ordering::Relaxed);
-            self.is_special();
+            self.no_longer_plain();
         }
     }
 
@@ -627,7 +633,7 @@ impl Set {
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.inherited.store(true, Ordering::Relaxed);
-        self.is_special();
+        self.no_longer_plain();
         let links = self.with(Inside::disown);
         for on in links.unwrap_or_default() {
             on.link.unpin();

@@ -113,10 +113,10 @@ pub fn loaded() {
     BUSY.fetch_and(!UNLOADED, Ordering::Release);
 }
 
-/// Is the library loaded, and no meeting under way?
+/// 0: the library is loaded, and no meeting is under way.
 #[inline(always)]
-pub fn is_quiet() -> bool {
-    BUSY.load(Ordering::Acquire) == 0
+pub fn busy() -> u32 {
+    BUSY.load(Ordering::Acquire)
 }
 
 static PENDING: Guarded<Vec<Pending>> = Guarded::new(Vec::new());

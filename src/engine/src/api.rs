@@ -533,11 +533,11 @@ impl Plain {
         self.0.as_set().is_some_and(Set::is_plain)
     }
 
-    /// Before a real call that may sleep. When the wait ends, for [`epoll_returned`]; `None` if the
-    /// set is not plain any more, and the real function not to be called.
-    pub fn lie_down(self, timeout_ms: c_int) -> Option<Option<u64>> {
-        let ms = u64::try_from(timeout_ms).ok();
-        let end = ms.map(|ms| sluice_fabric::sys::now_ns().saturating_add(ms * 1_000_000));
+    /// Before a real call that may sleep, for so many nanoseconds or for ever. When the wait ends,
+    /// for [`epoll_returned`]; `None` if the set is not plain any more, and the real function not to
+    /// be called.
+    pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
+        let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
         let set = self.0.as_set()?;
         set.lies_down();
         if set.is_plain() {

@@ -264,7 +264,7 @@ impl Plain {
     pub fn is_still(self) -> bool {
         true
     }
-    pub fn lie_down(self, _: c_int) -> Option<Option<u64>> {
+    pub fn lie_down(self, _: Option<u64>) -> Option<Option<u64>> {
         None
     }
     pub fn get_up(self) {}

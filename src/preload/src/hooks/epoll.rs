@@ -54,6 +54,22 @@ hooks! {
 late_hooks! {
     unsafe fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_epoll_pwait2 {
         let Some(e) = api::lookup(epfd) else { return late!(epoll_pwait2(epfd, events, max, timeout, mask)) };
+        // SAFETY: null, or the C caller's.
+        let time = unsafe { timeout.as_ref() }.map(|t| (u64::try_from(t.tv_sec), u64::try_from(t.tv_nsec)));
+        let ns = match time {
+            None => Some(None),
+            Some((Ok(s), Ok(ns))) => Some(Some(s.saturating_mul(1_000_000_000).saturating_add(ns))),
+            // The kernel refuses it.
+            Some(_) => None,
+        };
+        if let Some(ns) = ns && let Some(plain) = api::plain(epfd) && let Some(end) = plain.lie_down(ns) {
+            let got = late!(epoll_pwait2(epfd, events, max, timeout, mask));
+            plain.get_up();
+            if plain.is_still() {
+                return got;
+            }
+            return serve!(epfd, epoll_returned(plain, epfd, events, max, end, mask, got), got) as c_int;
+        }
         test_cancel();
         serve!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), late!(epoll_pwait2(epfd, events, max, timeout, mask))) as c_int
     }
@@ -80,7 +96,7 @@ unsafe extern "C" fn waiting(
         }
     };
     if let Some(plain) = api::plain(epfd)
-        && let Some(end) = plain.lie_down(timeout_ms)
+        && let Some(end) = plain.lie_down(u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000))
     {
         let got = real();
         plain.get_up();

@@ -100,6 +100,7 @@ int main(int argc, char **argv)
     alarm(60);
     int p[2], u[2], c, s, l;
     if (argc > 1) {
+        alarm(10);
         for (int call = POLL; call <= PSELECT; call++) {
             tcp_pair(&c, &s, NULL);
             fd = c;

@@ -31,7 +31,7 @@ hooks! {
         copied(old, ret)
     }
 
-    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions).
+    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions/001-hooks.md).
     unsafe fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl {
         if !matters(command) {
             return forward!(fcntl(fd, command, arg));

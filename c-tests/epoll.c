@@ -682,6 +682,78 @@ static void early_client(int fd)
     meet();
 }
 
+/* Threads wait in a set, each in its own way, while the connection in it changes what carries it: none sees an event
+ * that is not the program's, none returns before its time, and every byte wakes somebody. */
+enum { WAITERS = 4, CHANGES = 12, ECHOES = 60, ECHO = 1000 };
+static size_t strange, returned_early;
+
+static void *any_wait(void *arg)
+{
+    long how = (long)arg;
+    struct timespec long_time = {20, 0};
+    char chunk[ECHO];
+    for (;;) {
+        struct epoll_event e[3];
+        int n = how == 0   ? epoll_wait(shared_set, e, 3, -1)
+                : how == 1 ? epoll_wait(shared_set, e, 3, 20000)
+                : how == 2 ? epoll_pwait2(shared_set, e, 3, &long_time, NULL)
+                           : epoll_wait(shared_set, e, 3, 0);
+        if (n < 1 && how != 3)
+            __atomic_add_fetch(&returned_early, 1, __ATOMIC_RELAXED);
+        for (int i = 0; i < n; i++) {
+            if (e[i].data.u64 == 1)
+                return NULL;
+            if (e[i].data.u64 != PATTERN)
+                __atomic_add_fetch(&strange, 1, __ATOMIC_RELAXED);
+            for (ssize_t got; (got = recv(shared_conn, chunk, sizeof chunk, MSG_DONTWAIT)) > 0;)
+                __atomic_add_fetch(&taken, got, __ATOMIC_RELAXED);
+        }
+        if (how == 3)
+            usleep(50);
+    }
+}
+
+static void changing_server(int fd)
+{
+    close(join());
+    for (int i = 0; i < CHANGES; i++) {
+        fd = join_cold();
+        nodelay(fd);
+        for (int k = 0; k < ECHOES; k++)
+            put(fd, k, get(fd, k, ECHO));
+        meet();
+        close(fd);
+    }
+}
+
+static void changing_client(int fd)
+{
+    close(join());
+    for (int i = 0; i < CHANGES; i++) {
+        pthread_t t[WAITERS];
+        int stop = eventfd(0, 0);
+        fd = shared_conn = join_cold();
+        nodelay(fd);
+        shared_set = set_of(fd, EPOLLIN);
+        T(ctl(shared_set, EPOLL_CTL_ADD, stop, EPOLLIN, 1));
+        taken = 0;
+        for (long k = 0; k < WAITERS; k++)
+            t[k] = start(any_wait, (void *)(i % 2 ? k : k % 3));
+        for (size_t k = 0; k < ECHOES; k++) {
+            put(fd, k, ECHO);
+            for (int ms = 0; __atomic_load_n(&taken, __ATOMIC_RELAXED) < (k + 1) * ECHO && ms < 50000; ms++)
+                usleep(100);
+        }
+        say("taken %zu", taken);
+        eventfd_write(stop, 1);
+        for (int k = 0; k < WAITERS; k++)
+            finish(t[k]);
+        meet();
+        close(fd), close(stop), close(shared_set);
+    }
+    say("strange %zu, early %zu", strange, returned_early);
+}
+
 const struct body epoll_bodies[] = {
     TWO("epoll_level", obey, level_client),
     TWO("epoll_edge", obey, edge_client),
@@ -702,6 +774,7 @@ const struct body epoll_bodies[] = {
     TWO("epoll_out_after_full", full_server, full_client),
     TWO("epoll_few_at_a_time", few_at_a_time, few_at_a_time),
     TWO("epoll_in_and_out", obey, in_and_out_client),
+    TWO("epoll_upgraded_asleep", changing_server, changing_client, .flags = RAW),
     TWO("epoll_before_connect", early_server, early_client, .flags = RAW),
     {0},
 };

@@ -41,7 +41,9 @@ def again(name, cmd, bad):
     """The commands that run each of the tests `bad` of a step once more."""
     runner = cmd[0]
     for test in bad:
-        if name == "programs":
+        if name == "hooks":
+            yield [runner, test]
+        elif name == "programs":
             yield [runner, "-k", test]
         elif name == "c-tests":
             body, env = test.split()
@@ -61,7 +63,9 @@ def steps(seed, full):
     yield ("build with faults", cargo("build", "--release", "--features", "fault", "-p", "sluice-preload",
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
-    yield "needed libraries", script("lib/needed.sh"), {}, 1, True
+    yield "symbols and needed libraries", script("check-symbols.sh"), {}, 1, True
+    yield "hooks", script("preload-tests.sh"), {}, 5, True
+    yield "cost of hooks", script("untracked-cost.py"), {}, 3, True
     yield "unit and property tests", cargo("test", "--workspace", "--no-fail-fast"), {}, 20 if full else 6, True
     yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
     if full:

@@ -7,7 +7,7 @@
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
 use crate::process;
-use crate::readiness::{epoll, poll as polling, select as selecting};
+use crate::readiness::{epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
@@ -516,6 +516,83 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
     // SAFETY: passed on.
     unsafe { epoll::ctl(epfd, op, fd, event) }
 }
+/// A set whose waits may go straight to the real function, see [`plain`]: its entry.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Plain(Entry);
+
+/// Is `fd` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
+/// wait is the real function's, and whoever called that asks [`Plain::is_still`] behind it; if not
+/// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to. Never before [`init`].
+#[inline(always)]
+#[must_use]
+pub fn plain(fd: c_int) -> Option<Plain> {
+    let e = table::lookup_set(fd)?;
+    let not = e.as_set()?.specialty() | rendezvous::busy();
+    (not == 0).then_some(Plain(e))
+}
+
+impl Plain {
+    /// Does the kernel alone tell of the set as yet?
+    #[inline(always)]
+    pub fn is_still(self) -> bool {
+        self.0.as_set().is_some_and(Set::is_plain)
+    }
+
+    /// Before a real call that may sleep, for so many nanoseconds or for ever. When the wait ends,
+    /// for [`epoll_returned`]; `None` if the set is not plain any more, and the real function not to
+    /// be called.
+    pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
+        let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
+        let set = self.0.as_set()?;
+        set.lies_down();
+        if set.is_plain() {
+            return Some(end);
+        }
+        set.gets_up();
+        None
+    }
+
+    /// Behind a real call before which [`Plain::lie_down`] was called.
+    pub fn get_up(self) {
+        if let Some(set) = self.0.as_set() {
+            set.gets_up();
+        }
+    }
+}
+
+/// A real call that looked, without a wait, at a set that was plain returned `got`, and the set is
+/// plain no longer.
+/// # Safety
+/// The kernel has filled `got` events of a C caller's.
+pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
+    match plain.0.as_set() {
+        // SAFETY: passed on.
+        Some(set) => unsafe { epoll::looked(set, events, got) },
+        None => Verdict::Done(got as isize),
+    }
+}
+
+/// A real wait on a set that was plain returned `got`, and the set is plain no longer. `end` is what
+/// [`Plain::lie_down`] gave.
+/// # Safety
+/// The arguments are those of a C caller, and the kernel has filled `got` events.
+pub unsafe fn epoll_returned(
+    plain: Plain,
+    epfd: c_int,
+    out: (*mut epoll_event, c_int),
+    end: Option<u64>,
+    mask: *const sigset_t,
+    got: c_int,
+    vigil: &mut Vigil,
+) -> Verdict {
+    match plain.0.as_set() {
+        // SAFETY: passed on.
+        Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, vigil) },
+        None => Verdict::Done(got as isize),
+    }
+}
+
 /// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `timeout` null waits for ever.
 /// # Safety
 /// The arguments are those of a C caller.

@@ -118,6 +118,7 @@ pub fn init() {
             Some(after_fork_child),
         )
     };
+    crate::rendezvous::loaded();
 }
 
 extern "C" fn before_fork() {

@@ -65,6 +65,16 @@ impl<F: Copy> Slot<F> {
         unsafe { Self::callable(self.address()) }
     }
 
+    /// The function of a slot made by [`Slot::redhook`], once [`crate::hooks::resolve`] has run.
+    ///
+    /// # Safety
+    /// It has, and the caller has seen that (`api::plain` says so).
+    #[inline(always)]
+    pub unsafe fn loaded(&self) -> F {
+        // SAFETY: filled by `resolve`, with what redhook found.
+        unsafe { Self::callable(self.address.load(Ordering::Relaxed)) }
+    }
+
     /// Where the function is, for a trampoline that jumps to it.
     #[inline]
     pub fn address(&self) -> *mut c_void {
@@ -149,6 +159,16 @@ macro_rules! forward {
     }};
 }
 
+/// As [`forward`] where the engine has said that the library is loaded. Only for use in a hook.
+macro_rules! forward_loaded {
+    ($name:ident($($arg:expr),*)) => {{
+        // SAFETY: see the macro's text; the engine is told that by `load`, behind `resolve`.
+        let real = unsafe { slots::$name.loaded() };
+        // SAFETY: as in `forward`.
+        unsafe { real($($arg),*) }
+    }};
+}
+
 /// Calls the real function of a [`late_hooks`] hook; without one the call fails with ENOSYS.
 macro_rules! late {
     ($name:ident($($arg:expr),*)) => {
@@ -165,8 +185,12 @@ macro_rules! late {
 ///
 /// The bodies are `extern "C"`: the compiler then knows that nothing unwinds out of them, and drops
 /// redhook's catch, which would stop the unwinding of a cancelled thread and end the process.
+///
+/// `tracked e of fd` before a body: it serves tracked descriptors only, with the entry `e` of `fd`.
+/// Others go to the real function by a jump. The body is then a function of its own, so that what
+/// it stores on the stack is not stored for them.
 macro_rules! hooks {
-    ($(unsafe fn $name:ident($($v:ident: $t:ty),*) -> $r:ty => $hook:ident $body:block)*) => {
+    ($(unsafe fn $name:ident($($v:ident: $t:ty),*) -> $r:ty => $hook:ident $(, tracked $e:ident of $fd:ident)? $body:block)*) => {
         mod exported {
             use super::*;
 
@@ -193,13 +217,30 @@ macro_rules! hooks {
                 $crate::real::Slot::redhook(super::exported::$name::find);)*
         }
 
-        $(pub unsafe extern "C" fn $hook($($v: $t),*) -> $r $body)*
+        $(pub unsafe extern "C" fn $hook($($v: $t),*) -> $r {
+            hook_body!($name($($v: $t),*) -> $r [$($e of $fd)?] $body)
+        })*
 
         /// Looks up the real functions of this module's hooks.
         pub fn resolve() {
             $(let _ = slots::$name.address();)*
         }
     };
+}
+
+/// The body of a hook of [`hooks`].
+macro_rules! hook_body {
+    ($name:ident($($v:ident: $t:ty),*) -> $r:ty [] $body:block) => { $body };
+    ($name:ident($($v:ident: $t:ty),*) -> $r:ty [$e:ident of $fd:ident] $body:block) => {{
+        #[inline(never)]
+        #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+        unsafe extern "C" fn tracked($($v: $t,)* $e: $crate::api::Entry) -> $r $body
+        match $crate::api::lookup($fd) {
+            // SAFETY: the hook's contract, kept by its caller.
+            Some(e) => unsafe { tracked($($v,)* e) },
+            None => forward!($name($($v),*)),
+        }
+    }};
 }
 
 /// Declares hooks in the same shape for functions that redhook cannot serve; see [`Slot`]. A

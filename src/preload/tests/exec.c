@@ -30,6 +30,12 @@ int main(int argc, char **argv)
         printf(" %d, MARK=%s\n", argc, getenv("MARK") ? getenv("MARK") : "none");
         return argc;
     }
+    // Without arguments in a child of this program: execl(exe, exe, NULL) has come here.
+    if (getenv("EXEC_CHILD")) {
+        printf("no arguments, %d\n", argc);
+        return 9;
+    }
+    setenv("EXEC_CHILD", "1", 1);
     self = "/proc/self/exe";
     char exe[PATH_MAX] = "";
     if (readlink(self, exe, sizeof exe - 1) < 0)

@@ -251,6 +251,39 @@ pub unsafe fn select(
 pub unsafe fn epoll_ctl(_: c_int, _: c_int, _: c_int, _: *mut epoll_event) -> Verdict {
     verdict("epoll_ctl")
 }
+
+/// No set is plain here: every wait asks for a verdict.
+#[derive(Clone, Copy)]
+pub struct Plain;
+
+pub fn plain(_: c_int) -> Option<Plain> {
+    None
+}
+
+impl Plain {
+    pub fn is_still(self) -> bool {
+        true
+    }
+    pub fn lie_down(self, _: Option<u64>) -> Option<Option<u64>> {
+        None
+    }
+    pub fn get_up(self) {}
+}
+
+pub unsafe fn epoll_looked(_: Plain, _: *mut epoll_event, got: c_int) -> Verdict {
+    Verdict::Done(got as ssize_t)
+}
+pub unsafe fn epoll_returned(
+    _: Plain,
+    _: c_int,
+    _: *mut epoll_event,
+    _: c_int,
+    _: Option<u64>,
+    _: *const sigset_t,
+    got: c_int,
+) -> Verdict {
+    Verdict::Done(got as ssize_t)
+}
 pub unsafe fn epoll_wait(
     _: Entry,
     _: c_int,

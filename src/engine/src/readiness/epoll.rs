@@ -73,6 +73,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         }
         Some(Kind::Set(inner)) if op == libc::EPOLL_CTL_ADD => {
             set.has_sets.store(true, Ordering::Release);
+            set.no_longer_plain();
             inner.is_nested();
             nest::settle_all();
         }
@@ -213,6 +214,66 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             return verdict;
         }
     }
+}
+
+/// A look, without a wait, that went straight to the kernel returned `got`, and the set is no
+/// longer [plain](Set::is_plain): bells are taken out.
+///
+/// # Safety
+/// The kernel has filled `got` events of a C caller's.
+#[cold]
+pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
+    let mut waiter = Waiter::new(set, set.fd(), events, got.max(0), core::ptr::null());
+    if got <= 0 {
+        // With -1 in errno stands what the kernel said.
+        return Verdict::Done(got as isize);
+    }
+    let (count, _) = set.translate(waiter.out(), 0, got as usize);
+    waiter.over(count)
+}
+
+/// A wait that went straight to the kernel returned `got`, and the set is no longer
+/// [plain](Set::is_plain). `end` is when the wait ends; `None`: never.
+///
+/// # Safety
+/// As [`wait`]; the kernel has filled `got` events.
+#[cold]
+pub unsafe fn returned(
+    set: &'static Set,
+    epfd: c_int,
+    (events, max): (*mut epoll_event, c_int),
+    end: Option<u64>,
+    mask: *const sigset_t,
+    got: c_int,
+    vigil: &mut Vigil,
+) -> Verdict {
+    let left = end.map(|end| {
+        let ns = end.saturating_sub(sys::now_ns());
+        timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        }
+    });
+    let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    if vigil.stage != Stage::Fresh {
+        // The sleep that the long way asked for is over.
+        // SAFETY: the caller's arguments, a time of ours.
+        return unsafe { wait(set, epfd, events, max, left, mask, Some(vigil)) };
+    }
+    let mut waiter = Waiter::new(set, epfd, events, max, mask);
+    set.awake();
+    if got <= 0 {
+        // With -1 in errno stands what the kernel said.
+        return Verdict::Done(got as isize);
+    }
+    let (count, _) = set.translate(waiter.out(), 0, got as usize);
+    if count != 0 {
+        let count = waiter.append(count);
+        return waiter.over(count);
+    }
+    // Bells alone: the wait goes on, the long way.
+    // SAFETY: the caller's arguments, a time of ours.
+    unsafe { wait(set, epfd, events, max, left, mask, Some(vigil)) }
 }
 
 /// The caller's array cannot be: the kernel finds out when there is an event to write.
@@ -521,6 +582,11 @@ impl Set {
     /// One sleeper less; retracts the announcement, unless others still sleep.
     pub(crate) fn leave(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.awake();
+    }
+
+    /// One sleeper less was counted: the announcement goes with the last.
+    fn awake(&self) {
         let wanted =
             || self.sleepers.load(Ordering::SeqCst) != 0 || self.nested.load(Ordering::Relaxed);
         if wanted() {

@@ -46,6 +46,9 @@ pub struct Set {
     pub(super) has_oneshots: AtomicBool,
     /// Sets are registered in it.
     pub(super) has_sets: AtomicBool,
+    /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Set by whoever makes
+    /// it so, before the kernel's set can tell of it; stays for the life of the set.
+    special: AtomicU32,
     /// Registrations whose sockets have a stream.
     pub(super) adopted: AtomicU32,
     /// Threads asleep in the kernel's set.
@@ -136,6 +139,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     inherited: AtomicBool::new(false),
                     has_oneshots: AtomicBool::new(false),
                     has_sets: AtomicBool::new(false),
+                    special: AtomicU32::new(0),
                     adopted: AtomicU32::new(0),
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
@@ -155,6 +159,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
     if let Some(set) = found {
         set.fd.store(fd, Ordering::Relaxed);
         set.adopted.store(0, Ordering::Relaxed);
+        set.special.store(0, Ordering::Relaxed);
         for flag in [
             &set.nested,
             &set.private,
@@ -207,6 +212,46 @@ impl Set {
         let answer = f(inside.get_or_insert_default());
         self.lock.unlock();
         Some(answer)
+    }
+
+    /// May a wait go straight to the kernel's function? Only while the kernel's answer is the
+    /// program's: no stream ever lived here (so no bell is registered), no other set and no ONESHOT
+    /// is registered, and the set is this process's own.
+    ///
+    /// Another thread may end that while the wait is in the kernel; whoever asked therefore asks
+    /// again behind it, and hands the answer to [`super::epoll::returned`] if it is no more so.
+    /// - *No bell is shown to the program.* `special` is set before a bell enters the kernel's set.
+    ///   Whoever takes a bell's event out of it, under the kernel's lock of the set, sees `special`.
+    /// - *No sleeper is forgotten.* A wait that may sleep first counts in `sleepers`, then asks
+    ///   (both SeqCst). Who adopts a stream first sets `special`, then reads `sleepers` (SeqCst). So
+    ///   either the waiter sees `special` and takes the long way, or its count is seen and the set
+    ///   is rung; and as with every sleeper no announcement is taken back until it has left.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.specialty() == 0
+    }
+
+    /// 0: see [`Set::is_plain`]. A number, which costs a hook less to ask together with another.
+    #[inline(always)]
+    pub(crate) fn specialty(&self) -> u32 {
+        self.special.load(Ordering::SeqCst)
+    }
+
+    /// From now on waits take the long way.
+    pub(super) fn no_longer_plain(&self) {
+        self.special.store(1, Ordering::SeqCst);
+    }
+
+    /// A thread that goes straight to the kernel's function and may sleep there counts as asleep.
+    /// One that is cancelled there, or jumps out of a handler, stays counted: bells then ring that
+    /// nobody needs, and nothing else.
+    pub(crate) fn lies_down(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is back.
+    pub(crate) fn gets_up(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// One more descriptor for the set.
@@ -341,6 +386,8 @@ impl Set {
         if known.is_some() {
             return known;
         }
+        // Before any bell: see `is_plain`.
+        self.no_longer_plain();
         self.wake_fd()?;
         let slot = link.take_slot(core::ptr::from_ref(self) as usize)?;
         link.pin();
@@ -431,6 +478,7 @@ impl Set {
     fn note(&self, events: u32) {
         if events & ONESHOT != 0 {
             self.has_oneshots.store(true, Ordering::Relaxed);
+            self.no_longer_plain();
         }
     }
 
@@ -619,6 +667,7 @@ impl Set {
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.inherited.store(true, Ordering::Relaxed);
+        self.no_longer_plain();
         let links = self.with(Inside::disown);
         for on in links.unwrap_or_default() {
             on.link.unpin();

@@ -93,6 +93,30 @@ fn count_names(list: &[Pending]) {
     let names = list.iter().filter(|p| p.socket.is_some()).count();
     COUNT.store(names as u32, Ordering::Relaxed);
     TOTAL.store(list.len() as u32, Ordering::Relaxed);
+    // In order: the list's lock is held.
+    if names == 0 {
+        BUSY.fetch_and(!NAMES, Ordering::Relaxed);
+    } else {
+        BUSY.fetch_or(NAMES, Ordering::Relaxed);
+    }
+}
+
+/// Why hooks may have more to do than to call the real function, in one word: the library is not
+/// loaded yet, or a meeting is under way ([`NAMES`]: `COUNT`, [`ASKED`]: `ASKED_UNTIL`).
+static BUSY: AtomicU32 = AtomicU32::new(UNLOADED);
+const NAMES: u32 = 1;
+const ASKED: u32 = 2;
+const UNLOADED: u32 = 4;
+
+/// The library is loaded.
+pub fn loaded() {
+    BUSY.fetch_and(!UNLOADED, Ordering::Release);
+}
+
+/// 0: the library is loaded, and no meeting is under way.
+#[inline(always)]
+pub fn busy() -> u32 {
+    BUSY.load(Ordering::Acquire)
 }
 
 static PENDING: Guarded<Vec<Pending>> = Guarded::new(Vec::new());
@@ -104,7 +128,7 @@ static TOTAL: AtomicU32 = AtomicU32::new(0);
 /// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread runs.
 #[inline]
 pub fn is_meeting() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 || ASKED_UNTIL.load(Ordering::Relaxed) != 0
+    BUSY.load(Ordering::Relaxed) & (NAMES | ASKED) != 0
 }
 
 /// Until when hooks look for answers over links, in ns; 0: nobody was asked lately.
@@ -113,7 +137,8 @@ static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// Somebody was asked, or granted a stream, over a link: for a while hooks read what comes back, as
 /// they look after names, so that an answer does not wait for the control thread to be scheduled.
 fn expect_answers() {
-    ASKED_UNTIL.store(sys::now_ns() + NAME_NS, Ordering::Relaxed);
+    ASKED_UNTIL.store(sys::now_ns() + NAME_NS, Ordering::SeqCst);
+    BUSY.fetch_or(ASKED, Ordering::SeqCst);
 }
 
 /// Is a meeting under way that only hooks move on? Then waits are cut at its end.
@@ -381,8 +406,15 @@ pub fn progress_soon() {
         if until != 0 && control::is_running() {
             control::read_links();
             if now > until {
-                let _ =
-                    ASKED_UNTIL.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+                // The flag first: whoever asks anew meanwhile has changed the time by then, or sets the
+                // flag later.
+                BUSY.fetch_and(!ASKED, Ordering::SeqCst);
+                if ASKED_UNTIL
+                    .compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_err()
+                {
+                    BUSY.fetch_or(ASKED, Ordering::SeqCst);
+                }
             }
         }
         if COUNT.load(Ordering::Relaxed) != 0 {
@@ -782,5 +814,6 @@ pub fn after_fork() {
     COUNT.store(0, Ordering::Relaxed);
     TOTAL.store(0, Ordering::Relaxed);
     ASKED_UNTIL.store(0, Ordering::Relaxed);
+    BUSY.fetch_and(UNLOADED, Ordering::Relaxed);
     ask::after_fork();
 }

@@ -475,6 +475,10 @@ pub fn close_range(
 ) -> c_int {
     const CLOEXEC_ONLY: c_int = 4;
     const UNSHARE: c_int = 2;
+    if first > last || flags & !(CLOEXEC_ONLY | UNSHARE) != 0 {
+        // The kernel refuses, and closes nothing.
+        return close(first, last);
+    }
     if flags & UNSHARE != 0 {
         // From here on this thread's descriptors are not those of the control thread.
         process::sandboxed(Reason::Sandboxed);

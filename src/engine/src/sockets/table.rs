@@ -27,6 +27,7 @@ const TAG_INTERNAL: usize = 5;
 
 /// A descriptor that Sluice tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub struct Entry(usize);
 
 /// What an [`Entry`] is.
@@ -66,16 +67,18 @@ impl Entry {
     #[inline]
     #[must_use]
     pub fn as_sock(self) -> Option<&'static Sock> {
-        // SAFETY: entries with this tag are made from a `&'static Sock` only.
-        (self.0 & TAG_MASK == TAG_SOCK).then(|| unsafe { &*((self.0 & !TAG_MASK) as *const Sock) })
+        let at = self.0.wrapping_sub(TAG_SOCK);
+        // SAFETY: entries with this tag are made from a `&'static Sock` only, which is aligned.
+        (at & TAG_MASK == 0).then(|| unsafe { &*(at as *const Sock) })
     }
 
     /// The epoll set, if it is one.
     #[inline]
     #[must_use]
     pub fn as_set(self) -> Option<&'static Set> {
-        // SAFETY: entries with this tag are made from a `&'static Set` only.
-        (self.0 & TAG_MASK == TAG_SET).then(|| unsafe { &*((self.0 & !TAG_MASK) as *const Set) })
+        let at = self.0.wrapping_sub(TAG_SET);
+        // SAFETY: entries with this tag are made from a `&'static Set` only, which is aligned.
+        (at & TAG_MASK == 0).then(|| unsafe { &*(at as *const Set) })
     }
 
     /// What it is.
@@ -106,6 +109,14 @@ fn cell(fd: c_int) -> Option<&'static AtomicUsize> {
 pub fn lookup(fd: c_int) -> Option<Entry> {
     let word = cell(fd)?.load(Ordering::Acquire);
     if word == 0 { None } else { Some(Entry(word)) }
+}
+
+/// The entry of `fd` if it is a set. One test less than by [`lookup`]: an empty word has another tag.
+#[inline(always)]
+#[must_use]
+pub fn lookup_set(fd: c_int) -> Option<Entry> {
+    let entry = Entry(cell(fd)?.load(Ordering::Acquire));
+    entry.as_set().map(|_| entry)
 }
 
 /// Enters `fd`; false when the number is beyond the table.

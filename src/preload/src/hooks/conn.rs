@@ -55,16 +55,13 @@ hooks! {
         forward!(shutdown(fd, how))
     }
 
-    unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt {
-        let Some(e) = api::lookup(fd) else { return forward!(getsockopt(fd, level, name, value, len)) };
+    unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt, tracked e of fd {
         serve!(fd, getsockopt(e, fd, level, name, value, len), forward!(getsockopt(fd, level, name, value, len))) as c_int
     }
 
-    unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => on_setsockopt {
-        if let Some(e) = api::lookup(fd) {
-            // SAFETY: the engine asks for the arguments of a C caller, and these are that.
-            tell(fd, || unsafe { api::before_setsockopt(e, fd, level, name, value, len) });
-        }
+    unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => on_setsockopt, tracked e of fd {
+        // SAFETY: the engine asks for the arguments of a C caller, and these are that.
+        tell(fd, || unsafe { api::before_setsockopt(e, fd, level, name, value, len) });
         forward!(setsockopt(fd, level, name, value, len))
     }
 }

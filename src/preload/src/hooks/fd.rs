@@ -31,15 +31,17 @@ hooks! {
         copied(old, ret)
     }
 
-    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions).
+    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions/001-hooks.md).
     unsafe fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl {
+        if !matters(command) {
+            return forward!(fcntl(fd, command, arg));
+        }
         let ret = forward!(fcntl(fd, command, arg));
         controlled(fd, command, arg, ret)
     }
 
     // Variadic in C, as fcntl.
-    unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl {
-        let Some(e) = api::lookup(fd) else { return forward!(ioctl(fd, request, arg)) };
+    unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl, tracked e of fd {
         let ret = serve!(fd, ioctl(e, fd, request, arg), forward!(ioctl(fd, request, arg))) as c_int;
         if request == libc::FIONBIO && ret == 0 {
             // SAFETY: the call succeeded, so the kernel has read an int there.
@@ -143,8 +145,16 @@ pub fn copied(old: c_int, new: c_int) -> c_int {
     created(new)
 }
 
+/// Is a command of `fcntl` one that [`controlled`] has to hear of?
+#[inline(always)]
+fn matters(command: c_int) -> bool {
+    matches!(
+        command,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
+    )
+}
+
 /// `fcntl` returned `ret`.
-#[inline]
 pub fn controlled(fd: c_int, command: c_int, arg: usize, ret: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, ret),

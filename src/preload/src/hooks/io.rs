@@ -7,28 +7,26 @@ use libc::{c_int, c_uint, c_void, iovec, loff_t, off_t, off64_t, size_t, ssize_t
 use sluice_stats::Reason;
 
 hooks! {
-    unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => on_read {
-        let Some(e) = api::lookup(fd) else { return forward!(read(fd, buf, len)) };
+    unsafe fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => on_read, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
         serve_waiting!(fd, recv(e, fd, &iov, 1, api::READ), forward!(read(fd, buf, len)))
     }
 
-    unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_readv {
-        let (Some(e), Some(n)) = (api::lookup(fd), vector(count)) else { return forward!(readv(fd, iov, count)) };
+    unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_readv, tracked e of fd {
+        let Some(n) = vector(count) else { return forward!(readv(fd, iov, count)) };
         test_cancel();
         serve_waiting!(fd, recv(e, fd, iov, n, api::READ), forward!(readv(fd, iov, count)))
     }
 
-    unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => on_write {
-        let Some(e) = api::lookup(fd) else { return forward!(write(fd, buf, len)) };
+    unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => on_write, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         serve_waiting!(fd, send(e, fd, &iov, 1, 0), forward!(write(fd, buf, len)))
     }
 
-    unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_writev {
-        let (Some(e), Some(n)) = (api::lookup(fd), vector(count)) else { return forward!(writev(fd, iov, count)) };
+    unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_writev, tracked e of fd {
+        let Some(n) = vector(count) else { return forward!(writev(fd, iov, count)) };
         test_cancel();
         serve_waiting!(fd, send(e, fd, iov, n, 0), forward!(writev(fd, iov, count)))
     }

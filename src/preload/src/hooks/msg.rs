@@ -9,15 +9,13 @@ use libc::{
 };
 
 hooks! {
-    unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => on_recv {
-        let Some(e) = api::lookup(fd) else { return forward!(recv(fd, buf, len, flags)) };
+    unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => on_recv, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
         serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recv(fd, buf, len, flags)))
     }
 
-    unsafe fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom {
-        let Some(e) = api::lookup(fd) else { return forward!(recvfrom(fd, buf, len, flags, addr, addr_len)) };
+    unsafe fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len };
         let ret = serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
@@ -26,14 +24,14 @@ hooks! {
     }
 
     unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => on_recvmsg {
-        let Some(e) = api::lookup(fd) else {
-            let ret = forward!(recvmsg(fd, msg, flags));
-            // SAFETY: the kernel has filled the header if the call succeeded.
-            unsafe { brought(ret, msg) };
-            return ret;
-        };
-        test_cancel();
-        serve_waiting!(fd, recvmsg(e, fd, msg, flags), forward!(recvmsg(fd, msg, flags)))
+        if let Some(e) = api::lookup(fd) {
+            // SAFETY: the C caller's arguments.
+            return unsafe { recvmsg_tracked(fd, msg, flags, e) };
+        }
+        let ret = forward!(recvmsg(fd, msg, flags));
+        // SAFETY: the kernel has filled the header if the call succeeded.
+        unsafe { brought(ret, msg) };
+        ret
     }
 
     unsafe fn recvmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int => on_recvmmsg {
@@ -51,8 +49,7 @@ hooks! {
         unsafe { receive_each(e, fd, vec, count, flags, timeout, kernel) }
     }
 
-    unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => on_send {
-        let Some(e) = api::lookup(fd) else { return forward!(send(fd, buf, len, flags)) };
+    unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => on_send, tracked e of fd {
         test_cancel();
         let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         serve_waiting!(fd, send(e, fd, &iov, 1, flags), forward!(send(fd, buf, len, flags)))
@@ -60,8 +57,7 @@ hooks! {
 
     // A connected TCP socket ignores the address, so a plain send serves; with MSG_FASTOPEN, the
     // one case where it counts, the engine passes.
-    unsafe fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t => on_sendto {
-        let Some(e) = api::lookup(fd) else { return forward!(sendto(fd, buf, len, flags, addr, addr_len)) };
+    unsafe fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t => on_sendto, tracked e of fd {
         test_cancel();
         let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
         let msg = named(&mut iov, addr, addr_len);
@@ -69,13 +65,13 @@ hooks! {
     }
 
     unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => on_sendmsg {
-        let Some(e) = api::lookup(fd) else {
-            // SAFETY: the C caller vouches for the header.
-            unsafe { takes(msg) };
-            return forward!(sendmsg(fd, msg, flags));
-        };
-        test_cancel();
-        serve_waiting!(fd, sendmsg(e, fd, msg, flags), forward!(sendmsg(fd, msg, flags)))
+        if let Some(e) = api::lookup(fd) {
+            // SAFETY: the C caller's arguments.
+            return unsafe { sendmsg_tracked(fd, msg, flags, e) };
+        }
+        // SAFETY: the C caller vouches for the header.
+        unsafe { takes(msg) };
+        forward!(sendmsg(fd, msg, flags))
     }
 
     unsafe fn sendmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => on_sendmmsg {
@@ -112,6 +108,46 @@ hooks! {
 
 aliases! {
     unsafe fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t = on_send;
+}
+
+/// `recvmsg` on a tracked descriptor. Like the next a function of its own, see `hooks!`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+#[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+unsafe extern "C" fn recvmsg_tracked(
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+    e: Entry,
+) -> ssize_t {
+    test_cancel();
+    serve_waiting!(
+        fd,
+        recvmsg(e, fd, msg, flags),
+        forward!(recvmsg(fd, msg, flags))
+    )
+}
+
+/// `sendmsg` on a tracked descriptor.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+#[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+unsafe extern "C" fn sendmsg_tracked(
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+    e: Entry,
+) -> ssize_t {
+    test_cancel();
+    serve_waiting!(
+        fd,
+        sendmsg(e, fd, msg, flags),
+        forward!(sendmsg(fd, msg, flags))
+    )
 }
 
 /// The header of a message to `addr`.
@@ -154,7 +190,7 @@ pub unsafe fn takes(msg: *const msghdr) {
     // SAFETY: the C caller vouches for the header.
     if !msg.is_null() && unsafe { (*msg).msg_controllen } != 0 {
         // SAFETY: as above.
-        tell(NO_FD, || unsafe { api::passing_descriptors(msg) });
+        unsafe { takes_descriptors(msg) };
     }
 }
 
@@ -166,8 +202,24 @@ pub unsafe fn brought(ret: ssize_t, msg: *const msghdr) {
     // SAFETY: the kernel has written the header, so it is there.
     if ret >= 0 && unsafe { (*msg).msg_controllen } != 0 {
         // SAFETY: as above.
-        tell(NO_FD, || unsafe { api::received_descriptors(msg) });
+        unsafe { brought_descriptors(msg) };
     }
+}
+
+/// # Safety
+/// As [`takes`].
+#[inline(never)]
+unsafe extern "C" fn takes_descriptors(msg: *const msghdr) {
+    // SAFETY: the caller's promise.
+    tell(NO_FD, || unsafe { api::passing_descriptors(msg) });
+}
+
+/// # Safety
+/// As [`brought`].
+#[inline(never)]
+unsafe extern "C" fn brought_descriptors(msg: *const msghdr) {
+    // SAFETY: the caller's promise.
+    tell(NO_FD, || unsafe { api::received_descriptors(msg) });
 }
 
 /// How many of the headers the kernel will look at (UIO_MAXIOV).

@@ -11,9 +11,8 @@ hooks! {
         if !unsafe { any_listed(fds, count) } {
             return forward!(poll(fds, count, timeout_ms));
         }
-        test_cancel();
-        let timeout = milliseconds(timeout_ms);
-        serve_watching!(NO_FD, poll(fds, count, pointer(&timeout), std::ptr::null()), forward!(poll(fds, count, timeout_ms))) as c_int
+        // SAFETY: the C caller's arguments.
+        unsafe { poll_tracked(fds, count, timeout_ms) }
     }
 
     unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_ppoll {
@@ -26,19 +25,12 @@ hooks! {
     }
 
     unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
-        // SAFETY: the C caller vouches for the sets and the timeout.
-        let given = match unsafe { (any_set(end, [reads, writes, excepts]), normalised(timeout)) } {
-            (true, Ok(given)) => given,
-            _ => return forward!(select(end, reads, writes, excepts, timeout)),
-        };
-        test_cancel();
-        let mut left = timespec { tv_sec: 0, tv_nsec: -1 };
-        let ret = serve_watching!(NO_FD, select(end, [reads, writes, excepts], pointer(&given), std::ptr::null(), &mut left), forward!(select(end, reads, writes, excepts, timeout))) as c_int;
-        if !timeout.is_null() && left.tv_nsec >= 0 {
-            // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
-            unsafe { timeout.write(timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 }) };
+        // SAFETY: the C caller vouches for the sets.
+        if !unsafe { any_set(end, [reads, writes, excepts]) } {
+            return forward!(select(end, reads, writes, excepts, timeout));
         }
-        ret
+        // SAFETY: the C caller's arguments.
+        unsafe { select_tracked(end, reads, writes, excepts, timeout) }
     }
 
     unsafe fn pselect(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_pselect {
@@ -73,6 +65,65 @@ aliases! {
     unsafe fn __select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int = on_select;
 }
 
+/// `poll` with a tracked descriptor in the list: a function of its own, see `hooks!`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+unsafe extern "C" fn poll_tracked(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    test_cancel();
+    let timeout = milliseconds(timeout_ms);
+    serve_watching!(
+        NO_FD,
+        poll(fds, count, pointer(&timeout), std::ptr::null()),
+        forward!(poll(fds, count, timeout_ms))
+    ) as c_int
+}
+
+/// `select` with a tracked descriptor in a set.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+unsafe extern "C" fn select_tracked(
+    end: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    excepts: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: the C caller vouches for the timeout.
+    let Ok(given) = (unsafe { normalised(timeout) }) else {
+        return forward!(select(end, reads, writes, excepts, timeout));
+    };
+    test_cancel();
+    let mut left = timespec {
+        tv_sec: 0,
+        tv_nsec: -1,
+    };
+    let ret = serve_watching!(
+        NO_FD,
+        select(
+            end,
+            [reads, writes, excepts],
+            pointer(&given),
+            std::ptr::null(),
+            &mut left
+        ),
+        forward!(select(end, reads, writes, excepts, timeout))
+    ) as c_int;
+    if !timeout.is_null() && left.tv_nsec >= 0 {
+        // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
+        unsafe {
+            timeout.write(timeval {
+                tv_sec: left.tv_sec,
+                tv_usec: left.tv_nsec / 1000,
+            })
+        };
+    }
+    ret
+}
+
 /// The descriptors of a list that are tracked. A list that is null, or longer than the kernel takes
 /// (its EINVAL needs no look at it), is the kernel's to refuse.
 ///
@@ -96,29 +147,47 @@ pub unsafe fn listed(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = 
 /// As [`listed`].
 #[inline]
 unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
+    if count == 1 && !fds.is_null() {
+        // SAFETY: one entry; the usual list of a program that polls often.
+        return api::lookup(unsafe { (*fds).fd }).is_some();
+    }
     // SAFETY: the caller's promise.
     unsafe { listed(fds, count) }.next().is_some()
 }
 
-/// The descriptors of select sets that are tracked. Looks no further than the highest tracked
+/// The descriptors of a select set that are tracked. Looks no further than the highest tracked
 /// number: programs pass a table's size as `end` with sets that are far smaller, which is right as
 /// long as the kernel's table ends before.
 ///
 /// # Safety
-/// Each set is null or as long as the kernel reads it.
-pub unsafe fn set(end: c_int, sets: [*const fd_set; 3]) -> impl Iterator<Item = c_int> {
-    let is_set = move |fd: c_int| {
-        let (word, bit) = (
-            fd as usize / c_ulong::BITS as usize,
-            fd as u32 % c_ulong::BITS,
-        );
-        sets.iter().any(|set| {
-            // SAFETY: not null, and the kernel reads this word too: `fd` is below `end`, and was
-            // open at some time, so that the kernel's table reaches beyond it.
-            !set.is_null() && unsafe { set.cast::<c_ulong>().add(word).read() } >> bit & 1 != 0
-        })
+/// The set is null or as long as the kernel reads it.
+#[inline]
+pub unsafe fn set(end: c_int, set: *const fd_set) -> impl Iterator<Item = c_int> {
+    let end = if set.is_null() {
+        0
+    } else {
+        end.min(api::tracked_end())
     };
-    (0..end.min(api::tracked_end())).filter(move |&fd| is_set(fd) && api::lookup(fd).is_some())
+    let (mut next, mut bits): (c_int, c_ulong) = (0, 0);
+    std::iter::from_fn(move || {
+        loop {
+            while bits == 0 {
+                if next >= end {
+                    return None;
+                }
+                let word = next as usize / c_ulong::BITS as usize;
+                // SAFETY: the kernel reads this word too: it has a number below `end` that was open
+                // at some time, so that the kernel's table reaches beyond it.
+                bits = unsafe { set.cast::<c_ulong>().add(word).read() };
+                next += c_ulong::BITS as c_int;
+            }
+            let fd = next - c_ulong::BITS as c_int + bits.trailing_zeros() as c_int;
+            bits &= bits - 1;
+            if fd < end && api::lookup(fd).is_some() {
+                return Some(fd);
+            }
+        }
+    })
 }
 
 /// Is any descriptor of the sets tracked?
@@ -126,10 +195,9 @@ pub unsafe fn set(end: c_int, sets: [*const fd_set; 3]) -> impl Iterator<Item = 
 /// # Safety
 /// As [`set`].
 unsafe fn any_set(end: c_int, sets: [*mut fd_set; 3]) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { set(end, sets.map(|set| set.cast_const())) }
-        .next()
-        .is_some()
+    sets.iter()
+        // SAFETY: the caller's promise.
+        .any(|each| unsafe { set(end, each.cast_const()) }.next().is_some())
 }
 
 /// A timeout in milliseconds; negative waits for ever.

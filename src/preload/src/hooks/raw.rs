@@ -213,8 +213,10 @@ unsafe extern "C" fn served(
             call()
         }
         SYS_pselect6 => {
-            // SAFETY: the C caller vouches for the sets.
-            unsafe { poll::set(fd, [pointer(a2), pointer(a3), pointer(a4)]) }.for_each(raw_wait);
+            for set in [a2, a3, a4] {
+                // SAFETY: the C caller vouches for the sets.
+                unsafe { poll::set(fd, pointer(set)) }.for_each(raw_wait);
+            }
             call()
         }
         #[cfg(target_arch = "x86_64")]
@@ -225,8 +227,10 @@ unsafe extern "C" fn served(
         }
         #[cfg(target_arch = "x86_64")]
         SYS_select => {
-            // SAFETY: the C caller vouches for the sets.
-            unsafe { poll::set(fd, [pointer(a2), pointer(a3), pointer(a4)]) }.for_each(raw_wait);
+            for set in [a2, a3, a4] {
+                // SAFETY: the C caller vouches for the sets.
+                unsafe { poll::set(fd, pointer(set)) }.for_each(raw_wait);
+            }
             call()
         }
         // SAFETY: the C caller vouches for the event, as it would to epoll_ctl.

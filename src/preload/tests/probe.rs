@@ -14,7 +14,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
-pub use sluice_engine::api::{Error, Nap, READ};
+pub use sluice_engine::api::{Error, Nap, READ, Vigil};
 use sluice_stats::Reason;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};
@@ -226,6 +226,7 @@ pub unsafe fn poll(
     count: nfds_t,
     timeout: *const timespec,
     _: *const sigset_t,
+    _: &mut Vigil,
 ) -> Verdict {
     trace(format_args!(
         "poll count {count} forever {}",
@@ -235,12 +236,11 @@ pub unsafe fn poll(
 }
 pub unsafe fn select(
     end: c_int,
-    _: *mut fd_set,
-    _: *mut fd_set,
-    _: *mut fd_set,
+    _: [*mut fd_set; 3],
     timeout: *const timespec,
     _: *const sigset_t,
     _: *mut timespec,
+    _: &mut Vigil,
 ) -> Verdict {
     trace(format_args!(
         "select end {end} forever {}",
@@ -276,11 +276,11 @@ pub unsafe fn epoll_looked(_: Plain, _: *mut epoll_event, got: c_int) -> Verdict
 pub unsafe fn epoll_returned(
     _: Plain,
     _: c_int,
-    _: *mut epoll_event,
-    _: c_int,
+    _: (*mut epoll_event, c_int),
     _: Option<u64>,
     _: *const sigset_t,
     got: c_int,
+    _: &mut Vigil,
 ) -> Verdict {
     Verdict::Done(got as ssize_t)
 }
@@ -291,11 +291,15 @@ pub unsafe fn epoll_wait(
     _: c_int,
     timeout: *const timespec,
     _: *const sigset_t,
+    _: &mut Vigil,
 ) -> Verdict {
     trace(format_args!("epoll_wait forever {}", timeout.is_null()));
     verdict("epoll_wait")
 }
 
+pub fn passing_numbers() -> u32 {
+    0
+}
 pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, _: c_int) {
     track(
         fd,
@@ -363,8 +367,9 @@ pub fn close_range(
 pub fn connected(_: c_int, ret: c_int, error: c_int) {
     notice(format_args!("connected {ret} {error}"));
 }
-pub fn before_shutdown(_: Entry, _: c_int, how: c_int) {
-    notice(format_args!("before_shutdown {how}"));
+pub fn shutdown(_: Entry, _: c_int, how: c_int) -> Verdict {
+    trace(format_args!("shutdown {how}"));
+    verdict("shutdown")
 }
 pub fn flags_set(_: Entry, flags: c_int) {
     notice(format_args!("flags_set {:o}", flags & libc::O_NONBLOCK));

@@ -26,17 +26,6 @@ _CTEST_LINE = re.compile(r"^FAIL (\S+) \[(\S+) ")
 _OUR_LINE = re.compile(r"^(\d+) passed, (\d+) failed")
 
 
-def known():
-    """{step: {test}} of scripts/known-failures.txt."""
-    out = {}
-    with open(os.path.join(common.ROOT, "scripts", "known-failures.txt")) as f:
-        for line in f:
-            if line.strip() and not line.startswith("#"):
-                step, test, _ = line.rstrip("\n").split("\t")
-                out.setdefault(step, set()).add(test)
-    return out
-
-
 def again(name, cmd, bad):
     """The commands that run each of the tests `bad` of a step once more."""
     runner = cmd[0]
@@ -135,18 +124,10 @@ def run(name, cmd, env, minutes, counts):
 
 
 def second_chance(name, cmd, env, passed, failed, bad):
-    """Known failures are not counted. Any other test that failed runs once more by itself: what passes then is
-    printed as unsteady, with the first run's output above it, and counted as passed. An unsteady test is a bug
-    report; this version has several (CHANGELOG), and a sample must tell what is new from what is known."""
-    listed = known().get(name, set())
-    late = []
-    for test in bad:
-        if test in listed:
-            print(f"{name}: {test}: known failure (scripts/known-failures.txt)")
-            failed -= 1
-        else:
-            late.append(test)
-    for test, line in zip(late, again(name, cmd, late)):
+    """Every test that failed runs once more by itself: what passes then is printed as unsteady, with the first
+    run's output above it, and counted as passed. An unsteady test is a bug report; the machine that runs a sample
+    may be too busy to show which of the two runs was right."""
+    for test, line in zip(bad, again(name, cmd, bad)):
         print(f"\n--- again: {test}", flush=True)
         once = subprocess.run(line, env={**os.environ, **env}, cwd=common.ROOT, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", timeout=600)

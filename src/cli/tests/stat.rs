@@ -127,9 +127,9 @@ fn people_get_a_table() {
 fn all_processes_and_processes_by_name() {
     let scratch = Scratch::new("all");
     let library = counting_library(&scratch);
-    // A program file of its own, so that the name is ours alone.
+    // A name that is ours alone. Not a copy: another test that forks meanwhile would hold it open for writing.
     let program = scratch.join("stat-by-name");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
     let mut sleeper = Command::new(&program)
         .arg("100")
         .env("LD_PRELOAD", &library)

@@ -56,7 +56,7 @@ fn what_is_preloaded_already_stays() {
     let scratch = Scratch::new("keep");
     let library = counting_library(&scratch);
     let other = scratch.join("other.so");
-    std::fs::copy(&library, &other).unwrap();
+    common::copy(&library, &other);
     let expected = format!("{}:{}\n", library.display(), other.display());
     let output = run(&library)
         .env("LD_PRELOAD", &other)
@@ -117,7 +117,7 @@ fn a_missing_or_unusable_library_is_said() {
 
     // A tool that stands alone.
     let tool = scratch.join("sluice");
-    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &tool).unwrap();
+    common::copy(env!("CARGO_BIN_EXE_sluice"), &tool);
     let alone = || {
         let mut command = Command::new(&tool);
         command
@@ -144,9 +144,9 @@ fn a_library_in_lib_is_found() {
         let prefix = scratch.join(&place.replace('/', "-"));
         std::fs::create_dir_all(prefix.join("bin")).unwrap();
         std::fs::create_dir_all(prefix.join(place)).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_sluice"), prefix.join("bin/sluice")).unwrap();
+        common::copy(env!("CARGO_BIN_EXE_sluice"), prefix.join("bin/sluice"));
         let installed = prefix.join(place).join("libsluice.so");
-        std::fs::copy(&library, &installed).unwrap();
+        common::copy(&library, &installed);
         let output = Command::new(prefix.join("bin/sluice"))
             .args(["run", "sh", "-c", "echo $LD_PRELOAD"])
             .env_remove("LD_PRELOAD")
@@ -162,14 +162,14 @@ fn a_setuid_program_is_run_with_a_warning() {
     let scratch = Scratch::new("setuid");
     let library = counting_library(&scratch);
     let tool = scratch.join("sluice");
-    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &tool).unwrap();
+    common::copy(env!("CARGO_BIN_EXE_sluice"), &tool);
     // SAFETY: no arguments, no effect.
     let is_root = unsafe { libc::getuid() } == 0;
     let mut command = Command::new(tool);
     command.arg("run").env("SLUICE_LIBRARY", &library);
     let program = if is_root {
         let program = scratch.join("setuid-true");
-        std::fs::copy("/bin/true", &program).unwrap();
+        common::copy("/bin/true", &program);
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
         command.uid(65534).arg(&program);
         program
@@ -226,7 +226,9 @@ fn a_static_program_is_run_with_a_warning() {
     let scratch = Scratch::new("static");
     let library = counting_library(&scratch);
     let program = scratch.join("static");
-    std::fs::write(&program, static_program()).unwrap();
+    let written = scratch.join("written");
+    std::fs::write(&written, static_program()).unwrap();
+    common::copy(&written, &program);
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let output = run(&library).arg(&program).output().unwrap();
     let line = format!(

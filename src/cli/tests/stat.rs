@@ -273,7 +273,7 @@ fn other_users_processes_are_refused_in_words() {
     };
     // Where everybody may execute it.
     let tool = scratch.join("sluice");
-    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &tool).unwrap();
+    common::copy(env!("CARGO_BIN_EXE_sluice"), &tool);
     let mut command = Command::new(tool);
     command.args(["stat", &pid.to_string()]);
     if is_root {

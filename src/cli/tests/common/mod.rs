@@ -164,3 +164,11 @@ pub fn assert_refused(output: &Output, status: i32, line: &str) {
     assert_eq!(text(&output.stderr), format!("sluice: {line}\n"));
     assert_eq!(output.status.code(), Some(status));
 }
+
+/// A copy that may be executed at once. Made by another process: a descriptor of this one's, open for writing, would be
+/// held by whatever another test forks meanwhile, and the program be "busy".
+#[allow(dead_code, reason = "not every test program makes copies")]
+pub fn copy(from: impl AsRef<std::ffi::OsStr>, to: impl AsRef<std::ffi::OsStr>) {
+    let copied = std::process::Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}

@@ -4,15 +4,14 @@
 static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
 static volatile int minus_one = -1;
 
-#define PATTERN 0xfedcba9876543210ull
 enum { EVERY = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP };
 
-static int ctl(int ep, int op, int fd, unsigned events, uint64_t data)
+int ctl(int ep, int op, int fd, unsigned events, uint64_t data)
 {
     return epoll_ctl(ep, op, fd, &(struct epoll_event){.events = events, .data.u64 = data});
 }
 
-static int set_of(int fd, unsigned events)
+int set_of(int fd, unsigned events)
 {
     int ep = epoll_create1(EPOLL_CLOEXEC);
     if (ctl(ep, EPOLL_CTL_ADD, fd, events, PATTERN))
@@ -27,7 +26,7 @@ static int by_data(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static int say_wait(int ep, int ms)
+int say_wait(int ep, int ms)
 {
     struct epoll_event e[16];
     int n = epoll_wait(ep, e, 16, ms);
@@ -42,22 +41,22 @@ static int say_wait(int ep, int ms)
     return n;
 }
 
-/* Does what it is told, over and over: sends so many bytes, or ends. */
-enum { END = -1, SHUT = -2, WHEN_ASLEEP = 1 << 20 };
-static void obey(int fd)
+void obey(int fd)
 {
     for (long n; (n = hear()) != END; tell(0)) {
         if (n >= WHEN_ASLEEP)
             await_asleep(peer_pid);
         if (n == SHUT)
             shutdown(fd, SHUT_WR);
+        else if (n == RESET)
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)), close(fd);
         else
             put(fd, n, n % WHEN_ASLEEP);
     }
     meet();
 }
 
-static void order(long n)
+void order(long n)
 {
     tell(n);
     hear();

@@ -13,10 +13,10 @@ char buf[8 << 20];
 volatile sig_atomic_t signals[65];
 
 extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
-    option_bodies[], poll_bodies[], epoll_bodies[], fd_bodies[], process_bodies[], file_bodies[], connect_bodies[], bulk_bodies[];
+    option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[], connect_bodies[], bulk_bodies[];
 static const struct body *const families[] = {
     basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
-    poll_bodies, epoll_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
+    poll_bodies, epoll_bodies, register_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
 };
 static const struct body *body;
 static const char *role;

@@ -113,6 +113,18 @@ void warm(int fd, int server);
 void warm_pair(int a, int b);
 socklen_t loopback(struct sockaddr_storage *a, int port, int server);
 
+/* Epoll sets. */
+#define PATTERN 0xfedcba9876543210ull
+int ctl(int ep, int op, int fd, unsigned events, uint64_t data);
+int set_of(int fd, unsigned events); /* with PATTERN for data */
+int say_wait(int ep, int ms);
+
+/* A server that does what it is told, over and over: sends so many bytes, also not before the client sleeps, ends its
+ * side or all of the connection; and how it is told. */
+enum { END = -1, SHUT = -2, RESET = -3, WHEN_ASLEEP = 1 << 20 };
+void obey(int fd);
+void order(long n);
+
 /* Processes, threads, signals. */
 extern volatile sig_atomic_t signals[65];
 void count_signal(int sig, int flags);

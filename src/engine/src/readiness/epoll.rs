@@ -57,38 +57,36 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     if set.inherited.load(Ordering::Relaxed) {
         set.use_inherited();
     }
+    if let Some(sock) = target.and_then(Entry::as_sock) {
+        // SAFETY: the caller's arguments.
+        if let Some(done) = unsafe { set.ctl_in_mirror(op, fd, sock, event) } {
+            return done;
+        }
+    }
     // SAFETY: the caller's arguments.
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
         return Verdict::Failed(Error::Kernel(e));
     }
-    match target.map(Entry::kind) {
-        Some(Kind::Sock(sock)) => {
-            // SAFETY: the kernel has read it where it must be valid.
-            let wanted = unsafe { event.as_ref() }.map_or((0, 0), |e| ({ e.events }, { e.u64 }));
-            match op {
-                libc::EPOLL_CTL_ADD => set.added(fd, sock, wanted.0, wanted.1),
-                libc::EPOLL_CTL_MOD => set.modified(fd, sock, wanted.0, wanted.1),
-                _ => set.removed(fd, sock),
-            }
-        }
-        Some(Kind::Set(inner)) if op == libc::EPOLL_CTL_ADD => {
+    // SAFETY: the kernel has read it where it must be valid.
+    let wanted = || unsafe { event.as_ref() }.map_or((0, 0), |e| ({ e.events }, { e.u64 }));
+    match (target.map(Entry::kind), op) {
+        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted()),
+        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted()),
+        (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
+        (Some(Kind::Set(inner)), libc::EPOLL_CTL_ADD) => {
             set.has_sets.store(true, Ordering::Release);
             set.no_longer_plain();
             inner.is_nested();
             nest::settle_all();
         }
-        _ => {
-            // A fresh socket registered before connect(): it is tracked from here on.
-            if op == libc::EPOLL_CTL_ADD && target == Some(Entry::FRESH) {
-                crate::sockets::life::registered_fresh(fd);
-                if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-                    // SAFETY: as above.
-                    let wanted =
-                        unsafe { event.as_ref() }.map_or((0, 0), |e| ({ e.events }, { e.u64 }));
-                    set.added(fd, sock, wanted.0, wanted.1);
-                }
+        // A fresh socket registered before connect(): it is tracked from here on.
+        (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
+            crate::sockets::life::registered_fresh(fd);
+            if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+                set.added(fd, sock, wanted());
             }
         }
+        _ => {}
     }
     Verdict::Done(0)
 }

@@ -51,6 +51,7 @@ impl Set {
     pub fn is_nested(&'static self) {
         ANY.store(true, Ordering::Release);
         if !self.nested.swap(true, Ordering::SeqCst) {
+            self.shows_itself();
             self.announce_and_look();
         }
     }

@@ -5,8 +5,9 @@
 //! whoever asked before the look is answered by it, whoever asks later finds his bit in place.
 
 use super::nest::kernel_ready;
+use super::parked;
 use super::regs::{Echo, Inside, OnLink, Reg};
-use super::set::{Set, bell_data};
+use super::set::Set;
 use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
@@ -165,7 +166,12 @@ impl Set {
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
             let fd = sock.fd.load(Ordering::Relaxed);
-            state |= u32::from(kernel_ready(fd, of_kernel as i16) as u16);
+            let told = kernel_ready(fd, of_kernel as i16);
+            if told != 0 {
+                // Its other registrations hear of it from the kernel, in the same answer.
+                self.looked_ns.store(0, Ordering::Relaxed);
+            }
+            state |= u32::from(told as u16);
         }
         state
     }
@@ -177,6 +183,9 @@ impl Set {
 
     /// One registration: its event now, if any, and whether it stays in the ready list.
     fn examine(&self, inside: &mut Inside, index: u32) -> (Option<libc::epoll_event>, bool) {
+        if let Some((sock, true)) = inside.reg(index).and_then(|r| Some((r.sock?, r.parked))) {
+            self.look_at_parked(inside, index, sock);
+        }
         let Some(reg) = inside.reg(index) else {
             return (None, false);
         };
@@ -227,7 +236,6 @@ impl Set {
         start: usize,
         end: usize,
     ) -> (usize, bool) {
-        let bell = bell_data();
         let mut bells = false;
         let mut to = start;
         let has_streams =
@@ -238,8 +246,11 @@ impl Set {
                 let Some(mut event) = all.get(from).copied() else {
                     break;
                 };
-                if event.u64 == bell {
+                if let Some(at) = parked::ours(event.u64) {
                     bells = true;
+                    if let Some(inside) = inside.as_deref_mut() {
+                        self.unpark(inside, at);
+                    }
                     continue;
                 }
                 if let Some(inside) = inside.as_deref_mut() {
@@ -310,7 +321,10 @@ impl Set {
         let Some(reg) = inside.reg(index) else {
             return events;
         };
-        let Some(sock) = reg.sock else { return events };
+        let Some(sock) = reg.sock.filter(|_| !reg.parked) else {
+            // The kernel has nothing under this data of a parked one: it is another's.
+            return events;
+        };
         let oneshot = reg.events & ONESHOT != 0;
         if !reg.adopted {
             // The kernel's alone so far; but a stream that comes up finds it disarmed.

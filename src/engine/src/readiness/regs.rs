@@ -44,6 +44,12 @@ pub(super) struct Reg {
     pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
     pub out_removed: bool,
+    /// The kernel's registration is one of ours: see [`super::parked`].
+    pub parked: bool,
+    /// Parked, and the program has deleted it.
+    pub ghost: bool,
+    /// Times that a ghost came up in the ready list.
+    pub vain: u8,
     /// The socket's stream is found by its number.
     pub adopted: bool,
     /// The next registration of the same socket (a dup's).
@@ -183,6 +189,9 @@ impl Inside {
             queued: false,
             behind: false,
             out_removed: false,
+            parked: false,
+            ghost: false,
+            vain: 0,
             adopted: false,
             next: first.unwrap_or(NONE),
             indexed: false,
@@ -205,7 +214,7 @@ impl Inside {
         let Some(reg) = self.regs.get_mut(at as usize) else {
             return true;
         };
-        reg.adopted = false;
+        (reg.adopted, reg.parked, reg.ghost) = (false, false, false);
         self.behind -= u32::from(core::mem::take(&mut reg.behind));
         let (next, queued) = (reg.next, reg.queued);
         let Some(sock) = reg.sock.take() else {
@@ -269,13 +278,29 @@ impl Inside {
         changed
     }
 
-    /// The program gives a registration another mask and other data.
-    pub fn set_wishes(&mut self, at: u32, events: u32, data: u64) {
+    /// The program gives a registration another mask and other data, or makes a ghost's anew.
+    pub fn renew(&mut self, at: u32, events: u32, data: u64) {
         self.unindex(at);
         if let Some(reg) = self.reg(at) {
             (reg.events, reg.data) = (events, data);
+            (reg.armed, reg.twin_armed, reg.out_removed) = (true, false, false);
+            reg.ghost = false;
         }
         self.index(at);
+    }
+
+    /// The program has deleted a parked registration: nothing is told of it.
+    pub fn bury(&mut self, at: u32) {
+        self.unindex(at);
+        if let Some(reg) = self.regs.get_mut(at as usize) {
+            (reg.armed, reg.ghost, reg.vain) = (false, true, 0);
+            self.behind -= u32::from(core::mem::take(&mut reg.behind));
+        }
+    }
+
+    /// Registrations are found at places below this one.
+    pub fn places(&self) -> u32 {
+        self.regs.len() as u32
     }
 
     /// Found by data are registrations of streams, and those whose events disarm them.
@@ -283,7 +308,8 @@ impl Inside {
         let Some(reg) = self.regs.get_mut(at as usize) else {
             return;
         };
-        if reg.sock.is_none() || !reg.adopted && reg.events & ONESHOT == 0 {
+        let told = reg.adopted && !reg.ghost || reg.events & ONESHOT != 0;
+        if reg.sock.is_none() || !told {
             self.unindex(at);
             return;
         }

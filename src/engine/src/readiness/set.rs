@@ -1,11 +1,13 @@
 //! An epoll set: the mirror of its registrations of tracked sockets, its doorbells, its ready list.
 //!
-//! The kernel's registrations stay as the program made them. The mirror finds a stream's
+//! The kernel's registrations stay as the program made them, but for those of streams that change all
+//! the time ([`super::parked`]). The mirror finds a stream's
 //! registrations by the stream's number, so that a wait costs what is ready, not what is watched.
 //!
 //! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
 //! looked at without (see [`super::of_stream`]); the set's pin on a link keeps the memory there.
 
+use super::parked::bell_data;
 use super::ready::change;
 use super::regs::{Echo, Inside, OnLink};
 use super::shared::SETS_MAX;
@@ -55,6 +57,8 @@ pub struct Set {
     pub(super) sleepers: AtomicU32,
     /// The set is watched by another set or by poll.
     pub(super) nested: AtomicBool,
+    /// Another process may see the kernel's set: nothing is parked in it any more.
+    pub(super) seen: AtomicBool,
     /// Streams filled a whole answer while the kernel's part was due to be looked at.
     pub(super) kernel_turn: AtomicBool,
     /// Answers filled by streams in a row.
@@ -73,22 +77,6 @@ unsafe impl Sync for Set {}
 static ALL: [AtomicPtr<Set>; SETS_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SETS_MAX];
 static MAKING: Lock = Lock::new();
-
-/// Data of a doorbell's registration: no program uses this number but by a guess of 1 in 2^64.
-pub(super) fn bell_data() -> u64 {
-    static DATA: AtomicU64 = AtomicU64::new(0);
-    let known = DATA.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let mut bytes = [0u8; 8];
-    let _ = sys::random(&mut bytes);
-    let drawn = u64::from_ne_bytes(bytes) | 1;
-    match DATA.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => drawn,
-        Err(other) => other,
-    }
-}
 
 /// Calls `each` for every set in use.
 pub fn for_all(mut each: impl FnMut(&'static Set)) {
@@ -143,6 +131,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     adopted: AtomicU32::new(0),
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
+                    seen: AtomicBool::new(false),
                     kernel_turn: AtomicBool::new(false),
                     full_answers: AtomicU32::new(0),
                     looked_ns: AtomicU64::new(0),
@@ -162,6 +151,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         set.special.store(0, Ordering::Relaxed);
         for flag in [
             &set.nested,
+            &set.seen,
             &set.private,
             &set.inherited,
             &set.has_oneshots,
@@ -441,7 +431,7 @@ impl Set {
     // --- registrations ---
 
     /// The kernel has accepted a registration of a tracked socket.
-    pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, events: u32, data: u64) {
+    pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, (events, data): (u32, u64)) {
         if !enter_set(sock, self) {
             crate::sockets::life::give_up(sock, Reason::Limit);
             return;
@@ -454,15 +444,18 @@ impl Set {
     }
 
     /// The kernel has accepted a change.
-    pub(super) fn modified(&'static self, fd: i32, sock: &'static Sock, events: u32, data: u64) {
+    pub(super) fn modified(
+        &'static self,
+        fd: i32,
+        sock: &'static Sock,
+        (events, data): (u32, u64),
+    ) {
         self.note(events);
         let adopted = self.with(|inside| {
             let at = inside.find(fd, sock)?;
-            inside.set_wishes(at, events, data);
+            inside.renew(at, events, data);
             let reg = inside.reg(at)?;
-            reg.armed = true;
-            reg.twin_armed = false;
-            reg.out_removed = false;
+            reg.parked = false;
             reg.echo = Echo::Due;
             let adopted = reg.adopted;
             if adopted {
@@ -483,7 +476,7 @@ impl Set {
     }
 
     /// There is something to look at for whoever waits.
-    fn tell(&'static self) {
+    pub(super) fn tell(&'static self) {
         if self.nested.load(Ordering::Relaxed) {
             self.settle();
         }
@@ -505,7 +498,7 @@ impl Set {
     }
 
     /// True: it was the socket's last.
-    fn drop_reg(&self, inside: &mut Inside, at: u32, sock: &'static Sock) -> bool {
+    pub(super) fn drop_reg(&self, inside: &mut Inside, at: u32, sock: &'static Sock) -> bool {
         if inside.reg(at).is_some_and(|r| r.adopted) {
             self.adopted.fetch_sub(1, Ordering::SeqCst);
         }
@@ -607,6 +600,7 @@ impl Set {
     /// there is room.
     pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
         self.with(|inside| {
+            self.unpark_sock(inside, sock, None);
             let slot = sock
                 .link()
                 .and_then(|link| inside.on_link(link))
@@ -636,6 +630,7 @@ impl Set {
                     Some(outgoing.tx_wishes.waiters.load(Ordering::SeqCst) & (1 << slot) != 0)
                 })
                 .unwrap_or(false);
+            self.unpark_sock(inside, sock, None);
             let all: Vec<u32> = inside.of_sock(sock).collect();
             for i in all {
                 if inside.set_adopted(i, false) {
@@ -723,7 +718,7 @@ fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
     })
 }
 
-fn leave_set(sock: &'static Sock, set: &'static Set) {
+pub(super) fn leave_set(sock: &'static Sock, set: &Set) {
     let mine = core::ptr::from_ref(set).cast_mut();
     for cell in &sock.sets {
         let _ = cell.compare_exchange(

@@ -5,6 +5,7 @@
 //! stream is served by such a set, in either process. One word per set, in memory shared over fork,
 //! says so. A number that was used once by a relative is never given out again.
 
+use super::parked;
 use super::set::{self, Set};
 use crate::process;
 use crate::sockets::demote::{self, Which};
@@ -35,6 +36,7 @@ pub(super) fn is_marked(number: usize) -> bool {
 
 /// Before a fork: the words must be there.
 pub fn before_fork() {
+    parked::before_fork();
     if !WORDS.load(Ordering::Relaxed).is_null() || !set::any() {
         return;
     }

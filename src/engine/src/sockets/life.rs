@@ -2,7 +2,7 @@
 
 use crate::api::{Pass, Verdict};
 use crate::process;
-use crate::readiness::set::Set;
+use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Which};
 use crate::sockets::internal;
@@ -190,6 +190,9 @@ pub fn before_close(entry: Entry, fd: c_int) {
 /// One descriptor of `sock` is gone or about to go. `open`: the number is still the socket's.
 fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+        if open {
+            readiness::number_goes(sock, fd);
+        }
         // A dup lives: the structure needs a number that stays valid.
         if sock.fd.load(Ordering::Relaxed) == fd {
             adopt_other_number(sock, fd);

@@ -1,0 +1,287 @@
+/* Registrations that are added, changed and deleted over and over, as event loops do for each request. */
+#include "t.h"
+
+static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
+
+static void expect(int ep, unsigned events, uint64_t data)
+{
+    struct epoll_event e;
+    if (epoll_wait(ep, &e, 1, -1) != 1 || !(e.events & events) || e.data.u64 != data)
+        say("event %x of %lx, not %x of %lx", e.events, (unsigned long)e.data.u64, events, (unsigned long)data);
+}
+
+/* For each request: waits to write, then to read, and is not registered in between. */
+enum { REQUESTS = 300 };
+static void churn_server(int fd)
+{
+    for (int i = 0; i < 2 * REQUESTS; i++)
+        put(fd, i, get(fd, i, 100));
+    meet();
+}
+
+static void churn_client(int fd)
+{
+    int ep = epoll_create1(0);
+    size_t good = 0;
+    for (uint64_t i = 0; i < 2 * REQUESTS; i++) {
+        unsigned edge = i < REQUESTS ? 0 : EPOLLET;
+        if (ctl(ep, EPOLL_CTL_ADD, fd, EPOLLOUT | edge, i))
+            die("add");
+        expect(ep, EPOLLOUT, i);
+        put(fd, i, 100);
+        if (ctl(ep, EPOLL_CTL_DEL, fd, 0, 0) || ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | edge, ~i))
+            die("delete, add");
+        expect(ep, EPOLLIN, ~i);
+        good += get(fd, i, 100);
+        if (ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT | edge, i << 32))
+            die("modify");
+        expect(ep, EPOLLOUT, i << 32);
+        if (ctl(ep, EPOLL_CTL_DEL, fd, 0, 0))
+            die("delete");
+    }
+    say("%zu good", good);
+    meet();
+}
+
+/* The answers to what cannot be done are the same however often it was done before. */
+static void refused_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN), other = eventfd(0, 0);
+    for (int i = 0; i < 3; i++) {
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, i));
+        T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, i));
+        T(epoll_ctl(ep, EPOLL_CTL_MOD, fd, nowhere));
+        T(epoll_ctl(ep, EPOLL_CTL_MOD, fd, NULL));
+        T(epoll_ctl(ep, 77, fd, NULL));
+        T(ctl(ep, EPOLL_CTL_DEL, other, 0, 0));
+        order(10);
+        await_in(fd, 10);
+        say_wait(ep, -1);
+        T(get(fd, 10, 10));
+        T(epoll_ctl(ep, EPOLL_CTL_DEL, fd, i == 1 ? nowhere : NULL));
+        T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+        T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, i));
+        T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, i));
+        T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, nowhere));
+        T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, NULL));
+        T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, i));
+    }
+    tell(END);
+    meet();
+}
+
+/* What is deleted tells nothing, whatever comes; what is added tells of what came. */
+static void deleted_client(int fd)
+{
+    for (int i = 0; i < 4; i++) {
+        unsigned edge = i % 2 ? EPOLLET : 0;
+        int ep = set_of(fd, EPOLLIN | edge);
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | edge, 1));
+        say_wait(ep, 0);
+        T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+        for (int k = 0; k < 3; k++) {
+            tell(10);
+            say_wait(ep, 20);
+            hear();
+            await_in(fd, 10 * (k + 1));
+            say_wait(ep, 0);
+        }
+        T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | edge, 2));
+        say_wait(ep, -1);
+        say_wait(ep, 0);
+        T(recv(fd, buf, 30, MSG_WAITALL));
+        T(ctl(ep, EPOLL_CTL_MOD, fd, 0, 3));
+        order(10);
+        await_in(fd, 10);
+        say_wait(ep, 0);
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT | edge, 4));
+        say_wait(ep, -1);
+        say_wait(ep, 0);
+        T(recv(fd, buf, 100, 0));
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT | edge, 5));
+        say_wait(ep, 0);
+        T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+        if (i > 1)
+            T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLEXCLUSIVE, 6));
+        close(ep);
+    }
+    tell(END);
+    meet();
+}
+
+/* The end and the reset of a connection are told to a registration that was changed often, also if it was deleted when
+ * they came. */
+static void end_client(int first)
+{
+    int fd[4] = {first, join(), join(), join()};
+    for (int i = 0; i < 4; i++) {
+        unsigned edge = i % 2 ? EPOLLET : 0;
+        int ep = set_of(fd[i], EPOLLIN | EPOLLRDHUP | edge);
+        for (unsigned k = 0; k < 5; k++)
+            ctl(ep, EPOLL_CTL_MOD, fd[i], (k % 2 ? EPOLLIN : EPOLLOUT) | edge, k);
+        T(ctl(ep, EPOLL_CTL_MOD, fd[i], EPOLLIN | EPOLLRDHUP | edge, 7));
+        if (i > 1)
+            T(ctl(ep, EPOLL_CTL_DEL, fd[i], 0, 0));
+        order(i % 2 ? RESET : SHUT);
+        await(fd[i], i % 2 ? POLLHUP : POLLRDHUP);
+        if (i > 1)
+            T(ctl(ep, EPOLL_CTL_ADD, fd[i], EPOLLIN | EPOLLRDHUP | edge, 8));
+        say_wait(ep, -1);
+        T(recv(fd[i], buf, 1, 0));
+        tell(END);
+    }
+    meet();
+}
+
+static void end_server(int first)
+{
+    int fd[4] = {first, join(), join(), join()};
+    for (int i = 0; i < 4; i++)
+        for (long n; (n = hear()) != END; tell(0)) {
+            if (n == SHUT)
+                shutdown(fd[i], SHUT_WR);
+            else
+                setsockopt(fd[i], SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)), close(fd[i]);
+        }
+    meet();
+}
+
+/* A number is closed while a dup lives: its registration stays, or stays deleted, and the number's next owner has its
+ * own. */
+static void numbers_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN), keep = dup(fd);
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 1));
+    T(close(fd));
+    order(10);
+    await_in(keep, 10);
+    say_wait(ep, -1);
+    T(get(keep, 10, 10));
+    int next = join();
+    YES(next == fd);
+    T(ctl(ep, EPOLL_CTL_ADD, next, EPOLLIN, 2));
+    T(ctl(ep, EPOLL_CTL_MOD, next, EPOLLIN, 3));
+    order(20);
+    await_in(keep, 20);
+    say_wait(ep, -1);
+    T(get(keep, 20, 20));
+    T(ctl(ep, EPOLL_CTL_DEL, next, 0, 0));
+    T(ctl(ep, EPOLL_CTL_ADD, keep, EPOLLIN, 4));
+    T(ctl(ep, EPOLL_CTL_MOD, keep, EPOLLIN, 5));
+    T(ctl(ep, EPOLL_CTL_DEL, keep, 0, 0));
+    int last = dup(keep);
+    YES(dup2(next, keep) == keep);
+    T(ctl(ep, EPOLL_CTL_ADD, keep, EPOLLIN, 6));
+    T(ctl(ep, EPOLL_CTL_MOD, keep, EPOLLIN | EPOLLOUT, 7));
+    say_wait(ep, -1);
+    T(ctl(ep, EPOLL_CTL_ADD, last, EPOLLIN, 8));
+    order(30);
+    await_in(last, 30);
+    T(ctl(ep, EPOLL_CTL_MOD, keep, EPOLLIN, 9));
+    say_wait(ep, -1);
+    tell(END);
+    meet();
+}
+
+static void numbers_server(int fd)
+{
+    for (int joined = 0; !joined; joined = 1) {
+        long n = hear();
+        put(fd, n, n), tell(0);
+    }
+    int next = join();
+    obey(fd);
+    close(next);
+}
+
+/* Another process and another set see the registrations that were changed often. */
+static void seen_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN);
+    for (int i = 0; i < 5; i++)
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, i));
+    int outer = set_of(ep, EPOLLIN);
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 6));
+    tell(WHEN_ASLEEP + 10);
+    say_wait(outer, -1);
+    hear();
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    T(close(outer));
+    int second = set_of(fd, EPOLLIN | EPOLLOUT);
+    T(ctl(second, EPOLL_CTL_MOD, fd, EPOLLIN, 7));
+    pid_t pid = child();
+    if (!pid) {
+        say_wait(second, 0);
+        tell(20);
+        say_wait(second, -1);
+        hear();
+        T(ctl(second, EPOLL_CTL_MOD, fd, EPOLLIN, 8));
+        _exit(0);
+    }
+    reap(pid);
+    say_wait(second, -1);
+    T(get(fd, 20, 20));
+    T(ctl(second, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 9));
+    say_wait(second, -1);
+    tell(END);
+    meet();
+}
+
+/* One thread waits, another changes and deletes what it waits for: no byte is forgotten. */
+static int set, conn;
+static volatile int changing;
+
+static void *change(void *unused)
+{
+    (void)unused;
+    for (unsigned i = 0; changing; i++) {
+        ctl(set, EPOLL_CTL_MOD, conn, i % 3 ? EPOLLIN : EPOLLIN | EPOLLET, PATTERN);
+        if (i % 16 == 0) {
+            ctl(set, EPOLL_CTL_DEL, conn, 0, 0);
+            ctl(set, EPOLL_CTL_ADD, conn, EPOLLIN, PATTERN);
+        }
+        if (i % 64 == 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void threads_client(int fd)
+{
+    conn = fd, set = set_of(fd, EPOLLIN), changing = 1;
+    pthread_t t = start(change, NULL);
+    size_t good = 0;
+    for (int i = 0; i < 2000; i++) {
+        put(fd, i, 64);
+        for (size_t got = 0; got < 64;) {
+            expect(set, EPOLLIN, PATTERN);
+            ssize_t n = recv(fd, buf, 64 - got, MSG_DONTWAIT);
+            if (n > 0)
+                got += n, good += n;
+        }
+    }
+    changing = 0;
+    finish(t);
+    say("%zu good", good);
+    meet();
+}
+
+static void threads_server(int fd)
+{
+    for (int i = 0; i < 2000; i++)
+        put(fd, i, get(fd, i, 64));
+    meet();
+}
+
+const struct body register_bodies[] = {
+    TWO("register_churn", churn_server, churn_client),
+    TWO("register_refused", obey, refused_client),
+    TWO("register_deleted", obey, deleted_client),
+    TWO("register_end", end_server, end_client),
+    TWO("register_numbers", numbers_server, numbers_client),
+    TWO("register_seen", obey, seen_client),
+    TWO("register_threads", threads_server, threads_client),
+    {0},
+};

@@ -1,0 +1,225 @@
+//! Registrations that change in the mirror alone.
+//!
+//! An event loop that waits for "may write" and then for "may read" changes its registrations several
+//! times for each request. While a stream is wholly on the link the kernel has nothing to say of its
+//! socket but that TCP has stirred (bytes of a demotion, an end, an error). So the first change
+//! *parks* the kernel's registration: edge-triggered, asking for exactly that, under data of ours.
+//! From then on the program adds, changes and deletes in the mirror, without a system call.
+//!
+//! When TCP stirs, the stream goes back to it, or somebody but this set's own waits is to see the
+//! kernel's registrations (a fork, a set that watches this one, a number that is closed while a dup
+//! lives), the registration is *unparked*: the kernel gets what the program last asked for, and looks
+//! anew, so that no event is lost. One that the program has deleted meanwhile (a *ghost*) goes then,
+//! or once the peer's news show that it costs more than it saves.
+
+use super::regs::{Echo, Inside, Reg};
+use super::set::{self, Set, leave_set};
+use super::{ready, shared};
+use crate::api::Verdict;
+use crate::sockets::iov::plausible;
+use crate::sockets::sock::{SETS, Sock, state};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{c_int, epoll_event};
+use sluice_fabric::sys;
+
+/// What TCP does under a stream that is wholly on the link: nothing, unless it stirs.
+const STIRS: u32 =
+    (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32 | libc::EPOLLET as u32;
+
+/// What a registration may ask for to be served by the mirror alone. ONESHOT and EXCLUSIVE are
+/// between the kernel and its waiters.
+const SERVED: u32 = (libc::EPOLLIN
+    | libc::EPOLLPRI
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLRDNORM
+    | libc::EPOLLRDBAND
+    | libc::EPOLLWRNORM
+    | libc::EPOLLWRBAND
+    | libc::EPOLLMSG
+    | libc::EPOLLRDHUP) as u32
+    | libc::EPOLLET as u32;
+
+/// A ghost is looked at in vain once for what was known before it was deleted. A second time means
+/// that the peer marks it, and wakes this side for nothing: it goes.
+const VAIN_LOOKS: u8 = 2;
+
+/// The upper half of the data of our own registrations. No program uses it but by a guess of 1 in
+/// 2^31: it is no pointer, no descriptor, and not all ones.
+fn prefix() -> u32 {
+    static PREFIX: AtomicU32 = AtomicU32::new(0);
+    let known = PREFIX.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut bytes = [0u8; 4];
+    let _ = sys::random(&mut bytes);
+    let drawn = (u32::from_ne_bytes(bytes) | 1 << 31) & !1;
+    match PREFIX.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => drawn,
+        Err(other) => other,
+    }
+}
+
+fn token(low: u32) -> u64 {
+    u64::from(prefix()) << 32 | u64::from(low)
+}
+
+/// Data of a doorbell's registration.
+pub(super) fn bell_data() -> u64 {
+    token(u32::MAX)
+}
+
+/// Of an event's data: `Some` if the registration is ours, with the place of a parked one, or one
+/// beyond all places for a bell.
+#[inline]
+pub(super) fn ours(data: u64) -> Option<u32> {
+    ((data >> 32) as u32 == prefix()).then_some(data as u32)
+}
+
+/// Has the kernel nothing to say of this socket?
+fn is_wholly_on_link(sock: &'static Sock) -> bool {
+    sock.tx.state() == state::LINK && super::reads_ring(sock)
+}
+
+impl Set {
+    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to.
+    ///
+    /// # Safety
+    /// `event` is a C caller's.
+    pub(super) unsafe fn ctl_in_mirror(
+        &'static self,
+        op: c_int,
+        fd: c_int,
+        sock: &'static Sock,
+        event: *mut epoll_event,
+    ) -> Option<Verdict> {
+        if self.adopted.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let wanted = match op {
+            libc::EPOLL_CTL_DEL => (0, 0),
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
+                if plausible(event as usize, size_of::<epoll_event>()) =>
+            {
+                // SAFETY: the caller's, and where a user's memory is.
+                unsafe { ((*event).events, (*event).u64) }
+            }
+            // The kernel's to refuse; but a ghost is none of its business.
+            _ => (u32::MAX, 0),
+        };
+        let renewed = self.with(|inside| {
+            let at = inside.find(fd, sock)?;
+            let allowed = self.may_park();
+            let reg = inside.reg(at)?;
+            let served = (wanted.0 | reg.events) & !SERVED == 0
+                && reg.ghost == (op == libc::EPOLL_CTL_ADD)
+                && reg.adopted
+                && allowed
+                && is_wholly_on_link(sock)
+                && (reg.parked || self.park(reg, at));
+            if !served {
+                if reg.ghost {
+                    self.unpark(inside, at);
+                }
+                return None;
+            }
+            if op == libc::EPOLL_CTL_DEL {
+                inside.bury(at);
+                return Some(false);
+            }
+            inside.renew(at, wanted.0, wanted.1);
+            // What is there is told at once, as the kernel would.
+            inside.queue(at);
+            Some(true)
+        })??;
+        if renewed {
+            self.tell();
+        }
+        Some(Verdict::Done(0))
+    }
+
+    /// Does nobody but this set's own waiters see the kernel's registrations?
+    fn may_park(&self) -> bool {
+        !self.seen.load(Ordering::Relaxed)
+            && !self.nested.load(Ordering::Relaxed)
+            && !shared::is_marked(self.number)
+    }
+
+    fn park(&self, reg: &mut Reg, at: u32) -> bool {
+        let (set, events) = (self.fd(), STIRS);
+        reg.parked = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, reg.fd, events, token(at)).is_ok();
+        if reg.parked {
+            reg.echo = Echo::None;
+            reg.out_removed = false;
+        }
+        reg.parked
+    }
+
+    /// The kernel's registration is the program's again, and the kernel looks anew.
+    pub(super) fn unpark(&self, inside: &mut Inside, at: u32) {
+        let Some(reg) = inside.reg(at).filter(|r| r.parked) else {
+            return;
+        };
+        reg.parked = false;
+        if !reg.ghost {
+            reg.echo = Echo::Due;
+            ready::change(self.fd(), reg.fd, reg.events, reg.data);
+            return;
+        }
+        let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, reg.fd, 0, 0);
+        if let Some(sock) = reg.sock
+            && self.drop_reg(inside, at, sock)
+        {
+            leave_set(sock, self);
+        }
+    }
+
+    /// A parked registration has come up in the ready list: does it stay parked?
+    pub(super) fn look_at_parked(&self, inside: &mut Inside, at: u32, sock: &'static Sock) {
+        let Some(reg) = inside.reg(at) else { return };
+        reg.vain += u8::from(reg.ghost);
+        if reg.vain == VAIN_LOOKS || !is_wholly_on_link(sock) {
+            self.unpark(inside, at);
+        }
+    }
+
+    /// Unparks what is registered of `sock`, under the number `fd` or under any.
+    pub(super) fn unpark_sock(&self, inside: &mut Inside, sock: &'static Sock, fd: Option<c_int>) {
+        let all: Vec<u32> = inside.of_sock(sock).collect();
+        for at in all {
+            if inside
+                .reg(at)
+                .is_some_and(|r| r.parked && fd.is_none_or(|fd| r.fd == fd))
+            {
+                self.unpark(inside, at);
+            }
+        }
+    }
+
+    /// Others are to see the kernel's registrations as the program made them, from now on.
+    pub(super) fn shows_itself(&self) {
+        if self.seen.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.with(|inside| {
+            for at in 0..inside.places() {
+                self.unpark(inside, at);
+            }
+        });
+    }
+}
+
+/// The number `fd` of `sock` is about to be closed while a dup lives: from then on it names nothing
+/// by which the kernel could be told.
+pub fn number_goes(sock: &'static Sock, fd: c_int) {
+    for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
+        set.with(|inside| set.unpark_sock(inside, sock, Some(fd)));
+    }
+}
+
+/// Before a fork: the child has the same kernel's sets, and knows nothing of this mirror.
+pub(super) fn before_fork() {
+    set::for_all(Set::shows_itself);
+}

@@ -7,6 +7,7 @@ use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
 use crate::sockets::table;
 use crate::thread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::filter;
 use sluice_fabric::shm::{self, Token};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -348,7 +349,7 @@ pub fn may_use_system_calls() -> Result<(), Reason> {
     }
     // Making a child is itself a call that may be fatal, unless the program does such things.
     if FILTER.load(Ordering::Relaxed) == UNTRIED && makes_tasks() {
-        let survived = sys::survives(&sys::OURS);
+        let survived = filter::survives(&filter::OURS);
         FILTER.store(if survived { FREE } else { FATAL }, Ordering::Relaxed);
     }
     match FILTER.load(Ordering::Relaxed) {

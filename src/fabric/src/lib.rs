@@ -10,11 +10,14 @@
 //! * [`arena`]: sealed memory files, made and checked.
 //! * [`ring`]: copies into and out of a ring.
 //! * [`doorbell`]: waiter slots: announce sleep, look again, ring.
+//! * [`filter`]: whether a seccomp filter lets this library's system calls through.
 //! * [`shm`]: a [`shm::Link`] between two processes of one host.
 
 #[cfg(not(loom))]
 pub mod arena;
 pub mod doorbell;
+#[cfg(not(loom))]
+pub mod filter;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]

@@ -48,7 +48,13 @@ pub fn serve(
     engine: impl FnOnce() -> Verdict,
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    match contained(fd, engine) {
+    conclude(fd, contained(fd, engine), real)
+}
+
+/// What a call comes to whose verdict is final; `None` after a panic.
+#[inline(always)]
+fn conclude(fd: c_int, verdict: Option<Verdict>, real: impl FnOnce() -> ssize_t) -> ssize_t {
+    match verdict {
         Some(Verdict::Done(ret)) => ret,
         Some(Verdict::Failed(error)) => errno::fail(error),
         Some(Verdict::Pass(pass)) => {
@@ -56,7 +62,7 @@ pub fn serve(
             tell(fd, || pass.finish(ret));
             ret
         }
-        // The engine has no nap to ask for here.
+        // The sleeps are over by now, or the engine was lent none to ask for.
         Some(Verdict::Block) | None => errno::fail(Error::Kernel(libc::EIO)),
     }
 }
@@ -70,16 +76,8 @@ pub fn serve_waiting(
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let mut nap = Nap::new();
-    match waiting(fd, &mut nap, &mut engine) {
-        Some(Verdict::Done(ret)) => ret,
-        Some(Verdict::Failed(error)) => errno::fail(error),
-        Some(Verdict::Pass(pass)) => {
-            let ret = real();
-            tell(fd, || pass.finish(ret));
-            ret
-        }
-        Some(Verdict::Block) | None => errno::fail(Error::Kernel(libc::EIO)),
-    }
+    let verdict = waiting(fd, &mut nap, &mut engine);
+    conclude(fd, verdict, real)
 }
 
 /// Asks the engine until the call is over, sleeping in between.
@@ -117,16 +115,7 @@ pub fn serve_watching(
         errno::restore(before);
         verdict = contained(fd, || engine(&mut vigil));
     }
-    match verdict {
-        Some(Verdict::Done(ret)) => ret,
-        Some(Verdict::Failed(error)) => errno::fail(error),
-        Some(Verdict::Pass(pass)) => {
-            let ret = real();
-            tell(fd, || pass.finish(ret));
-            ret
-        }
-        Some(Verdict::Block) | None => errno::fail(Error::Kernel(libc::EIO)),
-    }
+    conclude(fd, verdict, real)
 }
 
 /// Calls the real function of epoll on a number that is not tracked. If it says that this is no set, it may have seen a

@@ -175,7 +175,6 @@ extern "C" fn after_fork_child() {
             inherit(half);
         }
         sock.polls.store(0, Ordering::Relaxed);
-        sock.trying.store(false, Ordering::Relaxed);
         if let Some(family) = sock.family() {
             family.born(me);
         }

@@ -52,20 +52,15 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
 
 /// Notes why, once per stream.
 fn count(sock: &Sock, reason: Reason) {
-    if !sock.counted.swap(true, Ordering::Relaxed) {
-        if !sock.upgraded.load(Ordering::Relaxed) {
-            // The stream never carried a byte: the connection simply stays on TCP.
-            sock.backoff.fetch_add(1, Ordering::Relaxed);
-            sock.conn().stays(reason);
-            return;
-        }
-        sock.backoff.fetch_add(1, Ordering::Relaxed);
-        sock.conn().demoted(reason);
-        sluice_stats_log(sock, reason);
+    if sock.counted.swap(true, Ordering::Relaxed) {
+        return;
     }
-}
-
-fn sluice_stats_log(sock: &Sock, reason: Reason) {
+    sock.backoff.fetch_add(1, Ordering::Relaxed);
+    if !sock.upgraded.load(Ordering::Relaxed) {
+        // The stream never carried a byte: the connection simply stays on TCP.
+        return sock.conn().stays(reason);
+    }
+    sock.conn().demoted(reason);
     crate::config::log(
         crate::config::Level::Info,
         format_args!(

@@ -207,8 +207,6 @@ pub struct Sock {
     pub snd_timeout_ns: AtomicU64,
     /// SO_RCVLOWAT; 0 means 1.
     pub rcvlowat: AtomicU32,
-    /// An upgrade was tried and is not decided.
-    pub trying: AtomicBool,
     /// What direct transfers need.
     pub direct: Direct,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
@@ -228,8 +226,6 @@ pub struct Sock {
     /// The link of the last stream, and its generation: the other end is known to be behind it.
     last_link: AtomicPtr<Link>,
     last_generation: AtomicU32,
-    /// Reason of the demotion going on, a [`Reason`] as a number.
-    pub demoting: AtomicU32,
     /// A demotion of the stream in use has been counted.
     pub counted: AtomicBool,
     /// The sets that the socket is in know of the stream in use. Before that no reader consents: what the peer
@@ -346,8 +342,7 @@ impl Sock {
 
     /// Stream bytes, both directions together, as both ends count them.
     pub fn offset(&self) -> u64 {
-        let half = |h: &Half| h.kernel_bytes() + h.linked.load(Ordering::Relaxed);
-        half(&self.rx) + half(&self.tx)
+        self.linked() + self.rx.kernel_bytes() + self.tx.kernel_bytes()
     }
 
     /// Is a read or write of the program non-blocking by O_NONBLOCK? The flag belongs to the open
@@ -427,17 +422,10 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     sock.fd.store(fd, Ordering::Relaxed);
     sock.role.store(role, Ordering::Relaxed);
     sock.nonblock.store(0, Ordering::Relaxed);
-    for word in [
-        &sock.polls,
-        &sock.rcvlowat,
-        &sock.pinned,
-        &sock.backoff,
-        &sock.demoting,
-    ] {
+    for word in [&sock.polls, &sock.rcvlowat, &sock.pinned, &sock.backoff] {
         word.store(0, Ordering::Relaxed);
     }
     for flag in [
-        &sock.trying,
         &sock.counted,
         &sock.reset_seen,
         &sock.shut,

@@ -89,29 +89,28 @@ pub(super) fn ask(fd: i32, key: u64, own: u64) -> bool {
         .filter(|l| l.is_alive() && l.control() >= 0)
         .take(LINKS)
     {
-        let Ok(proof) = proof(fd) else { return asked };
-        let ask = Message {
-            inode: own,
-            token: [key, 0],
-            ..Message::new(Kind::Ask)
-        };
-        asked |= message::send(link.control(), &ask, &[proof.raw()]).is_ok();
+        asked |= send_ask(link, fd, key, own, 0);
     }
     asked
 }
 
-/// Asks over the link by which this connection has gone before; true: the peer was asked.
-pub(super) fn ask_again(sock: &'static Sock, fd: i32, key: u64, own: u64) -> bool {
-    let Some(link) = sock.last_link() else {
-        return false;
-    };
+/// Asks over `link` for the stream of `key`, whose end here is the descriptor `fd` of the inode `own`;
+/// true: the question is out.
+fn send_ask(link: &Link, fd: i32, key: u64, own: u64, flags: u32) -> bool {
     let Ok(proof) = proof(fd) else { return false };
     let ask = Message {
         inode: own,
         token: [key, 0],
+        flags,
         ..Message::new(Kind::Ask)
     };
     message::send(link.control(), &ask, &[proof.raw()]).is_ok()
+}
+
+/// Asks over the link by which this connection has gone before; true: the peer was asked.
+pub(super) fn ask_again(sock: &'static Sock, fd: i32, key: u64, own: u64) -> bool {
+    sock.last_link()
+        .is_some_and(|link| send_ask(link, fd, key, own, 0))
 }
 
 /// A link has come up: whoever looks for a peer, or has done so in vain, asks over it.
@@ -134,16 +133,9 @@ pub(super) fn ask_all(link: &'static Link) {
             continue;
         }
         let fd = p.sock.fd.load(Ordering::Relaxed);
-        let (Ok(proof), Ok(st)) = (proof(fd), sys::fstat(fd)) else {
-            continue;
-        };
-        let ask = Message {
-            inode: st.st_ino,
-            token: [p.key, 0],
-            flags: message::IDLE,
-            ..Message::new(Kind::Ask)
-        };
-        let _ = message::send(link.control(), &ask, &[proof.raw()]);
+        if let Ok(st) = sys::fstat(fd) {
+            send_ask(link, fd, p.key, st.st_ino, message::IDLE);
+        }
     }
     count_names(&list);
     drop(list);

@@ -16,8 +16,9 @@
 //! one of those; who is not the other end of the connection keeps the question and never finds a socket
 //! for it. When both ask at once, side 0 of the link grants and side 1 waits.
 
+use super::join::{attach, owner};
 use super::message::{self, Brought, Kind, Message};
-use super::{PENDING, Pending, Stage, abandon, count_names, is_proof, owner, proof};
+use super::{PENDING, Pending, Stage, abandon, count_names, is_proof, proof};
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
@@ -287,13 +288,6 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
         return abandon(link, grant.index);
     }
     attach(sock, link, grant.index);
-}
-
-fn attach(sock: &'static Sock, link: &'static Link, index: u32) {
-    if let Err(reason) = upgrade::attach(sock, link, index) {
-        sock.conn().stays(reason);
-        abandon(link, index);
-    }
 }
 
 /// The peer has joined, or declined, a stream that was granted to it.

@@ -22,6 +22,7 @@
 mod ask;
 pub mod control;
 pub mod diag;
+mod join;
 pub mod message;
 
 use crate::process;
@@ -29,11 +30,9 @@ use crate::sockets::sock::{Sock, role};
 use crate::sockets::upgrade;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use message::{Brought, Kind, Message, REUSE, Received, VERSION};
-use sluice_fabric::arena::Arena;
-use sluice_fabric::layout::LAYOUT;
-use sluice_fabric::lock::{Guard, Guarded};
-use sluice_fabric::shm::{self, Link, LinkEnd};
+use message::{Brought, Kind, Message, VERSION};
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd, FdPath};
 use sluice_stats::Reason;
 
@@ -219,7 +218,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     {
         // The other end is in this process.
         drop(list);
-        return pair_within(other, sock);
+        return join::pair_within(other, sock);
     } else if ask::ask_again(sock, fd, key, own) {
         expect_answers();
         list.push(waiting(sock, key, mirror));
@@ -237,7 +236,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerPlain);
         }
-        return pair_within(other.sock, sock);
+        return join::pair_within(other.sock, sock);
     }
     if let Some(granted) = ask::answer(sock, key, mirror) {
         expect_answers();
@@ -374,20 +373,6 @@ fn is_proof(fd: Option<&Fd>, mirror: u64) -> bool {
         .is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFSOCK && st.st_ino == mirror)
 }
 
-/// Does the peer speak as we do?
-fn compatible(message: &Message) -> Result<(), Reason> {
-    if message.version != VERSION {
-        return Err(Reason::VersionMismatch);
-    }
-    if message.layout != LAYOUT {
-        return Err(Reason::LayoutMismatch);
-    }
-    if usize::from(message.word_len) != size_of::<usize>() {
-        return Err(Reason::WordSizeMismatch);
-    }
-    Ok(())
-}
-
 /// A hook looks after the meetings no more often than this, in ns.
 const LOOK_NS: u64 = 20_000;
 
@@ -436,16 +421,16 @@ pub fn progress() {
             index += 1;
             continue;
         }
-        match step(meeting) {
-            Step::Waits if sys::now_ns() < meeting.deadline => index += 1,
-            Step::Waits => expire(&mut list, index),
-            Step::Over(reason) => {
+        match join::step(meeting) {
+            join::Step::Waits if sys::now_ns() < meeting.deadline => index += 1,
+            join::Step::Waits => expire(&mut list, index),
+            join::Step::Over(reason) => {
                 let meeting = list.swap_remove(index);
                 if let Some(reason) = reason {
                     give_up(meeting, reason);
                 }
             }
-            Step::Link(link) => {
+            join::Step::Link(link) => {
                 // The socket of this meeting is the link's control socket from now on.
                 let meeting = list.swap_remove(index);
                 let _ = (meeting.socket.map(Fd::release), link);
@@ -554,224 +539,6 @@ pub fn watched(mut each: impl FnMut(i32)) -> Option<u64> {
             p.deadline.saturating_sub(now)
         })
         .min()
-}
-
-enum Step {
-    /// Nothing to do now.
-    Waits,
-    /// The meeting is over.
-    Over(Option<Reason>),
-    /// The meeting is over and its socket has become the control socket of a new link.
-    Link(&'static Link),
-}
-
-fn step(meeting: &mut Pending) -> Step {
-    if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
-        return Step::Over(Some(Reason::Close));
-    }
-    if let Stage::Named = meeting.stage {
-        let Ok(visitor) = sys::accept(meeting.raw()) else {
-            return Step::Waits;
-        };
-        let Some(visitor) = crate::sockets::internal::lift(visitor) else {
-            return Step::Over(Some(Reason::DescriptorLimit));
-        };
-        meeting.socket = Some(visitor);
-        meeting.stage = Stage::Greeted;
-        meeting.deadline = sys::now_ns() + NAME_NS;
-        if control::is_running() {
-            control::watch_meeting(meeting.raw());
-        }
-    }
-    let (message, brought) = match message::receive(meeting.raw()) {
-        Received::Nothing => return Step::Waits,
-        Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
-        Received::Message(message, brought) => (message, brought),
-    };
-    let step = match (&meeting.stage, message.kind) {
-        (_, Kind::Decline) => {
-            return Step::Over(Some(
-                Reason::from_u16(message.reason).unwrap_or(Reason::ProofFailed),
-            ));
-        }
-        (Stage::Greeted, Kind::Hello) => on_hello(meeting, &message, &brought),
-        (Stage::Dialled, Kind::Reply) => on_reply(meeting, &message, brought),
-        (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
-        _ => Err(Reason::ProofFailed),
-    };
-    step.unwrap_or_else(|reason| {
-        let decline = Message {
-            reason: reason as u16,
-            ..Message::new(Kind::Decline)
-        };
-        let _ = message::send(meeting.raw(), &decline, &[]);
-        Step::Over(Some(reason))
-    })
-}
-
-fn owner(sock: &'static Sock) -> usize {
-    core::ptr::from_ref(sock) as usize
-}
-
-/// First comer: proves the visitor, gives out a stream, replies.
-fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result<Step, Reason> {
-    compatible(hello)?;
-    let [first, _] = brought;
-    if !is_proof(first.as_ref(), meeting.mirror) {
-        return Err(Reason::ProofFailed);
-    }
-    let fd = meeting.sock.fd.load(Ordering::Relaxed);
-    let proof = proof(fd)?;
-    let mut reply = introduction(
-        Kind::Reply,
-        sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino,
-    )?;
-    let mut arena_fd = None;
-    let link = match shm::by_token(hello.token) {
-        Some(link) => {
-            reply.flags |= REUSE;
-            link
-        }
-        None => {
-            control::start()?;
-            let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
-            arena_fd = Some(fd);
-            open_link(arena, 0, hello, meeting.raw(), None)?
-        }
-    };
-    let index = link
-        .give_stream(upgrade::ring_len(link), owner(meeting.sock))
-        .ok_or(Reason::LinkFull)?;
-    reply.index = index;
-    meeting.stage = Stage::Replied(link, index);
-    let sent = match &arena_fd {
-        Some(arena) => message::send(meeting.raw(), &reply, &[proof.raw(), arena.raw()]),
-        None => message::send(meeting.raw(), &reply, &[proof.raw()]),
-    };
-    sent.map_err(|_| Reason::PeerPlain)?;
-    Ok(Step::Waits)
-}
-
-fn open_link(
-    arena: Arena,
-    side: usize,
-    peer: &Message,
-    socket: i32,
-    control: Option<Fd>,
-) -> Result<&'static Link, Reason> {
-    let (peer_pid, can_pull) = process::may_pull(socket, peer.capabilities);
-    let link = Link::open(LinkEnd {
-        arena,
-        side,
-        control,
-        token: peer.token,
-        peer_pid,
-        can_pull,
-    });
-    sluice_stats::ROOT.links_made.add_shared(1);
-    sluice_stats::ROOT.links.raise(1);
-    link.ok_or(Reason::LinkFull)
-}
-
-/// Second comer: proves the first, joins its stream.
-fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<Step, Reason> {
-    compatible(reply)?;
-    let [first, second] = brought;
-    if !is_proof(first.as_ref(), meeting.mirror) {
-        return Err(Reason::ProofFailed);
-    }
-    let fresh = reply.flags & REUSE == 0;
-    let link = if fresh {
-        control::start()?;
-        let arena = Arena::adopt(second.as_ref().ok_or(Reason::ProofFailed)?)
-            .map_err(|_| Reason::MmapRefused)?;
-        open_link(arena, 1, reply, meeting.raw(), None)?
-    } else {
-        shm::by_token(reply.token).ok_or(Reason::ProofFailed)?
-    };
-    let joined = link.join_stream(reply.index, upgrade::ring_len(link), owner(meeting.sock));
-    if !joined {
-        if fresh {
-            link.kill();
-        }
-        return Err(Reason::LinkFull);
-    }
-    if message::send(meeting.raw(), &Message::new(Kind::Joined), &[]).is_err() {
-        abandon(link, reply.index);
-        return Err(Reason::PeerPlain);
-    }
-    Ok(over_with(meeting, link, reply.index, fresh))
-}
-
-/// First comer: the second has joined.
-fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step, Reason> {
-    let fresh = link.control() < 0 && link.twin().is_none();
-    Ok(over_with(meeting, link, index, fresh))
-}
-
-/// Both are proved and joined: the stream stands.
-fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
-    if fresh {
-        link.set_control(meeting.raw());
-        control::watch_link(link);
-        control::link_is_up(link);
-    }
-    if let Err(reason) = upgrade::attach(meeting.sock, link, index) {
-        meeting.sock.conn().stays(reason);
-        abandon(link, index);
-    }
-    if fresh {
-        Step::Link(link)
-    } else {
-        Step::Over(None)
-    }
-}
-
-/// Both ends are in this process: a link with itself, made once.
-fn pair_within(first: &'static Sock, second: &'static Sock) -> Result<(), Reason> {
-    static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
-    control::start()?;
-    let (a, b) = {
-        let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
-        match *made {
-            Some((a, b, pid)) if pid == process::pid() => (a, b),
-            _ => {
-                let token = process::token().ok_or(Reason::Limit)?;
-                let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
-                let twin = arena.alias();
-                let end = |arena, side| LinkEnd {
-                    arena,
-                    side,
-                    control: None,
-                    token,
-                    peer_pid: 0,
-                    can_pull: false,
-                };
-                let a = Link::open(end(arena, 0)).ok_or(Reason::LinkFull)?;
-                let b = Link::open(end(twin, 1)).ok_or(Reason::LinkFull)?;
-                a.set_twin(b);
-                b.set_twin(a);
-                sluice_stats::ROOT.links_made.add_shared(1);
-                sluice_stats::ROOT.links.raise(1);
-                *made = Some((a, b, process::pid()));
-                (a, b)
-            }
-        }
-    };
-    let index = a
-        .give_stream(upgrade::ring_len(a), owner(first))
-        .ok_or(Reason::LinkFull)?;
-    if !b.join_stream(index, upgrade::ring_len(b), owner(second)) {
-        abandon(a, index);
-        return Err(Reason::LinkFull);
-    }
-    for (sock, link) in [(first, a), (second, b)] {
-        if let Err(reason) = upgrade::attach(sock, link, index) {
-            abandon(link, index);
-            sock.conn().stays(reason);
-        }
-    }
-    Ok(())
 }
 
 /// A record of a meeting has come over a link.

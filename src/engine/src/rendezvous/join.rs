@@ -1,0 +1,254 @@
+//! The steps of a meeting by name, from the visitor to the stream that stands: proving, giving out,
+//! joining.
+//!
+//! Refuses to know how the two came to the name and when a meeting is given up.
+
+use super::message::{self, Brought, Kind, Message, REUSE, Received, VERSION};
+use super::{NAME_NS, Pending, Stage, abandon, control, introduction, is_proof, proof};
+use crate::process;
+use crate::sockets::sock::Sock;
+use crate::sockets::upgrade;
+use core::sync::atomic::Ordering;
+use sluice_fabric::arena::Arena;
+use sluice_fabric::layout::LAYOUT;
+use sluice_fabric::lock::{Guard, Guarded};
+use sluice_fabric::shm::{self, Link, LinkEnd};
+use sluice_fabric::sys::{self, Fd};
+use sluice_stats::Reason;
+
+/// How a meeting goes on.
+pub(super) enum Step {
+    /// Nothing to do now.
+    Waits,
+    /// The meeting is over.
+    Over(Option<Reason>),
+    /// The meeting is over and its socket has become the control socket of a new link.
+    Link(&'static Link),
+}
+
+/// Moves a meeting on by what its socket has brought.
+pub(super) fn step(meeting: &mut Pending) -> Step {
+    if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
+        return Step::Over(Some(Reason::Close));
+    }
+    if let Stage::Named = meeting.stage {
+        let Ok(visitor) = sys::accept(meeting.raw()) else {
+            return Step::Waits;
+        };
+        let Some(visitor) = crate::sockets::internal::lift(visitor) else {
+            return Step::Over(Some(Reason::DescriptorLimit));
+        };
+        meeting.socket = Some(visitor);
+        meeting.stage = Stage::Greeted;
+        meeting.deadline = sys::now_ns() + NAME_NS;
+        if control::is_running() {
+            control::watch_meeting(meeting.raw());
+        }
+    }
+    let (message, brought) = match message::receive(meeting.raw()) {
+        Received::Nothing => return Step::Waits,
+        Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
+        Received::Message(message, brought) => (message, brought),
+    };
+    let step = match (&meeting.stage, message.kind) {
+        (_, Kind::Decline) => {
+            return Step::Over(Some(
+                Reason::from_u16(message.reason).unwrap_or(Reason::ProofFailed),
+            ));
+        }
+        (Stage::Greeted, Kind::Hello) => on_hello(meeting, &message, &brought),
+        (Stage::Dialled, Kind::Reply) => on_reply(meeting, &message, brought),
+        (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
+        _ => Err(Reason::ProofFailed),
+    };
+    step.unwrap_or_else(|reason| {
+        let decline = Message {
+            reason: reason as u16,
+            ..Message::new(Kind::Decline)
+        };
+        let _ = message::send(meeting.raw(), &decline, &[]);
+        Step::Over(Some(reason))
+    })
+}
+
+/// By what a link knows the socket of a stream.
+pub(super) fn owner(sock: &'static Sock) -> usize {
+    core::ptr::from_ref(sock) as usize
+}
+
+/// Does the peer speak as we do?
+fn compatible(message: &Message) -> Result<(), Reason> {
+    if message.version != VERSION {
+        return Err(Reason::VersionMismatch);
+    }
+    if message.layout != LAYOUT {
+        return Err(Reason::LayoutMismatch);
+    }
+    if usize::from(message.word_len) != size_of::<usize>() {
+        return Err(Reason::WordSizeMismatch);
+    }
+    Ok(())
+}
+
+/// First comer: proves the visitor, gives out a stream, replies.
+fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result<Step, Reason> {
+    compatible(hello)?;
+    let [first, _] = brought;
+    if !is_proof(first.as_ref(), meeting.mirror) {
+        return Err(Reason::ProofFailed);
+    }
+    let fd = meeting.sock.fd.load(Ordering::Relaxed);
+    let proof = proof(fd)?;
+    let mut reply = introduction(
+        Kind::Reply,
+        sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino,
+    )?;
+    let mut arena_fd = None;
+    let link = match shm::by_token(hello.token) {
+        Some(link) => {
+            reply.flags |= REUSE;
+            link
+        }
+        None => {
+            control::start()?;
+            let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
+            arena_fd = Some(fd);
+            open_link(arena, 0, hello, meeting.raw(), None)?
+        }
+    };
+    let index = link
+        .give_stream(upgrade::ring_len(link), owner(meeting.sock))
+        .ok_or(Reason::LinkFull)?;
+    reply.index = index;
+    meeting.stage = Stage::Replied(link, index);
+    let sent = match &arena_fd {
+        Some(arena) => message::send(meeting.raw(), &reply, &[proof.raw(), arena.raw()]),
+        None => message::send(meeting.raw(), &reply, &[proof.raw()]),
+    };
+    sent.map_err(|_| Reason::PeerPlain)?;
+    Ok(Step::Waits)
+}
+
+fn open_link(
+    arena: Arena,
+    side: usize,
+    peer: &Message,
+    socket: i32,
+    control: Option<Fd>,
+) -> Result<&'static Link, Reason> {
+    let (peer_pid, can_pull) = process::may_pull(socket, peer.capabilities);
+    let link = Link::open(LinkEnd {
+        arena,
+        side,
+        control,
+        token: peer.token,
+        peer_pid,
+        can_pull,
+    });
+    sluice_stats::ROOT.links_made.add_shared(1);
+    sluice_stats::ROOT.links.raise(1);
+    link.ok_or(Reason::LinkFull)
+}
+
+/// Second comer: proves the first, joins its stream.
+fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<Step, Reason> {
+    compatible(reply)?;
+    let [first, second] = brought;
+    if !is_proof(first.as_ref(), meeting.mirror) {
+        return Err(Reason::ProofFailed);
+    }
+    let fresh = reply.flags & REUSE == 0;
+    let link = if fresh {
+        control::start()?;
+        let arena = Arena::adopt(second.as_ref().ok_or(Reason::ProofFailed)?)
+            .map_err(|_| Reason::MmapRefused)?;
+        open_link(arena, 1, reply, meeting.raw(), None)?
+    } else {
+        shm::by_token(reply.token).ok_or(Reason::ProofFailed)?
+    };
+    let joined = link.join_stream(reply.index, upgrade::ring_len(link), owner(meeting.sock));
+    if !joined {
+        if fresh {
+            link.kill();
+        }
+        return Err(Reason::LinkFull);
+    }
+    if message::send(meeting.raw(), &Message::new(Kind::Joined), &[]).is_err() {
+        abandon(link, reply.index);
+        return Err(Reason::PeerPlain);
+    }
+    Ok(over_with(meeting, link, reply.index, fresh))
+}
+
+/// First comer: the second has joined.
+fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step, Reason> {
+    let fresh = link.control() < 0 && link.twin().is_none();
+    Ok(over_with(meeting, link, index, fresh))
+}
+
+/// Both are proved and joined: the stream stands.
+fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
+    if fresh {
+        link.set_control(meeting.raw());
+        control::watch_link(link);
+        control::link_is_up(link);
+    }
+    attach(meeting.sock, link, index);
+    if fresh {
+        Step::Link(link)
+    } else {
+        Step::Over(None)
+    }
+}
+
+/// The stream is attached, or given up for the reason that forbids it.
+pub(super) fn attach(sock: &'static Sock, link: &'static Link, index: u32) {
+    if let Err(reason) = upgrade::attach(sock, link, index) {
+        sock.conn().stays(reason);
+        abandon(link, index);
+    }
+}
+
+/// Both ends are in this process: a link with itself, made once.
+pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result<(), Reason> {
+    static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
+    control::start()?;
+    let (a, b) = {
+        let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
+        match *made {
+            Some((a, b, pid)) if pid == process::pid() => (a, b),
+            _ => {
+                let token = process::token().ok_or(Reason::Limit)?;
+                let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
+                let twin = arena.alias();
+                let end = |arena, side| LinkEnd {
+                    arena,
+                    side,
+                    control: None,
+                    token,
+                    peer_pid: 0,
+                    can_pull: false,
+                };
+                let a = Link::open(end(arena, 0)).ok_or(Reason::LinkFull)?;
+                let b = Link::open(end(twin, 1)).ok_or(Reason::LinkFull)?;
+                a.set_twin(b);
+                b.set_twin(a);
+                sluice_stats::ROOT.links_made.add_shared(1);
+                sluice_stats::ROOT.links.raise(1);
+                *made = Some((a, b, process::pid()));
+                (a, b)
+            }
+        }
+    };
+    let index = a
+        .give_stream(upgrade::ring_len(a), owner(first))
+        .ok_or(Reason::LinkFull)?;
+    if !b.join_stream(index, upgrade::ring_len(b), owner(second)) {
+        abandon(a, index);
+        return Err(Reason::LinkFull);
+    }
+    for (sock, link) in [(first, a), (second, b)] {
+        attach(sock, link, index);
+    }
+    Ok(())
+}

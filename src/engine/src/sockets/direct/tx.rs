@@ -1,0 +1,491 @@
+//! The writer's part: offers, and the turn of the send that makes them.
+//!
+//! All of it under the socket's tx lock, but for the spin on an offer that is up.
+
+use super::{NEVER, PIECE, terms};
+use crate::config::{Mode, config};
+use crate::sockets::demote;
+use crate::sockets::fault;
+use crate::sockets::iov::Cursor;
+use crate::sockets::send::Job;
+use crate::sockets::sock::{Sock, state};
+use crate::sockets::wait::{self, Waited};
+use crate::sockets::wake;
+use crate::thread;
+use core::sync::atomic::{Ordering, fence};
+use libc::iovec;
+use sluice_fabric::doorbell::Sleep;
+use sluice_fabric::layout::{AdvertLine, Direction};
+use sluice_fabric::lock::me;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_fabric::words::{self, ROUNDS_MAX, Reading, Withdrawal};
+use sluice_stats::Reason;
+use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Sender, Seq};
+/// A reader that has begun to copy is given this long.
+const CLAIM_NS: u64 = 2_000_000;
+/// Beyond this a wait for a copy going on gives its CPU away.
+const YIELD_NS: u64 = 100_000;
+/// Large sends that go without an offer after one that nobody took; doubled up to [`SKIP_MAX`].
+const SKIP: u32 = 4;
+/// See [`SKIP`].
+const SKIP_MAX: u32 = 512;
+
+/// What the tx lock guards.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    sender: Sender,
+    /// What `Half::gate` is while no offer is up.
+    gate: u32,
+    /// Withdrawals since the head was at `still_at`.
+    rounds: u8,
+    still_at: u64,
+    /// Large sends that go without an offer, and how many it will be after the next failure.
+    skip: u32,
+    next_skip: u32,
+}
+
+/// Under the tx lock, before the state becomes LINK.
+pub(in crate::sockets) fn begin_tx(sock: &'static Sock) {
+    sock.direct.up.store(0, Ordering::Relaxed);
+    sock.direct.owner.store(0, Ordering::Relaxed);
+    sock.direct.resolved.store(0, Ordering::Relaxed);
+    let ring_len = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
+    let gate = terms(ring_len).map_or(NEVER, |(terms, gate)| {
+        let made = Outgoing {
+            sender: Sender::new(&terms),
+            gate,
+            rounds: 0,
+            still_at: 0,
+            skip: 0,
+            next_skip: SKIP,
+        };
+        // SAFETY: the tx lock is held.
+        unsafe { sock.direct.tx.set(made) };
+        gate
+    });
+    sock.tx.gate.store(gate, Ordering::Relaxed);
+}
+
+/// Under the tx lock: has a send of this process an offer up?
+pub(in crate::sockets) fn is_up(sock: &Sock) -> bool {
+    sock.direct.up.load(Ordering::Relaxed) != 0
+}
+
+/// Under the tx lock, on the link: bytes go to the ring that no offer must follow, and that cannot go
+/// directly. In direct-only mode there is no ring.
+#[cold]
+pub(in crate::sockets) fn make_way(sock: &'static Sock) {
+    await_turn(sock);
+    if config().mode == Mode::Direct && sock.tx.state() == state::LINK {
+        sock.pin(Reason::DirectNoAdvert);
+        demote::settle_tx(sock, Reason::DirectNoAdvert);
+    }
+}
+
+/// With the tx lock held, which it may give back for a while: no other thread's send has the turn.
+fn await_turn(sock: &'static Sock) {
+    let direct = &sock.direct;
+    let mut end = None;
+    loop {
+        let owner = direct.owner.load(Ordering::Relaxed);
+        if owner == 0 || sock.tx.state() != state::LINK {
+            return;
+        }
+        let now = sys::now_ns();
+        let end = *end.get_or_insert_with(|| now + CLAIM_NS + wait::FULL_NS);
+        // Its own thread comes back in a signal handler, or after a jump.
+        if owner == me() || now >= end {
+            if is_up(sock) {
+                resolve(sock);
+            }
+            yield_turn(sock);
+            return;
+        }
+        sock.tx.lock.unlock();
+        sys::sched_yield();
+        if sock.tx.lock.lock().is_err() {
+            return;
+        }
+    }
+}
+
+/// Under the tx lock: the turn is anybody's.
+fn yield_turn(sock: &'static Sock) {
+    sock.direct.owner.store(0, Ordering::Relaxed);
+    if sock.tx.state() == state::LINK {
+        // SAFETY: the tx lock is held, and the half is on the link.
+        let gate = unsafe { sock.direct.tx.get() }.gate;
+        sock.tx.gate.store(gate, Ordering::Relaxed);
+    }
+}
+
+/// Under the tx lock: a send that may have the turn is at its end.
+#[inline]
+pub(in crate::sockets) fn end_turn(sock: &'static Sock) {
+    if sock.direct.owner.load(Ordering::Relaxed) == me() {
+        yield_turn(sock);
+    }
+}
+
+/// The same without the lock.
+#[cold]
+fn leave(sock: &'static Sock) {
+    if sock.tx.lock.lock().is_ok() {
+        end_turn(sock);
+        sock.tx.lock.unlock();
+    }
+}
+
+/// What a try to send directly came to.
+pub(in crate::sockets) enum Tried {
+    /// So many bytes are sent. The lock is held.
+    Sent(usize),
+    /// The ring, or TCP. The lock is held.
+    Ring,
+    /// Look again. The lock was given back.
+    Again,
+    /// The wait for an ADVERT ended without one. The lock was given back.
+    Waited(Waited),
+}
+
+/// The peer did what no honest one does. Under the tx lock.
+fn distrust(sock: &'static Sock) {
+    sock.pin(Reason::PeerHostile);
+    demote::settle_tx(sock, Reason::PeerHostile);
+}
+
+/// With the tx lock held and the half on the link: `left` bytes are at least the half's gate.
+#[cold]
+pub(in crate::sockets) fn try_send(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
+    if job.done == 0 || job.sock.direct.owner.load(Ordering::Relaxed) != me() {
+        await_turn(job.sock);
+    }
+    let tried = try_directly(job, cursor, left);
+    match tried {
+        // What is left goes to the ring under this very lock.
+        Tried::Ring => end_turn(job.sock),
+        Tried::Waited(_) => leave(job.sock),
+        Tried::Sent(_) | Tried::Again => {}
+    }
+    tried
+}
+
+fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
+    let sock = job.sock;
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return Tried::Ring;
+    };
+    let head = dir.rx.head.read();
+    if sock.tx.state() != state::LINK || head.flagged || dir.tx.tail.read().flagged {
+        return Tried::Ring;
+    }
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    if head.offset > at || head.offset < sock.tx.seen.load(Ordering::Relaxed) {
+        distrust(sock);
+        return Tried::Ring;
+    }
+    sock.tx.seen.store(head.offset, Ordering::Relaxed);
+    // SAFETY: the tx lock is held, and the half is on the link.
+    let out = unsafe { sock.direct.tx.get() };
+    let only = config().mode == Mode::Direct;
+    let Ok(serial) = catch_up(sock, out, dir, at, head) else {
+        distrust(sock);
+        return Tried::Ring;
+    };
+    let nonblocking = job.is_nonblocking();
+    let busy = sock.direct.resolved.load(Ordering::Relaxed) != 0 || out.rounds >= ROUNDS_MAX;
+    let peer_cpu = dir.rx.cpu.load(Ordering::Relaxed);
+    let route = if nonblocking || busy {
+        Route::Ring
+    } else if only {
+        Route::Advert
+    } else if out.skip != 0 {
+        out.skip -= 1;
+        Route::Ring
+    } else if peer_cpu == thread::cpu() || peer_cpu == 0 || config().spin_ns == 0 {
+        // It could not run while we spin.
+        Route::Ring
+    } else if dir.rx_wishes.pulls.load(Ordering::Relaxed) == 1 {
+        Route::Offer
+    } else {
+        Route::Advert
+    };
+    let Some((from, len)) = first_piece(cursor, left) else {
+        return Tried::Ring;
+    };
+    match out.sender.on_offerable(len as u32, route) {
+        Some(Action::Offer(offer)) => {
+            put_up(sock, dir, link, &offer, from, head.round);
+            link.pin();
+            sock.tx.lock.unlock();
+            spin(dir, &offer, head.round);
+            let locked = sock.tx.lock.lock().is_ok();
+            link.unpin();
+            if !locked {
+                return Tried::Again;
+            }
+            let taken = fetch(sock, offer.number);
+            if taken != 0 {
+                job.patience = None;
+                Tried::Sent(taken as usize)
+            } else if !only {
+                Tried::Ring
+            } else {
+                sock.tx.lock.unlock();
+                sys::sched_yield();
+                if job.out_of_patience() {
+                    demote::demote(sock, demote::Which::Tx, Reason::DirectNoAdvert);
+                }
+                Tried::Again
+            }
+        }
+        Some(Action::Blocked { .. })
+            if nonblocking || polls(dir, link) || job.out_of_patience() =>
+        {
+            if out.sender.last_advert() == AdvertId::NONE {
+                // This reader never blocks in a recv. An upgrade anew would only wait for it again.
+                sock.pin(Reason::DirectNoAdvert);
+            }
+            demote::settle_tx(sock, Reason::DirectNoAdvert);
+            Tried::Ring
+        }
+        Some(Action::Blocked { .. }) => {
+            let deadline = job.deadline();
+            match wait::for_advert(sock, job.until(), serial) {
+                Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Tried::Again,
+                Waited::News => Tried::Again,
+                other => Tried::Waited(other),
+            }
+        }
+        _ => Tried::Ring,
+    }
+}
+
+/// Does the reader wait in epoll? Then it makes no ADVERT, however long it is waited for.
+fn polls(dir: &Direction, link: &Link) -> bool {
+    let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+    (0..u64::BITS).any(|i| {
+        waiters & 1 << i != 0
+            && link
+                .peer_slot(i)
+                .is_some_and(|slot| slot.sleep() == Sleep::Descriptor)
+    })
+}
+
+/// Tells the sender what went by the ring, and of the ADVERT that stands now. Returns its serial.
+fn catch_up(
+    sock: &'static Sock,
+    out: &mut Outgoing,
+    dir: &Direction,
+    at: u64,
+    head: Reading,
+) -> Result<u64, stream::Error> {
+    if head.offset != out.still_at {
+        (out.still_at, out.rounds) = (head.offset, 0);
+    }
+    let sender = &mut out.sender;
+    sender.on_passed(Seq::new(at), Seq::new(head.offset))?;
+    let line = &dir.advert;
+    let serial = line.serial.load(Ordering::Acquire);
+    let id = AdvertId::new(serial.div_ceil(2));
+    let stands = serial % 2 == 1;
+    if stands && id > sender.last_advert() {
+        let len = line.len.load(Ordering::Relaxed);
+        let advert = Advert {
+            id,
+            place: 0,
+            key: 0,
+            len: (len & !AdvertLine::WAITALL).min(u64::from(u32::MAX)) as u32,
+            seq: Seq::new(line.seq.load(Ordering::Relaxed)),
+            phase: Phase::new(line.phase.load(Ordering::Relaxed)),
+            waitall: len & AdvertLine::WAITALL != 0,
+        };
+        fence(Ordering::Acquire);
+        if line.serial.load(Ordering::Relaxed) == serial {
+            sender.on_advert(advert)?;
+            if !sender.is_fresh() {
+                sock.conn().tx.adverts_stale.add(1);
+            }
+        }
+    } else if !stands && sender.is_fresh() {
+        sender.on_revoke(sender.last_advert())?;
+        sock.conn().tx.adverts_revoked.add(1);
+    }
+    Ok(serial)
+}
+
+/// The first bytes of what is to be sent that lie in one piece.
+fn first_piece(cursor: &Cursor, left: usize) -> Option<(u64, usize)> {
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 4];
+    let piece = cursor.rest(&mut room).iter().find(|p| p.iov_len != 0)?;
+    Some((
+        piece.iov_base as usize as u64,
+        piece.iov_len.min(left).min(PIECE),
+    ))
+}
+
+/// Under the tx lock: publishes the offer and wakes the reader.
+fn put_up(
+    sock: &'static Sock,
+    dir: &Direction,
+    link: &'static Link,
+    offer: &Offer,
+    from: u64,
+    round: u8,
+) {
+    let direct = &sock.direct;
+    direct.up.store(offer.number, Ordering::Relaxed);
+    direct.up_len.store(offer.len, Ordering::Relaxed);
+    direct.up_round.store(round, Ordering::Relaxed);
+    // Every send comes here until the turn is over.
+    direct.owner.store(me(), Ordering::Relaxed);
+    sock.tx.gate.store(0, Ordering::Relaxed);
+    let line = &dir.offer;
+    line.word.store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    line.at.store(from, Ordering::Relaxed);
+    line.len.store(u64::from(offer.len), Ordering::Relaxed);
+    line.seq.store(offer.seq.value(), Ordering::Relaxed);
+    line.advert
+        .store(offer.advert.map_or(0, AdvertId::value), Ordering::Relaxed);
+    dir.tx.cpu.store(thread::cpu(), Ordering::Relaxed);
+    line.word
+        .store(offer.number << 8 | u64::from(round), Ordering::Release);
+    if offer.advert.is_some() {
+        sock.conn().tx.adverts_fresh.add(1);
+    }
+    // "Publish, then look whether anyone sleeps", as behind a publish of the tail.
+    fence(Ordering::SeqCst);
+    let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+    let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+    if rung != 0 {
+        sock.conn().tx.doorbells.add(rung);
+    }
+}
+
+/// Spins until the offer is resolved or the patience over. Without a lock; the link is pinned.
+fn spin(dir: &Direction, offer: &Offer, round: u8) {
+    if fault::strikes() {
+        return;
+    }
+    let over = || {
+        let head = dir.rx.head.read();
+        head.flagged || head.offset > offer.seq.value() || head.round != round
+    };
+    let start = sys::now_ns();
+    let budget = u64::from(config().spin_ns);
+    loop {
+        for _ in 0..32 {
+            if over() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        let spent = sys::now_ns() - start;
+        let claimed = dir.advert.claim.load(Ordering::Relaxed) == offer.number;
+        if spent >= if claimed { CLAIM_NS } else { budget } {
+            return;
+        }
+        if spent >= YIELD_NS {
+            sys::sched_yield();
+        }
+    }
+}
+
+/// Under the tx lock: the end of an offer of the caller's; bytes taken of it.
+fn fetch(sock: &'static Sock, number: u64) -> u32 {
+    let direct = &sock.direct;
+    if direct.up.load(Ordering::Relaxed) == number {
+        resolve(sock);
+    }
+    if direct.resolved.load(Ordering::Relaxed) == number {
+        direct.resolved.store(0, Ordering::Relaxed);
+        direct.resolved_len.load(Ordering::Relaxed)
+    } else {
+        // Left behind by a new stream: it was withdrawn or counted by the demotion in between.
+        0
+    }
+}
+
+/// Under the tx lock, with an offer up: withdraws it, or learns what was taken. The half may be off
+/// the link afterwards.
+pub(in crate::sockets) fn resolve(sock: &'static Sock) {
+    let direct = &sock.direct;
+    let Some(dir) = sock.tx.dir() else {
+        record(sock, 0);
+        return;
+    };
+    if sock.tx.state() != state::LINK {
+        record(sock, 0);
+        return;
+    }
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    // SAFETY: the tx lock is held, and the half is on the link.
+    let out = unsafe { direct.tx.get() };
+    let round = direct.up_round.load(Ordering::Relaxed);
+    match dir.rx.head.withdraw(round, at) {
+        Withdrawal::Done => {
+            out.rounds = out.rounds.saturating_add(1);
+            out.skip = out.next_skip;
+            out.next_skip = (out.next_skip * 2).min(SKIP_MAX);
+            record(sock, 0);
+            let _ = out.sender.on_withdrawn();
+        }
+        Withdrawal::Taken(n) if n <= u64::from(direct.up_len.load(Ordering::Relaxed)) => {
+            out.next_skip = SKIP;
+            record(sock, n as u32);
+            let _ = out.sender.on_taken(n as u32);
+            if words::follow(&dir.tx.tail, at, at + n).is_err() {
+                demote::settle_tx(sock, Reason::PeerDemoted);
+            }
+        }
+        Withdrawal::Taken(_) => distrust(sock),
+        Withdrawal::Demoted => {
+            demote::settle_tx(sock, Reason::PeerDemoted);
+        }
+    }
+}
+
+/// Under the tx lock: the offer that is up is over, `taken` bytes of it are the reader's.
+fn record(sock: &'static Sock, taken: u32) {
+    let direct = &sock.direct;
+    let number = direct.up.swap(0, Ordering::Relaxed);
+    direct.resolved_len.store(taken, Ordering::Relaxed);
+    direct.resolved.store(number, Ordering::Relaxed);
+    if taken != 0 {
+        let n = u64::from(taken);
+        let to = sock.tx.at.load(Ordering::Relaxed) + n;
+        sock.tx.at.store(to, Ordering::Relaxed);
+        sock.tx.seen.store(to, Ordering::Relaxed);
+        sock.tx.linked.store(
+            sock.tx.linked.load(Ordering::Relaxed) + n,
+            Ordering::Relaxed,
+        );
+        sock.conn().tx.bytes.direct.add(n);
+    }
+}
+
+/// Under the tx lock, the words just fixed at `start` and `end`: an offer that was up counts as sent as
+/// far as the head has passed the tail.
+pub(in crate::sockets) fn settled(sock: &'static Sock, start: u64, end: u64) {
+    let direct = &sock.direct;
+    if sock.tx.state() == state::INHERITED {
+        // The parent's offer, if any. What the reader took of it is not sent again.
+        direct.up.store(0, Ordering::Relaxed);
+        direct.resolved.store(0, Ordering::Relaxed);
+        if start > end {
+            sock.tx.at.store(start, Ordering::Relaxed);
+        }
+        return;
+    }
+    if direct.up.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let ahead = start.saturating_sub(sock.tx.at.load(Ordering::Relaxed));
+    let most = u64::from(direct.up_len.load(Ordering::Relaxed));
+    record(sock, if ahead <= most { ahead as u32 } else { 0 });
+}

@@ -304,7 +304,7 @@ static void early_close_client(int fd)
     T(put(fd, 1, 50000));
     T(close(fd));
     fd = dial(port);
-    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)));
+    linger(fd, 1, 0);
     T(close(fd));
     meet();
     meet();

@@ -13,10 +13,12 @@ char buf[8 << 20];
 volatile sig_atomic_t signals[65];
 
 extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
-    option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[], connect_bodies[], bulk_bodies[];
+    option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[],
+    connect_bodies[], bulk_bodies[], linger_bodies[];
 static const struct body *const families[] = {
     basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
     poll_bodies, epoll_bodies, register_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
+    linger_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -272,6 +274,11 @@ void set_nonblock(int fd, int on)
     fcntl(fd, F_SETFL, on ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
 }
 
+void linger(int fd, int on, int seconds)
+{
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){on, seconds}), sizeof(struct linger)));
+}
+
 void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); }
 
 /* --- connections --- */
@@ -389,16 +396,18 @@ void warm_pair(int a, int b)
     }
 }
 
+int take_one(void)
+{
+    int port, l = listen_any(&port);
+    tell(port);
+    int fd = take(l);
+    close(l);
+    return fd;
+}
+
 int join_cold(void)
 {
-    int fd, port;
-    if (is_server) {
-        int l = listen_any(&port);
-        tell(port);
-        fd = take(l);
-        close(l);
-    } else
-        fd = dial(hear());
+    int fd = is_server ? take_one() : dial(hear());
     return fd;
 }
 

@@ -96,7 +96,7 @@ static void outq_client(int fd)
 
 static void so_error_server(int fd)
 {
-    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)));
+    linger(fd, 1, 0);
     meet();
     T(close(fd));
     meet();

@@ -51,7 +51,7 @@ static void reset_states_server(int fd)
 {
     T(put(fd, 1, 100));
     meet();
-    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)));
+    linger(fd, 1, 0);
     T(close(fd));
     meet();
 }

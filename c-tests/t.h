@@ -100,12 +100,14 @@ void await_state(int fd, int tcp_state);
 double now(void);
 void set_nonblock(int fd, int on);
 void nodelay(int fd);
+void linger(int fd, int on, int seconds); /* SO_LINGER */
 
 /* Connections. */
 int listen_any(int *port);
 int try_dial(int port, int flags);
 int dial(int port);
 int take(int listener);
+int take_one(void);     /* tells the other side a port and takes whoever dials it */
 int join(void);         /* both sides call it: one more connection, warmed */
 int join_cold(void);    /* not yet warmed */
 void pair(int end[2]);  /* both ends in this process, warmed */

@@ -1,0 +1,283 @@
+/* Ends of connections that have bytes left which TCP cannot take yet: what waits, and what goes on behind it. */
+#include "t.h"
+
+static void linger_close_server(int fd)
+{
+    linger(fd, 1, 5);
+    T(put(fd, 1, 300000));
+    meet();
+    double t = now();
+    T(close(fd));
+    YES(now() - t < 4);
+}
+
+static void linger_close_client(int fd)
+{
+    meet();
+    T(drain(fd, 1));
+    T(recv(fd, buf, 10, 0));
+}
+
+/* Nobody reads: close waits as long as it was told, and TCP goes on delivering behind it. */
+static void linger_expires_server(int fd)
+{
+    size_t total = 0;
+    set_nonblock(fd, 1);
+    do /* until it stays full */
+        for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fd, buf, 200000)) > 0;)
+            total += n;
+    while (poll(&(struct pollfd){fd, POLLOUT, 0}, 1, 100) > 0);
+    set_nonblock(fd, 0);
+    linger(fd, 1, 1);
+    double t = now();
+    T(close(fd));
+    t = now() - t;
+    YES(t > 0.9 && t < 5);
+    tell(total);
+}
+
+static void linger_expires_client(int fd)
+{
+    size_t total = hear();
+    T(drain(fd, 1) == total);
+}
+
+/* A connection whose TCP takes few bytes: more may have been taken from the writer by then. */
+static int narrow(void)
+{
+    int fd;
+    if (is_server)
+        fd = take_one();
+    else {
+        struct sockaddr_storage a;
+        socklen_t len = loopback(&a, hear(), 0);
+        fd = socket(a.ss_family, SOCK_STREAM, 0);
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)));
+        T(connect(fd, (void *)&a, len));
+        nodelay(fd);
+    }
+    warm(fd, is_server);
+    return fd;
+}
+
+/* As much as goes without waiting. How much that is, is the other side's to know. */
+static size_t stuff(int fd)
+{
+    size_t total = 0;
+    set_nonblock(fd, 1);
+    for (ssize_t n; fill(buf, 1, total, 20000), (n = write(fd, buf, 20000)) > 0;)
+        total += n;
+    set_nonblock(fd, 0);
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int)));
+    return total;
+}
+
+/* Reads when the other side is long gone. */
+static void late_client(int fd)
+{
+    size_t total = hear();
+    usleep(300000);
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){1 << 20}, sizeof(int)));
+    T(drain(fd, 1) == total);
+    T(recv(fd, buf, 10, 0));
+}
+
+static void stuffed_client(int fd)
+{
+    fd = narrow();
+    late_client(fd);
+}
+
+static void stuffed_close_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    double t = now();
+    T(close(fd));
+    YES(now() - t < 0.25);
+    T(write(fd, buf, 1));
+}
+
+static void stuffed_close_exit_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    T(close(fd));
+    exit(5);
+}
+
+static void stuffed_close_range_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    T(close_range(fd, fd, 0));
+}
+
+static void stuffed_dup2_server(int fd)
+{
+    fd = narrow();
+    int null = open("/dev/null", O_RDWR);
+    tell(stuff(fd));
+    YES(dup2(null, fd) == fd);
+    T(write(fd, buf, 10));
+    close(null);
+    close(fd);
+}
+
+/* The kernel takes a closed socket out of its sets. */
+static void stuffed_epoll_server(int fd)
+{
+    fd = narrow();
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP};
+    int ep = epoll_create1(0);
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+    tell(stuff(fd));
+    T(close(fd));
+    T(epoll_wait(ep, &e, 1, 1000));
+    close(ep);
+}
+
+static void stuffed_fork_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    T(close(fd));
+    pid_t pid = child();
+    if (!pid) {
+        sleep(2); /* holds nothing of the connection */
+        _exit(0);
+    }
+    hear();
+    T(kill(pid, SIGKILL));
+    reap(pid);
+}
+
+static void stuffed_fork_client(int fd)
+{
+    fd = narrow();
+    double t = now();
+    late_client(fd);
+    YES(now() - t < 2);
+    tell(0);
+}
+
+static void stuffed_linger_server(int fd)
+{
+    fd = narrow();
+    linger(fd, 1, 5);
+    tell(stuff(fd));
+    double t = now();
+    T(close(fd));
+    t = now() - t;
+    YES(t > 0.2 && t < 4);
+}
+
+static void stuffed_linger_short_server(int fd)
+{
+    fd = narrow();
+    linger(fd, 1, 1);
+    size_t total = stuff(fd);
+    double t = now();
+    T(close(fd));
+    t = now() - t;
+    YES(t > 0.9 && t < 3);
+    tell(total);
+}
+
+static void stuffed_shutdown_server(int fd)
+{
+    fd = narrow();
+    count_signal(SIGPIPE, 0);
+    tell(stuff(fd));
+    double t = now();
+    T(shutdown(fd, SHUT_WR));
+    T(write(fd, buf, 10));
+    T(send(fd, buf, 10, MSG_NOSIGNAL));
+    T(send(fd, buf, 0, MSG_NOSIGNAL));
+    say("SIGPIPE %d ready %s", signals[SIGPIPE], mask_name(ready(fd)));
+    T(shutdown(fd, SHUT_WR));
+    YES(now() - t < 0.25);
+    T(get(fd, 2, 100000));
+    T(recv(fd, buf, 10, 0));
+    T(close(fd));
+}
+
+static void stuffed_shutdown_client(int fd)
+{
+    fd = narrow();
+    late_client(fd);
+    T(put(fd, 2, 100000));
+    T(shutdown(fd, SHUT_WR));
+}
+
+static void stuffed_shutdown_close_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    T(shutdown(fd, SHUT_RDWR));
+    T(recv(fd, buf, 10, 0));
+    T(close(fd));
+}
+
+static void stuffed_exit_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    exit(5);
+}
+
+static void stuffed__exit_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    _exit(6);
+}
+
+static void stuffed_exec_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    exec_self(fd);
+}
+
+static void stuffed_exec_resume(int fd) { T(shutdown(fd, SHUT_WR)); }
+
+static void stuffed_close_exec_server(int fd)
+{
+    fd = narrow();
+    tell(stuff(fd));
+    T(close(fd));
+    exec_self(77);
+}
+
+static void stuffed_close_exec_resume(int fd) { T(close(fd)); }
+
+/* Both exit with TCP full in both directions: nobody reads, and nobody waits for the other. */
+static void stuffed_both(int fd)
+{
+    fd = narrow();
+    stuff(fd);
+    meet();
+    exit(0);
+}
+
+const struct body linger_bodies[] = {
+    TWO("linger_close", linger_close_server, linger_close_client),
+    TWO("linger_expires", linger_expires_server, linger_expires_client),
+    TWO("stuffed_close", stuffed_close_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_close_then_exit", stuffed_close_exit_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_close_then_exec", stuffed_close_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_close_exec_resume),
+    TWO("stuffed_close_then_fork", stuffed_fork_server, stuffed_fork_client, .flags = RAW),
+    TWO("stuffed_close_range", stuffed_close_range_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_close_in_epoll", stuffed_epoll_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_dup2", stuffed_dup2_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_linger", stuffed_linger_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_linger_expires", stuffed_linger_short_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_shutdown", stuffed_shutdown_server, stuffed_shutdown_client, .flags = RAW),
+    TWO("stuffed_shutdown_close", stuffed_shutdown_close_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_exit", stuffed_exit_server, stuffed_client, .flags = RAW),
+    TWO("stuffed__exit", stuffed__exit_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_exec", stuffed_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_exec_resume),
+    TWO("stuffed_exit_both", stuffed_both, stuffed_both, .flags = RAW),
+    {0},
+};

@@ -1,7 +1,7 @@
 //! Waking whoever waits on a stream: the peer's waiters, and this process's own.
 
 use crate::readiness::set::Set;
-use sluice_fabric::doorbell::Sleep;
+use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 
@@ -35,11 +35,7 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
         let Some(slot) = link.peer_slot(slot_index) else {
             return rung;
         };
-        let asleep = match slot.sleep() {
-            Sleep::Futex => slot.must_ring(),
-            Sleep::Descriptor => slot.wake(index),
-        };
-        if asleep {
+        if is_to_ring(slot, index) {
             rung += 1;
             if !link.ring_peer(slot_index) {
                 crate::rendezvous::control::ask_wake(link, slot_index);
@@ -49,6 +45,14 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     rung
 }
 
+/// Leaves word in the slot of a waiter; true: it sleeps.
+fn is_to_ring(slot: &Slot, index: u32) -> bool {
+    match slot.sleep() {
+        Sleep::Futex => slot.must_ring(),
+        Sleep::Descriptor => slot.wake(index),
+    }
+}
+
 /// Tells this process's own waiters in `mask`; how many had to be rung.
 pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     let mut rung = 0;
@@ -56,11 +60,7 @@ pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
         let Some(slot) = link.my_slot(slot_index) else {
             return rung;
         };
-        let asleep = match slot.sleep() {
-            Sleep::Futex => slot.must_ring(),
-            Sleep::Descriptor => slot.wake(index),
-        };
-        if asleep {
+        if is_to_ring(slot, index) {
             rung += 1;
             ring_own(link, slot_index);
         }

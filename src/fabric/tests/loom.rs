@@ -180,13 +180,11 @@ const BLOCKING: Sleep = Sleep {
     look: Look::Word,
     wakers: &[(0, 2)],
     rounds: 3,
-    torn: false,
 };
 const ONE: Sleep = Sleep {
     look: Look::Marks,
     wakers: &[(64, 2)],
     rounds: 3,
-    torn: false,
 };
 const ONCE: Sleep = Sleep {
     wakers: &[(64, 1)],
@@ -202,9 +200,8 @@ const APART: Sleep = Sleep {
     rounds: 2,
     ..ONE
 };
-const TORN: Sleep = Sleep {
+const ALONE: Sleep = Sleep {
     wakers: &[(0, 1)],
-    torn: true,
     ..ONE
 };
 
@@ -219,7 +216,7 @@ mod doorbell {
         two_words: handshake::<Slot>(APART);
         copy_without_bug: handshake::<Slots<{ sleep::NONE }>>(ONE);
         copy_without_bug_two: handshake::<Slots<{ sleep::NONE }>>(TWO);
-        copy_without_bug_torn: handshake::<Slots<{ sleep::NONE }>>(TORN);
+        copy_without_bug_torn: torn_handshake::<{ sleep::NONE }>(ALONE);
     }
 
     models! {
@@ -244,9 +241,9 @@ mod doorbell {
         #[should_panic(expected = "lost wake-up")]
         sleeper_does_not_look: handshake::<Slots<NO_LOOK>>(ONE);
         #[should_panic(expected = "lost")]
-        torn_mark_is_trusted: handshake::<Slots<TRUSTS_SUMMARY>>(TORN);
+        torn_mark_is_trusted: torn_handshake::<TRUSTS_SUMMARY>(ALONE);
         #[should_panic(expected = "lost")]
-        marked_is_not_rung: handshake::<Slots<MARKED_IS_RUNG>>(TORN);
+        marked_is_not_rung: torn_handshake::<MARKED_IS_RUNG>(ALONE);
         #[should_panic(expected = "lost")]
         take_is_a_store: handshake::<Slots<TAKE_STORES>>(TWO);
     }

@@ -113,7 +113,6 @@ fn handshakes() {
         look: Look::Marks,
         wakers: &[(0, 20)],
         rounds: 15,
-        torn: false,
     };
     repeat(&[
         || handshake::<Slot>(MANY),

@@ -24,8 +24,6 @@ pub trait Waiter: Default + Send + Sync + 'static {
     fn published(&self) {
         fence_after_rmw();
     }
-    /// A waker that is gone in the middle of its call.
-    fn wake_halfway(&self, stream: u32);
 }
 
 impl Waiter for Slot {
@@ -49,9 +47,6 @@ impl Waiter for Slot {
     }
     fn take_ready(&self, each: &mut dyn FnMut(u32)) {
         Slot::take_ready(self, each);
-    }
-    fn wake_halfway(&self, stream: u32) {
-        unimplemented!("stream {stream}: the crate's waker cannot be torn from outside");
     }
 }
 
@@ -173,7 +168,10 @@ impl<const BUG: u8> Waiter for Copied<BUG> {
             fence_after_rmw();
         }
     }
+}
 
+impl<const BUG: u8> Copied<BUG> {
+    /// A waker that is gone in the middle of its call. (The crate's own cannot be torn from outside.)
     fn wake_halfway(&self, stream: u32) {
         self.ready[stream as usize / 64].fetch_or(1 << (stream % 64), Ordering::SeqCst);
     }
@@ -196,8 +194,6 @@ pub struct Plan {
     pub wakers: &'static [(u32, u64)],
     /// Rounds of looking and sleeping of the owner.
     pub rounds: usize,
-    /// Before all: a waker of stream 0 was gone in the middle of its call.
-    pub torn: bool,
 }
 
 /// Streams of the models: two in one ready word, one in the next.
@@ -283,10 +279,18 @@ impl Owner {
 
 /// Wakers on streams of one slot, and its owner.
 pub fn handshake<S: Waiter>(plan: Plan) {
-    let shared = Arc::new(Shared::<S>::new());
-    if plan.torn {
-        shared.slot.wake_halfway(0);
-    }
+    wake_and_sleep(Shared::<S>::new(), plan);
+}
+
+/// As [`handshake`], after a waker of stream 0 was gone in the middle of its call.
+pub fn torn_handshake<const BUG: u8>(plan: Plan) {
+    let shared = Shared::<Copied<BUG>>::new();
+    shared.slot.wake_halfway(0);
+    wake_and_sleep(shared, plan);
+}
+
+fn wake_and_sleep<S: Waiter>(shared: Shared<S>, plan: Plan) {
+    let shared = Arc::new(shared);
     let wakers: Vec<_> = plan
         .wakers
         .iter()

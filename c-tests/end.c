@@ -411,6 +411,15 @@ static void killer(int fd)
     raise(SIGKILL);
 }
 
+/* The same of a writer that nobody reads from: asleep behind its first bytes, it has filled all buffers. */
+static void killer_of_writer(int fd)
+{
+    hear();
+    await_in(fd, 10001);
+    await_asleep(peer_pid);
+    raise(SIGKILL);
+}
+
 static void killed_recv_client(int fd)
 {
     tell(0);
@@ -515,6 +524,6 @@ const struct body end_bodies[] = {
     TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S),
     TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S),
     TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S),
-    TWO("peer_killed_in_send", killer, killed_send_client, .flags = MUTE_S),
+    TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S),
     {0},
 };

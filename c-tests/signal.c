@@ -520,10 +520,8 @@ static void cancel_send_server(int fd)
 {
     fill(buf, 1, 0, sizeof buf);
     for (int i = 0; i < 2; i++) {
-        busy = 0;
         pthread_t t = start(send_thread, &fd);
-        while (!busy)
-            usleep(1000);
+        hear(); /* before, it may sleep for another reason than that all is full */
         await_asleep(busy);
         usleep(i * 300000);
         pthread_cancel(t);
@@ -541,6 +539,8 @@ static void cancel_send_server(int fd)
 static void cancel_send_client(int fd)
 {
     for (int i = 0; i < 2; i++) {
+        await_in(fd, 10001);
+        tell(0);
         hear();
         YES(drain(fd, 1) > 10000); /* some of it, in order */
         T(put(fd, 2, 5000));

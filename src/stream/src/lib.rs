@@ -39,6 +39,7 @@
 #[cfg(any(test, feature = "testing"))]
 extern crate std;
 
+pub mod action;
 mod config;
 mod error;
 #[cfg(any(test, feature = "testing"))]
@@ -47,8 +48,9 @@ pub mod receiver;
 pub mod sender;
 pub mod wire;
 
+pub use action::{Action, Offer, Resend, Route, Wait};
 pub use config::{Config, MAX_RING_LEN, Mode, Provider};
 pub use error::{Bug, Error, PeerFault};
 pub use receiver::{Arrival, Copied, Landing, Next, Receiver, Recv};
-pub use sender::{Action, Offer, Resend, Route, Sender, Wait};
+pub use sender::Sender;
 pub use wire::{Ack, Advert, AdvertId, Credit, Phase, Seq, Turn};

@@ -22,9 +22,9 @@
 //! A push provider's direct bytes and ring bytes travel apart. Ring bytes that follow direct ones
 //! come behind a [`Turn`] that says where they belong, and are held until the direct ones are in.
 
+use crate::action::Offer;
 use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
-use crate::sender::Offer;
 use crate::wire::{Ack, Advert, AdvertId, Credit, Phase, Seq, Turn};
 
 /// What a recv still wants. After each part it comes back with `place`, `len` and `low` moved on.

@@ -385,37 +385,18 @@ impl Nap {
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     pub extern "C" fn sleep(&mut self) {
-        let mut left = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        if self.until != 0 {
-            let ns = self.until.saturating_sub(sys::now_ns());
-            left.tv_sec = (ns / 1_000_000_000) as i64;
-            left.tv_nsec = (ns % 1_000_000_000) as i64;
-        }
+        let left =
+            (self.until != 0).then(|| sys::timespec(self.until.saturating_sub(sys::now_ns())));
         let before = let_cancel();
         self.errno = if self.word.is_null() {
-            let mut poll = libc::pollfd {
-                fd: self.fd,
-                events: self.events,
-                revents: 0,
-            };
-            let timeout = if self.until == 0 {
-                core::ptr::null_mut()
-            } else {
-                &raw mut left
-            };
-            // SAFETY: one valid entry, a valid or null timeout.
-            match unsafe { sys::ppoll(&raw mut poll, 1, timeout, core::ptr::null()) } {
+            match sys::poll_one(self.fd, self.events, left) {
                 Ok(0) => libc::ETIMEDOUT,
                 Ok(_) => 0,
                 Err(e) => e,
             }
         } else {
-            let timeout = (self.until != 0).then_some(&left);
             // SAFETY: the word lies in the arena of a link that the call has pinned.
-            match unsafe { sys::futex_wait(self.word, 1, timeout) } {
+            match unsafe { sys::futex_wait(self.word, 1, left.as_ref()) } {
                 Ok(_) => 0,
                 Err(e) => e,
             }

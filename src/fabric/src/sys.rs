@@ -2,7 +2,7 @@
 //! never touches `errno`; so nothing here goes through a C symbol.
 
 use core::mem::{MaybeUninit, size_of};
-use libc::c_int;
+use libc::{c_int, c_short};
 use syscalls::{Sysno, raw};
 
 /// What the kernel said, as a positive errno number.
@@ -549,6 +549,29 @@ pub unsafe fn ppoll(
     sys!(ppoll, fds, count, timeout, mask, 8)
 }
 
+/// `ppoll(2)` of one descriptor: what it shows of `events`; 0: the time is over.
+///
+/// # Errors
+/// The kernel's.
+#[inline]
+pub fn poll_one(
+    fd: c_int,
+    events: c_short,
+    mut timeout: Option<libc::timespec>,
+) -> Result<c_short, Errno> {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let timeout = timeout
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: one valid entry, a time of ours or none.
+    unsafe { ppoll(&raw mut one, 1, timeout, core::ptr::null()) }?;
+    Ok(one.revents)
+}
+
 /// `process_vm_readv(2)`. All of it is read from one memory: if the process executes another image
 /// meanwhile, every piece is still the old one's.
 ///
@@ -616,6 +639,16 @@ pub fn now_ns() -> u64 {
     (t.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(t.tv_nsec as u64)
+}
+
+/// So many nanoseconds, as system calls take them.
+#[inline]
+#[must_use]
+pub const fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
 }
 
 /// The handler's address (0 default, 1 ignored) and flags of `signal` (`rt_sigaction(2)`).
@@ -690,16 +723,5 @@ pub unsafe fn epoll_ctl_raw(
 /// Does the socket have an error to report, or is it reset? Asks without taking the error.
 #[must_use]
 pub fn has_error(fd: c_int) -> bool {
-    let mut poll = libc::pollfd {
-        fd,
-        events: 0,
-        revents: 0,
-    };
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: one valid entry and a valid time.
-    let _ = unsafe { ppoll(&raw mut poll, 1, &raw mut now, core::ptr::null()) };
-    poll.revents & libc::POLLERR != 0
+    poll_one(fd, 0, Some(timespec(0))).is_ok_and(|shown| shown & libc::POLLERR != 0)
 }

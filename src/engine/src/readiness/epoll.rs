@@ -18,10 +18,7 @@ use sluice_stats::Reason;
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
 
-const AT_ONCE: timespec = timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
+const AT_ONCE: timespec = sys::timespec(0);
 
 /// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
@@ -245,13 +242,7 @@ pub unsafe fn returned(
     got: c_int,
     vigil: &mut Vigil,
 ) -> Verdict {
-    let left = end.map(|end| {
-        let ns = end.saturating_sub(sys::now_ns());
-        timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as i64,
-        }
-    });
+    let left = end.map(|end| sys::timespec(end.saturating_sub(sys::now_ns())));
     let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     if vigil.stage != Stage::Fresh {
         // The sleep that the long way asked for is over.
@@ -477,10 +468,7 @@ impl Waiter {
             (vigil.left, vigil.mask) = (left, self.mask);
             return None;
         }
-        let timeout = left.map(|ns| timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as i64,
-        });
+        let timeout = left.map(sys::timespec);
         let got = self.kernel(0, timeout.as_ref());
         set.leave();
         Some(self.slept(got, sliced))

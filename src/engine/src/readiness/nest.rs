@@ -30,20 +30,7 @@ fn readable(fd: i32) -> bool {
 
 /// What the kernel says of one descriptor now.
 pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
-    let mut one = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: one valid entry, a valid timeout.
-    match unsafe { sys::ppoll(&raw mut one, 1, &raw mut now, core::ptr::null()) } {
-        Ok(1..) => one.revents,
-        _ => 0,
-    }
+    sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
 }
 
 impl Set {

@@ -322,7 +322,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     let mut left = end.left();
     if left == Some(0) {
         // It does not wait: nothing to mark.
-        let mut now = to_timespec(0);
+        let mut now = sys::timespec(0);
         // SAFETY: the caller's array and mask; a time of ours.
         let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
         for p in fds.iter() {
@@ -371,7 +371,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     let Some(mut list) = park(vigil, Stage::Kernel, left, mask, list) else {
         return Step::Parked;
     };
-    let mut time = left.map(to_timespec);
+    let mut time = left.map(sys::timespec);
     let at = time
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
@@ -390,13 +390,6 @@ fn kernel_over(vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
     match vigil.answer {
         Ok(0) if vigil.sliced => None,
         answer => Some(answer),
-    }
-}
-
-fn to_timespec(ns: u64) -> timespec {
-    timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
     }
 }
 
@@ -439,9 +432,9 @@ unsafe fn look(
         }
     }
     let mut time = if any {
-        Some(to_timespec(0))
+        Some(sys::timespec(0))
     } else {
-        wait.map(to_timespec)
+        wait.map(sys::timespec)
     };
     let at = time
         .as_mut()
@@ -676,10 +669,7 @@ impl Set {
     /// Takes the rings and the marks of a private set, which is only ever asked whether it was rung.
     pub(super) fn drain(&'static self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-        let now = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = sys::timespec(0);
         // SAFETY: an array of ours.
         let _ = unsafe {
             sys::epoll_wait(

@@ -68,11 +68,7 @@ fn beyond_table(fd: c_int) -> bool {
     }; 256];
     let mut from = least;
     while from < end {
-        let now = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let mut time = now;
+        let mut now = sys::timespec(0);
         for (i, p) in some.iter_mut().enumerate() {
             *p = pollfd {
                 fd: from + i as c_int,
@@ -85,7 +81,7 @@ fn beyond_table(fd: c_int) -> bool {
             sys::ppoll(
                 some.as_mut_ptr(),
                 some.len(),
-                &raw mut time,
+                &raw mut now,
                 core::ptr::null(),
             )
         };
@@ -201,10 +197,7 @@ unsafe fn turns(
     let remaining = end.left().unwrap_or(0);
     // SAFETY: null, or the caller's.
     if let Some(left) = unsafe { left.as_mut() } {
-        *left = timespec {
-            tv_sec: (remaining / 1_000_000_000) as i64,
-            tv_nsec: (remaining % 1_000_000_000) as i64,
-        };
+        *left = sys::timespec(remaining);
     }
     match answer {
         Err(libc::EINTR) => return Verdict::Failed(Error::Interrupted),

@@ -6,7 +6,7 @@
 
 use super::poll::List;
 use crate::thread;
-use libc::{c_int, pollfd, sigset_t, timespec};
+use libc::{c_int, pollfd, sigset_t};
 use sluice_fabric::sys;
 
 /// What the edge waits for.
@@ -87,14 +87,7 @@ impl Vigil {
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     pub extern "C" fn sleep(&mut self) {
-        let mut time = timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        if let Some(ns) = self.left {
-            time.tv_sec = (ns / 1_000_000_000) as i64;
-            time.tv_nsec = (ns % 1_000_000_000) as i64;
-        }
+        let mut time = sys::timespec(self.left.unwrap_or(0));
         let bounded = self.left.is_some();
         let at = if bounded {
             &raw mut time

@@ -170,10 +170,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     let mut timeout = None;
     while SET.load(Ordering::Acquire) == set {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        let wait = timeout.map(|ns: u64| libc::timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as i64,
-        });
+        let wait = timeout.map(sys::timespec);
         // SAFETY: an array of ours.
         let got = unsafe {
             sys::epoll_wait(

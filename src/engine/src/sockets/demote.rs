@@ -257,14 +257,8 @@ pub fn finish_blocking(sock: &'static Sock) {
         match resent {
             Resent::All | Resent::Lost => return,
             Resent::NoRoom => {
-                let mut fd = libc::pollfd {
-                    fd: sock.fd.load(Ordering::Relaxed),
-                    events: libc::POLLOUT,
-                    revents: 0,
-                };
-                // SAFETY: one valid entry.
-                let _ =
-                    unsafe { sys::ppoll(&raw mut fd, 1, core::ptr::null_mut(), core::ptr::null()) };
+                let fd = sock.fd.load(Ordering::Relaxed);
+                let _ = sys::poll_one(fd, libc::POLLOUT, None);
             }
         }
     }
@@ -301,33 +295,21 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
         if resent != Resent::NoRoom {
             return true;
         }
-        let mut left = match patience {
+        let left = match patience {
             Patience::Endless => None,
             Patience::Until(deadline) => {
                 let ns = deadline.saturating_sub(sys::now_ns());
                 if ns == 0 {
                     return false;
                 }
-                Some(libc::timespec {
-                    tv_sec: (ns / 1_000_000_000) as i64,
-                    tv_nsec: (ns % 1_000_000_000) as i64,
-                })
+                Some(sys::timespec(ns))
             }
         };
-        let timeout = left
-            .as_mut()
-            .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-        let mut poll = libc::pollfd {
-            fd,
-            events,
-            revents: 0,
-        };
-        // SAFETY: one valid entry, a time of ours or none.
-        let woken = unsafe { sys::ppoll(&raw mut poll, 1, timeout, core::ptr::null()) };
-        if woken == Err(libc::EINTR) && patience != Patience::Endless {
+        let shown = sys::poll_one(fd, events, left);
+        if shown == Err(libc::EINTR) && patience != Patience::Endless {
             return false;
         }
-        if poll.revents & libc::POLLIN != 0
+        if shown.is_ok_and(|s| s & libc::POLLIN != 0)
             && !sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
         {
             // The peer's end, which stays readable.

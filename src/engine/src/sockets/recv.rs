@@ -104,17 +104,9 @@ pub fn await_owed(sock: &'static Sock) {
     if sys::now_ns().saturating_sub(LATE_NS.load(Ordering::Relaxed)) < OWED_PAUSE_NS {
         return;
     }
-    let mut one = libc::pollfd {
-        fd: sock.fd.load(Ordering::Relaxed),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut most = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: (OWED_MS * 1_000_000) as i64,
-    };
-    // SAFETY: one valid entry, a time of ours.
-    if unsafe { sys::ppoll(&raw mut one, 1, &raw mut most, core::ptr::null()) } == Ok(0) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let most = sys::timespec(OWED_MS * 1_000_000);
+    if sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0) {
         sock.rx.owed.store(0, Ordering::Relaxed);
         LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
     }

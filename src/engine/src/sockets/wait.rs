@@ -30,13 +30,6 @@ pub enum Waited {
 /// count on that. A reader that only waits for its disk, or its CPU, should not be taken for one.
 pub const FULL_NS: u64 = 50_000_000;
 
-fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
-    }
-}
-
 /// With the rx lock held, which it gives back: waits until the tail is at least `beyond`, or the
 /// stream or TCP has other news.
 #[cold]
@@ -219,7 +212,7 @@ fn sleep(
             nap.writer = writer;
             return Waited::Parked;
         } else {
-            let timeout = left.map(timespec);
+            let timeout = left.map(sys::timespec);
             // SAFETY: the word lies in the pinned arena.
             let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref()) };
             waited = ended(slept.err().unwrap_or(0), writer);

@@ -69,6 +69,6 @@ if [ -n "${packages// /}" ]; then
 fi
 
 if ! command -v cargo >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
-    echo "Rust is missing: rustc and cargo, 1.85 or later, are needed to build." >&2
+    echo "Rust is missing: rustc and cargo, 1.88 or later, are needed to build." >&2
     exit 1
 fi

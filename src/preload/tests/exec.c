@@ -22,6 +22,15 @@ extern char **environ;
     IN_CHILD(fork, __VA_ARGS__);                                                                   \
     IN_CHILD(vfork, __VA_ARGS__)
 
+// Says nothing before the child has said all: the two share the output.
+#define SPAWNED(call)                                                                              \
+    do {                                                                                           \
+        int ret_ = (call);                                                                         \
+        waitpid(pid, &status, 0);                                                                  \
+        printf("%s = %d, spawned: %d\n", #call, ret_, WEXITSTATUS(status));                        \
+        fflush(stdout);                                                                            \
+    } while (0)
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "show") == 0) {
@@ -101,13 +110,9 @@ int main(int argc, char **argv)
     posix_spawn_file_actions_init(&actions);
     SHOW(posix_spawn_file_actions_adddup2(&actions, 1, 50));
     SHOW(posix_spawn_file_actions_adddup2(&actions, -1, 50));
-    SHOW(posix_spawn(&pid, exe, &actions, NULL, vector, env));
-    waitpid(pid, &status, 0);
-    printf("spawned: %d\n", WEXITSTATUS(status));
+    SPAWNED(posix_spawn(&pid, exe, &actions, NULL, vector, env));
     char *const words[] = {"sh", "-c", "echo spawned by path; exit 3", NULL};
-    SHOW(posix_spawnp(&pid, "sh", NULL, NULL, words, environ));
-    waitpid(pid, &status, 0);
-    printf("spawned: %d\n", WEXITSTATUS(status));
+    SPAWNED(posix_spawnp(&pid, "sh", NULL, NULL, words, environ));
     SHOW(posix_spawn(&pid, "/nonexistent", NULL, NULL, words, environ));
     // A script without a first line: only the version before 2.15 would run it.
     int script = open("/tmp/sluice-script", O_CREAT | O_TRUNC | O_WRONLY, 0755);

@@ -254,24 +254,14 @@ unsafe extern "C" fn receive_each(
     let mut flags = flags;
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
-        // SAFETY: `done` is below `count`.
-        let entry = unsafe { vec.add(done as usize) };
         let one = flags & !libc::MSG_WAITFORONE;
         // SAFETY: the header is the C caller's.
-        match waiting(fd, &mut Nap::new(), &mut |nap| unsafe {
-            api::recvmsg(e, fd, &raw mut (*entry).msg_hdr, one, nap)
-        }) {
-            // SAFETY: as above.
-            Some(Verdict::Done(n)) => unsafe { (*entry).msg_len = n as c_uint },
-            Some(Verdict::Pass(pass)) => {
-                let ret = kernel(entry, count - done, flags);
-                // SAFETY: the kernel has filled `ret` entries from this one on.
-                let bytes = unsafe { total(entry, ret) };
-                tell(fd, || pass.finish(bytes));
-                return sum(done, ret);
-            }
-            Some(Verdict::Failed(error)) => return partial(done, error),
-            Some(Verdict::Block) | None => return partial(done, Error::Kernel(libc::EIO)),
+        let engine =
+            |msg: *mut msghdr, nap: &mut Nap| unsafe { api::recvmsg(e, fd, msg, one, nap) };
+        let rest = |from| kernel(from, count - done, flags);
+        // SAFETY: `done` is below `count`.
+        if let Some(ret) = unsafe { move_one(fd, vec, done, engine, rest) } {
+            return ret;
         }
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
@@ -299,27 +289,52 @@ unsafe extern "C" fn send_each(
 ) -> c_int {
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
-        // SAFETY: `done` is below `count`.
-        let entry = unsafe { vec.add(done as usize) };
         // SAFETY: the header is the C caller's.
-        match waiting(fd, &mut Nap::new(), &mut |nap| unsafe {
-            api::sendmsg(e, fd, &raw const (*entry).msg_hdr, flags, nap)
-        }) {
-            // SAFETY: as above.
-            Some(Verdict::Done(n)) => unsafe { (*entry).msg_len = n as c_uint },
-            Some(Verdict::Pass(pass)) => {
-                let ret = kernel(entry, count - done);
-                // SAFETY: the kernel has filled in the lengths of `ret` entries from this one on.
-                let bytes = unsafe { total(entry, ret) };
-                tell(fd, || pass.finish(bytes));
-                return sum(done, ret);
-            }
-            Some(Verdict::Failed(error)) => return partial(done, error),
-            Some(Verdict::Block) | None => return partial(done, Error::Kernel(libc::EIO)),
+        let engine =
+            |msg: *mut msghdr, nap: &mut Nap| unsafe { api::sendmsg(e, fd, msg, flags, nap) };
+        let rest = |from| kernel(from, count - done);
+        // SAFETY: `done` is below `count`.
+        if let Some(ret) = unsafe { move_one(fd, vec, done, engine, rest) } {
+            return ret;
         }
         done += 1;
     }
     done as c_int
+}
+
+/// Moves the message behind the first `done`; what the whole call returns if it is over with that. `rest` is
+/// the kernel's call from this message on.
+///
+/// # Safety
+/// `vec` has more than `done` headers.
+#[inline(always)]
+unsafe fn move_one(
+    fd: c_int,
+    vec: *mut mmsghdr,
+    done: c_uint,
+    mut engine: impl FnMut(*mut msghdr, &mut Nap) -> Verdict,
+    rest: impl FnOnce(*mut mmsghdr) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: there is such a header.
+    let entry = unsafe { vec.add(done as usize) };
+    // SAFETY: as above.
+    let msg = unsafe { &raw mut (*entry).msg_hdr };
+    match waiting(fd, &mut Nap::new(), &mut |nap| engine(msg, nap)) {
+        Some(Verdict::Done(n)) => {
+            // SAFETY: as above.
+            unsafe { (*entry).msg_len = n as c_uint };
+            None
+        }
+        Some(Verdict::Pass(pass)) => {
+            let ret = rest(entry);
+            // SAFETY: the kernel has filled `ret` entries from this one on.
+            let bytes = unsafe { total(entry, ret) };
+            tell(fd, || pass.finish(bytes));
+            Some(sum(done, ret))
+        }
+        Some(Verdict::Failed(error)) => Some(partial(done, error)),
+        Some(Verdict::Block) | None => Some(partial(done, Error::Kernel(libc::EIO))),
+    }
 }
 
 /// The bytes of the first `count` messages, or -1 where `count` is that.

@@ -417,8 +417,15 @@ pub fn read_links() {
 /// Records read from one link before the others have their turn.
 const TURN: u32 = 64;
 
+/// Held from before a record is received until the descriptors that it brought are closed or lifted: a child
+/// that was forked in between would keep them.
+static READING: Guarded<()> = Guarded::new(());
+
 fn on_link(link: &'static Link) {
     for _ in 0..TURN {
+        let Some(_reading) = READING.lock() else {
+            return;
+        };
         if link.control() < 0 {
             return;
         }
@@ -717,6 +724,7 @@ fn do_jobs() -> Option<u64> {
 
 /// Before a fork: nobody is inside what the child will use. In the order in which they nest.
 pub fn hold() {
+    READING.hold();
     super::hold();
     JOBS.hold();
     shm::hold();
@@ -727,6 +735,7 @@ pub fn release() {
     shm::release();
     JOBS.release();
     super::release();
+    READING.release();
 }
 
 /// In the child: no thread, no jobs, no meetings.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Endurance: churn, crowds, kills and random demotions, every byte checked.
 
-    scripts/soak.py                  churn, many, kills, demotions at full length
+    scripts/soak.py                  churn, many, idle, kills, demotions at full length
     scripts/soak.py --quick          the same, short
     scripts/soak.py kills --seed 7   one of them
     scripts/soak.py stress --gib 8   random demotion from both ends over gigabytes
@@ -9,6 +9,7 @@
 
 churn      10,000 connections made, used and closed in every way
 many       1,000 connections at once, all accelerated, all used again afterwards
+idle       1,000 connections that rest: what they hold, and what they cost; all used again afterwards
 kills      200 times SIGKILL to one end at a random moment; the other must see a prefix of the
            stream, then the end or ECONNRESET, and lose nothing of its own
 demotions  1,000 demotions at random moments (build with the feature `fault`)
@@ -157,6 +158,32 @@ class Footprint:
         return text
 
 
+class Memory:
+    """What a process has of its own, and the pages of the memory it shares with peers, in bytes."""
+
+    def __init__(self, pid):
+        self.private = self.shared = 0
+        with open(f"/proc/{pid}/smaps_rollup") as f:
+            self.private = sum(int(line.split()[1]) << 10 for line in f if line.startswith(("Anonymous:", "Swap:")))
+        with open(f"/proc/{pid}/maps") as f:
+            arenas = [line.split()[0] for line in f if "memfd:sluice" in line]
+        for place in arenas:
+            # Also pages that this process has not touched.
+            self.shared += os.stat(f"/proc/{pid}/map_files/{place}").st_blocks * 512
+
+
+class Work:
+    """What a process has done so far: CPU time in seconds, sleeps it went into."""
+
+    def __init__(self, pid):
+        self.seconds = self.sleeps = 0
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
+                self.seconds += int(f.read().split()[0]) / 1e9
+            with open(f"/proc/{pid}/task/{task}/status") as f:
+                self.sleeps += sum(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt"))
+
+
 def kind(link):
     """'socket:[123]' -> 'socket'"""
     return link.split(":[")[0]
@@ -284,6 +311,61 @@ class Soak:
         self.accelerated(server, client, count)
         return f"{count} connections at once, {held} descriptors for them{words}"
 
+    def idle(self):
+        """Each connection has moved 1 MiB each way when it rests."""
+        count, watch = self.pick(1000, 100), self.pick(10, 3)
+        size = 2 << 20
+        own, peak = {}, 0       # bytes a connection by role: of the program itself
+        for plain in (True, False):
+            lib = {"SLUICE_UPGRADE": "off"} if plain else {}
+            server, client, first = (Peer(self, role, "et" if role == "client" else "lt", lib)
+                                     for role in ("server", "client", "client"))
+            self.warm(server, first)
+            first.stop()
+            pair = {"server": server, "client": client}
+            before = {role: Memory(p.child.pid) for role, p in pair.items()}
+            seed = self.seeds(count)
+            client.say(f"go {server.port} {seed} {count} {size} {size} 0 1")
+            client.wait_for("started", 240)
+            client.wait_for("holding")
+            if not plain and not self.plain:
+                peak = Memory(server.child.pid).shared
+                for peer in pair.values():
+                    counters = common.stat_counters([peer.child.pid])
+                    if counters.accelerated < count:
+                        raise Failure(f"{peer.role}: `sluice stat` says {counters}")
+            time.sleep(1)
+            after = {role: Memory(p.child.pid) for role, p in pair.items()}
+            grown = {role: (after[role].private - before[role].private) / count for role in pair}
+            if plain:
+                own = grown
+            else:
+                rings = after["server"].shared / count
+                held = {role: grown[role] - own[role] + rings for role in pair}
+                if max(held.values()) > 8192:
+                    raise Failure(f"bytes held for each of {count} connections: {held}, {rings:.0f} of them shared")
+                begin = {role: Work(p.child.pid) for role, p in pair.items()}
+                time.sleep(watch)
+                end = {role: Work(p.child.pid) for role, p in pair.items()}
+                share = {role: (end[role].seconds - begin[role].seconds) / watch for role in pair}
+                sleeps = {role: end[role].sleeps - begin[role].sleeps for role in pair}
+                if max(share.values()) >= 0.005:
+                    raise Failure(f"shares of a CPU over {watch} s of rest: {share}")
+                # Nothing is to be done, so nobody wakes up.
+                if max(sleeps.values()) > 3:
+                    raise Failure(f"went to sleep so often in {watch} s of rest: {sleeps}")
+            client.say("")
+            client.wait_for("done", 240)
+            server.settle()
+            whole(client.take_ended(), {seed + i: (size, size) for i in range(count)}, "client")
+            whole(server.take_ended(), {seed + i: (size, size) for i in range(count)}, "server")
+            client.stop()
+            server.stop()
+        self.accelerated(server, client, count)
+        return (f"{count} connections hold {max(held.values()):.0f} bytes each, {rings:.0f} of them shared"
+                f" ({peak / count:.0f} while busy); over {watch} s {max(share.values()):.4%} of a CPU,"
+                f" {max(sleeps.values())} sleeps")
+
     def kills(self):
         total = self.pick(200, 24)
         ends = {"eof": 0, "reset": 0}
@@ -394,19 +476,19 @@ def sockets_left():
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("part", nargs="*", help="churn, many, kills, demotions, stress")
+    ap.add_argument("part", nargs="*", help="churn, many, idle, kills, demotions, stress")
     ap.add_argument("--quick", action="store_true")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--gib", type=int, default=4, help="of `stress`")
     ap.add_argument("--plain", action="store_true", help="without the library")
     args = ap.parse_args()
-    parts = args.part or ["churn", "many", "kills", "demotions"]
+    parts = args.part or ["churn", "many", "idle", "kills", "demotions"]
     for part in parts:
-        if part not in ("churn", "many", "kills", "demotions", "stress"):
+        if part not in ("churn", "many", "idle", "kills", "demotions", "stress"):
             ap.error(f"no part {part!r}")
     if not args.plain:
         common.need_file(common.LIB, "make build")
-        if "many" in parts:
+        if {"many", "idle"} & set(parts):
             common.need_file(common.CLI, "make build")
         if {"demotions", "stress"} & set(parts):
             common.need_file(common.FAULT_LIB, "make build-fault")

@@ -373,17 +373,33 @@ fn must_wait_by_itself() -> bool {
     may_use_system_calls().is_err()
 }
 
+/// What the kernel says of a process in its `status`.
+struct Status {
+    text: [u8; 4096],
+    len: usize,
+}
+
+impl Status {
+    fn read(path: &core::ffi::CStr) -> Option<Self> {
+        let fd = sys::open(path, libc::O_RDONLY).ok()?;
+        let mut text = [0u8; 4096];
+        let len = sys::read(fd.raw(), &mut text).ok()?;
+        Some(Self { text, len })
+    }
+
+    /// The words of a line.
+    fn words(&self, name: &[u8]) -> Option<core::str::SplitAsciiWhitespace<'_>> {
+        let mut lines = self.text.get(..self.len)?.split(|&b| b == b'\n');
+        let line = lines.find(|l| l.starts_with(name))?;
+        let value = core::str::from_utf8(line.get(name.len()..)?).ok()?;
+        Some(value.split_ascii_whitespace())
+    }
+}
+
 /// The last number of a line of /proc/self/status; hexadecimal for the capability sets.
 fn status_field(name: &[u8]) -> Option<u64> {
-    let fd = sys::open(c"/proc/self/status", libc::O_RDONLY).ok()?;
-    let mut text = [0u8; 4096];
-    let n = sys::read(fd.raw(), &mut text).ok()?;
-    let line = text
-        .get(..n)?
-        .split(|&b| b == b'\n')
-        .find(|l| l.starts_with(name))?;
-    let value = core::str::from_utf8(line.get(name.len()..)?).ok()?.trim();
-    let value = value.split_ascii_whitespace().next_back()?;
+    let status = Status::read(c"/proc/self/status")?;
+    let value = status.words(name)?.next_back()?;
     let radix = if name.starts_with(b"Cap") { 16 } else { 10 };
     u64::from_str_radix(value, radix).ok()
 }
@@ -405,6 +421,49 @@ pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
     let own = capabilities();
     let equal = peer.uid == uid && peer.gid == gid && own & !peer_capabilities == 0;
     (peer.pid, equal && peer.pid > 0)
+}
+
+/// May pages of a link's rings go back to the kernel, towards the peer behind `control` (none: this process)?
+///
+/// The call for it can be kept waiting for ever by whoever shares the memory file (`LinkEnd::can_discard`). So the
+/// peer must be one that could stop us by a signal just as well: its user is ours, and it sees us, by being in the
+/// same namespace of process ids. And pages given back must be sure to be had again.
+pub fn may_discard(control: Option<i32>) -> bool {
+    if promises_kept() != Some(true) {
+        return false;
+    }
+    control.is_none_or(|control| could_be_stopped(control) == Some(true))
+}
+
+/// Where the kernel promises no more memory than there is, a page can be refused, by SIGBUS.
+fn promises_kept() -> Option<bool> {
+    let fd = sys::open(c"/proc/sys/vm/overcommit_memory", libc::O_RDONLY).ok()?;
+    let mut mode = [0u8];
+    sys::read(fd.raw(), &mut mode).ok()?;
+    Some(mode != *b"2")
+}
+
+/// Could the peer behind `control` send us any signal? `None`: not known.
+fn could_be_stopped(control: i32) -> Option<bool> {
+    use std::io::Write;
+    let peer = sys::getsockopt::<libc::ucred>(control, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+    let own = Status::read(c"/proc/self/status")?;
+    // kill(2) compares with the real and the saved one.
+    let mut users = own.words(b"Uid:")?;
+    let (real, saved) = (users.next()?, users.nth(1)?);
+    let same_user = [real, saved]
+        .iter()
+        .any(|user| user.parse() == Ok(peer.uid));
+    // One number: in the namespace that this /proc is of. 0: the peer is not in ours nor below it.
+    let is_seen = |status: &Status| status.words(b"NSpid:").is_some_and(|ids| ids.count() == 1);
+    if !same_user || peer.pid <= 0 || !is_seen(&own) {
+        return Some(false);
+    }
+    let mut path = [0u8; 32];
+    let mut rest = path.as_mut_slice();
+    write!(rest, "/proc/{}/status", peer.pid).ok()?;
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    Some(is_seen(&Status::read(path)?))
 }
 
 /// Before a fork that calls no handlers: `_Fork`, or a raw system call.
@@ -432,4 +491,101 @@ pub fn before_daemon() {
             demote::finish_blocking(sock);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a child of this process makes of a connection, after `first`; 2: `first` failed.
+    fn in_child(first: impl Fn() -> bool, then: impl Fn() -> bool) -> i32 {
+        // SAFETY: the child makes system calls on memory of its own and ends.
+        unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                libc::_exit(if !first() { 2 } else { i32::from(then()) });
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+            assert!(libc::WIFEXITED(status));
+            libc::WEXITSTATUS(status)
+        }
+    }
+
+    fn pair() -> [sys::Fd; 2] {
+        let mut fds = [0; 2];
+        // SAFETY: room for two numbers.
+        let made =
+            unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, &raw mut fds[0]) };
+        assert_eq!(made, 0);
+        fds.map(sys::Fd::own)
+    }
+
+    #[test]
+    fn only_a_peer_that_could_stop_us_may_keep_us_waiting() {
+        let [end, _other] = pair();
+        assert_eq!(could_be_stopped(end.raw()), Some(true));
+        assert_eq!(could_be_stopped(-1), None);
+        // SAFETY: asks only.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let stopped = || could_be_stopped(end.raw()) == Some(true);
+        // SAFETY: in a child: changes its user, or where its children live.
+        unsafe {
+            // The peer stays root, which is another user now.
+            let other_user = || libc::syscall(libc::SYS_setresuid, 9999, 9999, 9999) == 0;
+            assert_eq!(in_child(other_user, stopped), 0);
+            // Where only the effective one has changed, root may signal us.
+            let acts_as_other = || libc::syscall(libc::SYS_setresuid, -1, 9999, -1) == 0;
+            assert_eq!(in_child(acts_as_other, stopped), 1);
+            // From a namespace of process ids below the peer's.
+            let below = || libc::unshare(libc::CLONE_NEWPID) == 0;
+            assert_eq!(in_child(below, || in_child(|| true, stopped) == 1), 0);
+        }
+    }
+
+    #[test]
+    fn a_peer_in_a_namespace_below_ours_cannot_stop_us() {
+        // SAFETY: asks only.
+        if unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let listener = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+        let family = libc::AF_UNIX as libc::sa_family_t;
+        sys::bind(listener.raw(), &family, size_of_val(&family)).unwrap();
+        sys::listen(listener.raw(), 1).unwrap();
+        let (name, len) = sys::socket_name(listener.raw(), false).unwrap();
+        let [ours, theirs] = pair();
+        // SAFETY: the children make system calls on memory of their own and end.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let moved = libc::unshare(libc::CLONE_NEWPID) == 0;
+                let below = if moved { libc::fork() } else { -1 };
+                if below == 0 {
+                    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+                    let met = sys::connect(socket.raw(), &name, len).is_ok();
+                    // Lives until the other has looked.
+                    let _ = sys::read(theirs.raw(), &mut [0]);
+                    libc::_exit(i32::from(!met));
+                }
+                let mut status = 0;
+                libc::waitpid(below, &raw mut status, 0);
+                libc::_exit(status);
+            }
+            let mut come = libc::pollfd {
+                fd: listener.raw(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            libc::poll(&raw mut come, 1, -1);
+            let peer = sys::accept(listener.raw()).unwrap();
+            assert_eq!(could_be_stopped(peer.raw()), Some(false));
+            assert_eq!(sys::write(ours.raw(), b"!"), Ok(1));
+            let mut status = 0;
+            libc::waitpid(child, &raw mut status, 0);
+            assert_eq!(status, 0);
+        }
+    }
 }

@@ -172,16 +172,15 @@ impl Arena {
         };
     }
 
-    /// Gives the pages of a ring lent by `side` back to the kernel (they read as zeroes afterwards). What is no
-    /// possible ring is left alone.
-    pub fn discard(&self, side: usize, at: u64, len: u32) {
-        let Some(ring) = self.ring(side, at, len) else {
-            return;
-        };
-        let [(base, len), _] = ring.pieces(0, ring.len());
-        // SAFETY: ring memory that its lender has taken back, and that lies in the arena as `ring` has checked;
-        // whoever still writes there spoils only bytes that nobody reads.
-        let _ = unsafe { sys::madvise(base, len, libc::MADV_REMOVE) };
+    /// Gives the pages of a ring lent by `side` back to the kernel (they read as zeroes afterwards): one that its
+    /// lender has taken back. What is no possible ring is left alone. False: the pages are where they were.
+    ///
+    /// A peer that shares the memory file can keep this waiting ([`LinkEnd::can_discard`]).
+    ///
+    /// [`LinkEnd::can_discard`]: crate::shm::LinkEnd::can_discard
+    pub fn discard(&self, side: usize, at: u64, len: u32) -> bool {
+        // Whoever still writes there spoils only bytes that nobody reads.
+        self.ring(side, at, len).is_some_and(|ring| ring.discard())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Copies into and out of a ring.
+//! Copies into and out of a ring; giving its pages back.
 //!
 //! A ring is bytes only; its words live in the direction's lines. The peer may write here at any
 //! moment, so there is no reference to the bytes, only raw copies.
@@ -39,6 +39,17 @@ impl Ring {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Gives the pages back to the kernel: whatever was written is zero from now on, and the next write gets new
+    /// pages. False: refused, nothing has changed. For memory that shares a file, else nothing happens.
+    ///
+    /// By [`Ring::new`] the ring is mapped. Its bytes are lost, so the caller holds it back from whoever still
+    /// reads: it is empty and its writer locked out, or nobody's.
+    #[must_use]
+    pub fn discard(&self) -> bool {
+        // SAFETY: mapped by `new`'s contract; shared memory holds no Rust object that would miss its bytes.
+        unsafe { crate::sys::madvise(self.base, self.len as usize, libc::MADV_REMOVE) }.is_ok()
     }
 
     /// The one or two pieces of `[offset, offset + len)`; `len` is at most the ring's.

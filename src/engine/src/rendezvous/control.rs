@@ -66,7 +66,8 @@ fn add(job: Job) {
     poke();
 }
 
-fn poke() {
+/// Has the thread look at what there is to do.
+pub fn poke() {
     let wake = WAKE.load(Ordering::Acquire);
     if wake >= 0 {
         let _ = sys::ring(wake);
@@ -191,7 +192,11 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         super::progress();
         let jobs_left = do_jobs();
         let meetings_left = super::watched(|_| ());
-        timeout = [jobs_left, meetings_left].into_iter().flatten().min();
+        let trims_left = super::trim::progress();
+        timeout = [jobs_left, meetings_left, trims_left]
+            .into_iter()
+            .flatten()
+            .min();
     }
     for fd in [set, wake] {
         internal::forget(fd);
@@ -490,6 +495,8 @@ fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
 
 /// The peer has changed the words of a stream: goes along with a demotion.
 fn look(link: &'static Link, index: u32) {
+    // It may have left a stream that this end had left before.
+    super::trim::returned(link);
     let Some(sock) = sock_of(link, index) else {
         return;
     };

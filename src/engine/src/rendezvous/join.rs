@@ -137,6 +137,7 @@ fn open_link(
     control: Option<Fd>,
 ) -> Result<&'static Link, Reason> {
     let (peer_pid, can_pull) = process::may_pull(socket, peer.capabilities);
+    let can_discard = process::may_discard(Some(socket));
     let link = Link::open(LinkEnd {
         arena,
         side,
@@ -144,6 +145,7 @@ fn open_link(
         token: peer.token,
         peer_pid,
         can_pull,
+        can_discard,
     });
     sluice_stats::ROOT.links_made.add_shared(1);
     sluice_stats::ROOT.links.raise(1);
@@ -221,6 +223,7 @@ pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result
                 let token = process::token().ok_or(Reason::Limit)?;
                 let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
                 let twin = arena.alias();
+                let can_discard = process::may_discard(None);
                 let end = |arena, side| LinkEnd {
                     arena,
                     side,
@@ -228,6 +231,7 @@ pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result
                     token,
                     peer_pid: 0,
                     can_pull: false,
+                    can_discard,
                 };
                 let a = Link::open(end(arena, 0)).ok_or(Reason::LinkFull)?;
                 let b = Link::open(end(twin, 1)).ok_or(Reason::LinkFull)?;

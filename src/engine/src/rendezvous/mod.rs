@@ -24,6 +24,7 @@ pub mod control;
 pub mod diag;
 mod join;
 pub mod message;
+pub mod trim;
 
 use crate::process;
 use crate::sockets::sock::{Sock, role};
@@ -485,8 +486,9 @@ fn give_up(meeting: Pending, reason: Reason) {
 
 /// A stream was given out and nobody joined it.
 fn abandon(link: &'static Link, index: u32) {
-    if let Some(lent) = link.lent_for(index) {
-        link.leave_stream(index, lent);
+    if link.lent_for(index).is_some() {
+        link.leave_stream(index);
+        trim::returned(link);
     }
     if link.control() < 0 && link.twin().is_none() {
         // A new link whose peer never confirmed it.
@@ -564,10 +566,12 @@ pub fn on_link_lost(link: &'static Link) {
 pub fn hold() {
     PENDING.hold();
     ask::hold();
+    trim::hold();
 }
 
 /// After the fork, on both sides.
 pub fn release() {
+    trim::release();
     ask::release();
     PENDING.release();
 }
@@ -583,4 +587,5 @@ pub fn after_fork() {
     ASKED_UNTIL.store(0, Ordering::Relaxed);
     BUSY.fetch_and(UNLOADED, Ordering::Relaxed);
     ask::after_fork();
+    trim::after_fork();
 }

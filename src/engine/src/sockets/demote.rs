@@ -1,7 +1,7 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without waiting.
 
 use crate::process;
-use crate::rendezvous::control;
+use crate::rendezvous::{control, trim};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{direct, wake};
 use core::sync::atomic::Ordering;
@@ -224,7 +224,7 @@ fn leave(sock: &'static Sock) {
     if sock.rx.state() != state::PLAIN || sock.tx.state() != state::PLAIN {
         return;
     }
-    if let Some((link, index, lent)) = sock.take_stream() {
+    if let Some((link, index)) = sock.take_stream() {
         for i in 0..crate::sockets::sock::SETS {
             if let Some(set) = sock.set_at(i) {
                 set.forget_stream(sock, link, index);
@@ -234,7 +234,8 @@ fn leave(sock: &'static Sock) {
             link.abandon_stream(index);
         } else {
             control::unwatch(sock);
-            link.leave_stream(index, lent);
+            link.leave_stream(index);
+            trim::returned(link);
             control::attention(link, index);
         }
         crate::sockets::upgrade::rearm(sock);

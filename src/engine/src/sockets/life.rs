@@ -415,7 +415,7 @@ fn abandon_inherited(sock: &'static Sock) {
         half.state.store(state::PLAIN, Ordering::SeqCst);
         half.set_dir(None);
     }
-    if let Some((link, index, _)) = sock.take_stream() {
+    if let Some((link, index)) = sock.take_stream() {
         link.abandon_stream(index);
         if link.stream_count() == 0 {
             link.close_if_unused();

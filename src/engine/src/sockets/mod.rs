@@ -13,6 +13,8 @@ pub mod recv;
 pub mod send;
 pub mod sock;
 pub mod table;
+#[cfg(test)]
+pub mod testing;
 pub mod upgrade;
 pub mod wait;
 pub mod wake;

@@ -1,6 +1,7 @@
 //! Sending: to the kernel, to the ring, and behind bytes that are being sent again.
 
 use crate::api::{Error, Pass, Verdict};
+use crate::rendezvous::trim;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor};
@@ -431,7 +432,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
 
 /// Under the tx lock: publishes `n` bytes written at `at`. False: sealed, they are not on the link.
 #[inline]
-pub(super) fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
+pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return false;
     };
@@ -443,6 +444,9 @@ pub(super) fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
     }
     fence_after_rmw();
     sock.tx.at.store(to, Ordering::Relaxed);
+    if !sock.tx.resident.load(Ordering::Relaxed) {
+        trim::note(sock, at);
+    }
     let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
     let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
     if rung != 0 {

@@ -23,7 +23,7 @@ use core::sync::atomic::{
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Lock;
 use sluice_fabric::ring::Ring;
-use sluice_fabric::shm::{Lent, Link};
+use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::{Conn, Reason, Transport};
 
@@ -64,6 +64,8 @@ pub struct Half {
     pub lock: Lock,
     /// See [`state`]. Written under the lock; read anywhere (acquire).
     pub state: AtomicU8,
+    /// tx: the ring may have pages, and trim.rs knows of it. Under the lock.
+    pub resident: AtomicBool,
     /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest).
     /// SeqCst: "announce the call, then look at the state" against "change the state, then look for calls".
     pub calls: AtomicU64,
@@ -161,6 +163,7 @@ impl Half {
         }
         self.at.store(0, Ordering::Relaxed);
         self.seen.store(0, Ordering::Relaxed);
+        self.resident.store(false, Ordering::Relaxed);
     }
 
     fn reset(&self) {
@@ -249,9 +252,6 @@ pub struct Sock {
     link: AtomicPtr<Link>,
     /// Slot of the stream on the link.
     pub index: AtomicU32,
-    /// Ring lent for the stream.
-    lent_at: AtomicU64,
-    lent_len: AtomicU32,
     /// Epoll sets that this socket is registered in.
     pub sets: [AtomicPtr<Set>; SETS],
     /// 1 + index of the next free structure.
@@ -303,10 +303,8 @@ impl Sock {
     }
 
     /// Sets the stream in use.
-    pub fn set_stream(&self, link: &'static Link, index: u32, lent: Lent) {
+    pub fn set_stream(&self, link: &'static Link, index: u32) {
         self.index.store(index, Ordering::Relaxed);
-        self.lent_at.store(lent.at, Ordering::Relaxed);
-        self.lent_len.store(lent.len, Ordering::Relaxed);
         self.link
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
@@ -320,7 +318,7 @@ impl Sock {
     }
 
     /// Takes the stream out: the caller leaves it on the link.
-    pub fn take_stream(&self) -> Option<(&'static Link, u32, Lent)> {
+    pub fn take_stream(&self) -> Option<(&'static Link, u32)> {
         let link = self.link.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: null, or a leaked link.
         let link = unsafe { link.as_ref() }?;
@@ -328,11 +326,7 @@ impl Sock {
             .store(link.generation(), Ordering::Relaxed);
         self.last_link
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
-        let lent = Lent {
-            at: self.lent_at.load(Ordering::Relaxed),
-            len: self.lent_len.load(Ordering::Relaxed),
-        };
-        Some((link, self.index.load(Ordering::Relaxed), lent))
+        Some((link, self.index.load(Ordering::Relaxed)))
     }
 
     /// Bytes that went by links, both directions together.

@@ -6,7 +6,7 @@ use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
 use core::sync::atomic::{AtomicBool, Ordering};
-use sluice_fabric::shm::{Lent, Link};
+use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -149,11 +149,15 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
     if family.is_shared(process::pid()) {
         return Err(Reason::Shared);
     }
-    let lent = Lent {
-        at: incoming.rx_wishes.ring_at.load(Ordering::Relaxed),
-        len: incoming.rx_wishes.ring_len.load(Ordering::Relaxed),
+    let Some(lent) = link.lent_for(index) else {
+        return Err(Reason::LinkLost);
     };
-    let Some(ring) = arena.ring(link.side(), lent.at, lent.len) else {
+    // The peer can write to this record. It goes by it itself, so a changed one is a stream that cannot work.
+    let said = &incoming.rx_wishes;
+    let unchanged = said.ring_at.load(Ordering::Relaxed) == lent.at
+        && said.ring_len.load(Ordering::Relaxed) == lent.len;
+    let ring = arena.ring(link.side(), lent.at, lent.len);
+    let (Some(ring), true) = (ring, unchanged) else {
         return Err(Reason::PeerHostile);
     };
     if sock.rx.lock.lock().is_err() {
@@ -167,7 +171,7 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
         sock.rx.state() == state::PLAIN && sock.tx.state() == state::PLAIN && sock.link().is_none();
     if free {
         family.clear_resend();
-        sock.set_stream(link, index, lent);
+        sock.set_stream(link, index);
         sock.rx.set_dir(Some(incoming));
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
@@ -345,4 +349,37 @@ fn received(fd: i32) -> Option<u64> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::{sock, testing};
+
+    #[test]
+    fn a_ring_that_the_peer_has_put_in_anothers_place_is_refused() {
+        let (a, b, index) = testing::link();
+        let other = testing::stream(a, b);
+        let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());
+        // Side 1 writes into what side 0 has lent: its record lies where both can write.
+        let said = &testing::directions(b, index)[1].rx_wishes;
+        for (at, len) in [(others.at, others.len), (own.at, own.len / 2), (0, 0)] {
+            said.ring_at.store(at, Ordering::Relaxed);
+            said.ring_len.store(len, Ordering::Relaxed);
+            let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+            assert_eq!(attach(sock, a, index), Err(Reason::PeerHostile));
+            assert_eq!(a.lent_for(index), Some(own));
+            assert!(sock.link().is_none());
+            sock::free(sock);
+        }
+        // What goes back to the pool is what was lent, not what the peer said of it.
+        said.ring_at.store(others.at, Ordering::Relaxed);
+        said.ring_len.store(others.len, Ordering::Relaxed);
+        b.leave_stream(index);
+        a.leave_stream(index);
+        assert_eq!(a.lent_for(index), None);
+        let again = testing::stream(a, b);
+        assert_eq!(a.lent_for(again), Some(own));
+        assert_eq!(a.lent_for(other), Some(others));
+    }
 }

@@ -37,6 +37,10 @@ pub struct LinkEnd {
     pub peer_pid: i32,
     /// The kernel lets this process read the peer's memory, and it is safe to.
     pub can_pull: bool,
+    /// Pages of rings may go back to the kernel. The call for it waits, beyond any signal's reach, for whoever
+    /// holds the lock of the memory file, and a peer can hold that for ever: true only for one that could stop this
+    /// process by a signal just as well.
+    pub can_discard: bool,
 }
 
 /// A link. See the module.
@@ -51,6 +55,7 @@ pub struct Link {
     token: [AtomicU64; 2],
     peer_pid: AtomicI32,
     can_pull: AtomicU32,
+    can_discard: AtomicU32,
     /// The peer's process is gone, or has broken the rules.
     dead: AtomicU32,
     /// The link belongs to the parent of this process.
@@ -77,9 +82,27 @@ struct Ledger {
     /// Stream slots of this side's parity, never used so far.
     fresh: u32,
     free: Vec<u32>,
+    /// What is lent for each stream in use at this end: the peer can write to the arena's own record of it.
+    lent: Vec<Option<Lent>>,
     /// Streams that this end has left and the peer perhaps not yet: slot, ring lent, slot is ours to give out.
     leaving: Vec<(u32, Option<Lent>)>,
+    /// Rings lent and taken back so far.
+    moves: u64,
 }
+
+/// What a look at the returned rings of a link came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cooled {
+    /// Rings were lent or came back since the last look; the number to bring along to the next.
+    Busy(u64),
+    /// Some gave their pages back, others still have theirs.
+    More,
+    /// None has pages that can be given back.
+    All,
+}
+
+/// Rings whose pages go back in one look, for which the ledger is locked.
+const COOL_AT_ONCE: usize = 8;
 
 static ALL: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
 /// Serialises making and closing links; held for no system call but mmap, munmap and close. Arenas of
@@ -155,6 +178,7 @@ impl Link {
             token,
             peer_pid,
             can_pull,
+            can_discard,
         } = end;
         link.side.store(side as u32, Ordering::Relaxed);
         link.control
@@ -164,16 +188,20 @@ impl Link {
         }
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
         link.can_pull.store(u32::from(can_pull), Ordering::Relaxed);
+        link.can_discard
+            .store(u32::from(can_discard), Ordering::Relaxed);
         link.dead.store(0, Ordering::Relaxed);
         link.foreign.store(0, Ordering::Relaxed);
         link.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.slots.store(0, Ordering::Relaxed);
         link.streams.store(0, Ordering::Relaxed);
         *link.ledger.lock()? = Some(Ledger {
-            pool: Pool::new(side),
+            pool: Pool::new(side, can_discard),
             fresh: side as u32,
             free: Vec::new(),
+            lent: Vec::new(),
             leaving: Vec::new(),
+            moves: 0,
         });
         link.arena
             .store(Box::into_raw(Box::new(arena)), Ordering::Release);
@@ -190,6 +218,7 @@ impl Link {
             token: [const { AtomicU64::new(0) }; 2],
             peer_pid: AtomicI32::new(0),
             can_pull: AtomicU32::new(0),
+            can_discard: AtomicU32::new(0),
             dead: AtomicU32::new(0),
             foreign: AtomicU32::new(0),
             twin: AtomicPtr::new(core::ptr::null_mut()),
@@ -274,6 +303,12 @@ impl Link {
         self.can_pull.load(Ordering::Relaxed) != 0
     }
 
+    /// May pages of rings go back to the kernel? See [`LinkEnd::can_discard`].
+    #[inline]
+    pub fn can_discard(&self) -> bool {
+        self.can_discard.load(Ordering::Relaxed) != 0
+    }
+
     /// The control socket, -1 for none.
     pub fn control(&self) -> i32 {
         self.control.load(Ordering::Relaxed)
@@ -284,15 +319,10 @@ impl Link {
         self.control.store(fd, Ordering::Release);
     }
 
-    /// The ring that this side has lent for stream `index`, by its own record in the arena's slot. The slot
-    /// is this side's to write; a peer that changes it spoils its own stream: an impossible ring is `None`.
+    /// The ring that this side has lent for stream `index`, by its private record.
     pub fn lent_for(&self, index: u32) -> Option<Lent> {
-        let arena = self.arena()?;
-        let (_, incoming) = self.directions(arena.stream(index)?);
-        let at = incoming.rx_wishes.ring_at.load(Ordering::Relaxed);
-        let len = incoming.rx_wishes.ring_len.load(Ordering::Relaxed);
-        arena.ring(self.side(), at, len)?;
-        Some(Lent { at, len })
+        let ledger = self.ledger.lock()?;
+        ledger.as_ref()?.lent.get(index as usize).copied()?
     }
 
     /// Gives up the control socket.
@@ -336,7 +366,7 @@ impl Link {
         for dir in &stream.dir {
             dir.reset();
         }
-        if self.lend(ledger, stream, ring_len) {
+        if self.lend(ledger, index, stream, ring_len) {
             self.own(index, owner);
             Some(index)
         } else {
@@ -354,13 +384,29 @@ impl Link {
         if index as usize & 1 == self.side() || self.owner(index) != 0 {
             return false;
         }
-        let Some(mut ledger) = self.ledger.lock() else {
+        let (Some(arena), Some(mut ledger)) = (self.arena(), self.ledger.lock()) else {
             return false;
         };
         let Some(ledger) = ledger.as_mut() else {
             return false;
         };
-        if self.lend(ledger, stream, ring_len) {
+        // Who gives a slot out anew has seen that both ends had left it, and has wiped what told us so.
+        let Ledger {
+            pool,
+            leaving,
+            moves,
+            ..
+        } = ledger;
+        leaving.retain(|(left, lent)| {
+            if *left == index
+                && let Some(lent) = lent
+            {
+                pool.take_back(arena, *lent);
+                *moves += 1;
+            }
+            *left != index
+        });
+        if self.lend(ledger, index, stream, ring_len) {
             self.own(index, owner);
             true
         } else {
@@ -368,12 +414,19 @@ impl Link {
         }
     }
 
-    fn lend(&self, ledger: &mut Ledger, stream: &Stream, ring_len: u32) -> bool {
-        let [a, b] = &stream.dir;
-        let incoming = if self.side() == 0 { b } else { a };
+    fn lend(&self, ledger: &mut Ledger, index: u32, stream: &Stream, ring_len: u32) -> bool {
+        let (_, incoming) = self.directions(stream);
+        if ledger.lent.len() <= index as usize {
+            ledger.lent.resize(index as usize + 1, None);
+        }
+        let Some(record) = ledger.lent.get_mut(index as usize) else {
+            return false;
+        };
         let Some(lent) = ledger.pool.lend(ring_len) else {
             return false;
         };
+        *record = Some(lent);
+        ledger.moves += 1;
         incoming
             .rx_wishes
             .ring_len
@@ -402,8 +455,8 @@ impl Link {
         self.streams.load(Ordering::Acquire)
     }
 
-    /// This process leaves stream `index`; `lent` is the ring it had lent.
-    pub fn leave_stream(&self, index: u32, lent: Lent) {
+    /// This process leaves stream `index`, for which it had lent a ring.
+    pub fn leave_stream(&self, index: u32) {
         let Some(arena) = self.arena() else { return };
         let Some(stream) = arena.stream(index) else {
             return;
@@ -416,7 +469,9 @@ impl Link {
         incoming.rx_wishes.detached.store(1, Ordering::Release);
         if let Some(mut ledger) = self.ledger.lock() {
             if let Some(ledger) = ledger.as_mut() {
-                ledger.leaving.push((index, Some(lent)));
+                let record = ledger.lent.get_mut(index as usize);
+                let lent = record.and_then(Option::take);
+                ledger.leaving.push((index, lent));
                 Self::reap(arena, self.side(), ledger);
             }
         }
@@ -454,6 +509,7 @@ impl Link {
             pool,
             free,
             leaving,
+            moves,
             ..
         } = ledger;
         leaving.retain_mut(|(index, lent)| {
@@ -466,6 +522,7 @@ impl Link {
             let reader_left = outgoing.rx_wishes.detached.load(Ordering::Acquire) != 0;
             if writer_left && let Some(lent) = lent.take() {
                 pool.take_back(arena, lent);
+                *moves += 1;
             }
             if writer_left && reader_left {
                 if *index as usize & 1 == side {
@@ -475,6 +532,25 @@ impl Link {
             }
             true
         });
+    }
+
+    /// Gives pages of returned rings back to the kernel if none was lent or came back since the look that told
+    /// [`Cooled::Busy`] with `seen`.
+    pub fn cool(&self, seen: u64) -> Cooled {
+        let Some(mut ledger) = self.ledger.lock() else {
+            return Cooled::More;
+        };
+        let (Some(arena), Some(ledger)) = (self.arena(), ledger.as_mut()) else {
+            return Cooled::All;
+        };
+        Self::reap(arena, self.side(), ledger);
+        if ledger.moves != seen {
+            Cooled::Busy(ledger.moves)
+        } else if ledger.pool.cool(arena, COOL_AT_ONCE) {
+            Cooled::More
+        } else {
+            Cooled::All
+        }
     }
 
     // --- waiters ---

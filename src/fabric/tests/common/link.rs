@@ -348,7 +348,7 @@ impl End<'_> {
     /// Reads streams until the writer says that none follows.
     pub fn read_streams(&mut self) -> Result<(), String> {
         let contents = Contents::new();
-        let mut pool = Pool::new(1);
+        let mut pool = Pool::new(1, true);
         for stream in 0.. {
             let more = self
                 .read_stream(stream, &contents, &mut pool)

@@ -184,6 +184,7 @@ fn grant(sock: &'static Sock, key: u64, mirror: u64, link: &'static Link) -> Opt
         stage: Stage::Granted(link, index),
         socket: None,
         deadline: u64::MAX,
+        made_link: false,
     })
 }
 

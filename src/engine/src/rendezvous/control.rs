@@ -530,18 +530,15 @@ fn look(link: &'static Link, index: u32) {
 /// The peer's process is gone. What it left in our rings is still read; what we left in its rings
 /// goes to TCP, where the kernel answers for it.
 fn lost(link: &'static Link) {
-    if !link.kill() {
-        return;
-    }
-    let _ = sys::epoll_ctl(
-        SET.load(Ordering::Acquire),
-        libc::EPOLL_CTL_DEL,
-        link.control(),
-        0,
-        0,
-    );
+    let first = link.kill();
+    // Also where it was given up before: a socket at its end that stays watched would never let us sleep again.
     if let Some(fd) = link.close_control() {
+        let set = SET.load(Ordering::Acquire);
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd.raw(), 0, 0);
         internal::forget(fd.raw());
+    }
+    if !first {
+        return;
     }
     sluice_stats::ROOT.links.lower(1);
     for index in 0..STREAMS {

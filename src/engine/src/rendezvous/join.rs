@@ -45,6 +45,15 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
             control::watch_meeting(meeting.raw());
         }
     }
+    if let Stage::Replied(link, _) = meeting.stage
+        && link.is_alive()
+        && !is_confirmed(link)
+        && !meeting.made_link
+    {
+        // The peer has joined this stream, if it has, after that of the meeting that made the link: that is
+        // looked at first, since its socket is the one that both ends keep.
+        return Step::Waits;
+    }
     let (message, brought) = match message::receive(meeting.raw()) {
         Received::Nothing => return Step::Waits,
         Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
@@ -113,6 +122,7 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
             control::start()?;
             let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
             arena_fd = Some(fd);
+            meeting.made_link = true;
             open_link(arena, 0, hello, meeting.raw(), None)?
         }
     };
@@ -182,9 +192,18 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<
     Ok(over_with(meeting, link, reply.index, fresh))
 }
 
+/// Has the link a control socket, or no need of one?
+fn is_confirmed(link: &Link) -> bool {
+    link.control() >= 0 || link.twin().is_some()
+}
+
 /// First comer: the second has joined.
 fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step, Reason> {
-    let fresh = link.control() < 0 && link.twin().is_none();
+    if !link.is_alive() {
+        // The meeting that made it came to nothing: nobody would hear of the peer's end.
+        return Err(Reason::LinkLost);
+    }
+    let fresh = meeting.made_link && !is_confirmed(link);
     Ok(over_with(meeting, link, index, fresh))
 }
 

@@ -74,6 +74,8 @@ struct Pending {
     /// The name, or the way to the visitor or the host; none once only links are left.
     socket: Option<Fd>,
     deadline: u64,
+    /// First comer: the link was made for this meeting, whose socket becomes its control socket.
+    made_link: bool,
 }
 
 impl Pending {
@@ -282,6 +284,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         stage,
         socket: Some(socket),
         deadline: sys::now_ns() + NAME_NS,
+        made_link: false,
     });
     count_names(&list);
     Ok(())
@@ -297,6 +300,7 @@ fn waiting(sock: &'static Sock, key: u64, mirror: u64) -> Pending {
         stage: Stage::Asked,
         socket: None,
         deadline: u64::MAX,
+        made_link: false,
     }
 }
 

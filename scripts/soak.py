@@ -167,9 +167,16 @@ class Memory:
             self.private = sum(int(line.split()[1]) << 10 for line in f if line.startswith(("Anonymous:", "Swap:")))
         with open(f"/proc/{pid}/maps") as f:
             arenas = [line.split()[0] for line in f if "memfd:sluice" in line]
-        for place in arenas:
+        try:
             # Also pages that this process has not touched.
-            self.shared += os.stat(f"/proc/{pid}/map_files/{place}").st_blocks * 512
+            self.shared = sum(os.stat(f"/proc/{pid}/map_files/{place}").st_blocks * 512 for place in arenas)
+        except PermissionError:
+            with open(f"/proc/{pid}/smaps") as f:
+                place = None
+                for line in f:
+                    place = line.split()[0] if line[0] in "0123456789abcdef" else place
+                    if line.startswith("Rss:") and place in arenas:
+                        self.shared += int(line.split()[1]) << 10
 
 
 class Work:

@@ -2,7 +2,7 @@
 //!
 //! A ring in use is trimmed by its *writer*, when all it wrote has been read and it was silent for a while:
 //! nobody reads beyond the tail, so nobody sees the pages go, and the next write gets new ones. Returned rings
-//! are trimmed by their lender. Neither needs the peer. Why nothing is lost: docs/decisions/005.
+//! are trimmed by their lender. Neither needs the peer. Why nothing is lost: docs/decisions/006-rings-at-rest.md.
 //!
 //! The control thread does it. It has a timer for that only while a ring may have pages.
 
@@ -13,18 +13,25 @@ use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{Cooled, Link};
 use sluice_fabric::sys;
 
+/// A millisecond, in ns. Builds for tests trim at every opportunity.
+const MS: u64 = if cfg!(feature = "fault") {
+    1_000
+} else {
+    1_000_000
+};
+
 /// A ring that was silent for so long is trimmed,
-const QUIET_NS: u64 = 100_000_000;
+const QUIET_NS: u64 = 100 * MS;
 /// or for so long if it holds one page only: a connection that says a few bytes now and then keeps it.
-const QUIET_PAGE_NS: u64 = 500_000_000;
+const QUIET_PAGE_NS: u64 = 500 * MS;
 /// Returned rings are trimmed when none was lent or came back for so long.
-const POOL_QUIET_NS: u64 = 500_000_000;
+const POOL_QUIET_NS: u64 = 500 * MS;
 /// What is busy is looked at ever more seldom, up to this.
-const BUSY_MAX_NS: u64 = 400_000_000;
+const BUSY_MAX_NS: u64 = 400 * MS;
 /// So is a ring whose reader does not read, up to this.
-const UNREAD_MAX_NS: u64 = 16_000_000_000;
+const UNREAD_MAX_NS: u64 = 16_000 * MS;
 /// Looks closer to each other than this are made together.
-const SLACK_NS: u64 = 50_000_000;
+const SLACK_NS: u64 = 50 * MS;
 
 const PAGE: u64 = 4096;
 
@@ -180,7 +187,7 @@ enum Found {
     Over,
     /// The writer has written since.
     Busy(u64),
-    /// Bytes in it are unread.
+    /// Bytes in it are unread, or its lock is taken.
     Unread,
     /// Silent, and to be trimmed then.
     Silent(u64),
@@ -223,7 +230,8 @@ fn found(entry: &Written, now: u64) -> Found {
     if now < entry.since + quiet {
         return Found::Silent(entry.since + quiet);
     }
-    if sock.tx.lock.lock().is_err() {
+    // Somebody is inside, or has jumped out of it: another time.
+    if !sock.tx.lock.try_lock() {
         return Found::Unread;
     }
     let found = if still() {
@@ -425,7 +433,7 @@ mod tests {
     fn looks_at_what_is_busy_or_unread_grow_rare() {
         let sock = writer();
         let (mut entry, mut now, mut looks) = (entry(sock, 0), 0, 0);
-        while now < 600 * 1_000_000_000 {
+        while now < 600_000 * MS {
             now = entry.due.max(now);
             assert!(look(&mut entry, now));
             looks += 1;

@@ -397,7 +397,7 @@ const struct body connect_bodies[] = {
     ONE("simultaneous_open", simultaneous, .flags = NOUP),
     TWO("connections_200", many, many, .limit = 20),
     TWO("churn_1000", churn_server, churn_client, .flags = RAW | NOUP, .limit = 20),
-    TWO("churn_warm", churn_warm_server, churn_warm_client, .flags = RAW),
+    TWO("churn_warm", churn_warm_server, churn_warm_client, .flags = RAW | MAYUP),
     TWO("closed_before_accept", early_close_server, early_close_client, .flags = RAW | NOUP),
     TWO("listener_closed", dead_listener_server, dead_listener_client, .flags = RAW | NOUP),
     TWO("accept_waits", accept_waits_server, accept_waits_client, .flags = RAW),

@@ -304,12 +304,12 @@ static void cloexec_set(int fd)
 }
 
 const struct body fd_bodies[] = {
-    TWO("fd_numbers", numbers, numbers),
+    TWO("fd_numbers", numbers, numbers, .flags = STEADY),
     TWO("dup_last_close", last_close_server, last_close_client),
     TWO("dup_kinds", dup_kinds, dup_kinds),
     TWO("dup2_over_connection", dup_over_server, dup_over_client),
     TWO("number_reused_by_file", reused_by_file, reused_by_file),
-    TWO("fds_exhausted", exhausted, exhausted),
+    TWO("fds_exhausted", exhausted, exhausted, .flags = STEADY),
     TWO("fds_exhausted_early", exhausted_early, exhausted_early, .flags = RAW | NOUP),
     TWO("accept_emfile", accept_emfile_server, accept_emfile_client, .flags = RAW | NOUP),
     TWO("close_range_rest", close_range_rest, close_range_rest),
@@ -318,7 +318,7 @@ const struct body fd_bodies[] = {
     TWO("raw_close_rest", raw_close_rest, raw_close_rest),
     TWO("close_range_cloexec", range_cloexec_rest, range_cloexec_rest),
     TWO("close_range_unshare", range_unshare_rest, range_unshare_rest),
-    TWO("close_range_connection", bulk_close_it_server, bulk_close_it_client),
+    TWO("close_range_connection", bulk_close_it_server, bulk_close_it_client, .flags = STEADY),
     TWO("child_closes_all", child_closes_all, child_closes_all),
     TWO("cloexec_flag", cloexec_set, cloexec_set),
     {0},

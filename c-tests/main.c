@@ -453,6 +453,23 @@ void *finish(pthread_t t)
     return r;
 }
 
+void background_last(void)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *e; tasks && (e = readdir(tasks));) {
+        pid_t tid = atoi(e->d_name);
+        if (tid <= 0)
+            continue;
+        sched_setaffinity(tid, sizeof one, &one);
+        if (tid != getpid())
+            sched_setscheduler(tid, SCHED_IDLE, &(struct sched_param){0});
+    }
+    closedir(tasks);
+}
+
 pid_t child(void)
 {
     pid_t pid = fork();
@@ -625,13 +642,14 @@ static const struct body *find(const char *name)
     exit(2);
 }
 
-/* NAME PROCESSES up|no LIMIT nb|- MUTED */
+/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED */
 static int list(void)
 {
     for (size_t f = 0; f < COUNT(families); f++)
         for (const struct body *b = families[f]; b->name; b++)
-            printf("%s %d %s %d %s %s%s-\n", b->name, b->one ? 1 : 2, b->flags & NOUP ? "no" : "up", b->limit ? b->limit : 10,
-                   b->flags & NB ? "nb" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "");
+            printf("%s %d %s %d %s %s %s%s-\n", b->name, b->one ? 1 : 2,
+                   b->flags & NOUP ? "no" : b->flags & MAYUP ? "may" : "up", b->limit ? b->limit : 10,
+                   b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "");
     return 0;
 }
 

@@ -761,7 +761,7 @@ const struct body process_bodies[] = {
     TWO("shell_on_connection", shell_server, shell_client),
     TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
-    TWO("scm_rights_to_self", pass_to_self, pass_to_self),
+    TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
     TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C), /* libc itself ends the process that was warmed up */
     TWO("daemon_before", daemon_first, daemon_first, .flags = RAW),
     TWO("raw_fork", clone_child, clone_child_client),

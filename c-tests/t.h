@@ -43,6 +43,9 @@ enum flags {
     NOUP = 2,    /* its warmed connections must stay on TCP */
     MUTE_S = 4,  /* the server dies without a chance to report its counters */
     MUTE_C = 8,  /* so does the client */
+    MAYUP = 32,  /* its warmed connections are over so soon that an upgrade may come too late */
+    STEADY = 64, /* tells of the very numbers that descriptors get, or dies while bytes may be on their way anew: not
+                  * where streams are demoted at any moment */
     NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
 };
 
@@ -132,6 +135,8 @@ extern volatile sig_atomic_t signals[65];
 void count_signal(int sig, int flags);
 pthread_t start(void *(*f)(void *), void *arg);
 void *finish(pthread_t t);
+/* This process has one CPU, and threads that the program has not made get it when nobody else wants it. */
+void background_last(void);
 pid_t child(void);         /* fork; dies if it cannot */
 void reap(pid_t pid);      /* prints how it ended */
 void exec_self(int fd);    /* this program anew: goes on in body.resume(fd) */

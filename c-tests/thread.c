@@ -124,7 +124,7 @@ static void duplex(int fd)
     T(finish(t));
 }
 
-enum { SOCKETS = 8 };
+enum { SOCKETS = 8, POLLS = 50 };
 static void *pinger(void *arg)
 {
     int fd = *(int *)arg;
@@ -229,6 +229,40 @@ static void by_other_thread(int fd)
     echo_rounds(fd, 10, 2000);
 }
 
+/* Thread after thread sleeps in poll and ends, while the peer is busy: what the library does in the background there,
+ * and has to learn of each of the threads, comes late. */
+static void *poll_and_answer(void *arg)
+{
+    int fd = *(int *)arg;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char c = 0;
+    if (poll(&p, 1, -1) == 1 && read(fd, &c, 1) == 1)
+        write(fd, &c, 1);
+    return (void *)(long)c;
+}
+
+static void polls_server(int fd)
+{
+    long sum = 0;
+    for (int i = 0; i < POLLS; i++)
+        sum += (long)finish(start(poll_and_answer, &fd));
+    say("sum %ld", sum);
+}
+
+static void polls_client(int fd)
+{
+    long sum = 0;
+    background_last();
+    for (int i = 0; i < POLLS; i++) {
+        for (double end = now() + 0.002; now() < end;)
+            ;
+        char c = i;
+        write(fd, &c, 1);
+        sum += read(fd, &c, 1) == 1 ? c : 1000;
+    }
+    say("sum %ld", sum);
+}
+
 const struct body thread_bodies[] = {
     TWO("threads_read_one_socket", readers_server, readers_client),
     TWO("threads_write_one_socket", writers_server, writers_client),
@@ -237,5 +271,6 @@ const struct body thread_bodies[] = {
     TWO("close_under_recv", close_under_server, close_under_client),
     TWO("two_asleep_in_recv", two_asleep_server, two_asleep_client),
     TWO("thread_after_thread", by_other_thread, by_other_thread),
+    TWO("polls_by_thread_after_thread", polls_server, polls_client),
     {0},
 };

@@ -342,28 +342,35 @@ impl Set {
     }
 
     /// The peer's doorbell for our slot has come: into the kernel's set with it.
+    ///
+    /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's last owner, which
+    /// that process did not know yet to be gone: whoever sleeps looks again.
     pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Fd) {
-        let Some(bell) = internal::lift(bell) else {
-            return;
-        };
+        let bell = internal::lift(bell);
         let entered = self.with(|inside| {
-            let on = inside.on_link(link).filter(|l| l.slot == slot)?;
-            sys::epoll_ctl(
-                self.fd(),
-                libc::EPOLL_CTL_ADD,
-                bell.raw(),
-                IN | ET,
-                bell_data(),
-            )
-            .ok()?;
+            let Some(on) = inside.on_link(link).filter(|l| l.slot == slot) else {
+                if let Some(bell) = bell {
+                    internal::forget(bell.raw());
+                }
+                return true;
+            };
+            let Some(bell) = bell else { return false };
+            let (raw, events) = (bell.raw(), IN | ET);
+            if sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, raw, events, bell_data()).is_err() {
+                internal::forget(raw);
+                return false;
+            }
             // An old one leaves the kernel's set with its descriptor.
-            let raw = bell.raw();
             if let Some(old) = on.bell.replace(bell) {
                 internal::forget(old.raw());
             }
-            Some(raw)
+            true
         });
-        let _ = entered;
+        if entered != Some(true) {
+            // The peer is not to ring where nobody hears it: without a bell it asks this process to.
+            control::drop_bell(link, slot);
+        }
+        self.tell();
     }
 
     /// The place of `link` in the set, made at first use: a waiter slot, and a doorbell asked for.

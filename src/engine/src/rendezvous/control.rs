@@ -374,19 +374,17 @@ pub fn link_is_up(link: &'static Link) {
     add(Job::Ask(link));
 }
 
-fn tell(link: &'static Link, message: &Message, with: &[i32]) {
+/// Whether it was sent. A peer that does not read its control socket has missed nothing that its words do not say.
+fn tell(link: &'static Link, message: &Message, with: &[i32]) -> bool {
     let fd = link.control();
-    if fd >= 0 {
-        // A peer that does not read its control socket has missed nothing that its words do not say.
-        let _ = message::send(fd, message, with);
-    }
+    fd >= 0 && message::send(fd, message, with).is_ok()
 }
 
 /// The peer must look at the words of stream `index`.
 pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
         Some(twin) => add(Job::Look(twin, index)),
-        None => tell(link, &Message::about(Kind::Attention, index), &[]),
+        None => drop(tell(link, &Message::about(Kind::Attention, index), &[])),
     }
     if !link.is_alive() {
         add(Job::Reap(link));
@@ -450,18 +448,7 @@ fn on_link(link: &'static Link) {
                 }
                 let [first, _] = brought;
                 match message.kind {
-                    Kind::WantBell => {
-                        if let Ok((near, far)) = sys::doorbell() {
-                            if let Some(near) = internal::lift(near) {
-                                link.set_bell(message.index, near);
-                                tell(
-                                    link,
-                                    &Message::about(Kind::Bell, message.index),
-                                    &[far.raw()],
-                                );
-                            }
-                        }
-                    }
+                    Kind::WantBell => make_bell(link, message.index),
                     Kind::Bell => {
                         let owner = link.slot_owner(message.index);
                         // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
@@ -472,7 +459,12 @@ fn on_link(link: &'static Link) {
                     }
                     Kind::Wake => wake::ring_own(link, message.index),
                     Kind::Attention => look(link, message.index),
-                    Kind::DropBell => link.drop_bell(message.index),
+                    Kind::DropBell => {
+                        if link.drop_bell(message.index) {
+                            // Rung a moment ago, perhaps, where nobody hears it.
+                            ask_wake(link, message.index);
+                        }
+                    }
                     // Not for a link: a peer that says it breaks the rules.
                     _ => {
                         lost(link);
@@ -481,6 +473,22 @@ fn on_link(link: &'static Link) {
                 }
             }
         }
+    }
+}
+
+/// The peer's slot gets a doorbell. Who finds none meanwhile asks for the ring.
+fn make_bell(link: &'static Link, slot: u32) {
+    link.drop_bell(slot);
+    let Ok((near, far)) = sys::doorbell() else {
+        return;
+    };
+    let Some(near) = internal::lift(near) else {
+        return;
+    };
+    if tell(link, &Message::about(Kind::Bell, slot), &[far.raw()]) {
+        link.set_bell(slot, near);
+    } else {
+        internal::forget(near.raw());
     }
 }
 
@@ -529,7 +537,7 @@ fn look(link: &'static Link, index: u32) {
 
 /// The peer's process is gone. What it left in our rings is still read; what we left in its rings
 /// goes to TCP, where the kernel answers for it.
-fn lost(link: &'static Link) {
+pub(super) fn lost(link: &'static Link) {
     let first = link.kill();
     // Also where it was given up before: a socket at its end that stays watched would never let us sleep again.
     if let Some(fd) = link.close_control() {
@@ -571,7 +579,7 @@ fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> 
                     // A peer that closes or shuts down changes a word on the link first. One that only
                     // lost its control socket lives on, as do relatives that hold its socket.
                     Some(CLOSE_WAIT) => drop(demote::reset(sock)),
-                    Some(ESTABLISHED) if !finally => {
+                    Some(upgrade::ESTABLISHED) if !finally => {
                         sock.tx.lock.unlock();
                         return false;
                     }
@@ -597,8 +605,7 @@ fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> 
     true
 }
 
-/// States of TCP, as TCP_INFO has them.
-const ESTABLISHED: u8 = 1;
+/// A state of TCP, as TCP_INFO has it.
 const CLOSE_WAIT: u8 = 8;
 
 /// Under the tx lock: the peer has not read all that we wrote, and has not demoted.
@@ -609,7 +616,8 @@ fn left_unread(sock: &'static Sock) -> bool {
             let head = d.rx.head.read();
             !head.flagged
                 && !d.tx.tail.read().flagged
-                && head.offset != sock.tx.at.load(Ordering::Relaxed)
+                // Beyond: an offer that was taken, which our writer has not seen yet.
+                && head.offset < sock.tx.at.load(Ordering::Relaxed)
         })
 }
 

@@ -4,7 +4,7 @@
 //! Refuses to know how the two came to the name and when a meeting is given up.
 
 use super::message::{self, Brought, Kind, Message, REUSE, Received, VERSION};
-use super::{NAME_NS, Pending, Stage, abandon, control, introduction, is_proof, proof};
+use super::{NAME_NS, Pending, Stage, abandon, control, discard, introduction, is_proof, proof};
 use crate::process;
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
@@ -156,10 +156,11 @@ fn open_link(
         peer_pid,
         can_pull,
         can_discard,
-    });
+    })
+    .ok_or(Reason::LinkFull)?;
     sluice_stats::ROOT.links_made.add_shared(1);
     sluice_stats::ROOT.links.raise(1);
-    link.ok_or(Reason::LinkFull)
+    Ok(link)
 }
 
 /// Second comer: proves the first, joins its stream.
@@ -181,7 +182,7 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<
     let joined = link.join_stream(reply.index, upgrade::ring_len(link), owner(meeting.sock));
     if !joined {
         if fresh {
-            link.kill();
+            discard(link);
         }
         return Err(Reason::LinkFull);
     }

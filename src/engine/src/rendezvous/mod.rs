@@ -496,9 +496,16 @@ fn abandon(link: &'static Link, index: u32) {
     }
     if link.control() < 0 && link.twin().is_none() {
         // A new link whose peer never confirmed it.
-        link.kill();
-        link.close_if_unused();
+        discard(link);
     }
+}
+
+/// A new link comes to nothing.
+fn discard(link: &'static Link) {
+    if link.kill() {
+        sluice_stats::ROOT.links.lower(1);
+    }
+    link.close_if_unused();
 }
 
 /// The control thread has come up: it moves on what hooks have begun.
@@ -592,4 +599,46 @@ pub fn after_fork() {
     BUSY.fetch_and(UNLOADED, Ordering::Relaxed);
     ask::after_fork();
     trim::after_fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_fabric::arena::Arena;
+    use sluice_fabric::shm::LinkEnd;
+
+    fn new_link() -> &'static Link {
+        Link::open(LinkEnd {
+            arena: Arena::create_local().unwrap(),
+            side: 0,
+            control: None,
+            token: [1, 2],
+            peer_pid: 0,
+            can_pull: false,
+            can_discard: false,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_new_link_goes_with_the_last_of_its_meetings() {
+        let link = new_link();
+        let first = link.give_stream(4096, 1).unwrap();
+        let second = link.give_stream(4096, 1).unwrap();
+        abandon(link, first);
+        assert!(link.is_open() && !link.is_alive());
+        abandon(link, second);
+        assert!(!link.is_open());
+    }
+
+    #[test]
+    fn a_link_given_up_before_its_control_socket_came_closes_it() {
+        let link = new_link();
+        link.give_stream(4096, 0).unwrap();
+        assert!(link.kill());
+        let (near, _) = sys::doorbell().unwrap();
+        link.set_control(near.release());
+        control::lost(link);
+        assert!(link.control() < 0, "its end would be told for ever");
+    }
 }

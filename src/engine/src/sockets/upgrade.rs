@@ -304,7 +304,8 @@ struct TcpInfo {
     bytes_received: u64,
 }
 
-const ESTABLISHED: u8 = 1;
+/// A state of TCP, as TCP_INFO has it.
+pub const ESTABLISHED: u8 = 1;
 
 /// The kernel's state of the connection.
 pub fn tcp_state(fd: i32) -> Option<u8> {

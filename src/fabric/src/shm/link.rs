@@ -628,14 +628,16 @@ impl Link {
         }
     }
 
-    /// Gives up the doorbell of the peer's slot `index`.
-    pub fn drop_bell(&self, index: u32) {
-        if let Some(cell) = self.bells.get(index as usize) {
-            let old = cell.swap(0, Ordering::AcqRel);
-            if old != 0 {
-                drop(sys::Fd::own(old - 1));
-            }
+    /// Gives up the doorbell of the peer's slot `index`; was there one?
+    pub fn drop_bell(&self, index: u32) -> bool {
+        let old = self
+            .bells
+            .get(index as usize)
+            .map_or(0, |cell| cell.swap(0, Ordering::AcqRel));
+        if old != 0 {
+            drop(sys::Fd::own(old - 1));
         }
+        old != 0
     }
 
     /// Is there a doorbell for the peer's slot `index`?

@@ -402,6 +402,74 @@ static void kill_unread_client(int fd)
     post_mortem(fd);
 }
 
+/* A close that the library does not see, by a process that lives on: TCP says that it ended, and then resets. TCP knows
+ * at once that bytes were not read; in shared memory they may pass for bytes that were still on their way. Either way
+ * recv tells of the end or of a reset, of nothing else. */
+static long raw_close(int fd)
+{
+    long r = SYS_close;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "+a"(r) : "D"(fd) : "rcx", "r11", "memory");
+#else
+    r = close(fd);
+#endif
+    return r;
+}
+
+static void end_then_reset_server(int fd)
+{
+    int none = -1;
+    T(put(fd, 1, 1000));
+    await_in(fd, 1000);
+    T(setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &none, sizeof none));
+    T(raw_close(fd));
+    meet();
+}
+
+static void end_then_reset_client(int fd)
+{
+    T(put(fd, 2, 1000));
+    await_state(fd, TCP_CLOSE);
+    D(recv(fd, buf, 10000, 0));
+    long r = recv(fd, buf, 10, 0);
+    YES(r == 0 || errno == ECONNRESET);
+    T(recv(fd, buf, 10, 0));
+    meet();
+}
+
+/* A reset ends a recv that has got something; the next one tells. */
+static void reset_in_waitall_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    await_asleep(hear());
+    linger(fd, 1, 0);
+    T(close(fd));
+}
+
+static void reset_in_waitall_client(int fd)
+{
+    tell(getpid());
+    D(recv(fd, buf, 2000, MSG_WAITALL));
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+    post_mortem(fd);
+}
+
+/* As above, but by a kill, which leaves the reset to the survivor. */
+static void kill_in_waitall_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    await_in(fd, 1000);
+    await_asleep(hear());
+    raise(SIGKILL);
+}
+
+static void kill_in_waitall_client(int fd)
+{
+    T(put(fd, 2, 1000));
+    reset_in_waitall_client(fd);
+}
+
 /* The peer is killed while we sleep in ... */
 static void killer(int fd)
 {
@@ -517,9 +585,12 @@ const struct body end_bodies[] = {
     TWO("raw_exit_after_write", raw_exit_server, drain_client),
     TWO("sigterm_after_write", sigterm_after_write_server, drain_client, .flags = MUTE_S),
     TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S),
-    TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S),
+    TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S | STEADY),
     TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S),
     TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),
+    TWO("end_then_reset", end_then_reset_server, end_then_reset_client),
+    TWO("reset_in_waitall", reset_in_waitall_server, reset_in_waitall_client),
+    TWO("kill_in_waitall", kill_in_waitall_server, kill_in_waitall_client, .flags = MUTE_S),
     TWO("peer_killed_in_recv", killer, killed_recv_client, .flags = MUTE_S),
     TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S),
     TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S),

@@ -558,6 +558,38 @@ static void *waitall_thread(void *arg)
     return (void *)recv(*(int *)arg, buf, 100000, MSG_WAITALL);
 }
 
+/* A handler ends a recv that has got something, whether it asks for the call to be restarted or not. */
+static void waitall_signal_server(int fd)
+{
+    count_signal(SIGUSR1, SA_RESTART);
+    for (int i = 0; i < 3; i++) {
+        int unread = 1;
+        busy = 0;
+        pthread_t t = start(waitall_thread, &fd);
+        while (!busy)
+            usleep(1000);
+        tell(0);
+        hear();
+        while (ioctl(fd, FIONREAD, &unread) == 0 && unread)
+            usleep(1000);
+        await_asleep(busy);
+        pthread_kill(t, SIGUSR1);
+        long n = (long)finish(t);
+        say("%ld bytes, signals %d", n, signals[SIGUSR1]);
+    }
+    meet();
+}
+
+static void waitall_signal_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        hear();
+        T(put(fd, 1, 1000));
+        tell(0);
+    }
+    meet();
+}
+
 static void waitall_rest_server(int fd)
 {
     count_signal(SIGUSR1, SA_RESTART);
@@ -757,6 +789,7 @@ const struct body signal_bodies[] = {
     TWO("blocked_signal", blocked_signal_server, blocked_signal_client),
     TWO("stopped_reader", stopped_server, stopped_client),
     TWO("cancel_in_send", cancel_send_server, cancel_send_client),
+    TWO("signal_ends_waitall", waitall_signal_server, waitall_signal_client),
     TWO("waitall_goes_on_by_tcp", waitall_rest_server, waitall_rest_client),
     TWO("fork_in_large_send", fork_in_send_server, fork_in_send_client),
     TWO("exec_in_large_send", exec_in_send_server, exec_in_send_client, .resume = exec_in_send_resume),

@@ -383,18 +383,36 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
 /// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP, its
 /// kernel would have reset the connection, and ours would say so. Has our kernel do that, once: dissolving
 /// the association leaves ECONNRESET on the socket, and shutting it down the end that follows it.
-/// False: done before, or TCP holds bytes for us, which would be lost.
+/// False: done before, TCP holds bytes for us, which would be lost, or the peer's kernel has reset the connection
+/// behind its FIN, of which TCP makes an end.
 pub fn reset(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     if sys::ioctl_int(fd, libc::FIONREAD) != Ok(0) || sock.reset_seen.swap(true, Ordering::Relaxed)
     {
         return false;
     }
-    // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
-    let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
-    let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
-    let _ = sys::shutdown(fd, libc::SHUT_RDWR);
-    true
+    // A reset that comes while we are at it would leave EPIPE on the socket, which no recv shows on TCP: from here on
+    // none comes in.
+    let mut nothing = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let filter = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut nothing,
+    };
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter);
+    let stands = !sys::has_error(fd);
+    if stands {
+        // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
+        let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
+        let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32);
+    stands
 }
 
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.

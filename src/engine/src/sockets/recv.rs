@@ -6,7 +6,7 @@ use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, fault, wake};
+use crate::sockets::{PUBLISH, fault, upgrade, wake};
 use crate::thread::Nap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, iovec};
@@ -89,6 +89,8 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 const OWED_MS: u64 = 50;
 /// After a peer was late, nobody waits so for this long: a hostile one takes 5 % of our time at most.
 const OWED_PAUSE_NS: u64 = 1_000_000_000;
+/// Between two looks where the kernel gives no event.
+const OWED_NAP_NS: u64 = 200_000;
 
 /// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
 /// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
@@ -106,7 +108,14 @@ pub fn await_owed(sock: &'static Sock) {
     }
     let fd = sock.fd.load(Ordering::Relaxed);
     let most = sys::timespec(OWED_MS * 1_000_000);
-    if sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0) {
+    let end = sys::now_ns() + OWED_MS * 1_000_000;
+    let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
+    // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
+    while !late && !has_bytes(fd) && upgrade::tcp_state(fd) == Some(upgrade::ESTABLISHED) {
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
+        late = sys::now_ns() >= end;
+    }
+    if late {
         sock.rx.owed.store(0, Ordering::Relaxed);
         LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
     }
@@ -166,6 +175,8 @@ unsafe fn recv_stream(
             return partly(done, Error::WouldBlock);
         }
         let need = want.saturating_sub(done);
+        // What TCP has to say against going on is the next call's, if this one has got something.
+        nap.done = done;
         // SAFETY: the caller's buffers; the lock is held.
         let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, need, nap) };
         match look {
@@ -298,7 +309,7 @@ fn partly(done: usize, error: Error) -> Verdict {
 
 fn finish(sock: &'static Sock, done: usize) -> Verdict {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-        crate::sockets::upgrade::crossed(sock);
+        upgrade::crossed(sock);
     }
     Verdict::Done(done as isize)
 }
@@ -323,9 +334,10 @@ unsafe fn rest_from_kernel(
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
-    if sys::has_error(fd) {
-        // The next call's to report; a try would take it.
-        return Rest::Over;
+    match at_hand(fd) {
+        AtHand::Bytes => {}
+        AtHand::Nothing => return Rest::Nothing,
+        AtHand::Over => return Rest::Over,
     }
     sock.rx.call_begins();
     if sock.rx.state.load(Ordering::SeqCst) != state::PLAIN {
@@ -345,7 +357,7 @@ unsafe fn rest_from_kernel(
     sock.rx.call_ends(n as u64);
     sock.conn().rx.bytes.tcp.add(n as u64);
     if sock.rx.state() != state::PLAIN {
-        crate::sockets::upgrade::consent(sock);
+        upgrade::consent(sock);
     }
     match got {
         Ok(0) => Rest::Over,
@@ -430,12 +442,12 @@ unsafe fn look(
                     }
                 }
             }
-            empty(sock, fd)
+            empty(sock, fd, nap.done != 0)
         }
         state::PROVED => {
             if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
                 // SAFETY: passed on.
-                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX) };
+                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, nap.done != 0) };
             }
             sock.rx.from.store(
                 dir.tx_wishes.from.load(Ordering::Relaxed),
@@ -458,19 +470,28 @@ unsafe fn look(
                 return Look::Again;
             }
             // SAFETY: passed on.
-            unsafe { from_kernel(sock, fd, cursor, flags, from - read) }
+            unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) }
         }
     }
 }
 
-/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins.
+/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins. `begun`: as
+/// for [`empty`].
 unsafe fn from_kernel(
     sock: &'static Sock,
     fd: c_int,
     cursor: &mut Cursor,
     flags: c_int,
     until: u64,
+    begun: bool,
 ) -> Look {
+    if begun {
+        match at_hand(fd) {
+            AtHand::Bytes => {}
+            AtHand::Nothing => return Look::Empty,
+            AtHand::Over => return Look::End,
+        }
+    }
     let mut room = [iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
@@ -592,9 +613,59 @@ unsafe fn from_ring(
     Look::Moved(n)
 }
 
-/// The ring is empty: what does the silent TCP say?
+/// Has TCP bytes, an end or an error to tell? Asks without taking the error.
+pub(super) fn tcp_speaks(sock: &Sock, fd: c_int) -> bool {
+    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0)
+        || sock.rcvlowat.load(Ordering::Relaxed) > 1 && has_bytes(fd)
+}
+
+/// What a call that has got something finds on TCP.
+enum AtHand {
+    Bytes,
+    Nothing,
+    /// An end or an error, which is the next call's to report: a try would take it. (Behind bytes it takes none.)
+    Over,
+}
+
+fn at_hand(fd: c_int) -> AtHand {
+    if has_bytes(fd) {
+        AtHand::Bytes
+    } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
+        AtHand::Nothing
+    } else if has_bytes(fd) {
+        // They have come between the two.
+        AtHand::Bytes
+    } else {
+        AtHand::Over
+    }
+}
+
+fn has_bytes(fd: c_int) -> bool {
+    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+}
+
+/// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an end or an error
+/// is the next one's to report.
 #[cold]
-fn empty(sock: &'static Sock, fd: c_int) -> Look {
+fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
+    if !tcp_speaks(sock, fd) {
+        return Look::Empty;
+    }
+    // The writer may have published, or demoted, before TCP spoke: its words decide.
+    let has_more = || {
+        sock.rx.dir().is_none_or(|dir| {
+            let tail = dir.tx.tail.read();
+            tail.flagged
+                || tail.offset != sock.rx.at.load(Ordering::Relaxed)
+                || dir.rx.head.read().flagged
+        })
+    };
+    if has_more() {
+        return Look::Again;
+    }
+    if begun && !has_bytes(fd) {
+        return Look::End;
+    }
     let mut byte = [0u8; 1];
     // SAFETY: one byte of ours.
     let got = unsafe {
@@ -605,28 +676,19 @@ fn empty(sock: &'static Sock, fd: c_int) -> Look {
             libc::MSG_PEEK | libc::MSG_DONTWAIT,
         )
     };
-    if got == Err(libc::EAGAIN) || got == Err(libc::EINTR) {
-        return Look::Empty;
-    }
-    let Some(dir) = sock.rx.dir() else {
-        return Look::Again;
-    };
-    // The writer may have published, or demoted, before TCP spoke: its words decide.
-    let tail = dir.tx.tail.read();
-    if tail.flagged
-        || tail.offset != sock.rx.at.load(Ordering::Relaxed)
-        || dir.rx.head.read().flagged
-    {
-        return Look::Again;
-    }
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
             if died_with_unread(sock) && demote::reset(sock) {
+                // What is written from now on is the kernel's to refuse.
+                demote::demote(sock, Which::Tx, Reason::PeerDied);
                 return Look::Again;
             }
             Look::End
         }
+        // After the program's SHUT_RD TCP always speaks: these have come only now.
+        Ok(_) if has_more() => Look::Again,
+        Err(libc::EAGAIN | libc::EINTR) => Look::Empty,
         Ok(_) => {
             // Bytes on TCP that no demotion announced: somebody else writes to the socket.
             sock.pin(Reason::Shared);

@@ -3,8 +3,8 @@
 use crate::readiness::spin;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::direct;
 use crate::sockets::sock::{Half, Sock, state};
+use crate::sockets::{direct, recv};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
@@ -68,21 +68,8 @@ pub fn for_data(
         sock.conn().rx.spins.add_shared(1);
         Waited::News
     } else {
-        let tcp_news = || {
-            let mut byte = [0u8; 1];
-            // SAFETY: one byte of ours.
-            let got = unsafe {
-                sys::recv(
-                    fd,
-                    byte.as_mut_ptr(),
-                    1,
-                    libc::MSG_PEEK | libc::MSG_DONTWAIT,
-                )
-            };
-            got != Err(libc::EAGAIN)
-        };
         sock.conn().rx.sleeps.add_shared(1);
-        let look = || news() || tcp_news();
+        let look = || news() || recv::tcp_speaks(sock, fd);
         sleep(sock, link, Side::Reader(dir), deadline, look, nap)
     };
     if waited != Waited::Parked {
@@ -189,6 +176,10 @@ fn sleep(
         Side::Reader(dir) => (&dir.rx_wishes.waiters, false),
         Side::Writer(dir) => (&dir.tx_wishes.waiters, true),
     };
+    // A handler ends a call that has moved bytes, even one that asked for restarts; the kernel restarts a wait on a
+    // futex only if that has no time limit.
+    let begun = nap.as_ref().is_some_and(|nap| nap.done != 0);
+    let until = deadline.or_else(|| begun.then(|| sys::now_ns() + ENDLESS_NS));
     if let Some(nap) = &nap {
         // What a sleep left by a jump has announced goes before this one announces the same.
         thread::left_sleeps(nap.frame());
@@ -198,7 +189,7 @@ fn sleep(
     slot.announce();
     let mut waited = Waited::News;
     if !news() {
-        let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
+        let left = until.map(|d| d.saturating_sub(sys::now_ns()));
         if left == Some(0) {
             waited = Waited::TimedOut;
         } else if let Some(nap) = nap
@@ -206,7 +197,7 @@ fn sleep(
         {
             nap.word = slot.sleep_word();
             nap.announced = false;
-            nap.until = deadline.unwrap_or(0);
+            nap.until = until.unwrap_or(0);
             nap.sock = Some(sock);
             nap.generation = sock.generation.load(Ordering::Acquire);
             nap.writer = writer;
@@ -215,7 +206,7 @@ fn sleep(
             let timeout = left.map(sys::timespec);
             // SAFETY: the word lies in the pinned arena.
             let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref()) };
-            waited = ended(slept.err().unwrap_or(0), writer);
+            waited = ended(slept.err().unwrap_or(0), writer && !begun);
         }
     }
     slot.retract();
@@ -223,10 +214,14 @@ fn sleep(
     waited
 }
 
-/// What a sleep came to. A writer's has a time limit of its own, so that the kernel never restarts it.
-fn ended(errno: i32, writer: bool) -> Waited {
+/// No time limit, in ns: a year.
+const ENDLESS_NS: u64 = 365 * 24 * 3600 * 1_000_000_000;
+
+/// What a sleep came to. A writer's has a time limit of its own, so that the kernel never restarts it: one that has
+/// moved nothing `may_restart`.
+fn ended(errno: i32, may_restart: bool) -> Waited {
     match errno {
-        libc::EINTR if !(writer && all_handlers_restart()) => Waited::Interrupted,
+        libc::EINTR if !(may_restart && all_handlers_restart()) => Waited::Interrupted,
         libc::ETIMEDOUT => Waited::TimedOut,
         _ => Waited::News,
     }
@@ -239,7 +234,7 @@ pub fn woken(nap: &mut Nap) -> Waited {
     let waited = if nap.announced {
         woken_in_kernel(nap)
     } else {
-        ended(nap.errno, nap.writer)
+        ended(nap.errno, nap.writer && nap.done == 0)
     };
     if nap.lent
         && waited != Waited::News
@@ -257,6 +252,7 @@ pub fn woken(nap: &mut Nap) -> Waited {
     // A writer's patience is over.
     if let Some(sock) = nap
         .sock
+        .filter(|_| nap.writer)
         .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
     {
         let stuck = sock.tx.lock.lock().is_ok_and(|()| {
@@ -324,7 +320,7 @@ pub fn for_tcp_room(
         return Waited::Parked;
     }
     nap.sleep();
-    ended(nap.errno, true)
+    ended(nap.errno, nap.done == 0)
 }
 
 /// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for them. Counted as

@@ -118,13 +118,14 @@ pub fn serve_watching(
     conclude(fd, verdict, real)
 }
 
-/// Calls the real function of epoll on a number that is not tracked. If it says that this is no set, it may have seen a
-/// descriptor of ours that stood there for a moment: it is asked again, and then says EBADF.
+/// Calls the real function of epoll on numbers that are not tracked. If it says that this is no set, or that the other
+/// is not in it, it may have seen a descriptor of ours that stood there for a moment: it is asked again, and then says
+/// EBADF.
 #[inline(always)]
 pub fn of_set(mut real: impl FnMut() -> c_int) -> c_int {
     let mut ret = real();
     let mut before = None;
-    while ret == -1 && errno::current() == libc::EINVAL {
+    while ret == -1 && matches!(errno::current(), libc::EINVAL | libc::ENOENT) {
         let now = contained(NO_FD, api::passing_numbers).filter(|&n| n != 0);
         if now == before {
             break;

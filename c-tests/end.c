@@ -470,6 +470,44 @@ static void kill_in_waitall_client(int fd)
     reset_in_waitall_client(fd);
 }
 
+/* A thread has slept in recv since before the upgrade of the other direction, and gets the CPU last when the peer dies:
+ * what the survivor makes of the death must not change what the thread wakes up for. */
+static void *late_riser(void *arg)
+{
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
+    long r = recv(*(int *)arg, buf, 10, 0);
+    return (void *)(r == 0 || (r < 0 && errno == ECONNRESET) ? 1l : -(long)errno);
+}
+
+static void kill_late_riser_server(int fd)
+{
+    hear();
+    T(get(fd, 2, 300000));
+    tell(0);
+    await_in(fd, 1000);
+    raise(SIGKILL);
+}
+
+static void kill_late_riser_client(int fd)
+{
+    cpu_set_t one;
+    pthread_t t = start(late_riser, &fd);
+    tell(0);
+    T(put(fd, 2, 300000));
+    hear();
+    CPU_ZERO(&one);
+    CPU_SET(0, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    T(put(fd, 3, 1000));
+    for (double end = now() + 0.05; now() < end;)
+        ;
+    say("the end or a reset: %ld", (long)finish(t));
+}
+
 /* The peer is killed while we sleep in ... */
 static void killer(int fd)
 {
@@ -591,6 +629,7 @@ const struct body end_bodies[] = {
     TWO("end_then_reset", end_then_reset_server, end_then_reset_client),
     TWO("reset_in_waitall", reset_in_waitall_server, reset_in_waitall_client),
     TWO("kill_in_waitall", kill_in_waitall_server, kill_in_waitall_client, .flags = MUTE_S),
+    TWO("kill_late_riser", kill_late_riser_server, kill_late_riser_client, .flags = MUTE_S),
     TWO("peer_killed_in_recv", killer, killed_recv_client, .flags = MUTE_S),
     TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S),
     TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S),

@@ -383,11 +383,14 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
 /// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP, its
 /// kernel would have reset the connection, and ours would say so. Has our kernel do that, once: dissolving
 /// the association leaves ECONNRESET on the socket, and shutting it down the end that follows it.
-/// False: done before, TCP holds bytes for us, which would be lost, or the peer's kernel has reset the connection
+/// False: done before, TCP holds bytes for us, which would be lost, a thread is in the kernel's recv, or the peer's kernel has reset the connection
 /// behind its FIN, of which TCP makes an end.
 pub fn reset(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
-    if sys::ioctl_int(fd, libc::FIONREAD) != Ok(0) || sock.reset_seen.swap(true, Ordering::Relaxed)
+    // A thread that still wakes up in the kernel's recv, for the FIN, would get EPIPE from a socket dissolved under it.
+    if sock.rx.in_kernel() != 0
+        || sys::ioctl_int(fd, libc::FIONREAD) != Ok(0)
+        || sock.reset_seen.swap(true, Ordering::Relaxed)
     {
         return false;
     }

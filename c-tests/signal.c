@@ -693,6 +693,7 @@ static void exec_in_send_server(int fd)
 {
     fill(buf, 1, 0, sizeof buf);
     large_send(&fd, send_thread);
+    hear(); /* before, it may sleep for another reason than that all is full */
     await_asleep(busy);
     exec_self(fd);
 }
@@ -706,6 +707,8 @@ static void exec_in_send_resume(int fd)
 
 static void exec_in_send_client(int fd)
 {
+    await_in(fd, 10001);
+    tell(0);
     hear();
     YES(drain(fd, 1) > 0);
     T(put(fd, 2, 5000));

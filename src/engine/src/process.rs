@@ -227,10 +227,10 @@ pub fn before_exec() {
         demote::finish_blocking(sock);
     });
     for fd in 0..=2 {
-        if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock) {
-            if let Some(family) = sock.family() {
-                family.share_for_good();
-            }
+        if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock)
+            && let Some(family) = sock.family()
+        {
+            family.share_for_good();
         }
     }
     let me = pid();

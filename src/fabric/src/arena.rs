@@ -148,7 +148,7 @@ impl Arena {
         let region = rings_at(side & 1);
         let fits = len.is_power_of_two()
             && (RING_MIN..=RING_MAX).contains(&len)
-            && at % 4096 == 0
+            && at.is_multiple_of(4096)
             && at >= region
             && at - region <= RING_REGION - u64::from(len);
         // SAFETY: just checked to lie inside the mapping.

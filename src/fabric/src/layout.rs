@@ -245,5 +245,5 @@ pub const ARENA_LEN: u64 = rings_at(2);
 
 const _: () = assert!(size_of::<Direction>() == 6 * 64);
 const _: () = assert!(size_of::<Stream>() == 12 * 64);
-const _: () = assert!(size_of::<Slot>() % 64 == 0 && offset_of!(Stream, dir) == 0);
+const _: () = assert!(size_of::<Slot>().is_multiple_of(64) && offset_of!(Stream, dir) == 0);
 const _: () = assert!(size_of::<Header>() <= 4096);

@@ -92,7 +92,7 @@ impl Lock {
                 return Ok(());
             }
             spins += 1;
-            if spins % 64 == 0 {
+            if spins.is_multiple_of(64) {
                 crate::sys::sched_yield();
             } else {
                 core::hint::spin_loop();

@@ -29,10 +29,11 @@ const IDLE_TURNS: u32 = 16;
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
     crate::sockets::life::renumbered(fd);
-    if fd >= 0 && crate::sockets::life::tracking() {
-        if let Some(set) = set::alloc(fd) {
-            table::store(fd, Entry::set(set));
-        }
+    if fd >= 0
+        && crate::sockets::life::tracking()
+        && let Some(set) = set::alloc(fd)
+    {
+        table::store(fd, Entry::set(set));
     }
 }
 
@@ -182,7 +183,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
                 Err(e) => failed(e),
             };
         }
-        if idle % IDLE_TURNS != 0
+        if !idle.is_multiple_of(IDLE_TURNS)
             && set.adopted.load(Ordering::Acquire) != 0
             && set.spin_until_ready()
         {
@@ -202,7 +203,8 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         if let Some(v) = vigil.as_deref_mut() {
             (v.deadline, v.idle) = (deadline, idle);
         }
-        let Some(slept) = waiter.sleep(left, idle % IDLE_TURNS == 0, vigil.as_deref_mut()) else {
+        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), vigil.as_deref_mut())
+        else {
             return Verdict::Block;
         };
         if let Some(verdict) = waiter.told(slept, left == Some(0)) {

@@ -355,11 +355,11 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         return Step::Again;
     }
     let mut sliced = false;
-    if rendezvous::needs_hooks() {
-        if let Some(meeting) = rendezvous::watched(|_| ()) {
-            sliced = left.is_none_or(|l| meeting < l);
-            left = Some(left.map_or(meeting, |l| l.min(meeting)));
-        }
+    if rendezvous::needs_hooks()
+        && let Some(meeting) = rendezvous::watched(|_| ())
+    {
+        sliced = left.is_none_or(|l| meeting < l);
+        left = Some(left.map_or(meeting, |l| l.min(meeting)));
     }
     (vigil.sliced, vigil.on) = (
         sliced,

@@ -346,11 +346,12 @@ impl Inside {
     }
 
     pub fn queue(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize) {
-            if reg.sock.is_some() && !reg.queued {
-                reg.queued = true;
-                self.ready.push_back(index);
-            }
+        if let Some(reg) = self.regs.get_mut(index as usize)
+            && reg.sock.is_some()
+            && !reg.queued
+        {
+            reg.queued = true;
+            self.ready.push_back(index);
         }
     }
 

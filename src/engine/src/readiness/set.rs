@@ -171,13 +171,12 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
 pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     let mut mask = 0;
     for i in 0..SETS {
-        if let Some(set) = sock.set_at(i) {
-            if let Some(slot) = set
+        if let Some(set) = sock.set_at(i)
+            && let Some(slot) = set
                 .with(|inside| inside.on_link(link).map(|l| l.slot))
                 .flatten()
-            {
-                mask |= 1 << slot;
-            }
+        {
+            mask |= 1 << slot;
         }
     }
     mask

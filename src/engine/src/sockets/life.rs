@@ -38,10 +38,12 @@ pub fn tracking() -> bool {
 /// closed behind our back).
 #[inline]
 pub fn renumbered(fd: c_int) {
-    if fd >= 0 && table::lookup(fd).is_some() && !process::is_vfork_child() {
-        if let Some(entry) = table::remove(fd) {
-            closed_behind(entry, fd);
-        }
+    if fd >= 0
+        && table::lookup(fd).is_some()
+        && !process::is_vfork_child()
+        && let Some(entry) = table::remove(fd)
+    {
+        closed_behind(entry, fd);
     }
 }
 

@@ -470,10 +470,10 @@ pub unsafe fn sendfile(
     offset: *mut off64_t,
     count: usize,
 ) -> Verdict {
-    if sock.tx.state() == state::PLAIN {
-        if let Some(pass) = enter_kernel(sock) {
-            return Verdict::Pass(pass);
-        }
+    if sock.tx.state() == state::PLAIN
+        && let Some(pass) = enter_kernel(sock)
+    {
+        return Verdict::Pass(pass);
     }
     // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve;
     // only regular files and block devices go by the ring.

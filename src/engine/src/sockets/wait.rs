@@ -375,10 +375,11 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
 /// restart calls, so did it.
 fn all_handlers_restart() -> bool {
     for signal in 1..=64 {
-        if let Some((handler, flags)) = sys::signal_action(signal) {
-            if handler > 1 && flags & libc::SA_RESTART as u64 == 0 {
-                return false;
-            }
+        if let Some((handler, flags)) = sys::signal_action(signal)
+            && handler > 1
+            && flags & libc::SA_RESTART as u64 == 0
+        {
+            return false;
         }
     }
     true

@@ -467,13 +467,13 @@ impl Link {
         }
         outgoing.tx_wishes.detached.store(1, Ordering::Release);
         incoming.rx_wishes.detached.store(1, Ordering::Release);
-        if let Some(mut ledger) = self.ledger.lock() {
-            if let Some(ledger) = ledger.as_mut() {
-                let record = ledger.lent.get_mut(index as usize);
-                let lent = record.and_then(Option::take);
-                ledger.leaving.push((index, lent));
-                Self::reap(arena, self.side(), ledger);
-            }
+        if let Some(mut ledger) = self.ledger.lock()
+            && let Some(ledger) = ledger.as_mut()
+        {
+            let record = ledger.lent.get_mut(index as usize);
+            let lent = record.and_then(Option::take);
+            ledger.leaving.push((index, lent));
+            Self::reap(arena, self.side(), ledger);
         }
         self.streams.fetch_sub(1, Ordering::AcqRel);
     }

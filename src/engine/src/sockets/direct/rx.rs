@@ -245,7 +245,7 @@ unsafe fn take(
     };
     if fault::strikes() {
         // A withdrawal by the reader in the last moment; or a demotion by a third.
-        if offer.number % 2 == 0 {
+        if offer.number.is_multiple_of(2) {
             dir.rx.head.withdraw(round, at);
         } else {
             words::demote(&dir.tx.tail, &dir.rx.head);

@@ -5,27 +5,40 @@
 #
 #   scripts/install-deps.sh          everything that `make test`, `make bench` and `make demo` use
 #   scripts/install-deps.sh --demo   only what `make demo` uses
+#   scripts/install-deps.sh --rdma   what `make test-rdma` uses: libibverbs and its tools, what builds a guest kernel
+#   scripts/install-deps.sh --rdma-qemu   the same, and QEMU
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
-# tool:package
+# tool:package, file:package
 demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-server:redis-server
       redis-benchmark:redis-tools iperf3:iperf3"
 tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy strace:strace
        gdb:gdb valgrind:valgrind objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
+rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
+      flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
+      ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers"
+qemu="qemu-system-x86_64:qemu-system-x86 modprobe:kmod /usr/include/libelf.h:libelf-dev"
 
 wanted="$demo $tests"
 case ${1-} in
 "") ;;
 --demo) wanted=$demo ;;
-*) echo "usage: $0 [--demo]" >&2; exit 2 ;;
+--rdma) wanted=$rdma ;;
+--rdma-qemu) wanted="$rdma $qemu" ;;
+*) echo "usage: $0 [--demo | --rdma | --rdma-qemu]" >&2; exit 2 ;;
 esac
 
 missing_packages() {
     local pair tool
     for pair in $wanted; do
         tool=${pair%%:*}
-        command -v "$tool" >/dev/null 2>&1 || echo "${pair##*:}"
+        case $tool in
+        /*) [ -e "$tool" ] ;;
+        # A guest starts from it, without any library.
+        static-busybox) tool=$(command -v busybox) && ! ldd "$tool" >/dev/null 2>&1 ;;
+        *) command -v "$tool" >/dev/null 2>&1 ;;
+        esac || echo "${pair##*:}"
     done
     # A compiler without the C library's headers is not enough.
     [ -e /usr/include/stdio.h ] && [ -e /usr/include/linux/seccomp.h ] || echo libc6-dev
@@ -58,8 +71,9 @@ if [ -n "${packages// /}" ]; then
         fi
     }
     quiet_apt update || echo "apt-get update failed; trying with the lists that are there" >&2
+    # Nothing is removed for it: where a package stands against one that is there, that is for people to decide.
     # shellcheck disable=SC2086 # a list of words
-    quiet_apt install --no-install-recommends $packages
+    quiet_apt install --no-install-recommends --no-remove $packages
     rm -f "$log"
     left=$(missing_packages | sort -u | tr '\n' ' ')
     if [ -n "${left// /}" ]; then

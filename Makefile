@@ -11,6 +11,7 @@ help:
 	@echo 'make check      formatting, clippy, quick tests'
 	@echo 'make test       a seeded sample of all tests, 25 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
+	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
@@ -42,6 +43,10 @@ test: deps
 test-full: deps
 	@python3 scripts/lib/suite.py --full $(SEED)
 
+test-rdma:
+	@scripts/install-deps.sh --rdma
+	@python3 scripts/lib/suite.py --rdma
+
 bench: deps build benches
 	scripts/bench.py --check
 
@@ -63,4 +68,4 @@ clean:
 	$(CARGO) clean
 	$(MAKE) -C benches clean
 
-.PHONY: help build build-fault benches check deps test test-full bench compare stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare stress demo install clean

@@ -1,5 +1,5 @@
 """Runs every test there is, each kind with a limit, and adds up. Started by `make test` (a seeded
-sample, 25 minutes at most) and `make test-full` (everything).
+sample, 25 minutes at most), `make test-full` (everything) and `make test-rdma` (what needs RDMA).
 
 A step that fails does not stop the others. Its tests are counted from what it prints: `test
 result: ... N passed; N failed` (cargo) or a last line `N passed, N failed` (our own runners). A
@@ -72,6 +72,15 @@ def steps(seed, full):
         yield "speed", script("bench.py", "--check", "-q"), {}, 60, False
 
 
+def rdma_steps():
+    """The same, for what runs where there is RDMA."""
+    guest = os.path.join(common.ROOT, "scripts", "guest")
+    yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
+    for device in ("rxe", "siw"):
+        yield (f"{device} self-test", [os.path.join(guest, "run"), "--device", device, "--timeout", "600", "--",
+                                       os.path.join(guest, "selftest")], {}, 16, True)
+
+
 def run(name, cmd, env, minutes, counts):
     """(passed, failed, seconds)"""
     print(f"\n=== {name}: {shlex.join(os.path.relpath(c, common.ROOT) if c.startswith(common.ROOT) else c for c in cmd)}",
@@ -142,30 +151,38 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--sample", type=int, metavar="SEED")
     ap.add_argument("--full", type=int, metavar="SEED")
+    ap.add_argument("--rdma", action="store_true")
     args = ap.parse_args()
+    if args.rdma:
+        return run_all(rdma_steps(), 3 * 3600)
     full = args.full is not None
     seed = args.full if full else args.sample
     if seed is None:
-        ap.error("--sample SEED or --full SEED")
+        ap.error("--sample SEED, --full SEED or --rdma")
     print(f"seed {seed}: `make {'test-full' if full else 'test'} SEED={seed}` repeats this", flush=True)
+    return run_all(steps(seed, full), 8 * 3600 if full else SAMPLE_MINUTES * 60, f"seed {seed}, ", retry=not full)
+
+
+def run_all(which, seconds, note="", retry=False):
+    """Runs the steps, within `seconds` altogether; the exit status."""
     common.adopt_orphans()
     rows, begin = [], time.monotonic()
-    deadline = begin + (8 * 3600 if full else SAMPLE_MINUTES * 60)
-    for name, cmd, env, minutes, counts in steps(seed, full):
+    deadline = begin + seconds
+    for name, cmd, env, minutes, counts in which:
         minutes = max(0.1, min(minutes, (deadline - time.monotonic()) / 60))
         passed, failed, took, bad = run(name, cmd, env, minutes, counts)
-        if not full and bad:
+        if retry and bad:
             passed, failed = second_chance(name, cmd, env, passed, failed, bad)
         for left in common.leftovers():
             print(f"{name}: left behind: {left}")
             failed += 1
         rows.append((name, passed, failed, took))
-        if name == "build" and failed:
-            print("without the library nothing else can be tested")
+        if name in ("build", "guest") and failed:
+            print("without it nothing else can be tested")
             break
     print()
     print(common.table([(n, p, f, f"{t / 60:.1f} min") for n, p, f, t in rows], ["step", "passed", "failed", "time"]))
-    print(f"\nseed {seed}, {(time.monotonic() - begin) / 60:.1f} minutes")
+    print(f"\n{note}{(time.monotonic() - begin) / 60:.1f} minutes")
     failed = sum(r[2] for r in rows)
     print(f"{sum(r[1] for r in rows)} passed, {failed} failed")
     return 1 if failed else 0

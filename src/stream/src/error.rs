@@ -69,6 +69,9 @@ pub enum PeerFault {
     /// An offer of nothing, of bytes not next in the stream, or against an ADVERT never made.
     #[error("impossible offer")]
     Offer,
+    /// A step of the switch that is not the next, or bytes before it.
+    #[error("the switch out of order")]
+    Step,
     /// A message of the other kind of provider.
     #[error("message of another provider")]
     WrongProvider,
@@ -86,6 +89,9 @@ pub enum Bug {
     /// An offer withdrawn or taken that was not there.
     #[error("no such offer")]
     NoOffer,
+    /// Bytes written, completed or fixed where the state of the stream does not allow it.
+    #[error("not in this state of the switch")]
+    Switch,
     /// The end of a stream was asked for before it was sealed.
     #[error("not sealed yet")]
     NotSealed,

@@ -45,6 +45,7 @@ mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod harness;
 pub mod receiver;
+pub mod record;
 pub mod sender;
 pub mod wire;
 
@@ -52,5 +53,6 @@ pub use action::{Action, Offer, Resend, Route, Wait};
 pub use config::{Config, MAX_RING_LEN, Mode, Provider};
 pub use error::{Bug, Error, PeerFault};
 pub use receiver::{Arrival, Copied, Landing, Next, Receiver, Recv};
+pub use record::{Record, Transit};
 pub use sender::Sender;
 pub use wire::{Ack, Advert, AdvertId, Credit, Phase, Seq, Turn};

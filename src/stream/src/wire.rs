@@ -9,11 +9,12 @@
 use core::fmt;
 
 use crate::error::PeerFault;
+use crate::record::Step;
 
 /// A position in the stream of one direction: the number of bytes before it since the stream was made.
 ///
 /// Arithmetic wraps, which at 100 GB/s takes five years; comparison does not look across the wrap.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(u64);
 
 impl Seq {
@@ -226,6 +227,8 @@ pub enum Control {
     Blocked,
     /// Writer to reader, in order with ring bytes: where they go on.
     Turn(Turn),
+    /// Either end, before any byte: a step of the switch.
+    Switch(Step),
 }
 
 /// Bytes of a control message: six little-endian words of eight, whatever its kind, so that a ring of them has fixed slots.
@@ -236,6 +239,7 @@ const KIND_REVOKE: u64 = 2;
 const KIND_ACK: u64 = 3;
 const KIND_BLOCKED: u64 = 4;
 const KIND_TURN: u64 = 5;
+const KIND_SWITCH: u64 = 6;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -260,6 +264,10 @@ impl Control {
             Self::Ack(ack) => [KIND_ACK | long(ack.credit.0), 0, ack.seq.0, 0, 0, 0],
             Self::Blocked => [KIND_BLOCKED, 0, 0, 0, 0, 0],
             Self::Turn(turn) => [KIND_TURN, 0, turn.seq.0, turn.phase.0, 0, 0],
+            Self::Switch(step) => {
+                let (number, offset) = step.emit();
+                [KIND_SWITCH | long(number), offset, 0, 0, 0, 0]
+            }
         };
         let mut bytes = [0; CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -302,6 +310,7 @@ impl Control {
                 phase: Phase(phase),
                 seq: Seq(seq),
             }),
+            KIND_SWITCH => Self::Switch(Step::parse(value, id).ok_or(PeerFault::Malformed)?),
             _ => return Err(PeerFault::Malformed),
         };
         // One message has one spelling, so whatever its kind has no use for must be zero.
@@ -441,6 +450,8 @@ mod tests {
                 seq: Seq(1),
             }),
             Control::Blocked,
+            Control::Switch(Step::First(1 << 40)),
+            Control::Switch(Step::Cancel),
             Control::Turn(Turn {
                 phase: Phase(5),
                 seq: Seq(u64::MAX),
@@ -470,7 +481,7 @@ mod tests {
             seq: Seq(1),
         };
         assert_eq!(refused(Control::Turn(lie)), Err(PeerFault::TurnPhase));
-        for kind in [0, 6, 255] {
+        for kind in [0, 7, 255] {
             let mut bytes = Control::Blocked.emit();
             bytes[0] = kind;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed));

@@ -6,10 +6,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 use proptest::prelude::*;
+use sluice_stream::record::{
+    Action as Deed, Goes, Head, Leave, MAX_UNREAD, Nonce, Out, RECORD_LEN, Reason, Record, Role,
+    Step,
+};
 use sluice_stream::wire::Control;
 use sluice_stream::{
     Ack, Action, Advert, AdvertId, Config, Copied, Credit, Mode, Next, Offer, Phase, Provider,
-    Receiver, Recv, Route, Sender, Seq, Turn,
+    Receiver, Recv, Route, Sender, Seq, Transit, Turn,
 };
 
 const RING: u32 = 100;
@@ -139,6 +143,81 @@ fn to_receiver() -> impl Strategy<Value = ToReceiver> {
     ]
 }
 
+#[derive(Debug, Clone)]
+enum ToTransit {
+    Fix(u64),
+    Refuse,
+    Step(Step),
+    /// The one that an honest peer would send now.
+    NextStep,
+    Post(u32),
+    Completed(u64),
+    Credit(u64),
+    Received(u64),
+    Read(u64),
+    TcpRead(u64),
+    /// A record, cut to so many bytes, and whether TCP ends there.
+    Head(Record, usize, bool),
+    Data(Vec<u8>, bool),
+    End,
+    Error,
+    Drained,
+    Lost,
+    Leave(Leave),
+    GiveUp,
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let small = || prop_oneof![8 => 0u64..40, 1 => 0..u64::MAX / 2];
+    let goes = prop_oneof![
+        (small(), 0u32..40).prop_map(|(from, owed)| Goes::From {
+            from: Seq::new(from),
+            owed
+        }),
+        small().prop_map(|end| Goes::Ask { end: Seq::new(end) }),
+    ];
+    (goes, small(), any::<bool>()).prop_map(|(goes, taken, last)| Record {
+        goes,
+        taken: Seq::new(taken),
+        last: last && matches!(goes, Goes::From { .. }),
+    })
+}
+
+fn to_transit() -> impl Strategy<Value = ToTransit> {
+    let step = prop_oneof![
+        number().prop_map(Step::First),
+        number().prop_map(Step::Second),
+        Just(Step::Go),
+        Just(Step::Ready),
+        Just(Step::Open),
+        Just(Step::Cancel),
+    ];
+    let leave = prop::sample::select(vec![Leave::Stay, Leave::Hand, Leave::Close]);
+    prop_oneof![
+        2 => Just(ToTransit::Fix(0)),
+        1 => Just(ToTransit::Refuse),
+        2 => step.prop_map(ToTransit::Step),
+        16 => Just(ToTransit::NextStep),
+        8 => (1u32..20).prop_map(ToTransit::Post),
+        3 => number().prop_map(ToTransit::Completed),
+        3 => number().prop_map(ToTransit::Credit),
+        6 => number().prop_map(ToTransit::Received),
+        4 => number().prop_map(ToTransit::Read),
+        1 => number().prop_map(ToTransit::TcpRead),
+        4 => (record(), 0..=RECORD_LEN, any::<bool>())
+            .prop_map(|(record, cut, end)| ToTransit::Head(record, cut, end)),
+        4 => record().prop_map(|record| ToTransit::Head(record, RECORD_LEN, false)),
+        1 => (prop::collection::vec(any::<u8>(), 0..50), any::<bool>())
+            .prop_map(|(bytes, end)| ToTransit::Data(bytes, end)),
+        1 => Just(ToTransit::End),
+        1 => Just(ToTransit::Error),
+        2 => Just(ToTransit::Drained),
+        1 => Just(ToTransit::Lost),
+        2 => leave.prop_map(ToTransit::Leave),
+        1 => Just(ToTransit::GiveUp),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
 
@@ -256,7 +335,91 @@ proptest! {
     }
 
     #[test]
-    fn any_control_message_is_refused_or_possible(words in prop::collection::vec(number(), 6), kind in 0u64..7) {
+    fn a_transit_survives_any_peer(
+        first in any::<bool>(),
+        events in prop::collection::vec(to_transit(), 0..60),
+    ) {
+        let nonce = Nonce::new(*b"0123456789abcdef");
+        let role = if first { Role::First } else { Role::Second };
+        let mut transit = Transit::new(role, nonce, 0);
+        let steps = if first {
+            [Step::Second(0), Step::Ready]
+        } else {
+            [Step::First(0), Step::Go]
+        };
+        let mut steps = steps.into_iter().chain([Step::Open]);
+        let (mut credited, mut received, mut read) = (0, 0, 0);
+        let mut died = None;
+        let mut decided = None;
+        let mut records = 0;
+        for event in events {
+            match event {
+                ToTransit::Fix(n) => drop(transit.fix(n)),
+                ToTransit::Refuse => transit.refuse(),
+                ToTransit::Step(step) => drop(transit.on_step(step)),
+                ToTransit::NextStep => {
+                    if let Some(step) = steps.next() {
+                        let _ = transit.on_step(step);
+                    }
+                    let _ = transit.fix(0);
+                }
+                ToTransit::Post(len) => {
+                    let link = transit.out() == Out::Link;
+                    prop_assert_eq!(transit.on_posted(len).is_ok(), link);
+                }
+                ToTransit::Completed(to) => drop(transit.on_completed(Seq::new(to))),
+                ToTransit::Credit(to) => {
+                    if transit.on_credit(Seq::new(to)).is_ok() && transit.out() == Out::Link {
+                        credited = to;
+                    }
+                }
+                ToTransit::Received(to) => {
+                    if transit.on_received(Seq::new(to)).is_ok() {
+                        received = to.max(received);
+                    }
+                }
+                ToTransit::Read(to) => {
+                    if transit.on_read(Seq::new(to)).is_ok() {
+                        read = to;
+                    }
+                }
+                ToTransit::TcpRead(len) => drop(transit.on_tcp_read(len)),
+                ToTransit::Head(record, cut, end) => {
+                    let _ = transit.on_head(&record.emit(&nonce)[..cut], end);
+                }
+                ToTransit::Data(bytes, end) => drop(transit.on_head(&bytes, end)),
+                ToTransit::End => drop(transit.on_tcp_end()),
+                ToTransit::Error => transit.on_tcp_error(),
+                ToTransit::Drained => transit.on_drained(),
+                ToTransit::Lost => transit.on_link_lost(),
+                ToTransit::Leave(leave) => transit.leave(leave),
+                ToTransit::GiveUp => transit.give_up(),
+            }
+            while let Some(action) = transit.poll_action() {
+                if let Deed::Write(record) = action {
+                    records += 1;
+                    prop_assert!(record.taken.value() <= received);
+                    prop_assert!(record.end() <= transit.posted());
+                    prop_assert!(record.end().value() >= credited);
+                }
+            }
+            prop_assert!(records <= 1, "one record in a direction");
+            prop_assert!(transit.link_end().value() <= received);
+            prop_assert!(transit.kept().value() >= credited);
+            prop_assert!(transit.kept() <= transit.posted());
+            prop_assert!(read <= received);
+            // What is decided stays so, and so does death.
+            prop_assert!(died.is_none() || died == transit.is_dead());
+            died = transit.is_dead();
+            if let (Out::Tcp(from), true) = (transit.out(), records > 0) {
+                prop_assert!(decided.is_none_or(|decided| decided == from));
+                decided = Some(from);
+            }
+        }
+    }
+
+    #[test]
+    fn any_control_message_is_refused_or_possible(words in prop::collection::vec(number(), 6), kind in 0u64..8) {
         let mut bytes = [0; sluice_stream::wire::CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(&words) {
             slot.copy_from_slice(&word.to_le_bytes());
@@ -271,5 +434,152 @@ proptest! {
             Ok(message) => prop_assert_eq!(message.emit(), bytes),
             Err(_) => {}
         }
+    }
+}
+
+const NONCE: Nonce = Nonce::new(*b"0123456789abcdef");
+
+/// A second end on the link that has posted 10 bytes, of which 4 were credited, and received 6.
+fn on_the_link() -> Transit {
+    let mut transit = Transit::new(Role::Second, NONCE, 0);
+    transit.on_step(Step::First(0)).unwrap();
+    transit.fix(0).unwrap();
+    transit.on_step(Step::Go).unwrap();
+    transit.on_step(Step::Open).unwrap();
+    while transit.poll_action().is_some() {}
+    transit.on_posted(10).unwrap();
+    transit.on_credit(Seq::new(4)).unwrap();
+    transit.on_received(Seq::new(6)).unwrap();
+    transit
+}
+
+fn from(from: u64, owed: u32, taken: u64) -> Record {
+    Record {
+        goes: Goes::From {
+            from: Seq::new(from),
+            owed,
+        },
+        taken: Seq::new(taken),
+        last: false,
+    }
+}
+
+fn ask(end: u64, taken: u64) -> Record {
+    Record {
+        goes: Goes::Ask { end: Seq::new(end) },
+        ..from(0, 0, taken)
+    }
+}
+
+/// What comes of a head: where our TCP goes on, or why the connection is reset.
+fn outcome(mut transit: Transit, head: &[u8], ended: bool) -> Result<Out, Reason> {
+    let said = transit.on_head(head, ended);
+    while let Some(action) = transit.poll_action() {
+        if action == Deed::Drain {
+            transit.on_drained();
+        }
+    }
+    match transit.is_dead() {
+        Some(reason) => Err(reason),
+        None => {
+            assert_eq!(said, Head::Record);
+            Ok(transit.out())
+        }
+    }
+}
+
+#[test]
+fn a_lie_in_a_record_is_a_reset_with_its_reason() {
+    for (record, expected) in [
+        (from(6, 0, 4), Ok(Out::Tcp(Seq::new(4)))),
+        (from(6, 0, 10), Ok(Out::Tcp(Seq::new(10)))),
+        (ask(6, 7), Ok(Out::Tcp(Seq::new(7)))),
+        (ask(60, 7), Ok(Out::Tcp(Seq::new(7)))),
+        (from(6, 0, 3), Err(Reason::Taken)),
+        (from(6, 0, 11), Err(Reason::Taken)),
+        (ask(6, 11), Err(Reason::Taken)),
+        (from(5, 0, 4), Err(Reason::From)),
+        (from(6, 1, 4), Err(Reason::From)),
+        (ask(5, 4), Err(Reason::From)),
+        (from(7, 0, 4), Err(Reason::Missing)),
+        (from(u64::MAX, 0, 4), Err(Reason::Missing)),
+    ] {
+        let head = record.emit(&NONCE);
+        assert_eq!(outcome(on_the_link(), &head, false), expected, "{record:?}");
+    }
+    // To an end that has said that it took 6, and was given 2 more since.
+    for (record, expected) in [
+        (from(6, 2, 10), Ok(Out::Tcp(Seq::new(10)))),
+        (from(8, 0, 10), Ok(Out::Tcp(Seq::new(10)))),
+        (from(7, 0, 10), Err(Reason::From)),
+        (from(6, 1, 10), Err(Reason::From)),
+    ] {
+        let mut transit = on_the_link();
+        transit.on_completed(Seq::new(10)).unwrap();
+        transit.leave(Leave::Stay);
+        transit.on_received(Seq::new(8)).unwrap();
+        let head = record.emit(&NONCE);
+        assert_eq!(outcome(transit, &head, false), expected, "{record:?}");
+    }
+}
+
+#[test]
+fn what_is_no_record_is_a_reset_where_one_is_due() {
+    let good = from(6, 0, 4).emit(&NONCE);
+    let mut kind = good;
+    kind[16] = 3;
+    let mut bit = good;
+    bit[17] = 2;
+    let mut nonce = good;
+    nonce[15] ^= 1;
+    for (head, ended, expected) in [
+        (&kind[..], false, Reason::Malformed),
+        (&bit[..], false, Reason::Malformed),
+        (&nonce[..], false, Reason::Malformed),
+        (&b"x"[..], false, Reason::Malformed),
+        (&good[..39], true, Reason::Killed),
+        (&good[..1], true, Reason::Killed),
+        (&[][..], true, Reason::Killed),
+    ] {
+        assert_eq!(outcome(on_the_link(), head, ended), Err(expected));
+    }
+    let mut transit = on_the_link();
+    assert_eq!(transit.on_head(&good[..39], false), Head::Wait);
+    assert!(transit.is_dead().is_none());
+}
+
+#[test]
+fn a_second_record_is_data() {
+    let mut transit = on_the_link();
+    let good = from(6, 0, 4).emit(&NONCE);
+    assert_eq!(transit.on_head(&good, false), Head::Record);
+    transit.on_read(Seq::new(6)).unwrap();
+    assert!(!transit.is_at_head());
+    assert_eq!(transit.tcp_room(), u64::MAX);
+}
+
+#[test]
+fn an_n_that_was_passed_or_is_too_far_is_refused() {
+    for (n, near) in [
+        (9, false),
+        (10, true),
+        (10 + MAX_UNREAD, true),
+        (11 + MAX_UNREAD, false),
+        (u64::MAX, false),
+    ] {
+        let mut transit = Transit::new(Role::Second, NONCE, 10);
+        transit.on_step(Step::First(n)).unwrap();
+        let expected = if near {
+            Deed::Fix
+        } else {
+            Deed::Tell(Step::Cancel)
+        };
+        assert_eq!(transit.poll_action(), Some(expected), "{n}");
+        let mut transit = Transit::new(Role::First, NONCE, 10);
+        transit.fix(0).unwrap();
+        let _ = transit.poll_action();
+        transit.on_step(Step::Second(n)).unwrap();
+        let expected = if near { Step::Go } else { Step::Cancel };
+        assert_eq!(transit.poll_action(), Some(Deed::Tell(expected)), "{n}");
     }
 }

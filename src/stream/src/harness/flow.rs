@@ -476,6 +476,7 @@ impl Flow {
                     self.demote()?;
                 }
             }
+            Control::Switch(_) => return Err(Fault::Accounts("a switch in mid-stream")),
         }
         Ok(())
     }

@@ -1,0 +1,738 @@
+//! The machine: its states, and what each event makes of them.
+
+use super::{
+    Action, Goes, Head, Leave, MAX_UNREAD, Malformed, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason,
+    Record, Role, Rule, Step,
+};
+use crate::error::{Bug, Error, PeerFault};
+use crate::wire::Seq;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum State {
+    /// TCP as ever.
+    Plain,
+    /// Second end: the first has fixed its N.
+    Asked,
+    /// First end: N is fixed, and the other may not know it.
+    Fixed,
+    /// Second end: N is fixed, and the other may not know it. It leaves when it does.
+    Answered(Option<Leave>),
+    /// The other end knows N.
+    Known,
+    /// The link is used.
+    Open,
+    /// Nothing is posted any more, some of it is not complete.
+    Ending(Leave),
+    /// Second end: gone on on TCP from [`State::Answered`]. Whether it has written there.
+    Quit(bool),
+    /// Our record is written, nothing has come. `loose`: none may come, if the peer was in [`State::Answered`].
+    Said {
+        ours: Record,
+        loose: bool,
+    },
+    /// All is decided: bytes from here on are TCP's.
+    Over(Seq),
+    Dead(Reason),
+}
+
+/// One stream's way from TCP to the link and back, at one end.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Transit {
+    role: Role,
+    nonce: Nonce,
+    state: State,
+    /// The peer's N, an offset of its TCP bytes; meaningful from [`State::Asked`] or [`State::Known`] on.
+    peer_n: u64,
+    /// The peer's TCP bytes removed from the socket. Not counted any more beyond N.
+    tcp_read: u64,
+    /// Given to the link.
+    posted: Seq,
+    /// Of these, known to be at the peer's end of the link. At most `posted`.
+    completed: Seq,
+    /// Of these, known to have been read there. May be ahead of `completed`; at most `posted`.
+    credited: Seq,
+    /// Brought by the link.
+    received: Seq,
+    /// Of these, read by the program. At most `link_end`.
+    read: Seq,
+    /// Where the peer's bytes leave the link, as far as known: what we said that we took, then what was agreed.
+    end: Option<Seq>,
+    /// Bytes of the peer that are accounted for: `end`, then TCP's behind it.
+    reached: Seq,
+    /// Bytes that the peer has promised.
+    promised: Seq,
+    /// The nonce may have begun at N, and `Quit` or `loose` cannot tell.
+    undecided: bool,
+    lost: bool,
+    fix: bool,
+    tell: Option<Step>,
+    write: Option<Record>,
+    drain: bool,
+    reset: bool,
+    #[cfg(any(test, feature = "testing"))]
+    without: Option<Rule>,
+}
+
+impl Transit {
+    /// A stream that was agreed on and is still on TCP, of which the peer's first `tcp_read` bytes have been removed from the socket.
+    #[must_use]
+    pub const fn new(role: Role, nonce: Nonce, tcp_read: u64) -> Self {
+        Self {
+            role,
+            nonce,
+            state: State::Plain,
+            peer_n: 0,
+            tcp_read,
+            posted: Seq::START,
+            completed: Seq::START,
+            credited: Seq::START,
+            received: Seq::START,
+            read: Seq::START,
+            end: None,
+            reached: Seq::START,
+            promised: Seq::START,
+            undecided: false,
+            lost: false,
+            fix: false,
+            tell: None,
+            write: None,
+            drain: false,
+            reset: false,
+            #[cfg(any(test, feature = "testing"))]
+            without: None,
+        }
+    }
+
+    /// The same machine with one rule switched off.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub const fn without(mut self, rule: Rule) -> Self {
+        self.without = Some(rule);
+        self
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn keeps_to(&self, rule: Rule) -> bool {
+        self.without != Some(rule)
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    #[allow(clippy::unused_self, reason = "tests have a rule to look at")]
+    const fn keeps_to(&self, _rule: Rule) -> bool {
+        true
+    }
+
+    // What the caller asks.
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        if let Some(step) = self.tell.take() {
+            return Some(Action::Tell(step));
+        }
+        if let Some(record) = self.write.take() {
+            return Some(Action::Write(record));
+        }
+        if core::mem::take(&mut self.fix) {
+            return Some(Action::Fix);
+        }
+        if core::mem::take(&mut self.drain) {
+            return Some(Action::Drain);
+        }
+        match self.state {
+            State::Dead(reason) if core::mem::take(&mut self.reset) => Some(Action::Reset(reason)),
+            _ => None,
+        }
+    }
+
+    /// Where the program's next byte goes.
+    #[must_use]
+    pub fn out(&self) -> Out {
+        if self.write.is_some() || self.tell.is_some() {
+            return Out::Held;
+        }
+        match self.state {
+            State::Plain | State::Asked | State::Quit(_) => Out::Tcp(Seq::START),
+            State::Open => Out::Link,
+            State::Known if !self.keeps_to(Rule::PostWhenOpen) => Out::Link,
+            State::Over(from) => Out::Tcp(from),
+            State::Said { ours, .. } => match ours.goes {
+                Goes::From { from, .. } => Out::Tcp(from),
+                Goes::Ask { .. } if !self.keeps_to(Rule::AskWaits) => Out::Tcp(self.credited),
+                Goes::Ask { .. } => Out::Held,
+            },
+            State::Fixed
+            | State::Answered(_)
+            | State::Known
+            | State::Ending(_)
+            | State::Dead(_) => Out::Held,
+        }
+    }
+
+    /// The first byte given to the link that has to be kept. What is before it the peer has.
+    #[must_use]
+    pub fn kept(&self) -> Seq {
+        match self.out() {
+            Out::Tcp(from) => from,
+            Out::Link | Out::Held => self.credited,
+        }
+    }
+
+    /// How far the program may read the link's bytes: what is beyond is not there, or may come by TCP. None before TCP's are
+    /// read up to N, in a connection that died there too.
+    #[must_use]
+    pub fn link_end(&self) -> Seq {
+        match self.state {
+            State::Said { .. } if !self.keeps_to(Rule::ReadToTaken) => self.received,
+            // What is lost on TCP before them is missing in front of them.
+            _ if self.awaits_head() && self.tcp_read < self.peer_n => self.read,
+            _ => self.end.map_or(self.received, |end| end.min(self.received)),
+        }
+    }
+
+    /// How many bytes may be taken from TCP, for the program, before the link's and after them. In the first case
+    /// the library takes them into memory when they lie before a record.
+    #[must_use]
+    pub fn tcp_room(&self) -> u64 {
+        match self.state {
+            State::Plain | State::Asked | State::Fixed => u64::MAX,
+            State::Over(_) if self.end == Some(self.read) => u64::MAX,
+            State::Over(_) | State::Dead(_) => 0,
+            State::Answered(_)
+            | State::Known
+            | State::Open
+            | State::Ending(_)
+            | State::Quit(_)
+            | State::Said { .. } => self.peer_n.saturating_sub(self.tcp_read),
+        }
+    }
+
+    /// Whether what TCP has next is the peer's first since N: to be looked at, and given to [`Transit::on_head`].
+    #[must_use]
+    pub fn is_at_head(&self) -> bool {
+        self.awaits_head() && self.tcp_read == self.peer_n
+    }
+
+    /// Whether TCP is the program's bytes alone, and all of the link's are read: anybody may read and write the socket, if
+    /// nothing was taken into memory that the program has not read.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        match self.state {
+            State::Plain => true,
+            State::Over(_) => self.end == Some(self.read) && self.write.is_none(),
+            State::Said { .. } => !self.keeps_to(Rule::CleanWaits),
+            _ => false,
+        }
+    }
+
+    /// Whether the bytes at N may be a record's beginning or the program's, and only more of them can tell. If none come for as
+    /// long as a link may be silent: [`Transit::give_up`].
+    #[must_use]
+    pub const fn is_undecided(&self) -> bool {
+        self.undecided
+    }
+
+    /// Whether credit is still told by the link: not after our record. That says what we took, and a credit for bytes that the
+    /// peer's record has since named would overtake it.
+    #[must_use]
+    pub fn gives_credit(&self) -> bool {
+        let on_link = matches!(self.state, State::Known | State::Open | State::Ending(_));
+        !self.lost && (on_link || !self.keeps_to(Rule::CreditEnds))
+    }
+
+    /// Why the connection is reset, if it is.
+    #[must_use]
+    pub const fn is_dead(&self) -> Option<Reason> {
+        match self.state {
+            State::Dead(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Given to the link.
+    #[must_use]
+    pub const fn posted(&self) -> Seq {
+        self.posted
+    }
+
+    // The switch.
+
+    /// Our TCP ends at offset `n`: nothing is written there any more until [`Transit::out`] says so.
+    ///
+    /// # Errors
+    /// [`Bug::Switch`]: not now.
+    pub fn fix(&mut self, n: u64) -> Result<(), Error> {
+        match (self.role, self.state) {
+            (Role::First, State::Plain) => {
+                self.state = State::Fixed;
+                self.tell = Some(Step::First(n));
+            }
+            (Role::Second, State::Asked) => {
+                self.fix = false;
+                self.state = State::Answered(None);
+                self.tell = Some(Step::Second(n));
+            }
+            // The first end has left before we came to it.
+            (Role::Second, State::Over(_)) => {}
+            _ => return Err(Bug::Switch.into()),
+        }
+        Ok(())
+    }
+
+    /// The second end stays on TCP.
+    pub fn refuse(&mut self) {
+        if self.state == State::Asked {
+            self.cancel();
+        }
+    }
+
+    /// A step has come by the link.
+    ///
+    /// # Errors
+    /// [`PeerFault::Step`]: not the next.
+    pub fn on_step(&mut self, step: Step) -> Result<(), Error> {
+        if self.lost {
+            return Ok(());
+        }
+        match (self.role, self.state, step) {
+            (Role::Second, State::Plain, Step::First(n)) => {
+                self.peer_n = n;
+                if self.is_near(n) {
+                    self.state = State::Asked;
+                    self.fix = true;
+                } else {
+                    self.cancel();
+                }
+            }
+            (Role::First, State::Fixed, Step::Second(n)) => {
+                if self.is_near(n) {
+                    self.peer_n = n;
+                    self.state = State::Known;
+                    self.tell = Some(Step::Go);
+                } else {
+                    self.cancel();
+                }
+            }
+            // Left before it was asked: the first end waits for an answer.
+            (Role::Second, State::Over(_), Step::First(_)) => self.tell = Some(Step::Cancel),
+            (Role::Second, State::Answered(leave), Step::Go) => {
+                self.state = State::Known;
+                match leave {
+                    Some(leave) => self.say(leave),
+                    None => self.tell = Some(Step::Ready),
+                }
+            }
+            (Role::First, State::Known, Step::Ready) => {
+                self.state = State::Open;
+                self.tell = Some(Step::Open);
+            }
+            (Role::Second, State::Known, Step::Open) => self.state = State::Open,
+            (Role::First, State::Fixed, Step::Cancel)
+            | (Role::Second, State::Plain | State::Asked | State::Answered(_), Step::Cancel) => {
+                self.over(Seq::START);
+            }
+            // The last steps of a switch may still be under way to an end that has left.
+            (_, State::Quit(_) | State::Said { .. } | State::Over(_) | State::Dead(_), _) => {}
+            _ => return Err(PeerFault::Step.into()),
+        }
+        Ok(())
+    }
+
+    // The link.
+
+    /// `len` more bytes were given to the link, as [`Transit::out`] allows.
+    ///
+    /// # Errors
+    /// [`Bug::Switch`]: it does not.
+    pub fn on_posted(&mut self, len: u32) -> Result<(), Error> {
+        if self.out() != Out::Link {
+            return Err(Bug::Switch.into());
+        }
+        self.posted = self.posted.plus(len);
+        Ok(())
+    }
+
+    /// Everything before `to` is at the peer's end: completed, and on iWARP a READ behind it.
+    ///
+    /// # Errors
+    /// [`Bug::Switch`]: it was not given to the link.
+    pub fn on_completed(&mut self, to: Seq) -> Result<(), Error> {
+        if to > self.posted {
+            return Err(Bug::Switch.into());
+        }
+        if self.lost {
+            return Ok(());
+        }
+        self.completed = self.completed.max(to);
+        if let State::Ending(leave) = self.state {
+            self.try_say(leave);
+        }
+        Ok(())
+    }
+
+    /// The peer's program has read everything before `to`.
+    ///
+    /// # Errors
+    /// [`PeerFault::AckSeq`]: that goes back, or was never sent.
+    pub fn on_credit(&mut self, to: Seq) -> Result<(), Error> {
+        if to < self.credited || to > self.posted {
+            return Err(PeerFault::AckSeq.into());
+        }
+        if !self.lost && !matches!(self.state, State::Over(_) | State::Dead(_)) {
+            self.credited = to;
+        }
+        Ok(())
+    }
+
+    /// The link has brought everything before `to`: immediates taken from the completion queue, nothing else counts.
+    ///
+    /// # Errors
+    /// [`PeerFault::Step`]: before the peer can know that it may post.
+    pub fn on_received(&mut self, to: Seq) -> Result<(), Error> {
+        if self.lost {
+            return Ok(());
+        }
+        match self.state {
+            State::Known if self.role == Role::First => Err(PeerFault::Step.into()),
+            State::Known | State::Open | State::Ending(_) | State::Said { .. } | State::Over(_) => {
+                self.received = self.received.max(to);
+                Ok(())
+            }
+            State::Quit(_) | State::Dead(_) => Ok(()),
+            State::Plain | State::Asked | State::Fixed | State::Answered(_) => {
+                Err(PeerFault::Step.into())
+            }
+        }
+    }
+
+    /// After [`Action::Drain`]: there is nothing more.
+    pub fn on_drained(&mut self) {
+        if matches!(self.state, State::Over(_)) && self.end > Some(self.received) {
+            let _ = self.die(Reason::Missing);
+        }
+    }
+
+    /// The link is lost, and what it had delivered is reported: an error, its end, or too long a silence with work
+    /// outstanding, a step of the switch included. Nothing of it is believed from now on.
+    pub fn on_link_lost(&mut self) {
+        if core::mem::replace(&mut self.lost, true) {
+            return;
+        }
+        self.tell = None;
+        match self.state {
+            State::Plain | State::Asked => self.over(Seq::START),
+            State::Fixed if !self.keeps_to(Rule::NoRecordUnknown) => self.say(Leave::Stay),
+            State::Fixed => self.over(Seq::START),
+            State::Answered(_) if !self.keeps_to(Rule::LookAtN) => self.over(Seq::START),
+            State::Answered(_) => self.state = State::Quit(false),
+            State::Known | State::Open => self.say(Leave::Stay),
+            State::Ending(leave) => self.say(leave),
+            State::Over(_) => self.on_drained(),
+            State::Quit(_) | State::Said { .. } | State::Dead(_) => {}
+        }
+    }
+
+    /// The program has read the link's bytes before `to`.
+    ///
+    /// # Errors
+    /// [`Bug::Copied`]: these were not for it.
+    pub fn on_read(&mut self, to: Seq) -> Result<(), Error> {
+        if to < self.read || to > self.link_end() {
+            return Err(Bug::Copied.into());
+        }
+        self.read = to;
+        Ok(())
+    }
+
+    // TCP.
+
+    /// `len` bytes were removed from TCP, as [`Transit::tcp_room`] allows.
+    ///
+    /// # Errors
+    /// [`Bug::Copied`]: it does not.
+    pub fn on_tcp_read(&mut self, len: u64) -> Result<(), Error> {
+        if len > self.tcp_room() {
+            return Err(Bug::Copied.into());
+        }
+        if let State::Over(_) = self.state {
+            self.reached = Seq::new(self.reached.value().saturating_add(len));
+            return Ok(());
+        }
+        self.tcp_read = self.tcp_read.saturating_add(len);
+        if self.state == State::Asked && self.tcp_read > self.peer_n {
+            // The first end has written on: it has left the switch, and its word is under way.
+            self.over(Seq::START);
+        }
+        Ok(())
+    }
+
+    /// The program's bytes, or its FIN, are about to be written on TCP.
+    pub fn on_tcp_write(&mut self) {
+        if let State::Quit(wrote) = &mut self.state {
+            *wrote = true;
+        }
+    }
+
+    /// What TCP has at N: its first bytes, at most [`RECORD_LEN`] of them count, and whether it ends behind those.
+    pub fn on_head(&mut self, head: &[u8], ended: bool) -> Head {
+        if !self.is_at_head() {
+            return Head::Wait;
+        }
+        // Whether the peer may have gone on without a record.
+        let loose = match self.state {
+            State::Answered(_) | State::Quit(_) | State::Said { loose: true, .. } => true,
+            State::Known => self.role == Role::First,
+            _ => false,
+        };
+        self.undecided = false;
+        let whole = head.first_chunk::<RECORD_LEN>();
+        if let Some(parsed) = whole.and_then(|bytes| Record::parse(bytes, &self.nonce)) {
+            let heard = parsed.map_err(|Malformed| Reason::Malformed);
+            return match heard.and_then(|record| self.hear(&record)) {
+                Ok(()) => Head::Record,
+                Err(reason) => self.die(reason),
+            };
+        }
+        let like = self.nonce.matches(head);
+        if like < head.len().min(NONCE_LEN) {
+            if loose {
+                self.hear_data();
+                return Head::Data;
+            }
+            return self.die(Reason::Malformed);
+        }
+        if !self.keeps_to(Rule::WholeRecord) && loose && !head.is_empty() {
+            self.hear_data();
+            return Head::Data;
+        }
+        match (loose, like, ended) {
+            // Nothing was posted yet, so that nothing is missing.
+            (true, 0, true) => {
+                self.hear_data();
+                Head::Data
+            }
+            (false, 0, true) if !self.keeps_to(Rule::EndNeedsRecord) => {
+                self.end = Some(self.received);
+                self.reached = self.received;
+                self.over(self.posted);
+                Head::Data
+            }
+            (true, 1..NONCE_LEN, true) => self.die(Reason::Undecided),
+            (_, _, true) => self.die(Reason::Killed),
+            (_, _, false) => {
+                self.undecided = loose && (1..NONCE_LEN).contains(&like);
+                Head::Wait
+            }
+        }
+    }
+
+    /// TCP has ended, where it is not [`Transit::on_head`] that finds out. Whether the program sees that; else it is a
+    /// reset.
+    pub fn on_tcp_end(&mut self) -> bool {
+        let whole = match self.state {
+            State::Plain | State::Asked | State::Fixed => true,
+            State::Over(_) => self.reached >= self.promised || !self.keeps_to(Rule::OwedComes),
+            _ => false,
+        };
+        if !whole {
+            let _ = self.die(Reason::Killed);
+        }
+        whole
+    }
+
+    /// TCP has failed. The error is TCP's, and seen when the link's bytes are read.
+    pub fn on_tcp_error(&mut self) {
+        if self.awaits_head() {
+            let _ = self.die(Reason::Tcp);
+            self.reset = false;
+        }
+    }
+
+    // The program.
+
+    /// This end leaves the link. [`Transit::out`] tells when TCP takes bytes, [`Transit::is_clean`] when others may have it.
+    pub fn leave(&mut self, leave: Leave) {
+        match self.state {
+            State::Plain => self.over(Seq::START),
+            State::Asked | State::Fixed => self.cancel(),
+            // Whether the peer expects a record is its next word to say.
+            State::Answered(_) => self.state = State::Answered(Some(leave)),
+            State::Known => self.say(leave),
+            State::Open => self.try_say(leave),
+            State::Ending(_) => self.state = State::Ending(leave),
+            State::Quit(_) | State::Said { .. } | State::Over(_) | State::Dead(_) => {}
+        }
+    }
+
+    /// What was waited for has not come in time: the peer's record, for exec or passing, or what decides whether bytes are one.
+    pub fn give_up(&mut self) {
+        let reason = if self.undecided {
+            Reason::Undecided
+        } else {
+            Reason::Unclean
+        };
+        if !self.is_clean() {
+            let _ = self.die(reason);
+        }
+    }
+
+    // Within.
+
+    const fn awaits_head(&self) -> bool {
+        matches!(
+            self.state,
+            State::Answered(_)
+                | State::Known
+                | State::Open
+                | State::Ending(_)
+                | State::Quit(_)
+                | State::Said { .. }
+        )
+    }
+
+    /// Whether a peer's N may be: not passed by, which happens when it has left again, and not too far ahead.
+    const fn is_near(&self, n: u64) -> bool {
+        matches!(n.checked_sub(self.tcp_read), Some(unread) if unread <= MAX_UNREAD)
+    }
+
+    /// Back to TCP, nothing ever having been on the link.
+    fn cancel(&mut self) {
+        self.over(Seq::START);
+        self.tell = Some(Step::Cancel);
+    }
+
+    /// The positions are decided; bytes of ours from `from` on are TCP's.
+    fn over(&mut self, from: Seq) {
+        self.end.get_or_insert(Seq::START);
+        self.fix = false;
+        self.tell = None;
+        self.undecided = false;
+        self.state = State::Over(from);
+    }
+
+    fn die(&mut self, reason: Reason) -> Head {
+        if !matches!(self.state, State::Dead(_)) {
+            self.end = Some(self.link_end());
+            self.fix = false;
+            self.tell = None;
+            self.write = None;
+            self.drain = false;
+            self.undecided = false;
+            self.reset = true;
+            self.state = State::Dead(reason);
+        }
+        Head::Wait
+    }
+
+    /// On a link that lives: FROM as soon as all that was posted is at the peer's end.
+    fn try_say(&mut self, leave: Leave) {
+        if self.completed == self.posted
+            || self.credited == self.posted
+            || !self.keeps_to(Rule::FromWaits)
+        {
+            self.say(leave);
+        } else {
+            self.state = State::Ending(leave);
+        }
+    }
+
+    /// Our record, before the peer's has come.
+    fn say(&mut self, leave: Leave) {
+        // On a lost link only what was read is certain to be the peer's.
+        let decided = self.credited == self.posted || !self.lost;
+        let goes = if decided {
+            let from = self.posted;
+            Goes::From { from, owed: 0 }
+        } else {
+            Goes::Ask { end: self.posted }
+        };
+        let ours = Record {
+            goes,
+            taken: self.taken(leave),
+            last: decided && leave == Leave::Close && self.keeps_to(Rule::CloseSaysLast),
+        };
+        let loose = self.state == State::Known && self.role == Role::First;
+        self.end = Some(ours.taken);
+        self.tell = None;
+        if ours.last {
+            // Whatever the peer says, nobody wants to know.
+            self.over(self.posted);
+        } else {
+            self.state = State::Said { ours, loose };
+        }
+        self.write = Some(ours);
+    }
+
+    fn taken(&self, leave: Leave) -> Seq {
+        if leave == Leave::Hand && self.keeps_to(Rule::HandSaysRead) {
+            self.read
+        } else {
+            self.received
+        }
+    }
+
+    /// The peer has gone on on TCP without a record, from a state in which nothing was posted by either.
+    fn hear_data(&mut self) {
+        if self.state == State::Known {
+            self.say(Leave::Stay);
+        }
+        self.over(Seq::START);
+    }
+
+    /// The peer's record.
+    fn hear(&mut self, theirs: &Record) -> Result<(), Reason> {
+        let ours = match self.state {
+            State::Said { ours, .. } => Some(ours),
+            _ => None,
+        };
+        if theirs.taken < self.credited || theirs.taken > self.posted {
+            return Err(Reason::Taken);
+        }
+        let taken = match (ours, self.state) {
+            (Some(ours), _) => ours.taken,
+            (None, State::Ending(leave) | State::Answered(Some(leave))) => self.taken(leave),
+            (None, _) => self.received,
+        };
+        let promised = theirs.end();
+        if promised < self.received {
+            return Err(Reason::From);
+        }
+        let end = match theirs.goes {
+            Goes::From { .. } if !self.keeps_to(Rule::KeepBeyondTaken) => taken,
+            Goes::From { from, owed } => {
+                // Its own decision, or its answer to ours.
+                let decided = owed == 0 && from >= self.received;
+                let answered = ours.is_some_and(|ours| ours.taken == from);
+                if !decided && !answered {
+                    return Err(Reason::From);
+                }
+                from
+            }
+            Goes::Ask { .. } => taken,
+        };
+        if end > self.received {
+            if self.lost {
+                return Err(Reason::Missing);
+            }
+            self.drain = true;
+        }
+        let from = match ours.map(|ours| ours.goes) {
+            Some(Goes::From { from, .. }) if self.keeps_to(Rule::FromStands) => from,
+            _ => theirs.taken,
+        };
+        let mute = theirs.last || matches!(self.state, State::Quit(true));
+        if ours.is_none() && !mute {
+            let owed = self.posted.since(from).unwrap_or(0);
+            let owed = u32::try_from(owed).unwrap_or(u32::MAX);
+            self.write = Some(Record {
+                goes: Goes::From { from, owed },
+                taken: end,
+                last: false,
+            });
+        }
+        self.end = Some(end);
+        self.reached = end;
+        self.promised = promised;
+        self.over(from);
+        Ok(())
+    }
+}

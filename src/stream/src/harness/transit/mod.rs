@@ -16,7 +16,7 @@ use thiserror::Error;
 
 pub use world::World;
 
-use crate::record::{Leave, Reason, Step};
+use crate::record::{Leave, Reason, Step, Transit};
 use crate::{Error, Seq};
 
 /// What a test must never see.
@@ -163,4 +163,46 @@ struct Lane {
     /// Positions whose completions wait at the sender.
     done: VecDeque<u32>,
     cut: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct End {
+    machine: Transit,
+    /// Bytes of the program that the library has accepted.
+    given: usize,
+    /// Bytes before the switch, so that position 0 of the link is this byte of the program's.
+    base: usize,
+    posted: u32,
+    completed: u32,
+    credited: Seq,
+    /// Ring bytes brought here.
+    arrived: u32,
+    read: u32,
+    /// The program's next byte to write on TCP, once the stream has left the link.
+    next: Option<usize>,
+    /// Of a record, not yet written.
+    record: VecDeque<u8>,
+    /// Taken from TCP before the program wanted it.
+    absorbed: VecDeque<u8>,
+    /// Bytes that the program has read.
+    got: usize,
+    ended: bool,
+    failed: bool,
+    shut: bool,
+    hands: bool,
+    /// Another program has the socket, and no library.
+    raw: bool,
+    closes: bool,
+    /// Our record said, or should have, that we read no more.
+    bye: bool,
+    said: bool,
+    /// Our record was for handing on, the peer's crossed it.
+    hand_said: bool,
+    crossed: bool,
+    heard: bool,
+    begun: bool,
+    left: bool,
+    lost: bool,
+    died: bool,
+    killed: bool,
 }

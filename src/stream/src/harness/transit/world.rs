@@ -4,54 +4,12 @@
 use std::collections::VecDeque;
 use std::vec::Vec;
 
-use super::{Fault, Lane, Message, Op, Pipe, Seen, Terms};
+use super::{End, Fault, Lane, Message, Op, Pipe, Seen, Terms};
 use crate::Seq;
 use crate::record::{
     Action, Goes, Head, Leave, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason, Record, Role, Rule,
     Transit,
 };
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct End {
-    machine: Transit,
-    /// Bytes of the program that the library has accepted.
-    given: usize,
-    /// Bytes before the switch, so that position 0 of the link is this byte of the program's.
-    base: usize,
-    posted: u32,
-    completed: u32,
-    credited: Seq,
-    /// Ring bytes brought here.
-    arrived: u32,
-    read: u32,
-    /// The program's next byte to write on TCP, once the stream has left the link.
-    next: Option<usize>,
-    /// Of a record, not yet written.
-    record: VecDeque<u8>,
-    /// Taken from TCP before the program wanted it.
-    absorbed: VecDeque<u8>,
-    /// Bytes that the program has read.
-    got: usize,
-    ended: bool,
-    failed: bool,
-    shut: bool,
-    hands: bool,
-    /// Another program has the socket, and no library.
-    raw: bool,
-    closes: bool,
-    /// Our record said, or should have, that we read no more.
-    bye: bool,
-    said: bool,
-    /// Our record was for handing on, the peer's crossed it.
-    hand_said: bool,
-    crossed: bool,
-    heard: bool,
-    begun: bool,
-    left: bool,
-    lost: bool,
-    died: bool,
-    killed: bool,
-}
 
 /// Two ends and all between them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

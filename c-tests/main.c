@@ -2,12 +2,15 @@
  *   -w  warm up connections first        -n  O_NONBLOCK sockets (bodies marked so)
  *   -6  over IPv6                        -m  IPv4, the accepted end sees a v4-mapped address
  *   -s K=V, -c K=V   environment of the server, of the client, only
+ *   -N  two hosts: the server in the net namespace hb, the client in ha, as scripts/guest/run makes them
  * The process started here is never preloaded: it forks and executes itself once for each side, before any socket
  * exists, prints both transcripts when both are over, and waits until no descendant is left. */
 #include "t.h"
 #include <dirent.h>
+#include <sched.h>
+#include <sys/mount.h>
 
-int is_server, warmed, nonblock, family = 4, mss;
+int is_server, warmed, nonblock, family = 4, mss, hosts;
 pid_t peer_pid;
 char buf[8 << 20];
 volatile sig_atomic_t signals[65];
@@ -283,19 +286,39 @@ void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeo
 
 /* --- connections --- */
 
+/* An address of the server's host or of the client's; both are loopback where there is one host. */
+static socklen_t address(struct sockaddr_storage *a, int port, int mapped, int servers)
+{
+    static const char *const names[2][2] = {{"GUEST_A", "GUEST_A6"}, {"GUEST_B", "GUEST_B6"}};
+    const char *text = hosts ? getenv(names[servers][family == 6]) : family == 6 ? "::1" : "127.0.0.1";
+    struct sockaddr_in *four = (void *)a;
+    struct sockaddr_in6 *six = (void *)a;
+    memset(a, 0, sizeof *a);
+    if (family == 4 || (family == 'm' && !mapped)) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons(port);
+        if (!text || inet_pton(AF_INET, text, &four->sin_addr) != 1)
+            die("address");
+        return sizeof *four;
+    }
+    char long_text[INET6_ADDRSTRLEN + 8];
+    snprintf(long_text, sizeof long_text, "%s%s", family == 6 ? "" : "::ffff:", text ? text : "");
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(port);
+    if (inet_pton(AF_INET6, long_text, &six->sin6_addr) != 1)
+        die("address");
+    return sizeof *six;
+}
+
+/* Ports that this process listens on, or did: whoever dials one of these means itself. */
+static unsigned char own_port[65536];
+
 socklen_t loopback(struct sockaddr_storage *a, int port, int server)
 {
-    memset(a, 0, sizeof *a);
-    if (family == 4 || (family == 'm' && !server)) {
-        *(struct sockaddr_in *)a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        return sizeof(struct sockaddr_in);
-    }
-    struct sockaddr_in6 *s = (struct sockaddr_in6 *)a;
-    s->sin6_family = AF_INET6;
-    s->sin6_port = htons(port);
-    inet_pton(AF_INET6, family == 6 ? "::1" : "::ffff:127.0.0.1", &s->sin6_addr);
-    return sizeof *s;
+    return address(a, port, server, is_server == (server || own_port[port]));
 }
+
+socklen_t far_end(struct sockaddr_storage *a, int port) { return address(a, port, is_server, !is_server); }
 
 int listen_any(int *port)
 {
@@ -307,6 +330,7 @@ int listen_any(int *port)
     if (fd < 0 || bind(fd, (void *)&a, len) || listen(fd, 1024) || getsockname(fd, (void *)&a, &len))
         die("listen");
     *port = ntohs(((struct sockaddr_in *)&a)->sin_port); /* at the same place for both families */
+    own_port[*port] = 1;
     return fd;
 }
 
@@ -497,7 +521,7 @@ void reap(pid_t pid)
 
 static char **self_argv(const char *fd)
 {
-    static char *argv[12];
+    static char *argv[13];
     static char fam[3];
     int n = 0;
     argv[n++] = "ctest";
@@ -508,6 +532,8 @@ static char **self_argv(const char *fd)
         argv[n++] = "-w";
     if (nonblock)
         argv[n++] = "-n";
+    if (hosts)
+        argv[n++] = "-N";
     if (family != 4)
         snprintf(fam, sizeof fam, "-%c", family == 6 ? '6' : 'm'), argv[n++] = fam;
     argv[n++] = (char *)body->name;
@@ -582,8 +608,20 @@ static void on_term(int sig)
     _exit(3);
 }
 
+/* As `ip netns exec` does it: what /sys shows is the namespace's. */
+static void enter(const char *netns)
+{
+    int fd = open(netns, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET) || unshare(CLONE_NEWNS) || mount("", "/", "none", MS_SLAVE | MS_REC, NULL) ||
+        umount2("/sys", MNT_DETACH) || mount("sysfs", "/sys", "sysfs", 0, NULL))
+        die(netns);
+    close(fd);
+}
+
 static void be_side(int i, int sync, char **env)
 {
+    if (hosts)
+        enter(i ? "/run/netns/ha" : "/run/netns/hb");
     int null = open("/dev/null", O_RDONLY);
     if (dup2(null, 0) < 0 || dup2(out[i], 1) < 0 || dup2(sync, SYNC) < 0 || close_range(SYNC + 1, ~0u, 0))
         die("set-up");
@@ -657,13 +695,14 @@ int main(int argc, char **argv)
 {
     char *env_s[16] = {0}, *env_c[16] = {0}, **env[2] = {env_s, env_c};
     int ns = 0, nc = 0, resume = -1;
-    for (int o; (o = getopt(argc, argv, "lwn6ms:c:R:X:")) != -1;)
+    for (int o; (o = getopt(argc, argv, "lwn6mNs:c:R:X:")) != -1;)
         switch (o) {
         case 'l': return list();
         case 'w': warmed = 1; break;
         case 'n': nonblock = 1; break;
         case '6': family = 6; break;
         case 'm': family = 'm'; break;
+        case 'N': hosts = 1; break;
         case 's': if (ns < 15) env_s[ns++] = optarg; break;
         case 'c': if (nc < 15) env_c[nc++] = optarg; break;
         case 'R': role = optarg; break;
@@ -671,7 +710,8 @@ int main(int argc, char **argv)
         default: return 2;
         }
     if (optind >= argc)
-        return fprintf(stderr, "usage: ctest -l | ctest [-wn6m] [-s K=V] [-c K=V] NAME\n"), 2;
+        return fprintf(stderr, "usage: ctest -l | ctest [-wn6mN] [-s K=V] [-c K=V] NAME\n"), 2;
     body = find(argv[optind]);
+    hosts = hosts && !body->one; /* both ends of such a body are one process */
     return role ? side(resume) : both(env);
 }

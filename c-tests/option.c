@@ -128,7 +128,7 @@ static void names(int fd)
     }
     say("family %d length %d", a[0].ss_family, len[0]);
     YES(!memcmp(&a[0], &a[2], sizeof a[0]) && !memcmp(&a[1], &a[3], sizeof a[1]));
-    loopback(&other, ntohs(((struct sockaddr_in *)&a[1])->sin_port), is_server);
+    far_end(&other, ntohs(((struct sockaddr_in *)&a[1])->sin_port));
     YES(!memcmp(&other, &a[1], len[1]));
     len[0] = 4; /* too short a buffer is filled, and the true length told */
     memset(&other, 7, sizeof other);

@@ -66,7 +66,8 @@ static void sndtimeo_client(int fd)
     t = now() - t;
     say("%zd %s", n, strerrorname_np(errno));
     YES(t > 0.149 && t < 5);
-    YES(total > 1000000);
+    size_t some = hosts ? 100000 : 1000000; /* a real path's segments are small, and its buffers begin so */
+    YES(total > some);
     tell(total);
     hear();
     T(put(fd, 2, 1000));

@@ -63,6 +63,7 @@ struct body {
 
 extern int is_server, warmed, nonblock, family; /* family: 4, 6, or 'm' for IPv4 seen as IPv6 by the accepted end */
 extern int mss; /* of connections to come, 0 for loopback's own, with which small buffers crawl */
+extern int hosts; /* the two sides are in net namespaces of their own */
 extern pid_t peer_pid;
 extern char buf[8 << 20];
 
@@ -117,6 +118,7 @@ void pair(int end[2]);  /* both ends in this process, warmed */
 void warm(int fd, int server);
 void warm_pair(int a, int b);
 socklen_t loopback(struct sockaddr_storage *a, int port, int server);
+socklen_t far_end(struct sockaddr_storage *a, int port); /* a connection's peer, as getpeername shows it */
 
 /* Epoll sets. */
 #define PATTERN 0xfedcba9876543210ull

@@ -75,6 +75,7 @@ def steps(seed, full):
 def rdma_steps():
     """The same, for what runs where there is RDMA."""
     guest = os.path.join(common.ROOT, "scripts", "guest")
+    yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
     for device in ("rxe", "siw"):
         yield (f"{device} self-test", [os.path.join(guest, "run"), "--device", device, "--timeout", "600", "--",

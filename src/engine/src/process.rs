@@ -137,6 +137,7 @@ extern "C" fn before_fork() {
         // Relatives may change O_NONBLOCK: ask from now on.
         sock.nonblock.store(0, Ordering::Relaxed);
     });
+    shm::hold_ledgers();
 }
 
 extern "C" fn after_fork_parent() {

@@ -140,8 +140,18 @@ pub fn hold() {
     MAKING.hold();
 }
 
-/// After the fork, on both sides.
+/// Behind [`hold`], and when nothing more is done to a stream: the child finds every ledger whole.
+pub fn hold_ledgers() {
+    for link in all() {
+        link.ledger.hold();
+    }
+}
+
+/// After the fork, on both sides: of both.
 pub fn release() {
+    for link in all() {
+        link.ledger.release();
+    }
     MAKING.release();
 }
 

@@ -2,5 +2,5 @@
 
 mod link;
 mod pool;
-pub use link::{Cooled, Link, LinkEnd, Token, all, by_token, hold, release};
+pub use link::{Cooled, Link, LinkEnd, Token, all, by_token, hold, hold_ledgers, release};
 pub use pool::{Lent, Pool};

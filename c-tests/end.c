@@ -369,6 +369,34 @@ static void kill_after_write_server(int fd)
     raise(SIGKILL);
 }
 
+/* The reader leaves what carries its bytes while they are unread, and the writer, which has done all it had to, is
+ * stopped, and then killed: they are all there. */
+static void kill_stopped_server(int fd)
+{
+    T(put(fd, 1, 20000));
+    tell(0);
+    raise(SIGSTOP);
+}
+
+static void kill_stopped_client(int fd)
+{
+    int n = 0;
+    hear();
+    await_state_of(peer_pid, 'T');
+    T(get(fd, 1, 1000));
+    T(recv(fd, buf, 1, MSG_OOB));
+    kill(peer_pid, SIGKILL);
+    await(fd, POLLRDHUP);
+    T(ioctl(fd, FIONREAD, &n));
+    say("%d unread", n);
+    D(recv(fd, buf, 100, MSG_PEEK));
+    T(get_at(fd, 1, 1000, 500));
+    T(recv(fd, NULL, 500, MSG_TRUNC));
+    T(get_at(fd, 1, 2000, 8000));
+    D(recv(fd, buf, 50000, MSG_WAITALL));
+    T(recv(fd, buf, 10, 0));
+}
+
 static void kill_after_ack_server(int fd)
 {
     T(put(fd, 1, 150000));
@@ -623,7 +651,8 @@ const struct body end_bodies[] = {
     TWO("raw_exit_after_write", raw_exit_server, drain_client),
     TWO("sigterm_after_write", sigterm_after_write_server, drain_client, .flags = MUTE_S),
     TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S),
-    TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S | STEADY),
+    TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S),
+    TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S),
     TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S),
     TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),
     TWO("end_then_reset", end_then_reset_server, end_then_reset_client),

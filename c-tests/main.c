@@ -134,18 +134,23 @@ void meet(void)
     hear();
 }
 
-void await_asleep(pid_t tid)
+void await_state_of(pid_t tid, char state)
 {
     char path[64], text[256];
     snprintf(path, sizeof path, "/proc/%d/stat", tid);
     for (int asleep = 0; asleep < 3; usleep(1000)) {
         FILE *f = fopen(path, "r");
         if (!f || !fgets(text, sizeof text, f))
-            die("await_asleep");
+            die("await_state_of");
         fclose(f);
         char *end = strrchr(text, ')');
-        asleep = end && end[2] == 'S' ? asleep + 1 : 0;
+        asleep = end && end[2] == state ? asleep + 1 : 0;
     }
+}
+
+void await_asleep(pid_t tid)
+{
+    await_state_of(tid, 'S');
 }
 
 /* --- bytes --- */

@@ -44,8 +44,7 @@ enum flags {
     MUTE_S = 4,  /* the server dies without a chance to report its counters */
     MUTE_C = 8,  /* so does the client */
     MAYUP = 32,  /* its warmed connections are over so soon that an upgrade may come too late */
-    STEADY = 64, /* tells of the very numbers that descriptors get, or dies while bytes may be on their way anew: not
-                  * where streams are demoted at any moment */
+    STEADY = 64, /* tells of the very numbers that descriptors get: not where streams are demoted at any moment */
     NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
 };
 
@@ -85,6 +84,7 @@ enum { SYNC = 3 };
 void tell(long v);
 long hear(void); /* -1: the other side is gone */
 void meet(void);
+void await_state_of(pid_t tid, char state); /* as in /proc, three times in a row */
 void await_asleep(pid_t tid); /* until that thread sleeps in the kernel */
 
 /* Bytes: a pattern by seed and offset. put and get return how many went well. */

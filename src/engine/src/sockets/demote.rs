@@ -83,6 +83,9 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         };
         let owed = from.wrapping_add(end.wrapping_sub(start));
         sock.rx.owed.store(owed, Ordering::Relaxed);
+        if let Some(ring) = sock.rx.ring() {
+            sock.remains.keep(ring, start, end);
+        }
     }
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     if let Some(link) = sock.link() {

@@ -10,6 +10,7 @@ pub mod life;
 pub mod options;
 pub mod passing;
 pub mod recv;
+pub mod remains;
 pub mod send;
 pub mod sock;
 pub mod table;

@@ -1,8 +1,8 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
 use crate::api::{Error, Pass, Verdict};
-use crate::sockets::life;
 use crate::sockets::sock::{Sock, state};
+use crate::sockets::{life, remains};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::sys;
@@ -147,10 +147,11 @@ pub fn push_out(sock: &Sock, fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
     if request == libc::FIONREAD && sock.rx.owed.load(Ordering::Relaxed) != 0 {
-        crate::sockets::recv::await_owed(sock);
+        super::recv::await_owed(sock);
     }
     let count = match request {
         libc::FIONREAD if sock.rx.state() != state::PLAIN => unread(sock),
+        libc::FIONREAD if sock.remains.are_kept() => remains::unread(sock, fd),
         libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => unsent(sock),
         _ => return Verdict::Pass(Pass::NOBODY),
     };

@@ -4,6 +4,7 @@ use crate::api::{Error, Pass, READ, Verdict};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor};
+use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, upgrade, wake};
@@ -62,6 +63,9 @@ pub unsafe fn recv(
 pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
         if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+            if sock.remains.are_kept() {
+                return None;
+            }
             await_owed(sock);
         }
         enter_kernel(sock, flags)
@@ -100,7 +104,7 @@ pub fn await_owed(sock: &'static Sock) {
     static LATE_NS: AtomicU64 = AtomicU64::new(0);
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if read >= owed {
-        sock.rx.owed.store(0, Ordering::Relaxed);
+        settle(sock);
         return;
     }
     if sys::now_ns().saturating_sub(LATE_NS.load(Ordering::Relaxed)) < OWED_PAUSE_NS {
@@ -116,8 +120,15 @@ pub fn await_owed(sock: &'static Sock) {
         late = sys::now_ns() >= end;
     }
     if late {
-        sock.rx.owed.store(0, Ordering::Relaxed);
+        settle(sock);
         LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
+    }
+}
+
+/// Nobody waits for what is owed any more; but what is kept of it is still watched.
+fn settle(sock: &'static Sock) {
+    if !sock.remains.are_kept() {
+        sock.rx.owed.store(0, Ordering::Relaxed);
     }
 }
 
@@ -167,6 +178,7 @@ unsafe fn recv_stream(
         (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
     };
     let mut done = nap.done;
+    let mut busy_until = None;
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
@@ -215,10 +227,56 @@ unsafe fn recv_stream(
             }
             Look::Kernel => {
                 sock.rx.lock.unlock();
-                if done == 0 {
-                    if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                        await_owed(sock);
+                let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+                if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+                    await_owed(sock);
+                }
+                let kept = sock.remains.are_kept();
+                if kept {
+                    if sock.rx.lock.lock().is_err() {
+                        return partly(done, Error::WouldBlock);
                     }
+                    let step = if sock.rx.state() == state::PLAIN && sock.remains.are_kept() {
+                        // SAFETY: the caller's buffers.
+                        unsafe { remains::step(sock, fd, &mut cursor, total - done, flags) }
+                    } else {
+                        Step::Kernel
+                    };
+                    sock.rx.lock.unlock();
+                    match step {
+                        Step::Kernel => {}
+                        Step::Busy => {
+                            let now = sys::now_ns();
+                            if now < *busy_until.get_or_insert(now + OWED_MS * 1_000_000) {
+                                sys::sched_yield();
+                                continue;
+                            }
+                            // A thread that jumped out of its call stays counted for ever. Rather nothing
+                            // than a byte twice.
+                        }
+                        Step::Moved(n) if peek => return Verdict::Done(n as isize),
+                        Step::Moved(n) => {
+                            done += n;
+                            if done >= want {
+                                return finish(sock, done);
+                            }
+                            continue;
+                        }
+                        Step::Late if done != 0 && done >= want => return finish(sock, done),
+                        Step::Late if !waits() => return partly(done, Error::WouldBlock),
+                        Step::Late => {
+                            nap.done = done;
+                            let deadline = deadline_of(sock, nap);
+                            if wait::for_kernel(sock, &sock.rx, fd, libc::POLLIN, deadline, nap) {
+                                return Verdict::Block;
+                            }
+                            continue;
+                        }
+                    }
+                }
+                // In the kernel a WAITALL would meet the end of TCP, and not what is kept behind it.
+                let by_hand = kept && !peek && flags & libc::MSG_WAITALL != 0;
+                if done == 0 && !by_hand {
                     match enter_kernel(sock, flags) {
                         Some(pass) => return Verdict::Pass(pass),
                         None => continue,
@@ -232,11 +290,21 @@ unsafe fn recv_stream(
                             return finish(sock, done);
                         }
                     }
-                    Rest::Over => return finish(sock, done),
+                    Rest::Over if done != 0 => return finish(sock, done),
+                    // The end or an error, which the kernel tells; or another thread was faster.
+                    Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
+                        match enter_kernel(sock, flags) {
+                            Some(pass) => return Verdict::Pass(pass),
+                            None => continue,
+                        }
+                    }
+                    Rest::Over => {}
                     Rest::Nothing => {
-                        let waits = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
-                        if done >= want || !waits {
+                        if done != 0 && (done >= want || !waits()) {
                             return finish(sock, done);
+                        }
+                        if !waits() {
+                            return partly(done, Error::WouldBlock);
                         }
                         nap.done = done;
                         let deadline = deadline_of(sock, nap);
@@ -620,14 +688,14 @@ pub(super) fn tcp_speaks(sock: &Sock, fd: c_int) -> bool {
 }
 
 /// What a call that has got something finds on TCP.
-enum AtHand {
+pub(super) enum AtHand {
     Bytes,
     Nothing,
     /// An end or an error, which is the next call's to report: a try would take it. (Behind bytes it takes none.)
     Over,
 }
 
-fn at_hand(fd: c_int) -> AtHand {
+pub(super) fn at_hand(fd: c_int) -> AtHand {
     if has_bytes(fd) {
         AtHand::Bytes
     } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
@@ -640,7 +708,7 @@ fn at_hand(fd: c_int) -> AtHand {
     }
 }
 
-fn has_bytes(fd: c_int) -> bool {
+pub(super) fn has_bytes(fd: c_int) -> bool {
     sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
 }
 

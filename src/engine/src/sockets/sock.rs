@@ -17,6 +17,7 @@
 use crate::readiness::set::Set;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
+use crate::sockets::remains::Remains;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
@@ -210,6 +211,8 @@ pub struct Sock {
     pub snd_timeout_ns: AtomicU64,
     /// SO_RCVLOWAT; 0 means 1.
     pub rcvlowat: AtomicU32,
+    /// See there.
+    pub remains: Remains,
     /// What direct transfers need.
     pub direct: Direct,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
@@ -461,6 +464,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
 pub fn free(sock: &'static Sock) {
     sock.generation.fetch_add(1, Ordering::AcqRel);
     crate::report::finished(sock);
+    sock.remains.forget();
     let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or from `alloc_conn`.
     if let Some(conn) = unsafe { conn.as_ref() } {

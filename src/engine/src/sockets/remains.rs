@@ -1,0 +1,148 @@
+//! What lay unread in the ring when a stream was demoted, kept until it has come again by TCP.
+//!
+//! The writer's side sends it again. If its process is killed before it has, nobody else has those
+//! bytes, while on TCP they would long have been in the reader's kernel. So the reader keeps a copy, and
+//! reads from it what is missing when TCP has ended.
+
+use crate::sockets::iov::Cursor;
+use crate::sockets::recv::{AtHand, at_hand};
+use crate::sockets::sock::Sock;
+use crate::sockets::upgrade;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use libc::c_int;
+use sluice_fabric::ring::Ring;
+use sluice_fabric::sys;
+
+/// The peer's half of the connection is over (`TCP_INFO`): TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING.
+const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
+
+/// The copy; changed under the rx lock. Its last byte is that of TCP at [`owed`](super::sock::Half::owed).
+#[derive(Debug)]
+pub struct Remains {
+    base: AtomicPtr<u8>,
+    len: AtomicUsize,
+}
+
+/// Where the next byte of a demoted stream is.
+pub enum Step {
+    /// The kernel's to say.
+    Kernel,
+    /// Not there yet.
+    Late,
+    /// In another thread's hands, perhaps: it is on its way back from the kernel, and what it has got is not counted.
+    Busy,
+    /// So many were taken from the copy.
+    Moved(usize),
+}
+
+impl Remains {
+    /// Is there a copy?
+    #[inline]
+    pub fn are_kept(&self) -> bool {
+        !self.base.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Keeps `start..end` of the ring. Pages of its own: a handler may have interrupted malloc.
+    pub fn keep(&self, ring: Ring, start: u64, end: u64) {
+        self.forget();
+        let len = end.wrapping_sub(start);
+        if len == 0 || len > ring.len() {
+            return;
+        }
+        let Ok(base) = sys::map_zeroes(len as usize, false) else {
+            return;
+        };
+        let mut to = base;
+        for (from, n) in ring.pieces(start, len) {
+            // SAFETY: inside the ring, and the new mapping is as long as both pieces.
+            unsafe {
+                core::ptr::copy_nonoverlapping(from, to, n);
+                to = to.add(n);
+            }
+        }
+        self.len.store(len as usize, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+    }
+
+    /// Nobody needs the copy any more.
+    pub fn forget(&self) {
+        let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        if !base.is_null() {
+            // SAFETY: mapped by `keep` with this length; whoever reads it holds the same lock.
+            unsafe { sys::unmap(base, self.len.load(Ordering::Relaxed)) };
+        }
+    }
+}
+
+/// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it if TCP has ended
+/// without them. With MSG_TRUNC they are dropped; with MSG_PEEK they stay.
+///
+/// # Safety
+/// The caller's buffers.
+pub unsafe fn step(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    most: usize,
+    flags: c_int,
+) -> Step {
+    if missing(sock) == 0 {
+        sock.rx.owed.store(0, Ordering::Relaxed);
+        sock.remains.forget();
+        return Step::Kernel;
+    }
+    match at_hand(fd) {
+        AtHand::Bytes => return Step::Kernel,
+        AtHand::Nothing => return Step::Late,
+        AtHand::Over if !has_ended(fd) => return Step::Kernel,
+        AtHand::Over => {}
+    }
+    if sock.rx.in_kernel() != 0 {
+        return Step::Busy;
+    }
+    let missing = missing(sock);
+    let n = missing.min(most);
+    let len = sock.remains.len.load(Ordering::Relaxed);
+    // SAFETY: the last `missing` bytes of the copy.
+    let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(len - missing) };
+    let mut beyond = *cursor;
+    beyond.advance(n, |to, n| {
+        if flags & libc::MSG_TRUNC == 0 {
+            // SAFETY: the caller's buffer, and as many bytes of the copy.
+            unsafe { core::ptr::copy_nonoverlapping(from, to, n) };
+        }
+        // SAFETY: still inside, or its end.
+        from = unsafe { from.add(n) };
+    });
+    if flags & libc::MSG_PEEK == 0 {
+        *cursor = beyond;
+        sock.rx.add_kernel_bytes(n as u64);
+    }
+    Step::Moved(n)
+}
+
+/// Bytes of the copy that TCP has not brought.
+fn missing(sock: &Sock) -> usize {
+    let owed = sock.rx.owed.load(Ordering::Relaxed);
+    let missing = owed.saturating_sub(sock.rx.kernel_bytes());
+    (missing as usize).min(sock.remains.len.load(Ordering::Relaxed))
+}
+
+/// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
+pub fn has_ended(fd: c_int) -> bool {
+    upgrade::tcp_state(fd).is_some_and(|s| ENDED.contains(&s)) && !super::recv::has_bytes(fd)
+}
+
+/// For FIONREAD of a socket that reads TCP: what can be read from the copy now.
+pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
+    if !sock.remains.are_kept() || !has_ended(fd) || sock.rx.lock.lock().is_err() {
+        return 0;
+    }
+    let count = if sock.remains.are_kept() {
+        missing(sock)
+    } else {
+        0
+    };
+    sock.rx.lock.unlock();
+    count as u64
+}

@@ -182,7 +182,9 @@ unsafe fn recv_stream(
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
+    let given = fd;
     loop {
+        let fd = sock.valid_number(given);
         if sock.rx.lock.lock().is_err() {
             return partly(done, Error::WouldBlock);
         }
@@ -275,7 +277,10 @@ unsafe fn recv_stream(
                     }
                 }
                 // In the kernel a WAITALL would meet the end of TCP, and not what is kept behind it.
-                let by_hand = kept && !peek && flags & libc::MSG_WAITALL != 0;
+                let by_hand = !peek && (fd != given || kept && flags & libc::MSG_WAITALL != 0);
+                if peek && fd != given {
+                    return Verdict::Failed(Error::Kernel(libc::EBADF));
+                }
                 if done == 0 && !by_hand {
                     match enter_kernel(sock, flags) {
                         Some(pass) => return Verdict::Pass(pass),
@@ -291,6 +296,11 @@ unsafe fn recv_stream(
                         }
                     }
                     Rest::Over if done != 0 => return finish(sock, done),
+                    // The caller's number is closed, or another file's by now.
+                    Rest::Over if fd != given && sys::has_error(fd) => {
+                        return Verdict::Failed(Error::Reset);
+                    }
+                    Rest::Over if fd != given => return finish(sock, 0),
                     // The end or an error, which the kernel tells; or another thread was faster.
                     Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
                         match enter_kernel(sock, flags) {

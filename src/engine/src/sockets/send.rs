@@ -116,6 +116,7 @@ unsafe fn send_stream(
         cursor.advance(job.done, |_, _| ());
     }
     loop {
+        job.fd = sock.valid_number(fd);
         if sock.tx.lock.lock().is_err() {
             return job.partly(Error::WouldBlock);
         }
@@ -162,7 +163,8 @@ unsafe fn send_stream(
                 }
             }
             Room::Kernel => {
-                if job.done == 0 {
+                // If the caller's number is closed, or another file's by now, the call ends by ours.
+                if job.done == 0 && job.fd == fd {
                     sock.tx.call_begins();
                     sock.tx.lock.unlock();
                     return Verdict::Pass(Pass::tx(sock));
@@ -172,17 +174,20 @@ unsafe fn send_stream(
                 sock.tx.lock.unlock();
                 // SAFETY: the caller's buffers; the call was counted.
                 let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
-                if rest == Rest::Over || job.done == total {
+                if rest == Rest::Over {
+                    return job.partly(Error::Reset);
+                }
+                if job.done == total {
                     return finish(sock, job.done);
                 }
                 if rest == Rest::Full {
                     if job.is_nonblocking() {
-                        return finish(sock, job.done);
+                        return job.partly(Error::WouldBlock);
                     }
                     let deadline = job.deadline();
                     nap.done = job.done;
                     nap.deadline = deadline.unwrap_or(0);
-                    if wait::for_kernel(sock, &sock.tx, fd, libc::POLLOUT, deadline, nap) {
+                    if wait::for_kernel(sock, &sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
                         return Verdict::Block;
                     }
                 }

@@ -18,6 +18,7 @@ use crate::readiness::set::Set;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use crate::sockets::remains::Remains;
+use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
@@ -211,7 +212,7 @@ pub struct Sock {
     pub snd_timeout_ns: AtomicU64,
     /// SO_RCVLOWAT; 0 means 1.
     pub rcvlowat: AtomicU32,
-    /// See there.
+    /// What is kept of a demoted stream.
     pub remains: Remains,
     /// What direct transfers need.
     pub direct: Direct,
@@ -335,6 +336,17 @@ impl Sock {
     /// Bytes that went by links, both directions together.
     pub fn linked(&self) -> u64 {
         self.rx.linked.load(Ordering::Relaxed) + self.tx.linked.load(Ordering::Relaxed)
+    }
+
+    /// `fd` if it still is the socket's, else a number that is: another thread may close one, while a dup lives, under
+    /// a call that began by it.
+    #[inline]
+    pub fn valid_number(&'static self, fd: i32) -> i32 {
+        if table::lookup(fd) == Some(Entry::sock(self)) {
+            fd
+        } else {
+            self.fd.load(Ordering::Relaxed)
+        }
     }
 
     /// Stream bytes, both directions together, as both ends count them.

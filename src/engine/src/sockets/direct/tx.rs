@@ -22,6 +22,11 @@ use sluice_fabric::sys;
 use sluice_fabric::words::{self, ROUNDS_MAX, Reading, Withdrawal};
 use sluice_stats::Reason;
 use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Sender, Seq};
+/// Another thread's send that has the turn is given this long. It needs some milliseconds at most, but may have lost its
+/// CPU, also to those who wait; it never ends if the thread jumped out of it.
+const TURN_NS: u64 = 1_000_000_000;
+/// Naps of who waits for the turn, once it does not come at once: doubled from the first to the second.
+const TURN_NAP_NS: (u64, u64) = (50_000, 1_000_000);
 /// A reader that has begun to copy is given this long.
 const CLAIM_NS: u64 = 2_000_000;
 /// Beyond this a wait for a copy going on gives its CPU away.
@@ -86,16 +91,17 @@ pub(in crate::sockets) fn make_way(sock: &'static Sock) {
 /// With the tx lock held, which it may give back for a while: no other thread's send has the turn.
 fn await_turn(sock: &'static Sock) {
     let direct = &sock.direct;
-    let mut end = None;
+    let mut start = None;
+    let mut nap = TURN_NAP_NS.0;
     loop {
         let owner = direct.owner.load(Ordering::Relaxed);
         if owner == 0 || sock.tx.state() != state::LINK {
             return;
         }
         let now = sys::now_ns();
-        let end = *end.get_or_insert_with(|| now + CLAIM_NS + wait::FULL_NS);
+        let waited = now - *start.get_or_insert(now);
         // Its own thread comes back in a signal handler, or after a jump.
-        if owner == me() || now >= end {
+        if owner == me() || waited >= TURN_NS {
             if is_up(sock) {
                 resolve(sock);
             }
@@ -103,7 +109,12 @@ fn await_turn(sock: &'static Sock) {
             return;
         }
         sock.tx.lock.unlock();
-        sys::sched_yield();
+        if waited < YIELD_NS {
+            sys::sched_yield();
+        } else {
+            let _ = sys::poll_one(-1, 0, Some(sys::timespec(nap)));
+            nap = (nap * 2).min(TURN_NAP_NS.1);
+        }
         if sock.tx.lock.lock().is_err() {
             return;
         }

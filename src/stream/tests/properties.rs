@@ -4,26 +4,15 @@
 //! Checked after every step, by the harness: each byte read is the byte of its position (none lost,
 //! repeated, reordered), no buffer is written after it was given back, no phase goes down, an honest
 //! end is never refused. Checked at the end: everything sent is read, so nothing was stuck.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod common;
+
+use common::{are_walked, cases, fault_of, seen_by_all};
 use proptest::prelude::*;
-use proptest::test_runner::{
-    Config as Cases, FileFailurePersistence, TestCaseError, TestError, TestRunner,
-};
+use proptest::test_runner::{Config as Cases, TestRunner};
 use sluice_stream::harness::{Class, Fault, Flow, Mutant, Seen, Want};
 use sluice_stream::{Config, Mode, Provider, Route};
-
-/// Quick by default; `PROPTEST_CASES` makes it as long as one likes.
-fn cases(quick: u32) -> Cases {
-    let asked = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|cases| cases.parse().ok());
-    Cases {
-        cases: asked.unwrap_or(quick),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Cases::default()
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
@@ -194,60 +183,40 @@ proptest! {
 /// The interleavings reach what they are for: no path is proved by never being walked.
 #[test]
 fn every_path_is_walked() {
-    use std::cell::Cell;
-    let totals = Cell::new(Seen::default());
-    TestRunner::new(Cases {
-        failure_persistence: None,
-        ..cases(2_000)
-    })
-    .run(&case(both(Mode::Dynamic), provider()), |case| {
-        let seen =
-            play(&case, Mutant::None).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
-        let mut sum = totals.get();
+    let play = |case: &_| play(case, Mutant::None);
+    let add = |sum: &mut Seen, seen: Seen| {
         sum.ring_bytes += seen.ring_bytes;
         sum.direct_count += seen.direct_count;
         sum.revoke_count += seen.revoke_count;
         sum.offer_count += seen.offer_count;
         sum.resent_bytes += seen.resent_bytes;
         sum.refused_count += seen.refused_count;
-        totals.set(sum);
-        Ok(())
-    })
-    .unwrap();
-    let sum = totals.get();
-    for (what, count) in [
+    };
+    let sum = seen_by_all(2_000, case(both(Mode::Dynamic), provider()), play, add);
+    let paths = [
         ("ring bytes", sum.ring_bytes),
         ("direct transfers", sum.direct_count),
         ("revocations", sum.revoke_count),
         ("offers without an ADVERT", sum.offer_count),
         ("bytes re-sent", sum.resent_bytes),
         ("writes into revoked buffers", sum.refused_count),
-    ] {
-        assert!(count >= 20, "only {count} {what}: {sum:?}");
-    }
+    ];
+    are_walked(&paths, sum);
 }
 
 /// The same property over the same strategy, with one bug: it must fail, and soon.
 #[track_caller]
 fn is_caught(mutant: Mutant, provider: Provider) -> Fault {
-    use std::cell::Cell;
-    let found = Cell::new(None);
     let cases = Cases {
         cases: 2_000,
         failure_persistence: None,
         ..Cases::default()
     };
-    let result = TestRunner::new(cases).run(&case(both(Mode::Dynamic), Just(provider)), |case| {
-        play(&case, mutant).map(drop).map_err(|fault| {
-            found.set(Some(fault));
-            TestCaseError::fail(fault.to_string())
-        })
+    let strategy = case(both(Mode::Dynamic), Just(provider));
+    let found = fault_of(TestRunner::new(cases), strategy, |case| {
+        play(case, mutant).map(drop)
     });
-    assert!(
-        matches!(result, Err(TestError::Fail(..))),
-        "{mutant:?} was not found"
-    );
-    found.get().unwrap()
+    found.unwrap_or_else(|| panic!("{mutant:?} was not found"))
 }
 
 #[test]

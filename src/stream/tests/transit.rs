@@ -5,25 +5,13 @@
 //! byte, nothing is reset but after a kill, no honest end is refused. Checked from there on, letting everything run: all bytes come.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+mod common;
+
+use common::{are_walked, cases, fault_of, seen_by_all};
 use proptest::prelude::*;
-use proptest::test_runner::{
-    Config as Cases, FileFailurePersistence, RngAlgorithm, TestCaseError, TestError, TestRng,
-    TestRunner,
-};
+use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use sluice_stream::harness::transit::{Fault, Op, Seen, Terms, World};
 use sluice_stream::record::{Leave, Rule};
-
-/// Quick by default; `PROPTEST_CASES` makes it as long as one likes.
-fn cases(quick: u32) -> Cases {
-    let asked = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|cases| cases.parse().ok());
-    Cases {
-        cases: asked.unwrap_or(quick),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Cases::default()
-    }
-}
 
 fn end() -> impl Strategy<Value = usize> {
     0usize..2
@@ -157,15 +145,8 @@ proptest! {
 /// The interleavings reach what they are for: no path is proved by never being walked.
 #[test]
 fn every_path_is_walked() {
-    use std::cell::Cell;
-    let totals = Cell::new(Seen::default());
-    TestRunner::new(Cases {
-        failure_persistence: None,
-        ..cases(10_000)
-    })
-    .run(&case(true), |case| {
-        let seen = play(&case, None).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
-        let mut sum = totals.get();
+    let play = |case: &_| play(case, None);
+    let add = |sum: &mut Seen, seen: Seen| {
         sum.open += seen.open;
         sum.from += seen.from;
         sum.ask += seen.ask;
@@ -177,12 +158,9 @@ fn every_path_is_walked() {
         sum.handed += seen.handed;
         sum.reset += seen.reset;
         sum.whole += seen.whole;
-        totals.set(sum);
-        Ok(())
-    })
-    .unwrap();
-    let sum = totals.get();
-    for (what, count) in [
+    };
+    let sum = seen_by_all(10_000, case(true), play, add);
+    let paths = [
         ("streams on the link", sum.open),
         ("records FROM", sum.from),
         ("records ASK", sum.ask),
@@ -194,16 +172,13 @@ fn every_path_is_walked() {
         ("sockets handed on", sum.handed),
         ("resets", sum.reset),
         ("whole streams of the killed", sum.whole),
-    ] {
-        assert!(count >= 20, "only {count} {what}: {sum:?}");
-    }
+    ];
+    are_walked(&paths, sum);
 }
 
 /// The same properties over the same strategy without one rule: they must fail, and soon.
 #[track_caller]
 fn is_caught(rule: Rule) -> Fault {
-    use std::cell::Cell;
-    let found = Cell::new(None);
     let cases = Cases {
         cases: 60_000,
         failure_persistence: None,
@@ -212,17 +187,9 @@ fn is_caught(rule: Rule) -> Fault {
     };
     // The same cases every time: a rare one is either among them or not.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let result = TestRunner::new_with_rng(cases, rng).run(&case(true), |case| {
-        play(&case, Some(rule)).map(drop).map_err(|fault| {
-            found.set(Some(fault));
-            TestCaseError::fail(fault.to_string())
-        })
-    });
-    assert!(
-        matches!(result, Err(TestError::Fail(..))),
-        "{rule:?} was not missed"
-    );
-    found.get().unwrap()
+    let runner = TestRunner::new_with_rng(cases, rng);
+    let found = fault_of(runner, case(true), |case| play(case, Some(rule)).map(drop));
+    found.unwrap_or_else(|| panic!("{rule:?} was not missed"))
 }
 
 #[test]

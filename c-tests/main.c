@@ -14,14 +14,15 @@ int is_server, warmed, nonblock, family = 4, mss, hosts;
 pid_t peer_pid;
 char buf[8 << 20];
 volatile sig_atomic_t signals[65];
+volatile pid_t busy;
 
 extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
     option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[],
-    connect_bodies[], bulk_bodies[], linger_bodies[];
+    connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[];
 static const struct body *const families[] = {
     basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
     poll_bodies, epoll_bodies, register_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
-    linger_bodies,
+    large_bodies, linger_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -472,6 +473,15 @@ pthread_t start(void *(*f)(void *), void *arg)
     pthread_t t;
     if ((errno = pthread_create(&t, NULL, f, arg)))
         die("pthread_create");
+    return t;
+}
+
+pthread_t start_busy(void *(*f)(void *), void *arg)
+{
+    busy = 0;
+    pthread_t t = start(f, arg);
+    while (!busy)
+        usleep(1000);
     return t;
 }
 

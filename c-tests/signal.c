@@ -508,50 +508,6 @@ static void stopped_client(int fd)
     meet();
 }
 
-/* Cancelled in a send that nobody reads from: in front of a full buffer at once, or when all buffers are full. */
-static volatile pid_t busy;
-
-static void *send_thread(void *arg)
-{
-    busy = gettid();
-    return (void *)send(*(int *)arg, buf, sizeof buf, 0);
-}
-
-static void cancel_send_server(int fd)
-{
-    fill(buf, 1, 0, sizeof buf);
-    for (int i = 0; i < 2; i++) {
-        pthread_t t = start(send_thread, &fd);
-        hear(); /* before, it may sleep for another reason than that all is full */
-        await_asleep(busy);
-        usleep(i * 300000);
-        pthread_cancel(t);
-        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
-        T(shutdown(fd, SHUT_WR));
-        tell(0);
-        T(get(fd, 2, 5000));
-        meet();
-        T(close(fd));
-        if (!i)
-            fd = join();
-    }
-}
-
-static void cancel_send_client(int fd)
-{
-    for (int i = 0; i < 2; i++) {
-        await_in(fd, 10001);
-        tell(0);
-        hear();
-        YES(drain(fd, 1) > 10000); /* some of it, in order */
-        T(put(fd, 2, 5000));
-        meet();
-        T(close(fd));
-        if (!i)
-            fd = join();
-    }
-}
-
 /* A recv that began before the other side took to a way of writing of its own, which goes by TCP alone. */
 static void *waitall_thread(void *arg)
 {
@@ -559,21 +515,25 @@ static void *waitall_thread(void *arg)
     return (void *)recv(*(int *)arg, buf, 100000, MSG_WAITALL);
 }
 
+/* It has begun, has read what the other side has sent, which is told to go on, and waits for more. */
+static pthread_t waitall_asleep(int *fd)
+{
+    int unread = 1;
+    pthread_t t = start_busy(waitall_thread, fd);
+    tell(0);
+    hear();
+    while (ioctl(*fd, FIONREAD, &unread) == 0 && unread)
+        usleep(1000);
+    await_asleep(busy);
+    return t;
+}
+
 /* A handler ends a recv that has got something, whether it asks for the call to be restarted or not. */
 static void waitall_signal_server(int fd)
 {
     count_signal(SIGUSR1, SA_RESTART);
     for (int i = 0; i < 3; i++) {
-        int unread = 1;
-        busy = 0;
-        pthread_t t = start(waitall_thread, &fd);
-        while (!busy)
-            usleep(1000);
-        tell(0);
-        hear();
-        while (ioctl(fd, FIONREAD, &unread) == 0 && unread)
-            usleep(1000);
-        await_asleep(busy);
+        pthread_t t = waitall_asleep(&fd);
         pthread_kill(t, SIGUSR1);
         long n = (long)finish(t);
         say("%ld bytes, signals %d", n, signals[SIGUSR1]);
@@ -595,17 +555,8 @@ static void waitall_rest_server(int fd)
 {
     count_signal(SIGUSR1, SA_RESTART);
     for (int i = 0; i < 3; i++) {
-        int unread = 1;
         echo_rounds(fd, 20, 3000);
-        busy = 0;
-        pthread_t t = start(waitall_thread, &fd);
-        while (!busy)
-            usleep(1000);
-        tell(0);
-        hear();
-        while (ioctl(fd, FIONREAD, &unread) == 0 && unread)
-            usleep(1000);
-        await_asleep(busy);
+        pthread_t t = waitall_asleep(&fd);
         if (i == 0)
             pthread_cancel(t);
         else if (i == 1)
@@ -647,136 +598,6 @@ static void waitall_rest_client(int fd)
     }
 }
 
-/* While a large send waits for its reader ... */
-static void *large_put(void *arg)
-{
-    busy = gettid();
-    return (void *)put(*(int *)arg, 1, sizeof buf);
-}
-
-static pthread_t large_send(int *fd, void *(*how)(void *))
-{
-    busy = 0;
-    pthread_t t = start(how, fd);
-    while (!busy)
-        usleep(1000);
-    return t;
-}
-
-static void fork_in_send_server(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        pthread_t t = large_send(&fd, large_put);
-        for (int j = 0; j < 3; j++) {
-            pid_t pid = child();
-            if (!pid)
-                _exit(j);
-            reap(pid);
-        }
-        tell(0);
-        T(finish(t));
-        meet();
-    }
-    echo_rounds(fd, 20, 3000);
-}
-
-static void fork_in_send_client(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        hear();
-        T(get(fd, 1, sizeof buf));
-        meet();
-    }
-    echo_rounds(fd, 20, 3000);
-}
-
-static void exec_in_send_server(int fd)
-{
-    fill(buf, 1, 0, sizeof buf);
-    large_send(&fd, send_thread);
-    hear(); /* before, it may sleep for another reason than that all is full */
-    await_asleep(busy);
-    exec_self(fd);
-}
-
-static void exec_in_send_resume(int fd)
-{
-    T(shutdown(fd, SHUT_WR));
-    tell(0);
-    T(get(fd, 2, 5000));
-}
-
-static void exec_in_send_client(int fd)
-{
-    await_in(fd, 10001);
-    tell(0);
-    hear();
-    YES(drain(fd, 1) > 0);
-    T(put(fd, 2, 5000));
-}
-
-static void kill_in_send_server(int fd)
-{
-    fill(buf, 1, 0, sizeof buf);
-    tell(0);
-    send(fd, buf, sizeof buf, 0);
-}
-
-static void kill_in_send_client(int fd)
-{
-    hear();
-    await_asleep(peer_pid);
-    kill(peer_pid, SIGKILL);
-    drain(fd, 1); /* nothing wrong in what there is */
-    T(recv(fd, buf, 10, 0));
-}
-
-/* The reader is killed in a large recv, or in front of it. */
-static void kill_reader_server(int fd)
-{
-    count_signal(SIGPIPE, 0);
-    fill(buf, 1, 0, sizeof buf);
-    hear();
-    while (send(fd, buf, sizeof buf, 0) > 0)
-        ;
-    YES(errno == ECONNRESET || errno == EPIPE);
-}
-
-static void kill_reader_client(int fd)
-{
-    tell(0);
-    get(fd, 1, 1 << 20);
-    raise(SIGKILL);
-}
-
-static void eintr_in_send_server(int fd)
-{
-    fill(buf, 1, 0, sizeof buf);
-    count_signal(SIGUSR1, 0);
-    for (int i = 0; i < 3; i++) {
-        tell(0);
-        ssize_t n = send(fd, buf, sizeof buf, 0);
-        YES(n < 0 ? errno == EINTR : n < (ssize_t)sizeof buf);
-        say("signals %d", signals[SIGUSR1]);
-        tell(n > 0 ? n : 0);
-        meet();
-    }
-    echo_rounds(fd, 20, 3000);
-}
-
-static void eintr_in_send_client(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        hear();
-        await_asleep(peer_pid);
-        kill(peer_pid, SIGUSR1);
-        size_t n = hear();
-        YES(get(fd, 1, n) == n);
-        meet();
-    }
-    echo_rounds(fd, 20, 3000);
-}
-
 const struct body signal_bodies[] = {
     TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
@@ -792,13 +613,7 @@ const struct body signal_bodies[] = {
     TWO("cancel_in_waits", cancel_waits_server, cancel_waits_client),
     TWO("blocked_signal", blocked_signal_server, blocked_signal_client),
     TWO("stopped_reader", stopped_server, stopped_client),
-    TWO("cancel_in_send", cancel_send_server, cancel_send_client),
     TWO("signal_ends_waitall", waitall_signal_server, waitall_signal_client),
     TWO("waitall_goes_on_by_tcp", waitall_rest_server, waitall_rest_client),
-    TWO("fork_in_large_send", fork_in_send_server, fork_in_send_client),
-    TWO("exec_in_large_send", exec_in_send_server, exec_in_send_client, .resume = exec_in_send_resume),
-    TWO("killed_in_large_send", kill_in_send_server, kill_in_send_client, .flags = MUTE_S),
-    TWO("reader_killed_in_large_send", kill_reader_server, kill_reader_client, .flags = MUTE_C),
-    TWO("eintr_in_large_send", eintr_in_send_server, eintr_in_send_client),
     {0},
 };

@@ -136,6 +136,8 @@ void order(long n);
 extern volatile sig_atomic_t signals[65];
 void count_signal(int sig, int flags);
 pthread_t start(void *(*f)(void *), void *arg);
+extern volatile pid_t busy; /* its number, which a thread that is started so writes first of all */
+pthread_t start_busy(void *(*f)(void *), void *arg);
 void *finish(pthread_t t);
 /* This process has one CPU, and threads that the program has not made get it when nobody else wants it. */
 void background_last(void);

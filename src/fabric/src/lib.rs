@@ -10,6 +10,7 @@
 //! * [`arena`]: sealed memory files, made and checked.
 //! * [`ring`]: copies into and out of a ring.
 //! * [`doorbell`]: waiter slots: announce sleep, look again, ring.
+//! * [`outlet`]: a descriptor that threads write to and one of them closes.
 //! * [`filter`]: whether a seccomp filter lets this library's system calls through.
 //! * [`shm`]: a [`shm::Link`] between two processes of one host.
 
@@ -23,6 +24,7 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
+pub mod outlet;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod shm;

@@ -110,6 +110,13 @@ impl Lock {
     pub fn reset(&self) {
         self.owner.store(0, Ordering::Relaxed);
     }
+
+    /// As [`reset`](Lock::reset), where a handler may have forked in the middle of this thread's own section.
+    pub fn reset_if_others(&self) {
+        if self.owner.load(Ordering::Relaxed) != me() {
+            self.reset();
+        }
+    }
 }
 
 /// An address in the current frame: stacks grow down, so a nested call has a smaller one.
@@ -138,6 +145,8 @@ pub fn on_signal_stack() -> bool {
 #[derive(Debug, Default)]
 pub struct Guarded<T> {
     lock: Lock,
+    /// Forks over which the lock is held.
+    forks: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -153,6 +162,7 @@ impl<T> Guarded<T> {
     pub const fn new(value: T) -> Self {
         Self {
             lock: Lock::new(),
+            forks: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -165,14 +175,25 @@ impl<T> Guarded<T> {
     }
 
     /// Before a fork: nobody is inside, and nobody comes in.
+    ///
+    /// In a handler that forks in the middle of this thread's own section nothing is done: on both sides of the
+    /// fork that section goes on, and is what gives the lock back.
     pub fn hold(&self) {
-        // In a handler that forks in the middle of our own section: the child starts anew anyway.
-        let _ = self.lock.lock();
+        let mine = self.lock.lock().is_ok();
+        // Only who holds the lock writes this.
+        let forks = self.forks.load(Ordering::Relaxed);
+        if mine || forks != 0 {
+            self.forks.store(forks + 1, Ordering::Relaxed);
+        }
     }
 
-    /// After a fork, on both sides.
+    /// After a fork, on both sides: of [`hold`](Guarded::hold).
     pub fn release(&self) {
-        self.lock.unlock();
+        let forks = self.forks.load(Ordering::Relaxed);
+        self.forks.store(forks.saturating_sub(1), Ordering::Relaxed);
+        if forks == 1 {
+            self.lock.unlock();
+        }
     }
 }
 

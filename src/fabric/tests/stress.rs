@@ -19,12 +19,15 @@ use common::sleep::{self, Look, handshake, sleeping_reader};
 use common::words::{self, Plan, Real};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::doorbell::Slot;
+use sluice_fabric::shm::{Link, LinkEnd};
 use sluice_fabric::sys;
 use sluice_fabric::words::Word;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -345,4 +348,64 @@ fn a_writer_that_stores_is_found() {
 #[test]
 fn a_reader_process_that_stores_is_found() {
     must_fail("reader process", |s| processes(s, span(), SHORT, true));
+}
+
+/// One end leaves a stream while the other gives its slot out again: the ring lent anew is not taken for the old one.
+#[test]
+fn a_slot_is_given_out_again_while_its_last_user_is_still_leaving() {
+    let arena = Arena::create_local().unwrap();
+    let twin = arena.alias();
+    let end = |arena, side| LinkEnd {
+        arena,
+        side,
+        control: None,
+        token: [1, 2],
+        peer_pid: 0,
+        can_pull: false,
+        can_discard: false,
+    };
+    let giver = Link::open(end(arena, 0)).unwrap();
+    let joiner = Link::open(end(twin, 1)).unwrap();
+    const NONE: u32 = u32::MAX;
+    const OVER: u32 = NONE - 1;
+    let to_leave = Arc::new(AtomicU32::new(NONE));
+    let left = to_leave.clone();
+    let leaver = std::thread::spawn(move || {
+        loop {
+            match left.load(Ordering::Acquire) {
+                NONE => std::hint::spin_loop(),
+                OVER => break,
+                index => {
+                    joiner.leave_stream(index);
+                    left.store(NONE, Ordering::Release);
+                }
+            }
+        }
+    });
+    // All slots but one are in use, so that one is given out as soon as both have marked it.
+    let others: Vec<u32> = std::iter::from_fn(|| giver.give_stream(4096, 1)).collect();
+    let last = *others.last().unwrap();
+    assert!(joiner.join_stream(last, 4096, 1));
+    let end = Instant::now() + span();
+    while Instant::now() < end {
+        giver.leave_stream(last);
+        to_leave.store(last, Ordering::Release);
+        let again = loop {
+            if let Some(again) = giver.give_stream(4096, 1) {
+                break again;
+            }
+        };
+        assert_eq!(again, last);
+        // Refused while this end is still in it; never joined with the old ring's record.
+        while !joiner.join_stream(last, 4096, 1) {
+            std::hint::spin_loop();
+        }
+        while to_leave.load(Ordering::Acquire) != NONE {
+            std::hint::spin_loop();
+        }
+        assert!(joiner.lent_for(last).is_some(), "the ring lent anew");
+    }
+    to_leave.store(OVER, Ordering::Release);
+    leaver.join().unwrap();
+    assert_eq!(joiner.stream_count(), 1);
 }

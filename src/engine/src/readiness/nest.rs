@@ -45,7 +45,7 @@ impl Set {
 
     /// Makes the kernel's set readable exactly if there is something to tell.
     pub(super) fn settle(&'static self) {
-        let rings = self.wake.load(Ordering::Acquire) >= 0;
+        let rings = self.wake.is_open();
         if !rings {
             return;
         }
@@ -69,7 +69,7 @@ impl Set {
     /// Empties the doorbells.
     fn silence(&self) {
         let mut bytes = [0u8; 4096];
-        let _ = sys::read(self.wake.load(Ordering::Acquire), &mut bytes);
+        self.wake.with(|fd| sys::read(fd, &mut bytes));
         self.with(|inside| {
             for on in &inside.links {
                 if let Some(bell) = &on.bell {

@@ -20,6 +20,7 @@ use crate::sockets::table::{self, Entry};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Lock;
+use sluice_fabric::outlet::Outlet;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
@@ -37,7 +38,7 @@ pub struct Set {
     /// The kernel's set.
     fd: AtomicI32,
     /// An eventfd in the kernel's set, by which this process itself rings; -1: none yet.
-    pub(super) wake: AtomicI32,
+    pub(super) wake: Outlet,
     /// Its place among all sets: a relative's copy has the same.
     pub(super) number: usize,
     /// A thread's own, for poll and select.
@@ -121,7 +122,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     inside: UnsafeCell::new(None),
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
-                    wake: AtomicI32::new(-1),
+                    wake: Outlet::new(),
                     number,
                     private: AtomicBool::new(false),
                     inherited: AtomicBool::new(false),
@@ -282,11 +283,7 @@ impl Set {
             release(on);
         }
         self.adopted.store(0, Ordering::Relaxed);
-        let wake = self.wake.swap(-1, Ordering::AcqRel);
-        if wake >= 0 {
-            internal::forget(wake);
-            let _ = sys::close(wake);
-        }
+        self.wake.close(internal::forget);
     }
 
     fn unwish(&self, link: &'static Link, stream: u32, slot: u32) {
@@ -305,11 +302,10 @@ impl Set {
 
     // --- doorbells ---
 
-    /// The eventfd by which this process rings the set, made at first use.
-    fn wake_fd(&self) -> Option<i32> {
-        let known = self.wake.load(Ordering::Acquire);
-        if known >= 0 {
-            return Some(known);
+    /// Makes the eventfd by which this process rings the set, at first use.
+    fn want_wake(&self) -> Option<()> {
+        if self.wake.is_open() {
+            return Some(());
         }
         let made = internal::lift(sys::eventfd(libc::EFD_NONBLOCK).ok()?)?;
         sys::epoll_ctl(
@@ -320,24 +316,15 @@ impl Set {
             bell_data(),
         )
         .ok()?;
-        match self
-            .wake
-            .compare_exchange(-1, made.raw(), Ordering::AcqRel, Ordering::Acquire)
-        {
-            Ok(_) => Some(made.release()),
-            Err(other) => {
-                internal::forget(made.raw());
-                Some(other)
-            }
+        if let Err(second) = self.wake.offer(made) {
+            internal::forget(second.raw());
         }
+        Some(())
     }
 
     /// Wakes one thread that sleeps in the kernel's set.
     pub fn ring(&self) {
-        let wake = self.wake.load(Ordering::Acquire);
-        if wake >= 0 {
-            let _ = sys::ring(wake);
-        }
+        self.wake.with(sys::ring);
     }
 
     /// The peer's doorbell for our slot has come: into the kernel's set with it.
@@ -384,7 +371,7 @@ impl Set {
         }
         // Before any bell: see `is_plain`.
         self.no_longer_plain();
-        self.wake_fd()?;
+        self.want_wake()?;
         let slot = link.take_slot(core::ptr::from_ref(self) as usize)?;
         link.pin();
         // Threads may be asleep in the kernel's set already: the first news rings.
@@ -667,6 +654,7 @@ impl Set {
     /// In the child of a fork: the links are the parent's, and so are the bells in the shared set.
     pub fn after_fork(&'static self) {
         self.lock.reset();
+        self.wake.after_fork();
         self.inherited.store(true, Ordering::Relaxed);
         self.no_longer_plain();
         let links = self.with(Inside::disown);

@@ -18,7 +18,7 @@
 
 use super::join::{attach, owner};
 use super::message::{self, Brought, Kind, Message};
-use super::{PENDING, Pending, Stage, abandon, count_names, is_proof, proof};
+use super::{PENDING, Pending, Stage, abandon, control, count_names, is_proof, proof};
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
@@ -87,7 +87,7 @@ fn take_tried(key: u64, mirror: u64) -> Option<&'static Sock> {
 pub(super) fn ask(fd: i32, key: u64, own: u64) -> bool {
     let mut asked = false;
     for link in shm::all()
-        .filter(|l| l.is_alive() && l.control() >= 0)
+        .filter(|l| l.is_alive() && l.control().is_open())
         .take(LINKS)
     {
         asked |= send_ask(link, fd, key, own, 0);
@@ -105,7 +105,7 @@ fn send_ask(link: &Link, fd: i32, key: u64, own: u64, flags: u32) -> bool {
         flags,
         ..Message::new(Kind::Ask)
     };
-    message::send(link.control(), &ask, &[proof.raw()]).is_ok()
+    control::tell(link, &ask, &[proof.raw()])
 }
 
 /// Asks over the link by which this connection has gone before; true: the peer was asked.
@@ -172,7 +172,7 @@ fn grant(sock: &'static Sock, key: u64, mirror: u64, link: &'static Link) -> Opt
         token: [key, 0],
         ..Message::new(Kind::Grant)
     };
-    if message::send(link.control(), &grant, &[proof.raw()]).is_err() {
+    if !control::tell(link, &grant, &[proof.raw()]) {
         abandon(link, index);
         return None;
     }
@@ -251,7 +251,7 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
     let [key, _] = grant.token;
     let decline = || {
         let no = Message::about(Kind::Decline, grant.index);
-        let _ = message::send(link.control(), &no, &[]);
+        control::tell(link, &no, &[]);
     };
     let Some(mut list) = PENDING.lock() else {
         return decline();
@@ -279,13 +279,7 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
     if stale || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock)) {
         return decline();
     }
-    if message::send(
-        link.control(),
-        &Message::about(Kind::Joined, grant.index),
-        &[],
-    )
-    .is_err()
-    {
+    if !control::tell(link, &Message::about(Kind::Joined, grant.index), &[]) {
         return abandon(link, grant.index);
     }
     attach(sock, link, grant.index);

@@ -361,7 +361,10 @@ pub fn watch_meeting(fd: i32) {
 
 /// A new link's control socket.
 pub fn watch_link(link: &'static Link) {
-    let (set, fd) = (SET.load(Ordering::Acquire), link.control());
+    let Some(fd) = link.control().raw() else {
+        return;
+    };
+    let set = SET.load(Ordering::Acquire);
     let data = KIND_LINK | core::ptr::from_ref(link) as u64;
     let events = libc::EPOLLIN as u32;
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
@@ -375,9 +378,10 @@ pub fn link_is_up(link: &'static Link) {
 }
 
 /// Whether it was sent. A peer that does not read its control socket has missed nothing that its words do not say.
-fn tell(link: &'static Link, message: &Message, with: &[i32]) -> bool {
-    let fd = link.control();
-    fd >= 0 && message::send(fd, message, with).is_ok()
+pub(super) fn tell(link: &Link, message: &Message, with: &[i32]) -> bool {
+    link.control()
+        .with(|fd| message::send(fd, message, with))
+        .is_some_and(|sent| sent.is_ok())
 }
 
 /// The peer must look at the words of stream `index`.
@@ -412,7 +416,7 @@ pub fn drop_bell(link: &'static Link, slot: u32) {
 
 /// From hooks: reads what has come over the links, as this thread would.
 pub fn read_links() {
-    for link in shm::all().filter(|l| l.is_alive() && l.control() >= 0 && !l.is_foreign()) {
+    for link in shm::all().filter(|l| l.is_alive() && l.control().is_open() && !l.is_foreign()) {
         on_link(link);
     }
 }
@@ -429,10 +433,11 @@ fn on_link(link: &'static Link) {
         let Some(_reading) = READING.lock() else {
             return;
         };
-        if link.control() < 0 {
+        // Closed behind the same lock, or by the end of a link that nobody reads any more.
+        let Some(fd) = link.control().raw() else {
             return;
-        }
-        match message::receive(link.control()) {
+        };
+        match message::receive(fd) {
             Received::Nothing => return,
             Received::Gone => {
                 lost(link);
@@ -540,11 +545,11 @@ fn look(link: &'static Link, index: u32) {
 pub(super) fn lost(link: &'static Link) {
     let first = link.kill();
     // Also where it was given up before: a socket at its end that stays watched would never let us sleep again.
-    if let Some(fd) = link.close_control() {
+    link.control().close(|fd| {
         let set = SET.load(Ordering::Acquire);
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd.raw(), 0, 0);
-        internal::forget(fd.raw());
-    }
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        internal::forget(fd);
+    });
     if !first {
         return;
     }

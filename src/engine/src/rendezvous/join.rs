@@ -54,6 +54,11 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
         // looked at first, since its socket is the one that both ends keep.
         return Step::Waits;
     }
+    if let Stage::Promised(token, index) = meeting.stage
+        && let Some(link) = shm::by_token(token)
+    {
+        return decided(meeting, join(meeting, link, index, false));
+    }
     let (message, brought) = match message::receive(meeting.raw()) {
         Received::Nothing => return Step::Waits,
         Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
@@ -70,6 +75,11 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
         (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
         _ => Err(Reason::ProofFailed),
     };
+    decided(meeting, step)
+}
+
+/// A step that failed ends the meeting, for the peer too.
+fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
     step.unwrap_or_else(|reason| {
         let decline = Message {
             reason: reason as u16,
@@ -170,32 +180,41 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<
     if !is_proof(first.as_ref(), meeting.mirror) {
         return Err(Reason::ProofFailed);
     }
-    let fresh = reply.flags & REUSE == 0;
-    let link = if fresh {
+    if reply.flags & REUSE == 0 {
         control::start()?;
         let arena = Arena::adopt(second.as_ref().ok_or(Reason::ProofFailed)?)
             .map_err(|_| Reason::MmapRefused)?;
-        open_link(arena, 1, reply, meeting.raw(), None)?
-    } else {
-        shm::by_token(reply.token).ok_or(Reason::ProofFailed)?
-    };
-    let joined = link.join_stream(reply.index, upgrade::ring_len(link), owner(meeting.sock));
-    if !joined {
+        let link = open_link(arena, 1, reply, meeting.raw(), None)?;
+        return join(meeting, link, reply.index, true);
+    }
+    match shm::by_token(reply.token) {
+        Some(link) => join(meeting, link, reply.index, false),
+        None => {
+            // Made in another meeting, whose Reply was sent before this one and is read after it.
+            meeting.stage = Stage::Promised(reply.token, reply.index);
+            Ok(Step::Waits)
+        }
+    }
+}
+
+/// Second comer: joins the stream that the first has given out.
+fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Result<Step, Reason> {
+    if !link.join_stream(index, upgrade::ring_len(link), owner(meeting.sock)) {
         if fresh {
             discard(link);
         }
         return Err(Reason::LinkFull);
     }
     if message::send(meeting.raw(), &Message::new(Kind::Joined), &[]).is_err() {
-        abandon(link, reply.index);
+        abandon(link, index);
         return Err(Reason::PeerPlain);
     }
-    Ok(over_with(meeting, link, reply.index, fresh))
+    Ok(over_with(meeting, link, index, fresh))
 }
 
 /// Has the link a control socket, or no need of one?
 fn is_confirmed(link: &Link) -> bool {
-    link.control() >= 0 || link.twin().is_some()
+    link.control().is_open() || link.twin().is_some()
 }
 
 /// First comer: the second has joined.
@@ -211,7 +230,11 @@ fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step,
 /// Both are proved and joined: the stream stands.
 fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
     if fresh {
-        link.set_control(meeting.raw());
+        // Its owner from now on: the caller releases the meeting's.
+        let _ = link
+            .control()
+            .offer(Fd::own(meeting.raw()))
+            .map_err(Fd::release);
         control::watch_link(link);
         control::link_is_up(link);
     }

@@ -55,6 +55,9 @@ enum Stage {
     Replied(&'static Link, u32),
     /// Second comer: Hello is out.
     Dialled,
+    /// Second comer: the first is proved and gives stream `index` of the link of this token, which another meeting
+    /// of the two is about to bring.
+    Promised([u64; 2], u32),
     /// The name is given up; the question is kept by peers that were asked over a link.
     Asked,
     /// Stream `index` of the link was granted to the peer that had asked; it has not joined yet.
@@ -81,7 +84,7 @@ struct Pending {
 impl Pending {
     /// Peers with links were asked too.
     fn has_asked(&self) -> bool {
-        self.deadline != u64::MAX && shm::all().any(|l| l.is_alive() && l.control() >= 0)
+        self.deadline != u64::MAX && shm::all().any(|l| l.is_alive() && l.control().is_open())
             || matches!(self.stage, Stage::Asked)
     }
 
@@ -439,6 +442,8 @@ pub fn progress() {
                 // The socket of this meeting is the link's control socket from now on.
                 let meeting = list.swap_remove(index);
                 let _ = (meeting.socket.map(Fd::release), link);
+                // Meetings before it in the list may have waited for this link.
+                index = 0;
             }
         }
     }
@@ -490,11 +495,11 @@ fn give_up(meeting: Pending, reason: Reason) {
 
 /// A stream was given out and nobody joined it.
 fn abandon(link: &'static Link, index: u32) {
-    if link.lent_for(index).is_some() {
+    if link.owner(index) != 0 {
         link.leave_stream(index);
         trim::returned(link);
     }
-    if link.control() < 0 && link.twin().is_none() {
+    if !link.control().is_open() && link.twin().is_none() {
         // A new link whose peer never confirmed it.
         discard(link);
     }
@@ -637,8 +642,8 @@ mod tests {
         link.give_stream(4096, 0).unwrap();
         assert!(link.kill());
         let (near, _) = sys::doorbell().unwrap();
-        link.set_control(near.release());
+        link.control().offer(near).unwrap();
         control::lost(link);
-        assert!(link.control() < 0, "its end would be told for ever");
+        assert!(!link.control().is_open(), "its end would be told for ever");
     }
 }

@@ -318,7 +318,7 @@ impl Sock {
         // SAFETY: null, or a leaked link.
         let link = unsafe { self.last_link.load(Ordering::Acquire).as_ref() }?;
         let same = link.generation() == self.last_generation.load(Ordering::Relaxed);
-        (same && link.is_alive() && link.control() >= 0).then_some(link)
+        (same && link.is_alive() && link.control().is_open()).then_some(link)
     }
 
     /// Takes the stream out: the caller leaves it on the link.

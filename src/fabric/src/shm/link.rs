@@ -12,6 +12,7 @@ use crate::arena::Arena;
 use crate::doorbell::{SLOTS, Sleep, Slot};
 use crate::layout::{STREAMS, Stream};
 use crate::lock::Guarded;
+use crate::outlet::Outlet;
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
@@ -50,8 +51,8 @@ pub struct Link {
     generation: AtomicU32,
     side: AtomicU32,
     arena: AtomicPtr<Arena>,
-    /// Control socket, -1 for none (a link with oneself, or a peer that is gone).
-    control: AtomicI32,
+    /// Control socket; none for a link with oneself, or a peer that is gone.
+    control: Outlet,
     token: [AtomicU64; 2],
     peer_pid: AtomicI32,
     can_pull: AtomicU32,
@@ -66,8 +67,8 @@ pub struct Link {
     slots: AtomicU64,
     /// What the user keeps with each slot of this side (an epoll set, or 0 for a thread).
     slot_owner: [AtomicUsize; SLOTS],
-    /// Near ends of the doorbells of the peer's slots, plus one; 0: none (yet).
-    bells: [AtomicI32; SLOTS],
+    /// Near ends of the doorbells of the peer's slots.
+    bells: [Outlet; SLOTS],
     /// What the user keeps with each stream.
     stream_owner: [AtomicUsize; STREAMS as usize],
     /// Streams in use at this end.
@@ -191,8 +192,9 @@ impl Link {
             can_discard,
         } = end;
         link.side.store(side as u32, Ordering::Relaxed);
-        link.control
-            .store(control.map_or(-1, sys::Fd::release), Ordering::Relaxed);
+        if let Some(control) = control {
+            drop(link.control.offer(control));
+        }
         for (to, from) in link.token.iter().zip(token) {
             to.store(from, Ordering::Relaxed);
         }
@@ -224,7 +226,7 @@ impl Link {
             generation: AtomicU32::new(0),
             side: AtomicU32::new(0),
             arena: AtomicPtr::new(core::ptr::null_mut()),
-            control: AtomicI32::new(-1),
+            control: Outlet::new(),
             token: [const { AtomicU64::new(0) }; 2],
             peer_pid: AtomicI32::new(0),
             can_pull: AtomicU32::new(0),
@@ -234,7 +236,7 @@ impl Link {
             twin: AtomicPtr::new(core::ptr::null_mut()),
             slots: AtomicU64::new(0),
             slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
-            bells: [const { AtomicI32::new(0) }; SLOTS],
+            bells: [const { Outlet::new() }; SLOTS],
             stream_owner: [const { AtomicUsize::new(0) }; STREAMS as usize],
             streams: AtomicU32::new(0),
             ledger: Guarded::new(None),
@@ -319,26 +321,15 @@ impl Link {
         self.can_discard.load(Ordering::Relaxed) != 0
     }
 
-    /// The control socket, -1 for none.
-    pub fn control(&self) -> i32 {
-        self.control.load(Ordering::Relaxed)
-    }
-
-    /// Sets the control socket, which the link owns from now on.
-    pub fn set_control(&self, fd: i32) {
-        self.control.store(fd, Ordering::Release);
+    /// The control socket.
+    pub fn control(&self) -> &Outlet {
+        &self.control
     }
 
     /// The ring that this side has lent for stream `index`, by its private record.
     pub fn lent_for(&self, index: u32) -> Option<Lent> {
         let ledger = self.ledger.lock()?;
         ledger.as_ref()?.lent.get(index as usize).copied()?
-    }
-
-    /// Gives up the control socket.
-    pub fn close_control(&self) -> Option<sys::Fd> {
-        let fd = self.control.swap(-1, Ordering::AcqRel);
-        (fd >= 0).then(|| sys::Fd::own(fd))
     }
 
     /// The shared memory, while the link is open.
@@ -390,16 +381,16 @@ impl Link {
         let Some(stream) = self.stream(index) else {
             return false;
         };
-        // The peer's own numbers only: it cannot make us enter a slot twice.
-        if index as usize & 1 == self.side() || self.owner(index) != 0 {
-            return false;
-        }
         let (Some(arena), Some(mut ledger)) = (self.arena(), self.ledger.lock()) else {
             return false;
         };
         let Some(ledger) = ledger.as_mut() else {
             return false;
         };
+        // The peer's own numbers only: it cannot make us enter a slot twice.
+        if index as usize & 1 == self.side() || self.owner(index) != 0 {
+            return false;
+        }
         // Who gives a slot out anew has seen that both ends had left it, and has wiped what told us so.
         let Ledger {
             pool,
@@ -432,6 +423,10 @@ impl Link {
         let Some(record) = ledger.lent.get_mut(index as usize) else {
             return false;
         };
+        // Left in a signal handler that found the ledger in use: whoever gives the slot out has seen that both have.
+        if let (Some(old), Some(arena)) = (record.take(), self.arena()) {
+            ledger.pool.take_back(arena, old);
+        }
         let Some(lent) = ledger.pool.lend(ring_len) else {
             return false;
         };
@@ -472,17 +467,21 @@ impl Link {
             return;
         };
         let (outgoing, incoming) = self.directions(stream);
+        // Behind the marks the peer may give the slot out again, and the control thread join it: not before this
+        // end is through with it.
+        let mut ledger = self.ledger.lock();
+        let mut ledger = ledger.as_mut().and_then(|ledger| ledger.as_mut());
+        if let Some(ledger) = &mut ledger {
+            let record = ledger.lent.get_mut(index as usize);
+            let lent = record.and_then(Option::take);
+            ledger.leaving.push((index, lent));
+        }
         if let Some(cell) = self.stream_owner.get(index as usize) {
             cell.store(0, Ordering::Release);
         }
         outgoing.tx_wishes.detached.store(1, Ordering::Release);
         incoming.rx_wishes.detached.store(1, Ordering::Release);
-        if let Some(mut ledger) = self.ledger.lock()
-            && let Some(ledger) = ledger.as_mut()
-        {
-            let record = ledger.lent.get_mut(index as usize);
-            let lent = record.and_then(Option::take);
-            ledger.leaving.push((index, lent));
+        if let Some(ledger) = ledger {
             Self::reap(arena, self.side(), ledger);
         }
         self.streams.fetch_sub(1, Ordering::AcqRel);
@@ -628,33 +627,23 @@ impl Link {
         Some(self.arena()?.slot(1 - self.side(), index as usize))
     }
 
-    /// Keeps the near end of the doorbell of the peer's slot `index`.
+    /// Keeps the near end of the doorbell of the peer's slot `index`, which has none.
     pub fn set_bell(&self, index: u32, near: sys::Fd) {
-        if let Some(cell) = self.bells.get(index as usize) {
-            let old = cell.swap(near.release() + 1, Ordering::AcqRel);
-            if old != 0 {
-                drop(sys::Fd::own(old - 1));
-            }
+        if let Some(bell) = self.bells.get(index as usize) {
+            drop(bell.offer(near));
         }
     }
 
     /// Gives up the doorbell of the peer's slot `index`; was there one?
     pub fn drop_bell(&self, index: u32) -> bool {
-        let old = self
-            .bells
+        self.bells
             .get(index as usize)
-            .map_or(0, |cell| cell.swap(0, Ordering::AcqRel));
-        if old != 0 {
-            drop(sys::Fd::own(old - 1));
-        }
-        old != 0
+            .is_some_and(|bell| bell.close(|_| ()))
     }
 
     /// Is there a doorbell for the peer's slot `index`?
     pub fn has_bell(&self, index: u32) -> bool {
-        self.bells
-            .get(index as usize)
-            .is_some_and(|b| b.load(Ordering::Acquire) != 0)
+        self.bells.get(index as usize).is_some_and(Outlet::is_open)
     }
 
     /// Rings the peer's slot `index`; false: there is no way from here, its process must do it.
@@ -667,16 +656,11 @@ impl Link {
             unsafe { sys::futex_wake(slot.sleep_word()) };
             return true;
         }
-        let near = self
-            .bells
-            .get(index as usize)
-            .map_or(0, |b| b.load(Ordering::Acquire));
-        if near == 0 {
-            return false;
-        }
         // A full pipe has been rung often enough.
-        let _ = sys::write(near - 1, b"!");
-        true
+        self.bells
+            .get(index as usize)
+            .and_then(|bell| bell.with(|near| sys::write(near, b"!")))
+            .is_some()
     }
 
     // --- the end ---
@@ -690,9 +674,9 @@ impl Link {
             return false;
         }
         self.generation.fetch_add(1, Ordering::AcqRel);
-        drop(self.close_control());
-        for index in 0..SLOTS as u32 {
-            self.drop_bell(index);
+        self.control.close(|_| ());
+        for bell in &self.bells {
+            bell.close(|_| ());
         }
         if let Some(mut ledger) = self.ledger.lock() {
             *ledger = None;
@@ -715,8 +699,10 @@ impl Link {
     pub fn after_fork(&self) {
         self.kill();
         self.foreign.store(1, Ordering::Release);
-        for index in 0..SLOTS as u32 {
-            self.drop_bell(index);
+        self.control.after_fork();
+        for bell in &self.bells {
+            bell.after_fork();
+            bell.close(|_| ());
         }
         for cell in &self.slot_owner {
             cell.store(0, Ordering::Relaxed);

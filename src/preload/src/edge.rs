@@ -80,21 +80,52 @@ pub fn serve_waiting(
     conclude(fd, verdict, real)
 }
 
+/// What the engine asks the edge to wait for.
+pub trait Wait {
+    /// The wait, with nothing held.
+    fn sleep(&mut self);
+    /// Is the call over with the wait?
+    fn woken(&mut self) -> Option<Verdict>;
+}
+
+impl Wait for Nap {
+    #[inline(always)]
+    fn sleep(&mut self) {
+        Nap::sleep(self);
+    }
+    #[inline(always)]
+    fn woken(&mut self) -> Option<Verdict> {
+        api::woken(self)
+    }
+}
+
+impl Wait for Vigil {
+    #[inline(always)]
+    fn sleep(&mut self) {
+        Vigil::sleep(self);
+    }
+    /// The call itself sees how it woke up.
+    #[inline(always)]
+    fn woken(&mut self) -> Option<Verdict> {
+        None
+    }
+}
+
 /// Asks the engine until the call is over, sleeping in between.
 #[inline(always)]
-pub fn waiting(
+pub fn waiting<W: Wait>(
     fd: c_int,
-    nap: &mut Nap,
-    engine: &mut impl FnMut(&mut Nap) -> Verdict,
+    wait: &mut W,
+    engine: &mut impl FnMut(&mut W) -> Verdict,
 ) -> Option<Verdict> {
-    let mut verdict = contained(fd, || engine(nap));
+    let mut verdict = contained(fd, || engine(wait));
     while let Some(Verdict::Block) = verdict {
         let before = errno::current();
-        nap.sleep();
+        wait.sleep();
         errno::restore(before);
-        verdict = contained(fd, || match api::woken(nap) {
+        verdict = contained(fd, || match wait.woken() {
             Some(end) => end,
-            None => engine(nap),
+            None => engine(wait),
         });
     }
     verdict
@@ -108,13 +139,7 @@ pub fn serve_watching(
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let mut vigil = Vigil::new();
-    let mut verdict = contained(fd, || engine(&mut vigil));
-    while let Some(Verdict::Block) = verdict {
-        let before = errno::current();
-        vigil.sleep();
-        errno::restore(before);
-        verdict = contained(fd, || engine(&mut vigil));
-    }
+    let verdict = waiting(fd, &mut vigil, &mut engine);
     conclude(fd, verdict, real)
 }
 

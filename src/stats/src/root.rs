@@ -130,8 +130,8 @@ impl Default for Chunk {
 #[repr(C, align(64))]
 pub struct Root {
     header: Header,
-    /// Process id as the process itself sees it; 0 until its first connection. Written by the
-    /// first allocation and by the child of a fork.
+    /// Process id as the process itself sees it; 0 until its first connection. Written by
+    /// [`Root::identify`] and by the child of a fork.
     pid: AtomicU32,
     /// Grows at every fork in the child; a connection of an earlier epoch counts for the parent.
     epoch: AtomicU32,

@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::c_int;
 use syscalls::Sysno;
 
-/// The kinds of system calls that this library makes on behalf of an upgrade.
-pub const OURS: [Sysno; 48] = [
+/// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
+pub const OURS: [Sysno; 52] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -21,6 +21,7 @@ pub const OURS: [Sysno; 48] = [
     Sysno::recvfrom,
     Sysno::sendmsg,
     Sysno::recvmsg,
+    Sysno::shutdown,
     Sysno::getsockname,
     Sysno::getpeername,
     Sysno::getsockopt,
@@ -55,9 +56,12 @@ pub const OURS: [Sysno; 48] = [
     Sysno::getegid,
     Sysno::rt_sigaction,
     Sysno::sigaltstack,
+    Sysno::read,
     Sysno::readv,
     Sysno::preadv,
     Sysno::sendfile,
+    Sysno::write,
+    Sysno::close,
     Sysno::clone3,
 ];
 
@@ -124,5 +128,25 @@ mod tests {
     #[test]
     fn a_process_without_a_filter_survives_all_calls() {
         assert!(survives(&OURS));
+    }
+
+    #[test]
+    fn every_call_of_the_wrappers_is_tried() {
+        let wrappers = include_str!("sys.rs");
+        let mut count = 0;
+        for (at, _) in wrappers.match_indices("sys!(") {
+            let rest = wrappers[at + "sys!(".len()..].trim_start();
+            let name = rest
+                .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .next()
+                .unwrap();
+            assert!(
+                OURS.iter().any(|call| call.name() == name),
+                "`{name}` is made, and no child has tried it"
+            );
+            count += 1;
+        }
+        // None of them is found if they are written in another way.
+        assert!(count >= 40, "only {count} calls found");
     }
 }

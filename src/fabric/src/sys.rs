@@ -88,12 +88,6 @@ pub fn getpid() -> c_int {
     sys!(getpid).unwrap_or(0) as c_int
 }
 
-/// `gettid(2)`.
-#[must_use]
-pub fn gettid() -> c_int {
-    sys!(gettid).unwrap_or(0) as c_int
-}
-
 /// `sched_yield(2)`.
 pub fn sched_yield() {
     let _ = sys!(sched_yield);

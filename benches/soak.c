@@ -50,7 +50,7 @@ struct conn {
 	int can_read, can_write, interest;
 	uint64_t rng;
 	struct conn *next;
-	pthread_mutex_t lock;  /* THREADS: of rx and tx_goal */
+	pthread_mutex_t lock;  /* THREADS: of rx, tx and tx_goal */
 	pthread_cond_t moved;
 };
 
@@ -245,7 +245,7 @@ static int receive(struct conn *c, char *buf)
 				wrong(c, "other bytes than were sent");
 			pthread_mutex_lock(&c->lock);
 			c->rx += (uint64_t)n;
-			pthread_cond_signal(&c->moved);
+			pthread_cond_broadcast(&c->moved);
 			pthread_mutex_unlock(&c->lock);
 			return 1;
 		}
@@ -278,7 +278,10 @@ static int transmit(struct conn *c, char *buf, uint64_t limit, uint64_t *rng)
 	if (n > 0) {
 		if ((size_t)n > len)
 			wrong(c, "send took more than it got");
+		pthread_mutex_lock(&c->lock);
 		c->tx += (uint64_t)n;
+		pthread_cond_broadcast(&c->moved);
+		pthread_mutex_unlock(&c->lock);
 		return 1;
 	}
 	if (n == 0)
@@ -355,7 +358,7 @@ static void *serve_blocking(void *arg)
 		receive(c, buf);
 	}
 	pthread_mutex_lock(&c->lock);
-	pthread_cond_signal(&c->moved);
+	pthread_cond_broadcast(&c->moved);
 	pthread_mutex_unlock(&c->lock);
 	pthread_join(t, NULL);
 	free(buf);
@@ -511,6 +514,29 @@ static int halfway(const struct conn *c)
 	return c->tx == c->tx_goal && c->rx >= c->rx_total / 2;
 }
 
+static void reach_half(struct conn *c, char *buf)
+{
+	int again = 1;
+	if (mode == THREADS) {
+		pthread_mutex_lock(&c->lock);
+		while (!halfway(c))
+			pthread_cond_wait(&c->moved, &c->lock);
+		pthread_mutex_unlock(&c->lock);
+		return;
+	}
+	while (!halfway(c))
+		round_of_epoll(buf, &again);
+}
+
+static void let_go(struct conn *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->tx_goal = c->tx_total;
+	c->can_write = 1;
+	pthread_cond_broadcast(&c->moved);
+	pthread_mutex_unlock(&c->lock);
+}
+
 static void go(const char *addr, const char *line, char *buf)
 {
 	unsigned port, count, style, hold;
@@ -520,7 +546,7 @@ static void go(const char *addr, const char *line, char *buf)
 	struct sockaddr_in a;
 	int again = 1;
 	if (sscanf(line, "go %u %llu %u %llu %llu %u %u", &port, &seed, &count, &c2s, &s2c, &style, &hold) != 7 ||
-	    (hold && (mode == THREADS || style == CLIENT_RESETS))) {
+	    (hold && style == CLIENT_RESETS)) {
 		fprintf(stderr, "not a command: %s", line);
 		exit(2);
 	}
@@ -539,25 +565,21 @@ static void go(const char *addr, const char *line, char *buf)
 			spawn(c, &threads[i]);
 		else
 			enter(c);
-		again = 1;
-		while (hold && !halfway(c))
-			round_of_epoll(buf, &again);
+		if (hold)
+			reach_half(c, buf);
 	}
 	printf("started\n");
 	fflush(stdout);
+	if (hold) {
+		pause_for_line("holding");
+		for (unsigned i = 0; i < count; i++)
+			let_go(all[i]);
+	}
 	if (mode == THREADS) {
 		for (unsigned i = 0; i < count; i++) {
 			pthread_join(threads[i], NULL);
 			free(all[i]);
 		}
-	}
-	if (hold) {
-		pause_for_line("holding");
-		for (unsigned i = 0; i < count; i++) {
-			all[i]->tx_goal = all[i]->tx_total;
-			all[i]->can_write = 1;
-		}
-		again = 1;
 	}
 	while (live > 0)
 		round_of_epoll(buf, &again);

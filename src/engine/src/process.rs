@@ -137,10 +137,19 @@ extern "C" fn before_fork() {
         // Relatives may change O_NONBLOCK: ask from now on.
         sock.nonblock.store(0, Ordering::Relaxed);
     });
-    shm::hold_ledgers();
+    // In the order in which they nest, each behind all that may be done under it.
+    readiness::hold();
+    control::hold_last();
 }
 
 extern "C" fn after_fork_parent() {
+    release();
+}
+
+/// On both sides: what was held over the fork is given back.
+fn release() {
+    control::release_last();
+    readiness::release();
     control::release();
 }
 
@@ -154,7 +163,7 @@ pub fn fork_failed() {
 }
 
 extern "C" fn after_fork_child() {
-    control::release();
+    release();
     PID.store(0, Ordering::Relaxed);
     let me = pid();
     FORKED.store(true, Ordering::Relaxed);

@@ -36,11 +36,21 @@ pub fn link_lost(link: &'static Link) {
     set::for_all(|set| set.drop_link(link));
 }
 
+/// Before a fork, when nothing more is done to a stream: nobody makes a set or is inside one.
+pub fn hold() {
+    set::hold_all();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    set::release_all();
+}
+
 /// In the child of a fork: nothing here waits for anything yet.
 pub fn after_fork() {
     BIG_WAITS.store(0, Ordering::Relaxed);
     poll::after_fork();
-    set::for_all(set::Set::after_fork);
+    set::after_fork();
 }
 
 /// What the ring says of an accelerated socket, in poll's bits: IN and OUT only. The kernel's
@@ -100,4 +110,45 @@ pub(crate) fn has_room(sock: &'static Sock) -> bool {
     let head = dir.rx.head.read();
     let unread = dir.tx.tail.read().offset.saturating_sub(head.offset);
     head.flagged || unread <= most - most / 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::sock::{self, role};
+    use crate::sockets::testing::forked_amid;
+
+    #[test]
+    fn a_child_finds_the_making_of_sets_free() {
+        let section = |pause: &dyn Fn()| {
+            let _making = set::MAKING.lock();
+            pause();
+        };
+        assert!(forked_amid(section, || set::alloc(-1).is_some()));
+    }
+
+    #[test]
+    fn a_child_finds_every_set_whole() {
+        let sets = [0; 2].map(|_| set::alloc(-1).unwrap());
+        let [_, closed] = sets;
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        for set in sets {
+            set.with(|inside| inside.insert(sock, -1, 0, 0));
+        }
+        // While one thread is inside, another closes the set's last descriptor.
+        closed.drop_entry();
+        closed.with(|inside| inside.insert(sock, -1, 0, 0));
+        for set in sets {
+            let section = |pause: &dyn Fn()| {
+                set.with(|inside| {
+                    // As when its memory is about to be another.
+                    let whole = core::mem::take(inside);
+                    pause();
+                    *inside = whole;
+                });
+            };
+            let then = || set.with(|inside| inside.places()) == Some(1);
+            assert!(forked_amid(section, then));
+        }
+    }
 }

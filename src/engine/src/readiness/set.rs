@@ -17,9 +17,8 @@ use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
 use crate::sockets::sock::{SETS, Sock};
 use crate::sockets::table::{self, Entry};
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use sluice_fabric::lock::Lock;
+use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
@@ -31,8 +30,7 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// An epoll set. Type-stable memory.
 pub struct Set {
-    lock: Lock,
-    inside: UnsafeCell<Option<Inside>>,
+    inside: Guarded<Option<Inside>>,
     /// Descriptors of this process for it; 0: a free structure.
     entries: AtomicU32,
     /// The kernel's set.
@@ -72,24 +70,42 @@ pub struct Set {
     pub(super) spin_skip: AtomicU32,
 }
 
-// SAFETY: `inside` is reached under the lock only.
-unsafe impl Sync for Set {}
-
 static ALL: [AtomicPtr<Set>; SETS_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SETS_MAX];
-static MAKING: Lock = Lock::new();
+/// Serialises what takes a structure into use.
+pub(super) static MAKING: Guarded<()> = Guarded::new(());
+
+/// Every structure ever made.
+fn all() -> impl Iterator<Item = &'static Set> {
+    // SAFETY: null, or a leaked set.
+    ALL.iter()
+        .map_while(|cell| unsafe { cell.load(Ordering::Acquire).as_ref() })
+}
 
 /// Calls `each` for every set in use.
-pub fn for_all(mut each: impl FnMut(&'static Set)) {
-    for cell in &ALL {
-        // SAFETY: null, or a leaked set.
-        let Some(set) = (unsafe { cell.load(Ordering::Acquire).as_ref() }) else {
-            return;
-        };
-        if set.entries.load(Ordering::Acquire) != 0 {
-            each(set);
-        }
-    }
+pub fn for_all(each: impl FnMut(&'static Set)) {
+    all()
+        .filter(|set| set.entries.load(Ordering::Acquire) != 0)
+        .for_each(each);
+}
+
+/// Before a fork: no set comes up, and nobody is inside one, not even one that is no more in use: the child finds
+/// all mirrors whole.
+pub(super) fn hold_all() {
+    MAKING.hold();
+    all().for_each(|set| set.inside.hold());
+}
+
+/// After the fork, on both sides: of [`hold_all`].
+pub(super) fn release_all() {
+    all().for_each(|set| set.inside.release());
+    MAKING.release();
+}
+
+/// In the child of a fork.
+pub(super) fn after_fork() {
+    all().for_each(|set| set.wake.after_fork());
+    for_all(Set::after_fork);
 }
 
 /// Was a set ever made?
@@ -101,7 +117,7 @@ pub(super) fn any() -> bool {
 /// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and sockets in it
 /// stay on TCP.
 pub fn alloc(fd: i32) -> Option<&'static Set> {
-    MAKING.lock().ok()?;
+    let _making = MAKING.lock()?;
     let mut found = None;
     for (number, cell) in ALL.iter().enumerate() {
         // SAFETY: null, or a leaked set.
@@ -118,8 +134,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             Some(_) => {}
             None => {
                 let made: &'static Set = Box::leak(Box::new(Set {
-                    lock: Lock::new(),
-                    inside: UnsafeCell::new(None),
+                    inside: Guarded::new(None),
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
                     wake: Outlet::new(),
@@ -164,7 +179,6 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         set.looked_ns.store(0, Ordering::Relaxed);
         set.entries.store(1, Ordering::Release);
     }
-    MAKING.unlock();
     found
 }
 
@@ -196,12 +210,8 @@ impl Set {
 
     /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own use.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
-        self.lock.lock().ok()?;
-        // SAFETY: the lock is held.
-        let inside = unsafe { &mut *self.inside.get() };
-        let answer = f(inside.get_or_insert_default());
-        self.lock.unlock();
-        Some(answer)
+        let mut inside = self.inside.lock()?;
+        Some(f(inside.get_or_insert_default()))
     }
 
     /// May a wait go straight to the kernel's function? Only while the kernel's answer is the
@@ -651,22 +661,29 @@ impl Set {
         }
     }
 
-    /// In the child of a fork: the links are the parent's, and so are the bells in the shared set.
-    pub fn after_fork(&'static self) {
-        self.lock.reset();
-        self.wake.after_fork();
-        self.inherited.store(true, Ordering::Relaxed);
-        self.no_longer_plain();
-        let links = self.with(Inside::disown);
-        for on in links.unwrap_or_default() {
+    /// Gives up the links, which are the parent's. False: in a handler that forked in the middle of this thread's
+    /// own use of the set.
+    pub(super) fn disown(&'static self) -> bool {
+        let Some(links) = self.with(Inside::disown) else {
+            return false;
+        };
+        for on in links {
             on.link.unpin();
             if let Some(bell) = on.bell {
                 internal::forget(bell.raw());
             }
         }
+        true
+    }
+
+    /// In the child of a fork: the links are the parent's, and so are the bells in the shared set.
+    fn after_fork(&'static self) {
+        self.inherited.store(true, Ordering::Relaxed);
+        self.no_longer_plain();
         self.adopted.store(0, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
-        if self.private.load(Ordering::Relaxed) {
+        // One that the interrupted use goes on with is no other's: it stays out of use.
+        if self.disown() && self.private.load(Ordering::Relaxed) {
             // Of a thread that does not exist here.
             self.clear();
             internal::forget(self.fd());

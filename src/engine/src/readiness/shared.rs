@@ -52,6 +52,8 @@ impl Set {
         if !self.inherited.swap(false, Ordering::AcqRel) {
             return;
         }
+        // Where a handler forked in the middle of a use of this very set, that has waited until now.
+        self.disown();
         if let Some(word) = word(self.number) {
             word.store(1, Ordering::SeqCst);
         }

@@ -739,18 +739,29 @@ fn do_jobs() -> Option<u64> {
 
 // --- fork ---
 
-/// Before a fork: nobody is inside what the child will use. In the order in which they nest.
+/// Before a fork: nobody is inside what the child will use. This is what comes before the sockets' locks.
 pub fn hold() {
     READING.hold();
     super::hold();
-    JOBS.hold();
-    shm::hold();
 }
 
-/// After a fork, on both sides.
-pub fn release() {
+/// What comes behind the sockets' and the sets' locks: when nothing more is done to a stream.
+pub fn hold_last() {
+    super::hold_last();
+    JOBS.hold();
+    shm::hold();
+    shm::hold_ledgers();
+}
+
+/// After a fork, on both sides: of [`hold_last`].
+pub fn release_last() {
     shm::release();
     JOBS.release();
+    super::release_last();
+}
+
+/// Of [`hold`].
+pub fn release() {
     super::release();
     READING.release();
 }

@@ -254,9 +254,21 @@ pub(super) fn attach(sock: &'static Sock, link: &'static Link, index: u32) {
     }
 }
 
+/// Both ends of the link of this process with itself, and the process: a child makes its own.
+static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
+
+/// Holds the making of the link with oneself still over a fork.
+pub(super) fn hold() {
+    SELF.hold();
+}
+
+/// After the fork, on both sides.
+pub(super) fn release() {
+    SELF.release();
+}
+
 /// Both ends are in this process: a link with itself, made once.
 pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result<(), Reason> {
-    static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
     control::start()?;
     let (a, b) = {
         let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
@@ -298,4 +310,19 @@ pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result
         attach(sock, link, index);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::testing::forked_amid;
+
+    #[test]
+    fn a_child_finds_the_making_of_its_own_link_free() {
+        let section = |pause: &dyn Fn()| {
+            let _made = SELF.lock();
+            pause();
+        };
+        assert!(forked_amid(section, || SELF.lock().is_some()));
+    }
 }

@@ -578,18 +578,28 @@ pub fn on_link_lost(link: &'static Link) {
     ask::lost(link);
 }
 
-/// Holds the list still over a fork.
+/// Holds the lists of meetings still over a fork.
 pub fn hold() {
     PENDING.hold();
     ask::hold();
-    trim::hold();
 }
 
 /// After the fork, on both sides.
 pub fn release() {
-    trim::release();
     ask::release();
     PENDING.release();
+}
+
+/// What is locked last of all.
+pub fn hold_last() {
+    trim::hold();
+    join::hold();
+}
+
+/// Of [`hold_last`].
+pub fn release_last() {
+    join::release();
+    trim::release();
 }
 
 /// In the child of a fork: the meetings are the parent's.

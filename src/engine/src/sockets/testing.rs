@@ -1,10 +1,13 @@
-//! A link between two ends of this process, with a stream on it, for tests.
+//! For tests: a link between two ends of this process, with a stream on it; and a fork at a given moment.
 
+use crate::process;
 use crate::sockets::sock::{self, Sock, role, state};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::{Direction, Stream};
 use sluice_fabric::shm::{Link, LinkEnd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Both ends of a new link, and the number of a stream that both have joined.
 pub fn link() -> (&'static Link, &'static Link, u32) {
@@ -49,4 +52,44 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
     sock.tx.unread_max.store(lent.len, Ordering::Relaxed);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
     sock
+}
+
+/// While this lives, no other test forks: a fork has all sockets of the process counted as shared for a moment.
+pub fn without_forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forks when another thread, in `section`, has called what it is given, which takes a while. Does the child come to
+/// the end of `then`, and find there what it expects?
+pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -> bool) -> bool {
+    let _alone = without_forks();
+    let inside = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            section(&|| {
+                inside.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(100));
+            });
+        });
+        while !inside.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        process::before_bare_fork();
+        // SAFETY: the child does what a program's may, and ends; an alarm ends one that spins.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::alarm(5);
+                process::after_bare_fork(0);
+                libc::_exit(i32::from(then()));
+            }
+        }
+        process::after_bare_fork(pid);
+        let mut status = 0;
+        // SAFETY: room for a status.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
+    })
 }

@@ -359,6 +359,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_the_peer_has_put_in_anothers_place_is_refused() {
+        let _alone = testing::without_forks();
         let (a, b, index) = testing::link();
         let other = testing::stream(a, b);
         let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());

@@ -117,6 +117,10 @@ mod tests {
     use super::*;
     use crate::sockets::sock::{self, role};
     use crate::sockets::testing::forked_amid;
+    use std::sync::Mutex;
+
+    /// For tests that look into a set which is not in use: no other is given its structure.
+    static UNUSED: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_child_finds_the_making_of_sets_free() {
@@ -128,7 +132,32 @@ mod tests {
     }
 
     #[test]
+    fn a_set_is_empty_when_two_threads_have_closed_its_last_two_descriptors() {
+        let _unused = UNUSED.lock();
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        for _ in 0..3000 {
+            let set = set::alloc(-1).unwrap();
+            set.add_entry();
+            set.with(|inside| inside.insert(sock, -1, 0, 0));
+            let ready = AtomicU32::new(0);
+            let close = || {
+                ready.fetch_add(1, Ordering::SeqCst);
+                while ready.load(Ordering::SeqCst) != 2 {
+                    std::thread::yield_now();
+                }
+                set.drop_entry();
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(close);
+                close();
+            });
+            assert_eq!(set.with(|inside| inside.places()), Some(0));
+        }
+    }
+
+    #[test]
     fn a_child_finds_every_set_whole() {
+        let _unused = UNUSED.lock();
         let sets = [0; 2].map(|_| set::alloc(-1).unwrap());
         let [_, closed] = sets;
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();

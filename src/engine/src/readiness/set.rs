@@ -261,21 +261,34 @@ impl Set {
 
     /// One descriptor less; with the last, the mirror is emptied.
     pub fn drop_entry(&'static self) {
-        if self.entries.load(Ordering::Acquire) != 1 {
-            self.entries.fetch_sub(1, Ordering::AcqRel);
-            // Our own calls need a number that stays valid.
-            let mine = Entry::set(self);
-            if table::lookup(self.fd()) != Some(mine) {
-                table::for_range(0, libc::c_int::MAX, |fd, entry| {
-                    if entry == mine {
-                        self.fd.store(fd, Ordering::Relaxed);
-                    }
-                });
+        let mut entries = self.entries.load(Ordering::Acquire);
+        // In one step each: of two threads that close the last two, one finds that it has the last.
+        while entries > 1 {
+            match self.entries.compare_exchange_weak(
+                entries,
+                entries - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return self.find_number(),
+                Err(now) => entries = now,
             }
-            return;
         }
+        // While it is emptied nobody takes the structure for another set.
         self.clear();
         self.entries.store(0, Ordering::Release);
+    }
+
+    /// Our own calls need a number that stays valid.
+    fn find_number(&'static self) {
+        let mine = Entry::set(self);
+        if table::lookup(self.fd()) != Some(mine) {
+            table::for_range(0, libc::c_int::MAX, |fd, entry| {
+                if entry == mine {
+                    self.fd.store(fd, Ordering::Relaxed);
+                }
+            });
+        }
     }
 
     fn clear(&'static self) {

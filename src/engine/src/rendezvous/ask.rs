@@ -71,7 +71,7 @@ pub(super) fn in_vain(sock: &'static Sock, generation: u32, key: u64, mirror: u6
 }
 
 /// A connection that looked for the peer that now asks for it, if it is still there and on TCP.
-fn take_tried(key: u64, mirror: u64) -> Option<&'static Sock> {
+fn take_tried(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
     let mut tried = TRIED.lock()?;
     let at = tried
         .iter()
@@ -80,7 +80,8 @@ fn take_tried(key: u64, mirror: u64) -> Option<&'static Sock> {
         sock, generation, ..
     } = tried.swap_remove(at);
     let there = sock.generation.load(Ordering::Acquire) == generation;
-    (there && !sock.is_accelerated() && sock.pinned.load(Ordering::Relaxed) == 0).then_some(sock)
+    (there && !sock.is_accelerated() && sock.pinned.load(Ordering::Relaxed) == 0)
+        .then_some((sock, generation))
 }
 
 /// Asks for the stream of `key` over the links that there are; true: somebody was asked.
@@ -126,7 +127,7 @@ pub(super) fn ask_all(link: &'static Link) {
             && t.sock.pinned.load(Ordering::Relaxed) == 0
             && !list.iter().any(|p| core::ptr::eq(p.sock, t.sock));
         if there {
-            list.push(super::waiting(t.sock, t.key, t.mirror));
+            list.push(super::waiting((t.sock, t.generation), t.key, t.mirror));
         }
     }
     for p in list.iter() {
@@ -144,7 +145,7 @@ pub(super) fn ask_all(link: &'static Link) {
 }
 
 /// Has the other end of this connection asked for it? Then grants it a stream.
-pub(super) fn answer(sock: &'static Sock, key: u64, mirror: u64) -> Option<Pending> {
+pub(super) fn answer(of: (&'static Sock, u32), key: u64, mirror: u64) -> Option<Pending> {
     let question = {
         let mut kept = QUESTIONS.lock()?;
         let at = kept
@@ -158,10 +159,15 @@ pub(super) fn answer(sock: &'static Sock, key: u64, mirror: u64) -> Option<Pendi
     if link.generation() != generation || !link.is_alive() {
         return None;
     }
-    grant(sock, key, mirror, link)
+    grant(of, key, mirror, link)
 }
 
-fn grant(sock: &'static Sock, key: u64, mirror: u64, link: &'static Link) -> Option<Pending> {
+fn grant(
+    (sock, generation): (&'static Sock, u32),
+    key: u64,
+    mirror: u64,
+    link: &'static Link,
+) -> Option<Pending> {
     let fd = sock.fd.load(Ordering::Relaxed);
     let own = sys::fstat(fd).ok()?.st_ino;
     let proof = proof(fd).ok()?;
@@ -178,7 +184,7 @@ fn grant(sock: &'static Sock, key: u64, mirror: u64, link: &'static Link) -> Opt
     }
     Some(Pending {
         sock,
-        generation: sock.generation.load(Ordering::Acquire),
+        generation,
         key,
         mirror,
         stage: Stage::Granted(link, index),
@@ -213,13 +219,14 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
         Some(at) if list.get(at).is_some_and(only_asks) => {
             let waiting = list.swap_remove(at);
             if waiting.sock.generation.load(Ordering::Acquire) == waiting.generation {
-                list.push(grant(waiting.sock, key, ask.inode, link).unwrap_or(waiting));
+                let of = (waiting.sock, waiting.generation);
+                list.push(grant(of, key, ask.inode, link).unwrap_or(waiting));
             }
         }
         // A meeting by name is under way; the question counts if that comes to nothing.
         Some(_) => keep(link, key, ask.inode),
         None => match take_tried(key, ask.inode).or_else(|| upgrade::demoted(key, ask.inode)) {
-            Some(sock) => list.extend(grant(sock, key, ask.inode, link)),
+            Some(of) => list.extend(grant(of, key, ask.inode, link)),
             None => keep(link, key, ask.inode),
         },
     }
@@ -282,7 +289,7 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
     if !control::tell(link, &Message::about(Kind::Joined, grant.index), &[]) {
         return abandon(link, grant.index);
     }
-    attach(sock, link, grant.index);
+    attach(sock, meeting.generation, link, grant.index);
 }
 
 /// The peer has joined, or declined, a stream that was granted to it.
@@ -297,12 +304,10 @@ pub(super) fn on_decision(link: &'static Link, message: &Message, joined: bool) 
         return;
     };
     drop(list);
-    let stale = meeting.sock.generation.load(Ordering::Acquire) != meeting.generation;
-    if joined && !stale {
-        attach(meeting.sock, link, message.index);
+    if joined {
+        attach(meeting.sock, meeting.generation, link, message.index);
     } else {
-        meeting.sock.conn().stays(Reason::PeerPlain);
-        abandon(link, message.index);
+        super::give_up(meeting, Reason::PeerPlain);
     }
 }
 

@@ -238,7 +238,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
         control::watch_link(link);
         control::link_is_up(link);
     }
-    attach(meeting.sock, link, index);
+    attach(meeting.sock, meeting.generation, link, index);
     if fresh {
         Step::Link(link)
     } else {
@@ -247,11 +247,20 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
 }
 
 /// The stream is attached, or given up for the reason that forbids it.
-pub(super) fn attach(sock: &'static Sock, link: &'static Link, index: u32) {
-    if let Err(reason) = upgrade::attach(sock, link, index) {
-        sock.conn().stays(reason);
+pub(super) fn attach(
+    sock: &'static Sock,
+    generation: u32,
+    link: &'static Link,
+    index: u32,
+) -> bool {
+    let attached = upgrade::attach(sock, generation, link, index);
+    if let Err(reason) = attached {
+        if sock.generation.load(Ordering::Acquire) == generation {
+            sock.conn().stays(reason);
+        }
         abandon(link, index);
     }
+    attached.is_ok()
 }
 
 /// Both ends of the link of this process with itself, and the process: a child makes its own.
@@ -267,8 +276,11 @@ pub(super) fn release() {
     SELF.release();
 }
 
-/// Both ends are in this process: a link with itself, made once.
-pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result<(), Reason> {
+/// Both ends are in this process: a link with itself, made once. Each with its generation.
+pub(super) fn pair_within(
+    first: (&'static Sock, u32),
+    second: (&'static Sock, u32),
+) -> Result<(), Reason> {
     control::start()?;
     let (a, b) = {
         let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
@@ -300,14 +312,16 @@ pub(super) fn pair_within(first: &'static Sock, second: &'static Sock) -> Result
         }
     };
     let index = a
-        .give_stream(upgrade::ring_len(a), owner(first))
+        .give_stream(upgrade::ring_len(a), owner(first.0))
         .ok_or(Reason::LinkFull)?;
-    if !b.join_stream(index, upgrade::ring_len(b), owner(second)) {
+    if !b.join_stream(index, upgrade::ring_len(b), owner(second.0)) {
         abandon(a, index);
         return Err(Reason::LinkFull);
     }
-    for (sock, link) in [(first, a), (second, b)] {
-        attach(sock, link, index);
+    if attach(first.0, first.1, a, index) {
+        attach(second.0, second.1, b, index);
+    } else {
+        abandon(b, index);
     }
     Ok(())
 }

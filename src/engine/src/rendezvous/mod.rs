@@ -175,6 +175,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     if sock.family().is_some_and(|f| f.is_shared(process::pid())) {
         return Err(Reason::Shared);
     }
+    let generation = sock.generation.load(Ordering::Acquire);
     let fd = sock.fd.load(Ordering::Relaxed);
     let side = sock.role.load(Ordering::Relaxed);
     let stats_role = match side {
@@ -224,10 +225,10 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     {
         // The other end is in this process.
         drop(list);
-        return join::pair_within(other, sock);
+        return join::pair_within(other, (sock, generation));
     } else if ask::ask_again(sock, fd, key, own) {
         expect_answers();
-        list.push(waiting(sock, key, mirror));
+        list.push(waiting((sock, generation), key, mirror));
         count_names(&list);
         return Ok(());
     }
@@ -242,9 +243,9 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerPlain);
         }
-        return join::pair_within(other.sock, sock);
+        return join::pair_within((other.sock, other.generation), (sock, generation));
     }
-    if let Some(granted) = ask::answer(sock, key, mirror) {
+    if let Some(granted) = ask::answer((sock, generation), key, mirror) {
         expect_answers();
         list.push(granted);
         count_names(&list);
@@ -256,17 +257,17 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     }
     if COUNT.load(Ordering::Relaxed) as usize >= PENDING_MAX {
         if asked {
-            list.push(waiting(sock, key, mirror));
+            list.push(waiting((sock, generation), key, mirror));
             count_names(&list);
             return Ok(());
         }
-        ask::in_vain(sock, sock.generation.load(Ordering::Acquire), key, mirror);
+        ask::in_vain(sock, generation, key, mirror);
         return Err(Reason::TooManyNames);
     }
     let (stage, socket) = match first_or_second(key) {
         Ok(met) => met,
         Err(_) if asked => {
-            list.push(waiting(sock, key, mirror));
+            list.push(waiting((sock, generation), key, mirror));
             count_names(&list);
             return Ok(());
         }
@@ -281,7 +282,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     sock.conn().stays(Reason::PeerPlain);
     list.push(Pending {
         sock,
-        generation: sock.generation.load(Ordering::Acquire),
+        generation,
         key,
         mirror,
         stage,
@@ -294,10 +295,10 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
 }
 
 /// A connection that waits for a peer that was asked over a link.
-fn waiting(sock: &'static Sock, key: u64, mirror: u64) -> Pending {
+fn waiting((sock, generation): (&'static Sock, u32), key: u64, mirror: u64) -> Pending {
     Pending {
         sock,
-        generation: sock.generation.load(Ordering::Acquire),
+        generation,
         key,
         mirror,
         stage: Stage::Asked,
@@ -471,16 +472,16 @@ fn drop_expired(list: &mut Vec<Pending>) {
 /// socket is given up.
 fn expire(list: &mut Vec<Pending>, index: usize) {
     let meeting = list.swap_remove(index);
-    let (sock, key, mirror) = (meeting.sock, meeting.key, meeting.mirror);
-    let asked =
-        meeting.has_asked() && meeting.generation == sock.generation.load(Ordering::Acquire);
+    let (sock, generation) = (meeting.sock, meeting.generation);
+    let (key, mirror) = (meeting.key, meeting.mirror);
+    let asked = meeting.has_asked() && generation == sock.generation.load(Ordering::Acquire);
     give_up(meeting, Reason::PeerPlain);
     if asked {
         // The other end may have asked meanwhile.
-        let granted = ask::answer(sock, key, mirror);
-        list.push(granted.unwrap_or_else(|| waiting(sock, key, mirror)));
+        let granted = ask::answer((sock, generation), key, mirror);
+        list.push(granted.unwrap_or_else(|| waiting((sock, generation), key, mirror)));
     } else {
-        ask::in_vain(sock, sock.generation.load(Ordering::Acquire), key, mirror);
+        ask::in_vain(sock, generation, key, mirror);
     }
 }
 

@@ -169,6 +169,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
 pub fn before_disconnect(sock: &'static Sock) {
     sock.pin(Reason::Disconnected);
     rendezvous::forget(sock);
+    sock.let_attach_end();
     if sock.is_accelerated() {
         demote::leave_to_peer(sock, Reason::Disconnected);
     }
@@ -202,6 +203,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         return;
     }
     rendezvous::forget(sock);
+    sock.let_attach_end();
     if sock.is_accelerated() && open {
         part(sock, Reason::Close);
         if sock.tx.state() == state::RESENDING && linger(sock, fd) {
@@ -222,11 +224,7 @@ fn leave_and_free(sock: &'static Sock) {
         sock.leave_set_at(i);
     }
     // The control thread may be about to finish with a half whose state it has already changed.
-    for half in [&sock.rx, &sock.tx] {
-        if half.lock.lock().is_ok() {
-            half.lock.unlock();
-        }
-    }
+    sock.let_attach_end();
     sock::free(sock);
 }
 
@@ -429,6 +427,7 @@ fn abandon_inherited(sock: &'static Sock) {
 pub fn give_up(sock: &'static Sock, reason: Reason) {
     sock.pin(reason);
     rendezvous::forget(sock);
+    sock.let_attach_end();
     if sock.is_accelerated() {
         demote::demote(sock, Which::Both, reason);
         demote::finish_blocking(sock);
@@ -531,5 +530,44 @@ impl Sock {
         if let Some(cell) = self.sets.get(i) {
             cell.store(core::ptr::null_mut(), Ordering::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::testing;
+    use core::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_stream_that_is_attached_while_the_socket_is_closed_is_left() {
+        let (a, b, index) = testing::link();
+        let fd = sys::open(c"/dev/null", libc::O_RDONLY).unwrap();
+        let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+        let entry = Entry::sock(sock);
+        table::store(fd.raw(), entry);
+        let inside = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // As `upgrade::attach` does, when it has found that the socket is open.
+            scope.spawn(|| {
+                let halves = [&sock.rx, &sock.tx];
+                halves.iter().for_each(|half| half.lock.lock().unwrap());
+                inside.store(true, Ordering::SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                sock.set_stream(a, index);
+                let [outgoing, incoming] = testing::directions(b, index);
+                sock.rx.set_dir(Some(incoming));
+                sock.tx.set_dir(Some(outgoing));
+                for half in halves {
+                    half.state.store(state::PROVED, Ordering::SeqCst);
+                    half.lock.unlock();
+                }
+            });
+            while !inside.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            before_close(entry, fd.raw());
+        });
+        assert_eq!(a.stream_count(), 0);
     }
 }

@@ -394,6 +394,16 @@ impl Sock {
         }
     }
 
+    /// A stream may be about to be attached by another thread that has not seen what this one has said before, in
+    /// `fds` or `pinned`: behind this it shows, and none is attached any more.
+    pub fn let_attach_end(&self) {
+        for half in [&self.rx, &self.tx] {
+            if half.lock.lock().is_ok() {
+                half.lock.unlock();
+            }
+        }
+    }
+
     /// Does either half use the stream?
     #[inline]
     pub fn is_accelerated(&self) -> bool {
@@ -427,7 +437,8 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     let sock = sock?;
     sock.rx.reset();
     sock.tx.reset();
-    sock.fds.store(1, Ordering::Relaxed);
+    // Release: see `upgrade::attach`.
+    sock.fds.store(1, Ordering::Release);
     sock.fd.store(fd, Ordering::Relaxed);
     sock.role.store(role, Ordering::Relaxed);
     sock.nonblock.store(0, Ordering::Relaxed);

@@ -98,13 +98,15 @@ pub fn rearm(sock: &'static Sock) {
 /// A connection was demoted and may be upgraded again.
 static ANY_DEMOTED: AtomicBool = AtomicBool::new(false);
 
-/// The connection of this process that was demoted, is on TCP, and is `key` to the peer that holds `mirror`.
-pub fn demoted(key: u64, mirror: u64) -> Option<&'static Sock> {
+/// The connection of this process that was demoted, is on TCP, and is `key` to the peer that holds `mirror`; with its
+/// generation.
+pub fn demoted(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
     if !ANY_DEMOTED.load(Ordering::Relaxed) {
         return None;
     }
     let mut found = None;
     crate::sockets::sock::for_all(|sock| {
+        let generation = sock.generation.load(Ordering::Acquire);
         if sock.key.load(Ordering::Relaxed) == key
             && sock.mirror.load(Ordering::Relaxed) == mirror
             && sock.retry_step.load(Ordering::Relaxed) != 0
@@ -112,7 +114,7 @@ pub fn demoted(key: u64, mirror: u64) -> Option<&'static Sock> {
             && sock.link().is_none()
             && !sock.is_accelerated()
         {
-            found = Some(sock);
+            found = Some((sock, generation));
         }
     });
     found
@@ -131,9 +133,18 @@ pub fn ring_len(link: &Link) -> u32 {
     most.min(if most > 256 << 10 { most } else { wanted })
 }
 
-/// The peer is proved and both ends have joined stream `index` of `link`: from now on hooks of this
-/// socket wait only in ways that a doorbell can end.
-pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<(), Reason> {
+/// The peer of the connection that `sock` was in `generation` is proved and both ends have joined stream `index` of
+/// `link`: from now on hooks of this socket wait only in ways that a doorbell can end.
+///
+/// Another thread may close the socket meanwhile, or give it up. It says so first, in `fds` or `pinned`, takes both
+/// locks for a moment ([`Sock::let_attach_end`]), and then looks for a stream; here they are asked under both locks. So
+/// either it is seen here, or the stream there.
+pub fn attach(
+    sock: &'static Sock,
+    generation: u32,
+    link: &'static Link,
+    index: u32,
+) -> Result<(), Reason> {
     let Some(arena) = link.arena() else {
         return Err(Reason::LinkLost);
     };
@@ -143,12 +154,6 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
     // SAFETY: the arena stays mapped while the link counts a stream.
     let stream: &'static sluice_fabric::layout::Stream = unsafe { &*core::ptr::from_ref(stream) };
     let (outgoing, incoming) = link.directions(stream);
-    let Some(family) = sock.family_or_take() else {
-        return Err(Reason::Limit);
-    };
-    if family.is_shared(process::pid()) {
-        return Err(Reason::Shared);
-    }
     let Some(lent) = link.lent_for(index) else {
         return Err(Reason::LinkLost);
     };
@@ -167,10 +172,8 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
         sock.rx.lock.unlock();
         return Err(Reason::WriterBlocked);
     }
-    let free =
-        sock.rx.state() == state::PLAIN && sock.tx.state() == state::PLAIN && sock.link().is_none();
-    if free {
-        family.clear_resend();
+    let refused = take_in(sock, generation);
+    if refused.is_ok() {
         sock.set_stream(link, index);
         sock.rx.set_dir(Some(incoming));
         sock.rx.set_ring(ring);
@@ -184,9 +187,7 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
     }
     sock.tx.lock.unlock();
     sock.rx.lock.unlock();
-    if !free {
-        return Err(Reason::WriterBlocked);
-    }
+    refused?;
     control::watch(sock);
     for i in 0..SETS {
         if let Some(set) = sock.set_at(i) {
@@ -196,6 +197,28 @@ pub fn attach(sock: &'static Sock, link: &'static Link, index: u32) -> Result<()
     // Behind this, whoever ends a call in the kernel may consent, too.
     sock.adopted.store(true, Ordering::SeqCst);
     consent(sock);
+    Ok(())
+}
+
+/// Under both locks: may the socket, which was that connection in `generation`, have a stream?
+fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
+    // In this order: who finds the descriptor of a later connection finds that one's generation, too.
+    if sock.fds.load(Ordering::Acquire) == 0
+        || sock.generation.load(Ordering::Acquire) != generation
+    {
+        return Err(Reason::Close);
+    }
+    if let pinned @ 1.. = sock.pinned.load(Ordering::Relaxed) {
+        return Err(Reason::from_u16(pinned as u16).unwrap_or(Reason::Close));
+    }
+    if sock.is_accelerated() || sock.link().is_some() {
+        return Err(Reason::WriterBlocked);
+    }
+    let family = sock.family_or_take().ok_or(Reason::Limit)?;
+    if family.is_shared(process::pid()) {
+        return Err(Reason::Shared);
+    }
+    family.clear_resend();
     Ok(())
 }
 
@@ -358,6 +381,27 @@ mod tests {
     use crate::sockets::{sock, testing};
 
     #[test]
+    fn no_stream_is_attached_to_what_was_closed_or_given_up() {
+        let _alone = testing::without_forks();
+        let (a, _, index) = testing::link();
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let generation = sock.generation.load(Ordering::Acquire);
+        // Another connection by now.
+        let other = attach(sock, generation.wrapping_sub(1), a, index);
+        assert_eq!(other, Err(Reason::Close));
+        sock.fds.store(0, Ordering::Relaxed);
+        assert_eq!(attach(sock, generation, a, index), Err(Reason::Close));
+        sock.fds.store(1, Ordering::Relaxed);
+        sock.pin(Reason::Passed);
+        assert_eq!(attach(sock, generation, a, index), Err(Reason::Passed));
+        assert!(sock.link().is_none() && sock.family().is_none());
+        sock.pinned.store(0, Ordering::Relaxed);
+        assert_eq!(attach(sock, generation, a, index), Ok(()));
+        demote::demote(sock, Which::Both, Reason::Close);
+        assert_eq!(a.stream_count(), 0);
+    }
+
+    #[test]
     fn a_ring_that_the_peer_has_put_in_anothers_place_is_refused() {
         let _alone = testing::without_forks();
         let (a, b, index) = testing::link();
@@ -369,7 +413,8 @@ mod tests {
             said.ring_at.store(at, Ordering::Relaxed);
             said.ring_len.store(len, Ordering::Relaxed);
             let sock = sock::alloc(-1, role::CONNECTING).unwrap();
-            assert_eq!(attach(sock, a, index), Err(Reason::PeerHostile));
+            let generation = sock.generation.load(Ordering::Acquire);
+            assert_eq!(attach(sock, generation, a, index), Err(Reason::PeerHostile));
             assert_eq!(a.lent_for(index), Some(own));
             assert!(sock.link().is_none());
             sock::free(sock);

@@ -210,6 +210,31 @@ static void shut_rd_client(int fd)
     meet();
 }
 
+/* The other end has not read what is written behind a SHUT_RD when this end reads again. */
+static void shut_rd_unread_server(int fd)
+{
+    hear();
+    await_in(fd, 100);
+    T(get(fd, 1, 100));
+    T(put(fd, 2, 100));
+    T(drain(fd, 3));
+}
+
+static void shut_rd_unread_client(int fd)
+{
+    T(shutdown(fd, SHUT_RD));
+    T(put(fd, 1, 100));
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, MSG_DONTWAIT));
+    T(recv(fd, buf, 10, MSG_PEEK));
+    tell(0);
+    await_in(fd, 100);
+    T(get(fd, 2, 100));
+    T(put(fd, 3, 1000));
+    T(recv(fd, buf, 10, 0));
+    T(shutdown(fd, SHUT_WR));
+}
+
 static void shut_rd_pending_server(int fd)
 {
     T(put(fd, 1, 1000));
@@ -638,6 +663,7 @@ const struct body end_bodies[] = {
     TWO("half_close_both", half_close_both, half_close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),
     TWO("shutdown_rd", shut_rd_server, shut_rd_client),
+    TWO("shutdown_rd_unread", shut_rd_unread_server, shut_rd_unread_client),
     TWO("shutdown_rd_pending", shut_rd_pending_server, shut_rd_pending_client),
     TWO("shutdown_wr", shut_wr_server, shut_wr_client),
     TWO("shutdown_rdwr", shut_rdwr_server, shut_rdwr_client),

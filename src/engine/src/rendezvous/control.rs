@@ -10,7 +10,7 @@ use crate::readiness::set::Set;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::internal;
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::upgrade;
+use crate::sockets::tcp;
 use crate::sockets::wait;
 use crate::sockets::wake;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -580,11 +580,11 @@ fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> 
     if sock.tx.lock.lock().is_ok() {
         if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
             if left_unread(sock) {
-                match upgrade::tcp_state(sock.fd.load(Ordering::Relaxed)) {
+                match tcp::state(sock.fd.load(Ordering::Relaxed)) {
                     // A peer that closes or shuts down changes a word on the link first. One that only
                     // lost its control socket lives on, as do relatives that hold its socket.
-                    Some(CLOSE_WAIT) => drop(demote::reset(sock)),
-                    Some(upgrade::ESTABLISHED) if !finally => {
+                    Some(tcp::CLOSE_WAIT) => drop(demote::reset(sock)),
+                    Some(tcp::ESTABLISHED) if !finally => {
                         sock.tx.lock.unlock();
                         return false;
                     }
@@ -609,9 +609,6 @@ fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> 
     }
     true
 }
-
-/// A state of TCP, as TCP_INFO has it.
-const CLOSE_WAIT: u8 = 8;
 
 /// Under the tx lock: the peer has not read all that we wrote, and has not demoted.
 fn left_unread(sock: &'static Sock) -> bool {

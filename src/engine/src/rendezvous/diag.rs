@@ -1,5 +1,6 @@
 //! Asking the kernel for the other end of a connection (`sock_diag(7)`).
 
+use crate::sockets::tcp::ESTABLISHED;
 use core::net::{IpAddr, SocketAddr};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -13,7 +14,6 @@ pub struct Mirror {
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
-const ESTABLISHED: u8 = 1;
 /// `struct inet_diag_sockid`, `inet_diag_req_v2`, `inet_diag_msg` and `nlmsghdr` in bytes.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;

@@ -14,6 +14,7 @@ pub mod remains;
 pub mod send;
 pub mod sock;
 pub mod table;
+pub mod tcp;
 #[cfg(test)]
 pub mod testing;
 pub mod upgrade;

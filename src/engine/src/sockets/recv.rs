@@ -7,7 +7,7 @@ use crate::sockets::iov::{self, Cursor};
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, fault, upgrade, wake};
+use crate::sockets::{PUBLISH, fault, tcp, upgrade, wake};
 use crate::thread::Nap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{c_int, iovec};
@@ -115,7 +115,7 @@ pub fn await_owed(sock: &'static Sock) {
     let end = sys::now_ns() + OWED_MS * 1_000_000;
     let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
     // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
-    while !late && !has_bytes(fd) && upgrade::tcp_state(fd) == Some(upgrade::ESTABLISHED) {
+    while !late && !has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
         let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
         late = sys::now_ns() >= end;
     }
@@ -757,7 +757,8 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            if died_with_unread(sock) && demote::reset(sock) {
+            let ended = tcp::state(fd) == Some(tcp::CLOSE_WAIT);
+            if ended && died_with_unread(sock) && demote::reset(sock) {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
                 return Look::Again;

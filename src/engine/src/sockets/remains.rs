@@ -7,14 +7,11 @@
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{AtHand, at_hand};
 use crate::sockets::sock::Sock;
-use crate::sockets::upgrade;
+use crate::sockets::tcp;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
-
-/// The peer's half of the connection is over (`TCP_INFO`): TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING.
-const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
 /// The copy; changed under the rx lock. Its last byte is that of TCP at [`owed`](super::sock::Half::owed).
 #[derive(Debug)]
@@ -130,7 +127,7 @@ fn missing(sock: &Sock) -> usize {
 
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
 pub fn has_ended(fd: c_int) -> bool {
-    upgrade::tcp_state(fd).is_some_and(|s| ENDED.contains(&s)) && !super::recv::has_bytes(fd)
+    tcp::state(fd).is_some_and(tcp::is_over) && !super::recv::has_bytes(fd)
 }
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy now.

@@ -5,6 +5,7 @@ use crate::process;
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
+use crate::sockets::tcp;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -243,12 +244,12 @@ pub fn consent(sock: &'static Sock) {
         && let Some(dir) = sock.rx.dir()
         && dir.rx_wishes.consent.load(Ordering::Relaxed) == 0
     {
-        match received(sock.fd.load(Ordering::Relaxed)) {
-            Some(n) if n == sock.rx.kernel_bytes() => {
+        match tcp::read(sock.fd.load(Ordering::Relaxed)) {
+            Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
-            Some(_) => refuse = Some(Reason::NotHooked),
-            None => refuse = Some(Reason::NotEstablished),
+            Some((tcp::ESTABLISHED, _)) => refuse = Some(Reason::NotHooked),
+            _ => refuse = Some(Reason::NotEstablished),
         }
     }
     sock.rx.lock.unlock();
@@ -285,7 +286,8 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
         return Switch::Never(Reason::PeerHostile);
     };
     let fd = sock.fd.load(Ordering::Relaxed);
-    let Some(written) = written(fd, sock.role.load(Ordering::Relaxed)) else {
+    let connected = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
+    let Some(written) = tcp::written(fd, connected) else {
         return Switch::Never(Reason::NotEstablished);
     };
     if written != sock.tx.kernel_bytes() {
@@ -313,66 +315,6 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
     sock.note_upgraded();
     Switch::Done
-}
-
-/// A `struct tcp_info` up to what is needed here (linux/tcp.h).
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TcpInfo {
-    state: u8,
-    small: [u8; 7],
-    words: [u32; 24],
-    pacing: [u64; 2],
-    bytes_acked: u64,
-    bytes_received: u64,
-}
-
-/// A state of TCP, as TCP_INFO has it.
-pub const ESTABLISHED: u8 = 1;
-
-/// The kernel's state of the connection.
-pub fn tcp_state(fd: i32) -> Option<u8> {
-    tcp_info(fd).map(|info| info.state)
-}
-
-fn tcp_info(fd: i32) -> Option<TcpInfo> {
-    sys::getsockopt::<TcpInfo>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
-}
-
-/// Bytes written to TCP so far; `None` unless ESTABLISHED and still.
-///
-/// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the connecting end's count
-/// includes its SYN.
-fn written(fd: i32, role: u8) -> Option<u64> {
-    for _ in 0..8 {
-        let before = tcp_info(fd)?;
-        let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
-        let after = tcp_info(fd)?;
-        if after.state != ESTABLISHED {
-            return None;
-        }
-        if before.bytes_acked == after.bytes_acked {
-            let syn = u64::from(role == role::CONNECTING);
-            return (after.bytes_acked + unsent).checked_sub(syn);
-        }
-    }
-    None
-}
-
-/// Bytes that the program has read from TCP; `None` unless ESTABLISHED and still.
-fn received(fd: i32) -> Option<u64> {
-    for _ in 0..8 {
-        let before = tcp_info(fd)?;
-        let unread = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
-        let after = tcp_info(fd)?;
-        if after.state != ESTABLISHED {
-            return None;
-        }
-        if before.bytes_received == after.bytes_received {
-            return after.bytes_received.checked_sub(unread);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

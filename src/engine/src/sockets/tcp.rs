@@ -1,0 +1,71 @@
+//! What the kernel says of a connection (`TCP_INFO`).
+
+use sluice_fabric::sys;
+
+/// Both directions are open.
+pub const ESTABLISHED: u8 = 1;
+const TIME_WAIT: u8 = 6;
+const CLOSE: u8 = 7;
+/// The peer's end has come, ours has not been sent.
+pub const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
+
+/// A `struct tcp_info` up to what is needed here (linux/tcp.h).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Info {
+    state: u8,
+    small: [u8; 7],
+    words: [u32; 24],
+    pacing: [u64; 2],
+    bytes_acked: u64,
+    bytes_received: u64,
+}
+
+fn info(fd: i32) -> Option<Info> {
+    sys::getsockopt::<Info>(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
+}
+
+/// The kernel's state of the connection.
+pub fn state(fd: i32) -> Option<u8> {
+    info(fd).map(|info| info.state)
+}
+
+/// Is the peer's half of the connection over in this state, by an end or a reset?
+pub fn is_over(state: u8) -> bool {
+    matches!(state, TIME_WAIT | CLOSE | CLOSE_WAIT | LAST_ACK | CLOSING)
+}
+
+/// Bytes written to TCP so far; `None` unless ESTABLISHED and still.
+///
+/// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the count of the end that connected (`syn`)
+/// includes its SYN.
+pub fn written(fd: i32, syn: bool) -> Option<u64> {
+    for _ in 0..8 {
+        let before = info(fd)?;
+        let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
+        let after = info(fd)?;
+        if after.state != ESTABLISHED {
+            return None;
+        }
+        if before.bytes_acked == after.bytes_acked {
+            return (after.bytes_acked + unsent).checked_sub(u64::from(syn));
+        }
+    }
+    None
+}
+
+/// The state, and the bytes that have been read from TCP, by whomever; `None` unless still. Where the peer's half
+/// [is over](is_over), one more may be counted: its FIN.
+pub fn read(fd: i32) -> Option<(u8, u64)> {
+    for _ in 0..8 {
+        let before = info(fd)?;
+        let unread = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
+        let after = info(fd)?;
+        if before.bytes_received == after.bytes_received && before.state == after.state {
+            return Some((after.state, after.bytes_received.checked_sub(unread)?));
+        }
+    }
+    None
+}

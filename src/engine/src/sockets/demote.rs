@@ -377,6 +377,9 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
             count(sock, reason);
             sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
             sock.tx.set_dir(None);
+            sock.conn().tx.ring_len.set(0);
+            // Where the peer has ended its side nothing is read from the stream any more, either.
+            leave(sock);
         }
         sock.tx.lock.unlock();
     }
@@ -441,5 +444,22 @@ pub fn abandon_rest(sock: &'static Sock) {
             finish_resend(sock);
         }
         sock.tx.lock.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::testing;
+
+    #[test]
+    fn a_stream_left_to_the_peer_behind_its_end_is_given_back() {
+        let (a, b, index) = testing::link();
+        let sock = testing::writer(a, b, index);
+        assert_eq!((sock.rx.state(), a.stream_count()), (state::PLAIN, 1));
+        leave_to_peer(sock, Reason::Disconnected);
+        assert_eq!(sock.tx.state(), state::PLAIN);
+        assert!(sock.link().is_none());
+        assert_eq!(a.stream_count(), 0);
     }
 }

@@ -284,6 +284,38 @@ static void splice_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
+/* Of what lies unread when splice comes, nothing is read again behind it. */
+static void splice_pending_server(int fd)
+{
+    T(put(fd, 1, 20000));
+    meet();
+    meet();
+    T(put(fd, 2, 100));
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void splice_pending_client(int fd)
+{
+    int p[2];
+    T(pipe(p));
+    meet();
+    await_in(fd, 20000);
+    for (size_t left = 20000; left;) {
+        ssize_t n = splice(fd, NULL, p[1], NULL, left, 0);
+        if (n <= 0 || get_at(p[0], 1, 20000 - left, n) != (size_t)n)
+            die("splice in");
+        left -= n;
+    }
+    T(recv(fd, buf, 10, MSG_DONTWAIT));
+    meet();
+    T(get(fd, 2, 100));
+    await(fd, POLLRDHUP);
+    T(recv(fd, buf, 50000, 0));
+    T(recv(fd, buf, 50000, MSG_WAITALL));
+    meet();
+}
+
 /* A proxy that splices from one connection to another, through a pipe. */
 static void splice_proxy_server(int fd)
 {
@@ -327,6 +359,7 @@ const struct body file_bodies[] = {
     TWO("sendfile_other_files", other_files_server, other_files_client),
     TWO("sendfile_responses", responses_server, responses_client),
     TWO("splice", splice_server, splice_client),
+    TWO("splice_pending", splice_pending_server, splice_pending_client),
     TWO("splice_proxy", splice_proxy_server, splice_proxy_client),
     {0},
 };

@@ -295,6 +295,21 @@ static void cat_reads_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* The parent stays: what cat has read it does not read, too. */
+static void cat_reads_beside_server(int fd)
+{
+    meet();
+    await_in(fd, 40);
+    D(recv(fd, buf, 10, 0));
+    pid_t pid = child();
+    if (!pid)
+        cat_on(fd, 1, 1);
+    tell(0);
+    reap(pid);
+    T(recv(fd, buf, 100, 0));
+    drop(fd);
+}
+
 /* cat writes a file to the connection, behind what its parent wrote. */
 static void cat_writes_server(int fd)
 {
@@ -747,6 +762,7 @@ const struct body process_bodies[] = {
     TWO("parent_leaves", parent_leaves, parent_leaves),
     TWO("child_shuts_down", child_shuts_server, child_shuts_client),
     TWO("cat_reads", cat_reads_server, cat_reads_client),
+    TWO("cat_reads_beside", cat_reads_beside_server, cat_reads_client),
     TWO("cat_writes", cat_writes_server, cat_writes_client),
     TWO("inetd", inetd_server, inetd_client),
     TWO("inetd_not_preloaded", inetd_plain_server, inetd_client),

@@ -190,6 +190,8 @@ extern "C" fn after_fork_child() {
         }
         sluice_stats::adopt_conn(sock.conn());
         sock.reported.store(false, Ordering::Relaxed);
+        // The parent keeps it.
+        sock.remains.forget();
         crate::sockets::life::disown(sock);
     });
     for link in shm::all() {

@@ -77,13 +77,17 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
+        let inherited = sock.rx.state() == state::INHERITED;
         let from = match sock.rx.state() {
-            state::LINK | state::INHERITED => sock.rx.kernel_bytes(),
+            state::LINK => sock.rx.kernel_bytes(),
+            // The parent may have drained TCP since the fork.
             _ => dir.tx_wishes.from.load(Ordering::Relaxed),
         };
         let owed = from.wrapping_add(end.wrapping_sub(start));
         sock.rx.owed.store(owed, Ordering::Relaxed);
-        if let Some(ring) = sock.rx.ring() {
+        // One of a family keeps them, at most.
+        let keeps = !(inherited && sock.family().is_some_and(|f| f.is_shared(process::pid())));
+        if keeps && let Some(ring) = sock.rx.ring() {
             sock.remains.keep(ring, start, end);
         }
     }

@@ -3,6 +3,9 @@
 //! The writer's side sends it again. If its process is killed before it has, nobody else has those
 //! bytes, while on TCP they would long have been in the reader's kernel. So the reader keeps a copy, and
 //! reads from it what is missing when TCP has ended.
+//!
+//! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the kernel counts beyond
+//! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away.
 
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{AtHand, at_hand};
@@ -84,15 +87,21 @@ pub unsafe fn step(
     flags: c_int,
 ) -> Step {
     if missing(sock) == 0 {
-        sock.rx.owed.store(0, Ordering::Relaxed);
-        sock.remains.forget();
+        renounce(sock);
         return Step::Kernel;
     }
-    match at_hand(fd) {
+    let over = match at_hand(fd) {
         AtHand::Bytes => return Step::Kernel,
-        AtHand::Nothing => return Step::Late,
+        AtHand::Nothing => false,
         AtHand::Over if !has_ended(fd) => return Step::Kernel,
-        AtHand::Over => {}
+        AtHand::Over => true,
+    };
+    if are_others_reading(sock, fd) {
+        renounce(sock);
+        return Step::Kernel;
+    }
+    if !over {
+        return Step::Late;
     }
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;
@@ -118,6 +127,24 @@ pub unsafe fn step(
     Step::Moved(n)
 }
 
+/// Under the rx lock: nothing is owed to this process any more.
+pub fn renounce(sock: &'static Sock) {
+    sock.rx.owed.store(0, Ordering::Relaxed);
+    sock.remains.forget();
+}
+
+/// Has anybody read bytes from TCP that did not pass through this process's hooks?
+fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
+    let calls = sock.rx.calls.load(Ordering::SeqCst);
+    let Some((state, read)) = tcp::read(fd) else {
+        return false;
+    };
+    // One more behind the end: a FIN is counted, a reset is not.
+    let more = read > sock.rx.kernel_bytes() + u64::from(tcp::is_over(state));
+    // Who is on his way back from the kernel has not counted what he has got.
+    more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls
+}
+
 /// Bytes of the copy that TCP has not brought.
 fn missing(sock: &Sock) -> usize {
     let owed = sock.rx.owed.load(Ordering::Relaxed);
@@ -135,7 +162,7 @@ pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
     if !sock.remains.are_kept() || !has_ended(fd) || sock.rx.lock.lock().is_err() {
         return 0;
     }
-    let count = if sock.remains.are_kept() {
+    let count = if sock.remains.are_kept() && !are_others_reading(sock, fd) {
         missing(sock)
     } else {
         0

@@ -388,6 +388,37 @@ static void rebind(void)
     }
 }
 
+/* What lay unread is gone with the connection that is given up, and not the next one's on the same socket. */
+static void reconnect_server(int fd)
+{
+    int port, l = listen_any(&port);
+    T(put(fd, 1, 1000));
+    tell(port);
+    int other = take(l);
+    T(put(other, 2, 10));
+    T(shutdown(other, SHUT_WR));
+    T(recv(other, buf, 10, 0));
+    await(fd, POLLHUP);
+    T(recv(fd, buf, 10, 0));
+}
+
+static void reconnect_client(int fd)
+{
+    struct sockaddr_storage a = {.ss_family = AF_UNSPEC};
+    int port = hear();
+    await_in(fd, 1000);
+    T(connect(fd, (void *)&a, sizeof a));
+    T(recv(fd, buf, 2000, 0));
+    socklen_t len = loopback(&a, port, 0);
+    T(connect(fd, (void *)&a, len));
+    await_in(fd, 10);
+    await(fd, POLLRDHUP);
+    D(recv(fd, buf, 2000, 0));
+    T(recv(fd, buf, 2000, 0));
+    T(recv(fd, buf, 2000, MSG_WAITALL));
+    T(close(fd));
+}
+
 const struct body connect_bodies[] = {
     ONE("connect_refused", refused, .flags = NOUP),
     ONE("unconnected", unconnected, .flags = NOUP),
@@ -402,5 +433,6 @@ const struct body connect_bodies[] = {
     TWO("listener_closed", dead_listener_server, dead_listener_client, .flags = RAW | NOUP),
     TWO("accept_waits", accept_waits_server, accept_waits_client, .flags = RAW),
     ONE("rebind", rebind),
+    TWO("reconnect_unread", reconnect_server, reconnect_client),
     {0},
 };

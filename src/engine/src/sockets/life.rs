@@ -5,9 +5,9 @@ use crate::process;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Which};
-use crate::sockets::internal;
 use crate::sockets::sock::{self, SETS, Sock, role, state};
 use crate::sockets::table::{self, Entry, Kind};
+use crate::sockets::{internal, remains};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -172,6 +172,10 @@ pub fn before_disconnect(sock: &'static Sock) {
     sock.let_attach_end();
     if sock.is_accelerated() {
         demote::leave_to_peer(sock, Reason::Disconnected);
+    }
+    if sock.rx.lock.lock().is_ok() {
+        remains::renounce(sock);
+        sock.rx.lock.unlock();
     }
 }
 

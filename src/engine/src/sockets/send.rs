@@ -507,8 +507,14 @@ pub unsafe fn sendfile(
         if sock.tx.lock.lock().is_err() {
             break job.partly(Error::WouldBlock);
         }
-        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == state::LINK {
-            direct::make_way(sock);
+        if sock.tx.gate.load(Ordering::Relaxed) == 0
+            && sock.tx.state() == state::LINK
+            && let Err(waited) = direct::make_way(&mut job)
+        {
+            break job.partly(match waited {
+                Waited::Interrupted => Error::Interrupted,
+                _ => Error::WouldBlock,
+            });
         }
         match look(sock, total - job.done) {
             Room::Bytes(ring, at, n) => {

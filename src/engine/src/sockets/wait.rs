@@ -219,7 +219,7 @@ const ENDLESS_NS: u64 = 365 * 24 * 3600 * 1_000_000_000;
 
 /// What a sleep came to. A writer's has a time limit of its own, so that the kernel never restarts it: one that has
 /// moved nothing `may_restart`.
-fn ended(errno: i32, may_restart: bool) -> Waited {
+pub(super) fn ended(errno: i32, may_restart: bool) -> Waited {
     match errno {
         libc::EINTR if !(may_restart && all_handlers_restart()) => Waited::Interrupted,
         libc::ETIMEDOUT => Waited::TimedOut,
@@ -289,7 +289,8 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
     true
 }
 
-/// With the tx lock held: a non-blocking writer has to wait for the end of a re-send. Its epoll sets will hear of it.
+/// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of another's turn. Its epoll
+/// sets will hear of it.
 #[cold]
 pub fn ask_for_tcp_room(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {

@@ -21,7 +21,8 @@
 //!
 //! An offer is up only while its `send` spins, without the lock. From its first offer to its end that
 //! send has the turn: TCP would not put another thread's bytes into the middle of it, so others wait,
-//! for a bounded time (a thread that jumped out of its send never ends it). A demotion by another thread,
+//! for a bounded time (a thread that jumped out of its send never ends it), or are refused where they may
+//! not wait, as in front of a full buffer. A demotion by another thread,
 //! or a handler of the same one, resolves the offer and leaves word of the outcome for its owner.
 
 mod rx;
@@ -76,6 +77,9 @@ pub struct Direct {
     up_round: AtomicU8,
     /// The thread whose send has the turn, 0 for none.
     owner: AtomicUsize,
+    /// Under the tx lock: when (`sys::now_ns`) a send that may not wait was first refused for another's turn, 0: none
+    /// was.
+    refused_ns: AtomicU64,
     /// Under the tx lock: an offer that was resolved by another than its owner, and how much of it
     /// was taken. Until the owner has read it, none is made.
     resolved: AtomicU64,

@@ -54,6 +54,7 @@ pub(super) struct Outgoing {
 pub(in crate::sockets) fn begin_tx(sock: &'static Sock) {
     sock.direct.up.store(0, Ordering::Relaxed);
     sock.direct.owner.store(0, Ordering::Relaxed);
+    sock.direct.refused_ns.store(0, Ordering::Relaxed);
     sock.direct.resolved.store(0, Ordering::Relaxed);
     let ring_len = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
     let gate = terms(ring_len).map_or(NEVER, |(terms, gate)| {
@@ -79,51 +80,96 @@ pub(in crate::sockets) fn is_up(sock: &Sock) -> bool {
 
 /// Under the tx lock, on the link: bytes go to the ring that no offer must follow, and that cannot go
 /// directly. In direct-only mode there is no ring.
+///
+/// # Errors
+/// Why the call that makes way may not wait for its turn; the lock was given back.
 #[cold]
-pub(in crate::sockets) fn make_way(sock: &'static Sock) {
-    await_turn(sock);
+pub(in crate::sockets) fn make_way(job: &mut Job) -> Result<(), Waited> {
+    await_turn(job)?;
+    let sock = job.sock;
     if config().mode == Mode::Direct && sock.tx.state() == state::LINK {
         sock.pin(Reason::DirectNoAdvert);
         demote::settle_tx(sock, Reason::DirectNoAdvert);
     }
+    Ok(())
 }
 
 /// With the tx lock held, which it may give back for a while: no other thread's send has the turn.
-fn await_turn(sock: &'static Sock) {
+///
+/// # Errors
+/// Why the call may not wait for that; the lock was given back.
+fn await_turn(job: &mut Job) -> Result<(), Waited> {
+    let sock = job.sock;
     let direct = &sock.direct;
     let mut start = None;
     let mut nap = TURN_NAP_NS.0;
     loop {
         let owner = direct.owner.load(Ordering::Relaxed);
         if owner == 0 || sock.tx.state() != state::LINK {
-            return;
+            return Ok(());
         }
         let now = sys::now_ns();
-        let waited = now - *start.get_or_insert(now);
+        let mut waited = now - *start.get_or_insert(now);
+        if waited >= YIELD_NS && job.is_nonblocking() {
+            waited = now - refuse(sock, now);
+            if owner != me() && waited < TURN_NS {
+                sock.tx.lock.unlock();
+                return Err(Waited::TimedOut);
+            }
+        }
         // Its own thread comes back in a signal handler, or after a jump.
         if owner == me() || waited >= TURN_NS {
             if is_up(sock) {
                 resolve(sock);
             }
             yield_turn(sock);
-            return;
+            return Ok(());
         }
         sock.tx.lock.unlock();
         if waited < YIELD_NS {
             sys::sched_yield();
         } else {
-            let _ = sys::poll_one(-1, 0, Some(sys::timespec(nap)));
+            let left = job.deadline().map_or(nap, |d| d.saturating_sub(now));
+            if left == 0 {
+                return Err(Waited::TimedOut);
+            }
+            let napped = sys::poll_one(-1, 0, Some(sys::timespec(nap.min(left))));
+            if let Err(errno) = napped
+                && wait::ended(errno, job.done == 0) == Waited::Interrupted
+            {
+                return Err(Waited::Interrupted);
+            }
             nap = (nap * 2).min(TURN_NAP_NS.1);
         }
         if sock.tx.lock.lock().is_err() {
-            return;
+            return Err(Waited::TimedOut);
         }
+    }
+}
+
+/// Under the tx lock: a send that may not wait is refused. Its epoll sets will hear of the end of the turn. Returns
+/// when the first was.
+fn refuse(sock: &'static Sock, now: u64) -> u64 {
+    wait::ask_for_tcp_room(sock);
+    match sock.direct.refused_ns.load(Ordering::Relaxed) {
+        0 => {
+            sock.direct.refused_ns.store(now, Ordering::Relaxed);
+            now
+        }
+        first => first,
     }
 }
 
 /// Under the tx lock: the turn is anybody's.
 fn yield_turn(sock: &'static Sock) {
     sock.direct.owner.store(0, Ordering::Relaxed);
+    if sock.direct.refused_ns.load(Ordering::Relaxed) != 0 {
+        sock.direct.refused_ns.store(0, Ordering::Relaxed);
+        if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+            let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+            wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+        }
+    }
     if sock.tx.state() == state::LINK {
         // SAFETY: the tx lock is held, and the half is on the link.
         let gate = unsafe { sock.direct.tx.get() }.gate;
@@ -156,7 +202,7 @@ pub(in crate::sockets) enum Tried {
     Ring,
     /// Look again. The lock was given back.
     Again,
-    /// The wait for an ADVERT ended without one. The lock was given back.
+    /// The wait for an ADVERT, or for the turn, ended without one. The lock was given back.
     Waited(Waited),
 }
 
@@ -169,8 +215,10 @@ fn distrust(sock: &'static Sock) {
 /// With the tx lock held and the half on the link: `left` bytes are at least the half's gate.
 #[cold]
 pub(in crate::sockets) fn try_send(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
-    if job.done == 0 || job.sock.direct.owner.load(Ordering::Relaxed) != me() {
-        await_turn(job.sock);
+    if (job.done == 0 || job.sock.direct.owner.load(Ordering::Relaxed) != me())
+        && let Err(waited) = await_turn(job)
+    {
+        return Tried::Waited(waited);
     }
     let tried = try_directly(job, cursor, left);
     match tried {
@@ -499,4 +547,88 @@ pub(in crate::sockets) fn settled(sock: &'static Sock, start: u64, end: u64) {
     let ahead = start.saturating_sub(sock.tx.at.load(Ordering::Relaxed));
     let most = u64::from(direct.up_len.load(Ordering::Relaxed));
     record(sock, if ahead <= most { ahead as u32 } else { 0 });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Error, Verdict};
+    use crate::sockets::{send, testing};
+    use crate::thread::Nap;
+    use std::time::{Duration, Instant};
+
+    /// A socket on a link, where a thread that never comes back has the turn.
+    fn taken() -> &'static Sock {
+        let (a, b, index) = testing::link();
+        let sock = testing::writer(a, b, index);
+        begin_tx(sock);
+        sock.direct.owner.store(usize::MAX, Ordering::Relaxed);
+        sock.tx.gate.store(0, Ordering::Relaxed);
+        sock
+    }
+
+    fn send(sock: &'static Sock, flags: i32) -> Verdict {
+        let mut bytes = *b"ten bytes!";
+        let iov = iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: a buffer of ours.
+        unsafe { send::send(sock, -1, &raw const iov, 1, flags, &mut Nap::new()) }
+    }
+
+    #[test]
+    fn a_send_that_may_not_wait_does_not_wait_for_its_turn() {
+        let sock = taken();
+        let start = Instant::now();
+        let sent = send(sock, libc::MSG_DONTWAIT);
+        assert!(matches!(sent, Verdict::Failed(Error::WouldBlock)));
+        assert!(start.elapsed() < Duration::from_nanos(TURN_NS / 2));
+        // A turn that never ends is taken all the same.
+        let first = sys::now_ns() - TURN_NS;
+        sock.direct.refused_ns.store(first, Ordering::Relaxed);
+        let sent = send(sock, libc::MSG_DONTWAIT);
+        assert!(matches!(sent, Verdict::Done(10)));
+        assert_eq!(sock.direct.refused_ns.load(Ordering::Relaxed), 0);
+        assert_eq!(sock.direct.owner.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_wait_for_the_turn_ends_with_the_time_limit() {
+        let sock = taken();
+        let limit = Duration::from_millis(20);
+        let ns = limit.as_nanos() as u64;
+        sock.snd_timeout_ns.store(ns, Ordering::Relaxed);
+        sock.nonblock.store(1, Ordering::Relaxed);
+        let start = Instant::now();
+        assert!(matches!(send(sock, 0), Verdict::Failed(Error::WouldBlock)));
+        assert!(start.elapsed() >= limit);
+        assert_eq!(sock.direct.owner.load(Ordering::Relaxed), usize::MAX);
+    }
+
+    #[test]
+    fn a_signal_ends_a_wait_for_the_turn() {
+        extern "C" fn nothing(_: i32) {}
+        let sock = taken();
+        sock.nonblock.store(1, Ordering::Relaxed);
+        // SAFETY: a handler that does nothing and restarts nothing; the thread lives until it is joined.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
+            let me = libc::pthread_self();
+            let over = std::sync::Arc::new(core::sync::atomic::AtomicBool::new(false));
+            let seen = over.clone();
+            let signals = std::thread::spawn(move || {
+                while !seen.load(Ordering::Relaxed) {
+                    libc::pthread_kill(me, libc::SIGUSR2);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let sent = send(sock, 0);
+            over.store(true, Ordering::Relaxed);
+            let _ = signals.join();
+            assert!(matches!(sent, Verdict::Failed(Error::Interrupted)));
+        }
+    }
 }

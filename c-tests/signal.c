@@ -598,6 +598,56 @@ static void waitall_rest_client(int fd)
     }
 }
 
+/* A handler sends on a connection that has rested, in the middle of malloc. */
+enum { AMID = 9000 };
+
+static int amid_fd;
+static volatile ssize_t amid_sent;
+
+static void amid_handler(int sig)
+{
+    int e = errno;
+    amid_sent = send(amid_fd, buf, AMID, 0);
+    signals[sig]++;
+    errno = e;
+}
+
+static void amid_malloc_server(int fd)
+{
+    echo_rounds(fd, 20, 3000);
+    for (int i = 0; i < 8; i++) {
+        T(get(fd, 1, AMID));
+        tell(0);
+    }
+    T(put(fd, 2, 5000));
+    meet();
+}
+
+static void amid_malloc_client(int fd)
+{
+    echo_rounds(fd, 20, 3000); /* the handler is not to be the one that meets the peer */
+    amid_fd = fd;
+    fill(buf, 1, 0, AMID);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = amid_handler, .sa_flags = SA_RESTART}, NULL);
+    for (int i = 0; i < 8; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 450000000}, NULL); /* nothing tells that it rests */
+        for (size_t size = 16; size < 1024; size += 16)
+            for (int k = 0; k < 8; k++) {
+                void *volatile kept = malloc(size); /* empties the thread's cache, which takes no lock */
+                (void)kept;
+            }
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 1000}}, NULL);
+        while (signals[SIGALRM] == i) {
+            void *volatile block = malloc(5000); /* too large for that cache */
+            free(block);
+        }
+        say("sent %zd", amid_sent);
+        hear();
+    }
+    T(get(fd, 2, 5000));
+    meet();
+}
+
 const struct body signal_bodies[] = {
     TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
@@ -615,5 +665,6 @@ const struct body signal_bodies[] = {
     TWO("stopped_reader", stopped_server, stopped_client),
     TWO("signal_ends_waitall", waitall_signal_server, waitall_signal_client),
     TWO("waitall_goes_on_by_tcp", waitall_rest_server, waitall_rest_client),
+    TWO("handler_sends_amid_malloc", amid_malloc_server, amid_malloc_client, .flags = STEADY),
     {0},
 };

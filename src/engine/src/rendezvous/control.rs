@@ -169,6 +169,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     }
     super::hand_over_to_control();
     let mut timeout = None;
+    let mut trims = super::trim::Trims::new();
     while SET.load(Ordering::Acquire) == set {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         let wait = timeout.map(sys::timespec);
@@ -192,7 +193,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         super::progress();
         let jobs_left = do_jobs();
         let meetings_left = super::watched(|_| ());
-        let trims_left = super::trim::progress();
+        let trims_left = trims.progress();
         timeout = [jobs_left, meetings_left, trims_left]
             .into_iter()
             .flatten()

@@ -593,14 +593,12 @@ pub fn release() {
 
 /// What is locked last of all.
 pub fn hold_last() {
-    trim::hold();
     join::hold();
 }
 
 /// Of [`hold_last`].
 pub fn release_last() {
     join::release();
-    trim::release();
 }
 
 /// In the child of a fork: the meetings are the parent's.

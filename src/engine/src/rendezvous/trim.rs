@@ -5,12 +5,14 @@
 //! are trimmed by their lender. Neither needs the peer. Why nothing is lost: docs/decisions/006-rings-at-rest.md.
 //!
 //! The control thread does it. It has a timer for that only while a ring may have pages.
+//!
+//! What is to be looked after is left for it without a lock and without memory: the writer may be a signal handler that
+//! has interrupted malloc.
 
 use super::control;
-use crate::sockets::sock::{Sock, state};
-use core::sync::atomic::Ordering;
-use sluice_fabric::lock::Guarded;
-use sluice_fabric::shm::{Cooled, Link};
+use crate::sockets::sock::{self, Sock, state};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use sluice_fabric::shm::{self, Cooled, Link};
 use sluice_fabric::sys;
 
 /// A millisecond, in ns. Builds for tests trim at every opportunity.
@@ -60,125 +62,162 @@ struct Returned {
     due: u64,
 }
 
+/// Sockets whose rings have pages since a while ago: a stack to which anybody adds, and which the control thread takes
+/// as a whole. SeqCst, as the next two: who adds something then reads `ARMED`, and the thread writes `ARMED` and
+/// then looks here, so that one of them sees the other.
+static NOTED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+/// Rings were returned, on whatever link.
+static RETURNED: AtomicBool = AtomicBool::new(false);
+/// The control thread looks here by then, if nobody pokes it; u64::MAX: it does not.
+static ARMED: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// A socket's place in [`NOTED`]. Zero is that of a new one.
 #[derive(Debug)]
-struct List {
-    written: Vec<Written>,
-    returned: Vec<Returned>,
-    /// When the control thread looks here next; u64::MAX: not before it is poked.
-    armed: u64,
+pub struct Noted {
+    /// It is there. Set by who adds it, taken back by the control thread (AcqRel): who finds it set has left what it
+    /// wrote before to that thread's look.
+    inside: AtomicBool,
+    next: AtomicPtr<Sock>,
+    /// Offset at which the ring began to have pages. Under the tx lock.
+    from: AtomicU64,
 }
 
-static LIST: Guarded<List> = Guarded::new(List {
-    written: Vec::new(),
-    returned: Vec::new(),
-    armed: u64::MAX,
-});
-
-impl List {
-    /// Something is due then. True: the control thread must be told.
-    fn arm(&mut self, due: u64) -> bool {
-        let early = due.saturating_add(SLACK_NS) < self.armed;
-        if early {
-            self.armed = due;
-        }
-        early
+/// Something is due then: the control thread must know.
+fn arm(due: u64) {
+    if due.saturating_add(SLACK_NS) < ARMED.load(Ordering::SeqCst) {
+        ARMED.store(due, Ordering::SeqCst);
+        control::poke();
     }
 }
 
 /// Under the tx lock: the ring of `sock`, which had no pages, has been written to at `at`.
 #[cold]
 pub fn note(sock: &'static Sock, at: u64) {
+    sock.tx.resident.store(true, Ordering::Relaxed);
     if !sock.link().is_some_and(Link::can_discard) || !control::is_running() {
         // Never to be trimmed.
-        sock.tx.resident.store(true, Ordering::Relaxed);
         return;
     }
-    // In a handler that interrupted this very list: the next write notes it.
-    let Some(mut list) = LIST.lock() else { return };
-    sock.tx.resident.store(true, Ordering::Relaxed);
-    let now = sys::now_ns();
-    list.written.push(Written {
-        sock,
-        generation: sock.generation.load(Ordering::Acquire),
-        from: at,
-        at: sock.tx.at.load(Ordering::Relaxed),
-        since: now,
-        wait: QUIET_NS,
-        due: now + QUIET_NS,
-    });
-    let early = list.arm(now + QUIET_NS);
-    drop(list);
-    if early {
-        control::poke();
+    sock.noted.from.store(at, Ordering::Relaxed);
+    if !sock.noted.inside.swap(true, Ordering::AcqRel) {
+        let mut head = NOTED.load(Ordering::Relaxed);
+        loop {
+            sock.noted.next.store(head, Ordering::Relaxed);
+            let mine = core::ptr::from_ref(sock).cast_mut();
+            match NOTED.compare_exchange_weak(head, mine, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
     }
+    arm(sys::now_ns() + QUIET_NS);
 }
 
 /// Rings of `link` may have been returned.
 pub fn returned(link: &'static Link) {
-    if !link.can_discard() || !control::is_running() {
-        return;
-    }
-    let Some(mut list) = LIST.lock() else { return };
-    let generation = link.generation();
-    let known = |r: &Returned| core::ptr::eq(r.link, link) && r.generation == generation;
-    if list.returned.iter().any(known) {
-        return;
-    }
-    let due = sys::now_ns() + POOL_QUIET_NS;
-    list.returned.push(Returned {
-        link,
-        generation,
-        seen: u64::MAX,
-        due,
-    });
-    let early = list.arm(due);
-    drop(list);
-    if early {
-        control::poke();
+    if link.can_discard() && control::is_running() && !RETURNED.swap(true, Ordering::SeqCst) {
+        arm(sys::now_ns() + POOL_QUIET_NS);
     }
 }
 
-/// Takes out what is due.
-fn take_due<T>(list: &mut Vec<T>, due: impl Fn(&T) -> bool) -> Vec<T> {
-    let mut taken = Vec::new();
-    let mut index = 0;
-    while let Some(entry) = list.get(index) {
-        if due(entry) {
-            taken.push(list.swap_remove(index));
-        } else {
-            index += 1;
+/// What the control thread looks after.
+#[derive(Debug)]
+pub struct Trims {
+    written: Vec<Written>,
+    returned: Vec<Returned>,
+    /// When the links are searched for returned rings; u64::MAX: none was returned since.
+    search: u64,
+    /// When it looks next.
+    next: u64,
+}
+
+impl Trims {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self {
+            written: Vec::new(),
+            returned: Vec::new(),
+            search: u64::MAX,
+            next: u64::MAX,
         }
     }
-    taken
-}
 
-/// The control thread: trims what is to be trimmed. Time until there may be more, if ever.
-pub fn progress() -> Option<u64> {
-    let mut list = LIST.lock()?;
-    let now = sys::now_ns();
-    if now < list.armed {
-        return (list.armed != u64::MAX).then(|| list.armed - now);
+    /// Trims what is to be trimmed. Time until there may be more, if ever.
+    pub fn progress(&mut self) -> Option<u64> {
+        let now = sys::now_ns();
+        self.take_noted(now);
+        if RETURNED.swap(false, Ordering::SeqCst) && self.search == u64::MAX {
+            self.search = now + POOL_QUIET_NS;
+            self.look_by(self.search);
+        }
+        if self.next <= now {
+            if self.search <= now {
+                self.search = u64::MAX;
+                self.find_returned(now);
+            }
+            let later = |due: u64| due > now;
+            self.written.retain_mut(|w| later(w.due) || look(w, now));
+            self.returned
+                .retain_mut(|r| later(r.due) || look_at_returned(r, now));
+            if self.written.is_empty() && self.returned.is_empty() {
+                // Nothing to do, and no memory either.
+                (self.written, self.returned) = (Vec::new(), Vec::new());
+            }
+            let dues = self.written.iter().map(|w| w.due);
+            let dues = dues.chain(self.returned.iter().map(|r| r.due));
+            self.next = dues.chain([self.search]).min().unwrap_or(u64::MAX);
+            self.next = self.next.max(now + SLACK_NS);
+        }
+        ARMED.store(self.next, Ordering::SeqCst);
+        // Whoever came too late for the above has gone by what stood there before.
+        let missed = !NOTED.load(Ordering::SeqCst).is_null() || RETURNED.load(Ordering::SeqCst);
+        if missed {
+            return Some(0);
+        }
+        (self.next != u64::MAX).then(|| self.next - now)
     }
-    let mut written = take_due(&mut list.written, |w| w.due <= now);
-    let mut returned = take_due(&mut list.returned, |r| r.due <= now);
-    // Whoever notes something meanwhile pokes, and is found below.
-    list.armed = u64::MAX;
-    drop(list);
-    written.retain_mut(|entry| look(entry, now));
-    returned.retain_mut(|entry| look_at_returned(entry, now));
-    let mut list = LIST.lock()?;
-    list.written.append(&mut written);
-    list.returned.append(&mut returned);
-    let dues = list.written.iter().map(|w| w.due);
-    let next = dues.chain(list.returned.iter().map(|r| r.due)).min();
-    let Some(next) = next else {
-        // Nothing to do: no timer, and no memory either.
-        (list.written, list.returned) = (Vec::new(), Vec::new());
-        list.armed = u64::MAX;
-        return None;
-    };
-    list.armed = next.max(now + SLACK_NS);
-    Some(list.armed - now)
+
+    /// Looks closer to each other than [`SLACK_NS`] are one.
+    fn look_by(&mut self, due: u64) {
+        if due.saturating_add(SLACK_NS) < self.next {
+            self.next = due;
+        }
+    }
+
+    fn take_noted(&mut self, now: u64) {
+        let mut first = NOTED.swap(core::ptr::null_mut(), Ordering::SeqCst);
+        // SAFETY: null, or a socket, whose memory is type-stable.
+        while let Some(sock) = unsafe { first.as_ref() } {
+            first = sock.noted.next.load(Ordering::Relaxed);
+            sock.noted.inside.swap(false, Ordering::AcqRel);
+            self.written.push(Written {
+                sock,
+                generation: sock.generation.load(Ordering::Acquire),
+                from: sock.noted.from.load(Ordering::Relaxed),
+                at: sock.tx.at.load(Ordering::Relaxed),
+                since: now,
+                wait: QUIET_NS,
+                due: now + QUIET_NS,
+            });
+            self.look_by(now + QUIET_NS);
+        }
+    }
+
+    /// Whose rings they were was not said.
+    fn find_returned(&mut self, now: u64) {
+        for link in shm::all().filter(|l| l.can_discard() && !l.is_foreign()) {
+            let generation = link.generation();
+            let known = |r: &Returned| core::ptr::eq(r.link, link) && r.generation == generation;
+            if !self.returned.iter().any(known) {
+                self.returned.push(Returned {
+                    link,
+                    generation,
+                    seen: u64::MAX,
+                    due: now,
+                });
+            }
+        }
+    }
 }
 
 /// What a look at a written ring found.
@@ -281,23 +320,17 @@ fn look_at_returned(entry: &mut Returned, now: u64) -> bool {
     true
 }
 
-/// Holds the list still over a fork.
-pub fn hold() {
-    LIST.hold();
-}
-
-/// After the fork, on both sides.
-pub fn release() {
-    LIST.release();
-}
-
 /// In the child of a fork: the rings are the parent's.
 pub fn after_fork() {
-    if let Some(mut list) = LIST.lock() {
-        list.written.clear();
-        list.returned.clear();
-        list.armed = u64::MAX;
-    }
+    NOTED.store(core::ptr::null_mut(), Ordering::Relaxed);
+    RETURNED.store(false, Ordering::Relaxed);
+    ARMED.store(u64::MAX, Ordering::Relaxed);
+    sock::for_every(|sock| {
+        // Where there is nothing to write, no page is copied.
+        if sock.noted.inside.load(Ordering::Relaxed) {
+            sock.noted.inside.store(false, Ordering::Relaxed);
+        }
+    });
 }
 
 #[cfg(test)]

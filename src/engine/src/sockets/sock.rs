@@ -15,6 +15,7 @@
 //! The memory of a `Sock` is a `Sock` for the life of the process (type-stable pool).
 
 use crate::readiness::set::Set;
+use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use crate::sockets::remains::Remains;
@@ -66,7 +67,7 @@ pub struct Half {
     pub lock: Lock,
     /// See [`state`]. Written under the lock; read anywhere (acquire).
     pub state: AtomicU8,
-    /// tx: the ring may have pages, and trim.rs knows of it. Under the lock.
+    /// tx: the ring may have pages, and trim.rs knows of it. Written under the lock.
     pub resident: AtomicBool,
     /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest).
     /// SeqCst: "announce the call, then look at the state" against "change the state, then look for calls".
@@ -212,6 +213,8 @@ pub struct Sock {
     pub snd_timeout_ns: AtomicU64,
     /// SO_RCVLOWAT; 0 means 1.
     pub rcvlowat: AtomicU32,
+    /// For trim.rs.
+    pub noted: Noted,
     /// What is kept of a demoted stream.
     pub remains: Remains,
     /// What direct transfers need.
@@ -526,6 +529,15 @@ fn grow() -> Option<*mut Sock> {
 
 /// Calls `each` for every socket that an entry points to.
 pub fn for_all(mut each: impl FnMut(&'static Sock)) {
+    for_every(|sock| {
+        if sock.fds.load(Ordering::Acquire) != 0 {
+            each(sock);
+        }
+    });
+}
+
+/// Calls `each` for every structure there is.
+pub fn for_every(mut each: impl FnMut(&'static Sock)) {
     for cell in &CHUNKS {
         let base = cell.load(Ordering::Acquire);
         if base.is_null() {
@@ -534,9 +546,7 @@ pub fn for_all(mut each: impl FnMut(&'static Sock)) {
         for i in 0..CHUNK {
             // SAFETY: inside a chunk, which is never unmapped.
             let sock: &'static Sock = unsafe { &*base.add(i) };
-            if sock.fds.load(Ordering::Acquire) != 0 {
-                each(sock);
-            }
+            each(sock);
         }
     }
 }

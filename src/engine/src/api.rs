@@ -347,10 +347,6 @@ pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, l
 pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     life::connected(fd, ret, errno);
 }
-/// `bind()` on `fd` succeeded: its local name is known from here on.
-pub fn bound(fd: c_int) {
-    let _ = fd;
-}
 /// `listen()` on `fd` succeeded.
 pub fn listening(fd: c_int) {
     life::listening(fd);
@@ -436,20 +432,6 @@ pub unsafe fn before_setsockopt(
             unsafe { options::before_set(sock, fd, level, name, value, len) };
         }
     }
-}
-/// `getsockopt` on a tracked descriptor.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn getsockopt(
-    e: Entry,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: *mut socklen_t,
-) -> Verdict {
-    let _ = (e, fd, level, name, value, len);
-    Verdict::Pass(Pass::NOBODY)
 }
 
 // --- readiness ---

@@ -283,7 +283,6 @@ pub fn exec_failed() {
 pub fn hand_over(fd: i32) {
     if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock) {
         crate::sockets::life::give_up(sock, Reason::Exec);
-        demote::finish_blocking(sock);
     }
 }
 

@@ -211,16 +211,6 @@ pub unsafe fn sendfile(_: Entry, _: c_int, _: c_int, _: *mut off64_t, _: size_t)
 pub unsafe fn ioctl(_: Entry, _: c_int, _: u64, _: usize) -> Verdict {
     verdict("ioctl")
 }
-pub unsafe fn getsockopt(
-    _: Entry,
-    _: c_int,
-    _: c_int,
-    _: c_int,
-    _: *mut c_void,
-    _: *mut socklen_t,
-) -> Verdict {
-    verdict("getsockopt")
-}
 pub unsafe fn poll(
     _: *mut pollfd,
     count: nfds_t,
@@ -410,7 +400,6 @@ macro_rules! notices {
 }
 
 notices! {
-    bound(fd);
     listening(fd);
     handing_over(fd);
     before_exec();

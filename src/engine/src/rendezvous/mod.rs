@@ -198,7 +198,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Err(Reason::NotEstablished);
     };
     sock.conn().describe(fd, stats_role, local, peer);
-    let mirror = u64::from(find_mirror(local, peer)?.inode);
+    let mirror = u64::from(diag::mirror(local, peer)?.inode);
     let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
     let key = if side == role::CONNECTING {
         own
@@ -306,10 +306,6 @@ fn waiting((sock, generation): (&'static Sock, u32), key: u64, mirror: u64) -> P
         deadline: u64::MAX,
         made_link: false,
     }
-}
-
-fn find_mirror(local: SocketAddr, peer: SocketAddr) -> Result<diag::Mirror, Reason> {
-    diag::mirror(local, peer)
 }
 
 /// The abstract address of a connection.

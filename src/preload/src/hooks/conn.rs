@@ -1,4 +1,4 @@
-//! A connection's life: socket, bind, listen, accept, connect, shutdown, options.
+//! A connection's life: socket, listen, accept, connect, shutdown, options.
 
 use crate::edge::{created, serve, tell};
 use crate::{api, errno};
@@ -29,11 +29,6 @@ hooks! {
         accepted(listener, fd)
     }
 
-    unsafe fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => on_bind {
-        let ret = forward!(bind(fd, addr, len));
-        bound(fd, ret)
-    }
-
     unsafe fn listen(fd: c_int, backlog: c_int) -> c_int => on_listen {
         let ret = forward!(listen(fd, backlog));
         listening(fd, ret)
@@ -53,10 +48,6 @@ hooks! {
             return serve(fd, || api::shutdown(e, fd, how), || forward!(shutdown(fd, how)) as ssize_t) as c_int;
         }
         forward!(shutdown(fd, how))
-    }
-
-    unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt, tracked e of fd {
-        serve!(fd, getsockopt(e, fd, level, name, value, len), forward!(getsockopt(fd, level, name, value, len))) as c_int
     }
 
     unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => on_setsockopt, tracked e of fd {
@@ -95,14 +86,6 @@ pub fn accepted(listener: c_int, fd: c_int) -> c_int {
         tell(fd, || api::accepted(listener, fd));
     }
     fd
-}
-
-/// `bind()` returned `ret`.
-pub fn bound(fd: c_int, ret: c_int) -> c_int {
-    if ret == 0 && api::lookup(fd).is_some() {
-        tell(fd, || api::bound(fd));
-    }
-    ret
 }
 
 /// `listen()` returned `ret`.

@@ -30,7 +30,7 @@ pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void 
 /// Does [`served`] have anything to do? Called for every `syscall()`: a table and a look-up.
 fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
-        n if is_use(n) || is_request(n) => api::lookup(a1 as c_int).is_some(),
+        n if is_use(n) || n == SYS_connect => api::lookup(a1 as c_int).is_some(),
         SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
         n if is_fork(n, a1, a2) => true,
         SYS_clone | SYS_clone3 => {
@@ -73,11 +73,6 @@ fn is_use(number: c_long) -> bool {
         SYS_epoll_wait => true,
         _ => false,
     }
-}
-
-/// Concerns only the descriptor in its first argument.
-fn is_request(number: c_long) -> bool {
-    matches!(number, SYS_bind | SYS_connect)
 }
 
 /// Returns a new descriptor that is nothing to us but its number.
@@ -259,7 +254,6 @@ unsafe extern "C" fn served(
         // SAFETY: as for socketpair.
         SYS_pipe => unsafe { pair(call(), a1) },
         SYS_accept | SYS_accept4 => c_long::from(conn::accepted(fd, call() as c_int)),
-        SYS_bind => c_long::from(conn::bound(fd, call() as c_int)),
         SYS_listen => c_long::from(conn::listening(fd, call() as c_int)),
         SYS_connect => c_long::from(conn::connected(fd, call() as c_int)),
         SYS_close => {

@@ -12,8 +12,12 @@ many       1,000 connections at once, all accelerated, all used again afterwards
 idle       1,000 connections that rest: what they hold, and what they cost; all used again afterwards
 kills      200 times SIGKILL to one end at a random moment; the other must see a prefix of the
            stream, then the end or ECONNRESET, and lose nothing of its own
-demotions  1,000 demotions at random moments (build with the feature `fault`)
+demotions  1,000 demotions at random moments (build with the feature `fault`). On a machine under load the
+           short connections of a pair of processes may all be over before their ends have met: such
+           pairs are counted, and no more than half of all may be so. `stress` has longer ones, and
+           allows no such pair
 
+A seed makes the same run of a part, whether others run before it or not.
 Before and after: descriptors, memory files, threads, processes, sockets. Both ends are
 benches/soak.c. Last line: `N passed, N failed`.
 """
@@ -229,8 +233,13 @@ class Soak:
         self.gib = args.gib
         self.dir = common.workplace("sluice-soak-")
         self.number = iter(range(1 << 30))
-        self.rng = random.Random(args.seed)
-        self.next_seed = args.seed * 1_000_000
+        self.rng = self.next_seed = None
+
+    def run(self, part):
+        """One of the parts, by draws of its own: they do not depend on what ran before."""
+        self.rng = random.Random(f"{self.seed} {part}")
+        self.next_seed = self.seed * 1_000_000
+        return getattr(self, part)()
 
     def pick(self, full, quick):
         return quick if self.quick else full
@@ -245,17 +254,35 @@ class Soak:
         """One command to its end, checked at both ends."""
         seed = self.seeds(count)
         client.go(server.port, seed, count, c2s, s2c, style)
-        client.wait_for("done", HANG + (c2s + s2c) * count / 20e6)
+        self.complete(server, client, seed, count, (c2s, s2c), HANG + (c2s + s2c) * count / 20e6, f", style {style}")
+
+    def hold(self, server, client, count, size):
+        """So many connections at once, each halfway through its streams; the first one's seed."""
+        seed = self.seeds(count)
+        client.say(f"go {server.port} {seed} {count} {size} {size} 0 1")
+        client.wait_for("started", 240)
+        client.wait_for("holding")
+        return seed
+
+    def let_go(self, server, client, seed, count, size):
+        """The other half of them."""
+        client.say("")
+        self.complete(server, client, seed, count, (size, size), 240)
+
+    def complete(self, server, client, seed, count, lengths, limit, words=""):
+        """The end of a command, checked at both ends."""
+        c2s, s2c = lengths
+        client.wait_for("done", limit)
         server.settle()
-        whole(client.take_ended(), {seed + i: (s2c, c2s) for i in range(count)}, f"client, style {style}")
-        whole(server.take_ended(), {seed + i: (c2s, s2c) for i in range(count)}, f"server, style {style}")
+        whole(client.take_ended(), {seed + i: (s2c, c2s) for i in range(count)}, f"client{words}")
+        whole(server.take_ended(), {seed + i: (c2s, s2c) for i in range(count)}, f"server{words}")
 
     def warm(self, server, client):
         """Streams long enough to be accelerated: what the library makes once is there then."""
         for _ in range(2):
             self.exchange(server, client, 2, 12 << 20, 12 << 20, 0)
 
-    # --- the four ---
+    # --- the parts ---
 
     def churn(self):
         total, made = self.pick(10_000, 900), 0
@@ -292,10 +319,7 @@ class Soak:
         self.warm(server, first)
         first.stop()
         before = server.footprint()
-        seed = self.seeds(count)
-        client.say(f"go {server.port} {seed} {count} {size} {size} 0 1")
-        client.wait_for("started", 240)
-        client.wait_for("holding")
+        seed = self.hold(server, client, count, size)
         words = ""
         if not self.plain:
             for peer in (server, client):
@@ -307,11 +331,7 @@ class Soak:
         # One link: two descriptors of the library's for it and for each waiter, and some to spare.
         if held > count + 16:
             raise Failure(f"the server holds {held} descriptors for {count} connections")
-        client.say("")
-        client.wait_for("done", 240)
-        server.settle()
-        whole(client.take_ended(), {seed + i: (size, size) for i in range(count)}, "client")
-        whole(server.take_ended(), {seed + i: (size, size) for i in range(count)}, "server")
+        self.let_go(server, client, seed, count, size)
         client.stop()
         no_growth("server after its client ended", server, before)
         server.stop()
@@ -331,10 +351,7 @@ class Soak:
             first.stop()
             pair = {"server": server, "client": client}
             before = {role: Memory(p.child.pid) for role, p in pair.items()}
-            seed = self.seeds(count)
-            client.say(f"go {server.port} {seed} {count} {size} {size} 0 1")
-            client.wait_for("started", 240)
-            client.wait_for("holding")
+            seed = self.hold(server, client, count, size)
             if not plain and not self.plain:
                 peak = Memory(server.child.pid).shared
                 for peer in pair.values():
@@ -361,11 +378,7 @@ class Soak:
                 # Nothing is to be done, so nobody wakes up.
                 if max(sleeps.values()) > 3:
                     raise Failure(f"went to sleep so often in {watch} s of rest: {sleeps}")
-            client.say("")
-            client.wait_for("done", 240)
-            server.settle()
-            whole(client.take_ended(), {seed + i: (size, size) for i in range(count)}, "client")
-            whole(server.take_ended(), {seed + i: (size, size) for i in range(count)}, "server")
+            self.let_go(server, client, seed, count, size)
             client.stop()
             server.stop()
         self.accelerated(server, client, count)
@@ -417,23 +430,30 @@ class Soak:
 
     def demotions(self):
         wanted, seen, rounds, most = self.pick(1000, 100), 0, 0, self.pick(400, 60)
-        moved = 0
+        moved = missed = 0
         while seen < wanted:
+            if rounds == most:
+                raise Failure(f"{seen} demotions by {most} pairs, {wanted} wanted; {missed} accelerated nothing")
             rounds += 1
-            if rounds > most:
-                raise Failure(f"{seen} demotions in {most} rounds, {wanted} wanted")
             client, server, bytes_ = self.demoting(commands=4, count=4, size=3_000_000)
             seen += client.demotions
             moved += bytes_
+            missed += not_accelerated(client, server)
             if self.plain:
                 return "not counted without the library"
-        return f"{seen} demotions in {moved / 1e9:.2f} GB"
+            if missed > most // 2:
+                break
+        if missed > rounds // 2:
+            raise Failure(f"{missed} of {rounds} pairs accelerated nothing, the last one so: {client}; {server}")
+        return f"{seen} demotions in {moved / 1e9:.2f} GB, {missed} of {rounds} pairs accelerated nothing"
 
     def stress(self):
         moved, seen, link, rounds = 0, 0, 0, 0
         while moved < self.gib << 30:
             rounds += 1
             client, server, bytes_ = self.demoting(commands=2, count=4, size=32 << 20)
+            if not_accelerated(client, server) and not self.plain:
+                raise Failure(f"nothing was accelerated: {client}; {server}")
             moved += bytes_
             seen += client.demotions + server.demotions
             link += client.link
@@ -458,12 +478,7 @@ class Soak:
             moved += (c2s + s2c) * count
         client.stop()
         server.stop()
-        counters = [common.read_report(p.report) for p in (client, server)]
-        if not self.plain:
-            for c in counters:
-                if c.accelerated == 0:
-                    raise Failure(f"nothing was accelerated: {c}")
-        return (*counters, moved)
+        return (*(common.read_report(p.report) for p in (client, server)), moved)
 
     def accelerated(self, server, client, least):
         """By the reports at exit: this many connections at least went over the link."""
@@ -473,6 +488,11 @@ class Soak:
             counters = common.read_report(peer.report)
             if counters.accelerated < least:
                 raise Failure(f"{peer.role}: {counters}, at least {least} wanted")
+
+
+def not_accelerated(*ends):
+    """One of these ends had not a single connection on a link."""
+    return any(c.accelerated == 0 for c in ends)
 
 
 def sockets_left():
@@ -511,7 +531,7 @@ def main():
         shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         names = set(sockets_left())
         try:
-            words = getattr(soak, part)()
+            words = soak.run(part)
             left = common.leftovers()
             if left:
                 raise Failure(f"left behind: {'; '.join(left)}")

@@ -8,6 +8,7 @@ also show, by the library's own counters, that its connections were accelerated 
   scripts/ctests.py                        a seeded sample in which every pair of choices occurs
   scripts/ctests.py --full                 every case
   scripts/ctests.py --env eager --filter 'epoll.*'
+  scripts/ctests.py --case 'fork_child_exits [eager warm ip4]' --seed 7    one case, by the name that it is printed under
   scripts/ctests.py --env plain --repeat 20    is the oracle itself deterministic?
   scripts/guest/run -- scripts/ctests.py --hosts    the two sides in the guest's two hosts, plain as well
 """
@@ -305,6 +306,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--env", default="", help="comma separated, of: " + ", ".join(ENVS))
     p.add_argument("--filter", default="", help="only bodies whose whole name matches")
+    p.add_argument("--case", default="", help="only the case of this name, as `ok` and FAIL lines give it")
     p.add_argument("--jobs", type=int, default=os.cpu_count())
     p.add_argument("--lib", type=pathlib.Path, default=ROOT / "target/release/libsluice.so")
     p.add_argument("--fault-lib", type=pathlib.Path, help="the library built with feature `fault`; without it that environment is left out")
@@ -344,7 +346,9 @@ def plan(args):
     args.fault_lib = args.fault_lib and args.fault_lib.resolve()
     chosen = [b for b in bodies() if re.fullmatch(args.filter or ".*", b.name)]
     cases = [c for b in chosen for c in cases_of(b, envs, args) if args.warm == "both" or c.warm == (args.warm == "warm")]
-    if not args.full:
+    if args.case:
+        cases = [c for c in cases if str(c) == args.case]
+    elif not args.full:
         cases = sample(cases, args.sample, args.seed)
     return [replace(c, seed=c.seed + i) for i in range(args.repeat) for c in cases]
 

@@ -5,9 +5,14 @@ A step that fails does not stop the others. Its tests are counted from what it p
 result: ... N passed; N failed` (cargo) or a last line `N passed, N failed` (our own runners). A
 step that ends with a bad status but counts no failure, that counts nothing, or that hangs, is
 itself a failure. The last line is `N passed, N failed`.
+
+Of a sample, a test that failed runs once more by itself, with the same draws. If it passes then it is unsteady: a bug
+report, for the machine may be too busy to show which of the two runs was right. Unsteady tests are named at the end and
+counted apart, after the others on the last line.
 """
 
 import argparse
+import collections
 import os
 import re
 import shlex
@@ -22,25 +27,29 @@ SAMPLE_MINUTES = 25     # what `make test` promises, builds included
 CARGO = os.environ.get("CARGO", "cargo")
 _CARGO_LINE = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed;")
 _BAD_LINE = re.compile(r"^FAILED  (.+?)(?:  \(.*\)| \([\d.]+ s\))?:")
-_CTEST_LINE = re.compile(r"^FAIL (\S+) \[(\S+) ")
+_CTEST_LINE = re.compile(r"^FAIL (\S+ \[.*\])$")
 _OUR_LINE = re.compile(r"^(\d+) passed, (\d+) failed")
+_SEED_LINE = re.compile(r"^seed (\d+)")
 
 
-def again(name, cmd, bad):
-    """The commands that run each of the tests `bad` of a step once more."""
+def again(name, cmd, test, drawn):
+    """The command that runs one test of a step once more, as it was: `drawn` is the seed that the step printed."""
     runner = cmd[0]
-    for test in bad:
-        if name == "hooks":
-            yield [runner, test]
-        elif name == "programs":
-            yield [runner, "-k", test]
-        elif name == "c-tests":
-            body, env = test.split()
-            fault = cmd[cmd.index("--fault-lib"):][:2] if "--fault-lib" in cmd else []
-            yield [runner, "--full", "--jobs", "1", "--filter", body, "--env", env, *fault]
-        else:
-            quick = [a for a in cmd[1:] if a == "--quick"]
-            yield [runner, *quick, test.split(" SLUICE")[0].replace(" ", "_")]
+
+    def given(option):
+        return cmd[cmd.index(option):][:2] if option in cmd else []
+
+    seed = given("--seed") or (["--seed", drawn] if drawn else [])
+    if name == "programs":
+        # The sample's seed makes the size and the data of its tests, too.
+        return [runner, *(given("--sample") or seed), "-k", test]
+    if name == "c-tests":
+        return [runner, "--jobs", "1", "--case", test, *seed, *given("--fault-lib")]
+    if name == "soak":
+        return [runner, test, *(a for a in cmd if a == "--quick"), *seed]
+    if name in ("hooks", "bad input"):
+        return [runner, test]
+    return cmd
 
 
 def steps(seed, full):
@@ -52,6 +61,7 @@ def steps(seed, full):
     yield ("build with faults", cargo("build", "--release", "--features", "fault", "-p", "sluice-preload",
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
+    yield "this suite", script("lib/suitetest.py"), {}, 1, True
     yield "symbols and needed libraries", script("check-symbols.sh"), {}, 1, True
     yield "hooks", script("preload-tests.sh"), {}, 5, True
     yield "cost of hooks", script("untracked-cost.py"), {}, 3, True
@@ -82,70 +92,111 @@ def rdma_steps():
                                        os.path.join(guest, "selftest")], {}, 16, True)
 
 
-def run(name, cmd, env, minutes, counts):
-    """(passed, failed, seconds)"""
-    print(f"\n=== {name}: {shlex.join(os.path.relpath(c, common.ROOT) if c.startswith(common.ROOT) else c for c in cmd)}",
-          flush=True)
-    begin = time.monotonic()
-    try:
-        child = common.start(cmd, env={**os.environ, **env}, cwd=common.ROOT, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, errors="replace")
-    except OSError as e:
-        print(f"{name}: cannot be started: {e}")
-        return 0, 1, 0.0, []
-    late = []
+class Outcome:
+    """What came of a step."""
+
+    def __init__(self):
+        self.passed = self.failed = 0
+        self.seconds = 0.0
+        self.bad = []           # names of tests that failed, one for each failure that has a name
+        self.unsteady = []
+        self.drawn = None       # the seed that it printed
+
+
+def attend(cmd, env, seconds, see):
+    """Shows what a command prints, each line handed to `see`: its status, or None if it had to be ended after so many
+    seconds, with all that it had started."""
+    child = common.start(cmd, env={**os.environ, **env}, cwd=common.ROOT, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, errors="replace")
+    late = threading.Event()
 
     def too_late():
-        late.append(1)
+        late.set()
         for pid in reversed(common.tree(child.pid)):
             common._signal(pid, 9)
+        # What was not below it any more may still hold the pipe.
+        while common.leftovers(0):
+            pass
 
-    timer = threading.Timer(minutes * 60, too_late)
+    timer = threading.Timer(seconds, too_late)
+    timer.daemon = True
     timer.start()
-    cargo, ours, bad = [0, 0], None, []
     for line in child.stdout:
         sys.stdout.write(line)
         sys.stdout.flush()
-        hit = _CARGO_LINE.match(line)
-        if hit:
-            cargo = [cargo[0] + int(hit.group(1)), cargo[1] + int(hit.group(2))]
-        hit = _OUR_LINE.match(line)
-        ours = [int(hit.group(1)), int(hit.group(2))] if hit else ours
-        hit = _BAD_LINE.match(line)
-        if hit:
-            bad.append(hit.group(1))
-        hit = _CTEST_LINE.match(line)
-        if hit:
-            bad.append(f"{hit.group(1)} {hit.group(2)}")
-    status = common.wait(child, 60)
+        see(line)
+    status = common.wait(child, seconds + 60)
     timer.cancel()
-    took = time.monotonic() - begin
-    passed, failed = ours or cargo
-    if late:
+    # It must not meet what is started next.
+    timer.join()
+    return None if late.is_set() else status
+
+
+def run(name, cmd, env, minutes, counts):
+    """The outcome of a step, ended after so many minutes."""
+    print(f"\n=== {name}: {shlex.join(os.path.relpath(c, common.ROOT) if c.startswith(common.ROOT) else c for c in cmd)}",
+          flush=True)
+    begin, out = time.monotonic(), Outcome()
+    cargo, ours = [0, 0], None
+
+    def see(line):
+        nonlocal cargo, ours
+        if hit := _CARGO_LINE.match(line):
+            cargo = [cargo[0] + int(hit.group(1)), cargo[1] + int(hit.group(2))]
+        if hit := _OUR_LINE.match(line):
+            ours = [int(hit.group(1)), int(hit.group(2))]
+        if hit := _BAD_LINE.match(line) or _CTEST_LINE.match(line):
+            out.bad.append(hit.group(1))
+        if hit := _SEED_LINE.match(line):
+            out.drawn = hit.group(1)
+
+    try:
+        status = attend(cmd, env, minutes * 60, see)
+    except OSError as e:
+        print(f"{name}: cannot be started: {e}")
+        out.failed = 1
+        return out
+    out.seconds = time.monotonic() - begin
+    out.passed, out.failed = ours or cargo
+    # Without a closing line there is what it said on its way.
+    out.failed = max(out.failed, len(out.bad))
+    if status is None:
         print(f"{name}: not done after {minutes:.1f} minutes: ended")
-        failed += 1
-    elif status != 0 and failed == 0:
+        out.failed += 1
+    elif counts and sum(ours or cargo) == 0:
+        print(f"{name}: counted no test, status {status}")
+        out.failed += 1
+    elif status != 0 and out.failed == 0:
         print(f"{name}: status {status}")
-        failed = 1
-    elif counts and passed + failed == 0:
-        print(f"{name}: ran no test")
-        failed = 1
-    return passed, failed, took, bad
+        out.failed = 1
+    return out
 
 
-def second_chance(name, cmd, env, passed, failed, bad):
-    """Every test that failed runs once more by itself: what passes then is printed as unsteady, with the first
-    run's output above it, and counted as passed. An unsteady test is a bug report; the machine that runs a sample
-    may be too busy to show which of the two runs was right."""
-    for test, line in zip(bad, again(name, cmd, bad)):
-        print(f"\n--- again: {test}", flush=True)
-        once = subprocess.run(line, env={**os.environ, **env}, cwd=common.ROOT, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", timeout=600)
-        print(once.stdout, end="", flush=True)
-        if once.returncode == 0:
-            print(f"{name}: {test}: unsteady: failed, then passed by itself")
-            passed, failed = passed + 1, failed - 1
-    return passed, failed
+def second_chance(name, cmd, env, minutes, deadline, out):
+    """Runs what failed once more. Tests that can only run together do so once."""
+    lines = collections.defaultdict(list)
+    for test in out.bad:
+        lines[tuple(again(name, cmd, test, out.drawn))].append(test)
+    for line, tests in lines.items():
+        what = ", ".join(dict.fromkeys(tests))
+        seconds = min(minutes * 60, deadline - time.monotonic())
+        if seconds < 1:
+            print(f"{name}: {what}: no time is left to run it again")
+            continue
+        print(f"\n--- again: {shlex.join(line)}", flush=True)
+        counted = [0, 0]
+
+        def see(text):
+            if hit := _OUR_LINE.match(text):
+                counted[:] = int(hit.group(1)), int(hit.group(2))
+
+        status = attend(line, env, seconds, see)
+        if status is None:
+            print(f"{name}: {what}: not done after {seconds:.0f} s: ended")
+        elif status == 0 and counted[0] > 0 and counted[1] == 0:
+            print(f"{name}: {what}: unsteady: failed, then passed by itself")
+            out.failed -= len(tests)
+            out.unsteady += tests
 
 
 def main():
@@ -170,22 +221,32 @@ def run_all(which, seconds, note="", retry=False):
     rows, begin = [], time.monotonic()
     deadline = begin + seconds
     for name, cmd, env, minutes, counts in which:
-        minutes = max(0.1, min(minutes, (deadline - time.monotonic()) / 60))
-        passed, failed, took, bad = run(name, cmd, env, minutes, counts)
-        if retry and bad:
-            passed, failed = second_chance(name, cmd, env, passed, failed, bad)
-        for left in common.leftovers():
-            print(f"{name}: left behind: {left}")
-            failed += 1
-        rows.append((name, passed, failed, took))
-        if name in ("build", "guest") and failed:
+        left = deadline - time.monotonic()
+        if left < 1:
+            print(f"\n=== {name}: not started: {seconds / 60:.0f} minutes are over")
+            out = Outcome()
+            out.failed = 1
+        else:
+            minutes = min(minutes, left / 60)
+            out = run(name, cmd, env, minutes, counts)
+            if retry and out.bad:
+                second_chance(name, cmd, env, minutes, deadline, out)
+            for process in common.leftovers():
+                print(f"{name}: left behind: {process}")
+                out.failed += 1
+        rows.append((name, out))
+        if name in ("build", "guest") and out.failed:
             print("without it nothing else can be tested")
             break
     print()
-    print(common.table([(n, p, f, f"{t / 60:.1f} min") for n, p, f, t in rows], ["step", "passed", "failed", "time"]))
+    print(common.table([(n, o.passed, o.failed, len(o.unsteady), f"{o.seconds / 60:.1f} min") for n, o in rows],
+                       ["step", "passed", "failed", "unsteady", "time"]))
     print(f"\n{note}{(time.monotonic() - begin) / 60:.1f} minutes")
-    failed = sum(r[2] for r in rows)
-    print(f"{sum(r[1] for r in rows)} passed, {failed} failed")
+    for name, out in rows:
+        for test, times in collections.Counter(out.unsteady).items():
+            print(f"unsteady: {name}: {test}: failed{f' {times} times' if times > 1 else ''}, then passed by itself")
+    passed, failed, unsteady = (sum(n) for n in zip(*((o.passed, o.failed, len(o.unsteady)) for _, o in rows)))
+    print(f"{passed} passed, {failed} failed" + (f", {unsteady} unsteady" if unsteady else ""))
     return 1 if failed else 0
 
 

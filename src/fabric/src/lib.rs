@@ -25,6 +25,7 @@ pub mod layout;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod outlet;
+#[cfg(not(loom))]
 pub mod ring;
 #[cfg(not(loom))]
 pub mod shm;

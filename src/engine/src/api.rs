@@ -181,7 +181,7 @@ pub unsafe fn recvmsg(
     let Some(sock) = e.as_sock() else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    if nap.done == 0
+    if nap.is_fresh()
         && let Some(pass) = receiving::to_kernel(sock, flags)
     {
         return Verdict::Pass(pass);
@@ -225,7 +225,7 @@ pub unsafe fn sendmsg(
     let Some(sock) = e.as_sock() else {
         return Verdict::Pass(Pass::NOBODY);
     };
-    if nap.done == 0
+    if nap.is_fresh()
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
         return Verdict::Pass(pass);

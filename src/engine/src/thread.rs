@@ -2,6 +2,7 @@
 
 use crate::readiness::poll::List;
 use crate::readiness::set::Set;
+use crate::sockets::sock::{Known, Sock};
 use core::cell::Cell;
 use sluice_fabric::lock::{me, on_signal_stack};
 use sluice_fabric::shm::Link;
@@ -341,9 +342,9 @@ pub struct Nap {
     pub(crate) announced: bool,
     /// When the sleep ends at the latest; 0: never.
     pub(crate) until: u64,
+    /// The socket of a call that has waited, noted before its first wait.
+    pub(crate) known: Option<Known>,
     /// The half that waits, and what its peer's word was.
-    pub(crate) sock: Option<&'static crate::sockets::sock::Sock>,
-    pub(crate) generation: u32,
     pub(crate) writer: bool,
     pub(crate) seen: u64,
     /// A recv that has made an ADVERT, which ends with it.
@@ -365,13 +366,31 @@ impl Nap {
             events: 0,
             announced: false,
             until: 0,
-            sock: None,
-            generation: 0,
+            known: None,
             writer: false,
             seen: 0,
             lent: false,
             errno: 0,
         }
+    }
+
+    /// Has the call not waited yet?
+    #[inline(always)]
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.known.is_none()
+    }
+
+    /// Under a lock of `sock`, or behind no wait: the call is about to wait.
+    pub(crate) fn note(&mut self, sock: &'static Sock) {
+        if self.known.is_none() {
+            self.known = Some(Known::of(sock));
+        }
+    }
+
+    /// Was the socket closed while the call waited? Under one of its locks a no holds until that is given back.
+    #[inline(always)]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.known.is_some_and(|known| !known.is_open())
     }
 
     /// What stands for this call among this thread's sleeps.

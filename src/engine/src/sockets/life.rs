@@ -5,7 +5,7 @@ use crate::process;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Which};
-use crate::sockets::sock::{self, SETS, Sock, role, state};
+use crate::sockets::sock::{self, Known, SETS, Sock, role, state};
 use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{internal, remains};
 use core::sync::atomic::Ordering;
@@ -138,6 +138,7 @@ fn track(fd: c_int, side: u8) {
 /// all of it the program has its answer at once, and the control thread shuts TCP down behind the last byte.
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        Known::of(sock).shuts();
         demote::demote(sock, Which::Tx, Reason::Shutdown);
         let mut later = false;
         if sock.tx.state() == state::RESENDING && control::is_running() {
@@ -227,8 +228,6 @@ fn leave_and_free(sock: &'static Sock) {
     for i in 0..SETS {
         sock.leave_set_at(i);
     }
-    // The control thread may be about to finish with a half whose state it has already changed.
-    sock.let_attach_end();
     sock::free(sock);
 }
 

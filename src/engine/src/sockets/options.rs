@@ -147,7 +147,7 @@ pub fn push_out(sock: &Sock, fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
     if request == libc::FIONREAD && sock.rx.owed.load(Ordering::Relaxed) != 0 {
-        super::recv::await_owed(sock);
+        super::remains::await_owed(sock);
     }
     let count = match request {
         libc::FIONREAD if sock.rx.state() != state::PLAIN => unread(sock),

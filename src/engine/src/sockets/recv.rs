@@ -9,7 +9,7 @@ use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, tcp, upgrade, wake};
 use crate::thread::Nap;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
@@ -44,16 +44,15 @@ pub unsafe fn recv(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    if nap.done == 0
+    if nap.is_fresh()
         && let Some(pass) = to_kernel(sock, flags)
     {
         return Verdict::Pass(pass);
     }
     // SAFETY: passed on.
     let verdict = unsafe { recv_stream(sock, fd, iov, count, flags, nap) };
-    if nap.lent && !matches!(verdict, Verdict::Block) {
-        nap.lent = false;
-        direct::revoke(sock);
+    if !matches!(verdict, Verdict::Block) {
+        direct::revoke(nap);
     }
     verdict
 }
@@ -62,11 +61,9 @@ pub unsafe fn recv(
 #[inline]
 pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
+        // A wait for what is owed is made where a close meanwhile is seen.
         if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-            if sock.remains.are_kept() {
-                return None;
-            }
-            await_owed(sock);
+            return None;
         }
         enter_kernel(sock, flags)
     } else {
@@ -89,47 +86,14 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     None
 }
 
-/// Longest wait for bytes that a peer sends again, in ms. It does so at once; it may have lost its CPU.
-const OWED_MS: u64 = 50;
-/// After a peer was late, nobody waits so for this long: a hostile one takes 5 % of our time at most.
-const OWED_PAUSE_NS: u64 = 1_000_000_000;
-/// Between two looks where the kernel gives no event.
-const OWED_NAP_NS: u64 = 200_000;
-
-/// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
-/// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
-/// Waits until the first of them is on TCP.
-#[cold]
-pub fn await_owed(sock: &'static Sock) {
-    static LATE_NS: AtomicU64 = AtomicU64::new(0);
-    let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
-    if read >= owed {
-        settle(sock);
-        return;
+/// The same for a call that may have waited. `None` also where the socket was closed meanwhile: look again.
+fn go_on(sock: &'static Sock, flags: c_int, nap: &Nap) -> Option<Pass> {
+    let pass = enter_kernel(sock, flags)?;
+    if nap.is_lost() {
+        sock.rx.call_ends(0);
+        return None;
     }
-    if sys::now_ns().saturating_sub(LATE_NS.load(Ordering::Relaxed)) < OWED_PAUSE_NS {
-        return;
-    }
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let most = sys::timespec(OWED_MS * 1_000_000);
-    let end = sys::now_ns() + OWED_MS * 1_000_000;
-    let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
-    // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
-    while !late && !has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
-        let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
-        late = sys::now_ns() >= end;
-    }
-    if late {
-        settle(sock);
-        LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
-    }
-}
-
-/// Nobody waits for what is owed any more; but what is kept of it is still watched.
-fn settle(sock: &'static Sock) {
-    if !sock.remains.are_kept() {
-        sock.rx.owed.store(0, Ordering::Relaxed);
-    }
+    Some(pass)
 }
 
 #[cold]
@@ -184,10 +148,15 @@ unsafe fn recv_stream(
     }
     let given = fd;
     loop {
-        let fd = sock.valid_number(given);
         if sock.rx.lock.lock().is_err() {
             return partly(done, Error::WouldBlock);
         }
+        if nap.is_lost() {
+            // Most programs that want the call to end have shut the socket down before, and TCP has come to its end.
+            sock.rx.lock.unlock();
+            return Verdict::Done(done as isize);
+        }
+        let fd = sock.valid_number(given);
         let need = want.saturating_sub(done);
         // What TCP has to say against going on is the next call's, if this one has got something.
         nap.done = done;
@@ -203,6 +172,7 @@ unsafe fn recv_stream(
                     return Verdict::Done(n as isize);
                 }
                 // A peek that wants more than there is waits for more; what is there stays.
+                nap.note(sock);
                 match wait::for_data(sock, fd, deadline_of(sock, nap), at + n as u64 + 1, None) {
                     Waited::News | Waited::Parked => {}
                     Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
@@ -228,17 +198,19 @@ unsafe fn recv_stream(
                 return partly(done, e);
             }
             Look::Kernel => {
+                nap.note(sock);
                 sock.rx.lock.unlock();
                 let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
                 if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                    await_owed(sock);
+                    remains::await_owed(sock);
                 }
                 let kept = sock.remains.are_kept();
                 if kept {
                     if sock.rx.lock.lock().is_err() {
                         return partly(done, Error::WouldBlock);
                     }
-                    let step = if sock.rx.state() == state::PLAIN && sock.remains.are_kept() {
+                    let goes_on = sock.rx.state() == state::PLAIN && !nap.is_lost();
+                    let step = if goes_on && sock.remains.are_kept() {
                         // SAFETY: the caller's buffers.
                         unsafe { remains::step(sock, fd, &mut cursor, total - done, flags) }
                     } else {
@@ -249,7 +221,7 @@ unsafe fn recv_stream(
                         Step::Kernel => {}
                         Step::Busy => {
                             let now = sys::now_ns();
-                            if now < *busy_until.get_or_insert(now + OWED_MS * 1_000_000) {
+                            if now < *busy_until.get_or_insert(now + remains::OWED_MS * 1_000_000) {
                                 sys::sched_yield();
                                 continue;
                             }
@@ -269,7 +241,7 @@ unsafe fn recv_stream(
                         Step::Late => {
                             nap.done = done;
                             let deadline = deadline_of(sock, nap);
-                            if wait::for_kernel(sock, &sock.rx, fd, libc::POLLIN, deadline, nap) {
+                            if wait::for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap) {
                                 return Verdict::Block;
                             }
                             continue;
@@ -282,13 +254,23 @@ unsafe fn recv_stream(
                     return Verdict::Failed(Error::Kernel(libc::EBADF));
                 }
                 if done == 0 && !by_hand {
-                    match enter_kernel(sock, flags) {
+                    match go_on(sock, flags, nap) {
                         Some(pass) => return Verdict::Pass(pass),
                         None => continue,
                     }
                 }
-                // SAFETY: the caller's buffers.
-                match unsafe { rest_from_kernel(sock, fd, &mut cursor, flags) } {
+                if sock.rx.lock.lock().is_err() {
+                    return partly(done, Error::WouldBlock);
+                }
+                let rest = if sock.rx.state() != state::PLAIN || nap.is_lost() {
+                    // The next look decides.
+                    Rest::Moved(0)
+                } else {
+                    // SAFETY: the caller's buffers; the lock is held.
+                    unsafe { rest_from_kernel(sock, fd, &mut cursor, flags) }
+                };
+                sock.rx.lock.unlock();
+                match rest {
                     Rest::Moved(n) => {
                         done += n;
                         if done == total {
@@ -303,7 +285,7 @@ unsafe fn recv_stream(
                     Rest::Over if fd != given => return finish(sock, 0),
                     // The end or an error, which the kernel tells; or another thread was faster.
                     Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
-                        match enter_kernel(sock, flags) {
+                        match go_on(sock, flags, nap) {
                             Some(pass) => return Verdict::Pass(pass),
                             None => continue,
                         }
@@ -318,7 +300,7 @@ unsafe fn recv_stream(
                         }
                         nap.done = done;
                         let deadline = deadline_of(sock, nap);
-                        if wait::for_kernel(sock, &sock.rx, fd, libc::POLLIN, deadline, nap) {
+                        if wait::for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap) {
                             return Verdict::Block;
                         }
                     }
@@ -334,6 +316,7 @@ unsafe fn recv_stream(
                     return partly(done, Error::WouldBlock);
                 }
                 let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
+                nap.note(sock);
                 // Unlocks.
                 match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap)) {
                     Waited::News => {}
@@ -401,7 +384,7 @@ enum Rest {
     Over,
 }
 
-/// A WAITALL that began on the link and ends on TCP: what is there now.
+/// Under the rx lock, off the link: what TCP has now for a call that began on it.
 unsafe fn rest_from_kernel(
     sock: &'static Sock,
     fd: c_int,
@@ -417,12 +400,6 @@ unsafe fn rest_from_kernel(
         AtHand::Nothing => return Rest::Nothing,
         AtHand::Over => return Rest::Over,
     }
-    sock.rx.call_begins();
-    if sock.rx.state.load(Ordering::SeqCst) != state::PLAIN {
-        // A new stream: the next look decides.
-        sock.rx.call_ends(0);
-        return Rest::Moved(0);
-    }
     let pieces = cursor.rest(&mut room);
     // SAFETY: zeroes are a valid header.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -432,11 +409,8 @@ unsafe fn rest_from_kernel(
     // SAFETY: the caller's buffers.
     let got = unsafe { sys::recvmsg(fd, &raw mut msg, asked) };
     let n = got.unwrap_or(0);
-    sock.rx.call_ends(n as u64);
+    sock.rx.add_kernel_bytes(n as u64);
     sock.conn().rx.bytes.tcp.add(n as u64);
-    if sock.rx.state() != state::PLAIN {
-        upgrade::consent(sock);
-    }
     match got {
         Ok(0) => Rest::Over,
         Ok(n) => {

@@ -8,10 +8,10 @@
 //! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away.
 
 use crate::sockets::iov::Cursor;
-use crate::sockets::recv::{AtHand, at_hand};
+use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::Sock;
 use crate::sockets::tcp;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
@@ -152,9 +152,52 @@ fn missing(sock: &Sock) -> usize {
     (missing as usize).min(sock.remains.len.load(Ordering::Relaxed))
 }
 
+/// Longest wait for bytes that a peer sends again, in ms. It does so at once; it may have lost its CPU.
+pub const OWED_MS: u64 = 50;
+/// After a peer was late, nobody waits so for this long: a hostile one takes 5 % of our time at most.
+const OWED_PAUSE_NS: u64 = 1_000_000_000;
+/// Between two looks where the kernel gives no event.
+const OWED_NAP_NS: u64 = 200_000;
+
+/// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
+/// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
+/// Waits until the first of them is on TCP.
+#[cold]
+pub fn await_owed(sock: &'static Sock) {
+    static LATE_NS: AtomicU64 = AtomicU64::new(0);
+    let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
+    if read >= owed {
+        settle(sock);
+        return;
+    }
+    if sys::now_ns().saturating_sub(LATE_NS.load(Ordering::Relaxed)) < OWED_PAUSE_NS {
+        return;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let most = sys::timespec(OWED_MS * 1_000_000);
+    let end = sys::now_ns() + OWED_MS * 1_000_000;
+    let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
+    // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
+    while !late && !recv::has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
+        late = sys::now_ns() >= end;
+    }
+    if late {
+        settle(sock);
+        LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
+    }
+}
+
+/// Nobody waits for what is owed any more; but what is kept of it is still watched.
+fn settle(sock: &'static Sock) {
+    if !sock.remains.are_kept() {
+        sock.rx.owed.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
 pub fn has_ended(fd: c_int) -> bool {
-    tcp::state(fd).is_some_and(tcp::is_over) && !super::recv::has_bytes(fd)
+    tcp::state(fd).is_some_and(tcp::is_over) && !recv::has_bytes(fd)
 }
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy now.

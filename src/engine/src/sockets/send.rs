@@ -5,7 +5,7 @@ use crate::rendezvous::trim;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, fault, wake};
@@ -49,7 +49,7 @@ pub unsafe fn send(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    if nap.done == 0
+    if nap.is_fresh()
         && let Some(pass) = to_kernel(sock, flags)
     {
         return Verdict::Pass(pass);
@@ -111,15 +111,20 @@ unsafe fn send_stream(
         done: nap.done,
         deadline: (nap.deadline != 0).then_some(nap.deadline),
         patience: None,
+        known: nap.known,
     };
     if job.done != 0 {
         cursor.advance(job.done, |_, _| ());
     }
     loop {
-        job.fd = sock.valid_number(fd);
         if sock.tx.lock.lock().is_err() {
             return job.partly(Error::WouldBlock);
         }
+        if job.is_lost() {
+            sock.tx.lock.unlock();
+            return job.lost();
+        }
+        job.fd = sock.valid_number(fd);
         let left = total - job.done;
         if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == state::LINK {
             match direct::try_send(&mut job, &cursor, left) {
@@ -169,11 +174,11 @@ unsafe fn send_stream(
                     sock.tx.lock.unlock();
                     return Verdict::Pass(Pass::tx(sock));
                 }
-                // Under the lock no switch comes between the look and the call.
-                sock.tx.call_begins();
-                sock.tx.lock.unlock();
-                // SAFETY: the caller's buffers; the call was counted.
+                job.note();
+                // Under the lock no switch comes between the look and the call, and no close.
+                // SAFETY: the caller's buffers; the lock is held.
                 let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
+                sock.tx.lock.unlock();
                 if rest == Rest::Over {
                     return job.partly(Error::Reset);
                 }
@@ -185,9 +190,8 @@ unsafe fn send_stream(
                         return job.partly(Error::WouldBlock);
                     }
                     let deadline = job.deadline();
-                    nap.done = job.done;
-                    nap.deadline = deadline.unwrap_or(0);
-                    if wait::for_kernel(sock, &sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
+                    job.leave_word(nap);
+                    if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
                         return Verdict::Block;
                     }
                 }
@@ -210,9 +214,45 @@ pub(super) struct Job {
     pub deadline: Option<u64>,
     /// In direct-only mode, when the wait for an ADVERT ends.
     pub patience: Option<u64>,
+    /// As of before its first wait; `None`: it has not waited.
+    pub known: Option<Known>,
 }
 
 impl Job {
+    /// Under the tx lock: the call is about to wait, or to go on without the lock.
+    pub fn note(&mut self) {
+        if self.known.is_none() {
+            self.known = Some(Known::of(self.sock));
+        }
+    }
+
+    /// See [`Nap::is_lost`].
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.known.is_some_and(|known| !known.is_open())
+    }
+
+    /// How a call ends whose socket was closed under it. TCP would go on with it; where the program has shut the
+    /// socket down before, as most do that want the call to end, it says so.
+    #[cold]
+    fn lost(&self) -> Verdict {
+        if self.done != 0 {
+            return Verdict::Done(self.done as isize);
+        }
+        Verdict::Failed(if self.known.is_some_and(Known::was_shut) {
+            Error::BrokenPipe { raise: true }
+        } else {
+            Error::Reset
+        })
+    }
+
+    /// What the edge's sleep, and the engine behind it, must know.
+    fn leave_word(&self, nap: &mut Nap) {
+        nap.done = self.done;
+        nap.deadline = self.deadline.unwrap_or(0);
+        nap.known = self.known;
+    }
+
     /// May the call not wait?
     pub fn is_nonblocking(&self) -> bool {
         self.flags & libc::MSG_DONTWAIT != 0 || self.sock.is_nonblocking(self.fd)
@@ -268,10 +308,10 @@ impl Job {
             sock.tx.lock.unlock();
             return Some(self.partly(Error::WouldBlock));
         }
-        let deadline = self.deadline();
+        self.note();
+        self.deadline();
         if let Some(nap) = &mut nap {
-            nap.done = self.done;
-            nap.deadline = deadline.unwrap_or(0);
+            self.leave_word(nap);
         }
         // Both unlock.
         let waited = match room {
@@ -311,7 +351,7 @@ enum Rest {
     Over,
 }
 
-/// A send that began on the link and ends on TCP, as far as that goes without waiting. The call has been counted.
+/// Under the tx lock: a send that began on the link and ends on TCP, as far as that goes without waiting.
 unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let Job {
         sock, fd, flags, ..
@@ -324,7 +364,6 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let pieces = cursor.rest(&mut room);
     // An error is the next call's, which has nothing else to say; a try would take it.
     if pieces.is_empty() || sys::has_error(fd) {
-        sock.tx.call_ends(0);
         return Rest::Over;
     }
     // SAFETY: zeroes are a valid header.
@@ -336,7 +375,7 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     // SAFETY: the caller's buffers.
     let sent = unsafe { sys::sendmsg(fd, &raw const msg, asked) };
     let n = sent.unwrap_or(0);
-    sock.tx.call_ends(n as u64);
+    sock.tx.add_kernel_bytes(n as u64);
     sock.conn().tx.bytes.tcp.add(n as u64);
     match sent {
         Ok(n) => {
@@ -497,6 +536,7 @@ pub unsafe fn sendfile(
         done: 0,
         deadline: None,
         patience: None,
+        known: None,
     };
     // SAFETY: null, or the caller's.
     let mut position = unsafe { offset.as_ref() }.copied();
@@ -507,14 +547,19 @@ pub unsafe fn sendfile(
         if sock.tx.lock.lock().is_err() {
             break job.partly(Error::WouldBlock);
         }
+        if job.is_lost() {
+            sock.tx.lock.unlock();
+            break job.lost();
+        }
         if sock.tx.gate.load(Ordering::Relaxed) == 0
             && sock.tx.state() == state::LINK
             && let Err(waited) = direct::make_way(&mut job)
         {
-            break job.partly(match waited {
-                Waited::Interrupted => Error::Interrupted,
-                _ => Error::WouldBlock,
-            });
+            break match waited {
+                Waited::News => job.lost(),
+                Waited::Interrupted => job.partly(Error::Interrupted),
+                _ => job.partly(Error::WouldBlock),
+            };
         }
         match look(sock, total - job.done) {
             Room::Bytes(ring, at, n) => {

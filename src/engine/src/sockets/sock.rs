@@ -247,6 +247,8 @@ pub struct Sock {
     pub reset_seen: AtomicBool,
     /// The writing half is shut down for the program; TCP's is when all is sent again.
     pub shut: AtomicBool,
+    /// 1 + the generation that it had when the program last shut a writing half down.
+    pub shut_in: AtomicU32,
     /// Every descriptor of the program is closed; `fd` is one of ours, closed when all is sent again.
     pub lingers: AtomicBool,
     /// The line of this connection has been written (see report.rs).
@@ -414,6 +416,61 @@ impl Sock {
     }
 }
 
+/// A socket as a call under way knows it. While the call sleeps another thread may close it, and then its structure,
+/// like its number, may be another connection's, which must get none of the call's bytes and lose none to it.
+///
+/// The generation tells. It changes under both locks, so who holds one of them and finds a socket open has it open
+/// until it gives the lock back. (To keep structures from being reused while calls sleep over them would take a count
+/// that a cancelled thread, or one that jumps out of a handler, never takes back; and the call would still have to
+/// ask whether its socket is closed, since the number is free at once.)
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    sock: &'static Sock,
+    generation: u32,
+}
+
+impl Known {
+    /// The socket as it is now. Call under one of its locks, or where no sleep lies behind the call.
+    #[inline]
+    pub fn of(sock: &'static Sock) -> Self {
+        Self {
+            sock,
+            generation: sock.generation.load(Ordering::Acquire),
+        }
+    }
+
+    /// The structure, whosever it is by now.
+    #[inline]
+    pub fn sock(self) -> &'static Sock {
+        self.sock
+    }
+
+    /// Is the structure still the same socket's? A decision to be confirmed under a lock.
+    #[inline]
+    pub fn is_same(self) -> bool {
+        self.sock.generation.load(Ordering::Acquire) == self.generation
+    }
+
+    /// Is it, and has the program a descriptor of it?
+    pub fn is_open(self) -> bool {
+        // In this order: a closed socket that lingers counts a descriptor of ours.
+        self.is_same()
+            && self.sock.fds.load(Ordering::Acquire) != 0
+            && !self.sock.lingers.load(Ordering::Acquire)
+    }
+
+    /// Did the program shut the socket's writing half down?
+    pub fn was_shut(self) -> bool {
+        self.sock.shut_in.load(Ordering::Acquire) == self.generation.wrapping_add(1)
+    }
+
+    /// The program shuts the writing half down.
+    pub fn shuts(self) {
+        let shut_in = self.generation.wrapping_add(1);
+        self.sock.shut_in.store(shut_in, Ordering::Release);
+    }
+}
+
 /// Structures per mapping.
 const CHUNK: usize = 128;
 
@@ -488,9 +545,12 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
 
 /// Puts a structure back that no entry points to and no stream uses.
 pub fn free(sock: &'static Sock) {
+    // See `Known`. And the control thread may be about to finish with a half whose state it has already changed.
+    let locked = [&sock.rx, &sock.tx].map(|half| half.lock.lock().is_ok().then_some(&half.lock));
     sock.generation.fetch_add(1, Ordering::AcqRel);
-    crate::report::finished(sock);
     sock.remains.forget();
+    locked.into_iter().flatten().for_each(Lock::unlock);
+    crate::report::finished(sock);
     let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or from `alloc_conn`.
     if let Some(conn) = unsafe { conn.as_ref() } {

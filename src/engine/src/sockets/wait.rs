@@ -3,7 +3,7 @@
 use crate::readiness::spin;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{Half, Sock, state};
+use crate::sockets::sock::{Half, Known, Sock, state};
 use crate::sockets::{direct, recv};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
@@ -198,8 +198,6 @@ fn sleep(
             nap.word = slot.sleep_word();
             nap.announced = false;
             nap.until = until.unwrap_or(0);
-            nap.sock = Some(sock);
-            nap.generation = sock.generation.load(Ordering::Acquire);
             nap.writer = writer;
             return Waited::Parked;
         } else {
@@ -236,27 +234,21 @@ pub fn woken(nap: &mut Nap) -> Waited {
     } else {
         ended(nap.errno, nap.writer && nap.done == 0)
     };
-    if nap.lent
-        && waited != Waited::News
-        && let Some(sock) = nap
-            .sock
-            .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
-    {
-        nap.lent = false;
-        direct::revoke(sock);
+    if waited != Waited::News {
+        direct::revoke(nap);
     }
     let over = nap.deadline != 0 && sys::now_ns() >= nap.deadline;
-    if waited != Waited::TimedOut || over || nap.word.is_null() {
+    if waited != Waited::TimedOut || over {
         return waited;
     }
-    // A writer's patience is over.
-    if let Some(sock) = nap
-        .sock
-        .filter(|_| nap.writer)
-        .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
-    {
+    // A writer's patience is over, or the time between two looks.
+    if let Some(known) = nap.known.filter(|_| nap.writer && !nap.word.is_null()) {
+        let sock = known.sock();
         let stuck = sock.tx.lock.lock().is_ok_and(|()| {
-            let dir = sock.tx.dir().filter(|_| sock.tx.state() == state::LINK);
+            let dir = sock
+                .tx
+                .dir()
+                .filter(|_| known.is_same() && sock.tx.state() == state::LINK);
             let stuck = dir.is_some_and(|d| {
                 let head = d.rx.head.read();
                 !head.flagged && head.offset == nap.seen
@@ -299,6 +291,10 @@ pub fn ask_for_tcp_room(sock: &'static Sock) {
     }
 }
 
+/// Who waits for TCP behind a re-send looks this often whether the program has shut the socket down, or closed it:
+/// TCP itself is only shut down behind the last byte, and a poll that has begun does not learn of a close.
+const SHUT_LOOK_NS: u64 = 200_000_000;
+
 /// With the tx lock held, which it gives back: bytes are being sent again and TCP has no room.
 #[cold]
 pub fn for_tcp_room(
@@ -315,28 +311,26 @@ pub fn for_tcp_room(
     nap.fd = fd;
     nap.events = libc::POLLOUT;
     nap.announced = false;
-    nap.until = deadline.unwrap_or(0);
+    let look = sys::now_ns() + SHUT_LOOK_NS;
+    nap.until = deadline.map_or(look, |d| d.min(look));
     nap.writer = true;
     if parks {
         return Waited::Parked;
     }
     nap.sleep();
-    ended(nap.errno, nap.done == 0)
+    match ended(nap.errno, nap.done == 0) {
+        Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Waited::News,
+        other => other,
+    }
 }
 
 /// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for them. Counted as
-/// a call in the kernel, since no doorbell ends the sleep. False: a stream has come up, look again.
+/// a call in the kernel, since no doorbell ends the sleep. The socket is noted. False: a stream has come up, or the
+/// socket is closed, look again.
 #[cold]
-pub fn for_kernel(
-    sock: &'static Sock,
-    half: &Half,
-    fd: i32,
-    events: i16,
-    deadline: Option<u64>,
-    nap: &mut Nap,
-) -> bool {
+pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap: &mut Nap) -> bool {
     half.call_begins();
-    if half.state.load(Ordering::SeqCst) != state::PLAIN {
+    if half.state.load(Ordering::SeqCst) != state::PLAIN || nap.is_lost() {
         half.call_ends(0);
         return false;
     }
@@ -345,8 +339,6 @@ pub fn for_kernel(
     nap.events = events;
     nap.announced = true;
     nap.until = deadline.unwrap_or(0);
-    nap.sock = Some(sock);
-    nap.generation = sock.generation.load(Ordering::Acquire);
     nap.writer = events & libc::POLLOUT != 0;
     true
 }
@@ -355,10 +347,7 @@ pub fn for_kernel(
 /// (tcp_recvmsg_locked, sk_stream_wait_memory).
 fn woken_in_kernel(nap: &mut Nap) -> Waited {
     nap.announced = false;
-    if let Some(sock) = nap
-        .sock
-        .filter(|s| s.generation.load(Ordering::Acquire) == nap.generation)
-    {
+    if let Some(sock) = nap.known.filter(|k| k.is_same()).map(Known::sock) {
         let half = if nap.writer { &sock.tx } else { &sock.rx };
         half.call_ends(0);
         if sock.rx.state() != state::PLAIN {

@@ -4,7 +4,7 @@
 use super::{NEVER, PIECE, terms};
 use crate::sockets::fault;
 use crate::sockets::iov::Cursor;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::wake;
 use crate::thread::{self, Nap};
 use core::sync::atomic::{Ordering, fence};
@@ -55,7 +55,7 @@ pub(in crate::sockets) struct Wants<'a> {
     /// Takes nothing, or discards.
     pub peek: bool,
     pub nonblocking: bool,
-    /// Notes that an ADVERT was made: [`revoke`] it when the recv leaves.
+    /// Notes that an ADVERT was made, and whose: [`revoke`] it when the recv leaves.
     pub nap: &'a mut Nap,
 }
 
@@ -148,6 +148,7 @@ pub(in crate::sockets) fn try_recv(
         }
         Next::Advertise(advert) => {
             invite(inc, dir, true);
+            wants.nap.note(sock);
             wants.nap.lent = true;
             advertise(sock, dir, link, &advert);
             Found::Lent
@@ -195,13 +196,25 @@ fn advertise(sock: &'static Sock, dir: &Direction, link: &'static Link, advert: 
     }
 }
 
-/// The recv that made an ADVERT leaves.
+/// The recv leaves: if it has made an ADVERT, that ends.
+#[inline]
+pub(in crate::sockets) fn revoke(nap: &mut Nap) {
+    if nap.lent
+        && let Some(known) = nap.known
+    {
+        nap.lent = false;
+        end_advert(known);
+    }
+}
+
 #[cold]
-pub(in crate::sockets) fn revoke(sock: &'static Sock) {
+fn end_advert(known: Known) {
+    let sock = known.sock();
     if sock.rx.lock.lock().is_err() {
         return;
     }
-    if sock.rx.state() == state::LINK
+    if known.is_same()
+        && sock.rx.state() == state::LINK
         && let Some(dir) = sock.rx.dir()
     {
         // SAFETY: the rx lock is held, and the half is on the link.

@@ -82,7 +82,7 @@ pub(in crate::sockets) fn is_up(sock: &Sock) -> bool {
 /// directly. In direct-only mode there is no ring.
 ///
 /// # Errors
-/// Why the call that makes way may not wait for its turn; the lock was given back.
+/// As of [`await_turn`].
 #[cold]
 pub(in crate::sockets) fn make_way(job: &mut Job) -> Result<(), Waited> {
     await_turn(job)?;
@@ -97,7 +97,7 @@ pub(in crate::sockets) fn make_way(job: &mut Job) -> Result<(), Waited> {
 /// With the tx lock held, which it may give back for a while: no other thread's send has the turn.
 ///
 /// # Errors
-/// Why the call may not wait for that; the lock was given back.
+/// Why the call may not wait for that, or `News`: the socket was closed meanwhile. The lock was given back.
 fn await_turn(job: &mut Job) -> Result<(), Waited> {
     let sock = job.sock;
     let direct = &sock.direct;
@@ -125,6 +125,7 @@ fn await_turn(job: &mut Job) -> Result<(), Waited> {
             yield_turn(sock);
             return Ok(());
         }
+        job.note();
         sock.tx.lock.unlock();
         if waited < YIELD_NS {
             sys::sched_yield();
@@ -143,6 +144,10 @@ fn await_turn(job: &mut Job) -> Result<(), Waited> {
         }
         if sock.tx.lock.lock().is_err() {
             return Err(Waited::TimedOut);
+        }
+        if job.is_lost() {
+            sock.tx.lock.unlock();
+            return Err(Waited::News);
         }
     }
 }
@@ -215,10 +220,13 @@ fn distrust(sock: &'static Sock) {
 /// With the tx lock held and the half on the link: `left` bytes are at least the half's gate.
 #[cold]
 pub(in crate::sockets) fn try_send(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
-    if (job.done == 0 || job.sock.direct.owner.load(Ordering::Relaxed) != me())
-        && let Err(waited) = await_turn(job)
-    {
-        return Tried::Waited(waited);
+    job.note();
+    if job.done == 0 || job.sock.direct.owner.load(Ordering::Relaxed) != me() {
+        match await_turn(job) {
+            Ok(()) => {}
+            Err(Waited::News) => return Tried::Again,
+            Err(waited) => return Tried::Waited(waited),
+        }
     }
     let tried = try_directly(job, cursor, left);
     match tried {
@@ -282,6 +290,11 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
             let locked = sock.tx.lock.lock().is_ok();
             link.unpin();
             if !locked {
+                return Tried::Again;
+            }
+            if job.is_lost() {
+                // What was taken of it, nobody is left to say.
+                sock.tx.lock.unlock();
                 return Tried::Again;
             }
             let taken = fetch(sock, offer.number);

@@ -1,0 +1,174 @@
+/* A thread closes a socket under another thread's call, and the number is a new connection's before that wakes up: no
+ * byte of the one is the other's. */
+#include "t.h"
+
+enum { ROUNDS = 6, SOME = 100, PART = 50 };
+
+static int number;
+
+/* The other side has dialled; its connection gets the number that was closed. */
+static int replace(int fd, int listener)
+{
+    close(fd);
+    int new = take(listener);
+    close(listener);
+    return new;
+}
+
+static int listen_and_tell(void)
+{
+    int port, listener = listen_any(&port);
+    tell(port);
+    hear();
+    return listener;
+}
+
+static int dial_as_told(void)
+{
+    int fd = dial(hear());
+    tell(0);
+    return fd;
+}
+
+/* The thread has slept for so long that it gets the CPU when this one sleeps, and not before. */
+static void await_and_outrun(int late)
+{
+    await_asleep(busy);
+    usleep(late ? 80000 : 0); /* some waits of the library's end by themselves */
+    background_last();
+}
+
+static volatile int over;
+
+static void *sender(void *arg)
+{
+    busy = gettid();
+    long n = send(number, buf, (size_t)arg, MSG_NOSIGNAL);
+    while (!over)
+        usleep(1000);
+    return (void *)n;
+}
+
+static long finish_sender(pthread_t t)
+{
+    over = 1;
+    long n = (long)finish(t);
+    over = 0;
+    return n < 0 ? 0 : n;
+}
+
+static void send_server(int fd)
+{
+    int good = 0;
+    fill(buf, 1, 0, sizeof buf);
+    for (int i = 0; i < ROUNDS; i++) {
+        int listener = listen_and_tell();
+        number = fd;
+        pthread_t t = start_busy(sender, (void *)sizeof buf);
+        await_and_outrun(i % 2);
+        shutdown(fd, SHUT_RDWR);
+        fd = replace(fd, listener);
+        long n = finish_sender(t);
+        good += n < (long)sizeof buf;
+        tell(n);
+        good += put(fd, 2, SOME) == SOME;
+        good += get(fd, 3, SOME) == SOME;
+        warm(fd, 1);
+    }
+    say("good %d", good);
+}
+
+static void send_client(int fd)
+{
+    int good = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        int new = dial_as_told();
+        long n = hear();
+        good += drain(fd, 1) == (size_t)n;
+        close(fd);
+        good += get(new, 2, SOME) == SOME;
+        good += put(new, 3, SOME) == SOME;
+        warm(fd = new, 0);
+    }
+    say("good %d", good);
+}
+
+/* The same where the call has sent nothing as yet, most times: TCP finds some more room now and then. */
+static void full_server(int fd)
+{
+    int good = 0;
+    fill(buf, 1, 0, sizeof buf);
+    for (int i = 0; i < ROUNDS; i++) {
+        int listener = listen_and_tell();
+        size_t n = 0;
+        for (long r; (r = send(fd, buf + n, SOME, MSG_DONTWAIT)) > 0;)
+            n += r;
+        number = fd;
+        memmove(buf, buf + n, SOME);
+        pthread_t t = start_busy(sender, (void *)SOME);
+        await_and_outrun(i % 2);
+        shutdown(fd, SHUT_RDWR);
+        fd = replace(fd, listener);
+        n += finish_sender(t);
+        fill(buf, 1, 0, SOME);
+        tell(n);
+        good += put(fd, 2, SOME) == SOME;
+        good += get(fd, 3, SOME) == SOME;
+        warm(fd, 1);
+    }
+    say("good %d", good);
+}
+
+static void *receiver(void *arg)
+{
+    static char got[2 * SOME];
+    busy = gettid();
+    return (void *)recv(number, got, sizeof got, (long)arg);
+}
+
+/* Here the new connection's bytes are there before it is accepted. */
+static void recv_server(int fd)
+{
+    int good = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        int listener = listen_and_tell();
+        number = fd;
+        pthread_t t = start_busy(receiver, (void *)(long)(i % 2 ? MSG_WAITALL : 0));
+        await_asleep(busy);
+        tell(0);
+        hear();
+        await_and_outrun(0);
+        shutdown(fd, SHUT_RDWR);
+        fd = replace(fd, listener);
+        good += (long)finish(t) == (i % 2 ? PART : 0);
+        good += get(fd, 3, SOME) == SOME;
+        good += put(fd, 2, SOME) == SOME;
+        warm(fd, 1);
+    }
+    say("good %d", good);
+}
+
+static void recv_client(int fd)
+{
+    int good = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        int new = dial_as_told();
+        good += put(new, 3, SOME) == SOME;
+        hear();
+        if (i % 2)
+            put(fd, 1, PART);
+        tell(0);
+        good += drain(fd, 2) == 0;
+        close(fd);
+        good += get(new, 2, SOME) == SOME;
+        warm(fd = new, 0);
+    }
+    say("good %d", good);
+}
+
+const struct body reuse_bodies[] = {
+    TWO("reused_in_send", send_server, send_client, .limit = 20),
+    TWO("reused_in_send_of_nothing", full_server, send_client, .limit = 20),
+    TWO("reused_in_recv", recv_server, recv_client, .limit = 20),
+    {0},
+};

@@ -2,7 +2,7 @@
  * byte of the one is the other's. */
 #include "t.h"
 
-enum { ROUNDS = 6, SOME = 100, PART = 50 };
+enum { ROUNDS = 6, SOME = 100, PART = 50, STEPS = 30 };
 
 static int number;
 
@@ -166,9 +166,74 @@ static void recv_client(int fd)
     say("good %d", good);
 }
 
+static int polls;
+
+/* Waits until there is a byte or the end, and takes it. (A poll that is woken asks the number again: where that is
+ * another's by then, it only ends by its time.) */
+static void *taker(void *arg)
+{
+    int fd = *(int *)arg;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char c = 0;
+    busy = gettid();
+    if (polls && poll(&p, 1, arg == &number ? 200 : -1) == 0)
+        return NULL;
+    return (void *)(recv(fd, &c, 1, 0) + c);
+}
+
+/* A call of the kernel's outlives its socket. A later one on the new connection is woken, whatever carries the bytes. */
+static void outlived_server(int fd)
+{
+    close(fd);
+    for (int i = 0; i < ROUNDS; i++) {
+        polls = i % 2;
+        int old = take_one(), listener = listen_and_tell();
+        number = old;
+        pthread_t t = start_busy(taker, &number);
+        await_asleep(busy);
+        fd = replace(old, listener);
+        tell(0);
+        say("of the closed one: %ld", (long)finish(t));
+        t = start_busy(taker, &fd);
+        await_asleep(busy);
+        size_t n = 0;
+        for (int k = 0; k < STEPS; k++) {
+            n += put(fd, k, 1000);
+            hear();
+            usleep(1000);
+        }
+        tell(0);
+        say("of the new one: %ld, sent %zu", (long)finish(t), n);
+        T(get(fd, 5, SOME));
+        close(fd);
+    }
+}
+
+static void outlived_client(int fd)
+{
+    close(fd);
+    for (int i = 0; i < ROUNDS; i++) {
+        int old = dial(hear()), new = dial_as_told();
+        size_t n = 0;
+        hear();
+        close(old);
+        for (int k = 0; k < STEPS; k++) {
+            n += get(new, k, 1000);
+            tell(0);
+        }
+        hear();
+        put(new, 4, 1);
+        put(new, 5, SOME);
+        T(n);
+        T(drain(new, 6));
+        close(new);
+    }
+}
+
 const struct body reuse_bodies[] = {
     TWO("reused_in_send", send_server, send_client, .limit = 20),
     TWO("reused_in_send_of_nothing", full_server, send_client, .limit = 20),
     TWO("reused_in_recv", recv_server, recv_client, .limit = 20),
+    TWO("reused_in_the_kernel", outlived_server, outlived_client, .limit = 20),
     {0},
 };

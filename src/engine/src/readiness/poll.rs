@@ -282,7 +282,7 @@ impl List {
         set.sleepers.fetch_sub(1, Ordering::SeqCst);
         set.retract();
         for (sock, events, slot, link) in self.wished.drain(..) {
-            wish(sock, events, slot, false);
+            wish(sock, events, link, slot, false);
             link.unpin();
         }
         set.drain();
@@ -556,6 +556,7 @@ fn sleep(
         bells: Some(set),
         ..List::default()
     };
+    let mut moved = false;
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get(i) else { continue };
         if sock.rx.lock.lock().is_err() {
@@ -569,7 +570,7 @@ fn sleep(
         let Some(link) = link else { continue };
         match set.slot_for(link) {
             Some(slot) => {
-                wish(sock, p.events, slot, true);
+                moved |= !wish(sock, p.events, link, slot, true);
                 list.wished.push((sock, p.events, slot, link));
             }
             None => {
@@ -581,7 +582,7 @@ fn sleep(
     set.sleepers.fetch_add(1, Ordering::SeqCst);
     set.announce_and_look();
     // Streams that came or went since the list was made, or have news: a short look, then again.
-    let stale = accelerated(fds).list.len() != streams.list.len();
+    let stale = moved || accelerated(fds).list.len() != streams.list.len();
     let mut list = if stale || has_news(fds, streams) || left == Some(0) {
         Box::new(list)
     } else {
@@ -637,11 +638,15 @@ fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
         .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & p.events != 0))
 }
 
-/// Enters or takes out this thread's slot as a waiter of the stream.
-fn wish(sock: &'static Sock, events: c_short, slot: u32, on: bool) {
+/// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that is not on this link.
+/// It may have gone to another since the link was looked at, as may the structure to another connection; there the bit
+/// is another sleeper's.
+fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
     let bit = 1u64 << slot;
+    // Of a half with a direction, under its lock, the socket's link is that direction's.
+    let is_here = || sock.link().is_some_and(|l| core::ptr::eq(l, link));
     if events & READ != 0 && sock.rx.lock.lock().is_ok() {
-        if let Some(dir) = sock.rx.dir() {
+        if let Some(dir) = sock.rx.dir().filter(|_| is_here()) {
             if on {
                 dir.rx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
             } else {
@@ -651,7 +656,7 @@ fn wish(sock: &'static Sock, events: c_short, slot: u32, on: bool) {
         sock.rx.lock.unlock();
     }
     if events & WRITE != 0 && sock.tx.lock.lock().is_ok() {
-        if let Some(dir) = sock.tx.dir() {
+        if let Some(dir) = sock.tx.dir().filter(|_| is_here()) {
             if on {
                 dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
                 if sock.tx.state() == state::LINK && !super::has_room(sock) {
@@ -663,6 +668,7 @@ fn wish(sock: &'static Sock, events: c_short, slot: u32, on: bool) {
         }
         sock.tx.lock.unlock();
     }
+    is_here()
 }
 
 impl Set {
@@ -681,5 +687,29 @@ impl Set {
             )
         };
         let _ = self.harvest(&mut []);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::testing;
+
+    #[test]
+    fn a_waiter_is_taken_out_on_its_own_link_only() {
+        let (before, _, _) = testing::link();
+        let (link, peer, index) = testing::link();
+        // The structure of a socket that was on the one is a socket's on the other.
+        let sock = testing::writer(link, peer, index);
+        let waiters = || {
+            let dir = &testing::directions(link, index)[0];
+            dir.tx_wishes.waiters.load(Ordering::Relaxed)
+        };
+        assert!(wish(sock, WRITE, link, 3, true));
+        assert!(!wish(sock, WRITE, before, 3, false));
+        assert!(!wish(sock, WRITE, before, 4, true));
+        assert_eq!(waiters(), 1 << 3);
+        assert!(wish(sock, WRITE, link, 3, false));
+        assert_eq!(waiters(), 0);
     }
 }

@@ -347,7 +347,8 @@ pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap:
 /// (tcp_recvmsg_locked, sk_stream_wait_memory).
 fn woken_in_kernel(nap: &mut Nap) -> Waited {
     nap.announced = false;
-    if let Some(sock) = nap.known.filter(|k| k.is_same()).map(Known::sock) {
+    if let Some(sock) = nap.known.map(Known::sock) {
+        // Also where the socket is closed: the count is the structure's.
         let half = if nap.writer { &sock.tx } else { &sock.rx };
         half.call_ends(0);
         if sock.rx.state() != state::PLAIN {

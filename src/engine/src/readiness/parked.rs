@@ -142,7 +142,7 @@ impl Set {
 
     /// Does nobody but this set's own waiters see the kernel's registrations?
     fn may_park(&self) -> bool {
-        !self.seen.load(Ordering::Relaxed)
+        !self.seen.load(Ordering::SeqCst)
             && !self.nested.load(Ordering::Relaxed)
             && !shared::is_marked(self.number)
     }
@@ -200,7 +200,11 @@ impl Set {
 
     /// Others are to see the kernel's registrations as the program made them, from now on.
     pub(super) fn shows_itself(&self) {
-        if self.seen.swap(true, Ordering::SeqCst) {
+        // Looked at first: a write would cost a copied page at each fork.
+        if self.seen.load(Ordering::SeqCst)
+            || self.seen.swap(true, Ordering::SeqCst)
+            || !self.was_entered()
+        {
             return;
         }
         self.with(|inside| {

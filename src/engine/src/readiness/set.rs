@@ -31,6 +31,8 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// An epoll set. Type-stable memory.
 pub struct Set {
     inside: Guarded<Option<Inside>>,
+    /// Somebody was inside, ever. Set while the making of sets is locked, so that it does not change over a fork.
+    entered: AtomicBool,
     /// Descriptors of this process for it; 0: a free structure.
     entries: AtomicU32,
     /// The kernel's set.
@@ -93,12 +95,15 @@ pub fn for_all(each: impl FnMut(&'static Set)) {
 /// all mirrors whole.
 pub(super) fn hold_all() {
     MAKING.hold();
-    all().for_each(|set| set.inside.hold());
+    // Most sets of most programs are the kernel's alone: to lock them would cost a copied page for every dozen or two.
+    let entered = all().filter(|set| set.was_entered());
+    entered.for_each(|set| set.inside.hold());
 }
 
 /// After the fork, on both sides: of [`hold_all`].
 pub(super) fn release_all() {
-    all().for_each(|set| set.inside.release());
+    let entered = all().filter(|set| set.was_entered());
+    entered.for_each(|set| set.inside.release());
     MAKING.release();
 }
 
@@ -135,6 +140,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             None => {
                 let made: &'static Set = Box::leak(Box::new(Set {
                     inside: Guarded::new(None),
+                    entered: AtomicBool::new(false),
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
                     wake: Outlet::new(),
@@ -210,8 +216,24 @@ impl Set {
 
     /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own use.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
+        if !self.entered.load(Ordering::Relaxed) {
+            self.is_entered()?;
+        }
         let mut inside = self.inside.lock()?;
         Some(f(inside.get_or_insert_default()))
+    }
+
+    #[cold]
+    fn is_entered(&self) -> Option<()> {
+        let _making = MAKING.lock()?;
+        self.entered.store(true, Ordering::SeqCst);
+        Some(())
+    }
+
+    /// Was anybody inside, ever? Who has said before what he is to find there, and reads false, is seen by whoever
+    /// comes first.
+    pub(super) fn was_entered(&self) -> bool {
+        self.entered.load(Ordering::SeqCst)
     }
 
     /// May a wait go straight to the kernel's function? Only while the kernel's answer is the
@@ -677,6 +699,9 @@ impl Set {
     /// Gives up the links, which are the parent's. False: in a handler that forked in the middle of this thread's
     /// own use of the set.
     pub(super) fn disown(&'static self) -> bool {
+        if !self.was_entered() {
+            return true;
+        }
         let Some(links) = self.with(Inside::disown) else {
             return false;
         };

@@ -41,7 +41,13 @@ pub fn before_fork() {
         return;
     }
     if let Ok(base) = sys::map_zeroes(SETS_MAX * size_of::<AtomicU32>(), true) {
-        WORDS.store(base.cast(), Ordering::Release);
+        // Of two threads that fork at once the first has made them for both.
+        let (null, order) = (core::ptr::null_mut(), Ordering::AcqRel);
+        let first = WORDS.compare_exchange(null, base.cast(), order, Ordering::Relaxed);
+        if first.is_err() {
+            // SAFETY: just mapped, with this length, and seen by nobody else.
+            unsafe { sys::unmap(base, SETS_MAX * size_of::<AtomicU32>()) };
+        }
     }
 }
 

@@ -126,14 +126,17 @@ fn unmap_late(retired: &mut Vec<(u64, Box<Arena>)>) {
     }
 }
 
+/// Every structure ever made.
+fn every() -> impl Iterator<Item = &'static Link> {
+    ALL.iter().filter_map(|cell| {
+        // SAFETY: null, or a leaked `Link`.
+        unsafe { cell.load(Ordering::Acquire).as_ref() }
+    })
+}
+
 /// Every link in use.
 pub fn all() -> impl Iterator<Item = &'static Link> {
-    ALL.iter()
-        .filter_map(|cell| {
-            // SAFETY: null, or a leaked `Link`.
-            unsafe { cell.load(Ordering::Acquire).as_ref() }
-        })
-        .filter(|l| l.is_open())
+    every().filter(|l| l.is_open())
 }
 
 /// Holds the making and closing of links still over a fork.
@@ -141,16 +144,17 @@ pub fn hold() {
     MAKING.hold();
 }
 
-/// Behind [`hold`], and when nothing more is done to a stream: the child finds every ledger whole.
+/// Behind [`hold`], and when nothing more is done to a stream: the child finds every ledger whole. Somebody may still
+/// look into that of a link that was closed.
 pub fn hold_ledgers() {
-    for link in all() {
+    for link in every() {
         link.ledger.hold();
     }
 }
 
 /// After the fork, on both sides: of both.
 pub fn release() {
-    for link in all() {
+    for link in every() {
         link.ledger.release();
     }
     MAKING.release();

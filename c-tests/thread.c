@@ -263,6 +263,56 @@ static void polls_client(int fd)
     say("sum %ld", sum);
 }
 
+/* One thread forks while others make, fill, empty and close epoll sets of a connection's many numbers. */
+enum { FORKS = 150, NUMBERS = 64 };
+static volatile int forks_over;
+
+static void *fills_sets(void *arg)
+{
+    int *fd = arg;
+    long failed = 0;
+    while (!forks_over) {
+        int ep = epoll_create1(0);
+        for (int i = 0; i < NUMBERS; i++)
+            failed += epoll_ctl(ep, EPOLL_CTL_ADD, fd[i], &(struct epoll_event){.events = EPOLLIN, .data.u64 = i}) != 0;
+        for (int i = 0; i < NUMBERS; i++)
+            failed += epoll_ctl(ep, EPOLL_CTL_DEL, fd[i], NULL) != 0;
+        close(ep);
+    }
+    return (void *)failed;
+}
+
+/* What a child does that has to do with none of that. */
+static int uses_a_set(void)
+{
+    struct epoll_event e;
+    int ep = epoll_create1(0), news = eventfd(1, 0);
+    return epoll_ctl(ep, EPOLL_CTL_ADD, news, &(struct epoll_event){.events = EPOLLIN, .data.fd = news})
+        || epoll_wait(ep, &e, 1, 0) != 1 || e.data.fd != news || poll(&(struct pollfd){news, POLLIN, 0}, 1, 0) != 1;
+}
+
+static void fork_amid_sets(int first)
+{
+    int fd[NUMBERS] = {first}, well = 0, status;
+    pthread_t t[2];
+    for (int i = 1; i < NUMBERS; i++)
+        fd[i] = dup(first);
+    echo_rounds(first, 20, 3000);
+    for (int i = 0; i < 2; i++)
+        t[i] = start(fills_sets, fd);
+    for (int i = 0; i < FORKS; i++) {
+        pid_t child = fork();
+        if (!child)
+            _exit(uses_a_set());
+        well += waitpid(child, &status, 0) == child && !status;
+    }
+    forks_over = 1;
+    for (int i = 0; i < 2; i++)
+        say("failed %ld", (long)finish(t[i]));
+    say("%d children of %d are well", well, FORKS);
+    echo_rounds(first, 20, 3000);
+}
+
 const struct body thread_bodies[] = {
     TWO("threads_read_one_socket", readers_server, readers_client),
     TWO("threads_write_one_socket", writers_server, writers_client),
@@ -272,5 +322,6 @@ const struct body thread_bodies[] = {
     TWO("two_asleep_in_recv", two_asleep_server, two_asleep_client),
     TWO("thread_after_thread", by_other_thread, by_other_thread),
     TWO("polls_by_thread_after_thread", polls_server, polls_client),
+    TWO("fork_amid_sets", fork_amid_sets, fork_amid_sets),
     {0},
 };

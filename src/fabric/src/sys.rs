@@ -719,3 +719,53 @@ pub unsafe fn epoll_ctl_raw(
 pub fn has_error(fd: c_int) -> bool {
     poll_one(fd, 0, Some(timespec(0))).is_ok_and(|shown| shown & libc::POLLERR != 0)
 }
+
+/// What a function of another library has left in `errno`.
+#[must_use]
+pub fn last_errno() -> Errno {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets O_NONBLOCK.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_nonblocking(fd: c_int) -> Result<(), Errno> {
+    let flags = fcntl(fd, libc::F_GETFL, 0)?;
+    fcntl(
+        fd,
+        libc::F_SETFL,
+        flags as usize | libc::O_NONBLOCK as usize,
+    )
+    .map(drop)
+}
+
+/// An address as the kernel and other libraries take it.
+#[must_use]
+pub fn socket_address(addr: core::net::SocketAddr) -> (libc::sockaddr_storage, usize) {
+    // SAFETY: zeroes are a valid value of it.
+    let mut storage: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let at = &raw mut storage;
+    let len = match addr {
+        core::net::SocketAddr::V4(v4) => {
+            // SAFETY: the storage is large and aligned enough for every address.
+            let to = unsafe { &mut *at.cast::<libc::sockaddr_in>() };
+            to.sin_family = libc::AF_INET as libc::sa_family_t;
+            to.sin_port = v4.port().to_be();
+            to.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+            size_of::<libc::sockaddr_in>()
+        }
+        core::net::SocketAddr::V6(v6) => {
+            // SAFETY: as above.
+            let to = unsafe { &mut *at.cast::<libc::sockaddr_in6>() };
+            to.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            to.sin6_port = v6.port().to_be();
+            to.sin6_addr.s6_addr = v6.ip().octets();
+            to.sin6_flowinfo = v6.flowinfo();
+            to.sin6_scope_id = v6.scope_id();
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len)
+}

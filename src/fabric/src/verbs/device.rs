@@ -1,0 +1,201 @@
+//! A device, and what belongs to one: its limits, the protection domains of its links, registered memory.
+
+use super::api::Api;
+use crate::sys::{self, Errno};
+use core::ffi::c_int;
+use core::ptr::NonNull;
+use rdma_sys::{
+    ibv_access_flags, ibv_context, ibv_device_attr, ibv_mr, ibv_node_type, ibv_pd,
+    ibv_transport_type,
+};
+
+/// What a device can do: asked once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Work requests that a queue holds at most.
+    pub queue: u32,
+    /// Completions that a completion queue holds at most.
+    pub completions: u32,
+    /// Shared receive queues, and requests in one; 0: none.
+    pub shared: u32,
+    /// A WRITE can bring an immediate. iWARP has none: a SEND follows each WRITE there.
+    pub immediate: bool,
+}
+
+/// An opened device. librdmacm opens each once and keeps it for the life of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    pub(super) api: &'static Api,
+    pub(super) context: NonNull<ibv_context>,
+    /// What it can do.
+    pub limits: Limits,
+}
+
+// SAFETY: libibverbs may be called for one context by any thread; the context is never closed.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// The device of a context that librdmacm has opened.
+    ///
+    /// # Safety
+    /// `context` is one.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) unsafe fn of(
+        api: &'static Api,
+        context: NonNull<ibv_context>,
+    ) -> Result<Self, Errno> {
+        // SAFETY: zeroes are a valid value of it.
+        let mut attr: ibv_device_attr = unsafe { core::mem::zeroed() };
+        // SAFETY: the caller's word, and room for the answer.
+        let failed = unsafe { (api.ibv_query_device)(context.as_ptr(), &raw mut attr) };
+        if failed != 0 {
+            return Err(failed);
+        }
+        // SAFETY: an open context names its device.
+        let device = unsafe { &*(*context.as_ptr()).device };
+        let iwarp = device.transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP
+            || device.node_type == ibv_node_type::IBV_NODE_RNIC;
+        let count = |n: c_int| u32::try_from(n).unwrap_or(0);
+        Ok(Self {
+            api,
+            context,
+            limits: Limits {
+                queue: count(attr.max_qp_wr),
+                completions: count(attr.max_cqe),
+                shared: if attr.max_srq > 0 {
+                    count(attr.max_srq_wr)
+                } else {
+                    0
+                },
+                immediate: !iwarp,
+            },
+        })
+    }
+
+    /// Descriptor of the device's asynchronous events, for a set to wait on.
+    #[must_use]
+    pub fn events(&self) -> c_int {
+        // SAFETY: an open context.
+        unsafe { (*self.context.as_ptr()).async_fd }
+    }
+}
+
+/// A protection domain. Each link has its own: a key opens memory to the peer of one link only.
+#[derive(Debug)]
+pub struct Domain {
+    pub(super) device: Device,
+    pub(super) pd: NonNull<ibv_pd>,
+}
+
+// SAFETY: libibverbs may be called for one domain by any thread.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// A new one.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(device: Device) -> Result<Self, Errno> {
+        // SAFETY: an open context.
+        let pd = unsafe { (device.api.ibv_alloc_pd)(device.context.as_ptr()) };
+        let pd = NonNull::new(pd).ok_or_else(sys::last_errno)?;
+        Ok(Self { device, pd })
+    }
+
+    /// Registers `len` bytes at `addr` that the peer may write to.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the region is, and is used as memory that a device writes to.
+    ///
+    /// # Errors
+    /// The device's; ENOMEM beyond RLIMIT_MEMLOCK.
+    pub unsafe fn lend(&self, addr: *mut u8, len: usize) -> Result<Region, Errno> {
+        let access =
+            ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        // SAFETY: the caller's word.
+        unsafe { self.register(addr, len, access.0) }
+    }
+
+    /// Registers `len` bytes at `addr` that this end posts, to be read by the device alone.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the region is.
+    ///
+    /// # Errors
+    /// As [`lend`](Self::lend).
+    pub unsafe fn stage(&self, addr: *mut u8, len: usize) -> Result<Region, Errno> {
+        // SAFETY: the caller's word.
+        unsafe { self.register(addr, len, 0) }
+    }
+
+    /// Registers `len` bytes at `addr` for receives: the device writes there what the peer sends.
+    ///
+    /// # Safety
+    /// As [`lend`](Self::lend).
+    ///
+    /// # Errors
+    /// As [`lend`](Self::lend).
+    pub unsafe fn take_in(&self, addr: *mut u8, len: usize) -> Result<Region, Errno> {
+        // SAFETY: the caller's word.
+        unsafe { self.register(addr, len, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0) }
+    }
+
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: u32) -> Result<Region, Errno> {
+        let pd = self.pd.as_ptr();
+        // SAFETY: the caller's memory, a domain that lives.
+        let mr = unsafe { (self.device.api.ibv_reg_mr)(pd, addr.cast(), len, access as c_int) };
+        let mr = NonNull::new(mr).ok_or_else(sys::last_errno)?;
+        Ok(Region {
+            api: self.device.api,
+            mr,
+        })
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; regions and queues in it are gone by the order of fields of whoever holds them.
+        unsafe { (self.device.api.ibv_dealloc_pd)(self.pd.as_ptr()) };
+    }
+}
+
+/// Registered memory. When it is dropped no byte lands there any more.
+#[derive(Debug)]
+pub struct Region {
+    api: &'static Api,
+    mr: NonNull<ibv_mr>,
+}
+
+// SAFETY: as for the domain.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// By which this end's own work requests name it.
+    #[must_use]
+    pub fn local_key(&self) -> u32 {
+        // SAFETY: registered in `register`.
+        unsafe { self.mr.as_ref() }.lkey
+    }
+
+    /// By which the peer names it.
+    #[must_use]
+    pub fn remote_key(&self) -> u32 {
+        // SAFETY: registered in `register`.
+        unsafe { self.mr.as_ref() }.rkey
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: made in `register`.
+        unsafe { (self.api.ibv_dereg_mr)(self.mr.as_ptr()) };
+    }
+}

@@ -1,0 +1,11 @@
+//! Links between hosts: verbs of an RDMA device, connections by RDMA CM.
+//!
+//! * [`api`]: the functions of rdma-core, looked up late.
+//! * [`device`]: a device, its limits, domains and registered memory.
+//! * [`queue`]: completion queues and queue pairs.
+//! * [`cm`]: dialling and answering, never waiting.
+
+pub mod api;
+pub mod cm;
+pub mod device;
+pub mod queue;

@@ -1,0 +1,307 @@
+//! Two processes with an RDMA device between them, the provider's layers alone: each asks for the other's place, writes into
+//! it, and is told when. Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE` says which of the two this is:
+//! `listen=ADDR`, or `dial=ADDR:PORT`.
+#![cfg(all(feature = "verbs", not(loom)))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a test fails by panicking, prints, and runs in no one's program"
+)]
+
+use sluice_fabric::verbs::api;
+use sluice_fabric::verbs::cm::{Channel, Event, Id};
+use sluice_fabric::verbs::device::{Domain, Region};
+use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Shape};
+use std::net::SocketAddr;
+
+const RING: usize = 64 << 10;
+const RECEIVES: u64 = 64;
+const SHAPE: Shape = Shape {
+    sends: 128,
+    receives: RECEIVES as u32,
+    inline: 64,
+};
+const MESSAGES: u32 = 20_000;
+
+struct End {
+    // In the order in which they must go.
+    pair: Pair,
+    id: Id,
+    completions: Completions,
+    ring: Region,
+    staging: Region,
+    words: Region,
+    _domain: Domain,
+    memory: Box<[u8]>,
+    buffers: Box<[u32]>,
+    peer: (u64, u32),
+    immediate: bool,
+}
+
+impl End {
+    fn new(id: Id) -> Self {
+        let device = id.device().unwrap();
+        println!("{:?}", device.limits);
+        let domain = Domain::new(device).unwrap();
+        let completions = Completions::new(&device, 512).unwrap();
+        let mut memory = vec![0u8; 2 * RING].into_boxed_slice();
+        let mut buffers = vec![0u32; RECEIVES as usize].into_boxed_slice();
+        // SAFETY: boxed memory that goes after the regions.
+        let (ring, staging, words) = unsafe {
+            (
+                domain.lend(memory.as_mut_ptr(), RING).unwrap(),
+                domain.stage(memory[RING..].as_mut_ptr(), RING).unwrap(),
+                domain
+                    .take_in(buffers.as_mut_ptr().cast(), 4 * RECEIVES as usize)
+                    .unwrap(),
+            )
+        };
+        let pair = id.pair(&domain, &completions, SHAPE).unwrap();
+        let immediate = device.limits.immediate;
+        let mut end = Self {
+            pair,
+            id,
+            completions,
+            ring,
+            staging,
+            words,
+            _domain: domain,
+            memory,
+            buffers,
+            peer: (0, 0),
+            immediate,
+        };
+        for slot in 0..RECEIVES {
+            end.receive(slot);
+        }
+        end
+    }
+
+    fn receive(&mut self, slot: u64) {
+        let into = (!self.immediate)
+            .then(|| (&raw mut self.buffers[slot as usize], self.words.local_key()));
+        // SAFETY: the buffer lives as long as the queue pair.
+        unsafe { self.pair.receive(slot, into) }.unwrap();
+    }
+
+    fn place(&self) -> Vec<u8> {
+        let at = self.memory.as_ptr() as u64;
+        [
+            at.to_le_bytes().as_slice(),
+            &self.ring.remote_key().to_le_bytes(),
+        ]
+        .concat()
+    }
+
+    fn heard(&mut self, data: &[u8]) {
+        self.peer = (
+            u64::from_le_bytes(data[..8].try_into().unwrap()),
+            u32::from_le_bytes(data[8..12].try_into().unwrap()),
+        );
+    }
+
+    /// What has come by now: words, in order.
+    fn poll(&mut self) -> Vec<(u32, u32)> {
+        let mut came = Vec::new();
+        let mut used = Vec::new();
+        let number = self.pair.number();
+        let buffers = &self.buffers;
+        self.completions
+            .poll(|qp, news| {
+                assert_eq!(qp, number);
+                match news {
+                    News::Came { slot, len, word } => {
+                        came.push((word.unwrap_or(buffers[slot as usize]), len));
+                        used.push(slot);
+                    }
+                    News::Done { .. } => {}
+                    News::Failed { status } => panic!("status {status}"),
+                }
+            })
+            .unwrap();
+        for slot in used {
+            self.receive(slot);
+        }
+        came
+    }
+
+    /// Sleeps until something has come.
+    fn wait(&mut self) -> Vec<(u32, u32)> {
+        loop {
+            let came = self.poll();
+            if !came.is_empty() {
+                return came;
+            }
+            self.completions.arm().unwrap();
+            let came = self.poll();
+            if !came.is_empty() {
+                return came;
+            }
+            self.completions.take_event().unwrap();
+        }
+    }
+
+    /// One message of `len` bytes, each of them told by the message's number.
+    fn send(&mut self, n: u32, len: usize) {
+        let at = n as usize % 8 * (RING / 8);
+        self.memory[RING + at..][..len].fill(n as u8);
+        let post = Post {
+            from: (
+                self.memory[RING + at..].as_ptr(),
+                len as u32,
+                self.staging.local_key(),
+            ),
+            to: (self.peer.0 + at as u64, self.peer.1),
+            word: n,
+            mark: (n % 8 == 7).then_some(8),
+        };
+        // SAFETY: written again only after the peer has answered.
+        unsafe { self.pair.post(&[post]) }.unwrap();
+    }
+
+    fn check(&self, n: u32, len: usize) {
+        let at = n as usize % 8 * (RING / 8);
+        assert!(
+            self.memory[at..][..len].iter().all(|b| *b == n as u8),
+            "message {n}"
+        );
+    }
+
+    fn len(n: u32) -> usize {
+        [1, 8, 64, 65, 1000, 4096, RING / 8][n as usize % 7]
+    }
+}
+
+fn event(channel: &Channel) -> Event {
+    loop {
+        let mut poll = libc::pollfd {
+            fd: channel.descriptor(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+        assert_eq!(ready, 1, "no event in 10 s");
+        if let Some(event) = channel.next() {
+            return event;
+        }
+    }
+}
+
+fn listen(addr: &str) {
+    let channel = Channel::new(api::load().unwrap()).unwrap();
+    let at: SocketAddr = format!("{addr}:0").parse().unwrap();
+    let listener = Id::listen(&channel, 1, at).unwrap();
+    println!("port {}", listener.port());
+    let Event::Asked(1, id, data) = event(&channel) else {
+        panic!()
+    };
+    id.set_key(2);
+    let mut end = End::new(id);
+    end.heard(&data);
+    end.id.accept(&end.place()).unwrap();
+    let Event::Established(2, _) = event(&channel) else {
+        panic!()
+    };
+    let mut next = 0;
+    while next < MESSAGES {
+        for (word, len) in end.wait() {
+            assert_eq!(word, next);
+            if end.immediate {
+                assert_eq!(len as usize, End::len(next));
+            }
+            end.check(next, End::len(next));
+            end.send(next, End::len(next));
+            next += 1;
+        }
+    }
+    let Event::Gone(2) = event(&channel) else {
+        panic!()
+    };
+    println!("{next} messages answered");
+}
+
+fn dial(to: &str) {
+    let api = api::load().unwrap();
+    let channel = Channel::new(api).unwrap();
+    let peer: SocketAddr = to.parse().unwrap();
+    let id = Id::dial(&channel, 3, None, peer, 1000).unwrap();
+    let Event::Resolved(3) = event(&channel) else {
+        panic!()
+    };
+    id.route(1000).unwrap();
+    let Event::Routed(3) = event(&channel) else {
+        panic!()
+    };
+    let mut end = End::new(id);
+    end.id.connect(&end.place()).unwrap();
+    let Event::Established(3, data) = event(&channel) else {
+        panic!()
+    };
+    end.heard(&data);
+    let (mut sent, mut back) = (0, 0);
+    while back < MESSAGES {
+        // Eight places, so as many may be without an answer.
+        while sent < MESSAGES && sent < back + 8 {
+            end.send(sent, End::len(sent));
+            sent += 1;
+        }
+        for (word, _) in end.wait() {
+            assert_eq!(word, back);
+            end.check(back, End::len(back));
+            back += 1;
+        }
+    }
+    end.id.disconnect();
+    // Nobody there.
+    let mut nobody = peer;
+    nobody.set_port(1);
+    // The end of the first connection may be told in between.
+    let next = || loop {
+        match event(&channel) {
+            Event::Gone(3) => {}
+            other => return other,
+        }
+    };
+    let lost = Id::dial(&channel, 4, None, nobody, 1000).unwrap();
+    let Event::Resolved(4) = next() else { panic!() };
+    lost.route(1000).unwrap();
+    let Event::Routed(4) = next() else { panic!() };
+    let domain = Domain::new(lost.device().unwrap()).unwrap();
+    let completions = Completions::new(&lost.device().unwrap(), 256).unwrap();
+    let pair = lost.pair(&domain, &completions, SHAPE).unwrap();
+    match lost.connect(&[]) {
+        Err(errno) => println!("nobody there: errno {errno}"),
+        Ok(()) => match next() {
+            Event::Refused(4, event, status, _) => {
+                println!("nobody there: event {event}, status {status}")
+            }
+            other => panic!("{other:?}"),
+        },
+    }
+    drop((pair, lost));
+    println!("{back} messages came back");
+}
+
+#[test]
+fn messages_between_two_hosts() {
+    let Ok(role) = std::env::var("SLUICE_VERBS_ROLE") else {
+        return;
+    };
+    match role.split_once('=') {
+        Some(("listen", addr)) => listen(addr),
+        Some(("dial", to)) => dial(to),
+        _ => panic!("SLUICE_VERBS_ROLE={role}"),
+    }
+}
+
+#[test]
+fn a_host_without_a_device_says_so() {
+    if !api::is_any_device() {
+        assert!(api::load().is_none());
+    }
+}

@@ -72,6 +72,9 @@ pub enum PeerFault {
     /// A step of the switch that is not the next, or bytes before it.
     #[error("the switch out of order")]
     Step,
+    /// More messages than receives were posted for, or a count of taken ones that cannot be.
+    #[error("messages beyond the credit of receives")]
+    Receives,
     /// A message of the other kind of provider.
     #[error("message of another provider")]
     WrongProvider,

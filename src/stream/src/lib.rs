@@ -45,6 +45,7 @@ mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod harness;
 pub mod receiver;
+pub mod receives;
 pub mod record;
 pub mod sender;
 pub mod wire;

@@ -15,7 +15,7 @@
 use sluice_fabric::verbs::api;
 use sluice_fabric::verbs::cm::{Channel, Event, Id};
 use sluice_fabric::verbs::device::{Domain, Region};
-use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Shape};
+use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Said, Shape};
 use std::net::SocketAddr;
 
 const RING: usize = 64 << 10;
@@ -37,7 +37,7 @@ struct End {
     words: Region,
     _domain: Domain,
     memory: Box<[u8]>,
-    buffers: Box<[u32]>,
+    buffers: Box<[Said]>,
     peer: (u64, u32),
     immediate: bool,
 }
@@ -49,14 +49,17 @@ impl End {
         let domain = Domain::new(device).unwrap();
         let completions = Completions::new(&device, 512).unwrap();
         let mut memory = vec![0u8; 2 * RING].into_boxed_slice();
-        let mut buffers = vec![0u32; RECEIVES as usize].into_boxed_slice();
+        let mut buffers = vec![Said::default(); RECEIVES as usize].into_boxed_slice();
         // SAFETY: boxed memory that goes after the regions.
         let (ring, staging, words) = unsafe {
             (
                 domain.lend(memory.as_mut_ptr(), RING).unwrap(),
                 domain.stage(memory[RING..].as_mut_ptr(), RING).unwrap(),
                 domain
-                    .take_in(buffers.as_mut_ptr().cast(), 4 * RECEIVES as usize)
+                    .take_in(
+                        buffers.as_mut_ptr().cast(),
+                        size_of::<Said>() * RECEIVES as usize,
+                    )
                     .unwrap(),
             )
         };
@@ -105,7 +108,7 @@ impl End {
     }
 
     /// What has come by now: words, in order.
-    fn poll(&mut self) -> Vec<(u32, u32)> {
+    fn poll(&mut self) -> Vec<Said> {
         let mut came = Vec::new();
         let mut used = Vec::new();
         let number = self.pair.number();
@@ -114,8 +117,8 @@ impl End {
             .poll(|qp, news| {
                 assert_eq!(qp, number);
                 match news {
-                    News::Came { slot, len, word } => {
-                        came.push((word.unwrap_or(buffers[slot as usize]), len));
+                    News::Came { slot, said } => {
+                        came.push(said.unwrap_or(buffers[slot as usize]));
                         used.push(slot);
                     }
                     News::Done { .. } => {}
@@ -130,7 +133,7 @@ impl End {
     }
 
     /// Sleeps until something has come.
-    fn wait(&mut self) -> Vec<(u32, u32)> {
+    fn wait(&mut self) -> Vec<Said> {
         loop {
             let came = self.poll();
             if !came.is_empty() {
@@ -209,11 +212,9 @@ fn listen(addr: &str) {
     };
     let mut next = 0;
     while next < MESSAGES {
-        for (word, len) in end.wait() {
-            assert_eq!(word, next);
-            if end.immediate {
-                assert_eq!(len as usize, End::len(next));
-            }
+        for said in end.wait() {
+            assert_eq!(said.word, next);
+            assert_eq!(said.len as usize, End::len(next));
             end.check(next, End::len(next));
             end.send(next, End::len(next));
             next += 1;
@@ -250,8 +251,8 @@ fn dial(to: &str) {
             end.send(sent, End::len(sent));
             sent += 1;
         }
-        for (word, _) in end.wait() {
-            assert_eq!(word, back);
+        for said in end.wait() {
+            assert_eq!(said.word, back);
             end.check(back, End::len(back));
             back += 1;
         }

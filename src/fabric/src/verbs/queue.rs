@@ -22,14 +22,12 @@ pub enum News {
         /// Of [`Post::mark`].
         mark: u64,
     },
-    /// The peer has written `len` bytes and says `word`; the receive `slot` is used up.
+    /// A message of the peer's; the receive `slot` is used up.
     Came {
         /// As posted.
         slot: u64,
-        /// Bytes; without immediates 0.
-        len: u32,
-        /// The immediate; without immediates the SEND is in the slot's buffer.
-        word: Option<u32>,
+        /// By the immediate and its completion; without immediates in the slot's buffer.
+        said: Option<Said>,
     },
     /// The queue pair works no more: the first of such is what went wrong, others follow it.
     Failed {
@@ -37,6 +35,19 @@ pub enum News {
         status: u32,
     },
 }
+
+/// What a message says: the immediate and the length of the WRITE, or on iWARP, which has no immediates, the SEND that
+/// follows the WRITE. In the byte order of the sender there: both ends have the same, or are no link.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The message's word.
+    pub word: u32,
+    /// Bytes written.
+    pub len: u32,
+}
+
+const SAID_LEN: u32 = size_of::<Said>() as u32;
 
 /// A completion queue, shared by the queue pairs of a device.
 #[derive(Debug)]
@@ -146,10 +157,11 @@ fn news(wc: &ibv_wc) -> News {
     let immediate = wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     News::Came {
         slot: wc.wr_id,
-        len: if immediate { wc.byte_len } else { 0 },
-        // SAFETY: a number in either reading.
-        word: immediate
-            .then(|| u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data })),
+        said: immediate.then(|| Said {
+            // SAFETY: a number in either reading.
+            word: u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data }),
+            len: wc.byte_len,
+        }),
     }
 }
 
@@ -263,11 +275,11 @@ impl Pair {
         let mut requests: [ibv_send_wr; 2 * BATCH] = unsafe { core::mem::zeroed() };
         // SAFETY: as above.
         let mut pieces: [ibv_sge; 2 * BATCH] = unsafe { core::mem::zeroed() };
-        let mut words = [0u32; BATCH];
+        let mut words = [Said::default(); BATCH];
         for chunk in messages.chunks(BATCH) {
             let mut used = 0;
-            for (message, word) in chunk.iter().zip(&mut words) {
-                used = self.describe(message, word, &mut requests, &mut pieces, used);
+            for (message, said) in chunk.iter().zip(&mut words) {
+                used = self.describe(message, said, &mut requests, &mut pieces, used);
             }
             let base = requests.as_mut_ptr();
             for i in 1..used {
@@ -291,7 +303,7 @@ impl Pair {
     fn describe(
         &self,
         message: &Post,
-        word: &mut u32,
+        said: &mut Said,
         requests: &mut [ibv_send_wr],
         pieces: &mut [ibv_sge],
         used: usize,
@@ -337,15 +349,18 @@ impl Pair {
                 inline | signal,
             );
         } else {
-            *word = message.word;
+            *said = Said {
+                word: message.word,
+                len,
+            };
             if len > 0 {
                 request(ibv_wr_opcode::IBV_WR_RDMA_WRITE, at, len, key, inline);
             }
-            let at = ptr::from_ref(word).cast();
+            let at = ptr::from_ref(said).cast();
             request(
                 ibv_wr_opcode::IBV_WR_SEND,
                 at,
-                4,
+                SAID_LEN,
                 0,
                 ibv_send_flags::IBV_SEND_INLINE.0 | signal,
             );
@@ -353,18 +368,18 @@ impl Pair {
         used
     }
 
-    /// Posts the receive `slot`: for an immediate, or for a SEND of 4 bytes into registered memory.
+    /// Posts the receive `slot`: for an immediate, or for a SEND of [`Said`] into registered memory.
     ///
     /// # Safety
     /// The buffer lives until it is used up, and is written by the device.
     ///
     /// # Errors
     /// ENOMEM: the queue is full; the device's.
-    pub unsafe fn receive(&self, slot: u64, into: Option<(*mut u32, u32)>) -> Result<(), Errno> {
+    pub unsafe fn receive(&self, slot: u64, into: Option<(*mut Said, u32)>) -> Result<(), Errno> {
         let (addr, lkey) = into.unwrap_or((ptr::null_mut(), 0));
         let mut piece = ibv_sge {
             addr: addr as u64,
-            length: 4,
+            length: SAID_LEN,
             lkey,
         };
         // SAFETY: zeroes are a valid value of it.

@@ -13,6 +13,7 @@
 //! A peer that sends more than it may is found by its count alone, before a queue runs empty.
 
 use crate::error::{Error, PeerFault};
+use crate::wire::Immediate;
 
 /// Receives of both ends of a link, seen from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Receives {
     /// Kept posted here, and at the peer's.
     ours: u16,
     theirs: u16,
-    /// Messages sent so far, and of these said to be taken. Modulo 2^16, as everything that is sent.
+    /// Messages sent so far, and of these said to be taken: modulo [`Immediate::COUNTS`], as all four.
     sent: u16,
     returned: u16,
     /// Messages that came so far, and what the peer was last told of them.
@@ -30,8 +31,12 @@ pub struct Receives {
 
 /// Fewer than this many receives at one end make no link.
 pub const MIN_RECEIVES: u16 = 4;
-/// More would not be told apart modulo 2^16.
-pub const MAX_RECEIVES: u16 = 1 << 14;
+/// More would not be told apart by what an immediate has room for.
+pub const MAX_RECEIVES: u16 = Immediate::COUNTS / 2;
+
+const fn since(later: u16, earlier: u16) -> u16 {
+    later.wrapping_sub(earlier) % Immediate::COUNTS
+}
 
 impl Receives {
     /// A link whose ends keep so many receives posted.
@@ -56,20 +61,20 @@ impl Receives {
     /// Messages that may be sent now: all but the one kept for a count.
     #[must_use]
     pub const fn room(&self) -> u16 {
-        let on_the_way = self.sent.wrapping_sub(self.returned);
+        let on_the_way = since(self.sent, self.returned);
         self.theirs.saturating_sub(1).saturating_sub(on_the_way)
     }
 
     /// Is a message of nothing but the count due?
     #[must_use]
     pub const fn must_tell(&self) -> bool {
-        self.taken.wrapping_sub(self.told) >= self.ours / 2
-            && self.sent.wrapping_sub(self.returned) < self.theirs
+        since(self.taken, self.told) >= self.ours / 2
+            && since(self.sent, self.returned) < self.theirs
     }
 
     /// A message is sent: the count that it carries.
     pub const fn on_send(&mut self) -> u16 {
-        self.sent = self.sent.wrapping_add(1);
+        self.sent = (self.sent + 1) % Immediate::COUNTS;
         self.told = self.taken;
         self.taken
     }
@@ -79,13 +84,13 @@ impl Receives {
     /// # Errors
     /// [`PeerFault::Receives`]: the peer has sent more than it may, or says to have taken what was not sent.
     pub fn on_came(&mut self, count: u16) -> Result<(), Error> {
-        let untold = self.taken.wrapping_sub(self.told);
-        let on_the_way = self.sent.wrapping_sub(self.returned);
-        let more = count.wrapping_sub(self.returned);
-        if untold >= self.ours || more > on_the_way {
+        let untold = since(self.taken, self.told);
+        let on_the_way = since(self.sent, self.returned);
+        let more = since(count, self.returned);
+        if untold >= self.ours || more > on_the_way || count >= Immediate::COUNTS {
             return Err(PeerFault::Receives.into());
         }
-        self.taken = self.taken.wrapping_add(1);
+        self.taken = (self.taken + 1) % Immediate::COUNTS;
         self.returned = count;
         Ok(())
     }
@@ -166,7 +171,7 @@ mod tests {
         #[test]
         fn a_lie_is_found_before_a_queue_runs_empty(
             receives in [MIN_RECEIVES..20, MIN_RECEIVES..20],
-            counts in prop::collection::vec(prop_oneof![any::<u16>(), 0u16..40], 0..200),
+            counts in prop::collection::vec(prop_oneof![any::<u16>(), 0..Immediate::COUNTS, 0u16..40], 0..200),
             sends in prop::collection::vec(any::<bool>(), 200),
         ) {
             let [ours, theirs] = receives;

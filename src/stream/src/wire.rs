@@ -337,31 +337,40 @@ pub enum Notice {
     Direct(u8),
     /// A [`Control`] message in the link's control ring.
     Control,
+    /// Nothing but the count: credit for receives.
+    Count,
 }
 
-/// The 32 bits of an immediate: whose, and what. The length is the completion's to tell.
+/// The 32 bits of an immediate: whose, what, and how many messages were taken. The length is the completion's to tell.
 ///
 /// ```text
-///   31           24 23  22 21                                0
-///  ┌───────────────┬──────┬───────────────────────────────────┐
-///  │ tag (Direct)  │ kind │ stream                            │
-///  └───────────────┴──────┴───────────────────────────────────┘
+///   31             22 21           14 13  12 11                0
+///  ┌─────────────────┬───────────────┬──────┬──────────────────┐
+///  │ count           │ tag (Direct)  │ kind │ stream           │
+///  └─────────────────┴───────────────┴──────┴──────────────────┘
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Immediate {
-    stream: u32,
+    stream: u16,
     notice: Notice,
+    count: u16,
 }
 
 impl Immediate {
-    /// The most streams of one link: what 22 bits can number.
-    pub const STREAM_COUNT: u32 = 1 << 22;
+    /// The most streams of one link: what 12 bits can number.
+    pub const STREAM_COUNT: u16 = 1 << 12;
+    /// Counts of messages taken are modulo this: see [`Receives`](crate::receives::Receives).
+    pub const COUNTS: u16 = 1 << 10;
 
-    /// The immediate for `notice` of `stream`, or `None` if the stream's number has no room in it.
+    /// The immediate for `notice` of `stream`, with a count, or `None` if either has no room in it.
     #[must_use]
-    pub const fn new(stream: u32, notice: Notice) -> Option<Self> {
-        if stream < Self::STREAM_COUNT {
-            Some(Self { stream, notice })
+    pub const fn new(stream: u16, notice: Notice, count: u16) -> Option<Self> {
+        if stream < Self::STREAM_COUNT && count < Self::COUNTS {
+            Some(Self {
+                stream,
+                notice,
+                count,
+            })
         } else {
             None
         }
@@ -369,7 +378,7 @@ impl Immediate {
 
     /// The stream's number on its link.
     #[must_use]
-    pub const fn stream(self) -> u32 {
+    pub const fn stream(self) -> u16 {
         self.stream
     }
 
@@ -379,6 +388,12 @@ impl Immediate {
         self.notice
     }
 
+    /// Messages that the sender has taken so far, modulo [`COUNTS`](Self::COUNTS).
+    #[must_use]
+    pub const fn count(self) -> u16 {
+        self.count
+    }
+
     /// As the 32 bits, in the machine's order; verbs wants them in network order.
     #[must_use]
     pub const fn emit(self) -> u32 {
@@ -386,24 +401,31 @@ impl Immediate {
             Notice::Ring => (0, 0),
             Notice::Direct(tag) => (1, tag),
             Notice::Control => (2, 0),
+            Notice::Count => (3, 0),
         };
-        (tag as u32) << 24 | kind << 22 | self.stream
+        (self.count as u32) << 22 | (tag as u32) << 14 | kind << 12 | self.stream as u32
     }
 
     /// From the 32 bits.
     ///
     /// # Errors
-    /// [`PeerFault::Malformed`] if its kind is unknown, or has a tag and should not.
+    /// [`PeerFault::Malformed`] if it has a tag, or a stream, and should not.
     pub const fn parse(bits: u32) -> Result<Self, PeerFault> {
-        let stream = bits & (Self::STREAM_COUNT - 1);
-        let [tag, ..] = bits.to_be_bytes();
-        let notice = match (bits >> 22 & 3, tag) {
-            (0, 0) => Notice::Ring,
-            (1, tag) => Notice::Direct(tag),
-            (2, 0) => Notice::Control,
+        let stream = (bits & 0xfff) as u16;
+        let tag = (bits >> 14 & 0xff) as u8;
+        let notice = match (bits >> 12 & 3, tag, stream) {
+            (0, 0, _) => Notice::Ring,
+            (1, tag, _) => Notice::Direct(tag),
+            (2, 0, _) => Notice::Control,
+            (3, 0, 0) => Notice::Count,
             _ => return Err(PeerFault::Malformed),
         };
-        Ok(Self { stream, notice })
+        let count = (bits >> 22) as u16;
+        Ok(Self {
+            stream,
+            notice,
+            count,
+        })
     }
 }
 
@@ -540,16 +562,26 @@ mod tests {
         fn any_immediate_parses_or_is_refused(bits in any::<u32>()) {
             if let Ok(immediate) = Immediate::parse(bits) {
                 prop_assert_eq!(immediate.emit(), bits);
-                prop_assert_eq!(Immediate::new(immediate.stream(), immediate.notice()), Some(immediate));
+                let again = Immediate::new(immediate.stream(), immediate.notice(), immediate.count());
+                prop_assert_eq!(again, Some(immediate));
             }
         }
     }
 
     #[test]
     fn immediates_have_room_for_their_streams() {
-        assert_eq!(Immediate::new(Immediate::STREAM_COUNT, Notice::Ring), None);
-        let last = Immediate::new(Immediate::STREAM_COUNT - 1, Notice::Direct(0xfe)).unwrap();
-        assert_eq!(last.emit(), 0xfe7f_ffff);
+        assert_eq!(
+            Immediate::new(Immediate::STREAM_COUNT, Notice::Ring, 0),
+            None
+        );
+        assert_eq!(Immediate::new(0, Notice::Ring, Immediate::COUNTS), None);
+        let last = Immediate::new(
+            Immediate::STREAM_COUNT - 1,
+            Notice::Direct(0xfe),
+            Immediate::COUNTS - 1,
+        )
+        .unwrap();
+        assert_eq!(last.emit(), 0xffff_9fff);
         assert_eq!(Immediate::parse(last.emit()), Ok(last));
     }
 }

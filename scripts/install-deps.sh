@@ -17,7 +17,9 @@ tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haprox
        gdb:gdb valgrind:valgrind objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
 rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
-      ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers"
+      ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers
+      /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev pkg-config:pkg-config
+      /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"
 qemu="qemu-system-x86_64:qemu-system-x86 modprobe:kmod /usr/include/libelf.h:libelf-dev"
 
 wanted="$demo $tests"

@@ -82,12 +82,25 @@ def steps(seed, full):
         yield "speed", script("bench.py", "--check", "-q"), {}, 60, False
 
 
+def newest(name):
+    """The program of an integration test, as `cargo test` has built it last."""
+    folder = os.path.join(common.ROOT, "target", "debug", "deps")
+    built = [os.path.join(folder, f) for f in os.listdir(folder) if re.fullmatch(f"{name}-[0-9a-f]+", f)]
+    return max(built, key=os.path.getmtime)
+
+
 def rdma_steps():
     """The same, for what runs where there is RDMA."""
     guest = os.path.join(common.ROOT, "scripts", "guest")
     yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
+    verbs = ["cargo", "test", "-p", "sluice-fabric", "--features", "verbs", "--test", "verbs"]
+    yield "build provider", ["cargo", "clippy", "-p", "sluice-fabric", "--features", "verbs", "--all-targets", "--",
+                             "-D", "warnings"], {}, 10, False
+    yield "provider alone", verbs, {}, 10, True
     for device in ("rxe", "siw"):
+        yield (f"{device} provider", [os.path.join(guest, "run"), "--device", device, "--timeout", "300", "--",
+                                      os.path.join(guest, "provider"), newest("verbs")], {}, 8, True)
         yield (f"{device} self-test", [os.path.join(guest, "run"), "--device", device, "--timeout", "600", "--",
                                        os.path.join(guest, "selftest")], {}, 16, True)
 

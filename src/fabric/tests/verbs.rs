@@ -1,6 +1,6 @@
 //! Two processes with an RDMA device between them, the provider's layers alone: each asks for the other's place, writes into
 //! it, and is told when. Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE` says which of the two this is:
-//! `listen=ADDR`, or `dial=ADDR:PORT`.
+//! `listen=ADDR:PORT`, or `dial=ADDR:PORT` (`scripts/guest/provider`).
 #![cfg(all(feature = "verbs", not(loom)))]
 #![allow(
     clippy::unwrap_used,
@@ -197,8 +197,7 @@ fn event(channel: &Channel) -> Event {
 
 fn listen(addr: &str) {
     let channel = Channel::new(api::load().unwrap()).unwrap();
-    let at: SocketAddr = format!("{addr}:0").parse().unwrap();
-    let listener = Id::listen(&channel, 1, at).unwrap();
+    let listener = Id::listen(&channel, 1, addr.parse().unwrap()).unwrap();
     println!("port {}", listener.port());
     let Event::Asked(1, id, data) = event(&channel) else {
         panic!()

@@ -331,6 +331,38 @@ static void stdio_mixed_client(int fd)
     T(get(fd, 2, 50000));
 }
 
+/* stdio's own streams come to stand for the connection, in the same process. */
+static void stdio_in_place_server(int fd)
+{
+    char line[64] = "";
+    int in = dup(0), err = dup(2);
+    T(put(fd, 1, 50000));
+    T(get(fd, 2, 50000));
+    dup2(fd, 2);
+    T(write(2, "first\n", 6));
+    fputs("second\n", stderr);
+    T(write(2, "third\n", 6));
+    dup2(fd, 0);
+    meet();
+    say("%s", fgets(line, sizeof line, stdin) ? line : "nothing");
+    T(read(0, buf, 1));
+    dup2(in, 0);
+    dup2(err, 2);
+    close(in);
+    close(err);
+}
+
+static void stdio_in_place_client(int fd)
+{
+    T(get(fd, 1, 50000));
+    T(put(fd, 2, 50000));
+    T(recv(fd, buf, 19, MSG_WAITALL));
+    say("%.19s", buf);
+    T(write(fd, "a line\n", 7));
+    meet();
+    T(shutdown(fd, SHUT_WR));
+}
+
 static void tiny_writes_server(int fd)
 {
     size_t sent = 0;
@@ -432,6 +464,7 @@ const struct body basic_bodies[] = {
     TWO("fortified_calls", fortified_server, fortified_client),
     TWO("raw_syscalls", raw_syscalls_server, raw_syscalls_client),
     TWO("stdio_lines", stdio_server, stdio_client),
+    TWO("stdio_in_place", stdio_in_place_server, stdio_in_place_client),
     TWO("stdio_mixed", stdio_mixed_server, stdio_mixed_client),
     TWO("tiny_writes", tiny_writes_server, tiny_writes_client, .flags = NB, .limit = 20),
     TWO("tiny_reads", tiny_reads_server, tiny_reads_client, .flags = NB, .limit = 20),

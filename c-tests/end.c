@@ -295,6 +295,53 @@ static void shut_rdwr_client(int fd)
     meet();
 }
 
+/* What is written to who reads no more is answered by a reset, over whatever it went before. */
+static void shut_rdwr_written_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    T(get(fd, 2, 1000));
+    T(shutdown(fd, SHUT_RDWR));
+    meet();
+    meet();
+    T(send(fd, buf, 10, MSG_NOSIGNAL));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void shut_rdwr_written_client(int fd)
+{
+    T(get(fd, 1, 1000));
+    T(put(fd, 2, 1000));
+    meet();
+    await(fd, POLLRDHUP);
+    T(send(fd, buf, 1000, MSG_NOSIGNAL));
+    await(fd, POLLHUP);
+    T(send(fd, buf, 1000, MSG_NOSIGNAL));
+    say("ready %s", mask_name(ready(fd)));
+    T(recv(fd, buf, 10, 0));
+    meet();
+}
+
+/* Bytes that had come before are read all the same. */
+static void shut_rdwr_unread_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    meet();
+    T(shutdown(fd, SHUT_RDWR));
+    T(get(fd, 2, 1000));
+    T(recv(fd, buf, 10, 0));
+    meet();
+}
+
+static void shut_rdwr_unread_client(int fd)
+{
+    T(get(fd, 1, 1000));
+    T(put(fd, 2, 1000));
+    meet();
+    await(fd, POLLRDHUP);
+    T(recv(fd, buf, 10, 0));
+    meet();
+}
+
 /* One thread of ours sleeps in recv, another shuts the socket down. */
 static void *sleeper(void *arg)
 {
@@ -667,6 +714,8 @@ const struct body end_bodies[] = {
     TWO("shutdown_rd_pending", shut_rd_pending_server, shut_rd_pending_client),
     TWO("shutdown_wr", shut_wr_server, shut_wr_client),
     TWO("shutdown_rdwr", shut_rdwr_server, shut_rdwr_client),
+    TWO("shutdown_rdwr_written", shut_rdwr_written_server, shut_rdwr_written_client),
+    TWO("shutdown_rdwr_unread", shut_rdwr_unread_server, shut_rdwr_unread_client),
     TWO("shutdown_wakes_recv", shutdown_wakes_server, shutdown_wakes_client),
     TWO("close_after_write", close_after_write_server, drain_client),
     TWO("close_after_small_write", small_close_server, late_drain_client),

@@ -304,6 +304,14 @@ static void say_select(int fd)
     say("read %d write %d except %d", !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &x));
     FD_SET(fd, &r);
     T(select(fd, &r, NULL, NULL, (&(struct timeval){0, 0}))); /* fd itself is beyond nfds */
+    /* What stands behind the last number asked about goes with its word. */
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    FD_SET(fd + 1, &r);
+    FD_SET(fd | 63, &r);
+    FD_SET((fd | 63) + 1, &r);
+    T(select(fd + 1, &r, NULL, NULL, (&(struct timeval){0, 0})));
+    say("behind %d %d %d", !!FD_ISSET(fd + 1, &r), !!FD_ISSET(fd | 63, &r), !!FD_ISSET((fd | 63) + 1, &r));
 }
 
 /* Also with fds above 64, where a set has a second word. */

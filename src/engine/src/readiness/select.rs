@@ -26,6 +26,14 @@ impl Bits {
         // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and `fd < nfds`.
         !self.0.is_null() && unsafe { *self.0.add(fd / 64) } & (1 << (fd % 64)) != 0
     }
+    /// The bits at and behind `end` in its word.
+    fn behind(self, end: usize) -> u64 {
+        if self.0.is_null() || end.is_multiple_of(64) {
+            return 0;
+        }
+        // SAFETY: as in `has`: the word holds the number before `end`.
+        unsafe { *self.0.add(end / 64) & (u64::MAX << (end % 64)) }
+    }
     fn set(self, fd: usize, on: bool) {
         if self.0.is_null() {
             return;
@@ -114,7 +122,7 @@ pub unsafe fn select(
     if let Some(list) = unsafe { vigil.list.as_mut() } {
         let fds = core::mem::take(&mut list.own);
         // SAFETY: passed on.
-        return unsafe { turns(sets, fds, asked_none, mask, left, vigil) };
+        return unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) };
     }
     if nfds <= 0 || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
@@ -160,11 +168,12 @@ pub unsafe fn select(
             .saturating_add(t.tv_nsec as u64)
     });
     // SAFETY: passed on.
-    unsafe { turns(sets, fds, asked_none, mask, left, vigil) }
+    unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) }
 }
 
 /// Polls until there is an answer, or the edge is to sleep.
 unsafe fn turns(
+    nfds: c_int,
     [r, w, x]: [Bits; 3],
     mut fds: Vec<pollfd>,
     asked_none: bool,
@@ -206,6 +215,16 @@ unsafe fn turns(
             return Verdict::Failed(Error::Kernel(libc::EBADF));
         }
         Ok(_) => {}
+    }
+    // The kernel answers in whole words, so that nothing is left behind the last number asked about.
+    let end = nfds as usize;
+    for set in [r, w, x] {
+        let behind = set.behind(end);
+        if behind != 0 && !beyond_table((end - end % 64) as c_int) {
+            for bit in (end % 64..64).filter(|bit| behind & (1 << bit) != 0) {
+                set.set(end - end % 64 + bit, false);
+            }
+        }
     }
     let mut count = 0;
     for p in &fds {

@@ -156,6 +156,11 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
             demote::finish_blocking(sock);
         }
         sock.pin(Reason::Shutdown);
+        // What the peer writes from now on must meet the kernel, which answers by a reset. What it wrote before is
+        // still to be read, and stays on the link if it is there.
+        if how == libc::SHUT_RDWR && super::options::unread(sock) == 0 {
+            demote::demote(sock, Which::Rx, Reason::Shutdown);
+        }
         if later {
             if how == libc::SHUT_RDWR {
                 let _ = sys::shutdown(fd, libc::SHUT_RD);
@@ -450,6 +455,10 @@ pub fn duped(old: c_int, new: c_int) {
         Kind::Sock(sock) => {
             sock.fds.fetch_add(1, Ordering::AcqRel);
             table::store(new, entry);
+            // From now on printf and fgets are ways to this connection, which pass no hook.
+            if new <= libc::STDERR_FILENO {
+                give_up(sock, Reason::Fdopen);
+            }
         }
         Kind::Set(set) => {
             set.add_entry();

@@ -134,13 +134,18 @@ impl Mapping {
     pub fn is_of(&self, library: &str) -> bool {
         let path = self.path.as_bytes();
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-        let file = Path::new(std::ffi::OsStr::from_bytes(path))
-            .file_name()
-            .unwrap_or_default();
-        file.as_bytes()
-            .strip_prefix(library.as_bytes())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
+        is_file_of(path, library)
     }
+}
+
+/// Is this the path of a file of this name, or of one with a version behind the name?
+pub fn is_file_of(path: &[u8], library: &str) -> bool {
+    let file = Path::new(std::ffi::OsStr::from_bytes(path))
+        .file_name()
+        .unwrap_or_default();
+    file.as_bytes()
+        .strip_prefix(library.as_bytes())
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
 }
 
 /// Types that any bytes are a valid value of.

@@ -1,7 +1,7 @@
 //! `sluice run`: puts the library in front of a program and becomes that program.
 
 use crate::complain;
-use crate::process::Shown;
+use crate::process::{self, Shown};
 use clap::{Args, ValueEnum};
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -118,7 +118,15 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if let Some(upgrade) = &arguments.upgrade {
         command.env("SLUICE_UPGRADE", upgrade);
     }
-    command.env("LD_PRELOAD", preload(&library, variable("LD_PRELOAD")));
+    let before = variable("LD_PRELOAD").unwrap_or_default();
+    let (preload, dropped) = preload(&library, &before);
+    if !dropped.is_empty() {
+        complain(format_args!(
+            "LD_PRELOAD: {} is left out, for two copies of the library do not go together",
+            Shown(&dropped.join(&b' '))
+        ));
+    }
+    command.env("LD_PRELOAD", preload);
 
     let failed = command.exec();
     let is_missing = failed.kind() == io::ErrorKind::NotFound;
@@ -182,20 +190,29 @@ fn library() -> Result<PathBuf, String> {
     Ok(found)
 }
 
-/// `library` in front of what is preloaded already.
-fn preload(library: &Path, before: Option<OsString>) -> OsString {
-    let library = library.as_os_str();
-    let before = before.unwrap_or_default();
-    let mut entries = before.as_bytes().split(|byte| matches!(byte, b' ' | b':'));
-    if entries.any(|entry| entry == library.as_bytes()) {
-        return before;
-    }
-    let mut all = library.to_owned();
-    if !before.is_empty() {
-        all.push(":");
-        all.push(before);
-    }
-    all
+/// `library` in front of what is preloaded already, and what of that had to go: other copies of
+/// the library, from another installation for example, each of which would take every connection
+/// for its own.
+fn preload<'a>(library: &Path, before: &'a OsStr) -> (OsString, Vec<&'a [u8]>) {
+    let is_library = |entry: &[u8]| {
+        // Other names of the same file do no harm: the loader compares the files. It does not look
+        // for a name without a slash in the working directory.
+        let is_path = entry.contains(&b'/');
+        is_path && std::fs::canonicalize(OsStr::from_bytes(entry)).is_ok_and(|file| file == library)
+            || entry == library.as_os_str().as_bytes()
+    };
+    let (kept, dropped): (Vec<_>, Vec<_>) = before
+        .as_bytes()
+        .split(|byte| matches!(byte, b' ' | b':'))
+        .filter(|entry| !entry.is_empty())
+        .partition(|entry| is_library(entry) || !process::is_file_of(entry, LIBRARY));
+    let own = library.as_os_str().as_bytes();
+    let all = if kept.iter().any(|entry| is_library(entry)) {
+        kept.join(&b':')
+    } else {
+        [vec![own], kept].concat().join(&b':')
+    };
+    (OsString::from_vec(all), dropped)
 }
 
 /// Which file execvp(3) will execute.
@@ -323,15 +340,25 @@ mod tests {
 
     #[test]
     fn the_library_comes_first_and_once() {
-        let library = Path::new("/opt/libsluice.so");
-        assert_eq!(preload(library, None), "/opt/libsluice.so");
-        assert_eq!(preload(library, Some("".into())), "/opt/libsluice.so");
-        assert_eq!(
-            preload(library, Some("/a.so b.so".into())),
-            "/opt/libsluice.so:/a.so b.so"
-        );
-        let both = "/a.so:/opt/libsluice.so";
-        assert_eq!(preload(library, Some(both.into())), both);
+        for (before, all, dropped) in [
+            ("", "/opt/libsluice.so", ""),
+            ("/a.so b.so", "/opt/libsluice.so:/a.so:b.so", ""),
+            ("/a.so:/opt/libsluice.so", "/a.so:/opt/libsluice.so", ""),
+            (
+                "/old/libsluice.so /a.so:libsluice.so.0:/libsluice.so/b.so",
+                "/opt/libsluice.so:/a.so:/libsluice.so/b.so",
+                "/old/libsluice.so libsluice.so.0",
+            ),
+            (
+                "/old/libsluice.so:/opt/libsluice.so",
+                "/opt/libsluice.so",
+                "/old/libsluice.so",
+            ),
+        ] {
+            let (is_all, is_dropped) = preload(Path::new("/opt/libsluice.so"), OsStr::new(before));
+            assert_eq!(is_all, all);
+            assert_eq!(is_dropped.join(&b' '), dropped.as_bytes());
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Scratch, assert_refused, counting_library, text};
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -70,6 +71,45 @@ fn what_is_preloaded_already_stays() {
         .output()
         .unwrap();
     assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn another_copy_of_the_library_is_left_out() {
+    let (here, there) = (Scratch::new("here"), Scratch::new("there"));
+    let (new, old) = (counting_library(&here), counting_library(&there));
+    let script = "echo $LD_PRELOAD; grep libsluice.so /proc/self/maps";
+    let output = run(&old)
+        .args(["--", "sh", "-c"])
+        .arg(r#"SLUICE_LIBRARY=$1 exec "$0" run -- sh -c "$2""#)
+        .args([OsStr::new(env!("CARGO_BIN_EXE_sluice")), new.as_os_str()])
+        .arg(script)
+        .output()
+        .unwrap();
+    let printed = text(&output.stdout);
+    let (preloaded, mapped) = printed.split_once('\n').unwrap();
+    assert_eq!(preloaded, new.to_str().unwrap());
+    assert!(
+        mapped.lines().all(|line| line.ends_with(preloaded)) && !mapped.is_empty(),
+        "{printed}"
+    );
+    let line = format!(
+        "LD_PRELOAD: {} is left out, for two copies of the library do not go together",
+        old.display()
+    );
+    assert_refused(&output, 0, &line);
+
+    // The same file under another name is no other copy.
+    let link = there.join("link");
+    std::fs::create_dir(&link).unwrap();
+    let link = link.join("libsluice.so");
+    std::os::unix::fs::symlink(&new, &link).unwrap();
+    let output = run(&new)
+        .env("LD_PRELOAD", &link)
+        .args(["sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), format!("{}\n", link.display()));
+    assert_eq!(text(&output.stderr), "");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! at: it may panic at nothing they hold, and they never notice that they were read.
 
 mod counters;
+mod inherited;
 mod process;
 mod report;
 mod run;

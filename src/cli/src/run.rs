@@ -1,6 +1,7 @@
 //! `sluice run`: puts the library in front of a program and becomes that program.
 
 use crate::complain;
+use crate::inherited;
 use crate::process::{self, Shown};
 use clap::{Args, ValueEnum};
 use std::env;
@@ -127,6 +128,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         ));
     }
     command.env("LD_PRELOAD", preload);
+    inherited::restore(&mut command);
 
     let failed = command.exec();
     let is_missing = failed.kind() == io::ErrorKind::NotFound;

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// `sluice run` with this library and an otherwise untouched environment.
 fn run(library: &Path) -> Command {
@@ -110,6 +110,53 @@ fn another_copy_of_the_library_is_left_out() {
         .unwrap();
     assert_eq!(text(&output.stdout), format!("{}\n", link.display()));
     assert_eq!(text(&output.stderr), "");
+}
+
+/// What `script` does in bash, where $RUN is nothing, and where it is `sluice run`.
+fn plain_and_under_the_tool(library: &Path, script: &str) -> [Output; 2] {
+    let tool = format!("{} run --", env!("CARGO_BIN_EXE_sluice"));
+    ["", &tool].map(|prefix| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", script])
+            .env("RUN", prefix)
+            .env("SLUICE_LIBRARY", library)
+            .env_remove("LD_PRELOAD");
+        bash.output().unwrap()
+    })
+}
+
+#[test]
+fn signals_are_as_the_caller_left_them() {
+    let scratch = Scratch::new("signals");
+    let library = counting_library(&scratch);
+    for (before, status) in [("trap '' PIPE", 1), ("true", 128 + libc::SIGPIPE)] {
+        let script = format!("({before}; LC_ALL=C $RUN yes) | head -n1; exit ${{PIPESTATUS[0]}}");
+        let [plain, under] = plain_and_under_the_tool(&library, &script);
+        assert_eq!(under.status.code(), Some(status), "{under:?}");
+        assert_eq!(plain, under);
+    }
+    let [plain, under] = plain_and_under_the_tool(
+        &library,
+        "trap '' HUP USR1 PIPE CHLD; $RUN grep -E '^(Sig(Blk|Ign)|ShdPnd)' /proc/self/status",
+    );
+    assert_eq!(text(&plain.stdout), text(&under.stdout));
+}
+
+#[test]
+fn closed_descriptors_stay_closed() {
+    let scratch = Scratch::new("closed");
+    let library = counting_library(&scratch);
+    for script in [
+        "LC_ALL=C $RUN ls / >&-",
+        "LC_ALL=C $RUN cat <&-",
+        "LC_ALL=C $RUN ls /nonexistent 2>&-",
+        "$RUN bash -c 'for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd; done >&3' 3>&1 <&- >&- 2>&-",
+    ] {
+        let [plain, under] = plain_and_under_the_tool(&library, script);
+        assert_eq!(plain, under, "{script}");
+    }
+    let [_, under] = plain_and_under_the_tool(&library, "LC_ALL=C $RUN ls / >&-");
+    assert!(text(&under.stderr).contains("Bad file descriptor"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::complain;
 use crate::inherited;
 use crate::process::{self, Shown};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -26,12 +27,13 @@ const LIBRARY: &str = "libsluice.so";
 #[derive(Args)]
 #[command(
     after_help = "Exit status: that of the command; 127 if there is no such command, 126 if it \
-    cannot be executed, 125 if libsluice.so is not found.\n\nThe library is looked for beside this \
+    cannot be executed, 125 if libsluice.so is not found, 2 for wrong arguments.\n\nThe library is looked for beside this \
     tool, in ../lib and in ../lib/sluice; SLUICE_LIBRARY names another one."
 )]
 pub struct Arguments {
     /// Set an environment variable for the command
-    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE",
+        value_parser = OsStringValueParser::new().try_map(variable))]
     variables: Vec<(OsString, OsString)>,
 
     /// How bytes travel on a link (SLUICE_MODE)
@@ -44,12 +46,7 @@ pub struct Arguments {
     upgrade: Option<String>,
 
     /// The command and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -60,9 +57,14 @@ enum Mode {
     Indirect,
 }
 
-fn variable(text: &str) -> Result<(OsString, OsString), &'static str> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+/// The value may be any bytes, as in the environment itself.
+fn variable(text: OsString) -> Result<(OsString, OsString), &'static str> {
+    let mut parts = text.as_bytes().splitn(2, |&byte| byte == b'=');
+    match (parts.next(), parts.next()) {
+        (Some(name), Some(value)) if !name.is_empty() => Ok((
+            OsStr::from_bytes(name).to_owned(),
+            OsStr::from_bytes(value).to_owned(),
+        )),
         _ => Err("NAME=VALUE is expected"),
     }
 }

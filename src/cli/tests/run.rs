@@ -5,6 +5,7 @@ mod common;
 
 use common::{Scratch, assert_refused, counting_library, text};
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -326,9 +327,59 @@ fn a_static_program_is_run_with_a_warning() {
 }
 
 #[test]
+fn options_end_at_the_command() {
+    let scratch = Scratch::new("options");
+    let library = counting_library(&scratch);
+    let script = r#"echo "$A|$SLUICE_MODE|$*""#;
+    for (arguments, printed) in [
+        (&["-eA=1", "--", "sh"][..], "1||"),
+        (&["-e", "A=1", "--mode=direct", "sh"], "1|direct|"),
+        (&["--env=A=-x", "sh"], "-x||"),
+        (&["sh"], "||--help -eA=1 -- --version"),
+        (&["--", "sh"], "||-e A=1 --mode direct -x"),
+    ] {
+        let output = run(&library)
+            .args(arguments)
+            .args(["-c", script, "sh"])
+            .args(printed.rsplit('|').next().unwrap().split_whitespace())
+            .output()
+            .unwrap();
+        assert_eq!(text(&output.stdout), format!("{printed}\n"), "{output:?}");
+    }
+    let output = run(&library)
+        .arg("-e")
+        .arg(OsStr::from_bytes(b"A=\xff="))
+        .args(["sh", "-c", "printf %s \"$A\""])
+        .output()
+        .unwrap();
+    assert_eq!(output.stdout, b"\xff=", "{output:?}");
+}
+
+#[test]
+fn a_mistyped_option_is_not_the_command() {
+    for arguments in [
+        &["--uprade=eager", "true"][..],
+        &["-x", "true"],
+        &["--version"],
+        &["-xA=1", "--", "true"],
+        &["--mode", "direct", "--no-such", "true"],
+    ] {
+        let output = common::sluice(&[&["run"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(
+            said.contains("unexpected argument") && said.contains("tip:"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn wrong_arguments_are_explained() {
     for arguments in [
         &["run"][..],
+        &["run", "-eA", "true"],
+        &["run", "-e", "=1", "true"],
         &["run", "-e", "nothing", "true"],
         &["run", "--upgrade", "soon", "true"],
         &["run", "--mode", "fast", "true"],

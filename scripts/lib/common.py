@@ -453,6 +453,8 @@ def stat(pid=None, limit=10):
         processes = json.loads(done.stdout)["processes"]
     except (ValueError, KeyError, TypeError):
         raise Failure(f"`sluice stat --json` printed no report: {done.stdout[:80]!r} {done.stderr.strip()[:200]}")
+    if pid and not processes:
+        raise Failure(f"`sluice stat --json` shows nothing of {pid}: {done.stderr.strip()[:200]}")
     out = []
     for process in processes:
         for connection in process["connections"]:

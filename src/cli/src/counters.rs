@@ -18,9 +18,7 @@ pub enum Failure {
     NoProcess,
     #[error("runs without Sluice")]
     NoSluice,
-    #[error(
-        "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root"
-    )]
+    #[error("not allowed to look into it {}", remedy())]
     NotAllowed,
     #[error("has Sluice {version} with counters of layout {layout}, and this tool ({}) reads layout {}",
         env!("CARGO_PKG_VERSION"), sluice_stats::LAYOUT)]
@@ -29,6 +27,17 @@ pub enum Failure {
     NoCounters,
     #[error("{}", crate::run::reason(.0))]
     System(io::Error),
+}
+
+/// What gives the right to look into another process.
+fn remedy() -> &'static str {
+    // SAFETY: no arguments, no effect.
+    if unsafe { libc::geteuid() } == 0 {
+        // Root of a container, as a rule.
+        "(it has capabilities that root lacks here): needs CAP_SYS_PTRACE"
+    } else {
+        "(another user's process, or kernel.yama.ptrace_scope is set): try as root"
+    }
 }
 
 impl From<io::Error> for Failure {

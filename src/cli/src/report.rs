@@ -96,6 +96,10 @@ impl Report {
             refused: Vec::new(),
         }
     }
+
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.refused.is_empty()
+    }
 }
 
 impl Process {

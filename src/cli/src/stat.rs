@@ -13,11 +13,11 @@ use std::process::ExitCode;
 #[command(
     after_help = "Looking into a process needs the right to trace it (ptrace(2)): the same user, \
     or root where kernel.yama.ptrace_scope is set.\n\nExit status: 0 if at least one process was \
-    shown, else 1."
+    shown, else 1; 2 for wrong arguments."
 )]
 pub struct Arguments {
     /// A process id, or the name of a program; all processes with Sluice if left out
-    #[arg(value_name = "PID|NAME")]
+    #[arg(value_name = "PID|NAME", value_parser = who)]
     who: Option<String>,
 
     /// Print JSON, in a format that stays compatible
@@ -25,22 +25,25 @@ pub struct Arguments {
     json: bool,
 }
 
+/// Programs go by their base name, also if asked for by a path.
+fn who(text: &str) -> Result<String, &'static str> {
+    match text.rsplit('/').next() {
+        Some(name) if !name.is_empty() => Ok(name.to_owned()),
+        _ => Err("a process id or the name of a program is expected"),
+    }
+}
+
 pub fn stat(arguments: &Arguments) -> ExitCode {
-    let report = match collect(arguments.who.as_deref()) {
-        Ok(report) => report,
-        Err(why) => {
-            complain(why);
-            return ExitCode::FAILURE;
-        }
-    };
+    // Who reads JSON gets a report in any case.
+    let report = collect(arguments.who.as_deref()).unwrap_or_else(|why| {
+        complain(why);
+        Report::new()
+    });
     for refused in &report.refused {
         complain(format_args!(
             "{} (pid {}): {}",
             refused.name, refused.pid, refused.why
         ));
-    }
-    if report.processes.is_empty() && report.refused.is_empty() {
-        complain("no process that may be looked into runs with Sluice");
     }
     let mut stdout = io::stdout().lock();
     let written = if arguments.json {
@@ -64,7 +67,7 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Looks at the processes that were asked for; an error if none of those can be shown at all.
+/// Looks at the processes that were asked for; an error if there is nothing to say of any of them.
 fn collect(who: Option<&str>) -> Result<Report, String> {
     let me = std::process::id() as i32;
     let all = || process::all().map_err(|error| format!("/proc: {}", crate::run::reason(&error)));
@@ -74,20 +77,29 @@ fn collect(who: Option<&str>) -> Result<Report, String> {
             for pid in all()?.into_iter().filter(|&pid| pid != me) {
                 look(&mut report, pid, false);
             }
+            if report.is_empty() {
+                return Err("no process that may be looked into runs with Sluice".to_owned());
+            }
             Ok(report)
         }
         Some(text) => match text.parse::<i32>() {
-            Ok(pid) => match counters::read(pid) {
-                Ok(counters) => Ok(Report {
-                    processes: vec![shown(&counters)],
-                    ..Report::new()
-                }),
-                Err(why @ Failure::NoProcess) => Err(format!("pid {pid}: {why}")),
-                Err(why) => Err(format!("{} (pid {pid}): {why}", process::name(pid))),
-            },
+            Ok(pid) => by_pid(pid),
             Err(_) => by_name(text, all()?.into_iter().filter(|&pid| pid != me)),
         },
     }
+}
+
+fn by_pid(pid: i32) -> Result<Report, String> {
+    let mut report = Report::new();
+    match counters::read(pid) {
+        Ok(counters) => report.processes.push(shown(&counters)),
+        Err(why @ Failure::NoProcess) => return Err(format!("pid {pid}: {why}")),
+        Err(why @ Failure::NoSluice) => {
+            return Err(format!("{} (pid {pid}): {why}", process::name(pid)));
+        }
+        Err(why) => report.refused.push(refused(pid, &why)),
+    }
+    Ok(report)
 }
 
 fn by_name(name: &str, pids: impl Iterator<Item = i32>) -> Result<Report, String> {
@@ -100,7 +112,7 @@ fn by_name(name: &str, pids: impl Iterator<Item = i32>) -> Result<Report, String
     for pid in named {
         look(&mut report, pid, true);
     }
-    if report.processes.is_empty() && report.refused.is_empty() {
+    if report.is_empty() {
         return Err(format!("{shown_name} runs without Sluice"));
     }
     Ok(report)
@@ -114,13 +126,15 @@ fn look(report: &mut Report, pid: i32, was_named: bool) {
         Err(Failure::NoProcess | Failure::NoSluice) => {}
         // Other users' processes hide even whether they have the library.
         Err(Failure::NotAllowed) if !was_named && process::mappings(pid).is_err() => {}
-        Err(why) => {
-            report.refused.push(Refused {
-                pid,
-                name: process::name(pid),
-                why: why.to_string(),
-            });
-        }
+        Err(why) => report.refused.push(refused(pid, &why)),
+    }
+}
+
+fn refused(pid: i32, why: &Failure) -> Refused {
+    Refused {
+        pid,
+        name: process::name(pid),
+        why: why.to_string(),
     }
 }
 

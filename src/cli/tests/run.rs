@@ -380,6 +380,8 @@ fn wrong_arguments_are_explained() {
         &["run"][..],
         &["run", "-eA", "true"],
         &["run", "-e", "=1", "true"],
+        &["stat", ""],
+        &["stat", "/usr/bin/"],
         &["run", "-e", "nothing", "true"],
         &["run", "--upgrade", "soon", "true"],
         &["run", "--mode", "fast", "true"],

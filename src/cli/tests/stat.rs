@@ -141,7 +141,11 @@ fn all_processes_and_processes_by_name() {
         assert_eq!(sleeper.try_wait().unwrap(), None);
     }
 
-    for arguments in [&["stat", "--json"][..], &["stat", "stat-by-name", "--json"]] {
+    for arguments in [
+        &["stat", "--json"][..],
+        &["stat", "stat-by-name", "--json"],
+        &["stat", "/usr/bin/stat-by-name", "--json"],
+    ] {
         let output = sluice(arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -237,6 +241,10 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         1,
         &format!("sleep (pid {pid}): runs without Sluice"),
     );
+    // Who reads JSON has a report all the same.
+    for who in ["2147483647", "nobody-is-called-so", &pid.to_string()] {
+        assert_eq!(refused_json(who), json!([]));
+    }
     sleeper.kill().unwrap();
     // Dead, but not yet collected by its parent: this test.
     while process_state(pid) != Some('Z') {}
@@ -246,6 +254,19 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         &format!("pid {pid}: no such process"),
     );
     sleeper.wait().unwrap();
+}
+
+/// What `sluice stat WHO --json` refuses, where it shows nothing.
+fn refused_json(who: &str) -> serde_json::Value {
+    let output = sluice(&["stat", who, "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&report["format"], &report["processes"]),
+        (&json!(1), &json!([]))
+    );
+    report["refused"].clone()
 }
 
 fn process_state(pid: u32) -> Option<char> {
@@ -282,6 +303,43 @@ fn other_users_processes_are_refused_in_words() {
     let output = command.output().unwrap();
     let line = "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root";
     assert_refused(&output, 1, &format!("{name} (pid {pid}): {line}"));
+    let output = command.arg("--json").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        report["refused"],
+        json!([{"pid": pid, "name": name, "why": line}])
+    );
+}
+
+#[test]
+fn root_is_not_told_to_become_root() {
+    const CAP_SYS_PTRACE: libc::c_ulong = 19;
+    // SAFETY: both have no effect but their answer.
+    let is_root =
+        unsafe { libc::geteuid() == 0 && libc::prctl(libc::PR_CAPBSET_READ, CAP_SYS_PTRACE) == 1 };
+    if !is_root {
+        return;
+    }
+    let scratch = Scratch::new("root");
+    let python = Python::preloaded(&counting_library(&scratch));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command.args(["stat", &python.pid().to_string()]);
+    // What root gains by executing a program has no such right then.
+    let drop = || {
+        // SAFETY: takes two numbers, and concerns the new process only.
+        match unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_PTRACE) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(drop) };
+    let line = "not allowed to look into it (it has capabilities that root lacks here): needs CAP_SYS_PTRACE";
+    assert_refused(
+        &command.output().unwrap(),
+        1,
+        &format!("python3 (pid {}): {line}", python.pid()),
+    );
 }
 
 /// A process in which `bytes` lie where the data of libsluice.so would.
@@ -329,6 +387,8 @@ fn another_layout_is_refused_with_its_version() {
         sluice_stats::LAYOUT
     );
     assert_refused(&output, 1, &line);
+    let refused = refused_json(&python.pid().to_string());
+    assert_eq!(refused[0]["pid"], python.pid());
 
     // Among all processes it is mentioned, and stops nobody.
     let output = sluice(&["stat", "--json"]);

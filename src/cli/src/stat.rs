@@ -6,7 +6,7 @@ use crate::process;
 use crate::report::{Process, Refused, Report};
 use crate::table;
 use clap::Args;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -49,7 +49,8 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
     let written = if arguments.json {
         write_json(&mut stdout, &report)
     } else {
-        write_tables(&mut stdout, &report)
+        let is_terminal = stdout.is_terminal();
+        write_tables(&mut stdout, &report, is_terminal)
     };
     match written.and_then(|()| stdout.flush()) {
         // The reader has seen enough, for example `head`.
@@ -147,12 +148,12 @@ fn write_json(to: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(to)
 }
 
-fn write_tables(to: &mut impl Write, report: &Report) -> io::Result<()> {
+fn write_tables(to: &mut impl Write, report: &Report, is_terminal: bool) -> io::Result<()> {
     for (number, process) in report.processes.iter().enumerate() {
         if number > 0 {
             writeln!(to)?;
         }
-        table::write(to, process)?;
+        table::write(to, process, is_terminal)?;
     }
     Ok(())
 }

@@ -1,17 +1,19 @@
 //! The report for people.
 
 use crate::report::{Connection, Flow, Process};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Writes one process: a line of totals, a table of connections, the reasons so far.
-pub fn write(to: &mut impl Write, process: &Process) -> io::Result<()> {
+/// Writes one process: a line of totals, a table of connections, the reasons so far. On a terminal
+/// the longest column goes below its row, lest every row be broken somewhere.
+pub fn write(to: &mut impl Write, process: &Process, is_terminal: bool) -> io::Result<()> {
     writeln!(
         to,
-        "{} (pid {}): {}, {} tracked so far; {}, {}, {}",
+        "{} (pid {}): {}; {} tracked so far; {}, {}, {}",
         process.name,
         process.pid,
-        counted(process.connections.len() as u64, "connection"),
+        totals(&process.connections),
         process.tracked,
         counted(process.upgrades, "upgrade"),
         counted(process.demotions, "demotion"),
@@ -41,10 +43,42 @@ pub fn write(to: &mut impl Write, process: &Process) -> io::Result<()> {
         writeln!(to, "  reasons for TCP so far: {}", reasons.join(", "))?;
     }
     if !process.connections.is_empty() {
-        writeln!(to, "{}", table(&process.connections))?;
+        let mut table = table(&process.connections);
+        if is_terminal && let Some(column) = table.column_mut(WHY) {
+            column.set_constraint(ColumnConstraint::Hidden);
+        }
+        // The first line is the header.
+        let reasons = process.connections.iter().map(why);
+        let below = std::iter::once(String::new()).chain(reasons);
+        for (line, why) in table.lines().zip(below) {
+            writeln!(to, "{}", line.trim_end())?;
+            if is_terminal && !why.is_empty() {
+                writeln!(to, "      {why}")?;
+            }
+        }
     }
     Ok(())
 }
+
+/// How many connections there are, and what carries them: `198 connections: 170 shm, 28 tcp`.
+fn totals(connections: &[Connection]) -> String {
+    let mut by_transport = BTreeMap::<_, u64>::new();
+    for connection in connections {
+        *by_transport.entry(connection.transport).or_default() += 1;
+    }
+    let all = counted(connections.len() as u64, "connection");
+    if by_transport.is_empty() {
+        return all;
+    }
+    let parts: Vec<_> = by_transport
+        .iter()
+        .map(|(transport, count)| format!("{count} {transport}"))
+        .collect();
+    format!("{all}: {}", parts.join(", "))
+}
+
+/// The number of the column that says why a connection is on TCP.
+const WHY: usize = 10;
 
 fn table(connections: &[Connection]) -> Table {
     let mut table = Table::new();
@@ -152,6 +186,92 @@ fn age(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Cause;
+
+    fn connection(fd: i32, transport: &'static str, why: Option<&str>) -> Connection {
+        Connection {
+            fd,
+            family: "ipv4",
+            role: "accepted",
+            local: "127.0.0.1:8000".to_owned(),
+            peer: "127.0.0.1:54321".to_owned(),
+            transport,
+            age_ms: 1500,
+            reason: why.map(|words| Cause {
+                code: "code".to_owned(),
+                words: words.to_owned(),
+            }),
+            last_demotion: None,
+            upgrades: 0,
+            demotions: 0,
+            inherited: false,
+            tx: Flow::default(),
+            rx: Flow::default(),
+        }
+    }
+
+    fn lines(connections: Vec<Connection>, is_terminal: bool) -> Vec<String> {
+        let process = Process {
+            pid: 7,
+            name: "name".to_owned(),
+            library: String::new(),
+            version: String::new(),
+            age_ms: 0,
+            tracked: 0,
+            upgrades: 0,
+            demotions: 0,
+            links: 0,
+            links_made: 0,
+            doorbells: 0,
+            panics: 0,
+            reasons: BTreeMap::new(),
+            tx: Flow::default(),
+            rx: Flow::default(),
+            connections,
+        };
+        let mut text = Vec::new();
+        write(&mut text, &process, is_terminal).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_terminal_shows_the_reason_below_its_row() {
+        let why = "a reason that needs many words, more than there is room for at a row's end";
+        let connections = || vec![connection(5, "shm", None), connection(14, "tcp", Some(why))];
+        let shown = lines(connections(), true);
+        assert_eq!(shown.len(), 5, "{shown:?}");
+        assert!(shown[1].ends_with("DOWN"), "{shown:?}");
+        assert_eq!(shown[4], format!("      {why}"));
+        let piped = lines(connections(), false);
+        assert_eq!(piped.len(), 4, "{piped:?}");
+        assert!(
+            piped[1].ends_with("WHY") && piped[3].ends_with(why),
+            "{piped:?}"
+        );
+        for line in shown.iter().chain(&piped) {
+            assert_eq!(line, line.trim_end());
+        }
+        assert!(shown[1..4].iter().all(|row| row.len() <= 80), "{shown:?}");
+    }
+
+    #[test]
+    fn the_first_line_counts_by_transport() {
+        let begins = |connections, with: &str| {
+            let line = lines(connections, false).swap_remove(0);
+            assert!(line.starts_with(with), "{line}");
+        };
+        begins(vec![], "name (pid 7): 0 connections; 0 tracked so far;");
+        begins(
+            vec![connection(4, "tcp", None)],
+            "name (pid 7): 1 connection: 1 tcp; 0 tracked so far;",
+        );
+        let many = ["tcp", "shm", "tcp"].map(|transport| connection(4, transport, None));
+        begins(
+            many.into(),
+            "name (pid 7): 3 connections: 1 shm, 2 tcp; 0 tracked so far;",
+        );
+    }
 
     #[test]
     fn sizes_are_short() {

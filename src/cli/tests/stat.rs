@@ -106,7 +106,7 @@ fn people_get_a_table() {
     assert!(output.status.success());
     assert!(
         table.starts_with(&format!(
-            "python3 (pid {}): 3 connections, 5 tracked so far;",
+            "python3 (pid {}): 3 connections: 1 shm, 2 tcp; 5 tracked so far;",
             python.pid()
         )),
         "{table}"
@@ -121,6 +121,28 @@ fn people_get_a_table() {
         assert!(table.contains(part), "{part} is not in\n{table}");
     }
     assert_eq!(text(&output.stderr), "");
+
+    // On a terminal the same words have lines of their own.
+    let output = Command::new("python3")
+        .arg("-c")
+        .arg("import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)")
+        .args([env!("CARGO_BIN_EXE_sluice"), "stat"])
+        .arg(python.pid().to_string())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let shown = text(&output.stdout).replace('\r', "");
+    let mut below = shown.lines().skip_while(|line| !line.contains("[::1]:443"));
+    assert_eq!(
+        below.nth(1),
+        Some("      the peer does not run Sluice"),
+        "{shown}"
+    );
+    assert!(!shown.contains("WHY"), "{shown}");
+    for line in table.lines().chain(shown.lines()) {
+        assert_eq!(line, line.trim_end());
+    }
 }
 
 #[test]

@@ -404,6 +404,77 @@ static void mmsg_client(int fd)
     meet();
 }
 
+static volatile size_t no_size = SIZE_MAX; /* what a compiler would warn of */
+
+/* The peer reads when all is written: nothing overtakes what was written before. */
+static void in_order_server(int fd)
+{
+    struct iovec half[3] = {{"DD", 2}, {NULL, 10}, {"XX", 2}}, a = {"EEEE", 4}, none = {buf, 0}, b = {"FFFF", 4}, bad = {NULL, 5};
+    struct mmsghdr m[4] = {{.msg_hdr = {.msg_iov = &a, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &none, .msg_iovlen = 1}},
+        {.msg_hdr = {.msg_iov = &b, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &bad, .msg_iovlen = 1}}};
+    T(send(fd, "AAAA", 4, 0));
+    T(send(fd, "BBBB", 4, MSG_ZEROCOPY));
+    T(send(fd, "CCCC", 4, 0));
+    T(send(fd, "XXXX", 4, MSG_FASTOPEN));
+    T(send(fd, NULL, 4, 0));
+    T(write(fd, buf, no_size));
+    T(sendmmsg(fd, m, 4, 0));
+    say("lengths %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len);
+    /* How much of what comes before a bad address goes out is the kernel's choice. */
+    fill(buf, 1, 0, 100000);
+    half[0] = (struct iovec){buf, 100000};
+    ssize_t n = writev(fd, half, 3);
+    YES(n > 0 && n <= 100000);
+    T(send(fd, "GGGG", 4, 0));
+    T(send(fd, "IIII", 4, MSG_ZEROCOPY | MSG_DONTWAIT));
+    tell(n);
+    meet();
+}
+
+static void in_order_client(int fd)
+{
+    long n = hear();
+    D(recv(fd, buf, 20, MSG_WAITALL));
+    YES(get(fd, 1, n) == (size_t)n);
+    D(recv(fd, buf, 8, MSG_WAITALL));
+    T(recv(fd, buf, 1, MSG_DONTWAIT));
+    meet();
+}
+
+/* Buffers said to be larger than memory: the kernel looks at two GiB of them. */
+static void said_too_large_server(int fd)
+{
+    for (int i = 0; i < 9; i++) {
+        T(put(fd, i, 5));
+        meet();
+        meet();
+    }
+}
+
+static void said_too_large_client(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    struct iovec v[3] = {{buf, 10}, {NULL, 10}, {buf, 10}};
+    for (int i = 0; i < 9; i++) {
+        meet();
+        await_in(fd, 5);
+        switch (i) {
+        case 0: D(recv(fd, buf, no_size, 0)); break;
+        case 1: D(recv(fd, buf, no_size >> 14, 0)); break;
+        case 2: D(recvfrom(fd, buf, no_size, 0, (void *)&a, &len)); break;
+        case 3: T(recv(fd, buf, no_size, MSG_PEEK)); D(recv(fd, buf, 5, 0)); break;
+        case 4: T(read(fd, buf, no_size)); T(read(fd, buf, no_size >> 14)); D(read(fd, buf, no_size >> 33)); break;
+        case 5: T(readv(fd, &(struct iovec){buf, no_size}, 1)); D(recv(fd, buf, 5, 0)); break;
+        case 6: D(readv(fd, v, 3)); break; /* the bad address is not reached */
+        case 7: v[1].iov_base = (void *)(1ul << 63); T(readv(fd, v, 3)); D(recv(fd, buf, 5, 0)); break;
+        case 8: v[1] = (struct iovec){buf, no_size / 2}, v[0].iov_len = 100; T(readv(fd, v, 3)); T(recv(fd, NULL, no_size, MSG_TRUNC | MSG_DONTWAIT)); break;
+        }
+        T(recv(fd, buf, 1, MSG_DONTWAIT));
+        meet();
+    }
+}
+
 const struct body msg_bodies[] = {
     TWO("peek", peek_server, peek_client),
     TWO("peek_growing", peek_growing_server, peek_growing_client),
@@ -421,5 +492,7 @@ const struct body msg_bodies[] = {
     TWO("oob_inline", oob_inline_server, oob_inline_client),
     TWO("oob_first", oob_first, oob_first, .flags = RAW | NOUP),
     TWO("mmsg", mmsg_server, mmsg_client),
+    TWO("sent_in_order", in_order_server, in_order_client),
+    TWO("buffers_said_too_large", said_too_large_server, said_too_large_client),
     {0},
 };

@@ -86,6 +86,12 @@ impl Pass {
         Self(core::ptr::from_ref(sock) as usize | TX)
     }
 
+    /// Has nobody to be told? Then streams may be on the link, and the real call must move no byte of theirs.
+    #[inline]
+    pub fn is_nobodys(&self) -> bool {
+        self.0 == 0
+    }
+
     /// The real call returned `ret`, the number of stream bytes moved or -1.
     #[inline]
     pub fn finish(self, ret: ssize_t) {

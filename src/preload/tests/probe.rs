@@ -38,6 +38,9 @@ pub enum Verdict {
 pub struct Pass(&'static str);
 
 impl Pass {
+    pub fn is_nobodys(&self) -> bool {
+        false
+    }
     pub fn finish(self, ret: ssize_t) {
         // An errno disturbed here must not reach the program.
         // SAFETY: the C library gives a pointer to the calling thread's errno.

@@ -5,11 +5,18 @@ use libc::iovec;
 /// Most pieces that one call can have (UIO_MAXIOV); more is the kernel's to refuse.
 pub const MAX: usize = 1024;
 
+/// Most bytes that one call moves (MAX_RW_COUNT): the kernel takes no more of what is asked for.
+pub const MOST: usize = 0x7fff_f000;
+
+/// Where a user's addresses begin: nothing is mapped in the first page.
+const FIRST: usize = 4096;
+/// Where they end.
+const TOP: usize = 1 << 47;
+
 /// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
 /// says EFAULT. A range that is plausible and not mapped ends the program (docs/limitations.md).
 pub fn plausible(at: usize, len: usize) -> bool {
-    const TOP: usize = 1 << 47;
-    (4096..TOP).contains(&at) && len <= TOP - at
+    (FIRST..TOP).contains(&at) && len <= TOP - at
 }
 
 /// The caller's buffers, and how far they have been used.
@@ -19,6 +26,21 @@ pub struct Cursor {
     left: usize,
     /// Bytes of the first piece already used.
     skip: usize,
+    /// Bytes that may still be used.
+    most: usize,
+}
+
+/// What a call may move, by its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// So many bytes. Pieces may follow that cannot be used: in the kernel a call ends in front of one.
+    Bytes(usize),
+    /// None: the first piece has no address. EFAULT to the kernel, if nothing else stands against the call.
+    NoAddress,
+    /// None: one of the pieces is not a user's at all. EFAULT to the kernel, before it looks at the socket.
+    BadAddress,
+    /// The kernel refuses the array, or a length below zero, and says how.
+    Refused,
 }
 
 impl Cursor {
@@ -29,43 +51,54 @@ impl Cursor {
             at,
             left: count,
             skip: 0,
+            most: usize::MAX,
         }
     }
 
-    /// Bytes left, whatever the addresses; `None` when they overflow (EINVAL to the kernel).
-    pub fn count(&self) -> Option<usize> {
+    /// What a call may move. `discards`: the addresses are never used.
+    pub fn extent(&self, discards: bool) -> Extent {
         if !plausible(self.at as usize, self.left * size_of::<iovec>()) {
-            return None;
+            return Extent::Refused;
         }
-        let mut total = 0usize;
-        for i in 0..self.left {
-            // SAFETY: `left` pieces are valid.
-            total = total.checked_add(unsafe { (*self.at.add(i)).iov_len })?;
-        }
-        (total <= isize::MAX as usize).then(|| total - self.skip)
-    }
-
-    /// Bytes left; `None` when they overflow (EINVAL to the kernel) or a piece with a length has no
-    /// address (EFAULT to the kernel).
-    pub fn len(&self) -> Option<usize> {
-        if !plausible(self.at as usize, self.left * size_of::<iovec>()) {
-            return None;
-        }
-        let mut total = 0usize;
+        let (mut total, mut ends) = (0usize, false);
         for i in 0..self.left {
             // SAFETY: `left` pieces are valid.
             let piece = unsafe { &*self.at.add(i) };
-            if piece.iov_len != 0 && !plausible(piece.iov_base as usize, piece.iov_len) {
-                return None;
+            let (at, len) = (piece.iov_base as usize, piece.iov_len);
+            if len > isize::MAX as usize {
+                return Extent::Refused;
             }
-            total = total.checked_add(piece.iov_len)?;
+            if len != 0 && !discards {
+                if at >= TOP || len > TOP - at {
+                    return Extent::BadAddress;
+                }
+                ends |= at < FIRST;
+            }
+            if !ends {
+                total += len.min(MOST - total);
+            }
         }
-        (total <= isize::MAX as usize).then(|| total - self.skip)
+        if ends && total == 0 {
+            return Extent::NoAddress;
+        }
+        Extent::Bytes(total)
+    }
+
+    /// Ends the cursor so many bytes from here.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Bytes that may still be used, once [`Cursor::limit`] was called.
+    pub fn most(&self) -> usize {
+        self.most
     }
 
     /// Uses up to `len` bytes, piece by piece: `each(address, length)`.
     #[inline]
-    pub fn advance(&mut self, mut len: usize, mut each: impl FnMut(*mut u8, usize)) {
+    pub fn advance(&mut self, len: usize, mut each: impl FnMut(*mut u8, usize)) {
+        let mut len = len.min(self.most);
+        self.most -= len;
         while len != 0 && self.left != 0 {
             // SAFETY: `left` pieces are valid.
             let piece = unsafe { &*self.at };
@@ -87,15 +120,22 @@ impl Cursor {
 
     /// The rest as an array of the kernel's, in `room`; as many pieces as fit.
     pub fn rest<'a>(&self, room: &'a mut [iovec]) -> &'a mut [iovec] {
-        let count = self.left.min(room.len());
-        for (i, to) in room.iter_mut().take(count).enumerate() {
+        let (mut count, mut skip, mut most) = (0, self.skip, self.most);
+        for (i, to) in room.iter_mut().take(self.left).enumerate() {
+            if most == 0 {
+                break;
+            }
             // SAFETY: `i < left`.
-            *to = unsafe { *self.at.add(i) };
-        }
-        if let Some(first) = room.first_mut().filter(|_| count != 0) {
-            // SAFETY: `skip` is within the first piece.
-            first.iov_base = unsafe { first.iov_base.cast::<u8>().add(self.skip) }.cast();
-            first.iov_len -= self.skip;
+            let piece = unsafe { *self.at.add(i) };
+            let len = (piece.iov_len - skip).min(most);
+            *to = iovec {
+                // SAFETY: `skip` is within the piece.
+                iov_base: unsafe { piece.iov_base.cast::<u8>().add(skip) }.cast(),
+                iov_len: len,
+            };
+            most -= len;
+            skip = 0;
+            count = i + 1;
         }
         room.get_mut(..count).unwrap_or_default()
     }
@@ -123,14 +163,15 @@ mod tests {
         }
         // SAFETY: the vector outlives the cursor.
         let mut cursor = unsafe { Cursor::new(pieces.as_ptr(), pieces.len()) };
-        assert_eq!(cursor.len(), Some(9));
+        assert_eq!(cursor.extent(false), Extent::Bytes(9));
+        cursor.limit(9);
         let mut got = Vec::new();
         let mut take = |at: *mut u8, n: usize| {
             // SAFETY: the pieces point at living arrays.
             got.extend_from_slice(unsafe { core::slice::from_raw_parts(at, n) })
         };
         cursor.advance(4, &mut take);
-        assert_eq!(cursor.len(), Some(5));
+        assert_eq!(cursor.most(), 5);
         let mut room = [iovec {
             iov_base: core::ptr::null_mut(),
             iov_len: 0,
@@ -145,5 +186,43 @@ mod tests {
         );
         cursor.advance(99, &mut take);
         assert_eq!(got, b"abcdefghi");
+    }
+    #[test]
+    fn a_cursor_ends_where_the_kernel_would_end_the_call() {
+        let bytes = *b"abcdef";
+        let good = |len| iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: len,
+        };
+        let at = |address: usize, len| iovec {
+            iov_base: core::ptr::without_provenance_mut(address),
+            iov_len: len,
+        };
+        let extent = |pieces: &[iovec], discards| {
+            // SAFETY: the slice outlives the cursor.
+            unsafe { Cursor::new(pieces.as_ptr(), pieces.len()) }.extent(discards)
+        };
+        assert_eq!(
+            extent(&[good(6), at(0, 5), good(6)], false),
+            Extent::Bytes(6)
+        );
+        assert_eq!(extent(&[good(6), at(0, 5)], true), Extent::Bytes(11));
+        assert_eq!(extent(&[at(0, 0), at(0, 5)], false), Extent::NoAddress);
+        assert_eq!(extent(&[good(6), at(TOP, 1)], false), Extent::BadAddress);
+        assert_eq!(extent(&[good(6), good(usize::MAX)], false), Extent::Refused);
+        assert_eq!(
+            extent(&[at(FIRST, MOST), at(FIRST, MOST)], false),
+            Extent::Bytes(MOST)
+        );
+        let pieces = [good(6), good(6), at(0, 5)];
+        // SAFETY: the array outlives the cursor.
+        let mut cursor = unsafe { Cursor::new(pieces.as_ptr(), pieces.len()) };
+        cursor.limit(9);
+        let mut room = [at(0, 0); 4];
+        assert_eq!(cursor.rest(&mut room).len(), 2);
+        assert_eq!(room.map(|p| p.iov_len), [6, 3, 0, 0]);
+        let mut n = 0;
+        cursor.advance(99, |_, len| n += len);
+        assert_eq!((n, cursor.most(), cursor.rest(&mut room).len()), (9, 0, 0));
     }
 }

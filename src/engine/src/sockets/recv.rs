@@ -3,7 +3,7 @@
 use crate::api::{Error, Pass, READ, Verdict};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
-use crate::sockets::iov::{self, Cursor};
+use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
@@ -122,14 +122,13 @@ unsafe fn recv_stream(
     }
     // SAFETY: the caller's array.
     let mut cursor = unsafe { Cursor::new(iov, count) };
-    // Too many bytes, or no array: the kernel says so.
-    let Some(total) = cursor.count() else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
     // MSG_TRUNC on TCP discards: the addresses are never used.
-    if flags & libc::MSG_TRUNC == 0 && cursor.len().is_none() {
-        return Verdict::Failed(Error::BadAddress);
-    }
+    let total = match cursor.extent(flags & libc::MSG_TRUNC != 0) {
+        Extent::Bytes(total) => total,
+        Extent::NoAddress | Extent::BadAddress => return Verdict::Failed(Error::BadAddress),
+        Extent::Refused => return Verdict::Pass(Pass::NOBODY),
+    };
+    cursor.limit(total);
     if total == 0 {
         // SAFETY: passed on.
         return unsafe { recv_nothing(sock, fd, flags, nap) };
@@ -586,10 +585,7 @@ unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor) -> usize {
     };
     let mut at = sock.rx.at.load(Ordering::Relaxed);
     let available = dir.tx.tail.read().offset.wrapping_sub(at);
-    let n = cursor
-        .len()
-        .unwrap_or(0)
-        .min(available.min(ring.len()) as usize);
+    let n = cursor.most().min(available.min(ring.len()) as usize);
     cursor.advance(n, |to, len| {
         // SAFETY: the caller's buffer, and at most the ring's length.
         unsafe { ring.copy_out(at, to, len) };

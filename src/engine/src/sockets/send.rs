@@ -4,7 +4,7 @@ use crate::api::{Error, Pass, Verdict};
 use crate::rendezvous::trim;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
-use crate::sockets::iov::{self, Cursor};
+use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
@@ -95,15 +95,23 @@ unsafe fn send_stream(
     }
     // SAFETY: the caller's array.
     let mut cursor = unsafe { Cursor::new(iov, count) };
-    let Some(total) = cursor.len() else {
-        return Verdict::Pass(Pass::NOBODY);
+    let total = match cursor.extent(false) {
+        Extent::Bytes(total) => total,
+        Extent::BadAddress => return Verdict::Failed(Error::BadAddress),
+        // Nothing of it can be sent.
+        Extent::NoAddress | Extent::Refused => return Verdict::Pass(Pass::NOBODY),
     };
+    cursor.limit(total);
     if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == state::RESENDING {
         return Verdict::Failed(Error::BrokenPipe { raise: true });
     }
-    if total == 0 || flags & libc::MSG_ZEROCOPY != 0 {
+    // No byte, or the first one of a connection that stands already, which the kernel refuses: passed on as they
+    // are. What moves bytes would move them past those in the ring.
+    if total == 0 || flags & libc::MSG_FASTOPEN != 0 {
         return Verdict::Pass(Pass::NOBODY);
     }
+    // Nothing but SO_ZEROCOPY, with which there is no link, gives this flag a meaning.
+    let flags = flags & !libc::MSG_ZEROCOPY;
     let mut job = Job {
         sock,
         fd,
@@ -528,7 +536,7 @@ pub unsafe fn sendfile(
         return Verdict::Pass(Pass::NOBODY);
     }
     // sendfile(2) moves at most this many bytes.
-    let total = count.min(0x7fff_f000);
+    let total = count.min(iov::MOST);
     let mut job = Job {
         sock,
         fd,

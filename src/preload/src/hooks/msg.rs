@@ -8,16 +8,19 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
+/// The kernel looks at no more of a buffer than this (MAX_RW_COUNT), not even whether it can be one.
+const MOST: size_t = 0x7fff_f000;
+
 hooks! {
     unsafe fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => on_recv, tracked e of fd {
         test_cancel();
-        let iov = iovec { iov_base: buf, iov_len: len };
+        let iov = iovec { iov_base: buf, iov_len: len.min(MOST) };
         serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recv(fd, buf, len, flags)))
     }
 
     unsafe fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t => on_recvfrom, tracked e of fd {
         test_cancel();
-        let iov = iovec { iov_base: buf, iov_len: len };
+        let iov = iovec { iov_base: buf, iov_len: len.min(MOST) };
         let ret = serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
         // SAFETY: the C caller vouches for the two pointers.
         unsafe { unnamed(ret, addr, addr_len) }
@@ -51,7 +54,7 @@ hooks! {
 
     unsafe fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => on_send, tracked e of fd {
         test_cancel();
-        let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+        let iov = iovec { iov_base: buf.cast_mut(), iov_len: len.min(MOST) };
         serve_waiting!(fd, send(e, fd, &iov, 1, flags), forward!(send(fd, buf, len, flags)))
     }
 
@@ -59,7 +62,7 @@ hooks! {
     // one case where it counts, the engine passes.
     unsafe fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t => on_sendto, tracked e of fd {
         test_cancel();
-        let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+        let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len.min(MOST) };
         let msg = named(&mut iov, addr, addr_len);
         serve_waiting!(fd, sendmsg(e, fd, &msg, flags), forward!(sendto(fd, buf, len, flags, addr, addr_len)))
     }
@@ -258,7 +261,7 @@ unsafe extern "C" fn receive_each(
         // SAFETY: the header is the C caller's.
         let engine =
             |msg: *mut msghdr, nap: &mut Nap| unsafe { api::recvmsg(e, fd, msg, one, nap) };
-        let rest = |from| kernel(from, count - done, flags);
+        let rest = |from, alone| kernel(from, if alone { 1 } else { count - done }, flags);
         // SAFETY: `done` is below `count`.
         if let Some(ret) = unsafe { move_one(fd, vec, done, engine, rest) } {
             return ret;
@@ -292,7 +295,7 @@ unsafe extern "C" fn send_each(
         // SAFETY: the header is the C caller's.
         let engine =
             |msg: *mut msghdr, nap: &mut Nap| unsafe { api::sendmsg(e, fd, msg, flags, nap) };
-        let rest = |from| kernel(from, count - done);
+        let rest = |from, alone| kernel(from, if alone { 1 } else { count - done });
         // SAFETY: `done` is below `count`.
         if let Some(ret) = unsafe { move_one(fd, vec, done, engine, rest) } {
             return ret;
@@ -303,7 +306,7 @@ unsafe extern "C" fn send_each(
 }
 
 /// Moves the message behind the first `done`; what the whole call returns if it is over with that. `rest` is
-/// the kernel's call from this message on.
+/// the kernel's call from this message on, or on this message alone: those behind it may have to go by the link.
 ///
 /// # Safety
 /// `vec` has more than `done` headers.
@@ -313,7 +316,7 @@ unsafe fn move_one(
     vec: *mut mmsghdr,
     done: c_uint,
     mut engine: impl FnMut(*mut msghdr, &mut Nap) -> Verdict,
-    rest: impl FnOnce(*mut mmsghdr) -> c_int,
+    rest: impl FnOnce(*mut mmsghdr, bool) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: there is such a header.
     let entry = unsafe { vec.add(done as usize) };
@@ -326,10 +329,14 @@ unsafe fn move_one(
             None
         }
         Some(Verdict::Pass(pass)) => {
-            let ret = rest(entry);
+            let alone = pass.is_nobodys();
+            let ret = rest(entry, alone);
             // SAFETY: the kernel has filled `ret` entries from this one on.
             let bytes = unsafe { total(entry, ret) };
             tell(fd, || pass.finish(bytes));
+            if alone && ret == 1 {
+                return None;
+            }
             Some(sum(done, ret))
         }
         Some(Verdict::Failed(error)) => Some(partial(done, error)),

@@ -335,6 +335,46 @@ static void select_states_client(int fd)
     meet();
 }
 
+/* Of the two that are polled one may leave TCP while the thread sleeps. */
+enum { TURNS = 12 };
+static void moved_meanwhile_server(int fd)
+{
+    for (int i = 0; i < 6; i++) {
+        int other = join_cold();
+        for (int n = 1; n <= TURNS; n++) {
+            hear();
+            await_asleep(peer_pid);
+
+            put(n % 4 == 3 ? fd : other, n, 1000);
+        }
+        close(other);
+    }
+    meet();
+}
+
+static void moved_meanwhile_client(int fd)
+{
+    for (int i = 0; i < 6; i++) {
+        int other = join_cold(), good = 0;
+        for (int n = 1; n <= TURNS; n++) {
+            struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = other, .events = POLLIN}};
+            int from = n % 4 == 3 ? 0 : 1, ready;
+            fd_set r;
+            FD_ZERO(&r);
+            FD_SET(fd, &r);
+            FD_SET(other, &r);
+            tell(0);
+            ready = i % 2 ? poll(p, 2, -1) : select((fd > other ? fd : other) + 1, &r, NULL, NULL, NULL);
+            if (!(i % 2))
+                p[0].revents = FD_ISSET(fd, &r) ? POLLIN : 0, p[1].revents = FD_ISSET(other, &r) ? POLLIN : 0;
+            good += ready == 1 && p[from].revents == POLLIN && get(p[from].fd, n, 1000) == 1000;
+        }
+        say("%d of %d", good, TURNS);
+        close(other);
+    }
+    meet();
+}
+
 static void many_words_server(int fd)
 {
     for (int i = 0; i < 12; i++) {
@@ -445,6 +485,7 @@ const struct body poll_bodies[] = {
     TWO("poll_500", crowd_server, crowd_client),
     TWO("poll_two_threads", two_pollers_server, two_pollers_client),
     TWO("ppoll_mask", ppoll_mask_server, ppoll_mask_client),
+    TWO("poll_moved_meanwhile", moved_meanwhile_server, moved_meanwhile_client),
     TWO("select_states", select_states_server, select_states_client),
     TWO("select_large_fds", many_words_server, many_words_client),
     TWO("poll_out_after_full", full_server, full_client),

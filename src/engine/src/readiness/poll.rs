@@ -250,7 +250,7 @@ enum Step {
     reason = "sets have none, and nobody prints it"
 )]
 pub struct List {
-    /// Sockets without streams, marked so that no reader consents meanwhile.
+    /// Sockets whose input comes by TCP, marked so that no reader consents meanwhile.
     marked: Vec<&'static Sock>,
     /// More than are marked: [`super::BIG_WAITS`].
     big: bool,
@@ -265,6 +265,16 @@ pub struct List {
 }
 
 impl List {
+    /// No reader of this socket consents from now on, until it is taken back.
+    fn mark(&mut self, sock: &'static Sock) {
+        if self.marked.len() < MARKED {
+            sock.polls.fetch_add(1, Ordering::SeqCst);
+            self.marked.push(sock);
+        } else if !core::mem::replace(&mut self.big, true) {
+            super::BIG_WAITS.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
     /// Takes back what was announced.
     pub(crate) fn take_back(&mut self) {
         for sock in &self.marked {
@@ -338,16 +348,8 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     let mut list = List::default();
     for p in fds.iter() {
         if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
-            if list.marked.len() < MARKED {
-                sock.polls.fetch_add(1, Ordering::SeqCst);
-                list.marked.push(sock);
-            } else {
-                list.big = true;
-            }
+            list.mark(sock);
         }
-    }
-    if list.big {
-        super::BIG_WAITS.fetch_add(1, Ordering::SeqCst);
     }
     // A stream may have come up before the marks were seen.
     if list.marked.iter().any(|s| s.is_accelerated()) {
@@ -557,6 +559,14 @@ fn sleep(
         ..List::default()
     };
     let mut moved = false;
+    // Nobody rings for what comes by TCP: no reader of these consents meanwhile.
+    for p in fds.iter() {
+        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock)
+            && !sock.is_accelerated()
+        {
+            list.mark(sock);
+        }
+    }
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get(i) else { continue };
         if sock.rx.lock.lock().is_err() {
@@ -565,6 +575,10 @@ fn sleep(
         let link = sock.link();
         if let Some(link) = link {
             link.pin();
+        }
+        // Should the rest of the stream go, too, and another come up meanwhile, its reader sees the mark.
+        if p.events & READ != 0 && sock.rx.dir().is_none() {
+            list.mark(sock);
         }
         sock.rx.lock.unlock();
         let Some(link) = link else { continue };

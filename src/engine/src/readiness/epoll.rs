@@ -60,6 +60,15 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         if let Some(done) = unsafe { set.ctl_in_mirror(op, fd, sock, event) } {
             return done;
         }
+        if op == libc::EPOLL_CTL_MOD
+            // SAFETY: the caller's arguments.
+            && let Some(done) = unsafe { set.modify((epfd, fd), sock, event) }
+        {
+            return match done {
+                Ok(()) => Verdict::Done(0),
+                Err(e) => Verdict::Failed(Error::Kernel(e)),
+            };
+        }
     }
     // SAFETY: the caller's arguments.
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {

@@ -1,5 +1,6 @@
 //! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
 
+mod changed;
 pub mod epoll;
 mod nest;
 mod parked;

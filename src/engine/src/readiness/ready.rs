@@ -219,8 +219,9 @@ impl Set {
         if reg.events & ONESHOT != 0 {
             reg.armed = false;
             // The kernel's twin is left armed: what it says before it is armed anew is dropped.
-            reg.twin_armed = !nested;
+            reg.twin_armed = true;
             if nested {
+                // Whoever watches the set sees the kernel's. Errors and the end cannot be left out.
                 change(self.fd(), reg.fd, ONESHOT, reg.data);
             }
             return (Some(event), false);
@@ -326,18 +327,17 @@ impl Set {
             return events;
         };
         let oneshot = reg.events & ONESHOT != 0;
+        if oneshot && !reg.armed && core::mem::take(&mut reg.twin_armed) {
+            // The ring has told already, be it of a stream that is over; with this the kernel's twin is used up, too.
+            return 0;
+        }
         if !reg.adopted {
             // The kernel's alone so far; but a stream that comes up finds it disarmed.
             reg.armed = false;
             return events;
         }
         if oneshot && !reg.armed {
-            // The ring has told already; with this the kernel's twin is used up, too.
-            return if core::mem::take(&mut reg.twin_armed) {
-                0
-            } else {
-                events
-            };
+            return events;
         }
         let mut events = events;
         let told = core::mem::take(&mut reg.echo) == Echo::Told;

@@ -34,7 +34,8 @@ pub(super) struct Reg {
     pub data: u64,
     /// False after a ONESHOT event.
     pub armed: bool,
-    /// ONESHOT: the event came from the ring, the kernel's registration still waits for its own.
+    /// ONESHOT: the event came from the ring, the kernel's registration still waits for its own, also when the stream
+    /// is over.
     pub twin_armed: bool,
     /// Edge-triggered: the kernel owes an event for having been asked (ADD, MOD).
     pub echo: Echo,

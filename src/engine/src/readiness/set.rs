@@ -481,32 +481,7 @@ impl Set {
         }
     }
 
-    /// The kernel has accepted a change.
-    pub(super) fn modified(
-        &'static self,
-        fd: i32,
-        sock: &'static Sock,
-        (events, data): (u32, u64),
-    ) {
-        self.note(events);
-        let adopted = self.with(|inside| {
-            let at = inside.find(fd, sock)?;
-            inside.renew(at, events, data);
-            let reg = inside.reg(at)?;
-            reg.parked = false;
-            reg.echo = Echo::Due;
-            let adopted = reg.adopted;
-            if adopted {
-                inside.queue(at);
-            }
-            Some(adopted)
-        });
-        if adopted.flatten() == Some(true) {
-            self.tell();
-        }
-    }
-
-    fn note(&self, events: u32) {
+    pub(super) fn note(&self, events: u32) {
         if events & ONESHOT != 0 {
             self.has_oneshots.store(true, Ordering::Relaxed);
             self.no_longer_plain();
@@ -680,8 +655,11 @@ impl Set {
                         && (asked && reg.events & WRITABLE != 0
                             || reg.queued && reg.events & READABLE != 0);
                     reg.echo = Echo::None;
-                    if core::mem::take(&mut reg.twin_armed) {
-                        change(self.fd(), reg.fd, ONESHOT, reg.data);
+                    if reg.twin_armed {
+                        // What it says is dropped; but who watches the set would hear of every byte.
+                        if self.nested.load(Ordering::Relaxed) {
+                            change(self.fd(), reg.fd, ONESHOT, reg.data);
+                        }
                     } else if reg.armed && (core::mem::take(&mut reg.out_removed) || owed) {
                         // The kernel looks, and tells if there is something to tell.
                         change(self.fd(), reg.fd, reg.events, reg.data);

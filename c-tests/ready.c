@@ -1,0 +1,93 @@
+/* What an epoll set tells and what it does not: disarmed registrations. */
+#include "t.h"
+
+enum { SHUT_BOTH = -4 };
+
+/* A registration that has told its one event tells of no end either, until it is armed anew. */
+static const struct {
+    unsigned events;
+    int how;
+} disarmed[] = {
+    {EPOLLIN | EPOLLONESHOT, RESET}, {EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLONESHOT, RESET}, {EPOLLOUT | EPOLLONESHOT, RESET},
+    {EPOLLIN | EPOLLONESHOT, SHUT_BOTH}, {EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLONESHOT, SHUT_BOTH},
+    {EPOLLOUT | EPOLLONESHOT, SHUT_BOTH},
+};
+
+static void disarmed_server(int fd)
+{
+    for (unsigned i = 0; i < 2 * COUNT(disarmed); i++)
+        fd = join(), obey(fd), close(fd);
+}
+
+static void disarmed_client(int fd)
+{
+    for (unsigned i = 0; i < 2 * COUNT(disarmed); i++) {
+        unsigned events = disarmed[i / 2].events;
+        fd = join();
+        int ep = set_of(fd, events);
+        order(100);
+        await_in(fd, 100);
+        say_wait(ep, -1);
+        if (i % 2) {
+            say_wait(ep, 0);
+            T(get(fd, 100, 100));
+        }
+        if (disarmed[i / 2].how == SHUT_BOTH) {
+            order(SHUT);
+            T(shutdown(fd, SHUT_WR));
+        } else {
+            order(RESET);
+        }
+        await(fd, POLLHUP);
+        for (int ms = 0; ms < 60; ms += 20)
+            say_wait(ep, ms);
+        T(ctl(ep, EPOLL_CTL_MOD, fd, events, i));
+        say_wait(ep, -1);
+        say_wait(ep, 0);
+        tell(END);
+        meet();
+        close(fd), close(ep);
+    }
+}
+
+/* Some threads arm it anew while others wait: each arming tells of what is there, again and again. */
+enum { ARMINGS = 3000 };
+static int armed_set, armed_fd;
+static void *wait_and_arm(void *unused)
+{
+    struct epoll_event e;
+    for (int i = 0; i < ARMINGS; i++) {
+        int n = epoll_wait(armed_set, &e, 1, 5000);
+        if (n != 1 || e.data.u64 != PATTERN) {
+            say("%d events", n);
+            break;
+        }
+        if (ctl(armed_set, EPOLL_CTL_MOD, armed_fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, PATTERN))
+            die("arm");
+    }
+    return unused;
+}
+
+static void armed_anew_client(int fd)
+{
+    armed_fd = fd, armed_set = set_of(fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
+    for (int i = 0; i < 2; i++) {
+        order(i ? SHUT : 10);
+        pthread_t t[2];
+        for (unsigned k = 0; k < COUNT(t); k++)
+            t[k] = start(wait_and_arm, NULL);
+        for (unsigned k = 0; k < COUNT(t); k++)
+            finish(t[k]);
+        say_wait(armed_set, 0);
+        T(recv(fd, buf, 100, 0));
+        T(ctl(armed_set, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, PATTERN));
+    }
+    tell(END);
+    meet();
+}
+
+const struct body ready_bodies[] = {
+    TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
+    TWO("ready_armed_anew", obey, armed_anew_client),
+    {0},
+};

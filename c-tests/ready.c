@@ -1,4 +1,4 @@
-/* What an epoll set tells and what it does not: disarmed registrations. */
+/* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT. */
 #include "t.h"
 
 enum { SHUT_BOTH = -4 };
@@ -86,8 +86,70 @@ static void armed_anew_client(int fd)
     meet();
 }
 
+/* Fewer bytes are news from now on: whoever waits hears of those that are there. */
+static volatile int low_fd;
+static void set_low(int fd, int low)
+{
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low))
+        die("SO_RCVLOWAT");
+}
+
+static void *lower(void *of)
+{
+    await_asleep(*(pid_t *)of);
+    set_low(low_fd, 1);
+    return NULL;
+}
+
+static void lowered_client(int fd)
+{
+    static const unsigned asked[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET, EPOLLIN | EPOLLONESHOT};
+    pid_t me = gettid();
+    low_fd = fd;
+    for (unsigned i = 0; i < COUNT(asked); i++)
+        for (int asleep = 0; asleep < 2; asleep++) {
+            int ep = set_of(fd, asked[i] & ~EPOLLIN);
+            if (asked[i] & EPOLLOUT)
+                say_wait(ep, -1);
+            set_low(fd, 5000);
+            T(ctl(ep, EPOLL_CTL_MOD, fd, asked[i], i));
+            say_wait(ep, 0);
+            order(3000);
+            if (!(asked[i] & EPOLLOUT))
+                say_wait(ep, asked[i] & EPOLLET ? 20 : 0);
+            else /* an edge without IN or none */
+                epoll_wait(ep, &(struct epoll_event){0}, 1, 20);
+            if (asleep) {
+                pthread_t t = start(lower, &me);
+                say_wait(ep, 5000);
+                finish(t);
+            } else {
+                set_low(fd, 1);
+                say_wait(ep, 500);
+            }
+            say_wait(ep, 0);
+            T(get(fd, 3000, 3000));
+            close(ep);
+        }
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (int i = 0; i < 2; i++) {
+        set_low(fd, 5000);
+        order(3000);
+        pthread_t t = start(lower, &me);
+        fd_set r;
+        FD_ZERO(&r);
+        FD_SET(fd, &r);
+        T(i ? select(fd + 1, &r, NULL, NULL, &(struct timeval){5, 0}) : poll(&p, 1, 5000));
+        finish(t);
+        T(get(fd, 3000, 3000));
+    }
+    tell(END);
+    meet();
+}
+
 const struct body ready_bodies[] = {
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
+    TWO("ready_lowered", obey, lowered_client),
     {0},
 };

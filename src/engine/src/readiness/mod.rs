@@ -14,7 +14,9 @@ pub mod spin;
 pub mod vigil;
 
 use crate::sockets::sock::{Sock, state};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::sockets::wake;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
 
 /// Threads in a kernel `poll` or `select` over more tracked sockets than are marked one by one.
@@ -61,27 +63,10 @@ pub fn after_fork() {
 /// socket's locks).
 pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
     let mut ready = 0;
-    if let Some(dir) = sock.rx.dir() {
-        // Our place first: a tail read later is never behind it.
-        let at = sock.rx.at.load(Ordering::Acquire);
-        let tail = dir.tx.tail.read();
-        let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
-        let unread = tail.offset.wrapping_sub(at);
-        let news = match sock.rx.state() {
-            state::LINK => unread >= low,
-            // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
-            // to tell.
-            state::PROVED | state::DRAINING => {
-                dir.tx_wishes.switched.load(Ordering::Acquire) == 1
-                    && unread != 0
-                    && (sock.rx.kernel_bytes() >= dir.tx_wishes.from.load(Ordering::Relaxed)
-                        || nest::kernel_ready(sock.fd.load(Ordering::Relaxed), libc::POLLIN) != 0)
-            }
-            _ => false,
-        };
-        if news && !tail.flagged {
-            ready |= READABLE;
-        }
+    if let Some(dir) = sock.rx.dir()
+        && can_read(sock, dir)
+    {
+        ready |= READABLE;
     }
     let writable = match sock.tx.state() {
         state::LINK => has_room(sock),
@@ -93,6 +78,49 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
         ready |= WRITABLE;
     }
     ready
+}
+
+/// Can something be read from the ring?
+fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
+    // Our place first: a tail read later is never behind it.
+    let at = sock.rx.at.load(Ordering::Acquire);
+    let tail = dir.tx.tail.read();
+    let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
+    let unread = tail.offset.wrapping_sub(at);
+    let news = match sock.rx.state() {
+        state::LINK => unread >= low,
+        // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
+        // to tell.
+        state::PROVED | state::DRAINING => {
+            let from = &dir.tx_wishes.from;
+            dir.tx_wishes.switched.load(Ordering::Acquire) == 1
+                && if sock.rx.kernel_bytes() >= from.load(Ordering::Relaxed) {
+                    unread >= low
+                } else {
+                    let fd = sock.fd.load(Ordering::Relaxed);
+                    unread != 0 && nest::kernel_ready(fd, libc::POLLIN) != 0
+                }
+        }
+        _ => false,
+    };
+    news && !tail.flagged
+}
+
+/// SO_RCVLOWAT was set: what is there may be enough now, and whoever waits is told, as the kernel tells
+/// (`tcp_set_rcvlowat`).
+pub fn rcvlowat_set(sock: &'static Sock) {
+    if !sock.is_accelerated() || sock.rx.lock.lock().is_err() {
+        return;
+    }
+    if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link())
+        && can_read(sock, dir)
+    {
+        // Who announces himself later finds the new number.
+        fence(Ordering::SeqCst);
+        let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
+        wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+    }
+    sock.rx.lock.unlock();
 }
 
 /// Is the ring the only place where something to read can be?

@@ -94,6 +94,7 @@ pub unsafe fn before_set(
             // SAFETY: the caller gave this many bytes.
             let low = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) };
             sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
+            crate::readiness::rcvlowat_set(sock);
         }
         libc::SO_SNDBUF
             if sock.tx.state() == state::LINK

@@ -1,4 +1,4 @@
-/* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT. */
+/* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT, looks that do not wait. */
 #include "t.h"
 
 enum { SHUT_BOTH = -4 };
@@ -147,9 +147,56 @@ static void lowered_client(int fd)
     meet();
 }
 
+/* A look that does not wait finds what is there, however often the registration was changed. */
+static void looks_client(int fd)
+{
+    for (unsigned edge = 0; edge < 2; edge++) {
+        if (edge)
+            fd = join();
+        int ep = set_of(fd, EPOLLIN | edge * EPOLLET);
+        for (int i = 0; i < 3; i++)
+            T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLRDHUP | edge * EPOLLET, i));
+        say_wait(ep, 0);
+        order(SHUT);
+        await(fd, POLLRDHUP);
+        say_wait(ep, 0);
+        say_wait(ep, 0);
+        tell(END);
+        meet();
+        close(ep);
+    }
+}
+
+static void looks_server(int fd)
+{
+    obey(fd);
+    fd = join();
+    obey(fd);
+}
+
+/* More events at once than the kernel allows are refused, whatever is ready. */
+static void too_many_client(int fd)
+{
+    static struct epoll_event e[4];
+    static volatile int most = INT_MAX / sizeof *e, all = INT_MAX, fewer = INT_MIN; /* the compiler would warn */
+    int ep = set_of(fd, EPOLLIN);
+    for (int i = 0; i < 2; i++) {
+        T(epoll_wait(ep, e, all, 0));
+        T(epoll_wait(ep, e, most + 1, 0));
+        T(epoll_wait(ep, e, most, 0));
+        T(epoll_pwait(ep, e, fewer, 0, NULL));
+        order(10);
+        await_in(fd, 10 + 10 * i);
+    }
+    tell(END);
+    meet();
+}
+
 const struct body ready_bodies[] = {
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
     TWO("ready_lowered", obey, lowered_client),
+    TWO("ready_at_a_look", looks_server, looks_client),
+    TWO("ready_too_many", obey, too_many_client),
     {0},
 };

@@ -23,6 +23,9 @@ const AT_ONCE: timespec = sys::timespec(0);
 /// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
 
+/// The kernel refuses to be asked for more events at once (EP_MAX_EVENTS).
+const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
+
 /// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
 const IDLE_TURNS: u32 = 16;
 
@@ -125,7 +128,7 @@ pub unsafe fn wait(
     }
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if max <= 0 || bad_time || process::waits_by_itself() {
+    if !(1..=EVENTS_MAX).contains(&max) || bad_time || process::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if set.inherited.load(Ordering::Relaxed) {
@@ -183,7 +186,12 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             }
         }
         if ready != 0 || poll || over {
-            return match waiter.kernel(ready, Some(&AT_ONCE)) {
+            let mut found = waiter.kernel(ready, Some(&AT_ONCE));
+            if matches!(found, Ok((count, true)) if count == ready) {
+                // A bell alone: what the kernel says of a registration that is the program's again comes behind it.
+                found = waiter.kernel(ready, Some(&AT_ONCE));
+            }
+            return match found {
                 Ok((count, _)) => {
                     let count = if turn { waiter.append(count) } else { count };
                     waiter.over(count)

@@ -1,4 +1,5 @@
-/* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT, looks that do not wait. */
+/* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT, looks that do not wait,
+ * edges of what was not asked for. */
 #include "t.h"
 
 enum { SHUT_BOTH = -4 };
@@ -174,6 +175,29 @@ static void looks_server(int fd)
     obey(fd);
 }
 
+/* Bytes that come are no edge of space. */
+static void other_edge_client(int fd)
+{
+    int ep = set_of(fd, EPOLLOUT | EPOLLET), count = 0;
+    struct epoll_event e;
+    say_wait(ep, -1);
+    say_wait(ep, 0);
+    for (int i = 0; i < 50; i++) {
+        order(100);
+        await_in(fd, 100);
+        count += epoll_wait(ep, &e, 1, 0);
+        if (i % 2)
+            T(get(fd, 100, 100));
+        else
+            T(recv(fd, buf, 100, 0));
+    }
+    say("%d events", count);
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLET, 1));
+    say_wait(ep, -1);
+    tell(END);
+    meet();
+}
+
 /* More events at once than the kernel allows are refused, whatever is ready. */
 static void too_many_client(int fd)
 {
@@ -197,6 +221,7 @@ const struct body ready_bodies[] = {
     TWO("ready_armed_anew", obey, armed_anew_client),
     TWO("ready_lowered", obey, lowered_client),
     TWO("ready_at_a_look", looks_server, looks_client),
+    TWO("ready_other_edge", obey, other_edge_client),
     TWO("ready_too_many", obey, too_many_client),
     {0},
 };

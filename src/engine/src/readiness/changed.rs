@@ -64,7 +64,7 @@ fn renewed(inside: &mut Inside, fd: i32, sock: &'static Sock, (events, data): (u
     reg.echo = Echo::Due;
     let adopted = reg.adopted;
     if adopted {
-        inside.queue(at);
+        inside.queue_asked(at);
     }
     adopted
 }

@@ -131,7 +131,7 @@ impl Set {
             }
             inside.renew(at, wanted.0, wanted.1);
             // What is there is told at once, as the kernel would.
-            inside.queue(at);
+            inside.queue_asked(at);
             Some(true)
         })??;
         if renewed {

@@ -17,6 +17,8 @@ use sluice_fabric::sys;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
+/// What bytes that come are news for (`sock_def_readable` in the kernel).
+const READS: u32 = READABLE | (libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
@@ -146,6 +148,12 @@ impl Set {
         let level = reg.events & ET == 0;
         let writes = sock.tx.state() == state::LINK;
         let asked = writes && stop_asking(sock, bit);
+        if asked {
+            inside.owe_room(sock);
+        }
+        let Some(reg) = inside.reg(index) else {
+            return 0;
+        };
         let mut state = super::of_stream(sock);
         if writes && state & OUT == 0 && wants && (asked || level || reg.out_removed) {
             state |= ask(sock, bit);
@@ -209,8 +217,16 @@ impl Set {
             }
             return (None, false);
         }
-        if events & WRITABLE != 0 && reg.echo == Echo::Due {
-            reg.echo = Echo::Told;
+        let of_room = events & !WRITABLE == 0 && reg.events & (ET | READS) == ET;
+        if of_room && !reg.room_due && sock.tx.state() != state::RESENDING {
+            // The edge was of bytes, for which this one does not ask. That of TCP's room is the kernel's to tell.
+            return (None, false);
+        }
+        if events & WRITABLE != 0 {
+            reg.room_due = false;
+            if reg.echo == Echo::Due {
+                reg.echo = Echo::Told;
+            }
         }
         let event = libc::epoll_event {
             events,
@@ -345,18 +361,25 @@ impl Set {
             return 0;
         }
         let on_link = sock.tx.state() == state::LINK;
-        if events & WRITABLE != 0 && on_link && !reg.out_removed {
-            let room = stop_and_look(sock, bit) || ask(sock, bit) != 0;
-            if !room {
-                events &= !WRITABLE;
-                if reg.events & ET == 0 || oneshot && events == 0 {
-                    reg.out_removed = true;
-                    change(self.fd(), reg.fd, reg.events & !WRITABLE, reg.data);
-                }
-                if events == 0 {
-                    return 0;
-                }
+        let decides = events & WRITABLE != 0 && on_link && !reg.out_removed;
+        if decides && stop_asking(sock, bit) {
+            inside.owe_room(sock);
+        }
+        let Some(reg) = inside.reg(index) else {
+            return events;
+        };
+        if decides && !super::has_room(sock) && ask(sock, bit) == 0 {
+            events &= !WRITABLE;
+            if reg.events & ET == 0 || oneshot && events == 0 {
+                reg.out_removed = true;
+                change(self.fd(), reg.fd, reg.events & !WRITABLE, reg.data);
             }
+            if events == 0 {
+                return 0;
+            }
+        }
+        if events & WRITABLE != 0 {
+            reg.room_due = false;
         }
         if oneshot {
             reg.armed = false;
@@ -398,11 +421,6 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
     dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
     fence_after_rmw();
     true
-}
-
-fn stop_and_look(sock: &'static Sock, bit: u64) -> bool {
-    stop_asking(sock, bit);
-    super::has_room(sock)
 }
 
 /// Changes the kernel's registration; one with EPOLLEXCLUSIVE cannot be changed, only made anew.

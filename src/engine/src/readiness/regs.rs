@@ -45,6 +45,9 @@ pub(super) struct Reg {
     pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
     pub out_removed: bool,
+    /// Edge-triggered: what there is of space is to be told, since the program has asked anew or the peer has made
+    /// some. Else a mark is of bytes that came.
+    pub room_due: bool,
     /// The kernel's registration is one of ours: see [`super::parked`].
     pub parked: bool,
     /// Parked, and the program has deleted it.
@@ -190,6 +193,7 @@ impl Inside {
             queued: false,
             behind: false,
             out_removed: false,
+            room_due: false,
             parked: false,
             ghost: false,
             vain: 0,
@@ -353,6 +357,23 @@ impl Inside {
         {
             reg.queued = true;
             self.ready.push_back(index);
+        }
+    }
+
+    /// Queues a registration whose program waits for an answer about what is there.
+    pub fn queue_asked(&mut self, index: u32) {
+        if let Some(reg) = self.reg(index) {
+            reg.room_due = true;
+        }
+        self.queue(index);
+    }
+
+    /// The peer has made space, as far as known: each registration of the socket is to tell of it.
+    pub fn owe_room(&mut self, sock: &Sock) {
+        let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
+        while let Some(reg) = self.regs.get_mut(i as usize) {
+            reg.room_due = true;
+            i = reg.next;
         }
     }
 

@@ -577,7 +577,7 @@ impl Set {
                 if inside.set_adopted(i, true) {
                     self.adopted.fetch_add(1, Ordering::SeqCst);
                     if asked {
-                        inside.queue(i);
+                        inside.queue_asked(i);
                         if let Some(reg) = inside.reg(i) {
                             reg.echo = Echo::Due;
                         }

@@ -12,6 +12,7 @@ pub extern "C" fn counting_begin() {
 
     ROOT.identify(std::process::id());
     if let Some(fast) = alloc_conn() {
+        fast.opened(Role::Connecting);
         fast.describe(5, Role::Connecting, v4(1000), v4(2000));
         fast.upgraded(Transport::Shm);
         fast.tx.bytes.tcp.add(32 << 10);
@@ -27,17 +28,20 @@ pub extern "C" fn counting_begin() {
         fast.rx.doorbells.add(8);
     }
     if let Some(plain) = alloc_conn() {
+        plain.opened(Role::Accepted);
         plain.describe(6, Role::Accepted, v6(443), v6(50_000));
         plain.stays(Reason::BelowThreshold);
         plain.stays(Reason::PeerPlain);
         plain.rx.bytes.tcp.add(1);
     }
     if let Some(closed) = alloc_conn() {
+        closed.opened(Role::Connecting);
         closed.describe(7, Role::Connecting, v4(1001), v4(2000));
         closed.tx.bytes.tcp.add(11);
         free_conn(closed);
     }
     if let Some(demoted) = alloc_conn() {
+        demoted.opened(Role::Connecting);
         demoted.describe(7, Role::Connecting, v4(1002), v4(2000));
         demoted.upgraded(Transport::Shm);
         demoted.tx.bytes.indirect.add(100);
@@ -45,7 +49,13 @@ pub extern "C" fn counting_begin() {
         demoted.demoted(Reason::Fdopen);
         demoted.moved_to(-1);
     }
-    // Not described yet: not to be shown.
+    // Not described yet: not listed.
+    if let Some(young) = alloc_conn() {
+        young.opened(Role::Accepted);
+        young.stays(Reason::BelowThreshold);
+        young.tx.bytes.tcp.add(2);
+    }
+    // No connection yet.
     let _ = alloc_conn();
     ROOT.links.raise(1);
     ROOT.links_made.add_shared(2);
@@ -56,6 +66,7 @@ pub extern "C" fn counting_begin() {
 pub extern "C" fn counting_forked() {
     sluice_stats::reset_after_fork(std::process::id());
     if let Some(mine) = alloc_conn() {
+        mine.opened(Role::Connecting);
         mine.describe(
             9,
             Role::Connecting,
@@ -75,6 +86,7 @@ pub extern "C" fn counting_many() {
     for port in 0..600 {
         if let Some(conn) = alloc_conn() {
             let addr = SocketAddr::from(([192, 0, 2, 1], port));
+            conn.opened(Role::Accepted);
             conn.describe(100 + i32::from(port), Role::Accepted, addr, addr);
             conn.tx.bytes.tcp.add(1);
         }

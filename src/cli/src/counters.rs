@@ -60,8 +60,10 @@ pub struct Counters {
     /// Where the library was loaded from.
     pub library: String,
     pub root: Box<Root>,
-    /// Slots in use when they were copied.
+    /// Slots in use when they were copied, of connections whose addresses are known.
     pub conns: Vec<Conn>,
+    /// Of connections whose addresses nobody has asked for: nothing was tried on them.
+    pub unlisted: Vec<Conn>,
     /// The counters are a copy of the parent's: the process was forked past every handler and has
     /// not begun to count for itself.
     pub is_copy: bool,
@@ -95,7 +97,7 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
 
     let mut root = Box::new(Root::new());
     process::read(pid, place, std::slice::from_mut(&mut *root))?;
-    let conns = read_conns(pid, &root)?;
+    let (conns, unlisted) = read_conns(pid, &root)?;
 
     // All of it belongs to one program only if that program still runs; after an exec we have read
     // the memory of another.
@@ -111,6 +113,7 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
         library: Shown(library.as_bytes()).to_string(),
         root,
         conns,
+        unlisted,
         is_copy,
     })
 }
@@ -140,8 +143,8 @@ fn read_header(pid: i32, place: usize) -> Result<Header, Failure> {
     Ok(header)
 }
 
-/// The slots in use, chunk by chunk.
-fn read_conns(pid: i32, root: &Root) -> Result<Vec<Conn>, Failure> {
+/// The slots in use, chunk by chunk: those of connections with addresses, and without.
+fn read_conns(pid: i32, root: &Root) -> Result<(Vec<Conn>, Vec<Conn>), Failure> {
     let mut conns = Vec::new();
     let mut left = root.used();
     let mut number = 0;
@@ -154,15 +157,15 @@ fn read_conns(pid: i32, root: &Root) -> Result<Vec<Conn>, Failure> {
         let mut chunk = Box::new(Chunk::new());
         let slots = chunk.conns.get_mut(..count).unwrap_or_default();
         process::read(pid, place.addr(), slots)?;
-        // A slot without addresses was taken a moment ago; it is shown next time.
+        // A slot without a role is of a socket that may become a listener.
         conns.extend(
             chunk
                 .conns
                 .into_iter()
-                .filter(|conn| conn.is_live() && conn.family().is_some()),
+                .filter(|conn| conn.is_live() && conn.role().is_some()),
         );
         left -= count;
         number += 1;
     }
-    Ok(conns)
+    Ok(conns.into_iter().partition(|conn| conn.family().is_some()))
 }

@@ -31,6 +31,8 @@ pub struct Process {
     pub library: String,
     pub version: String,
     pub age_ms: u64,
+    /// Upgrades are turned off: nothing is tracked.
+    pub off: bool,
     pub tracked: u64,
     pub upgrades: u64,
     pub demotions: u64,
@@ -44,6 +46,15 @@ pub struct Process {
     pub tx: Flow,
     pub rx: Flow,
     pub connections: Vec<Connection>,
+    /// How many more are open, on which nothing was tried: by the reason why.
+    pub unlisted: Vec<Unlisted>,
+}
+
+#[derive(Serialize)]
+pub struct Unlisted {
+    #[serde(flatten)]
+    pub reason: Cause,
+    pub count: u64,
 }
 
 #[derive(Serialize)]
@@ -104,7 +115,16 @@ impl Report {
 
 impl Process {
     pub fn new(counters: &Counters, now_ns: u64) -> Process {
-        let Counters { root, conns, .. } = counters;
+        let Counters {
+            root,
+            conns,
+            unlisted,
+            ..
+        } = counters;
+        let mut untried = BTreeMap::<u16, u64>::new();
+        for conn in unlisted {
+            *untried.entry(conn.reason()).or_default() += 1;
+        }
         let own = |count: u64| if counters.is_copy { 0 } else { count };
         let reasons = root
             .reason_counts()
@@ -114,7 +134,8 @@ impl Process {
             if !counters.is_copy {
                 sum.absorb(closed);
             }
-            let own = conns.iter().filter(|conn| !counters.is_inherited(conn));
+            let all = conns.iter().chain(unlisted);
+            let own = all.filter(|conn| !counters.is_inherited(conn));
             let mut ring_len = 0;
             for conn in own {
                 sum.absorb(direction(conn));
@@ -133,6 +154,7 @@ impl Process {
             } else {
                 age_ms(root.started_ns(), now_ns)
             },
+            off: root.is_off(),
             tracked: own(root.tracked.load()),
             upgrades: own(root.upgrades.load()),
             demotions: own(root.demotions.load()),
@@ -148,6 +170,13 @@ impl Process {
             connections: conns
                 .iter()
                 .map(|conn| Connection::new(conn, counters.is_inherited(conn), now_ns))
+                .collect(),
+            unlisted: untried
+                .into_iter()
+                .map(|(reason, count)| Unlisted {
+                    reason: Cause::new(reason),
+                    count,
+                })
                 .collect(),
         }
     }

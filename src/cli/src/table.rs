@@ -1,7 +1,8 @@
 //! The report for people.
 
-use crate::report::{Connection, Flow, Process};
+use crate::report::{Connection, Flow, Process, Unlisted};
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
+use sluice_stats::Reason;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -42,6 +43,9 @@ pub fn write(to: &mut impl Write, process: &Process, is_terminal: bool) -> io::R
             .collect();
         writeln!(to, "  reasons for TCP so far: {}", reasons.join(", "))?;
     }
+    if process.off {
+        writeln!(to, "  {}", Reason::Off.words())?;
+    }
     if !process.connections.is_empty() {
         let mut table = table(&process.connections);
         if is_terminal && let Some(column) = table.column_mut(WHY) {
@@ -55,6 +59,13 @@ pub fn write(to: &mut impl Write, process: &Process, is_terminal: bool) -> io::R
             if is_terminal && !why.is_empty() {
                 writeln!(to, "      {why}")?;
             }
+        }
+    }
+    for Unlisted { reason, count } in &process.unlisted {
+        if reason.code == Reason::BelowThreshold.code() {
+            writeln!(to, "  {count} more below the threshold, not listed")?;
+        } else {
+            writeln!(to, "  {count} more not listed: {}", reason.words)?;
         }
     }
     Ok(())
@@ -217,6 +228,7 @@ mod tests {
             library: String::new(),
             version: String::new(),
             age_ms: 0,
+            off: false,
             tracked: 0,
             upgrades: 0,
             demotions: 0,
@@ -228,6 +240,7 @@ mod tests {
             tx: Flow::default(),
             rx: Flow::default(),
             connections,
+            unlisted: Vec::new(),
         };
         let mut text = Vec::new();
         write(&mut text, &process, is_terminal).unwrap();

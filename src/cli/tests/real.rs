@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Python, stat_json};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::Command;
 
 /// Bytes that each end sends, and gets back.
@@ -22,8 +22,8 @@ fn plain() -> Python {
     Python::new(&mut Command::new("python3"))
 }
 
-/// Connects the two, sends there and back; returns the port of the server.
-fn exchange(server: &mut Python, client: &mut Python) -> u64 {
+/// Connects the two; returns the port of the server.
+fn connect(server: &mut Python, client: &mut Python) -> u64 {
     server.tell("listener = socket.create_server(('127.0.0.1', 0))");
     let port = server
         .tell("print(listener.getsockname()[1])")
@@ -34,6 +34,12 @@ fn exchange(server: &mut Python, client: &mut Python) -> u64 {
         "end = socket.create_connection(('127.0.0.1', {port}))"
     ));
     server.tell("end = listener.accept()[0]");
+    port
+}
+
+/// Connects the two, sends there and back; returns the port of the server.
+fn exchange(server: &mut Python, client: &mut Python) -> u64 {
+    let port = connect(server, client);
     // Pieces that fit into any socket's buffers, so that neither end waits for the other's test.
     for _ in 0..LEN / 10_000 {
         client.tell("end.sendall(b'x' * 10000)");
@@ -81,7 +87,58 @@ fn a_plain_peer_is_the_reason_for_tcp() {
     common::build(&["--package", "sluice-preload"]);
     let (mut server, mut client) = (preloaded(), plain());
     let port = exchange(&mut server, &mut client);
+    // Until nobody has answered at the name.
+    server.tell("import select");
+    for _ in 0..100 {
+        server.tell("select.select([end], [], [], 0.01)");
+    }
     let connection = checked(&stat_json(server.pid()), "local", port);
     assert_eq!(connection["reason"]["code"], "peer-plain", "{connection:#}");
     assert_eq!(connection["upgrades"], 0);
+}
+
+#[test]
+fn a_peer_that_has_closed_is_on_no_other_host() {
+    common::build(&["--package", "sluice-preload"]);
+    let (mut server, mut client) = (preloaded(), preloaded());
+    let port = connect(&mut server, &mut client);
+    // Less than the buffers take, and nothing tried before the last byte is written.
+    server.tell("end.sendall(b'x' * 40_000); end.close()");
+    client.tell("assert len(end.recv(40_000, socket.MSG_WAITALL)) == 40_000");
+    let process = stat_json(client.pid());
+    let connection = &process["connections"][0];
+    assert_eq!(connection["peer"], format!("127.0.0.1:{port}"));
+    assert_eq!(connection["reason"]["code"], "peer-closed", "{process:#}");
+}
+
+#[test]
+fn sockets_count_once_they_are_connected() {
+    common::build(&["--package", "sluice-preload"]);
+    let (mut server, mut client) = (preloaded(), preloaded());
+    // Tracked for its options, and no connection.
+    client.tell("idle = socket.socket(); idle.setsockopt(6, socket.TCP_NODELAY, 1)");
+    connect(&mut server, &mut client);
+    client.tell("late = socket.socket(); late.setsockopt(6, socket.TCP_NODELAY, 1); late.connect(end.getpeername())");
+    server.tell("other = listener.accept()[0]");
+    for process in [stat_json(server.pid()), stat_json(client.pid())] {
+        assert_eq!(process["tracked"], 2, "{process:#}");
+        assert_eq!(process["reasons"], json!({"below-threshold": 2}));
+        assert_eq!(process["connections"], json!([]));
+        assert_eq!(process["unlisted"][0]["code"], "below-threshold");
+        assert_eq!(process["unlisted"][0]["count"], 2);
+    }
+}
+
+#[test]
+fn upgrades_that_are_off_are_shown_to_be() {
+    common::build(&["--package", "sluice-preload"]);
+    let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    let python = Python::new(sluice.args(["run", "--upgrade", "off", "--", "python3"]));
+    let process = stat_json(python.pid());
+    assert_eq!(
+        (&process["off"], &process["tracked"]),
+        (&json!(true), &json!(0))
+    );
+    let table = common::sluice(&["stat", &python.pid().to_string()]);
+    assert!(common::text(&table.stdout).contains("upgrades are turned off"));
 }

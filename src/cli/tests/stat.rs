@@ -40,10 +40,10 @@ fn every_count_is_shown() {
     }
     assert_eq!(
         process["reasons"],
-        json!({"below-threshold": 1, "peer-plain": 1, "fdopen": 1})
+        json!({"below-threshold": 2, "peer-plain": 1, "fdopen": 1})
     );
     // Live connections and the closed one.
-    assert_eq!(process["tx"]["tcp"], (32 << 10) + 11);
+    assert_eq!(process["tx"]["tcp"], (32 << 10) + 11 + 2);
     assert_eq!(process["tx"]["indirect"], (5 << 20) + 100);
     assert_eq!(process["tx"]["resent"], 40);
     assert_eq!(process["rx"]["tcp"], 1);
@@ -54,6 +54,12 @@ fn every_count_is_shown() {
         3,
         "closed and unfinished ones are not shown"
     );
+    let words = sluice_stats::Reason::BelowThreshold.words();
+    assert_eq!(
+        process["unlisted"],
+        json!([{"code": "below-threshold", "words": words, "count": 1}])
+    );
+    assert_eq!(process["off"], false);
     let fast = &connections[0];
     assert_eq!(
         (&fast["fd"], &fast["family"], &fast["role"]),
@@ -85,7 +91,7 @@ fn every_count_is_shown() {
     );
     assert_eq!(
         plain["reason"],
-        json!({"code": "peer-plain", "words": "the peer does not run Sluice"})
+        json!({"code": "peer-plain", "words": sluice_stats::Reason::PeerPlain.words()})
     );
     assert_eq!(plain["role"], "accepted");
     let demoted = &connections[2];
@@ -116,7 +122,8 @@ fn people_get_a_table() {
         "[::1]:443",
         "32.0K tcp + 5.0M indirect",
         "68.4K direct + 3 file",
-        "the peer does not run Sluice",
+        "nobody answered at the other end",
+        "1 more below the threshold, not listed",
     ] {
         assert!(table.contains(part), "{part} is not in\n{table}");
     }
@@ -134,11 +141,9 @@ fn people_get_a_table() {
     assert!(output.status.success(), "{output:?}");
     let shown = text(&output.stdout).replace('\r', "");
     let mut below = shown.lines().skip_while(|line| !line.contains("[::1]:443"));
-    assert_eq!(
-        below.nth(1),
-        Some("      the peer does not run Sluice"),
-        "{shown}"
-    );
+    let words = sluice_stats::Reason::PeerPlain.words();
+    let reason = format!("      {words}");
+    assert_eq!(below.nth(1), Some(reason.as_str()), "{shown}");
     assert!(!shown.contains("WHY"), "{shown}");
     for line in table.lines().chain(shown.lines()) {
         assert_eq!(line, line.trim_end());

@@ -109,7 +109,9 @@ unsafe extern "C" {
 
 /// Reads the settings and registers the fork handlers. Called by the constructor.
 pub fn init() {
-    let _ = crate::config::config();
+    if crate::config::config().upgrade == crate::config::Upgrade::Off {
+        sluice_stats::ROOT.set_off();
+    }
     thread::init();
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe {

@@ -228,6 +228,12 @@ impl Conn {
 
     // --- for the process that counts ---
 
+    /// The socket is being connected, or was accepted: from here on it counts as a connection.
+    pub fn opened(&self, role: Role) {
+        self.role.store(role as u8, Relaxed);
+        ROOT.tracked.add_shared(1);
+    }
+
     /// Says which connection this is; unspecified addresses: they could not be asked for. Until then the tool
     /// passes over the slot.
     pub fn describe(&self, fd: i32, role: Role, local: SocketAddr, peer: SocketAddr) {
@@ -253,6 +259,19 @@ impl Conn {
         if self.reason.swap(reason as u16, Relaxed) != reason as u16 {
             ROOT.count_reason(reason);
         }
+    }
+
+    /// The connection is on TCP, and a decision is near: `reason` says what is waited for, and is not counted.
+    pub fn awaits(&self, reason: Reason) {
+        self.reason.store(reason as u16, Relaxed);
+    }
+
+    /// The same, unless the connection is on TCP for another reason than `before`.
+    pub fn awaits_after(&self, before: Reason, reason: Reason) {
+        let (before, reason) = (before as u16, reason as u16);
+        let _ = self
+            .reason
+            .compare_exchange(before, reason, Relaxed, Relaxed);
     }
 
     /// A stream has taken over from TCP.
@@ -303,7 +322,7 @@ impl Conn {
         }
     }
 
-    /// `None` until the connection has been described.
+    /// `None` until the connection has been [opened](Conn::opened) or described: a socket that is none yet.
     #[must_use]
     pub fn role(&self) -> Option<Role> {
         match self.role.load(Relaxed) {
@@ -486,6 +505,30 @@ mod tests {
         assert_eq!(conn.reason(), Reason::Dprintf as u16);
         assert_eq!(conn.last_demotion(), Reason::Dprintf as u16);
         assert_eq!((conn.upgrades(), conn.demotions()), (2, 2));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_no_count() {
+        let conn = Conn::new();
+        let counts = || [Reason::Meeting, Reason::Met].map(|r| ROOT.reason_count(r));
+        conn.stays(Reason::BelowThreshold);
+        conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
+        assert_eq!(conn.reason(), Reason::Meeting as u16);
+        conn.awaits(Reason::Met);
+        assert_eq!(conn.reason(), Reason::Met as u16);
+        conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
+        assert_eq!(conn.reason(), Reason::Met as u16);
+        assert_eq!(counts(), [0, 0]);
+    }
+
+    #[test]
+    fn a_socket_is_a_connection_once_it_is_opened() {
+        let conn = Conn::new();
+        assert_eq!(conn.role(), None);
+        let before = ROOT.tracked.load();
+        conn.opened(Role::Connecting);
+        assert_eq!(ROOT.tracked.load(), before + 1);
+        assert_eq!((conn.role(), conn.family()), (Some(Role::Connecting), None));
     }
 
     #[test]

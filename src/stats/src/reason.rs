@@ -5,8 +5,9 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $code:literal, $words:literal;)+) => {
         /// Why a connection stayed on TCP, or went back to it.
         ///
-        /// The number is part of the layout that `sluice stat` reads from another process, so a
-        /// number is never given to a second cause; the code is part of its JSON.
+        /// The number is part of the layout that `sluice stat` reads from another process, and peers of
+        /// other versions tell each other reasons by it. So a number is never given to a second cause:
+        /// 24, 25 and 72 belonged to causes that were never given. The code is part of the JSON.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[non_exhaustive]
@@ -51,7 +52,7 @@ reasons! {
     None = 0, "none", "nothing stands in the way";
 
     // The program or its user decided.
-    /// `SLUICE_UPGRADE=off`.
+    /// `SLUICE_UPGRADE=off`. Of a whole process: its connections are not tracked.
     Off = 1, "off", "upgrades are turned off (SLUICE_UPGRADE=off)";
     /// The stream has not reached its first upgrade offset.
     BelowThreshold = 2, "below-threshold", "too few bytes so far to be worth an upgrade";
@@ -66,9 +67,9 @@ reasons! {
 
     // Meeting the peer.
     /// Nobody met us at the name: the peer does not run Sluice, or not on this connection.
-    PeerPlain = 16, "peer-plain", "the peer does not run Sluice";
-    /// The peer is on another host and no RDMA device leads there.
-    PeerRemote = 17, "peer-remote", "the peer is on another host and no RDMA device leads to it";
+    PeerPlain = 16, "peer-plain", "nobody answered at the other end: it does not run Sluice, or not on this connection";
+    /// The peer is on another host, as far as this network namespace shows, and no RDMA device leads there.
+    PeerRemote = 17, "peer-remote", "the peer is on another host or in another network namespace, and no RDMA device leads to it";
     /// Another process holds the rendezvous name.
     NameTaken = 18, "name-taken", "another process holds the rendezvous name";
     /// As many names as allowed are held already.
@@ -81,10 +82,6 @@ reasons! {
     LayoutMismatch = 22, "layout-mismatch", "the peer's Sluice lays shared memory out differently";
     /// The peer has another word size.
     WordSizeMismatch = 23, "word-size-mismatch", "the peer is a process of another word size";
-    /// The stream offset at which both ends would switch could not be fixed.
-    MeasureFailed = 24, "measure-failed", "the stream offset for the switch could not be fixed";
-    /// A thread still waits to read in a kernel call entered before the peer was proved.
-    ReaderBlocked = 25, "reader-blocked", "a thread still waits to read in the kernel";
     /// A thread still waits to write in a kernel call.
     WriterBlocked = 26, "writer-blocked", "a thread still waits to write in the kernel";
 
@@ -143,8 +140,6 @@ reasons! {
     Timestamping = 70, "timestamping", "packet time stamps are wanted (SO_TIMESTAMPING)";
     /// SO_MAX_PACING_RATE.
     PacingRate = 71, "pacing-rate", "a pacing rate is set (SO_MAX_PACING_RATE)";
-    /// The socket is MPTCP.
-    Mptcp = 72, "mptcp", "the socket speaks MPTCP";
     /// O_ASYNC: the kernel's socket alone raises SIGIO.
     SignalDriven = 73, "signal-driven", "the program asked for SIGIO";
     /// connect() with AF_UNSPEC.
@@ -185,6 +180,14 @@ reasons! {
     Fault = 112, "fault", "a test forced it (SLUICE_FAULT)";
     /// A defect of Sluice was caught; it cost this stream only.
     Panic = 113, "panic", "a defect of Sluice was caught";
+
+    // Newer ones.
+    /// The kernel knows no open socket of this host that is the other end, though the address is this host's.
+    PeerClosed = 114, "peer-closed", "the other end is not open on this host any more (closed meanwhile, or in another network namespace)";
+    /// The connection waits to be met, or for an answer; not counted.
+    Meeting = 115, "meeting", "waits for the other end to answer";
+    /// Both ends stand ready, and neither has written since; not counted.
+    Met = 116, "met", "both ends have met: the next writes leave TCP";
 }
 
 /// Length of the array that counts reasons: room for more of them without a new layout.
@@ -218,6 +221,9 @@ mod tests {
     #[test]
     fn an_unknown_number_is_not_a_reason() {
         assert_eq!(Reason::from_u16(15), None);
+        for never_again in [24, 25, 72] {
+            assert_eq!(Reason::from_u16(never_again), None);
+        }
         assert_eq!(Reason::from_u16(u16::MAX), None);
     }
 }

@@ -101,6 +101,11 @@ const fn padded(text: &[u8]) -> [u8; 32] {
     out
 }
 
+/// In [`Root::flags`]: the user has turned upgrades off, and nothing is tracked.
+const OFF: u32 = 1;
+/// In [`Root::flags`]: another copy of the library works in this process, and this one does nothing.
+const IDLE: u32 = 2;
+
 /// Connections that were mapped together.
 #[derive(Debug)]
 #[repr(C)]
@@ -141,8 +146,9 @@ pub struct Root {
     free: AtomicU64,
     /// The lowest slot number never used. Grows by compare-and-swap, after its chunk is in place.
     fresh: AtomicU32,
-    spare: AtomicU32,
-    /// Connections ever tracked.
+    /// Of [`OFF`] and [`IDLE`]. Written while the library is loaded.
+    flags: AtomicU32,
+    /// Connections so far: sockets that were connected or accepted.
     pub tracked: Counter,
     /// Streams that took over from TCP.
     pub upgrades: Counter,
@@ -184,7 +190,7 @@ impl Root {
             started_ns: AtomicU64::new(0),
             free: AtomicU64::new(0),
             fresh: AtomicU32::new(0),
-            spare: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
             tracked: Counter::new(),
             upgrades: Counter::new(),
             demotions: Counter::new(),
@@ -214,6 +220,16 @@ impl Root {
         self.pid.store(pid, Relaxed);
     }
 
+    /// The user has turned upgrades off.
+    pub fn set_off(&self) {
+        self.flags.fetch_or(OFF, Relaxed);
+    }
+
+    /// Another copy of the library works in this process.
+    pub fn set_idle(&self) {
+        self.flags.fetch_or(IDLE, Relaxed);
+    }
+
     fn alloc(&self) -> Option<&'static Conn> {
         let now_ns = monotonic_ns();
         if self.started_ns.load(Relaxed) == 0 {
@@ -221,7 +237,6 @@ impl Root {
         }
         let (index, conn) = self.pop().or_else(|| self.take_fresh())?;
         conn.begin(index, self.epoch.load(Relaxed), now_ns);
-        self.tracked.add_shared(1);
         Some(conn)
     }
 
@@ -280,6 +295,18 @@ impl Root {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.load(Relaxed)
+    }
+
+    /// Are upgrades turned off? Then nothing is tracked.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.flags.load(Relaxed) & OFF != 0
+    }
+
+    /// Does another copy of the library work in this process, so that this one counts nothing?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.flags.load(Relaxed) & IDLE != 0
     }
 
     /// When the process began to count, on CLOCK_MONOTONIC.
@@ -524,7 +551,6 @@ mod tests {
             ),
             (0, 0, 0)
         );
-        assert_eq!(root.tracked.load(), 2);
         assert!(again.created_ns() >= root.started_ns() && root.started_ns() > 0);
     }
 
@@ -563,6 +589,7 @@ mod tests {
         let conn = root.alloc().unwrap();
         conn.tx.bytes.tcp.add(50);
         root.links.raise(1);
+        root.tracked.add_shared(1);
         root.count_reason(Reason::PeerPlain);
         root.forked(7);
         assert!(root.is_inherited(conn));
@@ -603,6 +630,7 @@ mod tests {
 
     #[test]
     fn threads_never_share_a_slot_and_lose_no_count() {
+        let taken = AtomicU64::new(0);
         const THREADS: u64 = 4;
         const ROUNDS: u64 = 20_000;
         let root = root();
@@ -616,12 +644,13 @@ mod tests {
                             assert_eq!(conn.tx.bytes.tcp.load(), 0, "somebody else has this slot");
                             conn.tx.bytes.tcp.add(1);
                             root.release(conn);
+                            taken.fetch_add(1, Relaxed);
                         }
                     }
                 });
             }
         });
-        assert_eq!(root.closed_tx.bytes.tcp.load(), root.tracked.load());
+        assert_eq!(root.closed_tx.bytes.tcp.load(), taken.load(Relaxed));
         assert!(root.used() <= 3 * THREADS as usize);
     }
 

@@ -28,8 +28,9 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
 /// Finds the socket whose own address is `peer` and whose peer is `local`.
 ///
 /// # Errors
-/// [`Reason::PeerRemote`] when this host (this network namespace) has no such socket in
-/// ESTABLISHED with an owner; [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked.
+/// When this host (this network namespace) has no such socket in ESTABLISHED with an owner:
+/// [`Reason::PeerClosed`] if `peer` is an address of this host, else [`Reason::PeerRemote`].
+/// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked.
 pub fn mirror(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     let (local, peer) = (plain(local), plain(peer));
     match by_netlink(local, peer) {
@@ -96,7 +97,7 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     if kind == NLMSG_ERROR {
         let errno = -i32::from_ne_bytes(get(&answer, HEADER));
         return Err(if errno == libc::ENOENT {
-            Reason::PeerRemote
+            missing(local, peer)
         } else {
             REFUSED
         });
@@ -119,7 +120,17 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     if state == ESTABLISHED && same && inode != 0 {
         Ok(Mirror { inode })
     } else {
-        Err(Reason::PeerRemote)
+        Err(missing(local, peer))
+    }
+}
+
+/// What it means that `peer` is not found. On the way to an address of its own a host takes that for the
+/// near end, too, unless the program has bound another.
+fn missing(local: SocketAddr, peer: SocketAddr) -> Reason {
+    if peer.ip().is_loopback() || peer.ip() == local.ip() {
+        Reason::PeerClosed
+    } else {
+        Reason::PeerRemote
     }
 }
 
@@ -175,7 +186,7 @@ fn by_proc(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
         }
     }
     Err(if asked {
-        Reason::PeerRemote
+        missing(local, peer)
     } else {
         Reason::NetlinkRefused
     })
@@ -316,6 +327,27 @@ mod tests {
         );
         let (b, _) = listener.accept().unwrap();
         drop(b);
-        assert_eq!(mirror(la, pa), Err(Reason::PeerRemote));
+        assert_eq!(mirror(la, pa), Err(Reason::PeerClosed));
+    }
+
+    #[test]
+    fn whose_peer_is_missing_is_told_by_its_address() {
+        for (local, peer, reason) in [
+            ("127.0.0.1:1", "127.0.0.2:2", Reason::PeerClosed),
+            ("[::1]:1", "[::1]:2", Reason::PeerClosed),
+            (
+                "[::ffff:127.0.0.1]:1",
+                "[::ffff:127.0.0.1]:2",
+                Reason::PeerClosed,
+            ),
+            ("192.0.2.1:1", "192.0.2.1:2", Reason::PeerClosed),
+            ("192.0.2.1:1", "192.0.2.2:2", Reason::PeerRemote),
+            ("[2001:db8::1]:1", "[2001:db8::2]:2", Reason::PeerRemote),
+        ] {
+            let (local, peer) = (local.parse().unwrap(), peer.parse().unwrap());
+            for find in [mirror, |l, p| by_proc(plain(l), plain(p))] {
+                assert_eq!(find(local, peer), Err(reason), "{local} {peer}");
+            }
+        }
     }
 }

@@ -207,6 +207,9 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     };
     sock.key.store(key, Ordering::Relaxed);
     sock.mirror.store(mirror, Ordering::Relaxed);
+    // Not after a first try in vain, or a demotion: their reason holds until there is another.
+    sock.conn()
+        .awaits_after(Reason::BelowThreshold, Reason::Meeting);
     let Some(mut list) = PENDING.lock() else {
         return Err(Reason::TooManyNames);
     };
@@ -241,7 +244,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         count_names(&list);
         drop(list);
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
-            return Err(Reason::PeerPlain);
+            return Err(Reason::PeerClosed);
         }
         return join::pair_within((other.sock, other.generation), (sock, generation));
     }
@@ -279,7 +282,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     if control::is_running() {
         control::watch_meeting(socket.raw());
     }
-    sock.conn().stays(Reason::PeerPlain);
     list.push(Pending {
         sock,
         generation,

@@ -65,12 +65,15 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Fresh) => track(fd, role::CONNECTING),
         Some(Kind::Sock(sock)) => {
-            let _ = sock.role.compare_exchange(
+            let first = sock.role.compare_exchange(
                 role::UNKNOWN,
                 role::CONNECTING,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
+            if first.is_ok() {
+                opened(sock, role::CONNECTING);
+            }
         }
         _ => {}
     }
@@ -126,11 +129,25 @@ pub fn accepted(listener: c_int, fd: c_int) {
 fn track(fd: c_int, side: u8) {
     sluice_stats::ROOT.identify(process::pid());
     if let Some(sock) = sock::alloc(fd, side) {
-        sluice_stats::ROOT.tracked.add_shared(1);
-        if !table::store(fd, Entry::sock(sock)) {
+        if table::store(fd, Entry::sock(sock)) {
+            opened(sock, side);
+        } else {
             sock.fds.store(0, Ordering::Release);
             sock::free(sock);
         }
+    }
+}
+
+/// The socket is a connection from here on, if its role is known; until then it may become a listener.
+fn opened(sock: &'static Sock, side: u8) {
+    let side = match side {
+        role::CONNECTING => sluice_stats::Role::Connecting,
+        role::ACCEPTED => sluice_stats::Role::Accepted,
+        _ => return,
+    };
+    sock.conn().opened(side);
+    if sock.pinned.load(Ordering::Relaxed) == 0 {
+        sock.conn().stays(Reason::BelowThreshold);
     }
 }
 

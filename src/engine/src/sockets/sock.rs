@@ -553,9 +553,6 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
         Ordering::Relaxed,
     );
-    if let Some(conn) = conn {
-        conn.stays(Reason::BelowThreshold);
-    }
     Some(sock)
 }
 

@@ -175,6 +175,8 @@ pub fn attach(
     }
     let refused = take_in(sock, generation);
     if refused.is_ok() {
+        // Before the switch, which clears it: that takes the lock.
+        sock.conn().awaits(Reason::Met);
         sock.set_stream(link, index);
         sock.rx.set_dir(Some(incoming));
         sock.rx.set_ring(ring);

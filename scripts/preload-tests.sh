@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The programs of src/preload/tests: each runs plain, with the library, and with the library whose
-# engine is a double that passes every call on (feature `probe`); what it prints and how it ends must
+# The programs of src/preload/tests: each runs plain, with the library, with two copies of it, and with the library
+# whose engine is a double that passes every call on (feature `probe`); what it prints and how it ends must
 # be the same. Then the double answers with each verdict, and what the program sees is held against
 # what TCP would show. Arguments pick tests by name. Last line: N passed, N failed.
 set -uo pipefail
@@ -42,6 +42,7 @@ run() {
 
 [ -e "$lib" ] || { echo "$lib is missing: make build"; exit 1; }
 "$cargo" build --quiet --release --features probe -p sluice-preload --target-dir target/probe || exit 1
+mkdir "$out/copy" && cp "$lib" "$out/copy/" || exit 1
 for each in "$src"/*.c; do
     name=$(basename "$each" .c)
     fortify=()
@@ -55,8 +56,14 @@ for test in calls cancel "cancel polls" chk early ends exec handler variadic; do
     read -r -a words <<<"$test"
     program=("$out/${words[0]}.bin" "${words[@]:1}")
     run plain "" "${program[@]}"
-    for how in library double; do
-        [ "$how" = library ] && run "$how" "$lib" "${program[@]}" || run "$how" "$double" "${program[@]}"
+    for how in library double copies; do
+        case $how in
+        library) run "$how" "$lib" "${program[@]}" ;;
+        double) run "$how" "$double" "${program[@]}" ;;
+        # The second one passes every call on, in each new image.
+        copies) run "$how" "$lib:$out/copy/libsluice.so" "${program[@]}"
+            sed -i '/^sluice: two copies /d' "$out/$how" ;;
+        esac
         difference=$(diff "$out/plain" "$out/$how" | head -5)
         [ -z "$difference" ]; hold $? "$test" "with the $how: $difference"
     done

@@ -8,6 +8,7 @@ Last line: N passed, N failed."""
 import errno
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -204,6 +205,46 @@ def report_nowhere(pair):
         expect(text.count("\n") <= 1, f"{role}: more than one line: {text!r}")
 
 
+# --- two files of the library ---
+
+def another_file(pair):
+    other = os.path.join(pair.place, "other", "libsluice.so")
+    if not os.path.exists(other):
+        os.mkdir(os.path.dirname(other))
+        shutil.copy(common.LIB, other)
+    return other
+
+
+def two_copies(pair):
+    """The first one works, the other says that it does nothing; `sluice stat` finds the first one's counters."""
+    def look(server, client):
+        for child in (server, client):
+            seen = common.stat(child.pid)
+            expect(len(seen) == COUNT, f"{len(seen)} connections shown, {COUNT} expected")
+
+    other = another_file(pair)
+    for first, second in ((common.LIB, other), (other, common.LIB)):
+        settings = {"LD_PRELOAD": f"{first}:{second}", "SLUICE_UPGRADE": "eager"}
+        counters, errors = pair.run(settings=(settings, settings), look=look)
+        on_link(counters)
+        one_line(errors, f"{first} works", f"{second} does nothing")
+
+
+def two_copies_complain_once(pair):
+    settings = {"LD_PRELOAD": f"{common.LIB}:{another_file(pair)}", "SLUICE_MODE": "fast"}
+    counters, errors = pair.run(settings=(settings, settings))
+    on_link(counters)
+    for role, text in errors.items():
+        expect(text.count("\n") == 2 and text.count("SLUICE_MODE") == 1, f"{role}: {text!r}")
+
+
+def one_file_twice(pair):
+    settings = {"LD_PRELOAD": f"{common.LIB}:{common.LIB}"}
+    counters, errors = pair.run(settings=(settings, settings))
+    on_link(counters)
+    silent(errors)
+
+
 # --- narrow places ---
 
 def system_calls():
@@ -385,7 +426,8 @@ class Skip(Exception):
 
 
 TESTS = [no_settings, good_settings, turned_off, *(bad_setting(n, v) for n, v in BAD), several_bad, stderr_is_socket,
-         stderr_is_tcp, stderr_is_closed, report_nowhere, memfd_refused, memfd_refused_to_one, eventfd_refused,
+         stderr_is_tcp, stderr_is_closed, report_nowhere, two_copies,
+         two_copies_complain_once, one_file_twice, memfd_refused, memfd_refused_to_one, eventfd_refused,
          memfd_refused_as_stat_shows_it, netlink_refused, filtered_and_alone, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter, few_descriptors, no_descriptor_left]
 
 

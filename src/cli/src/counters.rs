@@ -79,24 +79,23 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
     let ours: Vec<_> = maps.into_iter().filter(|map| map.is_of(LIBRARY)).collect();
     // A debugger maps the file too, but to read it.
     let code = ours.iter().find(|map| map.is_executable);
-    let library = code.ok_or(Failure::NoSluice)?.path.clone();
+    code.ok_or(Failure::NoSluice)?;
 
-    let place = ours
-        .iter()
-        .filter(|map| map.is_writable)
-        .find_map(|map| find_root(pid, map.start, map.end).transpose())
-        .ok_or(Failure::NoCounters)??;
-    let header = read_header(pid, place)?;
-    if !header.is_readable() {
-        let version = Shown(header.version().as_bytes()).to_string();
-        return Err(Failure::OtherLayout {
-            version,
-            layout: header.layout,
-        });
+    let mut found = Err(Failure::NoCounters);
+    for map in ours.iter().filter(|map| map.is_writable) {
+        if let Some(place) = find_root(pid, map.start, map.end)? {
+            let root = read_root(pid, place);
+            // Of two copies of the library one counts.
+            let counts = root.as_ref().is_ok_and(|root| !root.is_idle());
+            if counts || found.is_err() {
+                found = root.map(|root| (place, root, map.path.clone()));
+            }
+            if counts {
+                break;
+            }
+        }
     }
-
-    let mut root = Box::new(Root::new());
-    process::read(pid, place, std::slice::from_mut(&mut *root))?;
+    let (place, root, library) = found?;
     let (conns, unlisted) = read_conns(pid, &root)?;
 
     // All of it belongs to one program only if that program still runs; after an exec we have read
@@ -137,10 +136,19 @@ fn find_root(pid: i32, start: usize, end: usize) -> Result<Option<usize>, Failur
     Ok(found.map(|line| start + line * ALIGN))
 }
 
-fn read_header(pid: i32, place: usize) -> Result<Header, Failure> {
+fn read_root(pid: i32, place: usize) -> Result<Box<Root>, Failure> {
     let mut header = Header::THIS;
     process::read(pid, place, std::slice::from_mut(&mut header))?;
-    Ok(header)
+    if !header.is_readable() {
+        let version = Shown(header.version().as_bytes()).to_string();
+        return Err(Failure::OtherLayout {
+            version,
+            layout: header.layout,
+        });
+    }
+    let mut root = Box::new(Root::new());
+    process::read(pid, place, std::slice::from_mut(&mut *root))?;
+    Ok(root)
 }
 
 /// The slots in use, chunk by chunk: those of connections with addresses, and without.

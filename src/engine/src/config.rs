@@ -37,7 +37,7 @@ pub enum Mode {
 /// What is worth a line on stderr. Later levels say more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing but complaints about settings.
+    /// Nothing but complaints about settings, and about a second copy of the library.
     Off,
     /// Sluice failed where it should not.
     Error,
@@ -247,11 +247,25 @@ pub fn config() -> &'static Config {
         let mut complaint = Line::new();
         let config = parse(variables, cfg!(feature = "fault"), &mut complaint);
         static TOLD: AtomicBool = AtomicBool::new(false);
-        if !complaint.is_empty() && !TOLD.swap(true, Relaxed) {
+        // Of several copies of the library one complains.
+        if !complaint.is_empty() && crate::copies::works() && !TOLD.swap(true, Relaxed) {
             complaint.emit();
         }
         Box::new(config)
     })
+}
+
+/// Says that this copy of the library is not the one that works.
+pub fn tell_idle() {
+    crate::copies::with_files(|first, own| {
+        let mut line = Line::new();
+        line.add(format_args!(
+            "two copies of the library are in this process: {} works, {} does nothing",
+            Path(first),
+            Path(own)
+        ));
+        line.emit();
+    });
 }
 
 /// Writes one line to stderr if `level` is worth it. Leaves `errno` alone, allocates nothing.
@@ -373,21 +387,36 @@ struct Shown<'a>(&'a [u8]);
 /// As [`Shown`], in quotation marks.
 struct Quoted<'a>(&'a [u8]);
 
+/// As [`Shown`], for the name of a file, whose end matters.
+struct Path<'a>(&'a [u8]);
+
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Enough to recognise a value by.
         const SHOWN_LEN: usize = 40;
-        for &byte in self.0.iter().take(SHOWN_LEN) {
-            match byte {
-                b' '..=b'~' if byte != b'"' && byte != b'\\' => f.write_char(char::from(byte))?,
-                _ => write!(f, "\\x{byte:02x}")?,
-            }
-        }
-        if self.0.len() > SHOWN_LEN {
-            f.write_str("...")?;
-        }
-        Ok(())
+        show(f, self.0, SHOWN_LEN)
     }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Two of them fit into a line.
+        const SHOWN_LEN: usize = 400;
+        show(f, self.0, SHOWN_LEN)
+    }
+}
+
+fn show(f: &mut fmt::Formatter<'_>, text: &[u8], most: usize) -> fmt::Result {
+    for &byte in text.iter().take(most) {
+        match byte {
+            b' '..=b'~' if byte != b'"' && byte != b'\\' => f.write_char(char::from(byte))?,
+            _ => write!(f, "\\x{byte:02x}")?,
+        }
+    }
+    if text.len() > most {
+        f.write_str("...")?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for Quoted<'_> {

@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod config;
+pub(crate) mod copies;
 pub(crate) mod process;
 pub(crate) mod readiness;
 pub(crate) mod rendezvous;

@@ -109,6 +109,10 @@ unsafe extern "C" {
 
 /// Reads the settings and registers the fork handlers. Called by the constructor.
 pub fn init() {
+    if !crate::copies::works() {
+        crate::rendezvous::loaded();
+        return crate::config::tell_idle();
+    }
     if crate::config::config().upgrade == crate::config::Upgrade::Off {
         sluice_stats::ROOT.set_off();
     }

@@ -28,6 +28,12 @@ mod api;
 #[cfg(not(feature = "probe"))]
 use sluice_engine::api;
 
+/// By this symbol copies of the library in one process find out which of them is the first and works
+/// (`copies.rs` of the engine): it leads to the counters of the copy that it belongs to.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "a C symbol")]
+pub static sluice_counters: &sluice_stats::Root = &sluice_stats::ROOT;
+
 /// Runs when the library is loaded, though not before every hook: see the module's text.
 #[ctor::ctor(unsafe)]
 fn load() {

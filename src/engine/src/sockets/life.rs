@@ -31,7 +31,7 @@ pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 /// Is anything tracked at all?
 #[inline]
 pub fn tracking() -> bool {
-    crate::config::config().upgrade != crate::config::Upgrade::Off
+    crate::copies::works() && crate::config::config().upgrade != crate::config::Upgrade::Off
 }
 
 /// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it was

@@ -201,8 +201,40 @@ def stderr_is_closed(pair):
 def report_nowhere(pair):
     settings = {"SLUICE_REPORT": "/nonexistent/directory/report"}
     _, errors = pair.run(settings=(settings, settings))
+    one_line(errors, "SLUICE_REPORT", "/nonexistent")
+
+
+CHDIR = """
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+ours = socket.create_connection(listener.getsockname())
+theirs, _ = listener.accept()
+os.chdir("/")
+ours.sendall(b"few")
+assert theirs.recv(9) == b"few"
+"""
+
+
+def report_of_a_wanderer(pair):
+    """The file stays where it was named, and has the connections below the threshold: both ends of it, no listener."""
+    place = os.path.join(pair.place, "wanderer")
+    os.mkdir(place)
+    child = common.start([sys.executable, "-c", CHDIR], env=common.environment(True, None, "report"), cwd=place,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, err = common.communicate(child, 30)
+    expect(child.returncode == 0 and err == "", f"status {child.returncode}: {err}")
+    lines = common.report_lines(os.path.join(place, "report"))
+    expect([line["reason"] for line in lines] == ["below-threshold"] * 2, f"{lines}")
+    expect(lines[0]["local"] == lines[1]["peer"] and lines[1]["local"] == lines[0]["peer"], f"{lines}")
+
+
+def log_of_upgrades(pair):
+    settings = {"SLUICE_LOG": "info"}
+    counters, errors = pair.run(settings=(settings, settings))
+    on_link(counters)
     for role, text in errors.items():
-        expect(text.count("\n") <= 1, f"{role}: more than one line: {text!r}")
+        hits = re.findall(r"^sluice: fd \d+ 127\.0\.0\.1:\d+ -> 127\.0\.0\.1:\d+: on shared memory after \d+ bytes$", text, re.M)
+        expect(len(hits) >= COUNT, f"{role}: {COUNT} upgrades expected: {text!r}")
 
 
 # --- two files of the library ---
@@ -426,7 +458,7 @@ class Skip(Exception):
 
 
 TESTS = [no_settings, good_settings, turned_off, *(bad_setting(n, v) for n, v in BAD), several_bad, stderr_is_socket,
-         stderr_is_tcp, stderr_is_closed, report_nowhere, two_copies,
+         stderr_is_tcp, stderr_is_closed, report_nowhere, report_of_a_wanderer, log_of_upgrades, two_copies,
          two_copies_complain_once, one_file_twice, memfd_refused, memfd_refused_to_one, eventfd_refused,
          memfd_refused_as_stat_shows_it, netlink_refused, filtered_and_alone, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter, few_descriptors, no_descriptor_left]
 

@@ -39,11 +39,11 @@ pub enum Mode {
 pub enum Level {
     /// Nothing but complaints about settings, and about a second copy of the library.
     Off,
-    /// Sluice failed where it should not.
+    /// Sluice failed where it should not; nothing is said at this level as yet.
     Error,
-    /// Upgrades and demotions, with their reasons.
+    /// Each upgrade, and each way back to TCP with its reason.
     Info,
-    /// Steps of the rendezvous and of the switch.
+    /// Each try to upgrade that came to nothing, and why.
     Debug,
 }
 
@@ -245,7 +245,10 @@ pub fn config() -> &'static Config {
         // is in here breaks the rules of setenv(3) for getenv(3).
         let variables = unsafe { Variables::new(variables) };
         let mut complaint = Line::new();
-        let config = parse(variables, cfg!(feature = "fault"), &mut complaint);
+        let mut config = parse(variables, cfg!(feature = "fault"), &mut complaint);
+        if crate::copies::works() {
+            try_report(&mut config, &mut complaint);
+        }
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Of several copies of the library one complains.
         if !complaint.is_empty() && crate::copies::works() && !TOLD.swap(true, Relaxed) {
@@ -253,6 +256,20 @@ pub fn config() -> &'static Config {
         }
         Box::new(config)
     })
+}
+
+/// What `SLUICE_REPORT` names must be a file that can be written.
+fn try_report(config: &mut Config, complaint: &mut Line) {
+    let Some(path) = config.report.take() else {
+        return;
+    };
+    match crate::report::prepare(path.clone()) {
+        Ok(path) => config.report = Some(path),
+        Err(errno) => complaint.add(format_args!(
+            "SLUICE_REPORT={} cannot be written to (errno {errno}), using no report",
+            Quoted(path.as_bytes())
+        )),
+    }
 }
 
 /// Says that this copy of the library is not the one that works.

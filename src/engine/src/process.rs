@@ -338,7 +338,7 @@ const FATAL: u32 = 2;
 const UNTRIED: u32 = 3;
 
 /// Is there an inherited filter? Asked once, by calls that the loader made in this very process.
-fn is_filtered() -> bool {
+pub fn is_filtered() -> bool {
     let mut known = FILTER.load(Ordering::Relaxed);
     if known == UNKNOWN {
         let filtered = status_field(b"Seccomp:").unwrap_or(0) != 0;

@@ -1,10 +1,48 @@
 //! `SLUICE_REPORT=PATH`: one line per finished connection, for tests and for the curious.
 
+use crate::process;
+use crate::rendezvous::diag;
 use crate::sockets::sock::Sock;
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
-use sluice_stats::Reason;
+use sluice_stats::{Reason, Role};
+use std::ffi::CString;
 use std::io::Write;
+use syscalls::{Sysno, syscall};
+
+/// The file as it is opened at each end of a connection: a program may change its directory, so the path
+/// becomes absolute. Opened once, to find out whether it can be.
+///
+/// # Errors
+/// What the kernel says.
+pub fn prepare(path: CString) -> Result<CString, i32> {
+    let path = if path.as_bytes().first() == Some(&b'/') {
+        path
+    } else {
+        let mut buffer = [0u8; libc::PATH_MAX as usize];
+        let mut whole = current_dir(&mut buffer)?.to_vec();
+        whole.push(b'/');
+        whole.extend_from_slice(path.as_bytes());
+        CString::new(whole).map_err(|_| libc::ENOENT)?
+    };
+    sys::open_append(&path)?;
+    Ok(path)
+}
+
+/// The current directory, an absolute path.
+fn current_dir(buffer: &mut [u8]) -> Result<&[u8], i32> {
+    // SAFETY: room of our own, and its length. Not among the calls that are made for upgrades.
+    let asked = unsafe { syscall!(Sysno::getcwd, buffer.as_mut_ptr(), buffer.len()) };
+    let len = asked.map_err(|errno| errno.into_raw())?;
+    // The kernel counts the NUL. What cannot be reached from the root has no such path.
+    let path = buffer.get(..len.saturating_sub(1)).unwrap_or_default();
+    if path.first() == Some(&b'/') {
+        Ok(path)
+    } else {
+        Err(libc::ENOENT)
+    }
+}
 
 /// The connection is over, or the process is: appends its line. Once for each connection and process.
 pub fn finished(sock: &Sock) {
@@ -15,6 +53,9 @@ pub fn finished(sock: &Sock) {
         return;
     }
     let conn = sock.conn();
+    if conn.family().is_none() && !describe(sock) {
+        return;
+    }
     let (Some(local), Some(peer)) = (conn.local(), conn.peer()) else {
         return;
     };
@@ -47,5 +88,49 @@ pub fn finished(sock: &Sock) {
     };
     if let Ok(fd) = sys::open_append(path) {
         let _ = sys::write(fd.raw(), text);
+    }
+}
+
+/// Asks for the addresses of a connection on which nothing was tried; its descriptor is open still, or known
+/// to be gone. False: there was no connection.
+fn describe(sock: &Sock) -> bool {
+    let conn = sock.conn();
+    let Some(role) = conn.role() else {
+        return false;
+    };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    // A filter may kill for the question.
+    let name = |peer| (!process::is_filtered()).then(|| diag::name(fd, peer))?;
+    let (local, peer) = (name(false), name(true));
+    // A connection that was reset has no peer any more; one that never came about has moved nothing.
+    if peer.is_none() && role == Role::Connecting && sock.offset() == 0 {
+        return false;
+    }
+    let unknown = SocketAddr::from(([0; 4], 0));
+    conn.describe(fd, role, local.unwrap_or(unknown), peer.unwrap_or(unknown));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_becomes_absolute_and_is_tried() {
+        let name = format!("sluice-report-{}", sys::getpid());
+        let from_root = CString::new(format!("/tmp/{name}")).unwrap();
+        assert_eq!(prepare(from_root.clone()), Ok(from_root.clone()));
+        let mut buffer = [0u8; 4096];
+        let up = current_dir(&mut buffer).unwrap();
+        let depth = up.iter().filter(|&&b| b == b'/').count();
+        let relative = format!("{}tmp/{name}", "../".repeat(depth));
+        let prepared = prepare(CString::new(relative.clone()).unwrap()).unwrap();
+        let expected = [up, b"/", relative.as_bytes()].concat();
+        assert_eq!(prepared.as_bytes(), expected);
+        // SAFETY: a path of our own.
+        assert_eq!(unsafe { libc::unlink(prepared.as_ptr()) }, 0);
+        for bad in [c"/nonexistent/x", c"/", c"nonexistent/x"] {
+            assert!(prepare(bad.into()).is_err(), "{bad:?}");
+        }
     }
 }

@@ -676,7 +676,9 @@ pub unsafe fn sendfile(
 /// # Errors
 /// The kernel's.
 pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    // A FIFO that nobody reads is refused, not waited for.
+    let kept = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | kept;
     sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o644).map(|fd| Fd(fd as c_int))
 }
 

@@ -246,6 +246,13 @@ impl Lines {
     }
 }
 
+/// The address of the socket at `fd`, or of its peer; `None`: not connected, or no such socket.
+#[must_use]
+pub fn name(fd: i32, peer: bool) -> Option<SocketAddr> {
+    let (storage, _) = sys::socket_name(fd, peer).ok()?;
+    socket_addr(&storage)
+}
+
 /// A socket's address as the standard library's type.
 #[must_use]
 pub fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {

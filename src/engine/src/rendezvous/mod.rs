@@ -189,12 +189,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         sock.conn().describe(fd, stats_role, unknown, unknown);
         return Err(reason);
     }
-    let name = |peer| {
-        sys::socket_name(fd, peer)
-            .ok()
-            .and_then(|(s, _)| diag::socket_addr(&s))
-    };
-    let (Some(local), Some(peer)) = (name(false), name(true)) else {
+    let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
         return Err(Reason::NotEstablished);
     };
     sock.conn().describe(fd, stats_role, local, peer);

@@ -231,14 +231,16 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     }
     rendezvous::forget(sock);
     sock.let_attach_end();
+    if !open {
+        // The number is another file's by now.
+        sock.fd.store(-1, Ordering::Relaxed);
+    }
     if sock.is_accelerated() && open {
         part(sock, Reason::Close);
         if sock.tx.state() == state::RESENDING && linger(sock, fd) {
             return;
         }
     } else if sock.is_accelerated() {
-        // The number is another file's by now.
-        sock.fd.store(-1, Ordering::Relaxed);
         demote::demote(sock, Which::Both, Reason::RawSyscall);
     }
     leave_and_free(sock);

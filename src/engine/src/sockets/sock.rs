@@ -390,6 +390,21 @@ impl Sock {
     pub fn note_upgraded(&self) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
             self.conn().upgraded(Transport::Shm);
+            self.tell_upgraded();
+        }
+    }
+
+    #[cold]
+    fn tell_upgraded(&self) {
+        if let (Some(local), Some(peer)) = (self.conn().local(), self.conn().peer()) {
+            crate::config::log(
+                crate::config::Level::Info,
+                format_args!(
+                    "fd {} {local} -> {peer}: on shared memory after {} bytes",
+                    self.fd.load(Ordering::Relaxed),
+                    self.offset()
+                ),
+            );
         }
     }
 

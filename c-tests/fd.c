@@ -303,11 +303,47 @@ static void cloexec_set(int fd)
     say("%d %x", fcntl(fd, F_GETFD), fcntl(fd, F_GETFL));
 }
 
+/* What fails leaves the descriptor as it is: with bytes unread, too. */
+static void failing_dup_server(int fd)
+{
+    T(put(fd, 1, 5));
+    meet();
+    T(recv(fd, buf, 5, MSG_WAITALL));
+    T(recv(fd, buf, 5, 0));
+}
+
+static void failing_dup_client(int fd)
+{
+    struct linger l;
+    struct rlimit limit, low;
+    await_in(fd, 5);
+    T(dup2(-1, fd));
+    T(dup2(1000, fd));
+    T(dup3(1, fd, O_APPEND));
+    T(dup3(fd, fd, 0));
+    T(syscall(SYS_dup3, 1, fd, 1));
+    T(syscall(SYS_dup3, 1000, fd, 0));
+    getrlimit(RLIMIT_NOFILE, &limit);
+    low = (struct rlimit){fd, limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &low);
+    T(dup2(1, fd));
+    setrlimit(RLIMIT_NOFILE, &limit);
+    T(close_range(fd, fd - 1, 0));
+    T(close_range(fd, fd, 64));
+    T(getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &(socklen_t){sizeof l}));
+    say("linger %d %d", l.l_onoff, l.l_linger);
+    meet();
+    D(recv(fd, buf, 10, 0));
+    T(put(fd, 2, 5));
+    T(close(fd));
+}
+
 const struct body fd_bodies[] = {
     TWO("fd_numbers", numbers, numbers, .flags = STEADY),
     TWO("dup_last_close", last_close_server, last_close_client),
     TWO("dup_kinds", dup_kinds, dup_kinds),
     TWO("dup2_over_connection", dup_over_server, dup_over_client),
+    TWO("dup_fails", failing_dup_server, failing_dup_client),
     TWO("number_reused_by_file", reused_by_file, reused_by_file),
     TWO("fds_exhausted", exhausted, exhausted, .flags = STEADY),
     TWO("fds_exhausted_early", exhausted_early, exhausted_early, .flags = RAW | NOUP),

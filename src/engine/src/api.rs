@@ -372,9 +372,10 @@ pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
 pub fn before_close(e: Entry, fd: c_int) {
     life::before_close(e, fd);
 }
-/// Before the real `dup2`/`dup3` replaces `new` (also moves an internal descriptor out of the way).
-pub fn before_replace(new: c_int) {
-    life::before_replace(new);
+/// Before the real `dup2`/`dup3` replaces `new` by `old` (also moves an internal descriptor out of the way), unless that
+/// is bound to fail.
+pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
+    life::before_replace(old, new, flags);
 }
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {

@@ -323,7 +323,7 @@ pub fn before_close(_: Entry, fd: c_int) {
     track(fd, false);
     notice(format_args!("before_close"));
 }
-pub fn before_replace(fd: c_int) {
+pub fn before_replace(_: c_int, fd: c_int, _: c_int) {
     track(fd, false);
     notice(format_args!("before_replace"));
 }

@@ -491,14 +491,23 @@ pub fn duped(old: c_int, new: c_int) {
 }
 
 /// Before `dup2`/`dup3` closes `new`.
-pub fn before_replace(new: c_int) {
-    if process::is_vfork_child() {
+pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
+    if process::is_vfork_child() || fails_to_replace(old, new, flags) {
         return;
     }
     internal::yield_number(new);
     if let Some(entry) = table::lookup(new) {
         before_close(entry, new);
     }
+}
+
+/// Is the call bound to fail, so that `new` stays what it is (fs/file.c, ksys_dup3)? What only the kernel knows is asked
+/// where asking cannot be fatal.
+fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
+    flags & !libc::O_CLOEXEC != 0
+        || !process::waits_by_itself()
+            && (new as u64 >= readiness::poll::soft_limit()
+                || sys::fcntl(old, libc::F_GETFD, 0).is_err())
 }
 
 /// `close_range`: tracked descriptors part, and `close` is called for each gap between our own.

@@ -20,13 +20,13 @@ hooks! {
     }
 
     unsafe fn dup2(old: c_int, new: c_int) -> c_int => on_dup2 {
-        replacing(old, new);
+        replacing(old, new, 0);
         let ret = forward!(dup2(old, new));
         if old == new { ret } else { copied(old, ret) }
     }
 
     unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => on_dup3 {
-        replacing(old, new);
+        replacing(old, new, flags);
         let ret = forward!(dup3(old, new, flags));
         copied(old, ret)
     }
@@ -129,9 +129,9 @@ pub fn closing_range(
 }
 
 /// Before `dup2` or `dup3` puts a copy of `old` in the place of `new`.
-pub fn replacing(old: c_int, new: c_int) {
+pub fn replacing(old: c_int, new: c_int, flags: c_int) {
     if old != new && new >= 0 && (api::lookup(new).is_some() || api::is_internal(new)) {
-        tell(new, || api::before_replace(new));
+        tell(new, || api::before_replace(old, new, flags));
     }
 }
 

@@ -355,6 +355,47 @@ static void sigio_client(int fd)
     meet();
 }
 
+static void sigio_other_server(int fd)
+{
+    fd = join();
+    hear();
+    T(put(fd, 1, 100));
+    meet();
+}
+
+/* By other ways than F_SETFL on a connection. */
+static void sigio_other_client(int fd, int early)
+{
+    sigset_t s;
+    struct sockaddr_storage a;
+    int on = 1, port = hear();
+    sigemptyset(&s);
+    sigaddset(&s, SIGIO);
+    T(sigprocmask(SIG_BLOCK, &s, NULL));
+    socklen_t len = loopback(&a, port, 0);
+    fd = socket(a.ss_family, SOCK_STREAM, 0);
+    if (early) {
+        T(fcntl(fd, F_SETFL, O_ASYNC));
+        T(fcntl(fd, F_SETOWN, getpid()));
+    }
+    T(connect(fd, (void *)&a, len));
+    warm(fd, 0);
+    if (!early) {
+        T(fcntl(fd, F_SETOWN, getpid()));
+        T(ioctl(fd, FIOASYNC, &on));
+    }
+    YES(fcntl(fd, F_GETFL) & O_ASYNC);
+    while (sigtimedwait(&s, NULL, &(struct timespec){0, 0}) > 0)
+        ;
+    tell(0);
+    YES(sigtimedwait(&s, NULL, &(struct timespec){5, 0}) == SIGIO);
+    D(recv(fd, buf, 100, MSG_WAITALL));
+    meet();
+}
+
+static void fioasync_client(int fd) { sigio_other_client(fd, 0); }
+static void sigio_early_client(int fd) { sigio_other_client(fd, 1); }
+
 /* Options a link cannot honour: such connections stay on TCP for good. */
 static void pinned(int fd, int (*pin)(int))
 {
@@ -420,6 +461,8 @@ const struct body option_bodies[] = {
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),
     TWO("sigio", sigio_server, sigio_client),
+    TWO("sigio_by_ioctl", sigio_other_server, fioasync_client, .flags = RAW),
+    TWO("stays_signal_driven", sigio_other_server, sigio_early_client, .flags = RAW | NOUP),
     TWO("stays_zerocopy", stay_zerocopy, stay_zerocopy, .flags = RAW | NOUP),
     TWO("stays_timestamping", stay_timestamping, stay_timestamping, .flags = RAW | NOUP),
     TWO("stays_pacing", stay_pacing, stay_pacing, .flags = RAW | NOUP),

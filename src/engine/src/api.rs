@@ -397,15 +397,25 @@ pub fn close_range(
     life::close_range(first, last, flags, close)
 }
 
-/// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` (`flags` then has only O_NONBLOCK).
-pub fn flags_set(e: Entry, flags: c_int) {
-    if let Some(sock) = e.as_sock() {
+/// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then has that flag at most).
+pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
+    let signals = flags & libc::O_ASYNC != 0;
+    let sock = if signals { sock_of(e, fd) } else { e.as_sock() };
+    if let Some(sock) = sock {
         sock.nonblock.store(0, Ordering::Relaxed);
-        if flags & libc::O_ASYNC != 0 {
+        if signals {
             // SIGIO comes from the kernel's socket alone.
             life::give_up(sock, sluice_stats::Reason::SignalDriven);
         }
     }
+}
+/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked from here on.
+fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
+    if e != Entry::FRESH {
+        return e.as_sock();
+    }
+    life::registered_fresh(fd);
+    table::lookup(fd).and_then(Entry::as_sock)
 }
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety
@@ -428,16 +438,9 @@ pub unsafe fn before_setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) {
-    if let Some(sock) = e.as_sock() {
+    if let Some(sock) = sock_of(e, fd) {
         // SAFETY: passed on.
         unsafe { options::before_set(sock, fd, level, name, value, len) };
-    } else if e == Entry::FRESH {
-        // An option before connect() counts from the start.
-        life::registered_fresh(fd);
-        if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-            // SAFETY: passed on.
-            unsafe { options::before_set(sock, fd, level, name, value, len) };
-        }
     }
 }
 

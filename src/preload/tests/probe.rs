@@ -364,7 +364,7 @@ pub fn shutdown(_: Entry, _: c_int, how: c_int) -> Verdict {
     trace(format_args!("shutdown {how}"));
     verdict("shutdown")
 }
-pub fn flags_set(_: Entry, flags: c_int) {
+pub fn flags_set(_: Entry, _: c_int, flags: c_int) {
     notice(format_args!("flags_set {:o}", flags & libc::O_NONBLOCK));
 }
 pub unsafe fn before_setsockopt(

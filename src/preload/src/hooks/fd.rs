@@ -43,10 +43,15 @@ hooks! {
     // Variadic in C, as fcntl.
     unsafe fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => on_ioctl, tracked e of fd {
         let ret = serve!(fd, ioctl(e, fd, request, arg), forward!(ioctl(fd, request, arg))) as c_int;
-        if request == libc::FIONBIO && ret == 0 {
+        let flag = match request {
+            libc::FIONBIO => libc::O_NONBLOCK,
+            libc::FIOASYNC => libc::O_ASYNC,
+            _ => return ret,
+        };
+        if ret == 0 {
             // SAFETY: the call succeeded, so the kernel has read an int there.
-            let on = unsafe { std::ptr::with_exposed_provenance::<c_int>(arg).read() } != 0;
-            tell(fd, || api::flags_set(e, if on { libc::O_NONBLOCK } else { 0 }));
+            let on = unsafe { std::ptr::with_exposed_provenance::<c_int>(arg).read_unaligned() } != 0;
+            tell(fd, || api::flags_set(e, fd, if on { flag } else { 0 }));
         }
         ret
     }
@@ -160,7 +165,7 @@ pub fn controlled(fd: c_int, command: c_int, arg: usize, ret: c_int) -> c_int {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, ret),
         libc::F_SETFL if ret >= 0 => {
             if let Some(e) = api::lookup(fd) {
-                tell(fd, || api::flags_set(e, arg as c_int));
+                tell(fd, || api::flags_set(e, fd, arg as c_int));
             }
         }
         _ => {}

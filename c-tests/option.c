@@ -267,6 +267,41 @@ static void lowat_client(int fd)
     meet();
 }
 
+static void listener_lowat_server(int fd)
+{
+    int port, l = listen_any(&port);
+    T(set_int(l, SOL_SOCKET, SO_RCVLOWAT, 4));
+    tell(port);
+    fd = take(l);
+    warm(fd, 1);
+    meet();
+    await_in(fd, 1);
+    say("ready %s", mask_name(ready(fd)));
+    tell(0);
+    await(fd, POLLIN);
+    D(recv(fd, buf, 10, 0));
+    /* The kernel makes it as much as its buffer may ever hold. */
+    T(set_int(fd, SOL_SOCKET, SO_RCVLOWAT, -1));
+    YES(get_int(fd, SOL_SOCKET, SO_RCVLOWAT) > 10000);
+    tell(0);
+    await_in(fd, 100);
+    say("ready %s", mask_name(ready(fd)));
+    D(recv(fd, buf, 1000, MSG_DONTWAIT));
+    meet();
+}
+
+static void listener_lowat_client(int fd)
+{
+    fd = join();
+    T(put(fd, 1, 1));
+    meet();
+    hear();
+    T(put_at(fd, 1, 1, 4));
+    hear();
+    T(put(fd, 2, 100));
+    meet();
+}
+
 static void small_buffers(int fd)
 {
     mss = 1400;
@@ -413,6 +448,22 @@ static int pin_filter(int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){1, &all}, sizeof(struct sock_fprog));
 }
 
+/* Some are told of what a listener has accepted, too. */
+static void stay_inherited(int fd)
+{
+    if (is_server) {
+        int port, l = listen_any(&port);
+        T(pin_zerocopy(l));
+        tell(port);
+        fd = take(l);
+        say("zerocopy %d", get_int(fd, SOL_SOCKET, SO_ZEROCOPY));
+    } else {
+        fd = join_cold();
+    }
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 3000);
+}
+
 static void stay_zerocopy(int fd) { pinned(fd, pin_zerocopy); }
 static void stay_timestamping(int fd) { pinned(fd, pin_timestamping); }
 static void stay_pacing(int fd) { pinned(fd, pin_pacing); }
@@ -457,6 +508,7 @@ const struct body option_bodies[] = {
     TWO("options_kept", options_kept, options_kept),
     TWO("options_read", options_read, options_read),
     TWO("rcvlowat", lowat_server, lowat_client),
+    TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),
@@ -464,6 +516,7 @@ const struct body option_bodies[] = {
     TWO("sigio_by_ioctl", sigio_other_server, fioasync_client, .flags = RAW),
     TWO("stays_signal_driven", sigio_other_server, sigio_early_client, .flags = RAW | NOUP),
     TWO("stays_zerocopy", stay_zerocopy, stay_zerocopy, .flags = RAW | NOUP),
+    TWO("stays_inherited", stay_inherited, stay_inherited, .flags = RAW | NOUP),
     TWO("stays_timestamping", stay_timestamping, stay_timestamping, .flags = RAW | NOUP),
     TWO("stays_pacing", stay_pacing, stay_pacing, .flags = RAW | NOUP),
     TWO("stays_filter", stay_filter, stay_filter, .flags = RAW | NOUP),

@@ -43,6 +43,74 @@ static void rcvtimeo_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* What a listener was told holds for what it accepts. */
+static void listener_timeouts_server(int fd)
+{
+    int port, l = listen_any(&port);
+    timeout(l, SO_RCVTIMEO, 200);
+    timeout(l, SO_SNDTIMEO, 200);
+    tell(port);
+    fd = take(l);
+    warm(fd, 1);
+    TIMED(200, recv(fd, buf, 10, 0));
+    TIMED(200, recv(fd, buf, 10, MSG_PEEK));
+    long total = 0;
+    double t;
+    ssize_t n;
+    do {
+        fill(buf, 1, total, 1 << 20);
+        t = now();
+        n = send(fd, buf, 1 << 20, 0);
+        total += n > 0 ? n : 0;
+    } while (n > 0);
+    t = now() - t;
+    say("%zd %s", n, strerrorname_np(errno));
+    YES(t > 0.19 && t < 5);
+    tell(total);
+    meet();
+}
+
+static void listener_timeouts_client(int fd)
+{
+    fd = join();
+    long total = hear();
+    YES(get(fd, 1, total) == (size_t)total);
+    meet();
+}
+
+/* Below zero: the kernel does not wait at all, and says it is zero. */
+static void negative_timeout_server(int fd)
+{
+    meet();
+    T(put(fd, 1, 10));
+    meet();
+    hear();
+    await_asleep(peer_pid);
+    T(put(fd, 2, 10));
+    meet();
+}
+
+static void negative_timeout_client(int fd)
+{
+    struct timeval tv = {-1, 0};
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv));
+    TIMED(0, recv(fd, buf, 10, 0));
+    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, &(socklen_t){sizeof tv}));
+    say("%ld %ld", tv.tv_sec, tv.tv_usec);
+    TIMED(0, recv(fd, buf, 10, MSG_PEEK));
+    meet();
+    await_in(fd, 10);
+    TIMED(0, recv(fd, buf, 20, MSG_WAITALL));
+    meet();
+    tv.tv_usec = -1;
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv));
+    TIMED(0, recv(fd, buf, 10, 0));
+    timeout(fd, SO_RCVTIMEO, 0);
+    tell(0);
+    D(recv(fd, buf, 10, 0));
+    meet();
+}
+
 static void sndtimeo_server(int fd)
 {
     long total = hear();
@@ -650,6 +718,8 @@ static void amid_malloc_client(int fd)
 
 const struct body signal_bodies[] = {
     TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
+    TWO("listener_timeouts", listener_timeouts_server, listener_timeouts_client, .flags = RAW),
+    TWO("negative_rcvtimeo", negative_timeout_server, negative_timeout_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
     TWO("eintr", interrupter, eintr_client),
     TWO("restart_recv", restart_recv_server, restart_recv_client),

@@ -427,7 +427,7 @@ pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
-/// Before the real `setsockopt`: notes timeouts and low-water marks, demotes for options that a link cannot honour.
+/// Before the real `setsockopt`: demotes for options that a link cannot honour.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn before_setsockopt(
@@ -441,6 +441,15 @@ pub unsafe fn before_setsockopt(
     if let Some(sock) = sock_of(e, fd) {
         // SAFETY: passed on.
         unsafe { options::before_set(sock, fd, level, name, value, len) };
+    }
+}
+/// Behind a real `setsockopt` that succeeded: notes time limits and low-water marks.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
+    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+        // SAFETY: passed on.
+        unsafe { options::after_set(sock, fd, level, name, value) };
     }
 }
 

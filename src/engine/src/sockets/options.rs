@@ -1,6 +1,7 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
 use crate::api::{Error, Pass, Verdict};
+use crate::readiness;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{life, remains};
 use core::sync::atomic::Ordering;
@@ -73,29 +74,6 @@ pub unsafe fn before_set(
         return;
     }
     match option {
-        libc::SO_RCVTIMEO | libc::SO_SNDTIMEO | name::SO_RCVTIMEO_NEW | name::SO_SNDTIMEO_NEW
-            if len as usize >= size_of::<libc::timeval>() && !value.is_null() =>
-        {
-            // SAFETY: the caller gave this many bytes; both structs are two 64-bit integers here.
-            let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
-            if time.tv_sec >= 0 && (0..1_000_000).contains(&time.tv_usec) {
-                let ns =
-                    (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_usec as u64 * 1000;
-                let receive = matches!(option, libc::SO_RCVTIMEO | name::SO_RCVTIMEO_NEW);
-                let cell = if receive {
-                    &sock.rcv_timeout_ns
-                } else {
-                    &sock.snd_timeout_ns
-                };
-                cell.store(ns, Ordering::Relaxed);
-            }
-        }
-        libc::SO_RCVLOWAT if len as usize >= size_of::<c_int>() && !value.is_null() => {
-            // SAFETY: the caller gave this many bytes.
-            let low = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) };
-            sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
-            crate::readiness::rcvlowat_set(sock);
-        }
         libc::SO_SNDBUF
             if sock.tx.state() == state::LINK
                 && len as usize >= size_of::<c_int>()
@@ -114,6 +92,82 @@ pub unsafe fn before_set(
         _ => {}
     }
     let _ = fd;
+}
+
+/// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To `getsockopt` it says what
+/// it says of no limit.
+const AT_ONCE: u64 = 1;
+
+/// Behind a `setsockopt` that succeeded.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn after_set(
+    sock: &'static Sock,
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+) {
+    let cell = match (level, option) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | name::SO_RCVTIMEO_NEW) => Some(&sock.rcv_timeout_ns),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO | name::SO_SNDTIMEO_NEW) => Some(&sock.snd_timeout_ns),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => None,
+        _ => return,
+    };
+    // Without the lock in a signal handler whose thread holds it.
+    let locked = sock.rx.lock.lock().is_ok();
+    if let Some(cell) = cell {
+        // SAFETY: the kernel has read one there; both structs are two 64-bit integers here.
+        let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
+        if time.tv_sec < 0 {
+            cell.store(AT_ONCE, Ordering::Relaxed);
+        } else if cell.load(Ordering::Relaxed) == AT_ONCE {
+            cell.store(0, Ordering::Relaxed);
+        }
+    }
+    // Without a stream they are the kernel's to honour, and to be read when one is attached.
+    if sock.is_accelerated() {
+        note(sock, fd);
+    }
+    if locked {
+        sock.rx.lock.unlock();
+    }
+    if cell.is_none() {
+        readiness::rcvlowat_set(sock);
+    }
+}
+
+/// Reads from the kernel what calls on the link must honour: it has set the values right, and an accepted socket has
+/// those of its listener. Under the rx lock, so that of two notes the later one stands.
+pub fn note(sock: &'static Sock, fd: c_int) {
+    for (option, cell) in [
+        (libc::SO_RCVTIMEO, &sock.rcv_timeout_ns),
+        (libc::SO_SNDTIMEO, &sock.snd_timeout_ns),
+    ] {
+        let Ok(time) = sys::getsockopt::<libc::timeval>(fd, libc::SOL_SOCKET, option) else {
+            continue;
+        };
+        let (seconds, micros) = (time.tv_sec.max(0) as u64, time.tv_usec.max(0) as u64);
+        let ns = seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(micros * 1000);
+        if ns != 0 || cell.load(Ordering::Relaxed) != AT_ONCE {
+            cell.store(ns, Ordering::Relaxed);
+        }
+    }
+    if let Ok(low) = sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+        sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
+    }
+}
+
+/// What the socket has from its listener that a link cannot honour, as far as the kernel tells.
+pub fn inherited_pin(fd: c_int) -> Option<Reason> {
+    let option = |level, option| sys::getsockopt::<c_int>(fd, level, option);
+    [libc::SO_ZEROCOPY, libc::SO_TIMESTAMPING]
+        .into_iter()
+        .find(|&name| option(libc::SOL_SOCKET, name).is_ok_and(|value| value != 0))
+        .and_then(|name| pins(libc::SOL_SOCKET, name))
 }
 
 /// Bytes that TCP has not sent even once (linux/sockios.h).

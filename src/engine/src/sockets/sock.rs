@@ -210,11 +210,11 @@ pub struct Sock {
     pub nonblock: AtomicU8,
     /// TCP_NODELAY as last set through a hook in the lowest bit, the count of such calls above.
     pub nodelay: AtomicU32,
-    /// SO_RCVTIMEO and SO_SNDTIMEO in ns; 0: none.
+    /// SO_RCVTIMEO and SO_SNDTIMEO in ns, of a socket with a stream; 0: none.
     pub rcv_timeout_ns: AtomicU64,
     /// See `rcv_timeout_ns`.
     pub snd_timeout_ns: AtomicU64,
-    /// SO_RCVLOWAT; 0 means 1.
+    /// SO_RCVLOWAT of a socket with a stream; 0 means 1.
     pub rcvlowat: AtomicU32,
     /// For trim.rs.
     pub noted: Noted,

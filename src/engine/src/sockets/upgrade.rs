@@ -5,7 +5,7 @@ use crate::process;
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
-use crate::sockets::tcp;
+use crate::sockets::{options, tcp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -175,6 +175,7 @@ pub fn attach(
     }
     let refused = take_in(sock, generation);
     if refused.is_ok() {
+        options::note(sock, sock.fd.load(Ordering::Relaxed));
         // Before the switch, which clears it: that takes the lock.
         sock.conn().awaits(Reason::Met);
         sock.set_stream(link, index);
@@ -216,6 +217,10 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     }
     if sock.is_accelerated() || sock.link().is_some() {
         return Err(Reason::WriterBlocked);
+    }
+    if let Some(reason) = options::inherited_pin(sock.fd.load(Ordering::Relaxed)) {
+        sock.pin(reason);
+        return Err(reason);
     }
     let family = sock.family_or_take().ok_or(Reason::Limit)?;
     if family.is_shared(process::pid()) {
@@ -313,7 +318,7 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     dir.tx_wishes.from.store(written, Ordering::Relaxed);
     dir.tx_wishes.switched.store(1, Ordering::Release);
     // The reader has to read TCP's part first, and no further write will push that.
-    crate::sockets::options::push_out(sock, fd);
+    options::push_out(sock, fd);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
     sock.note_upgraded();
     Switch::Done

@@ -53,7 +53,12 @@ hooks! {
     unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => on_setsockopt, tracked e of fd {
         // SAFETY: the engine asks for the arguments of a C caller, and these are that.
         tell(fd, || unsafe { api::before_setsockopt(e, fd, level, name, value, len) });
-        forward!(setsockopt(fd, level, name, value, len))
+        let ret = forward!(setsockopt(fd, level, name, value, len));
+        if ret == 0 {
+            // SAFETY: as above.
+            tell(fd, || unsafe { api::after_setsockopt(fd, level, name, value) });
+        }
+        ret
     }
 }
 

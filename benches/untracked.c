@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 
 static const char text[] = "untracked CALL N   (read write readv writev recv send recvmsg poll select\n"
-	"           epoll_wait epoll_wait_pipe epoll_wait_tcp epoll_pwait_tcp fcntl ioctl setsockopt)";
+	"           epoll_wait epoll_wait_pipe epoll_wait_tcp epoll_pwait_tcp fcntl ioctl setsockopt getsockopt)";
 
 /* A connection between two sockets of this process, without a byte: its stream is never moved. */
 static int connection(void)
@@ -88,6 +88,8 @@ int main(int argc, char **argv)
 			r = ioctl(inner[0], FIONREAD, &n_unread);
 		else if (strcmp(argv[1], "setsockopt") == 0)
 			r = setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &(int){0}, sizeof(int));
+		else if (strcmp(argv[1], "getsockopt") == 0)
+			r = getsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &n_unread, &(socklen_t){sizeof(int)});
 		else if (strcmp(argv[1], "epoll_wait") == 0)
 			r = epoll_wait(epfd, &ev, 1, 0);
 		else if (strcmp(argv[1], "fcntl") == 0)

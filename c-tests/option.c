@@ -431,6 +431,87 @@ static void sigio_other_client(int fd, int early)
 static void fioasync_client(int fd) { sigio_other_client(fd, 0); }
 static void sigio_early_client(int fd) { sigio_other_client(fd, 1); }
 
+/* What recvmsg tells besides bytes. The kernel begins to stamp what arrives a moment after it was asked to. */
+static void ancillary_server(int fd)
+{
+    T(put(fd, 1, 3000));
+    for (int i = 0; hear(); i++)
+        put(fd, i, 100);
+}
+
+static void ancillary_client(int fd)
+{
+    char control[200];
+    struct msghdr m = {.msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    await_in(fd, 3000);
+    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 1));
+    await_in(fd, 3000);
+    D(recvmsg(fd, &m, 0));
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    say("inq %d", c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ ? *(int *)CMSG_DATA(c) : -1);
+    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 0));
+    D(recv(fd, buf, 2000, MSG_WAITALL));
+    for (int k = 0; k < 2; k++) {
+        int option = k ? SO_TIMESTAMPNS : SO_TIMESTAMP, seen = 0;
+        T(set_int(fd, SOL_SOCKET, option, 1));
+        for (int i = 0; i < 1000 && !seen; i++) {
+            tell(1);
+            await_in(fd, 100);
+            m.msg_controllen = sizeof control;
+            recvmsg(fd, &m, 0);
+            c = CMSG_FIRSTHDR(&m);
+            seen = c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == option;
+        }
+        YES(seen);
+        T(set_int(fd, SOL_SOCKET, option, 0));
+    }
+    tell(0);
+}
+
+/* Reads of another kind, of bytes that are there already. */
+static void read_otherwise_server(int fd)
+{
+    T(put(fd, 1, 3000));
+    meet();
+    meet();
+    T(put(fd, 2, 500));
+    meet();
+}
+
+static void peek_off_client(int fd)
+{
+    meet();
+    await_in(fd, 3000);
+    T(set_int(fd, SOL_SOCKET, SO_PEEK_OFF, 0));
+    await_in(fd, 3000);
+    D(recv(fd, buf, 1000, MSG_PEEK));
+    D(recv(fd, buf, 1000, MSG_PEEK));
+    D(recv(fd, buf, 500, 0));
+    D(recv(fd, buf, 1000, MSG_PEEK));
+    D(recv(fd, buf, 2500, MSG_WAITALL));
+    meet();
+    await_in(fd, 500);
+    D(recv(fd, buf, 100, MSG_PEEK));
+    D(recv(fd, buf, 500, MSG_WAITALL));
+    meet();
+}
+
+static void zerocopy_receive_client(int fd)
+{
+    struct { uint64_t address; uint32_t length, hint; } z = {0};
+    meet();
+    await_in(fd, 3000);
+    T(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &z, &(socklen_t){sizeof z}));
+    say("length %u hint %u", z.length, z.hint);
+    D(recv(fd, buf, 3000, MSG_WAITALL));
+    meet();
+    await_in(fd, 500);
+    T(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &z, &(socklen_t){sizeof z}));
+    say("length %u hint %u", z.length, z.hint);
+    D(recv(fd, buf, 500, MSG_WAITALL));
+    meet();
+}
+
 /* Options a link cannot honour: such connections stay on TCP for good. */
 static void pinned(int fd, int (*pin)(int))
 {
@@ -514,6 +595,9 @@ const struct body option_bodies[] = {
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),
     TWO("sigio", sigio_server, sigio_client),
     TWO("sigio_by_ioctl", sigio_other_server, fioasync_client, .flags = RAW),
+    TWO("ancillary_data", ancillary_server, ancillary_client),
+    TWO("peek_off", read_otherwise_server, peek_off_client),
+    TWO("zerocopy_receive", read_otherwise_server, zerocopy_receive_client),
     TWO("stays_signal_driven", sigio_other_server, sigio_early_client, .flags = RAW | NOUP),
     TWO("stays_zerocopy", stay_zerocopy, stay_zerocopy, .flags = RAW | NOUP),
     TWO("stays_inherited", stay_inherited, stay_inherited, .flags = RAW | NOUP),

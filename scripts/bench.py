@@ -74,7 +74,7 @@ NEEDS = {"redis": ("redis-server", "redis-benchmark"), "nginx": ("nginx", "wrk")
 # --- the two that are no ratio ---
 
 CALLS = ("read", "write", "readv", "writev", "recv", "send", "recvmsg", "poll", "epoll_wait",
-         "epoll_wait_pipe", "epoll_wait_tcp", "epoll_pwait_tcp", "fcntl", "ioctl", "setsockopt")
+         "epoll_wait_pipe", "epoll_wait_tcp", "epoll_pwait_tcp", "fcntl", "ioctl", "setsockopt", "getsockopt")
 
 
 def instructions(env, call, directory):

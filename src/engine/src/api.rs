@@ -443,6 +443,12 @@ pub unsafe fn before_setsockopt(
         unsafe { options::before_set(sock, fd, level, name, value, len) };
     }
 }
+/// Before the real `getsockopt`: one of the options is a read.
+pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
+    if let Some(sock) = e.as_sock() {
+        options::before_get(sock, level, name);
+    }
+}
 /// Behind a real `setsockopt` that succeeded: notes time limits and low-water marks.
 /// # Safety
 /// The arguments are those of a C caller.

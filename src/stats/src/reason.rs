@@ -144,6 +144,12 @@ reasons! {
     SignalDriven = 73, "signal-driven", "the program asked for SIGIO";
     /// connect() with AF_UNSPEC.
     Disconnected = 74, "disconnected", "the program dissolved the connection";
+    /// TCP_INQ.
+    TcpInq = 75, "tcp-inq", "each message is to tell what lies unread (TCP_INQ)";
+    /// SO_PEEK_OFF.
+    PeekOff = 76, "peek-off", "peeks are to go on where the last one ended (SO_PEEK_OFF)";
+    /// `getsockopt(TCP_ZEROCOPY_RECEIVE)`.
+    ZerocopyReceive = 77, "zerocopy-receive", "the program reads without copying (TCP_ZEROCOPY_RECEIVE)";
 
     // Uses that hooks cannot follow.
     /// splice, tee or vmsplice.

@@ -13,10 +13,13 @@ use sluice_stats::Reason;
 mod name {
     use libc::c_int;
     pub const TCP_MD5SIG_EXT: c_int = 32;
+    pub const TCP_ZEROCOPY_RECEIVE: c_int = 35;
     pub const TCP_AO_ADD_KEY: c_int = 38;
     pub const TCP_AO_REPAIR: c_int = 42;
     pub const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
     pub const SO_ATTACH_REUSEPORT_EBPF: c_int = 52;
+    pub const SO_TIMESTAMP_NEW: c_int = 63;
+    pub const SO_TIMESTAMPNS_NEW: c_int = 64;
     pub const SO_TIMESTAMPING_NEW: c_int = 65;
     pub const SO_RCVTIMEO_NEW: c_int = 66;
     pub const SO_SNDTIMEO_NEW: c_int = 67;
@@ -39,6 +42,12 @@ fn pins(level: c_int, option: c_int) -> Option<Reason> {
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW) => {
             Some(Reason::Timestamping)
         }
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS) => Some(Reason::Timestamping),
+        (libc::SOL_SOCKET, name::SO_TIMESTAMP_NEW | name::SO_TIMESTAMPNS_NEW) => {
+            Some(Reason::Timestamping)
+        }
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(Reason::PeekOff),
+        (libc::IPPROTO_TCP, libc::TCP_INQ) => Some(Reason::TcpInq),
         (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => Some(Reason::PacingRate),
         _ => None,
     }
@@ -92,6 +101,15 @@ pub unsafe fn before_set(
         _ => {}
     }
     let _ = fd;
+}
+
+/// Before the real `getsockopt`.
+pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
+    if (level, option) == (libc::IPPROTO_TCP, name::TCP_ZEROCOPY_RECEIVE) {
+        // A read that looks at TCP alone.
+        life::give_up(sock, Reason::ZerocopyReceive);
+        remains::await_all_owed(sock);
+    }
 }
 
 /// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To `getsockopt` it says what
@@ -164,10 +182,21 @@ pub fn note(sock: &'static Sock, fd: c_int) {
 /// What the socket has from its listener that a link cannot honour, as far as the kernel tells.
 pub fn inherited_pin(fd: c_int) -> Option<Reason> {
     let option = |level, option| sys::getsockopt::<c_int>(fd, level, option);
-    [libc::SO_ZEROCOPY, libc::SO_TIMESTAMPING]
-        .into_iter()
-        .find(|&name| option(libc::SOL_SOCKET, name).is_ok_and(|value| value != 0))
-        .and_then(|name| pins(libc::SOL_SOCKET, name))
+    let is_on = |&(level, name): &_| option(level, name).is_ok_and(|value| value != 0);
+    let flags = [
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+        (libc::IPPROTO_TCP, libc::TCP_INQ),
+    ];
+    if let Some((level, name)) = flags.into_iter().find(is_on) {
+        return pins(level, name);
+    }
+    // Off is -1.
+    option(libc::SOL_SOCKET, libc::SO_PEEK_OFF)
+        .is_ok_and(|at| at >= 0)
+        .then_some(Reason::PeekOff)
 }
 
 /// Bytes that TCP has not sent even once (linux/sockios.h).

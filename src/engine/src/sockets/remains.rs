@@ -188,6 +188,27 @@ pub fn await_owed(sock: &'static Sock) {
     }
 }
 
+/// As [`await_owed`], until all of them are: for a call that tells how many there are.
+#[cold]
+pub fn await_all_owed(sock: &'static Sock) {
+    if sock.rx.owed.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    await_owed(sock);
+    let end = sys::now_ns() + OWED_MS * 1_000_000;
+    loop {
+        // 0 where the peer was late.
+        let owed = sock.rx.owed.load(Ordering::Relaxed);
+        let missing = owed.saturating_sub(sock.rx.kernel_bytes());
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let here = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
+        if here >= missing || tcp::state(fd) != Some(tcp::ESTABLISHED) || sys::now_ns() >= end {
+            return;
+        }
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
+    }
+}
+
 /// Nobody waits for what is owed any more; but what is kept of it is still watched.
 fn settle(sock: &'static Sock) {
     if !sock.remains.are_kept() {

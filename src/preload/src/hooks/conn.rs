@@ -60,6 +60,11 @@ hooks! {
         }
         ret
     }
+
+    unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt, tracked e of fd {
+        tell(fd, || api::before_getsockopt(e, level, name));
+        forward!(getsockopt(fd, level, name, value, len))
+    }
 }
 
 aliases! {

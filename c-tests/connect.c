@@ -122,7 +122,7 @@ static void accepts_server(int fd)
         fd = i == 4 ? accept(l, (void *)&a, &len) : accept4(l, (void *)&a, &len, flags);
         if (fd < 0)
             die("accept");
-        say("fd %d, length %d, family %d, flags %x, cloexec %d", fd, len, a.ss_family, fcntl(fd, F_GETFL) & O_NONBLOCK, fcntl(fd, F_GETFD));
+        say("length %d, family %d, flags %x, cloexec %d", len, a.ss_family, fcntl(fd, F_GETFL) & O_NONBLOCK, fcntl(fd, F_GETFD));
         getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &v, &(socklen_t){sizeof v}); /* inherited */
         say("nodelay %d", v);
         len = sizeof mine;

@@ -338,11 +338,34 @@ static void failing_dup_client(int fd)
     T(close(fd));
 }
 
+/* A number is closed and given anew while a doorbell comes for a new set: by way of the lowest free number. */
+static void dup_into_hole_client(int fd)
+{
+    int null = open("/dev/null", O_RDONLY), lost = 0;
+    for (int i = 0; i < 100; i++) {
+        int ep = set_of(fd, EPOLLIN), hole = dup(null);
+        for (int j = 0; j < 100; j++)
+            lost += close(hole) != 0, lost += dup2(null, hole) != hole;
+        lost += close(hole) != 0;
+        close(ep);
+    }
+    say("%d lost", lost);
+    T(put(fd, 1, 100));
+    meet();
+}
+
+static void dup_into_hole_server(int fd)
+{
+    T(get(fd, 1, 100));
+    meet();
+}
+
 const struct body fd_bodies[] = {
     TWO("fd_numbers", numbers, numbers, .flags = STEADY),
     TWO("dup_last_close", last_close_server, last_close_client),
     TWO("dup_kinds", dup_kinds, dup_kinds),
     TWO("dup2_over_connection", dup_over_server, dup_over_client),
+    TWO("dup_into_hole", dup_into_hole_server, dup_into_hole_client),
     TWO("dup_fails", failing_dup_server, failing_dup_client),
     TWO("number_reused_by_file", reused_by_file, reused_by_file),
     TWO("fds_exhausted", exhausted, exhausted, .flags = STEADY),

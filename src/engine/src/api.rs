@@ -377,6 +377,8 @@ pub fn before_close(e: Entry, fd: c_int) {
 pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     life::before_replace(old, new, flags);
 }
+/// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes to stand at its number.
+pub use crate::sockets::internal::Replacing;
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
     life::duped(old, new);
@@ -392,9 +394,12 @@ pub fn close_range(
     first: u32,
     last: u32,
     flags: c_int,
-    close: impl FnMut(u32, u32) -> c_int,
+    mut close: impl FnMut(u32, u32) -> c_int,
 ) -> c_int {
-    life::close_range(first, last, flags, close)
+    life::close_range(first, last, flags, |first, last| {
+        let _apart = Replacing::begin();
+        close(first, last)
+    })
 }
 
 /// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then has that flag at most).

@@ -514,6 +514,7 @@ fn bells() -> Option<&'static Set> {
     if let Some(set) = BELLS.get() {
         return Some(set);
     }
+    let _low = crate::sockets::internal::Low::begin();
     let fd = crate::sockets::internal::lift(sys::epoll_create().ok()?)?;
     let set = set::alloc(fd.raw())?;
     let _ = fd.release();

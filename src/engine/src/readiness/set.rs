@@ -352,6 +352,7 @@ impl Set {
         if self.wake.is_open() {
             return Some(());
         }
+        let _low = internal::Low::begin();
         let made = internal::lift(sys::eventfd(libc::EFD_NONBLOCK).ok()?)?;
         sys::epoll_ctl(
             self.fd(),

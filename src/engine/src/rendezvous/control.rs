@@ -434,6 +434,7 @@ fn on_link(link: &'static Link) {
         let Some(_reading) = READING.lock() else {
             return;
         };
+        let _low = internal::Low::begin();
         // Closed behind the same lock, or by the end of a link that nobody reads any more.
         let Some(fd) = link.control().raw() else {
             return;

@@ -360,6 +360,7 @@ fn send_buffer_max() -> Option<i64> {
         return None;
     }
     process::may_use_system_calls().ok()?;
+    let _low = super::internal::Low::begin();
     let fd = sys::open(c"/proc/sys/net/core/wmem_max", libc::O_RDONLY).ok()?;
     let mut text = [0u8; 32];
     let n = sys::read(fd.raw(), &mut text).ok()?;

@@ -2,7 +2,8 @@
 //! that no hook closes or replaces them, and never more than a tenth of the limit.
 //!
 //! The kernel gives a new descriptor the lowest free number, so each of ours stands there for a moment before it is
-//! lifted. [`Low`] says when that may be.
+//! lifted. [`Low`] says when that may be, and [`Replacing`] keeps it from being when the program puts a descriptor of its
+//! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's.
 
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +18,49 @@ static HELD: AtomicU32 = AtomicU32::new(0);
 /// finds it 0 and the second unchanged since an earlier look knows that there was none in between.
 static LOW: AtomicU32 = AtomicU32::new(0);
 static LOWS: AtomicU32 = AtomicU32::new(0);
+/// Threads that are putting the program's descriptors at numbers of its choice now.
+static REPLACING: AtomicU32 = AtomicU32::new(0);
+
+/// Each side waits for the other for so long at most, in ns: both sections are a few system calls, but a signal handler
+/// may have come in the middle of this very thread's own.
+const PATIENCE_NS: u64 = 50_000_000;
+
+/// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
+fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
+    let mut until = 0;
+    loop {
+        mine.fetch_add(1, Ordering::SeqCst);
+        if other.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let now = sys::now_ns();
+        if until == 0 {
+            until = now + PATIENCE_NS;
+        } else if now > until {
+            return;
+        }
+        mine.fetch_sub(1, Ordering::SeqCst);
+        sys::sched_yield();
+    }
+}
+
+/// While this lives, the program may put a descriptor at any number: none of ours stands at a free one, nor comes to.
+#[derive(Debug)]
+pub struct Replacing(());
+
+impl Replacing {
+    /// From here on.
+    pub fn begin() -> Self {
+        enter_apart(&REPLACING, &LOW);
+        Self(())
+    }
+}
+
+impl Drop for Replacing {
+    fn drop(&mut self) {
+        REPLACING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// While this lives, descriptors of ours may stand at numbers that are free for the program.
 #[derive(Debug)]
@@ -25,7 +69,7 @@ pub struct Low(());
 impl Low {
     /// From here on.
     pub fn begin() -> Self {
-        LOW.fetch_add(1, Ordering::SeqCst);
+        enter_apart(&LOW, &REPLACING);
         Self(())
     }
 }
@@ -52,6 +96,7 @@ pub fn lows() -> u32 {
 /// In the child of a fork: the threads that made descriptors do not exist here.
 pub fn after_fork() {
     LOW.store(0, Ordering::Relaxed);
+    REPLACING.store(0, Ordering::Relaxed);
 }
 
 fn soft_limit() -> u64 {

@@ -20,14 +20,16 @@ hooks! {
     }
 
     unsafe fn dup2(old: c_int, new: c_int) -> c_int => on_dup2 {
-        replacing(old, new, 0);
+        let apart = replacing(old, new, 0);
         let ret = forward!(dup2(old, new));
+        drop(apart);
         if old == new { ret } else { copied(old, ret) }
     }
 
     unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => on_dup3 {
-        replacing(old, new, flags);
+        let apart = replacing(old, new, flags);
         let ret = forward!(dup3(old, new, flags));
+        drop(apart);
         copied(old, ret)
     }
 
@@ -133,11 +135,12 @@ pub fn closing_range(
     }
 }
 
-/// Before `dup2` or `dup3` puts a copy of `old` in the place of `new`.
-pub fn replacing(old: c_int, new: c_int, flags: c_int) {
+/// Before `dup2` or `dup3` puts a copy of `old` in the place of `new`; what it returns lives until that is done.
+pub fn replacing(old: c_int, new: c_int, flags: c_int) -> Option<api::Replacing> {
     if old != new && new >= 0 && (api::lookup(new).is_some() || api::is_internal(new)) {
         tell(new, || api::before_replace(old, new, flags));
     }
+    contained(new, api::Replacing::begin)
 }
 
 /// A call that copies `old` returned `new`.

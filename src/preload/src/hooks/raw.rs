@@ -275,13 +275,16 @@ unsafe extern "C" fn served(
         }
         SYS_dup => c_long::from(fd::copied(fd, call() as c_int)),
         SYS_dup3 => {
-            fd::replacing(fd, a2 as c_int, a3 as c_int);
-            c_long::from(fd::copied(fd, call() as c_int))
+            let apart = fd::replacing(fd, a2 as c_int, a3 as c_int);
+            let new = call() as c_int;
+            drop(apart);
+            c_long::from(fd::copied(fd, new))
         }
         #[cfg(target_arch = "x86_64")]
         SYS_dup2 => {
-            fd::replacing(fd, a2 as c_int, 0);
+            let apart = fd::replacing(fd, a2 as c_int, 0);
             let new = call() as c_int;
+            drop(apart);
             c_long::from(if new == fd { new } else { fd::copied(fd, new) })
         }
         SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, call() as c_int)),

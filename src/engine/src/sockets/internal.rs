@@ -6,7 +6,7 @@
 //! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's.
 
 use crate::sockets::table::{self, Entry};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys::{self, Fd};
 
 /// However high the limit: the kernel's table of descriptors grows with the highest number in use.
@@ -21,80 +21,70 @@ static LOWS: AtomicU32 = AtomicU32::new(0);
 /// Threads that are putting the program's descriptors at numbers of its choice now.
 static REPLACING: AtomicU32 = AtomicU32::new(0);
 
-/// There was a [`Low`] in this process. Before that nobody waits, and no new kind of system call is made for it.
-static EVER: AtomicBool = AtomicBool::new(false);
+/// Each side waits for the other for so long at most, in ns: both sections are a few system calls, but a signal handler
+/// may have come in the middle of this very thread's own, or have jumped out of one.
+const PATIENCE_NS: u64 = 10_000_000;
 
-/// Each side waits for the other for so long at most, in ns: both sections are a few system calls.
-const PATIENCE_NS: u64 = 50_000_000;
-
-/// A section that others keep out of. No signal comes in between: its handler could jump out of it, or wait for it.
-#[derive(Debug)]
-struct Apart {
-    counted: &'static AtomicU32,
-    mask: u64,
-}
-
-impl Apart {
-    /// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
-    fn enter(mine: &'static AtomicU32, other: &AtomicU32) -> Self {
-        let mask = sys::set_signal_mask(u64::MAX);
-        let mut until = 0;
-        loop {
-            mine.fetch_add(1, Ordering::SeqCst);
-            if other.load(Ordering::SeqCst) == 0 {
-                break;
-            }
-            let now = sys::now_ns();
-            if until == 0 {
-                until = now + PATIENCE_NS;
-            } else if now > until {
-                break;
-            }
-            mine.fetch_sub(1, Ordering::SeqCst);
-            sys::sched_yield();
+/// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
+fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
+    let mut until = 0;
+    loop {
+        mine.fetch_add(1, Ordering::SeqCst);
+        if other.load(Ordering::SeqCst) == 0 {
+            return;
         }
-        Self {
-            counted: mine,
-            mask,
+        let now = sys::now_ns();
+        if until == 0 {
+            until = now + PATIENCE_NS;
+        } else if now > until {
+            // Left by a jump: nobody is to wait for it again.
+            other.store(0, Ordering::SeqCst);
+            return;
         }
+        leave_apart(mine);
+        sys::sched_yield();
     }
 }
 
-impl Drop for Apart {
-    fn drop(&mut self) {
-        self.counted.fetch_sub(1, Ordering::SeqCst);
-        sys::set_signal_mask(self.mask);
-    }
+/// Leaves the section, unless it was taken for one that was left by a jump.
+fn leave_apart(mine: &AtomicU32) {
+    let _ = mine.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
 }
 
 /// While this lives, the program may put a descriptor at any number: none of ours stands at a free one, nor comes to.
 #[derive(Debug)]
-pub struct Replacing(#[expect(dead_code, reason = "ends when it is dropped")] Option<Apart>);
+pub struct Replacing(());
 
 impl Replacing {
     /// From here on.
     pub fn begin() -> Self {
-        let ever = EVER.load(Ordering::SeqCst);
-        Self(ever.then(|| Apart::enter(&REPLACING, &LOW)))
+        enter_apart(&REPLACING, &LOW);
+        Self(())
+    }
+}
+
+impl Drop for Replacing {
+    fn drop(&mut self) {
+        leave_apart(&REPLACING);
     }
 }
 
 /// While this lives, descriptors of ours may stand at numbers that are free for the program.
 #[derive(Debug)]
-pub struct Low(#[expect(dead_code, reason = "ends when it is dropped")] Apart);
+pub struct Low(());
 
 impl Low {
     /// From here on.
     pub fn begin() -> Self {
-        EVER.store(true, Ordering::SeqCst);
-        Self(Apart::enter(&LOW, &REPLACING))
+        enter_apart(&LOW, &REPLACING);
+        Self(())
     }
 }
 
 impl Drop for Low {
     fn drop(&mut self) {
-        // Before the other is taken back, which comes behind this.
         LOWS.fetch_add(1, Ordering::SeqCst);
+        leave_apart(&LOW);
     }
 }
 

@@ -175,7 +175,8 @@ def main():
         if not place.possible():
             say(f"{name} / {where}: skipped, this machine has one CPU")
             continue
-        row = paired.measure(name, CASES[name][0], place, args.rounds, args.secs, extra, directory, say)
+        row = paired.measure(name, CASES[name][0], place, args.rounds, args.secs, extra, directory, say,
+                             reports=name not in NOT_ACCELERATED)
         for error in row.errors:
             print(f"{row.key()}: {error}", file=sys.stderr, flush=True)
         rows.append(row)

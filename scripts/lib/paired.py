@@ -33,10 +33,11 @@ class Result:
 
 
 class Side:
-    """Starts programs of one variant."""
+    """Starts programs of one variant. `reports`: a preloaded client writes down what its connections did, a line
+    at each one's end."""
 
-    def __init__(self, preload, extra=None, lib=common.LIB):
-        self.preload, self.extra, self.lib = preload, extra or {}, lib
+    def __init__(self, preload, extra=None, lib=common.LIB, reports=True):
+        self.preload, self.extra, self.lib, self.reports = preload, extra or {}, lib, preload and reports
         self.report = None
 
     def name(self):
@@ -46,10 +47,10 @@ class Side:
         return common.environment(self.preload, {**self.extra, **more}, self.report if report else None, self.lib)
 
     def fresh_report(self, directory):
-        self.report = common.fresh_report(os.path.join(directory, "report")) if self.preload else None
+        self.report = common.fresh_report(os.path.join(directory, "report")) if self.reports else None
 
     def counters(self, **ports):
-        if not self.preload:
+        if not self.reports:
             return None
         return common.read_report(self.report, **ports)
 
@@ -154,15 +155,16 @@ def children_cpu():
     return u.ru_utime + u.ru_stime
 
 
-def measure(name, case, place, rounds, secs, extra=None, directory=None, progress=None):
-    """One row: `rounds` pairs. A run that fails is recorded and ends the row."""
+def measure(name, case, place, rounds, secs, extra=None, directory=None, progress=None, reports=True):
+    """One row: `rounds` pairs. A run that fails is recorded and ends the row. `reports`: as of `Side`; not where
+    connections are many and short, whose report would be what is measured."""
     row = Row(name, str(place))
     directory = directory or common.workplace()
     for n in range(rounds):
         pair = {}
         order = (False, True) if n % 2 == 0 else (True, False)
         for preload in order:
-            side = Side(preload, extra)
+            side = Side(preload, extra, reports=reports)
             side.fresh_report(directory)
             hogs = place.start_hogs()
             before = children_cpu()

@@ -4,6 +4,7 @@ use crate::api::{self, Error, Nap, Verdict, Vigil};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// In place of a descriptor where a call concerns none, or several.
@@ -11,6 +12,23 @@ pub const NO_FD: c_int = -1;
 
 /// Runs engine code for `fd`; `None` after a panic, which has been counted and has cost that one
 /// stream. Keeps `errno`.
+#[inline(always)]
+pub fn contained<R, F: FnOnce() -> R>(fd: c_int, call: F) -> Option<R> {
+    let mut asked = Asked {
+        call: ManuallyDrop::new(call),
+        answer: MaybeUninit::uninit(),
+    };
+    // SAFETY: written where `run` says so.
+    run(fd, &mut asked).then(|| unsafe { asked.answer.assume_init_read() })
+}
+
+/// What to ask the engine, and room for its answer: stays where it is, since both are as wide as a call's arguments.
+struct Asked<R, F> {
+    call: ManuallyDrop<F>,
+    answer: MaybeUninit<R>,
+}
+
+/// The engine's part of [`contained`]; true: there is an answer.
 ///
 /// `extern "C"` and never inlined, so that the compiler knows that a call of it cannot unwind, and
 /// hooks need no landing pad for it: a cancelled thread is unwound through the frames of hooks, and
@@ -20,19 +38,24 @@ pub const NO_FD: c_int = -1;
     improper_ctypes_definitions,
     reason = "the ABI stands for `nounwind`; no C code calls it"
 )]
-pub extern "C" fn contained<R, F: FnOnce() -> R>(fd: c_int, call: F) -> Option<R> {
-    let before = errno::current();
-    let result = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(value) => Some(value),
+extern "C" fn run<R, F: FnOnce() -> R>(fd: c_int, asked: &mut Asked<R, F>) -> bool {
+    let errno = errno::kept();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: taken once, here.
+        let call = unsafe { ManuallyDrop::take(&mut asked.call) };
+        asked.answer.write(call());
+    }));
+    let answered = match result {
+        Ok(()) => true,
         Err(payload) => {
             // Dropping the payload could panic again.
             std::mem::forget(payload);
             api::panicked(fd);
-            None
+            false
         }
     };
-    errno::restore(before);
-    result
+    errno.restore();
+    answered
 }
 
 /// Tells the engine something that has no answer. The hook goes on after a panic: nothing was moved.
@@ -59,7 +82,9 @@ fn conclude(fd: c_int, verdict: Option<Verdict>, real: impl FnOnce() -> ssize_t)
         Some(Verdict::Failed(error)) => errno::fail(error),
         Some(Verdict::Pass(pass)) => {
             let ret = real();
-            tell(fd, || pass.finish(ret));
+            if !pass.is_nobodys() {
+                tell(fd, || pass.finish(ret));
+            }
             ret
         }
         // The sleeps are over by now, or the engine was lent none to ask for.

@@ -48,3 +48,24 @@ pub fn restore(errno: c_int) {
     // SAFETY: as in `current`; no other thread writes this thread's errno.
     unsafe { *libc::__errno_location() = errno };
 }
+
+/// The calling thread's `errno` as it is now, to be put back.
+#[inline]
+pub fn kept() -> Kept {
+    // SAFETY: as in `current`.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as in `current`.
+    Kept(place, unsafe { *place })
+}
+
+/// See [`kept`]. Stays on its thread.
+pub struct Kept(*mut c_int, c_int);
+
+impl Kept {
+    /// Puts it back.
+    #[inline]
+    pub fn restore(self) {
+        // SAFETY: the place is this thread's: a pointer is not sent.
+        unsafe { *self.0 = self.1 };
+    }
+}

@@ -28,6 +28,7 @@ impl Set {
     ///
     /// # Safety
     /// `event` is a C caller's.
+    #[inline]
     pub(super) unsafe fn modify(
         &'static self,
         (epfd, fd): (i32, i32),
@@ -37,6 +38,18 @@ impl Set {
         if !self.has_oneshots.load(Ordering::Relaxed) {
             return None;
         }
+        // SAFETY: the caller's.
+        unsafe { self.modify_at_once((epfd, fd), sock, event) }
+    }
+
+    /// # Safety
+    /// As for [`Set::modify`].
+    unsafe fn modify_at_once(
+        &'static self,
+        (epfd, fd): (i32, i32),
+        sock: &'static Sock,
+        event: *mut libc::epoll_event,
+    ) -> Option<Result<(), sys::Errno>> {
         let told = self.with(|inside| {
             // SAFETY: the caller's.
             unsafe { sys::epoll_ctl_raw(epfd, libc::EPOLL_CTL_MOD, fd, event) }?;

@@ -3,6 +3,7 @@
 
 use crate::sockets::sock::Sock;
 use core::hash::{BuildHasherDefault, Hasher};
+use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Fd;
@@ -209,6 +210,7 @@ impl Inside {
             None => self.regs.push(reg),
         }
         self.by_sock.insert(key(sock), at);
+        sock.last_reg.store(at, Ordering::Relaxed);
         self.index(at);
         at
     }
@@ -259,8 +261,16 @@ impl Inside {
 
     /// The registration of `sock` under the number `fd`.
     pub fn find(&self, fd: i32, sock: &Sock) -> Option<u32> {
-        self.of_sock(sock)
-            .find(|&i| self.regs.get(i as usize).is_some_and(|r| r.fd == fd))
+        let is_it = |at: u32| {
+            self.regs
+                .get(at as usize)
+                .is_some_and(|r| r.fd == fd && r.sock.is_some_and(|s| core::ptr::eq(s, sock)))
+        };
+        let hint = sock.last_reg.load(Ordering::Relaxed);
+        if is_it(hint) {
+            return Some(hint);
+        }
+        self.of_sock(sock).find(|&at| is_it(at))
     }
 
     /// The registrations with this data that are told of by it.
@@ -309,6 +319,7 @@ impl Inside {
     }
 
     /// Found by data are registrations of streams, and those whose events disarm them.
+    #[inline]
     fn index(&mut self, at: u32) {
         let Some(reg) = self.regs.get_mut(at as usize) else {
             return;
@@ -328,13 +339,19 @@ impl Inside {
         }
     }
 
+    #[inline]
     fn unindex(&mut self, at: u32) {
+        if let Some(reg) = self.regs.get_mut(at as usize)
+            && core::mem::take(&mut reg.indexed)
+        {
+            self.unlink(at);
+        }
+    }
+
+    fn unlink(&mut self, at: u32) {
         let Some(reg) = self.regs.get_mut(at as usize) else {
             return;
         };
-        if !core::mem::take(&mut reg.indexed) {
-            return;
-        }
         let (data, prev, next) = (reg.data, reg.prev_same, reg.next_same);
         if let Some(reg) = self.regs.get_mut(next as usize) {
             reg.prev_same = prev;

@@ -236,6 +236,8 @@ pub struct Sock {
     pub key: AtomicU64,
     /// See `key`.
     pub mirror: AtomicU64,
+    /// Where a set has the registration of this socket that was made last: a guess, to be verified there.
+    pub last_reg: AtomicU32,
     /// The link of the last stream, and its generation: the other end is known to be behind it.
     last_link: AtomicPtr<Link>,
     last_generation: AtomicU32,

@@ -270,7 +270,8 @@ static void cat_on(int in, int out, int preloaded)
 }
 
 /* cat reads the connection into the transcript, with bytes pending before the exec. */
-static void cat_reads_server(int fd)
+/* A child becomes cat, which reads on where this process has stopped. */
+static pid_t cat_reads_on(int fd)
 {
     meet();
     await_in(fd, 40);
@@ -278,6 +279,12 @@ static void cat_reads_server(int fd)
     pid_t pid = child();
     if (!pid)
         cat_on(fd, 1, 1);
+    return pid;
+}
+
+static void cat_reads_server(int fd)
+{
+    pid_t pid = cat_reads_on(fd);
     drop(fd);
     tell(0);
     reap(pid);
@@ -298,12 +305,7 @@ static void cat_reads_client(int fd)
 /* The parent stays: what cat has read it does not read, too. */
 static void cat_reads_beside_server(int fd)
 {
-    meet();
-    await_in(fd, 40);
-    D(recv(fd, buf, 10, 0));
-    pid_t pid = child();
-    if (!pid)
-        cat_on(fd, 1, 1);
+    pid_t pid = cat_reads_on(fd);
     tell(0);
     reap(pid);
     T(recv(fd, buf, 100, 0));

@@ -18,7 +18,7 @@ use sluice_fabric::layout::{
     ARENA_LEN, Direction, Header, RING_MAX, RING_MIN, RING_REGION, STREAMS, Stream, rings_at,
     slots_at,
 };
-use sluice_fabric::shm::{Cooled, Link, LinkEnd};
+use sluice_fabric::shm::{Cooled, Link};
 use sluice_fabric::sync::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words::{Word, demote};
@@ -414,20 +414,7 @@ fn what_is_lent_is_the_lenders_to_know() {
 /// Counts the lies of [`Turn::Detached`] about a stream that this end is in.
 fn lend_to_a_liar(turns: Vec<Turn>, hits: &Cell<u32>) -> Result<(), TestCaseError> {
     let (arena, _fd) = Arena::create().unwrap();
-    let twin = arena.alias();
-    let end = |arena, side| LinkEnd {
-        arena,
-        side,
-        control: None,
-        token: [side as u64, 1],
-        peer_pid: 0,
-        can_pull: false,
-        can_discard: true,
-    };
-    let (ours, theirs) = (
-        Link::open(end(arena, 0)).unwrap(),
-        Link::open(end(twin, 1)).unwrap(),
-    );
+    let [ours, theirs] = Link::open_both(arena, [0, 1], true).unwrap();
     let mut used = Vec::new();
     let said = |index: u32| &ours.stream(index).unwrap().dir[1];
     for turn in turns {

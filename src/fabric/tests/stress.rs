@@ -19,7 +19,7 @@ use common::sleep::{self, Look, handshake, sleeping_reader};
 use common::words::{self, Plan, Real};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::doorbell::Slot;
-use sluice_fabric::shm::{Link, LinkEnd};
+use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::words::Word;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
@@ -354,18 +354,7 @@ fn a_reader_process_that_stores_is_found() {
 #[test]
 fn a_slot_is_given_out_again_while_its_last_user_is_still_leaving() {
     let arena = Arena::create_local().unwrap();
-    let twin = arena.alias();
-    let end = |arena, side| LinkEnd {
-        arena,
-        side,
-        control: None,
-        token: [1, 2],
-        peer_pid: 0,
-        can_pull: false,
-        can_discard: false,
-    };
-    let giver = Link::open(end(arena, 0)).unwrap();
-    let joiner = Link::open(end(twin, 1)).unwrap();
+    let [giver, joiner] = Link::open_both(arena, [1, 2], false).unwrap();
     const NONE: u32 = u32::MAX;
     const OVER: u32 = NONE - 1;
     let to_leave = Arc::new(AtomicU32::new(NONE));

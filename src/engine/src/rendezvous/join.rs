@@ -289,21 +289,8 @@ pub(super) fn pair_within(
             _ => {
                 let token = process::token().ok_or(Reason::Limit)?;
                 let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
-                let twin = arena.alias();
                 let can_discard = process::may_discard(None);
-                let end = |arena, side| LinkEnd {
-                    arena,
-                    side,
-                    control: None,
-                    token,
-                    peer_pid: 0,
-                    can_pull: false,
-                    can_discard,
-                };
-                let a = Link::open(end(arena, 0)).ok_or(Reason::LinkFull)?;
-                let b = Link::open(end(twin, 1)).ok_or(Reason::LinkFull)?;
-                a.set_twin(b);
-                b.set_twin(a);
+                let [a, b] = Link::open_both(arena, token, can_discard).ok_or(Reason::LinkFull)?;
                 sluice_stats::ROOT.links_made.add_shared(1);
                 sluice_stats::ROOT.links.raise(1);
                 *made = Some((a, b, process::pid()));

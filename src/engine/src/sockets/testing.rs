@@ -5,25 +5,14 @@ use crate::sockets::sock::{self, Sock, role, state};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::{Direction, Stream};
-use sluice_fabric::shm::{Link, LinkEnd};
+use sluice_fabric::shm::Link;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Both ends of a new link, and the number of a stream that both have joined.
 pub fn link() -> (&'static Link, &'static Link, u32) {
     let arena = Arena::create_local().unwrap();
-    let twin = arena.alias();
-    let end = |arena, side| LinkEnd {
-        arena,
-        side,
-        control: None,
-        token: [side as u64, 1],
-        peer_pid: 0,
-        can_pull: false,
-        can_discard: true,
-    };
-    let a = Link::open(end(arena, 0)).unwrap();
-    let b = Link::open(end(twin, 1)).unwrap();
+    let [a, b] = Link::open_both(arena, [0, 1], true).unwrap();
     let index = stream(a, b);
     (a, b, index)
 }

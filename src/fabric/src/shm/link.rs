@@ -225,6 +225,32 @@ impl Link {
         Some(link)
     }
 
+    /// Puts both ends of a link of this process with itself into service, side 0 first. `None` when the process has
+    /// too many.
+    pub fn open_both(arena: Arena, token: Token, can_discard: bool) -> Option<[&'static Link; 2]> {
+        let end = |arena, side| {
+            Link::open(LinkEnd {
+                arena,
+                side,
+                control: None,
+                token,
+                peer_pid: 0,
+                can_pull: false,
+                can_discard,
+            })
+        };
+        let twin = arena.alias();
+        let first = end(arena, 0)?;
+        let Some(second) = end(twin, 1) else {
+            first.kill();
+            first.close_if_unused();
+            return None;
+        };
+        first.set_twin(second);
+        second.set_twin(first);
+        Some([first, second])
+    }
+
     fn empty() -> Self {
         Self {
             generation: AtomicU32::new(0),
@@ -247,8 +273,7 @@ impl Link {
         }
     }
 
-    /// Names the other end of a link of this process with itself.
-    pub fn set_twin(&self, twin: &'static Link) {
+    fn set_twin(&self, twin: &'static Link) {
         self.twin
             .store(core::ptr::from_ref(twin).cast_mut(), Ordering::Release);
     }

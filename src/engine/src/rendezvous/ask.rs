@@ -274,10 +274,11 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
         .filter(|&at| list.get(at).is_some_and(yields))
         .map(|at| list.swap_remove(at));
     count_names(&list);
-    drop(list);
     let Some(meeting) = meeting else {
         return decline();
     };
+    // The list stays locked until the stream is attached: a try of the program's thread would find neither meeting nor
+    // stream, and grant another stream meanwhile; the two ends could come to stand on one each.
     if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
@@ -303,7 +304,7 @@ pub(super) fn on_decision(link: &'static Link, message: &Message, joined: bool) 
     let Some(meeting) = at.map(|at| list.swap_remove(at)) else {
         return;
     };
-    drop(list);
+    // With the list locked, see `on_grant`.
     if joined {
         attach(meeting.sock, meeting.generation, link, message.index);
     } else {

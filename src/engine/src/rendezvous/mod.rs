@@ -208,6 +208,10 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     let Some(mut list) = PENDING.lock() else {
         return Err(Reason::TooManyNames);
     };
+    if sock.link().is_some() || sock.is_accelerated() {
+        // Another thread has just attached a stream.
+        return Ok(());
+    }
     drop_expired(&mut list);
     if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, sock)) {
         if !list
@@ -222,7 +226,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         && let Some(other) = upgrade::demoted(key, own)
     {
         // The other end is in this process.
-        drop(list);
         return join::pair_within(other, (sock, generation));
     } else if ask::ask_again(sock, fd, key, own) {
         expect_answers();
@@ -237,7 +240,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         // The other end is in this process.
         let other = list.swap_remove(at);
         count_names(&list);
-        drop(list);
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerClosed);
         }

@@ -10,6 +10,7 @@
 //! * [`arena`]: sealed memory files, made and checked.
 //! * [`ring`]: copies into and out of a ring.
 //! * [`doorbell`]: waiter slots: announce sleep, look again, ring.
+//! * [`heap`]: memory for lists and records, amid the program's `malloc` too.
 //! * [`outlet`]: a descriptor that threads write to and one of them closes.
 //! * [`filter`]: whether a seccomp filter lets this library's system calls through.
 //! * [`shm`]: a [`shm::Link`] between two processes of one host.
@@ -20,6 +21,8 @@ pub mod arena;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod filter;
+#[cfg(not(loom))]
+pub mod heap;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]

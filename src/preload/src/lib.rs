@@ -22,11 +22,19 @@ mod edge;
 mod errno;
 mod hooks;
 
+use sluice_fabric::heap::{Heap, Room};
+
 #[cfg(feature = "probe")]
 #[path = "../tests/probe.rs"]
 mod api;
 #[cfg(not(feature = "probe"))]
 use sluice_engine::api;
+
+/// What a heap has at once.
+static ROOM: Room = Room::new();
+/// Hooks run in signal handlers, which may have interrupted the program's `malloc`.
+#[global_allocator]
+static HEAP: Heap = Heap::new(Some(&ROOM));
 
 /// By this symbol copies of the library in one process find out which of them is the first and works
 /// (`copies.rs` of the engine): it leads to the counters of the copy that it belongs to.

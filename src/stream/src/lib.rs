@@ -36,6 +36,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
 #[cfg(any(test, feature = "testing"))]
 extern crate std;
 
@@ -44,6 +45,7 @@ mod config;
 mod error;
 #[cfg(any(test, feature = "testing"))]
 pub mod harness;
+pub mod pump;
 pub mod receiver;
 pub mod receives;
 pub mod record;

@@ -94,13 +94,19 @@ def rdma_steps():
     guest = os.path.join(common.ROOT, "scripts", "guest")
     yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
-    verbs = ["cargo", "test", "-p", "sluice-fabric", "--features", "verbs", "--test", "verbs"]
-    yield "build provider", ["cargo", "clippy", "-p", "sluice-fabric", "--features", "verbs", "--all-targets", "--",
-                             "-D", "warnings"], {}, 10, False
-    yield "provider alone", verbs, {}, 10, True
+    # Package, test program, the test in it that has two ends.
+    programs = [("sluice-fabric", "verbs", "messages_between_two_hosts"),
+                ("sluice-engine", "remote", "streams_between_two_hosts")]
+    for package, _, _ in programs:
+        yield f"build {package}", ["cargo", "clippy", "-p", package, "--features", "verbs", "--all-targets", "--",
+                                   "-D", "warnings"], {}, 10, False
+    for package, program, _ in programs:
+        yield (f"{program} alone", ["cargo", "test", "-p", package, "--features", "verbs", "--test", program], {}, 10,
+               True)
     for device in ("rxe", "siw"):
-        yield (f"{device} provider", [os.path.join(guest, "run"), "--device", device, "--timeout", "300", "--",
-                                      os.path.join(guest, "provider"), newest("verbs")], {}, 8, True)
+        for _, program, test in programs:
+            yield (f"{device} {program}", [os.path.join(guest, "run"), "--device", device, "--timeout", "300", "--",
+                                           os.path.join(guest, "provider"), newest(program), test], {}, 8, True)
         yield (f"{device} self-test", [os.path.join(guest, "run"), "--device", device, "--timeout", "600", "--",
                                        os.path.join(guest, "selftest")], {}, 16, True)
 

@@ -10,6 +10,8 @@ pub mod config;
 pub(crate) mod copies;
 pub(crate) mod process;
 pub(crate) mod readiness;
+#[cfg(feature = "verbs")]
+pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod sockets;

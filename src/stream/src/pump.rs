@@ -64,6 +64,8 @@ pub struct Opening {
     pub role: Role,
     /// The stream's secret.
     pub nonce: Nonce,
+    /// By which number the peer knows it: each end numbers its streams itself.
+    pub theirs: u16,
     /// Bytes of the peer's that the program has read from TCP.
     pub tcp_read: u64,
     /// The ring that this end has lent to the peer, in bytes.
@@ -135,6 +137,7 @@ struct Flow {
     transit: Transit,
     sender: Sender,
     receiver: Receiver,
+    theirs: u16,
     lent: Lent,
     staging_len: u32,
     /// Bytes in the staging ring so far.
@@ -238,12 +241,18 @@ impl Pump {
     /// A stream that both ends have agreed on. Its number must be free: by both, what the peer says of its last use is over.
     ///
     /// # Errors
-    /// [`PeerFault::Malformed`]: the number is in use or none, or the ring that was lent cannot be one.
+    /// [`PeerFault::Malformed`]: a number is in use or none, or the ring that was lent cannot be one.
     pub fn open(&mut self, stream: u16, with: &Opening) -> Result<(), Error> {
         let Opening { lent, .. } = *with;
         let wraps = lent.place.checked_add(u64::from(lent.len)).is_none();
         let free = stream < Immediate::STREAM_COUNT && self.flow(stream).is_none();
-        if !free || wraps || !lent.len.is_power_of_two() || !with.staging_len.is_power_of_two() {
+        let named = with.theirs < Immediate::STREAM_COUNT;
+        if !free
+            || !named
+            || wraps
+            || !lent.len.is_power_of_two()
+            || !with.staging_len.is_power_of_two()
+        {
             return Err(PeerFault::Malformed.into());
         }
         let terms = |len| Config::new(Mode::Indirect, Provider::Push, len, 1);
@@ -251,6 +260,7 @@ impl Pump {
             transit: Transit::new(with.role, with.nonce, with.tcp_read),
             sender: Sender::new(&terms(lent.len)?),
             receiver: Receiver::new(&terms(with.ring_len)?),
+            theirs: with.theirs,
             lent,
             staging_len: with.staging_len,
             tail: Seq::START,
@@ -370,7 +380,7 @@ impl Pump {
 
     fn word(&mut self, stream: u16, notice: Notice) -> u32 {
         let count = self.receives.on_send();
-        // Both are in range: the stream by `open`, the count by `Receives`.
+        // Both are in range: the number by `open`, the count by `Receives`.
         Immediate::new(stream, notice, count).map_or(0, Immediate::emit)
     }
 
@@ -392,7 +402,8 @@ impl Pump {
                 (What::Control { slot, bytes }, Notice::Control, None)
             }
         };
-        let word = self.word(stream, notice);
+        let theirs = self.flow(stream).map_or(0, |flow| flow.theirs);
+        let word = self.word(theirs, notice);
         self.posted.push_back(Posted { bytes });
         Message { what, word }
     }
@@ -631,6 +642,7 @@ mod tests {
                     let opening = Opening {
                         role: if first { Role::First } else { Role::Second },
                         nonce: Nonce::new([stream as u8; 16]),
+                        theirs: stream,
                         tcp_read: 0,
                         ring_len: rings[me],
                         staging_len: 64,

@@ -1,0 +1,94 @@
+//! What of a link's arena the device may reach: slabs in which rings are lent, registered when the first ring in them is.
+
+use core::ptr;
+use sluice_fabric::ring::Ring;
+use sluice_fabric::sys::Errno;
+use sluice_fabric::verbs::device::{Domain, Region};
+
+/// A region is registered in pieces of this length; a larger ring by itself.
+const SLAB: usize = 256 << 10;
+
+/// What the peer, or the device alone, may do with a slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// The peer writes there.
+    Lent,
+    /// The device reads there what this end posts.
+    Staging,
+}
+
+#[derive(Debug)]
+struct Slab {
+    from: usize,
+    len: usize,
+    for_what: Use,
+    region: Region,
+}
+
+/// The registered slabs of a link, in its protection domain.
+#[derive(Debug, Default)]
+pub struct Slabs(Vec<Slab>);
+
+/// Where a ring lies, for work requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its first byte.
+    pub at: *mut u8,
+    /// For requests of this end.
+    pub local_key: u32,
+    /// For those of the peer.
+    pub remote_key: u32,
+}
+
+impl Slabs {
+    /// The place of a ring, registered with its slab if that is not yet.
+    ///
+    /// # Safety
+    /// The arena of the ring, whose two regions begin on multiples of the slab, stays mapped as long as these slabs are.
+    ///
+    /// # Errors
+    /// The device's; ENOMEM beyond RLIMIT_MEMLOCK.
+    pub unsafe fn place(
+        &mut self,
+        domain: &Domain,
+        ring: Ring,
+        for_what: Use,
+    ) -> Result<Place, Errno> {
+        let [(at, len), _] = ring.pieces(0, ring.len());
+        let key = |slab: &Slab| Place {
+            at,
+            local_key: slab.region.local_key(),
+            remote_key: slab.region.remote_key(),
+        };
+        let first = at as usize;
+        let holds = |slab: &&Slab| {
+            slab.for_what == for_what && slab.from <= first && first + len <= slab.from + slab.len
+        };
+        if let Some(slab) = self.0.iter().find(holds) {
+            return Ok(key(slab));
+        }
+        let whole = len.max(SLAB);
+        let from = if len < SLAB {
+            first & !(SLAB - 1)
+        } else {
+            first
+        };
+        let base = ptr::with_exposed_provenance_mut::<u8>(from);
+        // SAFETY: the caller's word; both kinds are parts of a region that one side lends from.
+        let region = unsafe {
+            match for_what {
+                Use::Lent => domain.lend(base, whole),
+                Use::Staging => domain.stage(base, whole),
+            }
+        }?;
+        let slab = Slab {
+            from,
+            len: whole,
+            for_what,
+            region,
+        };
+        let place = key(&slab);
+        self.0.push(slab);
+        Ok(place)
+    }
+}

@@ -309,11 +309,26 @@ impl Wire {
         (role, nonce): (Role, Nonce),
         tcp_read: u64,
     ) -> Result<(), Errno> {
-        let full = libc::ENOBUFS;
         let index = u32::from(ours.stream);
         if !self.far.join_stream(index, theirs.ring.len, 1) {
-            return Err(full);
+            return Err(libc::ENOBUFS);
         }
+        let opened = self.open_joined(ours, theirs, (role, nonce), tcp_read);
+        if opened.is_err() {
+            self.far.leave_stream(index);
+        }
+        opened
+    }
+
+    fn open_joined(
+        &self,
+        ours: Offered,
+        theirs: Offered,
+        (role, nonce): (Role, Nonce),
+        tcp_read: u64,
+    ) -> Result<(), Errno> {
+        let full = libc::ENOBUFS;
+        let index = u32::from(ours.stream);
         let arena = self.far.arena().ok_or(full)?;
         let lent = self.far.lent_for(index).ok_or(full)?;
         let ring = arena.ring(1, lent.at, lent.len).ok_or(full)?;
@@ -573,7 +588,9 @@ impl Wire {
                 let out = self.small.out(slot);
                 // SAFETY: inside the mapping; the message that was here is with the peer.
                 unsafe { out.write(bytes) };
-                let to = self.peer.place + u64::from(slot) * CONTROL_LEN as u64;
+                let slot_at = u64::from(slot) * CONTROL_LEN as u64;
+                // The peer's word for where they are; what its key does not open, its device refuses.
+                let to = self.peer.place.wrapping_add(slot_at);
                 let from = (
                     out.cast_const().cast(),
                     CONTROL_LEN as u32,

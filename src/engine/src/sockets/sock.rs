@@ -588,10 +588,12 @@ pub fn free(sock: &'static Sock) {
     if let Some(conn) = unsafe { conn.as_ref() } {
         sluice_stats::free_conn(conn);
     }
-    let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null, or a slot of the family region.
-    if let Some(family) = unsafe { family.as_ref() } {
-        family.leave(crate::process::pid());
+    if !sock.family.load(Ordering::Acquire).is_null() {
+        let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: null, or a slot of the family region.
+        if let Some(family) = unsafe { family.as_ref() } {
+            family.leave(crate::process::pid());
+        }
     }
     if FREE.lock().is_ok() {
         put_back(sock);

@@ -123,7 +123,10 @@ pub fn lookup_set(fd: c_int) -> Option<Entry> {
 pub fn store(fd: c_int, entry: Entry) -> bool {
     match cell(fd) {
         Some(cell) => {
-            HIGHEST.fetch_max(fd as usize + 1, Ordering::Relaxed);
+            // Numbers come again: most are below already.
+            if HIGHEST.load(Ordering::Relaxed) <= fd as usize {
+                HIGHEST.fetch_max(fd as usize + 1, Ordering::Relaxed);
+            }
             cell.store(entry.0, Ordering::Release);
             true
         }

@@ -103,7 +103,7 @@ def main():
     rows = []
     for name in names:
         row = paired.measure(name, CASES[name], paired.Place("free"), rounds, args.secs, extra, directory,
-                             lambda t: print(t, file=sys.stderr, flush=True))
+                             lambda t: print(t, file=sys.stderr, flush=True), reports=name not in SHORT)
         rows.append(row)
         for error in row.errors:
             print(f"{name}: {error}", file=sys.stderr)

@@ -12,13 +12,15 @@
     reason = "a test fails by panicking, prints, and runs in no one's program"
 )]
 
+#[path = "../../fabric/tests/common/hosts.rs"]
+mod hosts;
+
 use sluice_engine::remote::wire::{Hello, Offered, Wire};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::shm::Link;
-use sluice_fabric::verbs::api;
-use sluice_fabric::verbs::cm::{Channel, Event, Id};
+use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_stream::pump::{Lent, Pump};
 use sluice_stream::record::{Action, Nonce, Out, Role};
 use std::time::{Duration, Instant};
@@ -339,36 +341,16 @@ impl End {
     }
 }
 
-fn event(channel: &Channel) -> Event {
-    loop {
-        let mut poll = libc::pollfd {
-            fd: channel.descriptor(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one entry.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
-        assert_eq!(ready, 1, "no event in 10 s");
-        if let Some(event) = channel.next() {
-            return event;
-        }
-    }
-}
-
 fn listen(at: &str) {
-    let channel = Channel::new(api::load().unwrap()).unwrap();
-    let _listener = Id::listen(&channel, 1, at.parse().unwrap()).unwrap();
-    let Event::Asked(1, id, data) = event(&channel) else {
-        panic!()
-    };
-    id.set_key(2);
+    let channel = hosts::channel();
+    let (id, data, _listener) = hosts::asked(&channel, at);
     let (mut end, ours) = End::new(id, false);
     end.open(&ours, &data, end.links());
     end.wire
         .id()
         .accept(&words(end.wire.hello(), &ours))
         .unwrap();
-    let Event::Established(2, _) = event(&channel) else {
+    let Event::Established(2, _) = hosts::event(&channel) else {
         panic!()
     };
     end.everything();
@@ -376,40 +358,26 @@ fn listen(at: &str) {
 }
 
 fn dial(to: &str) {
-    let channel = Channel::new(api::load().unwrap()).unwrap();
-    let id = Id::dial(&channel, 3, None, to.parse().unwrap(), 1000).unwrap();
-    let Event::Resolved(3) = event(&channel) else {
-        panic!()
-    };
-    id.route(1000).unwrap();
-    let Event::Routed(3) = event(&channel) else {
-        panic!()
-    };
+    let channel = hosts::channel();
+    let id = hosts::routed(&channel, to);
     let (mut end, ours) = End::new(id, true);
     end.wire
         .id()
         .connect(&words(end.wire.hello(), &ours))
         .unwrap();
-    let Event::Established(3, data) = event(&channel) else {
+    let Event::Established(3, data) = hosts::event(&channel) else {
         panic!()
     };
     end.open(&ours, &data, end.links());
     end.begin();
     end.everything();
     // A WRITE that is on its way must not be cut off.
-    let Event::Gone(3) = event(&channel) else {
+    let Event::Gone(3) = hosts::event(&channel) else {
         panic!()
     };
 }
 
 #[test]
 fn streams_between_two_hosts() {
-    let Ok(role) = std::env::var("SLUICE_VERBS_ROLE") else {
-        return;
-    };
-    match role.split_once('=').unwrap() {
-        ("listen", at) => listen(at),
-        ("dial", to) => dial(to),
-        _ => panic!("{role}"),
-    }
+    hosts::play(listen, dial);
 }

@@ -12,8 +12,11 @@
     reason = "a test fails by panicking, prints, and runs in no one's program"
 )]
 
+#[path = "common/hosts.rs"]
+mod hosts;
+
 use sluice_fabric::verbs::api;
-use sluice_fabric::verbs::cm::{Channel, Event, Id};
+use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_fabric::verbs::device::{Domain, Region};
 use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Said, Shape};
 use std::net::SocketAddr;
@@ -179,34 +182,13 @@ impl End {
     }
 }
 
-fn event(channel: &Channel) -> Event {
-    loop {
-        let mut poll = libc::pollfd {
-            fd: channel.descriptor(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one entry.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
-        assert_eq!(ready, 1, "no event in 10 s");
-        if let Some(event) = channel.next() {
-            return event;
-        }
-    }
-}
-
 fn listen(addr: &str) {
-    let channel = Channel::new(api::load().unwrap()).unwrap();
-    let listener = Id::listen(&channel, 1, addr.parse().unwrap()).unwrap();
-    println!("port {}", listener.port());
-    let Event::Asked(1, id, data) = event(&channel) else {
-        panic!()
-    };
-    id.set_key(2);
+    let channel = hosts::channel();
+    let (id, data, _listener) = hosts::asked(&channel, addr);
     let mut end = End::new(id);
     end.heard(&data);
     end.id.accept(&end.place()).unwrap();
-    let Event::Established(2, _) = event(&channel) else {
+    let Event::Established(2, _) = hosts::event(&channel) else {
         panic!()
     };
     let mut next = 0;
@@ -219,27 +201,18 @@ fn listen(addr: &str) {
             next += 1;
         }
     }
-    let Event::Gone(2) = event(&channel) else {
+    let Event::Gone(2) = hosts::event(&channel) else {
         panic!()
     };
     println!("{next} messages answered");
 }
 
 fn dial(to: &str) {
-    let api = api::load().unwrap();
-    let channel = Channel::new(api).unwrap();
-    let peer: SocketAddr = to.parse().unwrap();
-    let id = Id::dial(&channel, 3, None, peer, 1000).unwrap();
-    let Event::Resolved(3) = event(&channel) else {
-        panic!()
-    };
-    id.route(1000).unwrap();
-    let Event::Routed(3) = event(&channel) else {
-        panic!()
-    };
+    let channel = hosts::channel();
+    let id = hosts::routed(&channel, to);
     let mut end = End::new(id);
     end.id.connect(&end.place()).unwrap();
-    let Event::Established(3, data) = event(&channel) else {
+    let Event::Established(3, data) = hosts::event(&channel) else {
         panic!()
     };
     end.heard(&data);
@@ -258,11 +231,11 @@ fn dial(to: &str) {
     }
     end.id.disconnect();
     // Nobody there.
-    let mut nobody = peer;
+    let mut nobody: SocketAddr = to.parse().unwrap();
     nobody.set_port(1);
     // The end of the first connection may be told in between.
     let next = || loop {
-        match event(&channel) {
+        match hosts::event(&channel) {
             Event::Gone(3) => {}
             other => return other,
         }
@@ -289,14 +262,7 @@ fn dial(to: &str) {
 
 #[test]
 fn messages_between_two_hosts() {
-    let Ok(role) = std::env::var("SLUICE_VERBS_ROLE") else {
-        return;
-    };
-    match role.split_once('=') {
-        Some(("listen", addr)) => listen(addr),
-        Some(("dial", to)) => dial(to),
-        _ => panic!("SLUICE_VERBS_ROLE={role}"),
-    }
+    hosts::play(listen, dial);
 }
 
 #[test]

@@ -86,28 +86,28 @@ impl Small {
         // Shared with children: their copies of pages would take ours from under the device.
         let at = sys::map_zeroes(SMALL_LEN, true)?;
         // SAFETY: mapped above, and unmapped behind the regions.
-        let regions = unsafe {
-            let all = |_| -> Result<_, Errno> {
-                Ok((
-                    domain.lend(at, SLOTS_LEN)?,
-                    domain.stage(at.add(SLOTS_LEN), SLOTS_LEN)?,
-                    domain.take_in(at.add(2 * SLOTS_LEN), SAID_LEN)?,
-                ))
-            };
-            all(())
-        };
-        match regions {
-            Ok((slots, out, said)) => Ok(Self {
+        let registered = unsafe { Self::register(domain, at) };
+        if registered.is_err() {
+            // SAFETY: nothing else knows it.
+            unsafe { sys::unmap(at, SMALL_LEN) };
+        }
+        registered
+    }
+
+    /// # Safety
+    /// [`SMALL_LEN`] bytes are mapped at `at`, and stay so.
+    unsafe fn register(domain: &Domain, at: *mut u8) -> Result<Self, Errno> {
+        // SAFETY: the caller's word; three parts of the mapping.
+        unsafe {
+            let slots = domain.lend(at, SLOTS_LEN)?;
+            let out = domain.stage(at.add(SLOTS_LEN), SLOTS_LEN)?;
+            let said = domain.take_in(at.add(2 * SLOTS_LEN), SAID_LEN)?;
+            Ok(Self {
                 at,
                 slots,
                 out,
                 said,
-            }),
-            Err(errno) => {
-                // SAFETY: nothing else knows it.
-                unsafe { sys::unmap(at, SMALL_LEN) };
-                Err(errno)
-            }
+            })
         }
     }
 
@@ -160,7 +160,7 @@ pub struct Wire {
     pair: Pair,
     id: Id,
     completions: Completions,
-    inner: Guarded<Option<Inner>>,
+    inner: Guarded<Inner>,
     small: Small,
     domain: Domain,
     near: &'static Link,
@@ -205,13 +205,13 @@ impl Wire {
             pair,
             id,
             completions,
-            inner: Guarded::new(Some(Inner {
+            inner: Guarded::new(Inner {
                 pump,
                 places: Vec::new(),
                 unmarked: 0,
                 unmarked_bytes: 0,
                 slabs: Slabs::default(),
-            })),
+            }),
             small,
             domain,
             near,
@@ -280,22 +280,33 @@ impl Wire {
     }
 
     fn place_ring(&self, stream: u32) -> Result<Offered, Errno> {
-        let full = libc::ENOBUFS;
-        let arena = self.near.arena().ok_or(full)?;
-        let lent = self.near.lent_for(stream).ok_or(full)?;
-        let ring = arena.ring(0, lent.at, lent.len).ok_or(full)?;
-        let mut inner = self.inner.lock().ok_or(full)?;
-        let inner = inner.as_mut().ok_or(full)?;
-        // SAFETY: the arena of a link of this process with itself is never unmapped.
-        let place = unsafe { inner.slabs.place(&self.domain, ring, Use::Lent) }?;
+        let mut inner = self.inner.lock().ok_or(libc::ENOBUFS)?;
+        let (place, len) = self.place(&mut inner, self.near, stream, Use::Lent)?;
         Ok(Offered {
             stream: stream as u16,
             ring: Lent {
                 place: place.at as u64,
                 key: place.remote_key,
-                len: lent.len,
+                len,
             },
         })
+    }
+
+    /// Where an end of the arena has its ring of a stream, registered, and how long that is.
+    fn place(
+        &self,
+        inner: &mut Inner,
+        link: &'static Link,
+        stream: u32,
+        for_what: Use,
+    ) -> Result<(Place, u32), Errno> {
+        let full = libc::ENOBUFS;
+        let arena = link.arena().ok_or(full)?;
+        let lent = link.lent_for(stream).ok_or(full)?;
+        let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
+        // SAFETY: the arena of a link of this process with itself is never unmapped.
+        let place = unsafe { inner.slabs.place(&self.domain, ring, for_what) }?;
+        Ok((place, lent.len))
     }
 
     /// Opens a stream that was offered here and whose other end the peer has offered.
@@ -327,22 +338,16 @@ impl Wire {
         (role, nonce): (Role, Nonce),
         tcp_read: u64,
     ) -> Result<(), Errno> {
-        let full = libc::ENOBUFS;
         let index = u32::from(ours.stream);
-        let arena = self.far.arena().ok_or(full)?;
-        let lent = self.far.lent_for(index).ok_or(full)?;
-        let ring = arena.ring(1, lent.at, lent.len).ok_or(full)?;
-        let mut inner = self.inner.lock().ok_or(full)?;
-        let inner = inner.as_mut().ok_or(full)?;
-        // SAFETY: as in `place_ring`.
-        let staging = unsafe { inner.slabs.place(&self.domain, ring, Use::Staging) }?;
+        let mut inner = self.inner.lock().ok_or(libc::ENOBUFS)?;
+        let (staging, staging_len) = self.place(&mut inner, self.far, index, Use::Staging)?;
         let opening = Opening {
             role,
             nonce,
             theirs: theirs.stream,
             tcp_read,
             ring_len: ours.ring.len,
-            staging_len: lent.len,
+            staging_len,
             lent: theirs.ring,
         };
         inner
@@ -356,7 +361,7 @@ impl Wire {
         if let Some(place) = inner.places.get_mut(at) {
             *place = Some(Places {
                 staging,
-                staging_len: lent.len,
+                staging_len,
                 tail: 0,
                 head: 0,
             });
@@ -364,17 +369,17 @@ impl Wire {
         Ok(())
     }
 
-    /// Runs `f` on the pump, then drives the wire.
+    /// Runs `f` on the pump, then drives the wire. `None` in a handler that interrupted this thread's own driving.
     ///
     /// # Errors
     /// [`Lost`].
     pub fn with<R>(&self, f: impl FnOnce(&mut Pump) -> R) -> Result<Option<R>, Lost> {
-        let done = self
-            .inner
-            .lock()
-            .and_then(|mut inner| inner.as_mut().map(|i| f(&mut i.pump)));
-        self.drive()?;
-        Ok(done)
+        let Some(mut inner) = self.inner.lock() else {
+            return Ok(None);
+        };
+        let done = f(&mut inner.pump);
+        self.work(&mut inner)?;
+        Ok(Some(done))
     }
 
     /// The program has put bytes into the stream's ring, or taken some out.
@@ -387,11 +392,8 @@ impl Wire {
             self.again.store(true, Ordering::SeqCst);
             return Ok(());
         };
-        if let Some(inner) = inner.as_mut() {
-            self.look(inner, stream)?;
-            self.work(inner)?;
-        }
-        Ok(())
+        self.look(&mut inner, stream)?;
+        self.work(&mut inner)
     }
 
     /// Takes what has come, and posts what may go.
@@ -402,10 +404,7 @@ impl Wire {
         let Some(mut inner) = self.inner.lock() else {
             return Ok(());
         };
-        match inner.as_mut() {
-            Some(inner) => self.work(inner),
-            None => Ok(()),
-        }
+        self.work(&mut inner)
     }
 
     /// Before a sleep: what comes from now on makes the descriptor readable.

@@ -20,18 +20,22 @@
 //! Positions are bytes on the link since the switch. A byte of the staging ring is free again when it is completed *and* credited
 //! ([`Pump::kept`]): until then a demotion may need it.
 
+mod flow;
+#[cfg(test)]
+mod tests;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::action::{Action as Transfer, Route};
 use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Copied, Receiver};
 use crate::receives::Receives;
-use crate::record::{Action, Nonce, Out, Role, Step, Transit};
+use crate::record::{Action, Nonce, Role, Transit};
 use crate::sender::Sender;
-use crate::wire::{Ack, CONTROL_LEN, Control, Credit, Immediate, Notice, Seq};
+use crate::wire::{CONTROL_LEN, Control, Immediate, Notice, Seq};
+use flow::{Flow, Said};
 
 /// The terms of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,28 +135,6 @@ struct Posted {
     bytes: Option<(u16, Seq)>,
 }
 
-/// One stream at this end.
-#[derive(Debug)]
-struct Flow {
-    transit: Transit,
-    sender: Sender,
-    receiver: Receiver,
-    theirs: u16,
-    lent: Lent,
-    staging_len: u32,
-    /// Bytes in the staging ring so far.
-    tail: Seq,
-    /// Of these completed.
-    completed: Seq,
-    /// Bytes that came.
-    came: Seq,
-    /// What is to be told, each once.
-    ack: Option<Ack>,
-    step: Option<Step>,
-    /// Bytes behind a TURN: they count as posted.
-    held: Option<Said>,
-}
-
 const WORDS: usize = Immediate::STREAM_COUNT as usize / 64;
 
 /// Streams with something to post.
@@ -201,9 +183,8 @@ pub struct Pump {
     flows: Vec<Option<Box<Flow>>>,
     due: Due,
     posted: VecDeque<Posted>,
-    /// Control messages sent so far.
+    /// The slots that the next control messages go to, and come in.
     controls: u16,
-    /// Control messages that came so far.
     heard: u16,
     /// Nothing is posted any more.
     lost: bool,
@@ -396,7 +377,7 @@ impl Pump {
                 (what, Notice::Ring, Some((stream, from.plus(len))))
             }
             Said::Control(control) => {
-                let slot = self.controls % self.terms.theirs;
+                let slot = self.controls;
                 self.controls = (slot + 1) % self.terms.theirs;
                 let bytes = control.emit();
                 (What::Control { slot, bytes }, Notice::Control, None)
@@ -448,7 +429,7 @@ impl Pump {
                 None => Ok(Came::Nothing),
             },
             Notice::Control if len as usize == CONTROL_LEN => {
-                let slot = self.heard % self.terms.ours;
+                let slot = self.heard;
                 self.heard = (slot + 1) % self.terms.ours;
                 let control = Control::parse(&control(slot))?;
                 self.on_control(stream, control)
@@ -502,407 +483,5 @@ impl Pump {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.posted.len()
-    }
-}
-
-/// What a stream has to say.
-#[derive(Debug)]
-enum Said {
-    Bytes { from: Seq, len: u32, to: (u64, u32) },
-    Control(Control),
-}
-
-impl Flow {
-    fn may_post(&self) -> bool {
-        self.transit.out() == Out::Link && self.tail > self.sender.seq()
-    }
-
-    /// Credit for the peer; false: it is told by the link no more.
-    fn tell(&mut self, ack: Ack) -> bool {
-        if !self.transit.gives_credit() {
-            return false;
-        }
-        let before = self.ack.map_or(0, |a| a.credit.value());
-        self.ack = Some(Ack {
-            credit: Credit::new(before + ack.credit.value()),
-            ..ack
-        });
-        true
-    }
-
-    fn on_bytes(&mut self, len: u32) -> Result<Seq, Error> {
-        // In the order in which the peer must have acted: first it may post, then there is room.
-        self.transit.on_received(self.came.plus(len))?;
-        let _ = self.receiver.on_ring(len)?;
-        self.came = self.came.plus(len);
-        Ok(self.came)
-    }
-
-    /// The next thing to say: steps before bytes, credit before both.
-    fn next(&mut self, message_len: u32) -> Option<Said> {
-        if let Some(ack) = self.ack.take() {
-            return Some(Said::Control(Control::Ack(ack)));
-        }
-        if let Some(step) = self.step.take() {
-            return Some(Said::Control(Control::Switch(step)));
-        }
-        if let Some(held) = self.held.take() {
-            return Some(held);
-        }
-        if !self.may_post() {
-            return None;
-        }
-        let from = self.sender.seq();
-        let waiting = self.tail.since(from).unwrap_or(0);
-        let to_end = |len: u32| u64::from(len) - from.value() % u64::from(len);
-        let len = waiting
-            .min(to_end(self.staging_len))
-            .min(to_end(self.lent.len))
-            .min(u64::from(message_len)) as u32;
-        match self.sender.on_send(len, Route::Ring) {
-            Transfer::Ring { len, turn } => {
-                let at = from.value() % u64::from(self.lent.len);
-                // The transit's word was asked for in `may_post`.
-                self.transit.on_posted(len).ok()?;
-                let bytes = Said::Bytes {
-                    from,
-                    len,
-                    to: (self.lent.place + at, self.lent.key),
-                };
-                let Some(turn) = turn else {
-                    return Some(bytes);
-                };
-                self.held = Some(bytes);
-                Some(Said::Control(Control::Turn(turn)))
-            }
-            Transfer::Blocked { tell: true, .. } => Some(Said::Control(Control::Blocked)),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::Out;
-    use proptest::prelude::*;
-    use std::vec;
-
-    const STREAMS: u16 = 3;
-    const ENDS: [usize; 2] = [0, 1];
-
-    fn byte(stream: u16, end: usize, at: u64) -> u8 {
-        (at.wrapping_mul(31) >> 3) as u8 ^ (stream as u8) << 1 ^ end as u8 ^ at as u8
-    }
-
-    /// What is on the way: the word, its bytes, and where they go.
-    struct Way {
-        word: u32,
-        bytes: Vec<u8>,
-        to: To,
-    }
-
-    enum To {
-        Ring(u64),
-        Slot(u16),
-        Nowhere,
-    }
-
-    struct End {
-        pump: Pump,
-        /// By stream: staging, ring, and what the program has written and read.
-        staging: Vec<Vec<u8>>,
-        rings: Vec<Vec<u8>>,
-        written: Vec<u64>,
-        read: Vec<u64>,
-        readable: Vec<u64>,
-        slots: Vec<[u8; CONTROL_LEN]>,
-        receives: usize,
-        done: usize,
-    }
-
-    struct World {
-        ends: [End; 2],
-        ways: [VecDeque<Way>; 2],
-    }
-
-    impl World {
-        fn new(receives: [u16; 2], rings: [u32; 2], sends: u16, message_len: u32) -> Self {
-            let end = |me: usize| {
-                let (ours, theirs) = (receives[me], receives[1 - me]);
-                let terms = Terms {
-                    ours,
-                    theirs,
-                    sends,
-                    message_len,
-                };
-                let mut pump = Pump::new(terms).unwrap();
-                for stream in 0..STREAMS {
-                    let first = usize::from(stream % 2) == me;
-                    let opening = Opening {
-                        role: if first { Role::First } else { Role::Second },
-                        nonce: Nonce::new([stream as u8; 16]),
-                        theirs: stream,
-                        tcp_read: 0,
-                        ring_len: rings[me],
-                        staging_len: 64,
-                        // The place tells the stream.
-                        lent: Lent {
-                            place: u64::from(stream) << 32,
-                            key: 7,
-                            len: rings[1 - me],
-                        },
-                    };
-                    pump.open(stream, &opening).unwrap();
-                }
-                let each = |len: u32| vec![vec![0; len as usize]; usize::from(STREAMS)];
-                let none = || vec![0; usize::from(STREAMS)];
-                End {
-                    pump,
-                    staging: each(64),
-                    rings: each(rings[me]),
-                    written: none(),
-                    read: none(),
-                    readable: none(),
-                    slots: vec![[0; CONTROL_LEN]; usize::from(ours)],
-                    receives: usize::from(ours),
-                    done: 0,
-                }
-            };
-            let mut world = Self {
-                ends: [end(0), end(1)],
-                ways: [VecDeque::new(), VecDeque::new()],
-            };
-            for me in ENDS {
-                for stream in 0..STREAMS {
-                    if usize::from(stream % 2) == me {
-                        world.ends[me].pump.transit(stream).unwrap().fix(0).unwrap();
-                        world.act(me, stream);
-                    }
-                }
-            }
-            world
-        }
-
-        fn act(&mut self, me: usize, stream: u16) {
-            let pump = &mut self.ends[me].pump;
-            while let Some(action) = pump.action(stream) {
-                assert_eq!(action, Action::Fix);
-                pump.transit(stream).unwrap().fix(0).unwrap();
-            }
-        }
-
-        fn post(&mut self, me: usize) {
-            let end = &mut self.ends[me];
-            while let Some(Message { what, word }) = end.pump.poll() {
-                let way = match what {
-                    What::Bytes {
-                        stream,
-                        from,
-                        len,
-                        to: (place, key),
-                    } => {
-                        assert_eq!(key, 7);
-                        let at = (from.value() % 64) as usize;
-                        let bytes = end.staging[usize::from(stream)][at..][..len as usize].to_vec();
-                        let to = To::Ring(place);
-                        Way { word, bytes, to }
-                    }
-                    What::Control { slot, bytes } => Way {
-                        word,
-                        bytes: bytes.to_vec(),
-                        to: To::Slot(slot),
-                    },
-                    What::Count => Way {
-                        word,
-                        bytes: Vec::new(),
-                        to: To::Nowhere,
-                    },
-                };
-                self.ways[me].push_back(way);
-            }
-            assert!(
-                self.ways[me].len() <= self.ends[1 - me].receives,
-                "a receive is missing"
-            );
-        }
-
-        /// The other end takes what `me` has sent.
-        fn deliver(&mut self, me: usize) {
-            let Some(Way { word, bytes, to }) = self.ways[me].pop_front() else {
-                return;
-            };
-            self.ends[me].done += 1;
-            let end = &mut self.ends[1 - me];
-            match to {
-                To::Ring(place) => {
-                    let (stream, at) = ((place >> 32) as usize, place as u32 as usize);
-                    end.rings[stream][at..][..bytes.len()].copy_from_slice(&bytes);
-                }
-                To::Slot(slot) => end.slots[usize::from(slot)].copy_from_slice(&bytes),
-                To::Nowhere => {}
-            }
-            let slots = &end.slots;
-            let came = end
-                .pump
-                .on_came(word, bytes.len() as u32, |slot| slots[usize::from(slot)])
-                .unwrap();
-            match came {
-                Came::Bytes(stream, to) => end.readable[usize::from(stream)] = to.value(),
-                Came::Step(stream) => self.act(1 - me, stream),
-                Came::Credit(_) | Came::Nothing => {}
-            }
-            self.post(1 - me);
-        }
-
-        fn complete(&mut self, me: usize) {
-            let end = &mut self.ends[me];
-            let done = core::mem::take(&mut end.done);
-            end.pump.on_done(done, |_| ()).unwrap();
-            for stream in 0..STREAMS {
-                let kept = self.ends[me].pump.kept(stream).value();
-                assert!(kept <= self.ends[1 - me].read[usize::from(stream)]);
-            }
-            self.post(me);
-        }
-
-        fn write(&mut self, me: usize, stream: u16, len: u64) {
-            let end = &mut self.ends[me];
-            let s = usize::from(stream);
-            let room = 64 - (end.written[s] - end.pump.kept(stream).value());
-            for _ in 0..len.min(room) {
-                let at = end.written[s];
-                end.staging[s][(at % 64) as usize] = byte(stream, me, at);
-                end.written[s] += 1;
-            }
-            let tail = Seq::new(end.written[s]);
-            end.pump.on_tail(stream, tail);
-            self.post(me);
-        }
-
-        fn read(&mut self, me: usize, stream: u16, len: u64) {
-            let end = &mut self.ends[me];
-            let s = usize::from(stream);
-            for _ in 0..len.min(end.readable[s] - end.read[s]) {
-                let at = end.read[s];
-                let ring = &end.rings[s];
-                assert_eq!(
-                    ring[(at % ring.len() as u64) as usize],
-                    byte(stream, 1 - me, at)
-                );
-                end.read[s] += 1;
-            }
-            let head = Seq::new(end.read[s]);
-            end.pump.on_head(stream, head).unwrap();
-            self.post(me);
-        }
-
-        fn quiet(&self) -> bool {
-            self.ways.iter().all(VecDeque::is_empty) && self.ends.iter().all(|e| e.done == 0)
-        }
-    }
-
-    #[derive(Debug, Clone, Copy)]
-    enum Turn {
-        Write(usize, u16, u64),
-        Read(usize, u16, u64),
-        Deliver(usize),
-        Complete(usize),
-    }
-
-    fn turn() -> impl Strategy<Value = Turn> {
-        let end = 0usize..2;
-        let of = (end.clone(), 0..STREAMS, 1u64..50);
-        prop_oneof![
-            of.clone().prop_map(|(e, s, n)| Turn::Write(e, s, n)),
-            of.prop_map(|(e, s, n)| Turn::Read(e, s, n)),
-            end.clone().prop_map(Turn::Deliver),
-            end.prop_map(Turn::Complete),
-        ]
-    }
-
-    #[test]
-    fn streams_take_turns() {
-        let mut world = World::new([64, 64], [32, 32], 64, 8);
-        for _ in 0..10 {
-            for me in ENDS {
-                world.deliver(me);
-                world.complete(me);
-            }
-        }
-        for stream in 0..STREAMS {
-            world.ends[0].pump.on_tail(stream, Seq::new(32));
-        }
-        let mut order = Vec::new();
-        while let Some(message) = world.ends[0].pump.poll() {
-            if let What::Bytes { stream, .. } = message.what {
-                order.push(stream);
-            }
-        }
-        assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]);
-    }
-
-    proptest! {
-        #[test]
-        fn every_byte_comes_once_and_nobody_is_stuck(
-            receives in [4u16..12, 4u16..12],
-            rings in [3u32..8, 3u32..8].prop_map(|rings| rings.map(|n| 1 << n)),
-            sends in 1u16..6,
-            message_len in 1u32..100,
-            turns in prop::collection::vec(turn(), 0..400),
-        ) {
-            let mut world = World::new(receives, rings, sends, message_len);
-            for turn in turns {
-                match turn {
-                    Turn::Write(me, stream, len) => world.write(me, stream, len),
-                    Turn::Read(me, stream, len) => world.read(me, stream, len),
-                    Turn::Deliver(me) => world.deliver(me),
-                    Turn::Complete(me) => world.complete(me),
-                }
-            }
-            // Both programs read on: all that was written comes, and the staging is free.
-            let mut last = 0;
-            loop {
-                for me in ENDS {
-                    world.post(me);
-                    world.deliver(me);
-                    world.complete(me);
-                }
-                for (me, stream) in ENDS.into_iter().flat_map(|me| (0..STREAMS).map(move |s| (me, s))) {
-                    world.read(me, stream, u64::MAX);
-                }
-                let sum = world.ends.iter().flat_map(|e| &e.read).sum::<u64>();
-                if world.quiet() && sum == last {
-                    break;
-                }
-                last = sum;
-            }
-            for me in ENDS {
-                prop_assert_eq!(&world.ends[me].written, &world.ends[1 - me].read);
-                prop_assert_eq!(world.ends[me].pump.outstanding(), 0);
-                for stream in 0..STREAMS {
-                    let flow = world.ends[me].pump.flow(stream).unwrap();
-                    prop_assert_eq!(flow.transit.out(), Out::Link);
-                    // Less than half a ring of credit is kept back.
-                    prop_assert!(flow.sender.free() > rings[1 - me] / 2);
-                }
-            }
-        }
-
-        #[test]
-        fn a_lie_is_an_error_or_nothing(
-            words in prop::collection::vec((any::<u32>(), 0u32..70, any::<[u8; CONTROL_LEN]>()), 0..60),
-        ) {
-            let mut world = World::new([8, 8], [32, 32], 4, 64);
-            for (word, len, bytes) in words {
-                // Kinds and streams that exist more often than chance has them.
-                for word in [word, word & 0x3fff] {
-                    let came = world.ends[0].pump.on_came(word & 0xffc0_3003 | word & 0xff, len, |_| bytes);
-                    if came.is_err() {
-                        return Ok(());
-                    }
-                }
-            }
-        }
     }
 }

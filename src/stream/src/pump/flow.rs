@@ -1,0 +1,107 @@
+//! One stream of a link: what it has to say, and what is said to it.
+
+use super::Lent;
+use crate::action::{Action as Transfer, Route};
+use crate::error::Error;
+use crate::receiver::Receiver;
+use crate::record::{Out, Step, Transit};
+use crate::sender::Sender;
+use crate::wire::{Ack, Control, Credit, Seq};
+
+/// One stream at this end.
+#[derive(Debug)]
+pub(super) struct Flow {
+    pub transit: Transit,
+    pub sender: Sender,
+    pub receiver: Receiver,
+    pub theirs: u16,
+    pub lent: Lent,
+    pub staging_len: u32,
+    /// Bytes in the staging ring so far.
+    pub tail: Seq,
+    /// Of these completed.
+    pub completed: Seq,
+    /// Bytes that came.
+    pub came: Seq,
+    /// What is to be told, each once.
+    pub ack: Option<Ack>,
+    pub step: Option<Step>,
+    /// Bytes behind a TURN: they count as posted.
+    pub held: Option<Said>,
+}
+
+/// What a stream has to say.
+#[derive(Debug)]
+pub(super) enum Said {
+    Bytes { from: Seq, len: u32, to: (u64, u32) },
+    Control(Control),
+}
+
+impl Flow {
+    pub fn may_post(&self) -> bool {
+        self.transit.out() == Out::Link && self.tail > self.sender.seq()
+    }
+
+    /// Credit for the peer; false: it is told by the link no more.
+    pub fn tell(&mut self, ack: Ack) -> bool {
+        if !self.transit.gives_credit() {
+            return false;
+        }
+        let before = self.ack.map_or(0, |a| a.credit.value());
+        self.ack = Some(Ack {
+            credit: Credit::new(before + ack.credit.value()),
+            ..ack
+        });
+        true
+    }
+
+    pub fn on_bytes(&mut self, len: u32) -> Result<Seq, Error> {
+        // In the order in which the peer must have acted: first it may post, then there is room.
+        self.transit.on_received(self.came.plus(len))?;
+        let _ = self.receiver.on_ring(len)?;
+        self.came = self.came.plus(len);
+        Ok(self.came)
+    }
+
+    /// The next thing to say: steps before bytes, credit before both.
+    pub fn next(&mut self, message_len: u32) -> Option<Said> {
+        if let Some(ack) = self.ack.take() {
+            return Some(Said::Control(Control::Ack(ack)));
+        }
+        if let Some(step) = self.step.take() {
+            return Some(Said::Control(Control::Switch(step)));
+        }
+        if let Some(held) = self.held.take() {
+            return Some(held);
+        }
+        if !self.may_post() {
+            return None;
+        }
+        let from = self.sender.seq();
+        let waiting = self.tail.since(from).unwrap_or(0);
+        let to_end = |len: u32| u64::from(len) - from.value() % u64::from(len);
+        let len = waiting
+            .min(to_end(self.staging_len))
+            .min(to_end(self.lent.len))
+            .min(u64::from(message_len)) as u32;
+        match self.sender.on_send(len, Route::Ring) {
+            Transfer::Ring { len, turn } => {
+                let at = from.value() % u64::from(self.lent.len);
+                // The transit's word was asked for in `may_post`.
+                self.transit.on_posted(len).ok()?;
+                let bytes = Said::Bytes {
+                    from,
+                    len,
+                    to: (self.lent.place + at, self.lent.key),
+                };
+                let Some(turn) = turn else {
+                    return Some(bytes);
+                };
+                self.held = Some(bytes);
+                Some(Said::Control(Control::Turn(turn)))
+            }
+            Transfer::Blocked { tell: true, .. } => Some(Said::Control(Control::Blocked)),
+            _ => None,
+        }
+    }
+}

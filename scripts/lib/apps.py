@@ -131,9 +131,9 @@ class Nginx:
     """Master and workers on a port of their own, with the given files {name: size}."""
 
     def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", more="", directory=None,
-                 wrapper=()):
+                 wrapper=(), host=HOST):
         self.dir = directory or common.workplace()
-        self.port = common.free_port()
+        self.host, self.port = host, common.free_port()
         self.env = env
         os.makedirs(f"{self.dir}/www", exist_ok=True)
         for n, (name, size) in enumerate((files or {}).items()):
@@ -141,7 +141,7 @@ class Nginx:
         self.conf = f"{self.dir}/nginx.conf"
         with open(self.conf, "w") as f:
             f.write(NGINX_CONF.format(user=user if os.geteuid() == 0 else "", workers=workers, dir=self.dir,
-                                      host=HOST, port=self.port, more=more))
+                                      host=host, port=self.port, more=more))
         self.log = f"{self.dir}/error.log"
         self.child = common.start([*wrapper, "nginx", "-e", self.log, "-c", self.conf, "-p", self.dir], env=env, cpu=cpu,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -151,7 +151,7 @@ class Nginx:
         return common.children_of(self.child.pid)
 
     def url(self, name):
-        return f"http://{HOST}:{self.port}/{name}"
+        return f"http://{self.host}:{self.port}/{name}"
 
     def stop(self):
         """SIGQUIT: workers finish and exit by `exit`. TERM after five seconds."""

@@ -303,18 +303,19 @@ def free_port(host="127.0.0.1"):
 
 
 def wait_listening(port, child=None, host="127.0.0.1", limit=10):
-    """Until someone listens: looked up in /proc/net/tcp{,6}, so that no connection is spent on it."""
+    """Until someone listens: looked up in /proc/net/tcp{,6}, so that no connection is spent on it; in the child's, which
+    may have a net namespace of its own."""
     want = f":{port:04X}"
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for table in ("tcp", "tcp6"):
             try:
-                with open(table) as f:
+                with open(f"/proc/{child.pid if child else 'self'}/net/{table}") as f:
                     for line in f:
                         part = line.split()
                         if len(part) > 3 and part[3] == "0A" and part[1].endswith(want):
                             return
-            except FileNotFoundError:
+            except OSError:     # it has ended
                 pass
         if child is not None:
             if child.returncode is None and os.waitid(os.P_PID, child.pid,

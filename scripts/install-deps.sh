@@ -5,7 +5,8 @@
 #
 #   scripts/install-deps.sh          everything that `make test`, `make bench` and `make demo` use
 #   scripts/install-deps.sh --demo   only what `make demo` uses
-#   scripts/install-deps.sh --rdma   what `make test-rdma` uses: libibverbs and its tools, what builds a guest kernel
+#   scripts/install-deps.sh --rdma   what `make test-rdma` and scripts/guest/figures use: libibverbs and its tools, what builds
+#                                    a guest kernel
 #   scripts/install-deps.sh --rdma-qemu   the same, and QEMU
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
@@ -17,6 +18,7 @@ tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haprox
        gdb:gdb valgrind:valgrind objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
 rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
+      rstream:rdmacm-utils ib_send_bw:perftest iperf3:iperf3 nginx:nginx curl:curl strace:strace
       ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers
       /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev pkg-config:pkg-config
       /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"

@@ -682,6 +682,14 @@ pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
     sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o644).map(|fd| Fd(fd as c_int))
 }
 
+/// Can the word at this address, a multiple of its length, be read? Asked by a call that reads it, and then refuses what it
+/// was to do.
+#[must_use]
+pub fn is_readable(at: usize) -> bool {
+    // No such `how`.
+    sys!(rt_sigprocmask, usize::MAX, at, 0, 8) == Err(libc::EINVAL)
+}
+
 /// Sets this thread's signal mask by a raw call and returns the one before (bit n: signal n + 1).
 pub fn set_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;

@@ -9,6 +9,7 @@
 use crate::process;
 use crate::readiness::{epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
+use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
@@ -16,6 +17,8 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
+
+pub mod fed;
 
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
@@ -61,10 +64,16 @@ pub enum Error {
 /// Has no destructor: a thread may be cancelled inside the real call.
 pub struct Pass(usize);
 
-/// In the low bits of a [`Pass`]: which half, and whether its bytes count.
+/// In the low bits of a [`Pass`]: which half, whether its bytes count, and whether they are to be shown.
 const RX: usize = 1;
 const TX: usize = 2;
 const UNCOUNTED: usize = 4;
+const SHOWN: usize = 8;
+/// They were looked at before.
+const AHEAD: usize = 16;
+/// All of them.
+const BITS: usize = 31;
+const _: () = assert!(align_of::<Sock>() > BITS);
 
 impl Pass {
     /// Nobody has to be told.
@@ -73,7 +82,8 @@ impl Pass {
     /// A read of `sock`.
     #[inline]
     pub(crate) fn rx(sock: &'static Sock) -> Self {
-        Self(core::ptr::from_ref(sock) as usize | RX)
+        let shown = usize::from(sock.prefix.wants(Way::In)) * SHOWN;
+        Self(core::ptr::from_ref(sock) as usize | RX | shown)
     }
     /// A peek: its bytes stay where they are.
     #[inline]
@@ -83,13 +93,61 @@ impl Pass {
     /// A write to `sock`.
     #[inline]
     pub(crate) fn tx(sock: &'static Sock) -> Self {
-        Self(core::ptr::from_ref(sock) as usize | TX)
+        let shown = usize::from(sock.prefix.wants(Way::Out)) * SHOWN;
+        Self(core::ptr::from_ref(sock) as usize | TX | shown)
     }
 
     /// Has nobody to be told? Then streams may be on the link, and the real call must move no byte of theirs.
     #[inline]
     pub fn is_nobodys(&self) -> bool {
         self.0 == 0
+    }
+
+    /// Are the bytes that the real call moves to be shown, by a function of [`fed`], before [`Pass::finish`]?
+    #[inline(always)]
+    pub fn wants_bytes(&self) -> bool {
+        cfg!(feature = "verbs") && self.0 & SHOWN != 0
+    }
+
+    /// A write of these buffers: what is to be shown of them later may have to be looked at now.
+    ///
+    /// # Safety
+    /// The arguments are those of a C caller.
+    #[inline(always)]
+    pub(crate) unsafe fn writes(
+        self,
+        sock: &'static Sock,
+        iov: *const iovec,
+        count: size_t,
+    ) -> Self {
+        // SAFETY: passed on.
+        let ahead = self.wants_bytes() && unsafe { prefix::look_ahead(sock, iov, count) };
+        Self(self.0 | (usize::from(ahead) * AHEAD))
+    }
+    /// As [`Pass::writes`], by a message header.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn writes_message(self, sock: &'static Sock, msg: *const msghdr) -> Self {
+        // SAFETY: passed on.
+        let ahead = self.wants_bytes() && unsafe { prefix::look_ahead_message(sock, msg) };
+        Self(self.0 | (usize::from(ahead) * AHEAD))
+    }
+
+    /// What the real call has done, if its bytes are to be shown.
+    fn moved(&self, ret: ssize_t) -> Option<Moved> {
+        let way = if self.0 & RX != 0 { Way::In } else { Way::Out };
+        // SAFETY: as in `finish`.
+        let sock: &'static Sock = unsafe { ((self.0 & !BITS) as *const Sock).as_ref() }?;
+        let ahead = self.0 & AHEAD != 0;
+        let call = Moved {
+            sock,
+            way,
+            n: ret,
+            ahead,
+        };
+        self.wants_bytes().then_some(call)
     }
 
     /// The real call returned `ret`, the number of stream bytes moved or -1.
@@ -99,7 +157,7 @@ impl Pass {
             return;
         }
         // SAFETY: made from a `&'static Sock`, whose alignment leaves the low bits free.
-        let sock: &'static Sock = unsafe { &*((self.0 & !7) as *const Sock) };
+        let sock: &'static Sock = unsafe { &*((self.0 & !BITS) as *const Sock) };
         let moved = if self.0 & UNCOUNTED == 0 {
             ret.max(0) as u64
         } else {
@@ -234,7 +292,8 @@ pub unsafe fn sendmsg(
     if nap.is_fresh()
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
-        return Verdict::Pass(pass);
+        // SAFETY: the caller's arguments.
+        return Verdict::Pass(unsafe { pass.writes_message(sock, msg) });
     }
     if !iov::plausible(msg as usize, size_of::<msghdr>()) {
         return Verdict::Pass(Pass::NOBODY);

@@ -3,6 +3,7 @@
 use crate::readiness;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::prefix;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
 use crate::sockets::table;
 use crate::thread;
@@ -117,6 +118,7 @@ pub fn init() {
         sluice_stats::ROOT.set_off();
     }
     thread::init();
+    prefix::init();
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe {
         pthread_atfork(
@@ -187,6 +189,7 @@ extern "C" fn after_fork_child() {
     }
     readiness::after_fork();
     sock::for_all(|sock| {
+        prefix::after_fork(sock);
         for half in [&sock.rx, &sock.tx] {
             inherit(half);
         }

@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Nap, Verdict, Vigil};
+use crate::api::{self, Error, Nap, Pass, Verdict, Vigil};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -71,17 +71,36 @@ pub fn serve(
     engine: impl FnOnce() -> Verdict,
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    conclude(fd, contained(fd, engine), real)
+    conclude(fd, contained(fd, engine), real, |_, _| ())
+}
+
+/// As [`serve`] for a call that moves bytes: `fed` shows the engine which, if it wants to see them.
+#[inline(always)]
+pub fn serve_feeding(
+    fd: c_int,
+    engine: impl FnOnce() -> Verdict,
+    real: impl FnOnce() -> ssize_t,
+    fed: impl FnOnce(&Pass, ssize_t),
+) -> ssize_t {
+    conclude(fd, contained(fd, engine), real, fed)
 }
 
 /// What a call comes to whose verdict is final; `None` after a panic.
 #[inline(always)]
-fn conclude(fd: c_int, verdict: Option<Verdict>, real: impl FnOnce() -> ssize_t) -> ssize_t {
+fn conclude(
+    fd: c_int,
+    verdict: Option<Verdict>,
+    real: impl FnOnce() -> ssize_t,
+    fed: impl FnOnce(&Pass, ssize_t),
+) -> ssize_t {
     match verdict {
         Some(Verdict::Done(ret)) => ret,
         Some(Verdict::Pass(pass)) => {
             let ret = real();
             if !pass.is_nobodys() {
+                if pass.wants_bytes() {
+                    tell(fd, || fed(&pass, ret));
+                }
                 tell(fd, || pass.finish(ret));
             }
             ret
@@ -101,17 +120,18 @@ fn failed(verdict: Option<Verdict>) -> ssize_t {
     }
 }
 
-/// As [`serve`] for a call that may wait: its sleeps are made here, where a cancelled thread unwinds
+/// As [`serve_feeding`] for a call that may wait: its sleeps are made here, where a cancelled thread unwinds
 /// nothing of the engine's.
 #[inline(always)]
 pub fn serve_waiting(
     fd: c_int,
     mut engine: impl FnMut(&mut Nap) -> Verdict,
     real: impl FnOnce() -> ssize_t,
+    fed: impl FnOnce(&Pass, ssize_t),
 ) -> ssize_t {
     let mut nap = Nap::new();
     let verdict = waiting(fd, &mut nap, &mut engine);
-    conclude(fd, verdict, real)
+    conclude(fd, verdict, real, fed)
 }
 
 /// What the engine asks the edge to wait for.
@@ -174,7 +194,7 @@ pub fn serve_watching(
 ) -> ssize_t {
     let mut vigil = Vigil::new();
     let verdict = waiting(fd, &mut vigil, &mut engine);
-    conclude(fd, verdict, real)
+    conclude(fd, verdict, real, |_, _| ())
 }
 
 /// Calls the real function of epoll on numbers that are not tracked. If it says that this is no set, or that the other
@@ -227,6 +247,8 @@ macro_rules! serve_waiting {
             // SAFETY: as in `serve`.
             |nap| unsafe { $crate::api::$engine($($a),*, nap) },
             || $real as libc::ssize_t,
+            // SAFETY: as above, behind the real call.
+            |pass, ret| unsafe { $crate::api::fed::$engine(pass, ret, $($a),*) },
         )
     };
 }
@@ -252,6 +274,20 @@ macro_rules! serve {
             // hook's own, or headers built on its stack from them that outlive the call.
             || unsafe { $crate::api::$engine($($a),*) },
             || $real as libc::ssize_t,
+        )
+    };
+}
+
+/// [`serve_feeding`] with the engine's function and the real one written as calls. Only for use in a hook.
+macro_rules! serve_feeding {
+    ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
+        $crate::edge::serve_feeding(
+            $fd,
+            // SAFETY: as in `serve`.
+            || unsafe { $crate::api::$engine($($a),*) },
+            || $real as libc::ssize_t,
+            // SAFETY: as above, behind the real call.
+            |pass, ret| unsafe { $crate::api::fed::$engine(pass, ret, $($a),*) },
         )
     };
 }

@@ -11,8 +11,8 @@
 )]
 
 use libc::{
-    c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
-    socklen_t, ssize_t, timespec,
+    c_int, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pollfd, sigset_t,
+    size_t, socklen_t, ssize_t, timespec,
 };
 pub use sluice_engine::api::{Error, Nap, READ, Vigil};
 use sluice_stats::Reason;
@@ -41,11 +41,82 @@ impl Pass {
     pub fn is_nobodys(&self) -> bool {
         false
     }
+    pub fn wants_bytes(&self) -> bool {
+        true
+    }
     pub fn finish(self, ret: ssize_t) {
         // An errno disturbed here must not reach the program.
         // SAFETY: the C library gives a pointer to the calling thread's errno.
         unsafe { *libc::__errno_location() = libc::ENOTTY };
         trace(format_args!("finish {} {ret}", self.0));
+    }
+}
+
+/// What calls that passed have moved.
+pub mod fed {
+    use super::*;
+
+    fn shown(pass: &Pass, ret: ssize_t) {
+        // SAFETY: as in `Pass::finish`.
+        unsafe { *libc::__errno_location() = libc::ENOTTY };
+        trace(format_args!("fed {} {ret}", pass.0));
+    }
+
+    pub unsafe fn recv(
+        pass: &Pass,
+        ret: ssize_t,
+        _: Entry,
+        _: c_int,
+        _: *const iovec,
+        _: size_t,
+        _: c_int,
+    ) {
+        shown(pass, ret);
+    }
+    pub unsafe fn send(
+        pass: &Pass,
+        ret: ssize_t,
+        _: Entry,
+        _: c_int,
+        _: *const iovec,
+        _: size_t,
+        _: c_int,
+    ) {
+        shown(pass, ret);
+    }
+    pub unsafe fn recvmsg(
+        pass: &Pass,
+        ret: ssize_t,
+        _: Entry,
+        _: c_int,
+        _: *const msghdr,
+        _: c_int,
+    ) {
+        shown(pass, ret);
+    }
+    pub unsafe fn sendmsg(
+        pass: &Pass,
+        ret: ssize_t,
+        _: Entry,
+        _: c_int,
+        _: *const msghdr,
+        _: c_int,
+    ) {
+        shown(pass, ret);
+    }
+    pub unsafe fn messages(pass: &Pass, bytes: ssize_t, _: *const mmsghdr, _: c_int) {
+        shown(pass, bytes);
+    }
+    pub unsafe fn sendfile(
+        pass: &Pass,
+        ret: ssize_t,
+        _: Entry,
+        _: c_int,
+        _: c_int,
+        _: *const off64_t,
+        _: size_t,
+    ) {
+        shown(pass, ret);
     }
 }
 

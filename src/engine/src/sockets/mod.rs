@@ -9,6 +9,11 @@ pub mod iov;
 pub mod life;
 pub mod options;
 pub mod passing;
+#[cfg(feature = "verbs")]
+pub mod prefix;
+#[cfg(not(feature = "verbs"))]
+#[path = "unproved.rs"]
+pub mod prefix;
 pub mod recv;
 pub mod remains;
 pub mod send;

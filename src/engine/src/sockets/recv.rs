@@ -4,6 +4,7 @@ use crate::api::{Error, Pass, READ, Verdict};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor, Extent};
+use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
@@ -76,11 +77,14 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     sock.rx.call_begins();
     if sock.rx.state.load(Ordering::SeqCst) == state::PLAIN {
-        return Some(if flags & libc::MSG_PEEK == 0 {
-            Pass::rx(sock)
-        } else {
-            Pass::rx_uncounted(sock)
-        });
+        if flags & libc::MSG_PEEK != 0 {
+            return Some(Pass::rx_uncounted(sock));
+        }
+        if flags & libc::MSG_TRUNC != 0 {
+            // TCP throws the bytes away.
+            sock.prefix.end(Way::In);
+        }
+        return Some(Pass::rx(sock));
     }
     sock.rx.call_ends(0);
     None

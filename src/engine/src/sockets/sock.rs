@@ -18,6 +18,7 @@ use crate::readiness::set::Set;
 use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
+use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{
@@ -195,6 +196,8 @@ pub struct Sock {
     pub tx: Half,
     /// Stream bytes, both directions together, at which an upgrade is tried next; u64::MAX: never.
     pub next_try: AtomicU64,
+    /// What of its first bytes is kept for a proof.
+    pub prefix: prefix::Slot,
     /// Entries of the table that point here: descriptors of this process.
     pub fds: AtomicU32,
     /// Grows when the structure is put back: tells a stale reference.
@@ -414,6 +417,7 @@ impl Sock {
     pub fn pin(&self, reason: Reason) {
         self.pinned.store(reason as u32, Ordering::Relaxed);
         self.next_try.store(u64::MAX, Ordering::Relaxed);
+        self.prefix.end_both();
         if self.link().is_none() {
             self.conn().stays(reason);
         }
@@ -570,6 +574,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
         Ordering::Relaxed,
     );
+    sock.prefix.begin(sock.is_in_use());
     Some(sock)
 }
 
@@ -579,6 +584,7 @@ pub fn free(sock: &'static Sock) {
     let locked = [&sock.rx, &sock.tx].map(|half| half.lock.lock().is_ok().then_some(&half.lock));
     sock.generation.fetch_add(1, Ordering::AcqRel);
     sock.remains.forget();
+    prefix::free(sock, locked.iter().all(Option::is_some));
     locked.into_iter().flatten().for_each(Lock::unlock);
     // Calls that are still to end find no reason to meet.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);

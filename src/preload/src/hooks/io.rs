@@ -34,13 +34,13 @@ hooks! {
     unsafe fn sendfile(out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> ssize_t => on_sendfile {
         raw_use(in_fd, Reason::Splice);
         let Some(e) = api::lookup(out_fd) else { return forward!(sendfile(out_fd, in_fd, offset, count)) };
-        serve!(out_fd, sendfile(e, out_fd, in_fd, offset, count), forward!(sendfile(out_fd, in_fd, offset, count)))
+        serve_feeding!(out_fd, sendfile(e, out_fd, in_fd, offset, count), forward!(sendfile(out_fd, in_fd, offset, count)))
     }
 
     unsafe fn sendfile64(out_fd: c_int, in_fd: c_int, offset: *mut off64_t, count: size_t) -> ssize_t => on_sendfile64 {
         raw_use(in_fd, Reason::Splice);
         let Some(e) = api::lookup(out_fd) else { return forward!(sendfile64(out_fd, in_fd, offset, count)) };
-        serve!(out_fd, sendfile(e, out_fd, in_fd, offset, count), forward!(sendfile64(out_fd, in_fd, offset, count)))
+        serve_feeding!(out_fd, sendfile(e, out_fd, in_fd, offset, count), forward!(sendfile64(out_fd, in_fd, offset, count)))
     }
 
     unsafe fn splice(in_fd: c_int, in_offset: *mut loff_t, out_fd: c_int, out_offset: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t => on_splice {

@@ -333,6 +333,12 @@ unsafe fn move_one(
             let ret = rest(entry, alone);
             // SAFETY: the kernel has filled `ret` entries from this one on.
             let bytes = unsafe { total(entry, ret) };
+            if pass.wants_bytes() {
+                // SAFETY: as above.
+                tell(fd, || unsafe {
+                    api::fed::messages(&pass, bytes, entry, ret);
+                });
+            }
             tell(fd, || pass.finish(bytes));
             if alone && ret == 1 {
                 return None;

@@ -66,9 +66,15 @@ def need_tools(*names):
 
 # --- environments ---
 
-def environment(preload, extra=None, report=None, lib=LIB):
+class Environment(dict):
+    """Variables of a program, and which of the two hosts of scripts/guest/run it runs in, if any."""
+    host = None
+
+
+def environment(preload, extra=None, report=None, lib=LIB, host=None):
     """The environment of a program, plain or preloaded. No SLUICE_* or LD_PRELOAD of ours leaks in."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
+    env = Environment((k, v) for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD")
+    env.host = host
     env["LC_ALL"] = "C"
     if preload:
         env["LD_PRELOAD"] = lib
@@ -111,7 +117,12 @@ def start(cmd, env=None, cpu=None, ends_with_us=True, **kw):
             os.sched_setaffinity(0, {cpu} if isinstance(cpu, int) else cpu)
 
     kw.setdefault("stdin", subprocess.DEVNULL)
-    child = subprocess.Popen(cmd, env=env, preexec_fn=before_exec, **kw)
+    words = cmd
+    if host := getattr(env, "host", None):
+        # What leads there gets none of it, and becomes the program: the process is the same.
+        words, env = ["ip", "netns", "exec", host, "env", "-i", *(f"{k}={v}" for k, v in env.items()), *cmd], None
+    child = subprocess.Popen(words, env=env, preexec_fn=before_exec, **kw)
+    child.args = cmd
     child.usage = None
     _children[child.pid] = child
     return child
@@ -323,6 +334,15 @@ def wait_listening(port, child=None, host="127.0.0.1", limit=10):
                 raise Failure(f"{os.path.basename(child.args[0])} ended instead of listening")
         time.sleep(0.01)
     raise Hang(f"nobody listens on port {port} after {limit} s")
+
+
+def until(holds, otherwise, limit=10):
+    """Waits until `holds()` is true. Raises Hang with the text `otherwise`."""
+    deadline = time.monotonic() + limit
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Hang(f"{otherwise} after {limit} s")
+        time.sleep(0.01)
 
 
 def workplace(prefix="sluice-"):

@@ -14,8 +14,9 @@ PATH=$PATH:/usr/sbin:/sbin
 # tool:package, file:package
 demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-server:redis-server
       redis-benchmark:redis-tools iperf3:iperf3"
-tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy strace:strace
-       gdb:gdb valgrind:valgrind objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
+tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy
+       pgbench:postgresql sshd:openssh-server ssh:openssh-client strace:strace gdb:gdb valgrind:valgrind
+       objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
 rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
       rstream:rdmacm-utils ib_send_bw:perftest iperf3:iperf3 nginx:nginx curl:curl strace:strace

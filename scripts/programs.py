@@ -17,10 +17,13 @@ network namespace of its own where allowed. Last line: `N passed, N failed`.
 """
 
 import argparse
+import getpass
+import glob
 import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,11 +95,14 @@ class Run:
         return server
 
     def client(self, *cmd, limit=CLIENT_LIMIT, data=None, status=0, env=None):
-        """A client to its end: its output. Bytes if `data` is bytes."""
+        """A client to its end: its output, if the status is as wanted; None is any but gives an output only for 0.
+        Bytes if `data` is bytes."""
         text = not isinstance(data, bytes)
         child = common.start(cmd, env=env or self.env["client"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              stdin=subprocess.PIPE if data is not None else subprocess.DEVNULL, text=text)
         out, err = common.communicate(child, limit, data)
+        if status is None:
+            return out if child.returncode == 0 else None
         if child.returncode != status:
             err = err if text else err.decode(errors="replace")
             raise Failure(f"{os.path.basename(cmd[0])}: status {child.returncode}: {err.strip()[-300:]}")
@@ -477,11 +483,114 @@ def haproxy_tcp_splice(run):
     haproxy(run, "tcp", "option splice-auto")
 
 
+# --- postgres ---
+
+def postgres(run):
+    """A cluster of its own, as another user if we are root: it refuses that. Its port, and the user's name."""
+    place, port = f"{run.dir}/postgres", run.free_port()
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+    tools = f"{found[-1]}/" if found else ""
+    user, become = getpass.getuser(), []
+    os.makedirs(place)
+    if os.geteuid() == 0:
+        user, become = "postgres", ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        shutil.chown(place, "postgres", "postgres")
+    common.finished([*become, f"{tools}initdb", "-D", place, "-A", "trust", "-N", "--no-locale", "-E", "UTF8"], 60)
+    with open(f"{place}/pg_hba.conf", "a") as f:
+        f.write("host all all 0.0.0.0/0 trust\n")
+    child = common.start([*become, f"{tools}postgres", "-D", place, "-h", run.address("server"), "-p", str(port), "-k", "",
+                          "-c", "fsync=off"], env=run.env["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # SIGINT: whoever is connected is sent away.
+    run.serve(child, lambda: common.end(child, signal.SIGINT, 20) or _fail("postgres did not end on SIGINT"))
+    common.wait_listening(port, child)
+    return port, user
+
+
+def pgbench(run):
+    """Its transactions, then a table there and a larger one back."""
+    port, user = postgres(run)
+    where = ("-h", run.address("server"), "-p", str(port), "-U", user)
+
+    def psql(sql):
+        return run.client("psql", "-X", "-q", "-A", "-t", *where, "-d", "postgres", "-v", "ON_ERROR_STOP=1", "-c", sql).strip()
+
+    common.until(lambda: run.client("psql", *where, "-l", status=None), "postgres lets nobody in", 20)
+    run.client("pgbench", "-i", "-q", *where, "postgres")
+    clients, count = 4, run.scaled(1000, 300)
+    run.client("pgbench", "-n", "-c", str(clients), "-j", "2", "-t", str(count), *where, "postgres")
+    sums = psql("select count(*), sum(delta) from pgbench_history")
+    if sums.split("|")[0] != str(clients * count):
+        raise Failure(f"pgbench: {sums}, {clients * count} transactions wanted")
+    for table, column in (("accounts", "abalance"), ("tellers", "tbalance"), ("branches", "bbalance")):
+        if psql(f"select {clients * count}, sum({column}) from pgbench_{table}") != sums:
+            raise Failure(f"pgbench: the sum of {table} is not that of the history")
+    rng = random.Random(run.seed)
+    with open(f"{run.dir}/rows", "w") as f:
+        for n in range(100):
+            f.write(f"{n}\t{rng.randbytes(32 << 10).hex()}\n")
+    # Little of it: a server slower than its client's writing gets most of that by TCP.
+    psql("create unlogged table rows (n int, line text); alter table rows alter line set storage external")
+    psql(f"\\copy rows from '{run.dir}/rows'")
+    with open(f"{run.dir}/rows", "rb") as f, open(f"{run.dir}/many", "wb") as many:
+        many.write(f.read() * 30)
+    psql(f"\\copy (select n, line from rows, generate_series(1, 30) g order by g, n) to '{run.dir}/got'")
+    same(f"{run.dir}/many", f"{run.dir}/got", "a table")
+    run.payload += os.path.getsize(f"{run.dir}/many")
+
+
+# --- ssh ---
+
+SSHD_CONF = """
+HostKey {dir}/host
+AuthorizedKeysFile {dir}/client.pub
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+Subsystem sftp internal-sftp
+"""
+
+
+def ssh(run):
+    """A command with a large input and output at once, and files there and back."""
+    port, where = run.free_port(), run.address("server")
+    # Where it is root it wants this, which services have made at boot.
+    made = os.geteuid() == 0 and not os.path.isdir("/run/sshd")
+    if made:
+        os.mkdir("/run/sshd", 0o755)
+    for key in ("host", "client"):
+        common.finished(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{run.dir}/{key}"], 20)
+    with open(f"{run.dir}/sshd.conf", "w") as f:
+        f.write(SSHD_CONF.format(dir=run.dir))
+    child = common.start([shutil.which("sshd"), "-D", "-e", "-f", f"{run.dir}/sshd.conf", "-o", f"ListenAddress={where}:{port}"],
+                         env=run.env["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def stop():
+        common.end(child)
+        if made:
+            os.rmdir("/run/sshd")
+    run.serve(child, stop)
+    common.wait_listening(port, child)
+    options = ["-F", "none", "-i", f"{run.dir}/client", "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
+               "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
+    blob = random.Random(run.seed).randbytes(32 << 20)
+    if run.client("ssh", *options, "-p", str(port), where, "cat", data=blob) != blob:
+        raise Failure("ssh: other bytes came back than were sent")
+    with open(f"{run.dir}/blob", "wb") as f:
+        f.write(blob)
+    run.client("scp", *options, "-P", str(port), f"{run.dir}/blob", f"{where}:{run.dir}/there")
+    run.client("scp", *options, "-P", str(port), f"{where}:{run.dir}/there", f"{run.dir}/back")
+    same(f"{run.dir}/blob", f"{run.dir}/there", "scp to the server")
+    same(f"{run.dir}/blob", f"{run.dir}/back", "scp from the server")
+    run.payload += 4 * len(blob)
+
+
 TESTS = [nginx_curl, nginx_curl_dropped, nginx_wrk, nginx_wrk_close, nginx_ab, nginx_reload, redis_benchmark,
          redis_benchmark_long, redis_cli, memcached, iperf3_p1, iperf3_p4, iperf3_reverse, iperf3_bidir, python_http, haproxy_http,
-         haproxy_tcp_splice]
-# haproxy moves bytes from socket to socket inside the kernel here: on TCP, by choice.
-BY_TCP = {haproxy_tcp_splice}
+         haproxy_tcp_splice, pgbench, ssh]
+# On TCP, by choice: haproxy moves bytes from socket to socket inside the kernel here; sshd begins anew by exec with the
+# connection at descriptors 0 and 1.
+BY_TCP = {haproxy_tcp_splice, ssh}
 
 
 def attempt(test, mode, args):
@@ -531,7 +640,7 @@ def main():
     args.lib = os.path.abspath(args.lib)
     common.need_file(args.lib, "make build")
     common.need_tools("nginx", "curl", "wrk", "ab", "redis-server", "redis-benchmark", "redis-cli", "memcached",
-                      "iperf3", "haproxy")
+                      "iperf3", "haproxy", "pgbench", "psql", "sshd", "ssh", "scp")
     common.adopt_orphans()
     if args.hosts:
         hosts.need_guest()

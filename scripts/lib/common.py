@@ -156,6 +156,14 @@ def communicate(child, limit, data=None):
     return out
 
 
+def finished(cmd, limit):
+    """A program that only prepares something, to its good end."""
+    child = start(cmd, env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    out, _ = communicate(child, limit)
+    if child.returncode != 0:
+        raise Failure(f"{os.path.basename(cmd[0])}: status {child.returncode}: {out.strip()[-300:]}")
+
+
 def end(child, sig=signal.SIGTERM, limit=10):
     """Ends a program by `sig`, by SIGKILL when it does not listen. True if the first was enough."""
     if child.returncode is not None:

@@ -1,8 +1,8 @@
 /* Both ends of the endurance tests: checksummed streams in both directions at once, driven by
  * scripts/soak.py.
  *
- *     soak server ADDR lt|et|threads        prints `port N`, serves until its standard input ends
- *     soak client ADDR lt|et|threads        obeys lines on its standard input:
+ *     soak server ADDR WAITING [LEDGER]     prints `port N`, serves until its standard input ends
+ *     soak client ADDR WAITING [LEDGER]     obeys lines on its standard input:
  *         go PORT SEED CONNECTIONS C2S S2C STYLE HOLD
  * The client answers `started` when all are connected; the server answers a line on its standard
  * input by `live N`, the connections it has.
@@ -17,12 +17,16 @@
  * A wrong byte or an impossible result is a line `WRONG ...` and exit status 1.
  *
  * STYLE, how a connection ends: 0 both shut down their direction; 1 the client closes; 2 the client
- * closes by reset; 3 the server closes. The waiting: level- or edge-triggered epoll on non-blocking
- * sockets, or two threads a connection that block. */
+ * closes by reset; 3 the server closes. WAITING: `lt`, `et` level- or edge-triggered epoll on non-blocking sockets;
+ * `threads` two a connection that block; `fork` one connection after the other, in the middle of which this end forks,
+ * parent and child going on together (STYLE 0 only). LEDGER: see stream.h; of connections whose seeds are equal modulo
+ * ENTRIES only the last is in it. */
 #include "bench.h"
+#include "stream.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 
 #define MAGIC 0x6563756c53ull
 #define ENDLESS (1ull << 62)
@@ -30,7 +34,7 @@
 #define STEP (8u << 10)
 
 enum style { SHUTDOWN, CLIENT_CLOSES, CLIENT_RESETS, SERVER_CLOSES };
-enum mode { LEVEL, EDGE, THREADS };
+enum mode { LEVEL, EDGE, THREADS, FORK };
 enum ending { OPEN, END_OF_FILE, RESET };
 
 struct header {
@@ -46,9 +50,10 @@ struct conn {
 	uint64_t rx_total, tx_total;
 	uint64_t tx_goal;      /* how far this end may send for now */
 	enum ending ending;
-	int tx_dead, shut;
+	int tx_dead, tx_reset, shut;
 	int can_read, can_write, interest;
 	uint64_t rng;
+	struct entry *entry;
 	struct conn *next;
 	pthread_mutex_t lock;  /* THREADS: of rx, tx and tx_goal */
 	pthread_cond_t moved;
@@ -57,6 +62,7 @@ struct conn {
 static enum mode mode;
 static int epfd;
 static atomic_int live;
+static struct entry *book;
 
 static void wrong(const struct conn *c, const char *what)
 {
@@ -68,78 +74,33 @@ static void wrong(const struct conn *c, const char *what)
 	_exit(1);
 }
 
-/* --- the data --- */
-
-static uint64_t mix(uint64_t z)
-{
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-	return z ^ (z >> 31);
-}
-
-static uint64_t word_at(uint64_t key, uint64_t index)
-{
-	return mix(key + (index + 1) * 0x9e3779b97f4a7c15ull);
-}
+/* --- one connection --- */
 
 static uint64_t stream_key(const struct conn *c, int from_client)
 {
 	return mix(c->h.seed * 2 + (uint64_t)from_client + 77);
 }
 
-static void fill(uint64_t key, uint64_t at, char *buf, size_t len)
-{
-	while (len > 0) {
-		uint64_t w = word_at(key, at >> 3);
-		size_t skip = at & 7, n = 8 - skip < len ? 8 - skip : len;
-		memcpy(buf, (char *)&w + skip, n);
-		buf += n;
-		at += n;
-		len -= n;
-	}
-}
-
-static int same(uint64_t key, uint64_t at, const char *buf, size_t len)
-{
-	while (len > 0) {
-		uint64_t w = word_at(key, at >> 3);
-		size_t skip = at & 7, n = 8 - skip < len ? 8 - skip : len;
-		if (memcmp(buf, (char *)&w + skip, n) != 0)
-			return 0;
-		buf += n;
-		at += n;
-		len -= n;
-	}
-	return 1;
-}
-
-static uint64_t draw(uint64_t *rng)
-{
-	*rng += 0x9e3779b97f4a7c15ull;
-	return mix(*rng);
-}
-
-/* Sizes of all orders: bytes, kilobytes, the whole buffer. */
-static size_t draw_size(uint64_t *rng)
-{
-	uint64_t r = draw(rng);
-	size_t most = (size_t)1 << (r % 19);
-	return 1 + (size_t)(r >> 8) % most;
-}
-
-/* --- one connection --- */
-
 static struct conn *new_conn(int fd, int is_client)
 {
-	struct conn *c = calloc(1, sizeof *c);
-	if (!c)
-		die("calloc");
+	/* A child that is forked uses it, too. */
+	struct conn *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_mutexattr_t shared;
+	if (c == MAP_FAILED)
+		die("mmap");
 	c->fd = fd;
 	c->is_client = is_client;
-	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutexattr_init(&shared);
+	pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+	pthread_mutex_init(&c->lock, &shared);
 	pthread_cond_init(&c->moved, NULL);
 	live++;
 	return c;
+}
+
+static void drop(struct conn *c)
+{
+	munmap(c, sizeof *c);
 }
 
 static void agree(struct conn *c)
@@ -150,6 +111,10 @@ static void agree(struct conn *c)
 	c->tx_total = c->is_client ? c->h.c2s : c->h.s2c;
 	c->tx_goal = c->is_client && c->h.gated ? c->tx_total / 2 : c->tx_total;
 	c->rng = mix(c->h.seed) + (uint64_t)c->is_client;
+	if (book) {
+		c->entry = &book[c->h.seed % ENTRIES];
+		*c->entry = (struct entry){.seed = c->h.seed};
+	}
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -207,7 +172,8 @@ static void finish(struct conn *c)
 	else if (whole)
 		end = "ok";
 	else
-		end = c->ending == END_OF_FILE ? "eof" : "reset";
+		/* A reset that a send was told of is not told again: the end of file after it is none. */
+		end = c->ending == END_OF_FILE && !c->tx_reset ? "eof" : "reset";
 	if (c->is_client && c->h.style == CLIENT_RESETS && whole) {
 		struct linger now = {.l_onoff = 1, .l_linger = 0};
 		if (setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &now, sizeof now) < 0)
@@ -245,6 +211,8 @@ static int receive(struct conn *c, char *buf)
 				wrong(c, "other bytes than were sent");
 			pthread_mutex_lock(&c->lock);
 			c->rx += (uint64_t)n;
+			if (c->entry)
+				c->entry->rx = c->rx;
 			pthread_cond_broadcast(&c->moved);
 			pthread_mutex_unlock(&c->lock);
 			return 1;
@@ -272,6 +240,8 @@ static int transmit(struct conn *c, char *buf, uint64_t limit, uint64_t *rng)
 	if (len > limit - c->tx)
 		len = (size_t)(limit - c->tx);
 	fill(stream_key(c, c->is_client), c->tx, buf, len);
+	if (c->entry)
+		c->entry->trying = c->tx + len;
 	n = send(c->fd, buf, len, MSG_NOSIGNAL);
 	/* What was not taken must not matter any more. */
 	memset(buf, 0xee, len);
@@ -280,6 +250,8 @@ static int transmit(struct conn *c, char *buf, uint64_t limit, uint64_t *rng)
 			wrong(c, "send took more than it got");
 		pthread_mutex_lock(&c->lock);
 		c->tx += (uint64_t)n;
+		if (c->entry)
+			c->entry->tx = c->tx;
 		pthread_cond_broadcast(&c->moved);
 		pthread_mutex_unlock(&c->lock);
 		return 1;
@@ -292,6 +264,7 @@ static int transmit(struct conn *c, char *buf, uint64_t limit, uint64_t *rng)
 		return 0;
 	if (errno != EPIPE && errno != ECONNRESET)
 		wrong(c, "send");
+	c->tx_reset = errno == ECONNRESET;
 	c->tx_dead = 1;
 	return 0;
 }
@@ -332,7 +305,7 @@ static void *leave(struct conn *c)
 {
 	finish(c);
 	if (!c->is_client)
-		free(c);
+		drop(c);
 	return NULL;
 }
 
@@ -453,7 +426,7 @@ static int round_of_epoll(char *buf, int *again)
 			*again |= turn(c, buf);
 		if (c->fd < 0) {
 			*link = c->next;
-			free(c);
+			drop(c);
 		} else {
 			link = &c->next;
 		}
@@ -468,6 +441,94 @@ static void watch(int fd, uint64_t tag)
 		die("epoll_ctl");
 }
 
+/* --- a process and its child --- */
+
+enum part { READS = 1, WRITES = 2 };
+
+/* Waits until something can be done of these parts, and does a little of it. 0: there is nothing left of them. */
+static int do_some(struct conn *c, int parts, char *buf, uint64_t *rng)
+{
+	struct pollfd p = {.fd = c->fd};
+	int wants_in, wants_out = c->header_done == sizeof c->h && !c->tx_dead && tx_limit(c) > c->tx;
+	wants_in = parts & READS && c->ending == OPEN;
+	wants_out = wants_out && parts & WRITES;
+	if (!wants_in && !wants_out)
+		return 0;
+	p.events = (short)((wants_in ? POLLIN : 0) | (wants_out ? POLLOUT : 0));
+	if (poll(&p, 1, -1) < 0)
+		die("poll");
+	if (wants_in && p.revents & (POLLIN | POLLHUP | POLLERR))
+		receive(c, buf);
+	if (wants_out && p.revents & (POLLOUT | POLLHUP | POLLERR)) {
+		transmit(c, buf, tx_limit(c), rng);
+		shut_if_done(c);
+	}
+	return 1;
+}
+
+/* One of two that take turns: `mine` says that it is this one's, `yours` tells the other so. */
+static void in_turns(struct conn *c, int mine, int yours, char *buf, uint64_t *rng)
+{
+	char baton = 0;
+	int more = 1;
+	while (more) {
+		if (read(mine, &baton, 1) != 1)
+			break;
+		for (int i = 1 + (int)(draw(rng) % 8); i > 0 && more; i--)
+			more = do_some(c, READS | WRITES, buf, rng);
+		if (write(yours, &baton, 1) != 1)
+			break;
+	}
+}
+
+/* One connection to its end. Somewhere in its first three quarters this end forks. Then one of the two reads and the
+ * other writes, or both do both in turns. */
+static void run_forked(struct conn *c)
+{
+	char *buf = buffer(PIECE);
+	uint64_t rng = 0, at;
+	int mine[2], its[2], status, parts;
+	pid_t child;
+	nonblocking(c->fd);
+	while (c->header_done < sizeof c->h && do_some(c, READS, buf, &rng))
+		;
+	rng = mix(c->h.seed + 9) + (uint64_t)c->is_client;
+	at = draw(&rng) % ((c->rx_total + c->tx_total) / 4 * 3 + 1);
+	while (c->rx + c->tx < at && do_some(c, READS | WRITES, buf, &rng))
+		;
+	parts = (int)(draw(&rng) % 3);
+	/* Each is told its turn by a pipe of its own. It keeps the reading end of the other's, so that the last word
+	 * to one that is gone is no error, but not the writing end of its own: the end of the other is seen there. */
+	if (pipe2(mine, O_CLOEXEC) < 0 || pipe2(its, O_CLOEXEC) < 0)
+		die("pipe2");
+	if (write(its[1], "", 1) != 1)
+		die("pipe");
+	child = fork();
+	if (child < 0)
+		die("fork");
+	close(child == 0 ? its[1] : mine[1]);
+	if (child == 0) {
+		parts ^= READS | WRITES;
+		rng++;
+	}
+	if (parts == READS || parts == WRITES)
+		while (do_some(c, parts, buf, &rng))
+			;
+	else if (child == 0)
+		in_turns(c, its[0], mine[1], buf, &rng);
+	else
+		in_turns(c, mine[0], its[1], buf, &rng);
+	if (child == 0)
+		exit(0);
+	if (waitpid(child, &status, 0) != child || status != 0)
+		wrong(c, "child");
+	close(mine[0]);
+	close(its[0]);
+	close(its[1]);
+	free(buf);
+	finish(c);
+}
+
 /* --- the two programs --- */
 
 static int server(const char *addr)
@@ -480,10 +541,14 @@ static int server(const char *addr)
 		int other = round_of_epoll(buf, &again);
 		if (other & 1) {
 			struct conn *c = new_conn(take(listener), 0);
-			if (mode == THREADS)
+			if (mode == THREADS) {
 				spawn(c, NULL);
-			else
+			} else if (mode == FORK) {
+				run_forked(c);
+				drop(c);
+			} else {
 				enter(c);
+			}
 		}
 		if (other & 2) {
 			if (read(0, &c, 1) <= 0)
@@ -546,7 +611,7 @@ static void go(const char *addr, const char *line, char *buf)
 	struct sockaddr_in a;
 	int again = 1;
 	if (sscanf(line, "go %u %llu %u %llu %llu %u %u", &port, &seed, &count, &c2s, &s2c, &style, &hold) != 7 ||
-	    (hold && style == CLIENT_RESETS)) {
+	    (hold && (style == CLIENT_RESETS || mode == FORK)) || (style != SHUTDOWN && mode == FORK)) {
 		fprintf(stderr, "not a command: %s", line);
 		exit(2);
 	}
@@ -563,7 +628,7 @@ static void go(const char *addr, const char *line, char *buf)
 		send_all(c->fd, (char *)&c->h, sizeof c->h);
 		if (mode == THREADS)
 			spawn(c, &threads[i]);
-		else
+		else if (mode != FORK)
 			enter(c);
 		if (hold)
 			reach_half(c, buf);
@@ -575,11 +640,12 @@ static void go(const char *addr, const char *line, char *buf)
 		for (unsigned i = 0; i < count; i++)
 			let_go(all[i]);
 	}
-	if (mode == THREADS) {
-		for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < count && (mode == THREADS || mode == FORK); i++) {
+		if (mode == THREADS)
 			pthread_join(threads[i], NULL);
-			free(all[i]);
-		}
+		else
+			run_forked(all[i]);
+		drop(all[i]);
 	}
 	while (live > 0)
 		round_of_epoll(buf, &again);
@@ -591,8 +657,9 @@ static void go(const char *addr, const char *line, char *buf)
 
 int main(int argc, char **argv)
 {
-	if (argc != 4)
-		usage("soak server|client ADDR lt|et|threads");
+	static const char *const words = "soak server|client ADDR lt|et|threads|fork [LEDGER]";
+	if (argc != 4 && argc != 5)
+		usage(words);
 	raise_fd_limit();
 	if (strcmp(argv[3], "lt") == 0)
 		mode = LEVEL;
@@ -600,8 +667,12 @@ int main(int argc, char **argv)
 		mode = EDGE;
 	else if (strcmp(argv[3], "threads") == 0)
 		mode = THREADS;
+	else if (strcmp(argv[3], "fork") == 0)
+		mode = FORK;
 	else
-		usage("soak server|client ADDR lt|et|threads");
+		usage(words);
+	if (argc == 5)
+		book = ledger(argv[4]);
 	epfd = epoll_create1(EPOLL_CLOEXEC);
 	if (epfd < 0)
 		die("epoll_create1");
@@ -614,5 +685,5 @@ int main(int argc, char **argv)
 			go(argv[2], line, buf);
 		}
 	}
-	usage("soak server|client ADDR lt|et|threads");
+	usage(words);
 }

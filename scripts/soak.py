@@ -24,142 +24,16 @@ benches/soak.c. Last line: `N passed, N failed`.
 
 import argparse
 import os
-import queue
 import random
-import re
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import common    # noqa: E402
 from common import Failure, Hang    # noqa: E402
+from peers import HANG, NEVER, STYLES, WAITING, Peer, Stage, check_cut, no_growth    # noqa: E402
 
-HOST = "127.0.0.1"
-WAITING = ("lt", "et", "threads")
-STYLES = 4
-HANG = 30       # seconds without news from a program that owes some
-_CONN = re.compile(r"conn seed=(\d+) end=(\w+) rx=(\d+) tx=(\d+)$")
-
-
-class Peer:
-    """One end: benches/soak.c, its lines as they come."""
-
-    def __init__(self, soak, role, waiting, extra=None, lib=common.LIB):
-        self.role = role
-        self.report = common.fresh_report(f"{soak.dir}/report-{role}-{next(soak.number)}")
-        self.child = common.start([os.path.join(common.BIN, "soak"), role, HOST, waiting],
-                                  env=common.environment(not soak.plain, extra, self.report, lib),
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.lines = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-        self.ended = []         # (seed, end, rx, tx) of finished connections
-        self.port = int(self.wait_for("port").split()[1]) if role == "server" else None
-
-    def _read(self):
-        for line in self.child.stdout:
-            self.lines.put(line.rstrip("\n"))
-        self.lines.put(None)
-
-    def next_line(self, limit=HANG):
-        """A line that is no `conn` line; those are kept. None at the end of the program."""
-        deadline = time.monotonic() + limit
-        while True:
-            try:
-                line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
-            except queue.Empty:
-                raise Hang(f"{self.role} (pid {self.child.pid}): no news for {limit:.0f} s")
-            hit = _CONN.match(line or "")
-            if not hit:
-                return line
-            self.ended.append((int(hit.group(1)), hit.group(2), int(hit.group(3)), int(hit.group(4))))
-
-    def wait_for(self, word, limit=HANG):
-        line = self.next_line(limit)
-        if line is None:
-            raise Failure(f"{self.role} ended with status {common.wait(self.child, 5)} instead of saying {word!r}")
-        if line.split()[0] != word:
-            raise Failure(f"{self.role}: {line}")
-        return line
-
-    def say(self, text):
-        try:
-            self.child.stdin.write(text + "\n")
-            self.child.stdin.flush()
-        except BrokenPipeError:
-            # Its last words are waiting.
-            raise Failure(f"{self.role} is gone: {self.next_line()}")
-
-    def go(self, port, seed, count, c2s, s2c, style, hold=0):
-        self.say(f"go {port} {seed} {count} {c2s} {s2c} {style} {hold}")
-        self.wait_for("started")
-
-    def live(self):
-        """Connections that this server has; its `conn` lines are in by then."""
-        self.say("")
-        return int(self.wait_for("live").split()[1])
-
-    def settle(self, limit=HANG):
-        """Until the server has no connection left."""
-        deadline = time.monotonic() + limit
-        while n := self.live():
-            if time.monotonic() > deadline:
-                raise Hang(f"server (pid {self.child.pid}): {n} connections do not end")
-            time.sleep(0.002)
-
-    def take_ended(self):
-        out, self.ended = self.ended, []
-        return out
-
-    def stop(self):
-        """To its regular end."""
-        self.child.stdin.close()
-        status = common.wait(self.child, HANG)
-        self.child.stdout.close()
-        if status != 0:
-            raise Failure(f"{self.role}: status {status}")
-
-    def kill(self):
-        common._signal(self.child.pid, signal.SIGKILL)
-        common.wait(self.child, 10)
-        self.child.stdin.close()
-
-    def footprint(self):
-        return Footprint(self.child.pid)
-
-
-class Footprint:
-    """What a process holds: descriptors, memory files, mappings of them, threads, children."""
-
-    def __init__(self, pid):
-        self.pid = pid
-        self.fds = {}
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                self.fds[int(fd)] = os.readlink(f"/proc/{pid}/fd/{fd}")
-            except FileNotFoundError:
-                pass
-        with open(f"/proc/{pid}/maps") as f:
-            self.maps = [line for line in f if "memfd:" in line or "/dev/shm" in line]
-        self.threads = len(os.listdir(f"/proc/{pid}/task"))
-        self.children = len(common.children_of(pid))
-
-    def numbers(self):
-        memfds = sum("memfd:" in v for v in self.fds.values())
-        return {"fds": len(self.fds), "memfds": memfds, "memory file mappings": len(self.maps),
-                "threads": self.threads, "children": self.children}
-
-    def grown(self, before):
-        """What there is more of than `before`, in words, or ''."""
-        old, new = before.numbers(), self.numbers()
-        text = ", ".join(f"{k} {old[k]} -> {new[k]}" for k in new if new[k] > old[k])
-        if text and new["fds"] > old["fds"]:
-            more = Counter(map(kind, self.fds.values())) - Counter(map(kind, before.fds.values()))
-            text += f" ({', '.join(f'{n} of {k}' for k, n in sorted(more.items()))})"
-        return text
 
 
 class Memory:
@@ -195,45 +69,12 @@ class Work:
                 self.sleeps += sum(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt"))
 
 
-def kind(link):
-    """'socket:[123]' -> 'socket'"""
-    return link.split(":[")[0]
-
-
-def no_growth(what, peer, before, limit=10):
-    """A process holds no more than before; what goes away by itself has `limit` seconds for it."""
-    deadline = time.monotonic() + limit
-    while text := peer.footprint().grown(before):
-        if time.monotonic() > deadline:
-            raise Failure(f"{what}: {text}")
-        time.sleep(0.05)
-        # What is put away by the next call of the program's gets one.
-        if peer.role == "server":
-            peer.live()
-
-
-def whole(ends, expected, where):
-    """Every one of these connections ended `ok`, with the lengths that were asked for.
-    `expected`: {seed: (rx, tx)}"""
-    got = {seed: rest for seed, *rest in ends}
-    if len(got) != len(ends):
-        raise Failure(f"{where}: a connection ended twice")
-    for seed, (rx, tx) in expected.items():
-        if seed not in got:
-            raise Failure(f"{where}: nothing known of connection {seed}")
-        if got[seed] != ["ok", rx, tx]:
-            raise Failure(f"{where}: connection {seed} ended {got[seed]}, not ok {rx} {tx}")
-    if got.keys() - expected.keys():
-        raise Failure(f"{where}: connections nobody made: {sorted(got.keys() - expected.keys())[:3]}")
-
-
-class Soak:
+class Soak(Stage):
     def __init__(self, args):
-        self.quick, self.plain, self.seed = args.quick, args.plain, args.seed
+        super().__init__(common.workplace("sluice-soak-"), args.plain)
+        self.quick, self.seed = args.quick, args.seed
         self.gib = args.gib
-        self.dir = common.workplace("sluice-soak-")
-        self.number = iter(range(1 << 30))
-        self.rng = self.next_seed = None
+        self.rng = None
 
     def run(self, part):
         """One of the parts, by draws of its own: they do not depend on what ran before."""
@@ -243,18 +84,6 @@ class Soak:
 
     def pick(self, full, quick):
         return quick if self.quick else full
-
-    def seeds(self, count):
-        """The first of `count` seeds never used before in this run."""
-        first = self.next_seed
-        self.next_seed += count
-        return first
-
-    def exchange(self, server, client, count, c2s, s2c, style):
-        """One command to its end, checked at both ends."""
-        seed = self.seeds(count)
-        client.go(server.port, seed, count, c2s, s2c, style)
-        self.complete(server, client, seed, count, (c2s, s2c), HANG + (c2s + s2c) * count / 20e6, f", style {style}")
 
     def hold(self, server, client, count, size):
         """So many connections at once, each halfway through its streams; the first one's seed."""
@@ -268,19 +97,6 @@ class Soak:
         """The other half of them."""
         client.say("")
         self.complete(server, client, seed, count, (size, size), 240)
-
-    def complete(self, server, client, seed, count, lengths, limit, words=""):
-        """The end of a command, checked at both ends."""
-        c2s, s2c = lengths
-        client.wait_for("done", limit)
-        server.settle()
-        whole(client.take_ended(), {seed + i: (s2c, c2s) for i in range(count)}, f"client{words}")
-        whole(server.take_ended(), {seed + i: (c2s, s2c) for i in range(count)}, f"server{words}")
-
-    def warm(self, server, client):
-        """Streams long enough to be accelerated: what the library makes once is there then."""
-        for _ in range(2):
-            self.exchange(server, client, 2, 12 << 20, 12 << 20, 0)
 
     # --- the parts ---
 
@@ -414,9 +230,9 @@ class Soak:
                 seen = survivor.take_ended()
                 if victim == "server" and len(seen) != count:
                     raise Failure(f"{len(seen)} of {count} connections told their end")
+                told = peer.entries()
                 for seed, end, rx, tx in seen:
-                    if end not in ends:
-                        raise Failure(f"connection {seed}: an endless stream ended {end!r}")
+                    check_cut(seed, end, rx, tx, told.get(seed, NEVER))
                     ends[end] += 1
             no_growth(f"{survivor.role} after {min(batch, total - n)} peers were killed ({waiting})", survivor, before)
             survivor.stop()

@@ -344,13 +344,13 @@ def wait_listening(port, child=None, host="127.0.0.1", limit=10):
     raise Hang(f"nobody listens on port {port} after {limit} s")
 
 
-def until(holds, otherwise, limit=10):
+def until(holds, otherwise, limit=10, pause=0.01):
     """Waits until `holds()` is true. Raises Hang with the text `otherwise`."""
     deadline = time.monotonic() + limit
     while not holds():
         if time.monotonic() > deadline:
             raise Hang(f"{otherwise} after {limit} s")
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def workplace(prefix="sluice-"):

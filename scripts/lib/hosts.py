@@ -29,6 +29,10 @@ def ask(side, *cmd):
                           stderr=subprocess.STDOUT, text=True, timeout=30).stdout
 
 
+def set_interface(side, state):
+    subprocess.run(["ip", "-n", side, "link", "set", "veth0", state], check=True, stdin=subprocess.DEVNULL, timeout=30)
+
+
 def resources():
     """What the kernel holds for RDMA: {"ha qp": 1, ...}"""
     out = {}

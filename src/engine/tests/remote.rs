@@ -15,14 +15,14 @@
 #[path = "../../fabric/tests/common/hosts.rs"]
 mod hosts;
 
-use sluice_engine::remote::wire::{Hello, Offered, Wire};
+use sluice_engine::remote::wire::{Hello, Note, Offered, Wire};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::shm::Link;
 use sluice_fabric::verbs::cm::{Event, Id};
-use sluice_stream::pump::{Lent, Pump};
-use sluice_stream::record::{Action, Nonce, Out, Role};
+use sluice_stream::pump::{Lent, Pump, Stepped};
+use sluice_stream::record::{Nonce, Out, Role};
 use std::time::{Duration, Instant};
 
 const STREAMS: usize = 2;
@@ -34,10 +34,16 @@ fn byte(stream: usize, dials: bool, at: u64) -> u8 {
     (at ^ at >> 8 ^ at >> 16) as u8 ^ (stream as u8) << 1 ^ u8::from(dials)
 }
 
-fn fix(pump: &mut Pump, stream: u16) {
-    while let Some(action) = pump.action(stream) {
-        assert_eq!(action, Action::Fix);
-        pump.transit(stream).unwrap().fix(0).unwrap();
+/// Goes on with the switch of a stream, as far as that goes.
+fn step(pump: &mut Pump, stream: u16) {
+    loop {
+        if pump.transit(stream).unwrap().wants_fix() {
+            pump.transit(stream).unwrap().fix(0).unwrap();
+        }
+        pump.settle(stream);
+        if pump.step(stream).unwrap() == Stepped::None {
+            return;
+        }
     }
 }
 
@@ -51,7 +57,8 @@ struct Stream {
 }
 
 struct End {
-    wire: Wire,
+    wire: &'static Wire,
+    hello: Hello,
     streams: Vec<Stream>,
     dials: bool,
     sleeps: u64,
@@ -97,10 +104,12 @@ impl End {
         if dials {
             links[0].give_stream(4096, 1).unwrap();
         }
-        let wire = Wire::new(id, links, fix).unwrap();
+        let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
+        let hello = wire.begin(id, links).unwrap();
         let offers = RING.map(|len| wire.offer(len >> u32::from(dials), 1).unwrap());
         let end = Self {
             wire,
+            hello,
             streams: Vec::new(),
             dials,
             sleeps: 0,
@@ -118,7 +127,7 @@ impl End {
                 Role::Second
             };
             let nonce = Nonce::new([i as u8; 16]);
-            self.wire.open(*ours, theirs, (role, nonce), 0).unwrap();
+            self.wire.open(*ours, theirs, (role, nonce), 0, 1).unwrap();
             let [near, far] = links;
             let dir = &near.stream(u32::from(ours.stream)).unwrap().dir;
             let ring = |link: &'static Link| {
@@ -139,18 +148,26 @@ impl End {
     }
 
     fn links(&self) -> [&'static Link; 2] {
-        self.wire.links()
+        self.wire.links().unwrap()
     }
 
     fn begin(&mut self) {
         for i in 0..STREAMS {
             let number = self.streams[i].number;
-            let begin = |pump: &mut Pump| {
-                pump.transit(number).unwrap().fix(0).unwrap();
-                fix(pump, number);
-            };
-            self.wire.with(begin).unwrap();
+            self.wire.with(|pump| step(pump, number)).unwrap();
         }
+    }
+
+    /// Takes and gives all that can be, and goes on with switches.
+    fn drive(&self) {
+        self.wire.drive();
+        while let Some(note) = self.wire.note() {
+            let Note::Stream(stream) = note else {
+                panic!("{note:?}")
+            };
+            self.wire.with(|pump| step(pump, stream)).unwrap();
+        }
+        assert_eq!(self.wire.is_lost(), None);
     }
 
     /// Drives until `done` says so, sleeping where nothing can be done.
@@ -162,13 +179,14 @@ impl End {
                 Some(true) => continue,
                 Some(false) => {}
             }
-            self.wire.drive().unwrap();
+            self.drive();
             match step(self) {
                 None => return,
                 Some(true) => continue,
                 Some(false) => {}
             }
-            self.wire.arm().unwrap();
+            self.wire.arm();
+            self.drive();
             match step(self) {
                 None => return,
                 Some(true) => continue,
@@ -176,7 +194,7 @@ impl End {
             }
             self.sleeps += 1;
             let mut poll = libc::pollfd {
-                fd: self.wire.descriptor(),
+                fd: self.wire.descriptor().unwrap(),
                 events: libc::POLLIN,
                 revents: 0,
             };
@@ -213,7 +231,7 @@ impl End {
         dir.tx.tail.advance(from, from + len).unwrap();
         stream.written += len;
         let number = stream.number;
-        self.wire.moved(number).unwrap();
+        self.wire.moved(number);
         len
     }
 
@@ -241,7 +259,7 @@ impl End {
             .unwrap();
         stream.read += len;
         let number = stream.number;
-        self.wire.moved(number).unwrap();
+        self.wire.moved(number);
         len
     }
 
@@ -249,7 +267,7 @@ impl End {
         self.streams.iter().all(|s| {
             let number = s.number;
             let out = self.wire.with(|pump| pump.transit(number).unwrap().out());
-            out.unwrap() == Some(Out::Link)
+            out == Some(Out::Link)
         })
     }
 
@@ -346,25 +364,22 @@ fn listen(at: &str) {
     let (id, data, _listener) = hosts::asked(&channel, at);
     let (mut end, ours) = End::new(id, false);
     end.open(&ours, &data, end.links());
-    end.wire
-        .id()
-        .accept(&words(end.wire.hello(), &ours))
-        .unwrap();
+    let said = words(end.hello, &ours);
+    end.wire.with_id(|id| id.accept(&said)).unwrap().unwrap();
     let Event::Established(2, _) = hosts::event(&channel) else {
         panic!()
     };
     end.everything();
-    end.wire.id().disconnect();
+    end.wire.with_id(Id::disconnect);
+    end.wire.end();
 }
 
 fn dial(to: &str) {
     let channel = hosts::channel();
     let id = hosts::routed(&channel, to);
     let (mut end, ours) = End::new(id, true);
-    end.wire
-        .id()
-        .connect(&words(end.wire.hello(), &ours))
-        .unwrap();
+    let said = words(end.hello, &ours);
+    end.wire.with_id(|id| id.connect(&said)).unwrap().unwrap();
     let Event::Established(3, data) = hosts::event(&channel) else {
         panic!()
     };
@@ -375,6 +390,7 @@ fn dial(to: &str) {
     let Event::Gone(3) = hosts::event(&channel) else {
         panic!()
     };
+    end.wire.end();
 }
 
 #[test]

@@ -114,21 +114,23 @@ impl End {
     fn poll(&mut self) -> Vec<Said> {
         let mut came = Vec::new();
         let mut used = Vec::new();
-        let number = self.pair.number();
-        let buffers = &self.buffers;
-        self.completions
-            .poll(|qp, news| {
-                assert_eq!(qp, number);
-                match news {
+        let mut batch = [News::Done { mark: 0 }; 8];
+        loop {
+            let n = self.completions.poll(&mut batch).unwrap();
+            for news in &batch[..n] {
+                match *news {
                     News::Came { slot, said } => {
-                        came.push(said.unwrap_or(buffers[slot as usize]));
+                        came.push(said.unwrap_or(self.buffers[slot as usize]));
                         used.push(slot);
                     }
                     News::Done { .. } => {}
                     News::Failed { status } => panic!("status {status}"),
                 }
-            })
-            .unwrap();
+            }
+            if n < batch.len() {
+                break;
+            }
+        }
         for slot in used {
             self.receive(slot);
         }

@@ -229,6 +229,58 @@ pub enum Control {
     Turn(Turn),
     /// Either end, before any byte: a step of the switch.
     Switch(Step),
+    /// Either end, of no stream yet: two ends of a connection look for each other.
+    Meeting(Meeting),
+    /// Either end: it has left the stream, and says nothing more of it.
+    Closed,
+}
+
+/// An end of a new stream: its number there, and the ring that it lends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Berth {
+    /// By which the peer is to name the stream.
+    pub stream: u16,
+    /// Where the ring lies.
+    pub place: u64,
+    /// By which key it is written to.
+    pub key: u32,
+    /// Its bytes, a power of two.
+    pub len: u32,
+}
+
+/// That an end holds the connection: what only the two of them have seen makes this of it.
+pub type Proof = [u8; 16];
+
+/// What is said of a connection that has no stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meeting {
+    /// Whoever holds the other end of this connection: here is mine.
+    Ask {
+        /// The connection, by a number that both ends make of its addresses.
+        connection: u64,
+        /// The asker's end of the stream.
+        berth: Berth,
+        /// How much of what the asker has written, and read, its proof covers.
+        known: [u8; 2],
+        /// The asker's.
+        proof: Proof,
+    },
+    /// Here is the other.
+    Grant {
+        /// As asked.
+        connection: u64,
+        /// The answerer's end of the stream.
+        berth: Berth,
+        /// The answerer's.
+        proof: Proof,
+    },
+    /// There is none, for this reason.
+    Deny {
+        /// As asked.
+        connection: u64,
+        /// A number that both know.
+        reason: u16,
+    },
 }
 
 /// Bytes of a control message: six little-endian words of eight, whatever its kind, so that a ring of them has fixed slots.
@@ -240,6 +292,10 @@ const KIND_ACK: u64 = 3;
 const KIND_BLOCKED: u64 = 4;
 const KIND_TURN: u64 = 5;
 const KIND_SWITCH: u64 = 6;
+const KIND_ASK: u64 = 7;
+const KIND_GRANT: u64 = 8;
+const KIND_DENY: u64 = 9;
+const KIND_CLOSED: u64 = 10;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -268,6 +324,8 @@ impl Control {
                 let (number, offset) = step.emit();
                 [KIND_SWITCH | long(number), offset, 0, 0, 0, 0]
             }
+            Self::Meeting(meeting) => meeting.emit(),
+            Self::Closed => [KIND_CLOSED, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -287,9 +345,14 @@ impl Control {
                 .fold(0, |value, byte| value << 8 | u64::from(*byte))
         });
         let mut word = || words.next().unwrap_or(0);
-        let (head, id, seq, phase, place, key) = (word(), word(), word(), word(), word(), word());
+        let words = [word(), word(), word(), word(), word(), word()];
+        let [head, id, seq, phase, place, key] = words;
         let value = u32::try_from(head >> 32).map_err(|_| PeerFault::Malformed)?;
-        let key = u32::try_from(key).map_err(|_| PeerFault::Malformed)?;
+        let key = u32::try_from(key);
+        let key = match head & 0xff {
+            KIND_ASK | KIND_GRANT => 0,
+            _ => key.map_err(|_| PeerFault::Malformed)?,
+        };
         let message = match head & 0xff {
             KIND_ADVERT => Self::Advert(Advert {
                 id: AdvertId(id),
@@ -311,6 +374,8 @@ impl Control {
                 seq: Seq(seq),
             }),
             KIND_SWITCH => Self::Switch(Step::parse(value, id).ok_or(PeerFault::Malformed)?),
+            KIND_ASK | KIND_GRANT | KIND_DENY => Self::Meeting(Meeting::parse(words)?),
+            KIND_CLOSED => Self::Closed,
             _ => return Err(PeerFault::Malformed),
         };
         // One message has one spelling, so whatever its kind has no use for must be zero.
@@ -325,6 +390,79 @@ impl Control {
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
             _ => Ok(message),
         }
+    }
+}
+
+impl Meeting {
+    fn emit(&self) -> [u64; 6] {
+        let with = |kind, connection, berth: &Berth, [a, b]: [u8; 2], proof: &Proof| {
+            let number = u128::from_le_bytes(*proof);
+            // Both halves of it.
+            #[allow(clippy::cast_possible_truncation, reason = "its low half is wanted")]
+            let (low, high) = (number as u64, (number >> 64) as u64);
+            let sizes = u64::from(berth.len.trailing_zeros()) << 8;
+            let known = u64::from(a) << 16 | u64::from(b) << 24;
+            let numbers = u64::from(berth.key) | u64::from(berth.stream) << 32;
+            [
+                kind | sizes | known,
+                connection,
+                berth.place,
+                numbers,
+                low,
+                high,
+            ]
+        };
+        match self {
+            Self::Ask {
+                connection,
+                berth,
+                known,
+                proof,
+            } => with(KIND_ASK, *connection, berth, *known, proof),
+            Self::Grant {
+                connection,
+                berth,
+                proof,
+            } => with(KIND_GRANT, *connection, berth, [0; 2], proof),
+            Self::Deny { connection, reason } => [
+                KIND_DENY | u64::from(*reason) << 32,
+                *connection,
+                0,
+                0,
+                0,
+                0,
+            ],
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "parts of words")]
+    fn parse([head, connection, place, numbers, low, high]: [u64; 6]) -> Result<Self, PeerFault> {
+        if head & 0xff == KIND_DENY {
+            let reason = (head >> 32) as u16;
+            return Ok(Self::Deny { connection, reason });
+        }
+        let len = 1u32.checked_shl((head >> 8) as u8 as u32);
+        let berth = Berth {
+            stream: (numbers >> 32) as u16,
+            place,
+            key: numbers as u32,
+            len: len.ok_or(PeerFault::Malformed)?,
+        };
+        let proof = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
+        Ok(if head & 0xff == KIND_ASK {
+            Self::Ask {
+                connection,
+                berth,
+                known: [(head >> 16) as u8, (head >> 24) as u8],
+                proof,
+            }
+        } else {
+            Self::Grant {
+                connection,
+                berth,
+                proof,
+            }
+        })
     }
 }
 
@@ -447,6 +585,13 @@ mod tests {
         }
     }
 
+    const BERTH: Berth = Berth {
+        stream: 4095,
+        place: 0x7fff_1234_5678_9000,
+        key: 0xffff_fffe,
+        len: 1 << 22,
+    };
+
     #[test]
     fn layout_is_fixed() {
         let bytes = Control::Advert(advert()).emit();
@@ -474,6 +619,22 @@ mod tests {
             Control::Blocked,
             Control::Switch(Step::First(1 << 40)),
             Control::Switch(Step::Cancel),
+            Control::Closed,
+            Control::Meeting(Meeting::Ask {
+                connection: u64::MAX - 1,
+                berth: BERTH,
+                known: [16, 3],
+                proof: [0xa5; 16],
+            }),
+            Control::Meeting(Meeting::Grant {
+                connection: 7,
+                berth: BERTH,
+                proof: *b"0123456789abcdef",
+            }),
+            Control::Meeting(Meeting::Deny {
+                connection: 8,
+                reason: 50,
+            }),
             Control::Turn(Turn {
                 phase: Phase(5),
                 seq: Seq(u64::MAX),
@@ -503,7 +664,16 @@ mod tests {
             seq: Seq(1),
         };
         assert_eq!(refused(Control::Turn(lie)), Err(PeerFault::TurnPhase));
-        for kind in [0, 7, 255] {
+        let beyond = Control::Meeting(Meeting::Deny {
+            connection: 8,
+            reason: 50,
+        });
+        for at in [1, 2, 6, 16, 47] {
+            let mut bytes = beyond.emit();
+            bytes[at] = 1;
+            assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed), "{at}");
+        }
+        for kind in [0, 11, 255] {
             let mut bytes = Control::Blocked.emit();
             bytes[0] = kind;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed));
@@ -550,7 +720,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), CONTROL_LEN), kind in 0u8..7) {
+        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), CONTROL_LEN), kind in 0u8..12) {
             let mut bytes: [u8; CONTROL_LEN] = bytes.try_into().unwrap();
             bytes[0] = kind;
             if let Ok(message) = Control::parse(&bytes) {

@@ -2,25 +2,30 @@
 //! device has written is told as a writer within the host would tell it.
 //!
 //! The program's side of the arena is [`Link`] `near`; the pump plays the other, `far`. Whoever is in a hook of such a stream drives
-//! the wire, and whoever sleeps on one waits for its descriptor too.
+//! the wire; while nobody is, the control thread does. What neither may do in the middle of a send or a receive, since it takes a
+//! socket's locks, is left as a [`Note`] for that thread.
+//!
+//! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
 use super::memory::{Place, Slabs, Use};
+use super::small::Small;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
-use sluice_fabric::verbs::device::{Domain, Region};
-use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Said, Shape};
+use sluice_fabric::verbs::device::Domain;
+use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Shape};
 use sluice_stream::pump::{Came, Lent, Message, Opening, Pump, Terms, What};
 use sluice_stream::record::{Nonce, Role};
-use sluice_stream::wire::CONTROL_LEN;
+use sluice_stream::wire::{Berth, CONTROL_LEN, Meeting};
 use sluice_stream::{Error, Seq};
+use std::collections::VecDeque;
 
 /// Receives that each end of a link keeps posted: part of the protocol.
-const RECEIVES: u16 = 64;
+pub(super) const RECEIVES: u16 = 64;
 /// Messages that may be posted and not completed.
 const SENDS: u16 = 64;
 /// Bytes of one message at most: more does not make it faster, and others wait behind it.
@@ -38,13 +43,24 @@ const SHAPE: Shape = Shape {
     inline: 64,
 };
 
-/// The link works no more; its streams go on on TCP.
-#[derive(Debug)]
+/// Between two looks whether posted work comes to an end.
+pub const TICK_NS: u64 = 1_000_000_000;
+/// So many looks that find it where it was, and the link is lost.
+const TICKS: u8 = 2;
+/// As many that find a step of a switch due.
+const STEP_TICKS: u8 = 4;
+
+/// Why a link works no more; its streams go on on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The device refused, or reported this `ibv_wc_status`.
     Device(u32),
     /// The peer broke the rules.
     Peer(Error),
+    /// The peer, its host or a device on the way has ended the connection.
+    Gone,
+    /// Posted work did not come to an end, or a step of a switch did not come, in time.
+    Silent,
 }
 
 impl From<Error> for Lost {
@@ -62,71 +78,13 @@ pub struct Hello {
     pub key: u32,
 }
 
-/// Memory beside the arena: control slots of the peer's, of ours on their way out, and what a SEND says where the device has no
-/// immediates.
-#[derive(Debug)]
-struct Small {
-    at: *mut u8,
-    slots: Region,
-    out: Region,
-    said: Region,
-}
-
-// SAFETY: an address; who writes where is decided by the pump, under its lock.
-unsafe impl Send for Small {}
-// SAFETY: as above.
-unsafe impl Sync for Small {}
-
-const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
-const SAID_LEN: usize = RECEIVES as usize * size_of::<Said>();
-const SMALL_LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
-
-impl Small {
-    fn new(domain: &Domain) -> Result<Self, Errno> {
-        // Shared with children: their copies of pages would take ours from under the device.
-        let at = sys::map_zeroes(SMALL_LEN, true)?;
-        // SAFETY: mapped above, and unmapped behind the regions.
-        let registered = unsafe { Self::register(domain, at) };
-        if registered.is_err() {
-            // SAFETY: nothing else knows it.
-            unsafe { sys::unmap(at, SMALL_LEN) };
-        }
-        registered
-    }
-
-    /// # Safety
-    /// [`SMALL_LEN`] bytes are mapped at `at`, and stay so.
-    unsafe fn register(domain: &Domain, at: *mut u8) -> Result<Self, Errno> {
-        // SAFETY: the caller's word; three parts of the mapping.
-        unsafe {
-            let slots = domain.lend(at, SLOTS_LEN)?;
-            let out = domain.stage(at.add(SLOTS_LEN), SLOTS_LEN)?;
-            let said = domain.take_in(at.add(2 * SLOTS_LEN), SAID_LEN)?;
-            Ok(Self {
-                at,
-                slots,
-                out,
-                said,
-            })
-        }
-    }
-
-    fn slot(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
-        let at = usize::from(slot % RECEIVES) * CONTROL_LEN;
-        // SAFETY: inside the mapping.
-        unsafe { self.at.add(at) }.cast()
-    }
-
-    fn out(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
-        // SAFETY: inside the mapping.
-        unsafe { self.slot(slot).cast::<u8>().add(SLOTS_LEN) }.cast()
-    }
-
-    fn said(&self, slot: u64) -> *mut Said {
-        let at = 2 * SLOTS_LEN + slot as usize % usize::from(RECEIVES) * size_of::<Said>();
-        // SAFETY: inside the mapping, and aligned.
-        unsafe { self.at.add(at) }.cast()
-    }
+/// Left for the control thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// This stream has something to do on TCP, or a step of its switch has come.
+    Stream(u16),
+    /// The peer looks for the other end of a connection, or answers.
+    Meeting(Meeting),
 }
 
 /// One stream's places.
@@ -141,35 +99,42 @@ struct Places {
 
 #[derive(Debug)]
 struct Inner {
-    pump: Pump,
-    /// By this end's number.
-    places: Vec<Option<Places>>,
-    /// Posted since a completion was asked for last.
-    unmarked: usize,
-    unmarked_bytes: usize,
-    slabs: Slabs,
-}
-
-/// A step of a stream's switch has come: does what [`Pump::action`] says. With the wire locked.
-pub type OnStep = fn(&mut Pump, u16);
-
-/// See the [module](self).
-#[derive(Debug)]
-pub struct Wire {
     // In the order in which they must go.
     pair: Pair,
     id: Id,
     completions: Completions,
-    inner: Guarded<Inner>,
+    slabs: Slabs,
     small: Small,
     domain: Domain,
-    near: &'static Link,
-    far: &'static Link,
+    pump: Pump,
+    /// By this end's number.
+    places: Vec<Option<Places>>,
     peer: Hello,
     immediate: bool,
-    on_step: OnStep,
+    /// Posted since a completion was asked for last.
+    unmarked: usize,
+    unmarked_bytes: usize,
+    /// Completions asked for, and those that came.
+    marks: u64,
+    marked: u64,
+    /// When the next look is due, 0: none; at the last, what had been asked for and what had come; looks in vain.
+    tick_ns: u64,
+    looked: (u64, u64),
+    stuck: u8,
+    notes: VecDeque<Note>,
+    lost: Option<Lost>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Wire {
+    inner: Guarded<Option<Inner>>,
+    near: AtomicPtr<Link>,
+    far: AtomicPtr<Link>,
     /// Somebody wanted to drive while another did.
     again: AtomicBool,
+    /// There are notes, a look is to be scheduled, or the link is lost: has the control thread look.
+    alarm: fn(),
 }
 
 /// A stream's ring here, for the peer.
@@ -181,13 +146,50 @@ pub struct Offered {
     pub ring: Lent,
 }
 
+impl From<Offered> for Berth {
+    fn from(Offered { stream, ring }: Offered) -> Self {
+        let Lent { place, key, len } = ring;
+        Self {
+            stream,
+            place,
+            key,
+            len,
+        }
+    }
+}
+
+impl From<Berth> for Offered {
+    fn from(berth: Berth) -> Self {
+        let Berth {
+            stream,
+            place,
+            key,
+            len,
+        } = berth;
+        let ring = Lent { place, key, len };
+        Self { stream, ring }
+    }
+}
+
 impl Wire {
-    /// The wire of an id that is routed, or was asked for; `near` and `far` are both ends of a link of this process with itself.
-    /// Receives are posted; the peer is to be told [`hello`](Self::hello).
+    /// One that is not in use; `alarm` is called when there is something for the control thread.
+    #[must_use]
+    pub const fn new(alarm: fn()) -> Self {
+        Self {
+            inner: Guarded::new(None),
+            near: AtomicPtr::new(ptr::null_mut()),
+            far: AtomicPtr::new(ptr::null_mut()),
+            again: AtomicBool::new(false),
+            alarm,
+        }
+    }
+
+    /// Puts the wire of an id that is routed, or was asked for, into service; `near` and `far` are both ends of a link of this
+    /// process with itself. Receives are posted; the peer is to be told the hello.
     ///
     /// # Errors
-    /// The device's.
-    pub fn new(id: Id, [near, far]: [&'static Link; 2], on_step: OnStep) -> Result<Self, Errno> {
+    /// The device's; EBUSY: it is in use.
+    pub fn begin(&self, id: Id, [near, far]: [&'static Link; 2]) -> Result<Hello, Errno> {
         let device = id.device()?;
         let domain = Domain::new(device)?;
         let completions = Completions::new(&device, 2 * u32::from(SENDS + RECEIVES))?;
@@ -200,69 +202,105 @@ impl Wire {
             sends: SENDS,
             message_len: MESSAGE_LEN,
         };
-        let pump = Pump::new(terms).map_err(|_| libc::EINVAL)?;
-        let wire = Self {
+        let inner = Inner {
             pair,
             id,
             completions,
-            inner: Guarded::new(Inner {
-                pump,
-                places: Vec::new(),
-                unmarked: 0,
-                unmarked_bytes: 0,
-                slabs: Slabs::default(),
-            }),
+            slabs: Slabs::default(),
             small,
             domain,
-            near,
-            far,
+            pump: Pump::new(terms).map_err(|_| libc::EINVAL)?,
+            places: Vec::new(),
             peer: Hello { place: 0, key: 0 },
             immediate: device.limits.immediate,
-            on_step,
-            again: AtomicBool::new(false),
+            unmarked: 0,
+            unmarked_bytes: 0,
+            marks: 0,
+            marked: 0,
+            tick_ns: 0,
+            looked: (0, 0),
+            stuck: 0,
+            notes: VecDeque::new(),
+            lost: None,
         };
         for slot in 0..u64::from(RECEIVES) {
-            wire.receive(slot)?;
+            inner.receive(slot)?;
         }
-        Ok(wire)
+        let hello = Hello {
+            place: inner.small.at as u64,
+            key: inner.small.slots.remote_key(),
+        };
+        let mut place = self.inner.lock().ok_or(libc::EBUSY)?;
+        if place.is_some() {
+            return Err(libc::EBUSY);
+        }
+        self.near
+            .store(ptr::from_ref(near).cast_mut(), Ordering::Release);
+        self.far
+            .store(ptr::from_ref(far).cast_mut(), Ordering::Release);
+        *place = Some(inner);
+        Ok(hello)
     }
 
-    /// For the peer.
-    #[must_use]
-    pub fn hello(&self) -> Hello {
-        Hello {
-            place: self.small.at as u64,
-            key: self.small.slots.remote_key(),
-        }
+    /// How the peer is reached, before the first message.
+    pub fn heard(&self, hello: Hello) {
+        self.inside(|inner| inner.peer = hello);
     }
 
-    /// The peer's, before the first message.
-    pub fn heard(&mut self, hello: Hello) {
-        self.peer = hello;
+    /// Is it in service?
+    pub fn is_used(&self) -> bool {
+        self.inside(|_| ()).is_some()
+    }
+
+    /// What the device holds of it is given back, and nothing more of it is told. Its streams are over.
+    pub fn end(&self) {
+        let inner = self.inner.lock().and_then(|mut inner| inner.take());
+        // Waits for the kernel: not under the lock.
+        drop(inner);
     }
 
     /// Both ends of its arena, the program's first.
+    ///
+    /// # Panics
+    /// Not since it was in service once.
     #[must_use]
-    pub fn links(&self) -> [&'static Link; 2] {
-        [self.near, self.far]
+    pub fn links(&self) -> Option<[&'static Link; 2]> {
+        // SAFETY: null, or a leaked link.
+        let link = |at: &AtomicPtr<Link>| unsafe { at.load(Ordering::Acquire).as_ref() };
+        Some([link(&self.near)?, link(&self.far)?])
     }
 
-    /// The connection.
-    #[must_use]
-    pub fn id(&self) -> &Id {
-        &self.id
+    fn inside<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+        let mut inner = self.inner.lock()?;
+        inner.as_mut().map(f)
+    }
+
+    /// Does something to the connection.
+    pub fn with_id<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
+        self.inside(|inner| f(&inner.id))
     }
 
     /// Readable after [`arm`](Self::arm) when there is something to drive.
     #[must_use]
-    pub fn descriptor(&self) -> i32 {
-        self.completions.descriptor()
+    pub fn descriptor(&self) -> Option<i32> {
+        self.inside(|inner| inner.completions.descriptor())
     }
 
-    fn receive(&self, slot: u64) -> Result<(), Errno> {
-        let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
-        // SAFETY: the buffer lives as long as the queue pair.
-        unsafe { self.pair.receive(slot, into) }
+    /// Why it is lost, if it is.
+    #[must_use]
+    pub fn is_lost(&self) -> Option<Lost> {
+        self.inside(|inner| inner.lost).flatten()
+    }
+
+    /// What was left for the control thread: the next.
+    pub fn note(&self) -> Option<Note> {
+        self.inside(|inner| inner.notes.pop_front()).flatten()
+    }
+
+    /// Streams of this end.
+    pub fn streams(&self) -> Vec<u16> {
+        self.inside(|inner| inner.pump.streams().collect())
+            .unwrap_or_default()
     }
 
     /// Gives a stream out at this end: what the peer needs to open its own.
@@ -270,18 +308,14 @@ impl Wire {
     /// # Errors
     /// ENOBUFS: no more streams or ring memory; the device's.
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
-        let full = libc::ENOBUFS;
-        let stream = self.near.give_stream(ring_len, owner).ok_or(full)?;
-        let offered = self.place_ring(stream);
-        if offered.is_err() {
-            self.near.leave_stream(stream);
+        let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
+        let stream = near.give_stream(ring_len, owner).ok_or(libc::ENOBUFS)?;
+        let placed = self.inside(|inner| inner.place(near, stream, Use::Lent));
+        let placed = placed.unwrap_or(Err(libc::ENOTCONN));
+        if placed.is_err() {
+            self.withdraw(stream as u16);
         }
-        offered
-    }
-
-    fn place_ring(&self, stream: u32) -> Result<Offered, Errno> {
-        let mut inner = self.inner.lock().ok_or(libc::ENOBUFS)?;
-        let (place, len) = self.place(&mut inner, self.near, stream, Use::Lent)?;
+        let (place, len) = placed?;
         Ok(Offered {
             stream: stream as u16,
             ring: Lent {
@@ -292,24 +326,17 @@ impl Wire {
         })
     }
 
-    /// Where an end of the arena has its ring of a stream, registered, and how long that is.
-    fn place(
-        &self,
-        inner: &mut Inner,
-        link: &'static Link,
-        stream: u32,
-        for_what: Use,
-    ) -> Result<(Place, u32), Errno> {
-        let full = libc::ENOBUFS;
-        let arena = link.arena().ok_or(full)?;
-        let lent = link.lent_for(stream).ok_or(full)?;
-        let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
-        // SAFETY: the arena of a link of this process with itself is never unmapped.
-        let place = unsafe { inner.slabs.place(&self.domain, ring, for_what) }?;
-        Ok((place, lent.len))
+    /// A stream that was offered does not come to be. (That the peer writes to its ring meanwhile it must not.)
+    pub fn withdraw(&self, stream: u16) {
+        if let Some([near, far]) = self.links() {
+            near.leave_stream(u32::from(stream));
+            // Never joined there: what its end of the slot says is all that is missing.
+            far.leave_unjoined(u32::from(stream));
+        }
     }
 
-    /// Opens a stream that was offered here and whose other end the peer has offered.
+    /// Opens a stream that was offered here and whose other end the peer has offered. `owner` as in
+    /// [`offer`](Self::offer).
     ///
     /// # Errors
     /// ENOBUFS: no ring memory; EPROTO: the peer's offer cannot be; the device's.
@@ -319,129 +346,183 @@ impl Wire {
         theirs: Offered,
         (role, nonce): (Role, Nonce),
         tcp_read: u64,
+        owner: usize,
     ) -> Result<(), Errno> {
         let index = u32::from(ours.stream);
-        if !self.far.join_stream(index, theirs.ring.len, 1) {
+        let [_, far] = self.links().ok_or(libc::ENOTCONN)?;
+        if !theirs.ring.len.is_power_of_two() || !far.join_stream(index, theirs.ring.len, owner) {
             return Err(libc::ENOBUFS);
         }
-        let opened = self.open_joined(ours, theirs, (role, nonce), tcp_read);
+        // Whatever the program does to a word, the pump hears of it.
+        if let Some([out, into]) = self.directions(ours.stream) {
+            out.rx_wishes.waiters.store(1, Ordering::Relaxed);
+            into.tx_wishes.waiters.store(1, Ordering::Relaxed);
+        }
+        let opened = self.inside(|inner| {
+            let (staging, staging_len) = inner.place(far, index, Use::Staging)?;
+            let opening = Opening {
+                role,
+                nonce,
+                theirs: theirs.stream,
+                tcp_read,
+                ring_len: ours.ring.len,
+                staging_len,
+                lent: theirs.ring,
+            };
+            inner
+                .pump
+                .open(ours.stream, &opening)
+                .map_err(|_| libc::EPROTO)?;
+            let at = usize::from(ours.stream);
+            if inner.places.len() <= at {
+                inner.places.resize(at + 1, None);
+            }
+            if let Some(place) = inner.places.get_mut(at) {
+                *place = Some(Places {
+                    staging,
+                    staging_len,
+                    tail: 0,
+                    head: 0,
+                });
+            }
+            Ok(())
+        });
+        let opened = opened.unwrap_or(Err(libc::ENOTCONN));
         if opened.is_err() {
-            self.far.leave_stream(index);
+            far.leave_stream(index);
         }
         opened
     }
 
-    fn open_joined(
-        &self,
-        ours: Offered,
-        theirs: Offered,
-        (role, nonce): (Role, Nonce),
-        tcp_read: u64,
-    ) -> Result<(), Errno> {
-        let index = u32::from(ours.stream);
-        let mut inner = self.inner.lock().ok_or(libc::ENOBUFS)?;
-        let (staging, staging_len) = self.place(&mut inner, self.far, index, Use::Staging)?;
-        let opening = Opening {
-            role,
-            nonce,
-            theirs: theirs.stream,
-            tcp_read,
-            ring_len: ours.ring.len,
-            staging_len,
-            lent: theirs.ring,
-        };
-        inner
-            .pump
-            .open(ours.stream, &opening)
-            .map_err(|_| libc::EPROTO)?;
-        let at = usize::from(ours.stream);
-        if inner.places.len() <= at {
-            inner.places.resize(at + 1, None);
+    /// The program has left the stream, and [`Link::leave_stream`] was called for it.
+    pub fn leave(&self, stream: u16) {
+        let mut free = true;
+        self.work(|_, inner| {
+            if let Some(place) = inner.places.get_mut(usize::from(stream)) {
+                *place = None;
+            }
+            free = inner.pump.close(stream) || inner.lost.is_some();
+            Ok(())
+        });
+        if free {
+            self.forget(stream);
         }
-        if let Some(place) = inner.places.get_mut(at) {
-            *place = Some(Places {
-                staging,
-                staging_len,
-                tail: 0,
-                head: 0,
-            });
-        }
-        Ok(())
     }
 
-    /// Runs `f` on the pump, then drives the wire. `None` in a handler that interrupted this thread's own driving.
-    ///
-    /// # Errors
-    /// [`Lost`].
-    pub fn with<R>(&self, f: impl FnOnce(&mut Pump) -> R) -> Result<Option<R>, Lost> {
-        let Some(mut inner) = self.inner.lock() else {
-            return Ok(None);
-        };
-        let done = f(&mut inner.pump);
-        self.work(&mut inner)?;
-        Ok(Some(done))
+    fn forget(&self, stream: u16) {
+        if let Some([_, far]) = self.links() {
+            far.leave_stream(u32::from(stream));
+        }
+    }
+
+    /// Runs `f` on the pump, then drives the wire. `None`: it is not in service, or this is a handler that interrupted
+    /// this thread's own driving.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
+        let mut done = None;
+        self.work(|_, inner| {
+            done = Some(f(&mut inner.pump));
+            Ok(())
+        });
+        done
+    }
+
+    /// As [`with`](Self::with), when what the program has done to the stream's words is known, and with what the words are to
+    /// be behind it.
+    pub fn with_stream<R>(&self, stream: u16, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
+        let mut done = None;
+        self.work(|wire, inner| {
+            wire.look(inner, stream)?;
+            done = Some(f(&mut inner.pump));
+            wire.bring(inner, stream);
+            Ok(())
+        });
+        done
     }
 
     /// The program has put bytes into the stream's ring, or taken some out.
-    ///
-    /// # Errors
-    /// [`Lost`].
-    pub fn moved(&self, stream: u16) -> Result<(), Lost> {
-        let Some(mut inner) = self.inner.lock() else {
-            // This thread's own, in a handler: it looks at all of them when it is through.
-            self.again.store(true, Ordering::SeqCst);
-            return Ok(());
-        };
-        self.look(&mut inner, stream)?;
-        self.work(&mut inner)
+    pub fn moved(&self, stream: u16) {
+        self.work(|wire, inner| wire.look(inner, stream));
     }
 
     /// Takes what has come, and posts what may go.
-    ///
-    /// # Errors
-    /// [`Lost`].
-    pub fn drive(&self) -> Result<(), Lost> {
-        let Some(mut inner) = self.inner.lock() else {
-            return Ok(());
-        };
-        self.work(&mut inner)
+    pub fn drive(&self) {
+        self.work(|_, _| Ok(()));
+    }
+
+    /// The link is lost for this reason: its streams go on on TCP.
+    pub fn lose(&self, why: Lost) {
+        self.work(|_, _| Err(why));
     }
 
     /// Before a sleep: what comes from now on makes the descriptor readable.
-    ///
-    /// # Errors
-    /// [`Lost`].
-    pub fn arm(&self) -> Result<(), Lost> {
-        while self.completions.take_event().is_ok() {}
-        self.completions.arm().map_err(|_| Lost::Device(0))?;
-        self.drive()
+    pub fn arm(&self) {
+        self.work(|_, inner| {
+            while inner.completions.take_event().is_ok() {}
+            inner.completions.arm().map_err(|_| Lost::Device(0))
+        });
+    }
+
+    /// Looks whether posted work comes to an end, if that is due; in how many ns it is to be looked again.
+    pub fn tick(&self, now: u64) -> Option<u64> {
+        let mut next = None;
+        self.work(|_, inner| {
+            let due = inner.tick_ns;
+            if due != 0 && now < due {
+                next = Some(due - now);
+            } else if due != 0 {
+                next = inner.tick(now)?;
+            }
+            Ok(())
+        });
+        next
     }
 
     fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
-        let stream = self.near.stream(u32::from(stream))?;
-        // SAFETY: the arena of a link of this process with itself is never unmapped.
+        let [near, _] = self.links()?;
+        let stream = near.stream(u32::from(stream))?;
+        // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one as long as the pump has it.
         let [out, into] = unsafe { &*ptr::from_ref(&stream.dir) };
         Some([out, into])
     }
 
-    /// What the program did with a stream.
-    fn look(&self, inner: &mut Inner, stream: u16) -> Result<(), Lost> {
-        let Some([out, into]) = self.directions(stream) else {
-            return Ok(());
+    /// Does something, then takes what has come and posts what may go.
+    fn work(&self, first: impl FnOnce(&Self, &mut Inner) -> Result<(), Lost>) {
+        let Some(mut guard) = self.inner.lock() else {
+            // This thread's own, in a handler: it looks at all streams when it is through.
+            self.again.store(true, Ordering::SeqCst);
+            return;
         };
-        inner
-            .pump
-            .on_tail(stream, Seq::new(out.tx.tail.read().offset));
-        inner
-            .pump
-            .on_head(stream, Seq::new(into.rx.head.read().offset))?;
-        Ok(())
+        let Some(inner) = guard.as_mut() else { return };
+        let before = (inner.notes.len(), inner.lost.is_some());
+        let mut done = first(self, inner);
+        if inner.lost.is_none() {
+            done = done.and_then(|()| self.turn(inner));
+            if let Err(lost) = done {
+                self.fail(inner, lost);
+            }
+        }
+        if inner.tick_ns == 0 && inner.lost.is_none() && inner.pump.outstanding() != 0 {
+            inner.tick_ns = sys::now_ns() + TICK_NS;
+            inner.looked = (inner.marks, inner.marked);
+            drop(guard);
+            return (self.alarm)();
+        }
+        let alarm = inner.notes.len() > before.0 || inner.lost.is_some() && !before.1;
+        drop(guard);
+        if alarm {
+            (self.alarm)();
+        }
+        // A handler that came behind the last look within.
+        if self.again.load(Ordering::SeqCst) {
+            self.drive();
+        }
     }
 
-    fn work(&self, inner: &mut Inner) -> Result<(), Lost> {
+    fn turn(&self, inner: &mut Inner) -> Result<(), Lost> {
         loop {
             self.take(inner)?;
-            self.post(inner)?;
+            inner.pump.on_emptied();
+            inner.post()?;
             if !self.again.swap(false, Ordering::SeqCst) {
                 return Ok(());
             }
@@ -453,17 +534,54 @@ impl Wire {
         }
     }
 
+    /// The link works no more: what had come counts, nothing else.
+    fn fail(&self, inner: &mut Inner, lost: Lost) {
+        inner.pair.fail();
+        inner.lost = Some(lost);
+        // A peer that breaks the rules is believed nothing more.
+        if !matches!(lost, Lost::Peer(_)) {
+            let _ = self.take(inner);
+        }
+        inner.pump.on_lost();
+        for stream in 0..inner.places.len() {
+            self.bring(inner, stream as u16);
+        }
+    }
+
+    /// What the program did with a stream.
+    fn look(&self, inner: &mut Inner, stream: u16) -> Result<(), Lost> {
+        let Some([out, into]) = self.directions(stream) else {
+            return Ok(());
+        };
+        if inner.places.get(usize::from(stream)).is_none_or(Option::is_none) {
+            return Ok(());
+        }
+        let tail = Seq::new(out.tx.tail.read().offset);
+        let head = Seq::new(into.rx.head.read().offset);
+        inner.pump.on_tail(stream, tail);
+        inner.pump.on_head(stream, head)?;
+        Ok(())
+    }
+
     fn take(&self, inner: &mut Inner) -> Result<(), Lost> {
-        let mut lost = None;
-        let polled = self.completions.poll(|_, news| {
-            if lost.is_none() {
-                lost = self.news(inner, news).err();
+        let mut wrong = None;
+        loop {
+            let mut batch = [News::Failed { status: 0 }; BATCH];
+            let taken = inner.completions.poll(&mut batch);
+            for news in batch.iter().take(taken.unwrap_or(0)) {
+                // Behind a failure only what had come before it counts.
+                let fine = wrong.is_none() && inner.lost.is_none();
+                let counts = fine || matches!(news, News::Came { .. });
+                if counts && !matches!(wrong, Some(Lost::Peer(_))) {
+                    wrong = wrong.or(self.news(inner, *news).err());
+                }
             }
-        });
-        match (polled, lost) {
-            (_, Some(lost)) => Err(lost),
-            (Err(_), None) => Err(Lost::Device(0)),
-            (Ok(_), None) => Ok(()),
+            match (taken, wrong) {
+                (Ok(BATCH), _) => {}
+                (_, Some(lost)) => return Err(lost),
+                (Err(_), None) => return Err(Lost::Device(0)),
+                (Ok(_), None) => return Ok(()),
+            }
         }
     }
 
@@ -471,34 +589,42 @@ impl Wire {
         match news {
             News::Failed { status } => Err(Lost::Device(status)),
             News::Done { mark } => {
-                let Inner { pump, places, .. } = inner;
+                inner.marked += 1;
                 // The streams are looked at behind: at most as many as messages.
                 let mut done = [u16::MAX; SENDS as usize];
                 let mut n = 0;
-                pump.on_done(mark as usize, |stream| {
+                inner.pump.on_done(mark as usize, |stream| {
                     if let Some(place) = done.get_mut(n) {
                         *place = stream;
                         n += 1;
                     }
                 })?;
                 for stream in done.iter().take(n) {
-                    self.free(pump, places, *stream)?;
+                    self.free(inner, *stream);
+                    if inner.pump.record(*stream).is_some() {
+                        inner.notes.push_back(Note::Stream(*stream));
+                    }
                 }
                 Ok(())
             }
             News::Came { slot, said } => {
                 // SAFETY: the receive is used up, so the device is through with its buffer; a copy.
-                let said = said.unwrap_or_else(|| unsafe { self.small.said(slot).read_volatile() });
-                self.receive(slot).map_err(|_| Lost::Device(0))?;
-                let Inner { pump, places, .. } = inner;
+                let said =
+                    said.unwrap_or_else(|| unsafe { inner.small.said(slot).read_volatile() });
+                if inner.lost.is_none() {
+                    inner.receive(slot).map_err(|_| Lost::Device(0))?;
+                }
+                let Inner { pump, small, .. } = inner;
                 let came = pump.on_came(said.word, said.len, |slot| {
                     // SAFETY: inside the mapping; a copy, since the peer can write there at any moment.
-                    unsafe { self.small.slot(slot).read_volatile() }
+                    unsafe { small.slot(slot).read_volatile() }
                 })?;
                 match came {
-                    Came::Bytes(stream, to) => self.bring(places, stream, to.value()),
-                    Came::Credit(stream) => self.free(pump, places, stream)?,
-                    Came::Step(stream) => (self.on_step)(pump, stream),
+                    Came::Bytes(stream, _) => self.bring(inner, stream),
+                    Came::Credit(stream) => self.free(inner, stream),
+                    Came::Step(stream) => inner.notes.push_back(Note::Stream(stream)),
+                    Came::Meeting(meeting) => inner.notes.push_back(Note::Meeting(meeting)),
+                    Came::Free(stream) => self.forget(stream),
                     Came::Nothing => {}
                 }
                 Ok(())
@@ -506,42 +632,92 @@ impl Wire {
         }
     }
 
-    /// Bytes have come: as a writer tells it.
-    fn bring(&self, places: &mut [Option<Places>], stream: u16, to: u64) {
-        let place = places.get_mut(usize::from(stream)).and_then(Option::as_mut);
-        let (Some(place), Some([_, into])) = (place, self.directions(stream)) else {
+    /// What the link has brought of a stream, as a writer tells it.
+    fn bring(&self, inner: &mut Inner, stream: u16) {
+        let Some(to) = inner.pump.transit(stream).map(|t| t.brought().value()) else {
             return;
         };
-        if into.tx.tail.advance(place.tail, to).is_ok() {
+        let place = inner.places.get_mut(usize::from(stream));
+        let (Some(Some(place)), Some([_, into]), Some([near, _])) =
+            (place, self.directions(stream), self.links())
+        else {
+            return;
+        };
+        if to > place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
             place.tail = to;
             fence(Ordering::SeqCst);
             let waiters = into.rx_wishes.waiters.load(Ordering::Relaxed);
-            crate::sockets::wake::own(self.near, waiters, u32::from(stream));
+            crate::sockets::wake::own(near, waiters, u32::from(stream));
         }
     }
 
     /// The staging ring is free up to what must be kept: as a reader tells it.
-    fn free(
-        &self,
-        pump: &mut Pump,
-        places: &mut [Option<Places>],
-        stream: u16,
-    ) -> Result<(), Lost> {
-        let place = places.get_mut(usize::from(stream)).and_then(Option::as_mut);
-        let (Some(place), Some([out, _])) = (place, self.directions(stream)) else {
-            return Ok(());
+    fn free(&self, inner: &mut Inner, stream: u16) {
+        let to = inner.pump.kept(stream).value();
+        let place = inner.places.get_mut(usize::from(stream));
+        let (Some(Some(place)), Some([out, _]), Some([near, _])) =
+            (place, self.directions(stream), self.links())
+        else {
+            return;
         };
-        let to = pump.kept(stream).value();
         if to > place.head && out.rx.head.consume(0, place.head, to).is_ok() {
             place.head = to;
             fence(Ordering::SeqCst);
             let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
-            crate::sockets::wake::own(self.near, waiters, u32::from(stream));
+            crate::sockets::wake::own(near, waiters, u32::from(stream));
         }
-        Ok(())
+    }
+}
+
+impl Inner {
+    fn receive(&self, slot: u64) -> Result<(), Errno> {
+        let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
+        // SAFETY: the buffer lives as long as the queue pair.
+        unsafe { self.pair.receive(slot, into) }
     }
 
-    fn post(&self, inner: &mut Inner) -> Result<(), Lost> {
+    /// Where an end of the arena has its ring of a stream, registered, and how long that is.
+    fn place(
+        &mut self,
+        link: &'static Link,
+        stream: u32,
+        for_what: Use,
+    ) -> Result<(Place, u32), Errno> {
+        let full = libc::ENOBUFS;
+        let arena = link.arena().ok_or(full)?;
+        let lent = link.lent_for(stream).ok_or(full)?;
+        let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
+        // SAFETY: the arena is unmapped behind the end of the wire.
+        let place = unsafe { self.slabs.place(&self.domain, ring, for_what) }?;
+        Ok((place, lent.len))
+    }
+
+    /// A look is due: in how many ns the next is, if any.
+    fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
+        let (asked, came) = self.looked;
+        self.stuck = if came == self.marked && asked > came {
+            self.stuck + 1
+        } else {
+            0
+        };
+        let steps = self.pump.tick();
+        if self.stuck >= TICKS || steps >= STEP_TICKS {
+            return Err(Lost::Silent);
+        }
+        if self.marks == self.marked && self.unmarked > 0 {
+            // Nothing tells whether these are complete.
+            self.pump.probe();
+        }
+        self.looked = (self.marks, self.marked);
+        if self.pump.outstanding() == 0 && steps == 0 {
+            self.tick_ns = 0;
+            return Ok(None);
+        }
+        self.tick_ns = now + TICK_NS;
+        Ok(Some(TICK_NS))
+    }
+
+    fn post(&mut self) -> Result<(), Lost> {
         let nothing = Post {
             from: (ptr::null(), 0, 0),
             to: (0, 0),
@@ -552,10 +728,10 @@ impl Wire {
             let mut batch = [nothing; BATCH];
             let mut n = 0;
             while n < BATCH
-                && let Some(message) = inner.pump.poll()
+                && let Some(message) = self.pump.poll()
             {
                 if let Some(post) = batch.get_mut(n) {
-                    *post = self.describe(inner, message);
+                    *post = self.describe(message);
                     n += 1;
                 }
             }
@@ -567,7 +743,8 @@ impl Wire {
         }
     }
 
-    fn describe(&self, inner: &mut Inner, Message { what, word }: Message) -> Post {
+    fn describe(&mut self, Message { what, word }: Message) -> Post {
+        let mut probe = false;
         let (from, to) = match what {
             What::Bytes {
                 stream,
@@ -575,7 +752,7 @@ impl Wire {
                 len,
                 to,
             } => {
-                let place = inner.places.get(usize::from(stream)).copied().flatten();
+                let place = self.places.get(usize::from(stream)).copied().flatten();
                 let at = place.map_or(ptr::null(), |place| {
                     let at = from.value() & u64::from(place.staging_len - 1);
                     place.staging.at.cast_const().wrapping_add(at as usize)
@@ -597,14 +774,18 @@ impl Wire {
                 );
                 (from, (to, self.peer.key))
             }
-            What::Count => ((ptr::null(), 0, 0), (self.peer.place, self.peer.key)),
+            What::Count => {
+                probe = true;
+                ((ptr::null(), 0, 0), (self.peer.place, self.peer.key))
+            }
         };
-        inner.unmarked += 1;
-        inner.unmarked_bytes += from.1 as usize;
-        let full = inner.unmarked >= MARK_MESSAGES || inner.unmarked_bytes >= MARK_BYTES;
-        let mark = full.then(|| {
-            inner.unmarked_bytes = 0;
-            core::mem::take(&mut inner.unmarked) as u64
+        self.unmarked += 1;
+        self.unmarked_bytes += from.1 as usize;
+        let full = self.unmarked >= MARK_MESSAGES || self.unmarked_bytes >= MARK_BYTES;
+        let mark = (full || probe).then(|| {
+            self.unmarked_bytes = 0;
+            self.marks += 1;
+            core::mem::take(&mut self.unmarked) as u64
         });
         Post {
             from,
@@ -612,12 +793,5 @@ impl Wire {
             word,
             mark,
         }
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new`; the queue pair is gone, and what is registered stays a region without it.
-        unsafe { sys::unmap(self.at, SMALL_LEN) };
     }
 }

@@ -63,6 +63,8 @@ pub struct Link {
     foreign: AtomicU32,
     /// The other end, if both are this process.
     twin: AtomicPtr<Link>,
+    /// What the user keeps with the link, 0: nothing. Who plays the other end, where that is no process.
+    keeper: AtomicUsize,
     /// Waiter slots of this side in use.
     slots: AtomicU64,
     /// What the user keeps with each slot of this side (an epoll set, or 0 for a thread).
@@ -209,6 +211,7 @@ impl Link {
         link.dead.store(0, Ordering::Relaxed);
         link.foreign.store(0, Ordering::Relaxed);
         link.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+        link.keeper.store(0, Ordering::Relaxed);
         link.slots.store(0, Ordering::Relaxed);
         link.streams.store(0, Ordering::Relaxed);
         *link.ledger.lock()? = Some(Ledger {
@@ -264,6 +267,7 @@ impl Link {
             dead: AtomicU32::new(0),
             foreign: AtomicU32::new(0),
             twin: AtomicPtr::new(core::ptr::null_mut()),
+            keeper: AtomicUsize::new(0),
             slots: AtomicU64::new(0),
             slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
             bells: [const { Outlet::new() }; SLOTS],
@@ -283,6 +287,17 @@ impl Link {
     pub fn twin(&self) -> Option<&'static Link> {
         // SAFETY: null, or a leaked `Link`.
         unsafe { self.twin.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// What the user keeps with the link, 0: nothing.
+    #[inline]
+    pub fn keeper(&self) -> usize {
+        self.keeper.load(Ordering::Acquire)
+    }
+
+    /// Keeps a word with the link as long as that is open.
+    pub fn set_keeper(&self, keeper: usize) {
+        self.keeper.store(keeper, Ordering::Release);
     }
 
     /// Odd while in use; another number is another link.
@@ -514,6 +529,15 @@ impl Link {
             Self::reap(arena, self.side(), ledger);
         }
         self.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The other end has given stream `index` out and left it again, and nobody joined it at this one.
+    pub fn leave_unjoined(&self, index: u32) {
+        if let Some(stream) = self.stream(index) {
+            let (outgoing, incoming) = self.directions(stream);
+            outgoing.tx_wishes.detached.store(1, Ordering::Release);
+            incoming.rx_wishes.detached.store(1, Ordering::Release);
+        }
     }
 
     /// Keeps the arena mapped while a thread sleeps in it, as a stream does. Call it while a stream of

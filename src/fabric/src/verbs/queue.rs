@@ -92,28 +92,21 @@ impl Completions {
         unsafe { self.channel.as_ref() }.fd
     }
 
-    /// Takes completions until there are none: `each` gets the number of the queue pair and what came.
+    /// Takes completions, the oldest first, at most as many as there is room for; how many.
     ///
     /// # Errors
     /// The device's; no queue pair of this queue works any more.
-    pub fn poll(&self, mut each: impl FnMut(u32, News)) -> Result<usize, Errno> {
+    pub fn poll(&self, into: &mut [News]) -> Result<usize, Errno> {
         // SAFETY: zeroes are a valid value of it.
         let mut wc: [ibv_wc; BATCH] = unsafe { core::mem::zeroed() };
-        let mut taken = 0;
-        loop {
-            // SAFETY: a queue, and room for as many as are asked for.
-            let n = unsafe { ibv_poll_cq(self.cq.as_ptr(), BATCH as i32, wc.as_mut_ptr()) };
-            let Ok(n) = usize::try_from(n) else {
-                return Err(-n);
-            };
-            for wc in wc.iter().take(n) {
-                each(wc.qp_num, news(wc));
-            }
-            taken += n;
-            if n < BATCH {
-                return Ok(taken);
-            }
+        let most = into.len().min(BATCH) as i32;
+        // SAFETY: a queue, and room for as many as are asked for.
+        let n = unsafe { ibv_poll_cq(self.cq.as_ptr(), most, wc.as_mut_ptr()) };
+        let n = usize::try_from(n).map_err(|_| -n)?;
+        for (to, wc) in into.iter_mut().zip(wc.iter().take(n)) {
+            *to = news(wc);
         }
+        Ok(n)
     }
 
     /// The next completion makes the descriptor readable. One that is there already does not: poll once more.

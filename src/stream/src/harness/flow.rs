@@ -476,7 +476,9 @@ impl Flow {
                     self.demote()?;
                 }
             }
-            Control::Switch(_) => return Err(Fault::Accounts("a switch in mid-stream")),
+            Control::Switch(_) | Control::Meeting(_) | Control::Closed => {
+                return Err(Fault::Accounts("no message of a stream in mid-stream"));
+            }
         }
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! One stream of a link: what it has to say, and what is said to it.
 
+use alloc::collections::VecDeque;
+
 use super::Lent;
 use crate::action::{Action as Transfer, Route};
 use crate::error::Error;
 use crate::receiver::Receiver;
-use crate::record::{Out, Step, Transit};
+use crate::record::{Nonce, Out, RECORD_LEN, Reason, Step, Transit};
 use crate::sender::Sender;
 use crate::wire::{Ack, Control, Credit, Seq};
 
@@ -12,6 +14,7 @@ use crate::wire::{Ack, Control, Credit, Seq};
 #[derive(Debug)]
 pub(super) struct Flow {
     pub transit: Transit,
+    pub nonce: Nonce,
     pub sender: Sender,
     pub receiver: Receiver,
     pub theirs: u16,
@@ -28,6 +31,21 @@ pub(super) struct Flow {
     pub step: Option<Step>,
     /// Bytes behind a TURN: they count as posted.
     pub held: Option<Said>,
+    /// The peer's steps of the switch that were not taken yet.
+    pub steps: VecDeque<Step>,
+    /// What was removed from TCP, as the transit was told.
+    pub tcp_read: u64,
+    /// Our record, and how much of it is on TCP.
+    pub record: Option<[u8; RECORD_LEN]>,
+    pub written: usize,
+    pub reset: Option<Reason>,
+    /// The transit waits to hear that the link is empty.
+    pub drain: bool,
+    /// See [`Pump::tick`](super::Pump::tick).
+    pub ticks: u8,
+    /// This end has left the stream; the peer has.
+    pub left: bool,
+    pub peer_left: bool,
 }
 
 /// What a stream has to say.

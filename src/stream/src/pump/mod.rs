@@ -32,9 +32,9 @@ use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Copied, Receiver};
 use crate::receives::Receives;
-use crate::record::{Action, Nonce, Role, Transit};
+use crate::record::{Action, Nonce, Reason, Role, Step, Transit};
 use crate::sender::Sender;
-use crate::wire::{CONTROL_LEN, Control, Immediate, Notice, Seq};
+use crate::wire::{CONTROL_LEN, Control, Immediate, Meeting, Notice, Seq};
 use flow::{Flow, Said};
 
 /// The terms of a link.
@@ -122,11 +122,30 @@ pub enum Came {
     Bytes(u16, Seq),
     /// The staging ring is free up to [`Pump::kept`].
     Credit(u16),
-    /// A step of the switch: [`Pump::action`] may have something to do.
+    /// A step of the switch, to be taken by [`Pump::step`].
     Step(u16),
+    /// The peer looks for the other end of a connection, or answers.
+    Meeting(Meeting),
+    /// Both ends have left the stream: its number is free.
+    Free(u16),
     /// Nothing to be done.
     Nothing,
 }
+
+/// What became of a step that had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Stepped {
+    /// There is none.
+    None,
+    /// Too much of TCP before it is unread: it waits.
+    Far,
+    /// It was taken; perhaps there is another.
+    Taken,
+}
+
+/// Steps that a peer can have said and this end not taken: all of a switch.
+const STEPS: usize = 5;
 
 /// A message given to the device.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +205,12 @@ pub struct Pump {
     /// The slots that the next control messages go to, and come in.
     controls: u16,
     heard: u16,
+    /// What is to be said of no stream of this end's, or of one that it has left: by the peer's number.
+    says: VecDeque<(u16, Control)>,
+    /// A count is due, whatever it says.
+    probe: bool,
+    /// Some stream waits to hear that the link has been emptied.
+    drains: bool,
     /// Nothing is posted any more.
     lost: bool,
 }
@@ -211,6 +236,9 @@ impl Pump {
             posted: VecDeque::with_capacity(usize::from(terms.sends)),
             controls: 0,
             heard: 0,
+            says: VecDeque::new(),
+            probe: false,
+            drains: false,
             lost: false,
         })
     }
@@ -239,6 +267,7 @@ impl Pump {
         let terms = |len| Config::new(Mode::Indirect, Provider::Push, len, 1);
         let flow = Flow {
             transit: Transit::new(with.role, with.nonce, with.tcp_read),
+            nonce: with.nonce,
             sender: Sender::new(&terms(lent.len)?),
             receiver: Receiver::new(&terms(with.ring_len)?),
             theirs: with.theirs,
@@ -250,6 +279,15 @@ impl Pump {
             ack: None,
             step: None,
             held: None,
+            steps: VecDeque::new(),
+            tcp_read: with.tcp_read,
+            record: None,
+            written: 0,
+            reset: None,
+            drain: false,
+            ticks: 0,
+            left: false,
+            peer_left: false,
         };
         let at = usize::from(stream);
         if self.flows.len() <= at {
@@ -261,32 +299,148 @@ impl Pump {
         Ok(())
     }
 
-    /// The stream is over at this end; what still comes of it is ignored.
-    pub fn close(&mut self, stream: u16) {
+    /// This end leaves the stream: what still comes of it is ignored. Whether its number is free, since the peer had left it.
+    pub fn close(&mut self, stream: u16) -> bool {
         self.due.clear(stream);
-        if let Some(place) = self.flows.get_mut(usize::from(stream)) {
-            *place = None;
+        let Some(flow) = self.flow(stream) else {
+            return false;
+        };
+        let (theirs, free) = (flow.theirs, flow.peer_left);
+        if core::mem::replace(&mut flow.left, true) {
+            return false;
         }
+        self.says.push_back((theirs, Control::Closed));
+        self.forget_if(stream, free)
     }
 
-    /// The stream's way between TCP and the link, to ask and to tell. Behind every call of it: [`action`](Self::action).
+    fn forget_if(&mut self, stream: u16, free: bool) -> bool {
+        if free && let Some(place) = self.flows.get_mut(usize::from(stream)) {
+            *place = None;
+        }
+        free
+    }
+
+    /// Says something of no stream.
+    pub fn meet(&mut self, meeting: Meeting) {
+        self.says.push_back((0, Control::Meeting(meeting)));
+    }
+
+    /// The stream's way between TCP and the link, to ask and to tell. Behind what is told: [`settle`](Self::settle).
     pub fn transit(&mut self, stream: u16) -> Option<&mut Transit> {
         self.flow(stream).map(|flow| &mut flow.transit)
     }
 
-    /// What the stream has to do on TCP; what it has to tell goes out by [`poll`](Self::poll).
-    pub fn action(&mut self, stream: u16) -> Option<Action> {
-        let flow = self.flow(stream)?;
-        let action = loop {
-            match flow.transit.poll_action() {
-                Some(Action::Tell(step)) => flow.step = Some(step),
-                other => break other,
-            }
+    /// The streams of this end that it has not left.
+    pub fn streams(&self) -> impl Iterator<Item = u16> {
+        let open = |flow: &Option<Box<Flow>>| flow.as_ref().is_some_and(|flow| !flow.left);
+        let numbers = 0..Immediate::STREAM_COUNT;
+        numbers
+            .zip(&self.flows)
+            .filter(move |(_, flow)| open(flow))
+            .map(|(stream, _)| stream)
+    }
+
+    /// The program, or this library, has removed all of TCP before `offset`.
+    ///
+    /// # Errors
+    /// [`Bug::Copied`]: more than [`Transit::tcp_room`] allows.
+    pub fn on_tcp_read(&mut self, stream: u16, offset: u64) -> Result<(), Error> {
+        let Some(flow) = self.flow(stream) else {
+            return Ok(());
         };
+        let more = offset.saturating_sub(flow.tcp_read);
+        flow.tcp_read += more;
+        if more != 0 {
+            flow.transit.on_tcp_read(more)?;
+            self.settle(stream);
+        }
+        Ok(())
+    }
+
+    /// The record at the peer's N was removed from TCP: no byte of the stream's.
+    pub fn on_record_removed(&mut self, stream: u16, len: u64) {
+        if let Some(flow) = self.flow(stream) {
+            flow.tcp_read += len;
+        }
+    }
+
+    /// Takes the next step of the switch that has come.
+    ///
+    /// # Errors
+    /// [`PeerFault::Step`]: not the next.
+    pub fn step(&mut self, stream: u16) -> Result<Stepped, Error> {
+        let Some(flow) = self.flow(stream) else {
+            return Ok(Stepped::None);
+        };
+        let Some(step) = flow.steps.front().copied() else {
+            return Ok(Stepped::None);
+        };
+        // Behind its N an end says nothing, but that it has left.
+        let left = flow.steps.contains(&Step::Cancel);
+        if !left && !flow.transit.may_take(step) {
+            return Ok(Stepped::Far);
+        }
+        flow.steps.pop_front();
+        flow.transit.on_step(step)?;
+        self.settle(stream);
+        Ok(Stepped::Taken)
+    }
+
+    /// Takes note of what the stream has to do: on the link by [`poll`](Self::poll), on TCP by [`record`](Self::record) and
+    /// [`reset`](Self::reset). Whether to fix its N tells [`Transit::wants_fix`].
+    pub fn settle(&mut self, stream: u16) {
+        let Some(flow) = self.flow(stream) else {
+            return;
+        };
+        let mut drains = false;
+        while let Some(action) = flow.transit.poll_action() {
+            match action {
+                Action::Tell(step) => flow.step = Some(step),
+                Action::Write(record) => flow.record = Some(record.emit(&flow.nonce)),
+                Action::Reset(reason) => flow.reset = Some(reason),
+                Action::Drain => drains = true,
+                Action::Fix => {}
+            }
+        }
+        flow.drain |= drains;
         if flow.step.is_some() || flow.may_post() {
             self.due.set(stream);
         }
-        action
+        self.drains |= drains;
+    }
+
+    /// All that the link has delivered by now was reported.
+    pub fn on_emptied(&mut self) {
+        if !core::mem::take(&mut self.drains) {
+            return;
+        }
+        for flow in self.flows.iter_mut().flatten() {
+            if core::mem::take(&mut flow.drain) {
+                flow.transit.on_drained();
+                if let Some(Action::Reset(reason)) = flow.transit.poll_action() {
+                    flow.reset = Some(reason);
+                }
+            }
+        }
+    }
+
+    /// What of the stream's record is still to be written to TCP, before any other byte.
+    pub fn record(&mut self, stream: u16) -> Option<&[u8]> {
+        let flow = self.flow(stream)?;
+        let rest = flow.record.as_ref()?.get(flow.written..)?;
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// So many bytes more of the record are on TCP.
+    pub fn on_record_written(&mut self, stream: u16, len: usize) {
+        if let Some(flow) = self.flow(stream) {
+            flow.written += len;
+        }
+    }
+
+    /// Whether the connection is to be reset, and why; once.
+    pub fn reset(&mut self, stream: u16) -> Option<Reason> {
+        self.flow(stream)?.reset.take()
     }
 
     /// The program has put bytes into the staging ring: all before `tail` are there.
@@ -313,6 +467,12 @@ impl Pump {
         if read == 0 {
             return Ok(());
         }
+        // Whoever reads the link has read TCP before it.
+        if let Some(n) = flow.transit.peer_n() {
+            let more = n.saturating_sub(flow.tcp_read);
+            flow.tcp_read += more;
+            flow.transit.on_tcp_read(more)?;
+        }
         let copied = flow.receiver.on_copied(read)?;
         flow.transit.on_read(head)?;
         if let Copied::Ack(ack) = copied
@@ -335,6 +495,11 @@ impl Pump {
         if self.lost || self.posted.len() >= usize::from(self.terms.sends) {
             return None;
         }
+        if self.receives.room() > 0
+            && let Some((theirs, control)) = self.says.pop_front()
+        {
+            return Some(self.control(theirs, control));
+        }
         while self.receives.room() > 0
             && let Some(stream) = self.due.next()
         {
@@ -348,7 +513,8 @@ impl Pump {
             };
             return Some(self.message(stream, said));
         }
-        if self.receives.must_tell() {
+        if self.receives.must_tell() || self.probe && self.receives.room() > 0 {
+            self.probe = false;
             let word = self.word(0, Notice::Count);
             self.posted.push_back(Posted { bytes: None });
             return Some(Message {
@@ -365,27 +531,37 @@ impl Pump {
         Immediate::new(stream, notice, count).map_or(0, Immediate::emit)
     }
 
+    /// Has a message of nothing but the count sent, whose completion tells that the link lives.
+    pub fn probe(&mut self) {
+        self.probe = true;
+    }
+
     fn message(&mut self, stream: u16, said: Said) -> Message {
-        let (what, notice, bytes) = match said {
-            Said::Bytes { from, len, to } => {
-                let what = What::Bytes {
-                    stream,
-                    from,
-                    len,
-                    to,
-                };
-                (what, Notice::Ring, Some((stream, from.plus(len))))
-            }
-            Said::Control(control) => {
-                let slot = self.controls;
-                self.controls = (slot + 1) % self.terms.theirs;
-                let bytes = control.emit();
-                (What::Control { slot, bytes }, Notice::Control, None)
-            }
-        };
         let theirs = self.flow(stream).map_or(0, |flow| flow.theirs);
-        let word = self.word(theirs, notice);
+        let (from, len, to) = match said {
+            Said::Control(control) => return self.control(theirs, control),
+            Said::Bytes { from, len, to } => (from, len, to),
+        };
+        let what = What::Bytes {
+            stream,
+            from,
+            len,
+            to,
+        };
+        let word = self.word(theirs, Notice::Ring);
+        let bytes = Some((stream, from.plus(len)));
         self.posted.push_back(Posted { bytes });
+        Message { what, word }
+    }
+
+    /// A control message of the stream that the peer knows by this number.
+    fn control(&mut self, theirs: u16, control: Control) -> Message {
+        let slot = self.controls;
+        self.controls = (slot + 1) % self.terms.theirs;
+        let bytes = control.emit();
+        let word = self.word(theirs, Notice::Control);
+        self.posted.push_back(Posted { bytes: None });
+        let what = What::Control { slot, bytes };
         Message { what, word }
     }
 
@@ -399,9 +575,10 @@ impl Pump {
                 return Err(Bug::Switch.into());
             };
             let Some((stream, to)) = bytes else { continue };
-            if let Some(flow) = self.flow(stream) {
+            if let Some(flow) = self.flow(stream).filter(|flow| !flow.left) {
                 flow.completed = to;
                 flow.transit.on_completed(to)?;
+                self.settle(stream);
                 each(stream);
             }
         }
@@ -424,7 +601,7 @@ impl Pump {
         let stream = immediate.stream();
         match immediate.notice() {
             Notice::Count if len == 0 => Ok(Came::Nothing),
-            Notice::Ring => match self.flow(stream) {
+            Notice::Ring => match self.flow(stream).filter(|flow| !flow.left) {
                 Some(flow) => flow.on_bytes(len).map(|to| Came::Bytes(stream, to)),
                 None => Ok(Came::Nothing),
             },
@@ -439,9 +616,26 @@ impl Pump {
     }
 
     fn on_control(&mut self, stream: u16, control: Control) -> Result<Came, Error> {
+        if let Control::Meeting(meeting) = control {
+            return Ok(Came::Meeting(meeting));
+        }
         let Some(flow) = self.flow(stream) else {
             return Ok(Came::Nothing);
         };
+        if control == Control::Closed {
+            if core::mem::replace(&mut flow.peer_left, true) {
+                return Err(PeerFault::Malformed.into());
+            }
+            let free = flow.left;
+            return Ok(if self.forget_if(stream, free) {
+                Came::Free(stream)
+            } else {
+                Came::Nothing
+            });
+        }
+        if flow.left {
+            return Ok(Came::Nothing);
+        }
         match control {
             Control::Ack(ack) => {
                 flow.sender.on_ack(ack)?;
@@ -459,7 +653,10 @@ impl Pump {
                 Ok(Came::Nothing)
             }
             Control::Switch(step) => {
-                flow.transit.on_step(step)?;
+                if flow.steps.len() == STEPS {
+                    return Err(PeerFault::Step.into());
+                }
+                flow.steps.push_back(step);
                 Ok(Came::Step(stream))
             }
             Control::Turn(turn) => {
@@ -467,16 +664,36 @@ impl Pump {
                 Ok(Came::Nothing)
             }
             // Direct transfers are not agreed on.
-            Control::Advert(_) | Control::Revoke(_) => Err(PeerFault::WrongProvider.into()),
+            Control::Advert(_) | Control::Revoke(_) | Control::Meeting(_) | Control::Closed => {
+                Err(PeerFault::WrongProvider.into())
+            }
         }
     }
 
-    /// The link is lost, and all that it had delivered was reported. Each stream goes on by its [`action`](Self::action).
+    /// The link is lost, and all that it had delivered was reported.
     pub fn on_lost(&mut self) {
         self.lost = true;
-        for flow in self.flows.iter_mut().flatten() {
-            flow.transit.on_link_lost();
+        self.says.clear();
+        for stream in 0..Immediate::STREAM_COUNT {
+            if let Some(flow) = self.flow(stream) {
+                flow.steps.clear();
+                flow.transit.on_link_lost();
+                self.settle(stream);
+            }
         }
+        self.on_emptied();
+    }
+
+    /// Called at even intervals: for how many of them, with this one, a step of the switch was due, of the stream that waits
+    /// longest.
+    pub fn tick(&mut self) -> u8 {
+        let flows = self.flows.iter_mut().flatten();
+        let ticks = flows.map(|flow| {
+            let waits = !flow.left && flow.transit.awaits_step();
+            flow.ticks = if waits { flow.ticks.saturating_add(1) } else { 0 };
+            flow.ticks
+        });
+        ticks.max().unwrap_or(0)
     }
 
     /// Messages given to the device and not complete: while there are any the link's timer runs.

@@ -91,7 +91,6 @@ impl World {
         for me in ENDS {
             for stream in 0..STREAMS {
                 if usize::from(stream % 2) == me {
-                    world.ends[me].pump.transit(stream).unwrap().fix(0).unwrap();
                     world.act(me, stream);
                 }
             }
@@ -101,9 +100,14 @@ impl World {
 
     fn act(&mut self, me: usize, stream: u16) {
         let pump = &mut self.ends[me].pump;
-        while let Some(action) = pump.action(stream) {
-            assert_eq!(action, Action::Fix);
-            pump.transit(stream).unwrap().fix(0).unwrap();
+        loop {
+            if pump.transit(stream).unwrap().wants_fix() {
+                pump.transit(stream).unwrap().fix(0).unwrap();
+            }
+            pump.settle(stream);
+            if pump.step(stream).unwrap() == Stepped::None {
+                return;
+            }
         }
     }
 
@@ -165,7 +169,7 @@ impl World {
         match came {
             Came::Bytes(stream, to) => end.readable[usize::from(stream)] = to.value(),
             Came::Step(stream) => self.act(1 - me, stream),
-            Came::Credit(_) | Came::Nothing => {}
+            Came::Credit(_) | Came::Meeting(_) | Came::Free(_) | Came::Nothing => {}
         }
         self.post(1 - me);
     }

@@ -181,10 +181,18 @@ impl Transit {
     /// read up to N, in a connection that died there too.
     #[must_use]
     pub fn link_end(&self) -> Seq {
+        // What is lost on TCP before them is missing in front of them.
+        if self.awaits_head() && self.tcp_read < self.peer_n && self.keeps_to(Rule::ReadToTaken) {
+            return self.read;
+        }
+        self.brought()
+    }
+
+    /// As [`Transit::link_end`], of a program that reads TCP's bytes before those of the link by itself.
+    #[must_use]
+    pub fn brought(&self) -> Seq {
         match self.state {
             State::Said { .. } if !self.keeps_to(Rule::ReadToTaken) => self.received,
-            // What is lost on TCP before them is missing in front of them.
-            _ if self.awaits_head() && self.tcp_read < self.peer_n => self.read,
             _ => self.end.map_or(self.received, |end| end.min(self.received)),
         }
     }
@@ -252,6 +260,56 @@ impl Transit {
     #[must_use]
     pub const fn posted(&self) -> Seq {
         self.posted
+    }
+
+    /// The offset at which the peer's TCP bytes end, once nothing behind it is the program's without a look
+    /// ([`Transit::on_head`]).
+    #[must_use]
+    pub fn peer_n(&self) -> Option<u64> {
+        self.awaits_head().then_some(self.peer_n)
+    }
+
+    /// Whether this end is to fix its N as soon as it can.
+    #[must_use]
+    pub fn wants_fix(&self) -> bool {
+        match self.role {
+            Role::First => self.state == State::Plain,
+            Role::Second => self.state == State::Asked,
+        }
+    }
+
+    /// Whether all is decided, so that nothing more of the link matters.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
+    /// Whether a step of the switch, or of what ends it, is the peer's to send: for so long the link's timer runs.
+    #[must_use]
+    pub const fn awaits_step(&self) -> bool {
+        matches!(
+            self.state,
+            State::Fixed | State::Answered(_) | State::Known
+        )
+    }
+
+    /// Bytes that the peer has promised to bring by TCP and that were not read yet. An end of TCP before them is a death.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        match self.state {
+            State::Over(_) => self.promised.since(self.reached).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Whether a step that tells N may be taken now: the peer's bytes before it are read but for
+    /// [`MAX_UNREAD`], or all of them and more.
+    #[must_use]
+    pub const fn may_take(&self, step: Step) -> bool {
+        match step {
+            Step::First(n) | Step::Second(n) => n.saturating_sub(self.tcp_read) <= MAX_UNREAD,
+            _ => true,
+        }
     }
 
     // The switch.

@@ -1,0 +1,81 @@
+//! Memory of a link beside its arena, for what is no stream's byte.
+
+use super::wire::RECEIVES;
+use sluice_fabric::sys::{self, Errno};
+use sluice_fabric::verbs::device::{Domain, Region};
+use sluice_fabric::verbs::queue::Said;
+use sluice_stream::wire::CONTROL_LEN;
+
+/// Control slots of the peer's, of ours on their way out, and what a SEND says where the device has no
+/// immediates.
+#[derive(Debug)]
+pub(super) struct Small {
+    pub at: *mut u8,
+    pub slots: Region,
+    pub out: Region,
+    pub said: Region,
+}
+
+// SAFETY: an address; who writes where is decided by the pump, under its lock.
+unsafe impl Send for Small {}
+// SAFETY: as above.
+unsafe impl Sync for Small {}
+
+const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
+const SAID_LEN: usize = RECEIVES as usize * size_of::<Said>();
+const SMALL_LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
+
+impl Small {
+    pub fn new(domain: &Domain) -> Result<Self, Errno> {
+        // Shared with children: their copies of pages would take ours from under the device.
+        let at = sys::map_zeroes(SMALL_LEN, true)?;
+        // SAFETY: mapped above, and unmapped behind the regions.
+        let registered = unsafe { Self::register(domain, at) };
+        if registered.is_err() {
+            // SAFETY: nothing else knows it.
+            unsafe { sys::unmap(at, SMALL_LEN) };
+        }
+        registered
+    }
+
+    /// # Safety
+    /// [`SMALL_LEN`] bytes are mapped at `at`, and stay so.
+    unsafe fn register(domain: &Domain, at: *mut u8) -> Result<Self, Errno> {
+        // SAFETY: the caller's word; three parts of the mapping.
+        unsafe {
+            let slots = domain.lend(at, SLOTS_LEN)?;
+            let out = domain.stage(at.add(SLOTS_LEN), SLOTS_LEN)?;
+            let said = domain.take_in(at.add(2 * SLOTS_LEN), SAID_LEN)?;
+            Ok(Self {
+                at,
+                slots,
+                out,
+                said,
+            })
+        }
+    }
+
+    pub fn slot(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
+        let at = usize::from(slot % RECEIVES) * CONTROL_LEN;
+        // SAFETY: inside the mapping.
+        unsafe { self.at.add(at) }.cast()
+    }
+
+    pub fn out(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
+        // SAFETY: inside the mapping.
+        unsafe { self.slot(slot).cast::<u8>().add(SLOTS_LEN) }.cast()
+    }
+
+    pub fn said(&self, slot: u64) -> *mut Said {
+        let at = 2 * SLOTS_LEN + slot as usize % usize::from(RECEIVES) * size_of::<Said>();
+        // SAFETY: inside the mapping, and aligned.
+        unsafe { self.at.add(at) }.cast()
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; the queue pair is gone, and what is registered stays a region without it.
+        unsafe { sys::unmap(self.at, SMALL_LEN) };
+    }
+}

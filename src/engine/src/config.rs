@@ -66,6 +66,48 @@ pub struct Config {
     pub fault: Option<u64>,
     /// File that gets one line per finished connection.
     pub report: Option<CString>,
+    /// Hosts that may be dialled over iWARP, and may dial.
+    pub peers: Vec<Subnet>,
+}
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// The first of them.
+    pub first: core::net::IpAddr,
+    /// Bits that they have in common.
+    pub bits: u8,
+}
+
+impl Subnet {
+    /// Does it have this address? A v4-mapped one is a v4 one.
+    #[must_use]
+    pub fn contains(&self, address: core::net::IpAddr) -> bool {
+        let bits = |address: core::net::IpAddr| match address.to_canonical() {
+            core::net::IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
+            core::net::IpAddr::V6(v6) => (v6.to_bits(), 128),
+        };
+        let ((ours, len), (other, other_len)) = (bits(self.first), bits(address));
+        let differ = (ours ^ other)
+            .checked_shr(128 - u32::from(self.bits))
+            .unwrap_or(0);
+        len == other_len && (self.bits == 0 || differ == 0)
+    }
+
+    /// `10.0.0.0/8`, `fd00::/16`, or one address.
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let first: core::net::IpAddr = address.parse().ok()?;
+        let most = if first.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most)?,
+            None => most,
+        };
+        Some(Self { first, bits })
+    }
 }
 
 impl Config {
@@ -79,6 +121,7 @@ impl Config {
         log: Level::Error,
         fault: None,
         report: None,
+        peers: Vec::new(),
     };
 }
 
@@ -209,6 +252,19 @@ pub const SETTINGS: &[Setting] = &[
         meaning: "File that gets one line with the counters of each connection when it ends.",
         set: |value, config| {
             config.report = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_PEERS",
+        values: "addresses or subnets, separated by commas",
+        default: "none",
+        meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to connect; \
+                  other RDMA networks need no such list.",
+        set: |value, config| {
+            let value = core::str::from_utf8(value).ok()?;
+            let subnets = value.split(',').map(Subnet::parse);
+            config.peers = subnets.collect::<Option<Vec<Subnet>>>()?;
             Some(())
         },
     },

@@ -10,7 +10,6 @@ pub mod config;
 pub(crate) mod copies;
 pub(crate) mod process;
 pub(crate) mod readiness;
-#[cfg(feature = "verbs")]
 pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;

@@ -134,6 +134,15 @@ extern "C" fn before_fork() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
     readiness::before_fork();
+    // A child cannot use the devices of its parent.
+    if crate::remote::is_used() {
+        sock::for_all(|sock| {
+            if crate::remote::is_remote(sock) {
+                demote::demote(sock, Which::Both, Reason::Fork);
+                demote::finish_blocking(sock);
+            }
+        });
+    }
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {

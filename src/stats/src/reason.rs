@@ -192,6 +192,10 @@ reasons! {
     PeerClosed = 114, "peer-closed", "the other end is not open on this host any more (closed meanwhile, or in another network namespace)";
     /// The connection waits to be met, or for an answer; not counted.
     Meeting = 115, "meeting", "waits for the other end to answer";
+    /// Memory for the device could not be registered (RLIMIT_MEMLOCK).
+    MemoryLimit = 117, "memlock", "too little memory may be locked for the RDMA device (RLIMIT_MEMLOCK)";
+    /// An RDMA device refused a resource.
+    DeviceRefused = 118, "device-refused", "the RDMA device refused a resource";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met", "both ends have met: the next writes leave TCP";
 }

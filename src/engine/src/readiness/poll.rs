@@ -469,6 +469,7 @@ unsafe fn look(
     answer?;
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
+        hide_tcp(sock, p);
         p.revents |= of(sock) & p.events & (READ | WRITE);
         let unasked = masked.contains(&i) && p.events & WRITE != 0;
         if unasked && sock.tx.state() != state::LINK {
@@ -640,9 +641,17 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
     }
     for (i, sock) in accelerated(fds).list {
         let Some(p) = fds.get_mut(i) else { continue };
+        hide_tcp(sock, p);
         p.revents |= of(sock) & p.events & (READ | WRITE);
     }
     Ok(fds.iter().filter(|p| p.revents != 0).count())
+}
+
+/// What TCP has to tell under a link to another host is not the program's: a record.
+fn hide_tcp(sock: &'static Sock, p: &mut pollfd) {
+    if p.revents & READ != 0 && crate::remote::hears(sock) {
+        p.revents &= !READ;
+    }
 }
 
 /// Has one of the streams what is waited for?

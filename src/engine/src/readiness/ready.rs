@@ -171,6 +171,9 @@ impl Set {
         if writes {
             of_kernel &= !WRITABLE;
         }
+        if crate::remote::hides_tcp(sock) {
+            of_kernel &= !READABLE;
+        }
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
             let fd = sock.fd.load(Ordering::Relaxed);
@@ -255,6 +258,9 @@ impl Set {
     ) -> (usize, bool) {
         let mut bells = false;
         let mut to = start;
+        if crate::remote::is_used() {
+            self.hear_tcp(all, start, end);
+        }
         let has_streams =
             self.adopted.load(Ordering::Relaxed) != 0 || self.has_oneshots.load(Ordering::Relaxed);
         let mut keep = |inside: Option<&mut Inside>| {
@@ -297,6 +303,23 @@ impl Set {
             keep(None);
         }
         (to, bells)
+    }
+
+    /// What TCP tells under links to other hosts is looked at first, without the set's lock: it may be a record.
+    fn hear_tcp(&'static self, all: &[libc::epoll_event], start: usize, end: usize) {
+        let told = all.get(start..end).unwrap_or_default();
+        let socks = self.with(|inside| {
+            let mut socks = Vec::new();
+            for event in told.iter().filter(|e| e.events & READABLE != 0) {
+                let at: Vec<u32> = inside.with_data(event.u64).collect();
+                let of = |at| inside.reg(at).and_then(|reg| reg.sock);
+                socks.extend(at.into_iter().filter_map(of));
+            }
+            socks
+        });
+        for sock in socks.unwrap_or_default() {
+            crate::remote::hears(sock);
+        }
     }
 
     /// The kernel's events under this data as the program is to see them, and whether they are
@@ -356,6 +379,12 @@ impl Set {
             return events;
         }
         let mut events = events;
+        if crate::remote::hides_tcp(sock) {
+            events &= !READABLE;
+            if events == 0 && super::of_stream(sock) & reg.events & READABLE == 0 {
+                return 0;
+            }
+        }
         let told = core::mem::take(&mut reg.echo) == Echo::Told;
         if reg.events & ET != 0 && told && events & !WRITABLE == 0 {
             return 0;

@@ -40,6 +40,9 @@ pub struct Place {
     pub remote_key: u32,
 }
 
+// SAFETY: an address; who reads and writes there is decided by the words of the stream.
+unsafe impl Send for Place {}
+
 impl Slabs {
     /// The place of a ring, registered with its slab if that is not yet.
     ///

@@ -2,7 +2,49 @@
 //!
 //! * [`wire`]: a link's queue pair, its local arena, and the pump between them.
 //! * [`memory`], `small`: what of the arena is registered, and what lies beside it.
+//! * `stream`: what a socket does with a stream over a wire.
+//! * `hosts`, [`hello`]: dialling, listening, asking over wires that there are; what is said then.
+//!
+//! Without the feature `verbs` there are none, and `none` answers.
 
+#[cfg(feature = "verbs")]
+pub mod hello;
+#[cfg(feature = "verbs")]
+mod hosts;
+#[cfg(feature = "verbs")]
 pub mod memory;
+#[cfg(not(feature = "verbs"))]
+mod none;
+#[cfg(feature = "verbs")]
 mod small;
+#[cfg(feature = "verbs")]
+mod stream;
+#[cfg(feature = "verbs")]
 pub mod wire;
+
+#[cfg(feature = "verbs")]
+pub(crate) use hosts::{
+    after_fork, attempt, begin, hold, is_used, on_event, progress, release_hold,
+};
+#[cfg(not(feature = "verbs"))]
+pub(crate) use none::*;
+#[cfg(feature = "verbs")]
+pub(crate) use stream::{
+    advance, before_resend, drive, hand_over, hear_tcp, hears, hides_tcp, is_held, is_remote, left,
+    may_finish, moved, release, settle_rx, settle_tx, tcp_ended,
+};
+
+/// So long exec, passing and raw use wait for the peer's record.
+pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// What a half that is on its way back to TCP finds before it may send again.
+pub(crate) enum Before {
+    /// TCP takes the program's bytes from this position on.
+    Ready(u64),
+    /// Not before the link, or the peer, has told more.
+    Held,
+    /// TCP has no room for the record.
+    Full,
+    /// The connection is over.
+    Over,
+}

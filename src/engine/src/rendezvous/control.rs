@@ -6,6 +6,7 @@
 
 use super::message::{self, Kind, Message, Received};
 use crate::process;
+use crate::remote;
 use crate::readiness::set::Set;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::internal;
@@ -33,6 +34,7 @@ const KIND_WAKE: u64 = 1 << 56;
 const KIND_MEETING: u64 = 2 << 56;
 const KIND_LINK: u64 = 3 << 56;
 const KIND_SOCK: u64 = 4 << 56;
+const KIND_REMOTE: u64 = 5 << 56;
 const KIND_MASK: u64 = 0xff << 56;
 
 /// Something to do later, or by the control thread only.
@@ -50,6 +52,12 @@ enum Job {
     Ask(&'static Link),
     /// Close the link if nothing uses it any more.
     Reap(&'static Link),
+    /// Look for the other end of a connection on another host: its socket and generation.
+    Seek(&'static Sock, u32),
+    /// Go on with the switch, or the way back, of a stream to another host: its socket and generation.
+    Advance(&'static Sock, u32),
+    /// The same, not before then.
+    AdvanceLater(&'static Sock, u32, u64),
     /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
     /// the peer.
     Lost(&'static Link, u32, &'static Sock, u32, u64),
@@ -194,7 +202,8 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         let jobs_left = do_jobs();
         let meetings_left = super::watched(|_| ());
         let trims_left = trims.progress();
-        timeout = [jobs_left, meetings_left, trims_left]
+        let hosts_left = remote::progress();
+        timeout = [jobs_left, meetings_left, trims_left, hosts_left]
             .into_iter()
             .flatten()
             .min();
@@ -235,6 +244,7 @@ fn handle(events: u32, data: u64) {
                 on_tcp(sock, events);
             }
         }
+        KIND_REMOTE => remote::on_event(data & !KIND_MASK),
         // Wake: the jobs are looked at anyway. Meetings: so are they.
         _ => {}
     }
@@ -271,6 +281,31 @@ pub fn watch_room(sock: &'static Sock) {
     }
 }
 
+/// The other end of a connection is on another host: this thread looks for it there.
+pub fn seek(sock: &'static Sock) {
+    add(Job::Seek(sock, sock.generation.load(Ordering::Acquire)));
+}
+
+/// The stream of a socket to another host may go on, or back.
+pub fn advance(sock: &'static Sock) {
+    add(Job::Advance(sock, sock.generation.load(Ordering::Acquire)));
+}
+
+/// The same in a moment: there is no event for what it waits for.
+pub fn advance_soon(sock: &'static Sock) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let Some(mut list) = JOBS.lock() else { return };
+    let known = list.iter().any(|job| matches!(job, Job::AdvanceLater(s, g, _) if core::ptr::eq(*s, sock) && *g == generation));
+    if !known {
+        list.push(Job::AdvanceLater(sock, generation, sys::now_ns() + SOON_NS));
+        drop(list);
+        poke();
+    }
+}
+
+/// See [`advance_soon`].
+const SOON_NS: u64 = 1_000_000;
+
 /// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
 pub fn bury(sock: &'static Sock) {
     add(Job::Bury(sock, sock.generation.load(Ordering::Acquire)));
@@ -302,6 +337,9 @@ fn on_tcp(sock: &'static Sock, events: u32) {
     if sock.fds.load(Ordering::Acquire) == 0 {
         return;
     }
+    if remote::is_remote(sock) {
+        remote::advance(sock);
+    }
     if events & libc::EPOLLOUT as u32 != 0
         && sock.tx.state() == state::RESENDING
         && sock.tx.lock.lock().is_ok()
@@ -315,7 +353,7 @@ fn on_tcp(sock: &'static Sock, events: u32) {
             // Nobody else will reset it.
             demote::lose_rest(sock);
         }
-        if resent != Resent::NoRoom {
+        if !matches!(resent, Resent::NoRoom | Resent::Held) {
             // The other half may still wait for news of TCP.
             if sock.rx.state() == state::PLAIN {
                 unwatch(sock);
@@ -360,6 +398,13 @@ pub fn watch_meeting(fd: i32) {
     poke();
 }
 
+/// A descriptor of the library's for links to other hosts: what `progress` is told of it.
+pub fn watch_remote(fd: i32, what: u64) {
+    let set = SET.load(Ordering::Acquire);
+    let data = KIND_REMOTE | what & !KIND_MASK;
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data);
+}
+
 /// A new link's control socket.
 pub fn watch_link(link: &'static Link) {
     let Some(fd) = link.control().raw() else {
@@ -388,6 +433,7 @@ pub(super) fn tell(link: &Link, message: &Message, with: &[i32]) -> bool {
 /// The peer must look at the words of stream `index`.
 pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
+        Some(_) if link.keeper() != 0 => {}
         Some(twin) => add(Job::Look(twin, index)),
         None => drop(tell(link, &Message::about(Kind::Attention, index), &[])),
     }
@@ -499,7 +545,8 @@ fn make_bell(link: &'static Link, slot: u32) {
     }
 }
 
-fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
+/// The socket that uses stream `index` of a link.
+pub(crate) fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
     // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
     let sock: &'static Sock = unsafe { (link.owner(index) as *const Sock).as_ref() }?;
     // Given out in a meeting that is not over, or put to another use meanwhile.
@@ -681,6 +728,29 @@ fn do_jobs() -> Option<u64> {
             link.close_if_unused();
             false
         }
+        Job::Seek(sock, generation) => {
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                remote::begin(sock, *generation);
+            }
+            false
+        }
+        Job::Advance(sock, generation) => {
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                remote::advance(sock);
+            }
+            false
+        }
+        Job::AdvanceLater(sock, generation, due) => {
+            if now < *due {
+                let left = *due - now;
+                next = Some(next.map_or(left, |n: u64| n.min(left)));
+                return true;
+            }
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                remote::advance(sock);
+            }
+            false
+        }
         Job::Bury(sock, generation) => {
             if sock.generation.load(Ordering::Acquire) == *generation {
                 crate::sockets::life::bury(sock);
@@ -741,6 +811,7 @@ fn do_jobs() -> Option<u64> {
 /// Before a fork: nobody is inside what the child will use. This is what comes before the sockets' locks.
 pub fn hold() {
     READING.hold();
+    remote::hold();
     super::hold();
 }
 
@@ -762,6 +833,7 @@ pub fn release_last() {
 /// Of [`hold`].
 pub fn release() {
     super::release();
+    remote::release_hold();
     READING.release();
 }
 
@@ -779,4 +851,5 @@ pub fn after_fork() {
         list.clear();
     }
     super::after_fork();
+    remote::after_fork();
 }

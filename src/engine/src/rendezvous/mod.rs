@@ -193,7 +193,11 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Err(Reason::NotEstablished);
     };
     sock.conn().describe(fd, stats_role, local, peer);
-    let mirror = u64::from(diag::mirror(local, peer)?.inode);
+    let mirror = match diag::mirror(local, peer) {
+        Ok(mirror) => u64::from(mirror.inode),
+        Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),
+        Err(reason) => return Err(reason),
+    };
     let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
     let key = if side == role::CONNECTING {
         own

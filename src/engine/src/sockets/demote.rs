@@ -1,6 +1,7 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without waiting.
 
 use crate::process;
+use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{direct, wake};
@@ -27,6 +28,8 @@ pub enum Resent {
     All,
     /// TCP has no room now.
     NoRoom,
+    /// From another host: not before the link, or the peer, has told more.
+    Held,
     /// A relative died while it was at it: bytes are lost, the connection must be reset.
     Lost,
 }
@@ -74,6 +77,10 @@ fn count(sock: &Sock, reason: Reason) {
 /// Under the rx lock, in any state but PLAIN: fixes the words and reads TCP from now on.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(dir) = sock.rx.dir() else { return };
+    if remote::is_remote(sock) {
+        count(sock, reason);
+        return remote::settle_rx(sock, reason);
+    }
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
@@ -111,6 +118,14 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
     };
+    if remote::is_remote(sock) {
+        count(sock, reason);
+        let resent = remote::settle_tx(sock, reason);
+        if resent == Resent::NoRoom {
+            control::watch_room(sock);
+        }
+        return resent;
+    }
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     let ring_len = sock.tx.ring().map_or(0, |r| r.len());
@@ -156,6 +171,14 @@ pub fn resend(sock: &'static Sock) -> Resent {
     let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
         return finish_resend(sock);
     };
+    if remote::is_remote(sock) {
+        match remote::before_resend(sock) {
+            Before::Ready(from) => begin_resend(sock, from),
+            Before::Held => return Resent::Held,
+            Before::Full => return Resent::NoRoom,
+            Before::Over => return finish_resend(sock),
+        }
+    }
     let pid = process::pid();
     if let Err(other) = family.claim(pid) {
         // SAFETY: signal 0 only asks.
@@ -195,8 +218,25 @@ pub fn resend(sock: &'static Sock) -> Resent {
     family.unclaim(at);
     if full {
         Resent::NoRoom
+    } else if !remote::may_finish(sock) {
+        Resent::Held
     } else {
         finish_resend(sock)
+    }
+}
+
+/// Under the tx lock: to another host, what the link was given from `from` on goes by TCP.
+fn begin_resend(sock: &'static Sock, from: u64) {
+    if sock.begun.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    let linked = sock.tx.linked.load(Ordering::Relaxed);
+    let again = at.saturating_sub(from);
+    let linked = linked.saturating_sub(again);
+    sock.tx.linked.store(linked, Ordering::Relaxed);
+    if let Some(family) = sock.family() {
+        family.begin_resend(from);
     }
 }
 
@@ -227,7 +267,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
 }
 
 /// Under either lock: when both halves are PLAIN, this process leaves the stream.
-fn leave(sock: &'static Sock) {
+pub fn leave(sock: &'static Sock) {
     if sock.rx.state() != state::PLAIN || sock.tx.state() != state::PLAIN {
         return;
     }
@@ -242,8 +282,10 @@ fn leave(sock: &'static Sock) {
         } else {
             control::unwatch(sock);
             link.leave_stream(index);
-            trim::returned(link);
-            control::attention(link, index);
+            if !remote::left(link, index) {
+                trim::returned(link);
+                control::attention(link, index);
+            }
         }
         crate::sockets::upgrade::rearm(sock);
     }
@@ -252,6 +294,9 @@ fn leave(sock: &'static Sock) {
 /// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
 /// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
 pub fn finish_blocking(sock: &'static Sock) {
+    if remote::is_remote(sock) {
+        return remote::hand_over(sock, sys::now_ns() + remote::PATIENCE_NS);
+    }
     while sock.tx.state() == state::RESENDING {
         if sock.tx.lock.lock().is_err() {
             return;
@@ -263,7 +308,7 @@ pub fn finish_blocking(sock: &'static Sock) {
         };
         sock.tx.lock.unlock();
         match resent {
-            Resent::All | Resent::Lost => return,
+            Resent::All | Resent::Lost | Resent::Held => return,
             Resent::NoRoom => {
                 let fd = sock.fd.load(Ordering::Relaxed);
                 let _ = sys::poll_one(fd, libc::POLLOUT, None);
@@ -286,6 +331,11 @@ pub enum Patience {
 pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
+    if remote::is_remote(sock) {
+        // The link is to say how much of it is TCP's: within its own time limits.
+        let most = sys::now_ns() + remote::PATIENCE_NS;
+        remote::release(sock, most);
+    }
     loop {
         if sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0) {
             abandon_rest(sock);
@@ -300,7 +350,7 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
             Resent::All
         };
         sock.tx.lock.unlock();
-        if resent != Resent::NoRoom {
+        if !matches!(resent, Resent::NoRoom | Resent::Held) {
             return true;
         }
         let left = match patience {
@@ -374,6 +424,9 @@ fn send_buffer_max() -> Option<i64> {
 /// A close with unread input: what we wrote stays in the ring for the peer, which drains it and then
 /// sees the reset. Only the reading half's words are fixed, so that the peer's writes reach the kernel.
 pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
+    if remote::is_remote(sock) {
+        return abandon(sock, reason);
+    }
     if sock.tx.lock.lock().is_ok() {
         if sock.tx.state() == state::LINK && direct::is_up(sock) {
             direct::resolve(sock);
@@ -429,6 +482,15 @@ pub fn reset(sock: &Sock) -> bool {
     stands
 }
 
+/// As [`reset`], whatever TCP still holds for us, which is worth nothing.
+pub fn reset_hard(sock: &Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: with MSG_TRUNC nothing is written.
+    while unsafe { sys::recv(fd, core::ptr::null_mut(), 1 << 20, flags) }.is_ok_and(|n| n > 0) {}
+    let _ = reset(sock);
+}
+
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
 pub fn lose_rest(sock: &'static Sock) {
     let linger = libc::linger {
@@ -440,6 +502,25 @@ pub fn lose_rest(sock: &'static Sock) {
     if sock.tx.state() == state::RESENDING {
         finish_resend(sock);
     }
+}
+
+/// The stream, to another host, is given up as it is: the connection is to be reset, or TCP has all that it is to have.
+pub fn abandon(sock: &'static Sock, reason: Reason) {
+    if sock.rx.lock.lock().is_err() {
+        return;
+    }
+    if sock.tx.lock.lock().is_ok() {
+        count(sock, reason);
+        for half in [&sock.rx, &sock.tx] {
+            half.state.store(state::PLAIN, Ordering::SeqCst);
+            half.set_dir(None);
+        }
+        sock.conn().rx.ring_len.set(0);
+        sock.conn().tx.ring_len.set(0);
+        leave(sock);
+        sock.tx.lock.unlock();
+    }
+    sock.rx.lock.unlock();
 }
 
 /// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.

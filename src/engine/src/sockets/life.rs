@@ -249,6 +249,9 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
 fn leave_and_free(sock: &'static Sock) {
     demote::abandon_rest(sock);
+    if crate::remote::is_remote(sock) {
+        demote::abandon(sock, Reason::Close);
+    }
     for i in 0..SETS {
         sock.leave_set_at(i);
     }

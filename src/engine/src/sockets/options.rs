@@ -1,5 +1,6 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
+use crate::remote;
 use crate::api::{Error, Pass, Verdict};
 use crate::readiness;
 use crate::sockets::sock::{Sock, state};
@@ -241,6 +242,9 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
     };
     match sys::ioctl_int(fd, request) {
         Ok(kernel) => {
+            // What TCP has behind the peer's N is a record, and none of the program's bytes.
+            let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
+            let kernel = if of_link { 0 } else { kernel };
             if arg == 0 {
                 return Verdict::Failed(Error::BadAddress);
             }

@@ -5,6 +5,7 @@ use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::Way;
+use crate::remote;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
@@ -511,10 +512,22 @@ unsafe fn look(
             sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
             Look::Again
         }
+        state::RETURNING => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read >= from {
+                remote::hear_tcp(sock, fd);
+                return Look::Again;
+            }
+            // SAFETY: passed on.
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
+            end_of_tcp(sock, look)
+        }
         _ => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read == from {
-                sock.note_upgraded();
+                if !remote::is_remote(sock) {
+                    sock.note_upgraded();
+                }
                 direct::begin_rx(sock);
                 sock.rx.state.store(state::LINK, Ordering::SeqCst);
                 return Look::Again;
@@ -525,9 +538,19 @@ unsafe fn look(
                 return Look::Again;
             }
             // SAFETY: passed on.
-            unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) }
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
+            end_of_tcp(sock, look)
         }
     }
+}
+
+/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a death.
+fn end_of_tcp(sock: &'static Sock, look: Look) -> Look {
+    let ended = matches!(look, Look::End) && remote::is_remote(sock);
+    if ended && !remote::tcp_ended(sock) {
+        return Look::Again;
+    }
+    look
 }
 
 /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins. `begun`: as
@@ -574,6 +597,9 @@ unsafe fn from_kernel(
             sock.rx.add_kernel_bytes(n as u64);
             sock.conn().rx.bytes.tcp.add(n as u64);
             cursor.advance(n, |_, _| ());
+            if sock.far.swap(false, Ordering::Relaxed) {
+                crate::rendezvous::control::advance(sock);
+            }
             Look::Moved(n)
         }
         Err(libc::EAGAIN) => Look::Empty,
@@ -692,7 +718,7 @@ pub(super) fn at_hand(fd: c_int) -> AtHand {
     }
 }
 
-pub(super) fn has_bytes(fd: c_int) -> bool {
+pub(crate) fn has_bytes(fd: c_int) -> bool {
     sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
 }
 
@@ -714,6 +740,13 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     };
     if has_more() {
         return Look::Again;
+    }
+    if remote::is_remote(sock) {
+        return if remote::hear_tcp(sock, fd) || has_more() {
+            Look::Again
+        } else {
+            Look::Empty
+        };
     }
     if begun && !has_bytes(fd) {
         return Look::End;

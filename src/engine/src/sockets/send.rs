@@ -26,6 +26,8 @@ pub(super) enum Room {
     Full,
     /// Bytes are being sent again on TCP, which has no room now.
     Resending,
+    /// They are to be, when the link or the peer has told from where.
+    Held,
     /// Look again.
     Again,
     /// The kernel's alone, as a counted call.
@@ -306,7 +308,7 @@ impl Job {
             return Some(self.partly(Error::BrokenPipe { raise: true }));
         }
         if self.is_nonblocking() {
-            if matches!(room, Room::Resending) {
+            if matches!(room, Room::Resending | Room::Held) {
                 wait::ask_for_tcp_room(sock);
             }
             if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
@@ -325,6 +327,7 @@ impl Job {
         // Both unlock.
         let waited = match room {
             Room::Full => wait::for_space(sock, self.deadline, nap),
+            Room::Held => wait::for_link(sock, self.deadline, nap),
             _ => wait::for_tcp_room(sock, fd, self.deadline, nap),
         };
         match waited {
@@ -471,8 +474,9 @@ fn look_off_link(sock: &'static Sock) -> Room {
         }
         state::RESENDING => match demote::resend(sock) {
             Resent::All => Room::Again,
-            Resent::NoRoom if sock.shut.load(Ordering::Relaxed) => Room::Shut,
+            Resent::NoRoom | Resent::Held if sock.shut.load(Ordering::Relaxed) => Room::Shut,
             Resent::NoRoom => Room::Resending,
+            Resent::Held => Room::Held,
             Resent::Lost => Room::Lost,
         },
         state::INHERITED => {

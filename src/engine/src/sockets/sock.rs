@@ -45,6 +45,8 @@ pub mod state {
     pub const RESENDING: u8 = 4;
     /// The stream belongs to the parent of this process.
     pub const INHERITED: u8 = 5;
+    /// rx, from another host: all of the link's bytes are read, and TCP brings what the peer owes, up to `from`.
+    pub const RETURNING: u8 = 6;
 }
 
 /// Which end of the TCP connection this is.
@@ -261,6 +263,10 @@ pub struct Sock {
     pub lingers: AtomicBool,
     /// The line of this connection has been written (see report.rs).
     pub reported: AtomicBool,
+    /// From another host: a step of the switch waits until more of TCP is read.
+    pub far: AtomicBool,
+    /// From another host: where the re-send begins is known.
+    pub begun: AtomicBool,
     /// Counters for the outside; null if none could be had.
     conn: AtomicPtr<Conn>,
     /// Shared with relatives; null until a fork or an upgrade.
@@ -394,18 +400,20 @@ impl Sock {
     /// A direction has switched: counted once per stream.
     pub fn note_upgraded(&self) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
-            self.conn().upgraded(Transport::Shm);
-            self.tell_upgraded();
+            let remote = crate::remote::is_remote(self);
+            let by = if remote { Transport::Verbs } else { Transport::Shm };
+            self.conn().upgraded(by);
+            self.tell_upgraded(if remote { "RDMA" } else { "shared memory" });
         }
     }
 
     #[cold]
-    fn tell_upgraded(&self) {
+    fn tell_upgraded(&self, on: &str) {
         if let (Some(local), Some(peer)) = (self.conn().local(), self.conn().peer()) {
             crate::config::log(
                 crate::config::Level::Info,
                 format_args!(
-                    "fd {} {local} -> {peer}: on shared memory after {} bytes",
+                    "fd {} {local} -> {peer}: on {on} after {} bytes",
                     self.fd.load(Ordering::Relaxed),
                     self.offset()
                 ),
@@ -548,6 +556,8 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.shut,
         &sock.lingers,
         &sock.reported,
+        &sock.far,
+        &sock.begun,
     ] {
         flag.store(false, Ordering::Relaxed);
     }

@@ -2,6 +2,7 @@
 
 use crate::config::{Upgrade, config};
 use crate::process;
+use crate::remote;
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
@@ -186,6 +187,8 @@ pub fn attach(
         sock.adopted.store(false, Ordering::Relaxed);
         sock.counted.store(false, Ordering::Relaxed);
         sock.upgraded.store(false, Ordering::Relaxed);
+        sock.far.store(false, Ordering::Relaxed);
+        sock.begun.store(false, Ordering::Relaxed);
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
     }
@@ -260,6 +263,9 @@ pub fn consent(sock: &'static Sock) {
         }
     }
     sock.rx.lock.unlock();
+    if remote::is_remote(sock) && refuse.is_none() {
+        control::advance(sock);
+    }
     if let Some(reason) = refuse {
         if reason == Reason::NotHooked {
             sock.pin(reason);
@@ -281,12 +287,33 @@ pub enum Switch {
 
 /// Under the tx lock, in state PROVED: fixes the offset N at which TCP's part of this direction ends.
 pub fn try_switch(sock: &'static Sock) -> Switch {
+    let Some(dir) = sock.tx.dir() else {
+        return Switch::Later;
+    };
+    // Over a link between hosts both directions switch together, when the peer's steps have come.
+    if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
+        || sock.tx.in_kernel() != 0
+        || remote::is_remote(sock)
+    {
+        return Switch::Later;
+    }
+    take_ring(sock, |written| {
+        dir.tx_wishes
+            .token_at
+            .store(process::token_at(), Ordering::Relaxed);
+        dir.tx_wishes.from.store(written, Ordering::Relaxed);
+        dir.tx_wishes.switched.store(1, Ordering::Release);
+        sock.note_upgraded();
+        true
+    })
+}
+
+/// Under the tx lock, in state PROVED, with no thread in a kernel write: the program's bytes go into the ring from now on. Tells
+/// `announce` the offset N before; `false`: not yet.
+pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Switch::Later;
     };
-    if dir.rx_wishes.consent.load(Ordering::Acquire) != 1 || sock.tx.in_kernel() != 0 {
-        return Switch::Later;
-    }
     let at = dir.rx_wishes.ring_at.load(Ordering::Acquire);
     let len = dir.rx_wishes.ring_len.load(Ordering::Relaxed);
     let Some(ring) = link.arena().and_then(|a| a.ring(1 - link.side(), at, len)) else {
@@ -311,16 +338,13 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
     sock.tx.set_ring(ring);
     crate::sockets::direct::begin_tx(sock);
-    dir.tx_wishes
-        .token_at
-        .store(process::token_at(), Ordering::Relaxed);
     sock.conn().tx.ring_len.set(ring.len());
-    dir.tx_wishes.from.store(written, Ordering::Relaxed);
-    dir.tx_wishes.switched.store(1, Ordering::Release);
+    if !announce(written) {
+        return Switch::Later;
+    }
     // The reader has to read TCP's part first, and no further write will push that.
     options::push_out(sock, fd);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
-    sock.note_upgraded();
     Switch::Done
 }
 

@@ -1,6 +1,7 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
 use crate::readiness::spin;
+use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Half, Known, Sock, state};
@@ -45,6 +46,7 @@ pub fn for_data(
         return Waited::News;
     };
     let on_link = sock.rx.state() == state::LINK;
+    remote::drive(link);
     // The look before this wait took the writer for not switched: if it is by now, that is news. (To read the
     // word here again and wait for it to change would miss a switch between the two.)
     let unswitched = sock.rx.state() == state::PROVED;
@@ -261,6 +263,23 @@ pub fn woken(nap: &mut Nap) -> Waited {
         }
     }
     Waited::News
+}
+
+/// With the tx lock held, which it gives back: waits until the link, or the peer, has told how a re-send goes on.
+#[cold]
+pub fn for_link(sock: &'static Sock, deadline: Option<u64>, nap: Option<&mut Nap>) -> Waited {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        sock.tx.lock.unlock();
+        return Waited::News;
+    };
+    link.pin();
+    sock.tx.lock.unlock();
+    let news = || !remote::is_held(sock);
+    let waited = sleep(sock, link, Side::Writer(dir), deadline, news, nap);
+    if waited != Waited::Parked {
+        link.unpin();
+    }
+    waited
 }
 
 /// With the tx lock held: a non-blocking writer found the ring full. Its epoll sets will hear of

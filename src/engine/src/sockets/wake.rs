@@ -28,6 +28,9 @@ pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
 
 fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     if let Some(twin) = link.twin() {
+        if crate::remote::moved(link, index) {
+            return 0;
+        }
         return own(twin, mask, index);
     }
     let mut rung = 0;

@@ -626,12 +626,16 @@ impl Pump {
             if core::mem::replace(&mut flow.peer_left, true) {
                 return Err(PeerFault::Malformed.into());
             }
-            let free = flow.left;
-            return Ok(if self.forget_if(stream, free) {
-                Came::Free(stream)
-            } else {
-                Came::Nothing
-            });
+            if flow.left {
+                self.forget_if(stream, true);
+                return Ok(Came::Free(stream));
+            }
+            if !flow.transit.may_cancel() {
+                return Ok(Came::Nothing);
+            }
+            // It has left before the switch was through.
+            flow.steps.push_back(Step::Cancel);
+            return Ok(Came::Step(stream));
         }
         if flow.left {
             return Ok(Came::Nothing);

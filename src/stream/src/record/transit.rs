@@ -64,6 +64,8 @@ pub struct Transit {
     /// The nonce may have begun at N, and `Quit` or `loose` cannot tell.
     undecided: bool,
     lost: bool,
+    /// Our record said that it is the last word.
+    last: bool,
     fix: bool,
     tell: Option<Step>,
     write: Option<Record>,
@@ -93,6 +95,7 @@ impl Transit {
             promised: Seq::START,
             undecided: false,
             lost: false,
+            last: false,
             fix: false,
             tell: None,
             write: None,
@@ -276,6 +279,37 @@ impl Transit {
             Role::First => self.state == State::Plain,
             Role::Second => self.state == State::Asked,
         }
+    }
+
+    /// Whether this end, or the peer, has left the link: nothing of the program's is posted any more.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        !matches!(
+            self.state,
+            State::Plain
+                | State::Asked
+                | State::Fixed
+                | State::Answered(None)
+                | State::Known
+                | State::Open
+        )
+    }
+
+    /// Whether the peer may still call the switch off.
+    #[must_use]
+    pub const fn may_cancel(&self) -> bool {
+        match self.role {
+            Role::First => matches!(self.state, State::Fixed),
+            Role::Second => {
+                matches!(self.state, State::Plain | State::Asked | State::Answered(_))
+            }
+        }
+    }
+
+    /// Whether this end has said in its record that it reads nothing more.
+    #[must_use]
+    pub const fn said_last(&self) -> bool {
+        self.last
     }
 
     /// Whether all is decided, so that nothing more of the link matters.
@@ -711,6 +745,7 @@ impl Transit {
         let loose = self.state == State::Known && self.role == Role::First;
         self.end = Some(ours.taken);
         self.tell = None;
+        self.last = ours.last;
         if ours.last {
             // Whatever the peer says, nobody wants to know.
             self.over(self.posted);

@@ -32,6 +32,7 @@ pub(super) use rx::{Found, Wants, begin_rx, revoke, try_recv};
 pub(super) use tx::{Tried, begin_tx, end_turn, is_up, make_way, resolve, settled, try_send};
 
 use crate::config::{Mode, config};
+use crate::sockets::sock::Sock;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -97,7 +98,10 @@ fn mode() -> stream::Mode {
 }
 
 /// The terms of one direction, and the size from which direct transfer is thought of.
-fn terms(ring_len: u64) -> Option<(stream::Config, u32)> {
+fn terms(sock: &Sock, ring_len: u64) -> Option<(stream::Config, u32)> {
+    if crate::remote::is_remote(sock) {
+        return None;
+    }
     let gate = match (config().mode, config().direct_min) {
         (Mode::Indirect, _) | (Mode::Dynamic, None) => NEVER,
         (Mode::Direct, _) => 0,

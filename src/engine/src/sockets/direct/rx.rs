@@ -31,7 +31,7 @@ pub(super) struct Incoming {
 pub(in crate::sockets) fn begin_rx(sock: &'static Sock) {
     sock.direct.seen.store(0, Ordering::Relaxed);
     let ring_len = sock.rx.ring().map_or(0, |r| r.len());
-    let gate = terms(ring_len).map_or(NEVER, |(terms, gate)| {
+    let gate = terms(sock, ring_len).map_or(NEVER, |(terms, gate)| {
         let token_at = (gate != NEVER).then(|| proved_token(sock)).flatten();
         let made = Incoming {
             receiver: Receiver::new(&terms),

@@ -57,7 +57,7 @@ pub(in crate::sockets) fn begin_tx(sock: &'static Sock) {
     sock.direct.refused_ns.store(0, Ordering::Relaxed);
     sock.direct.resolved.store(0, Ordering::Relaxed);
     let ring_len = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
-    let gate = terms(ring_len).map_or(NEVER, |(terms, gate)| {
+    let gate = terms(sock, ring_len).map_or(NEVER, |(terms, gate)| {
         let made = Outgoing {
             sender: Sender::new(&terms),
             gate,

@@ -1,0 +1,68 @@
+//! A build without links to other hosts: what is asked of them has one answer.
+
+use super::Before;
+use crate::sockets::demote::Resent;
+use crate::sockets::sock::Sock;
+use core::net::SocketAddr;
+use sluice_fabric::shm::Link;
+use sluice_stats::Reason;
+
+#[inline(always)]
+pub const fn is_remote(_: &Sock) -> bool {
+    false
+}
+#[inline(always)]
+pub const fn is_used() -> bool {
+    false
+}
+#[inline(always)]
+pub const fn hides_tcp(_: &Sock) -> bool {
+    false
+}
+#[inline(always)]
+pub const fn hears(_: &'static Sock) -> bool {
+    false
+}
+#[inline(always)]
+pub const fn moved(_: &Link, _: u32) -> bool {
+    false
+}
+#[inline(always)]
+pub const fn left(_: &Link, _: u32) -> bool {
+    false
+}
+#[inline(always)]
+pub const fn drive(_: &Link) {}
+pub const fn settle_tx(_: &'static Sock, _: Reason) -> Resent {
+    Resent::All
+}
+pub const fn settle_rx(_: &'static Sock, _: Reason) {}
+pub const fn before_resend(_: &'static Sock) -> Before {
+    Before::Over
+}
+pub const fn may_finish(_: &'static Sock) -> bool {
+    true
+}
+pub const fn hear_tcp(_: &'static Sock, _: i32) -> bool {
+    false
+}
+pub const fn tcp_ended(_: &'static Sock) -> bool {
+    true
+}
+pub const fn advance(_: &'static Sock) {}
+pub const fn is_held(_: &'static Sock) -> bool {
+    false
+}
+pub const fn hand_over(_: &'static Sock, _: u64) {}
+pub const fn release(_: &'static Sock, _: u64) {}
+pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
+    Err(Reason::PeerRemote)
+}
+pub const fn begin(_: &'static Sock, _: u32) {}
+pub const fn progress() -> Option<u64> {
+    None
+}
+pub const fn on_event(_: u64) {}
+pub const fn after_fork() {}
+pub const fn hold() {}
+pub const fn release_hold() {}

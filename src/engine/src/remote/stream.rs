@@ -1,0 +1,585 @@
+//! What a socket does with a stream over a wire: the switch, and the way back to TCP.
+//!
+//! Reading and writing are as ever: the wire's pump plays the peer. What differs is who decides. Within a host the two
+//! words do; here [`Transit`](sluice_stream::Transit) does, which both halves of the socket ask, and the words only stop the
+//! program's threads:
+//!
+//! ```text
+//!   rx  PROVED ──peer's N──► DRAINING ──► LINK ──record, all read──► RETURNING ──► PLAIN
+//!   tx  PROVED ──our N─────► LINK (held by the pump until the switch is through)
+//!                            LINK ──left──► RESENDING (the record first) ──► PLAIN
+//! ```
+//!
+//! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
+
+use super::Before;
+use super::wire::{Lost, Wire};
+use crate::rendezvous::control;
+use crate::sockets::demote::{self, Resent};
+use crate::sockets::sock::{Sock, state};
+use crate::sockets::upgrade::{self, Switch};
+use crate::sockets::{recv, tcp, wake};
+use core::sync::atomic::Ordering;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+use sluice_stream::pump::Stepped;
+use sluice_stream::record::{Head, Leave, Out, RECORD_LEN};
+
+/// The wire that plays the other end of the link.
+pub(super) fn wire_of(link: &Link) -> Option<&'static Wire> {
+    // SAFETY: 0, or a wire, whose memory is type-stable.
+    unsafe { (link.keeper() as *const Wire).as_ref() }
+}
+
+/// Does the socket's stream go to another host?
+#[inline]
+pub fn is_remote(sock: &Sock) -> bool {
+    sock.link().is_some_and(|link| link.keeper() != 0)
+}
+
+fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
+    let link = sock.link().filter(|link| !link.is_foreign())?;
+    Some((wire_of(link)?, sock.index.load(Ordering::Relaxed) as u16))
+}
+
+/// The program has moved a word of stream `index`; false: no wire plays the other end.
+#[inline]
+pub fn moved(link: &Link, index: u32) -> bool {
+    let Some(wire) = wire_of(link) else {
+        return false;
+    };
+    if !link.is_foreign() {
+        wire.moved(index as u16);
+    }
+    true
+}
+
+/// Takes and gives all that can be, for whoever is about to sleep.
+pub fn drive(link: &Link) {
+    if let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) {
+        wire.drive();
+    }
+}
+
+/// How the stream is left for this reason.
+fn leaving(reason: Reason) -> Leave {
+    match reason {
+        Reason::Close | Reason::Exit | Reason::LingerReset => Leave::Close,
+        // The kernel's next call on the socket is somebody else's.
+        Reason::Exec
+        | Reason::Passed
+        | Reason::Fork
+        | Reason::Shared
+        | Reason::Fdopen
+        | Reason::Dprintf
+        | Reason::RawSyscall
+        | Reason::IoUring
+        | Reason::Splice
+        | Reason::MsgOob
+        | Reason::Preadv2
+        | Reason::ZerocopyReceive
+        | Reason::NotHooked => Leave::Hand,
+        _ => Leave::Stay,
+    }
+}
+
+/// Under the tx lock, in state PROVED or LINK: the stream is given up, and what is not sent goes back to TCP.
+pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
+    let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
+        return Resent::All;
+    };
+    wire.with_stream(stream, |pump| {
+        if let Some(transit) = pump.transit(stream) {
+            transit.leave(leaving(reason));
+        }
+        pump.settle(stream);
+    });
+    dir.tx.tail.flag();
+    sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
+    if let Some(link) = sock.link() {
+        let index = sock.index.load(Ordering::Relaxed);
+        wake::own_threads(link, dir.tx_wishes.waiters.load(Ordering::Relaxed), index);
+    }
+    demote::resend(sock)
+}
+
+/// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is still read.
+pub fn settle_rx(sock: &'static Sock, reason: Reason) {
+    let Some((wire, stream)) = of(sock) else {
+        return;
+    };
+    wire.with_stream(stream, |pump| {
+        if let Some(transit) = pump.transit(stream) {
+            transit.leave(leaving(reason));
+        }
+        pump.settle(stream);
+    });
+    go_back(sock, wire, stream);
+    // The other half is to follow.
+    control::advance(sock);
+}
+
+/// Under the tx lock, in state RESENDING: writes the record, if one is due.
+pub fn before_resend(sock: &'static Sock) -> Before {
+    let Some((wire, stream)) = of(sock) else {
+        return Before::Over;
+    };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    loop {
+        let now = wire.with(|pump| {
+            let mut record = [0u8; RECORD_LEN];
+            let rest = pump.record(stream).map_or(0, |rest| {
+                for (to, from) in record.iter_mut().zip(rest) {
+                    *to = *from;
+                }
+                rest.len()
+            });
+            let transit = pump.transit(stream)?;
+            let dead = transit.is_dead().is_some();
+            if rest == 0 && !dead && matches!(transit.out(), Out::Tcp(_)) {
+                transit.on_tcp_write();
+            }
+            Some((record, rest, transit.out(), dead))
+        });
+        let Some(Some((record, rest, out, dead))) = now else {
+            // A handler within this thread's own driving; or the stream is over.
+            return if now.is_none() && wire.is_used() {
+                Before::Held
+            } else {
+                Before::Over
+            };
+        };
+        if dead {
+            return Before::Over;
+        }
+        if rest == 0 {
+            return match out {
+                Out::Tcp(from) => Before::Ready(from.value()),
+                Out::Link | Out::Held => Before::Held,
+            };
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: bytes of ours.
+        match unsafe { sys::send(fd, record.as_ptr(), rest, flags) } {
+            Ok(n) => {
+                sock.tx.add_kernel_bytes(n as u64);
+                wire.with(|pump| pump.on_record_written(stream, n));
+                crate::sockets::options::push_out(sock, fd);
+            }
+            Err(libc::EAGAIN) => return Before::Full,
+            Err(libc::EINTR) => {}
+            Err(_) => return Before::Over,
+        }
+    }
+}
+
+/// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is TCP's turn.
+fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+    let Some(dir) = sock.rx.dir() else {
+        return false;
+    };
+    let now = wire.with_stream(stream, |pump| {
+        let reset = pump.reset(stream);
+        let transit = pump.transit(stream)?;
+        let open = transit.tcp_room() == u64::MAX && transit.is_over();
+        let dead = transit.is_dead().is_some();
+        Some((open, dead, transit.owed(), reset))
+    });
+    let Some(Some((open, dead, owed, reset))) = now else {
+        return false;
+    };
+    if let Some(reason) = reset {
+        crate::config::log(
+            crate::config::Level::Info,
+            format_args!(
+                "fd {} reset: {reason:?}",
+                sock.fd.load(Ordering::Relaxed)
+            ),
+        );
+        demote::reset_hard(sock);
+        control::advance(sock);
+    }
+    let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
+    let drained = sock.rx.state() != state::LINK || !unread;
+    if dead && drained || open && owed == 0 {
+        finish_rx(sock);
+        return true;
+    }
+    if open && sock.rx.state() != state::RETURNING {
+        let from = sock.rx.kernel_bytes() + owed;
+        sock.rx.from.store(from, Ordering::Relaxed);
+        sock.rx.state.store(state::RETURNING, Ordering::SeqCst);
+        tell_readers(sock);
+        return true;
+    }
+    false
+}
+
+/// Wakes whoever waits for bytes: the kernel has them from now on, or soon.
+fn tell_readers(sock: &'static Sock) {
+    if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) {
+        let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+        wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
+    }
+}
+
+fn finish_rx(sock: &'static Sock) {
+    sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
+    tell_readers(sock);
+    sock.rx.set_dir(None);
+    sock.conn().rx.ring_len.set(0);
+    demote::leave(sock);
+}
+
+/// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
+pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return false;
+    };
+    let mut changed = false;
+    if sock.rx.state() == state::LINK {
+        changed = hear_head(sock, fd, wire, stream);
+    }
+    go_back(sock, wire, stream) || changed
+}
+
+fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
+    let read = sock.rx.from.load(Ordering::Relaxed);
+    let at_head = wire.with_stream(stream, |pump| {
+        let _ = pump.on_tcp_read(stream, read);
+        pump.transit(stream).is_some_and(|t| t.is_at_head())
+    });
+    if at_head != Some(true) {
+        return false;
+    }
+    let mut head = [0u8; RECORD_LEN];
+    let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: room of ours.
+    let got = match unsafe { sys::recv(fd, head.as_mut_ptr(), RECORD_LEN, peek) } {
+        Ok(n) => n,
+        Err(libc::EAGAIN | libc::EINTR) => return false,
+        Err(_) => {
+            wire.with(|pump| {
+                if let Some(transit) = pump.transit(stream) {
+                    transit.on_tcp_error();
+                }
+                pump.settle(stream);
+            });
+            return true;
+        }
+    };
+    let over = || tcp::state(fd).is_none_or(tcp::is_over);
+    let ended = got == 0 || got < RECORD_LEN && over() && unread_of(fd) == got as u64;
+    let head = head.get(..got).unwrap_or_default();
+    let is = wire.with(|pump| {
+        let transit = pump.transit(stream)?;
+        let is = transit.on_head(head, ended);
+        pump.settle(stream);
+        Some(is)
+    });
+    match is {
+        Some(Some(Head::Record)) => {
+            let mut gone = [0u8; RECORD_LEN];
+            // SAFETY: room of ours. They lie there: the peek has shown them, and nobody else reads.
+            let removed = unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
+            let removed = removed.unwrap_or(0) as u64;
+            sock.rx.add_kernel_bytes(removed);
+            wire.with_stream(stream, |pump| pump.on_record_removed(stream, removed));
+            follow_tx(sock, Reason::PeerDemoted);
+            true
+        }
+        Some(Some(Head::Data)) => {
+            follow_tx(sock, Reason::PeerDemoted);
+            true
+        }
+        Some(Some(Head::Wait)) => {
+            let dead = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
+            if dead == Some(true) {
+                follow_tx(sock, Reason::PeerDied);
+            }
+            dead == Some(true)
+        }
+        _ => false,
+    }
+}
+
+fn unread_of(fd: i32) -> u64 {
+    sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
+}
+
+/// Under the rx lock: the stream is on its way back. So is what is written.
+fn follow_tx(sock: &'static Sock, reason: Reason) {
+    if sock.tx.lock.lock().is_ok() {
+        follow_tx_locked(sock, reason);
+        sock.tx.lock.unlock();
+    }
+}
+
+fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
+    match sock.tx.state() {
+        state::PROVED | state::LINK => {
+            let _ = demote::settle_tx(sock, reason);
+        }
+        state::RESENDING => {
+            let _ = demote::resend(sock);
+        }
+        _ => {}
+    }
+}
+
+/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come behind them, are awaited. Whether the
+/// program sees that end; else the connection is reset.
+pub fn tcp_ended(sock: &'static Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return true;
+    };
+    let read = sock.rx.kernel_bytes();
+    let whole = wire.with_stream(stream, |pump| {
+        let _ = pump.on_tcp_read(stream, read);
+        let whole = pump.transit(stream).is_none_or(|t| t.on_tcp_end());
+        pump.settle(stream);
+        whole
+    });
+    if whole == Some(false) {
+        go_back(sock, wire, stream);
+        follow_tx(sock, Reason::PeerDied);
+        return false;
+    }
+    true
+}
+
+/// By the control thread: goes on with the switch of the socket's stream, or with its way back.
+pub fn advance(sock: &'static Sock) {
+    if sock.rx.lock.lock().is_err() {
+        return;
+    }
+    if sock.tx.lock.lock().is_ok() {
+        if let Some((wire, stream)) = of(sock) {
+            switch(sock, wire, stream);
+        }
+        sock.tx.lock.unlock();
+    }
+    if is_remote(sock) && sock.rx.state() != state::PLAIN {
+        hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
+    }
+    sock.rx.lock.unlock();
+}
+
+/// Under both locks.
+fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
+    loop {
+        let read = match sock.rx.state() {
+            state::PROVED | state::DRAINING => sock.rx.kernel_bytes(),
+            _ => 0,
+        };
+        let now = wire.with_stream(stream, |pump| {
+            let fine = pump.on_tcp_read(stream, read);
+            let stepped = fine.and_then(|()| pump.step(stream));
+            let wants = pump.transit(stream).is_some_and(|t| t.wants_fix());
+            (stepped, wants)
+        });
+        match now {
+            Some((Err(lie), _)) => {
+                wire.lose(Lost::Peer(lie));
+                break;
+            }
+            Some((Ok(stepped), wants)) => {
+                if wants && fix(sock, wire, stream) || stepped == Stepped::Taken {
+                    continue;
+                }
+                if stepped == Stepped::Far {
+                    sock.far.store(true, Ordering::Relaxed);
+                }
+                break;
+            }
+            None => return,
+        }
+    }
+    let now = wire.with(|pump| {
+        let transit = pump.transit(stream)?;
+        let leaves = transit.is_leaving();
+        Some((transit.peer_n(), transit.out(), leaves))
+    });
+    let Some(Some((peer_n, out, leaves))) = now else {
+        return;
+    };
+    if let (Some(n), Some(dir)) = (peer_n, sock.rx.dir())
+        && dir.tx_wishes.switched.load(Ordering::Relaxed) == 0
+    {
+        dir.tx_wishes.from.store(n, Ordering::Relaxed);
+        dir.tx_wishes.switched.store(1, Ordering::Release);
+        // Who reads TCP without a limit looks anew.
+        tell_readers(sock);
+    }
+    if out == Out::Link {
+        sock.note_upgraded();
+    }
+    if leaves {
+        follow_tx_locked(sock, Reason::PeerDemoted);
+    }
+}
+
+/// Under both locks: fixes our N, if it may be now.
+fn fix(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+    let consents = |sock: &Sock| {
+        let dir = sock.rx.dir();
+        dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Relaxed) == 1)
+    };
+    if sock.tx.state() != state::PROVED || !consents(sock) || sock.tx.in_kernel() != 0 {
+        return false;
+    }
+    let fixed = upgrade::take_ring(sock, |n| {
+        let fixed = wire.with(|pump| {
+            let fixed = pump.transit(stream).is_some_and(|t| t.fix(n).is_ok());
+            pump.settle(stream);
+            fixed
+        });
+        fixed == Some(true)
+    });
+    match fixed {
+        Switch::Done => true,
+        Switch::Later => false,
+        Switch::Never(reason) => {
+            sock.pin(reason);
+            let _ = demote::settle_tx(sock, reason);
+            false
+        }
+    }
+}
+
+/// The wire is lost: by the control thread.
+pub(super) fn lost(near: &'static Link, wire: &Wire) {
+    for stream in wire.streams() {
+        if let Some(sock) = control::sock_of(near, u32::from(stream)) {
+            advance(sock);
+        }
+    }
+}
+
+/// Must a write behind a demotion wait for the link, or the peer, rather than for TCP?
+pub fn is_held(sock: &'static Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return false;
+    };
+    let held = wire.with(|pump| {
+        let due = pump.record(stream).is_some();
+        let held = pump.transit(stream).is_some_and(|t| t.out() == Out::Held);
+        held && !due
+    });
+    held == Some(true)
+}
+
+/// For a socket that others are to read and write next, or that is about to be closed with the process: drives the link until
+/// TCP has all of it, 5 s at most; then it is reset.
+pub fn hand_over(sock: &'static Sock, until_ns: u64) {
+    loop {
+        advance(sock);
+        let Some((wire, stream)) = of(sock) else {
+            return;
+        };
+        let clean = wire.with_stream(stream, |pump| {
+            pump.transit(stream).is_none_or(|t| t.is_clean() || t.is_dead().is_some())
+        });
+        if clean == Some(true) && sock.tx.state() == state::PLAIN {
+            return;
+        }
+        let now = sys::now_ns();
+        if now >= until_ns {
+            wire.with(|pump| {
+                if let Some(transit) = pump.transit(stream) {
+                    transit.give_up();
+                }
+                pump.settle(stream);
+            });
+            return advance(sock);
+        }
+        wait(sock, until_ns);
+    }
+}
+
+/// As [`hand_over`], for what the program is through with: until nothing is left to send.
+pub fn release(sock: &'static Sock, until_ns: u64) {
+    while sock.tx.state() == state::RESENDING && is_remote(sock) && sys::now_ns() < until_ns {
+        advance(sock);
+        if sock.tx.state() == state::RESENDING {
+            wait(sock, until_ns);
+        }
+    }
+}
+
+/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was acknowledged.
+fn wait(sock: &'static Sock, until_ns: u64) {
+    let Some((wire, _)) = of(sock) else { return };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    wire.arm();
+    let mut tcp = libc::POLLIN;
+    // Bytes before the record that nobody reads, or a part of one: these make no news.
+    if recv::has_bytes(fd) {
+        tcp = 0;
+    }
+    if sock.tx.state() == state::RESENDING && !is_held(sock) {
+        tcp |= libc::POLLOUT;
+    }
+    let link = wire.descriptor().unwrap_or(-1);
+    let mut fds = [(link, libc::POLLIN), (fd, tcp)].map(|(fd, events)| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
+    let most = until_ns.saturating_sub(sys::now_ns()).min(1_000_000);
+    let mut most = sys::timespec(most);
+    // SAFETY: an array and a time of ours.
+    let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut most, core::ptr::null()) };
+}
+
+/// Is what TCP has next not the program's, but a record to be heard?
+#[inline]
+pub fn hides_tcp(sock: &Sock) -> bool {
+    sock.rx.state() == state::LINK && is_remote(sock)
+}
+
+/// Hears what TCP has to tell, if that is no byte of the program's; whether it still is not.
+pub fn hears(sock: &'static Sock) -> bool {
+    if !hides_tcp(sock) {
+        return false;
+    }
+    if sock.rx.lock.lock().is_ok() {
+        hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
+        sock.rx.lock.unlock();
+    }
+    hides_tcp(sock)
+}
+
+/// The program has left stream `index`; false: no wire plays the other end.
+pub fn left(link: &'static Link, index: u32) -> bool {
+    let Some(wire) = wire_of(link) else {
+        return false;
+    };
+    wire.leave(index as u16);
+    true
+}
+
+/// Under the tx lock, when all is sent again: may TCP be closed? Behind the word that no record is wanted one may be under way
+/// that crossed it, and would meet a closed socket, which resets: not before TCP has acknowledged all.
+pub fn may_finish(sock: &'static Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return true;
+    };
+    let last = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if last != Some(true) {
+        return true;
+    }
+    if unread_of(fd) >= RECORD_LEN as u64 {
+        let mut gone = [0u8; RECORD_LEN];
+        // SAFETY: room of ours.
+        let _ = unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
+        return true;
+    }
+    let acknowledged = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0) == 0;
+    if !acknowledged {
+        control::advance_soon(sock);
+    }
+    acknowledged || sys::has_error(fd)
+}

@@ -409,6 +409,9 @@ void warm(int fd, int server)
         log_warm(fd);
     for (int i = 0; i < WARM_ROUNDS; i++) {
         size_t n = warm_size(i);
+        /* To another host the way is found while the bytes go on. */
+        if (hosts && !server)
+            usleep(1000);
         if (server ? get(fd, i, n) != n || put(fd, ~i, n) != n : put(fd, i, n) != n || get(fd, ~i, n) != n)
             die("warm-up");
     }
@@ -695,14 +698,15 @@ static const struct body *find(const char *name)
     exit(2);
 }
 
-/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED */
+/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED dies|lives */
 static int list(void)
 {
     for (size_t f = 0; f < COUNT(families); f++)
         for (const struct body *b = families[f]; b->name; b++)
-            printf("%s %d %s %d %s %s %s%s-\n", b->name, b->one ? 1 : 2,
+            printf("%s %d %s %d %s %s %s%s- %s\n", b->name, b->one ? 1 : 2,
                    b->flags & NOUP ? "no" : b->flags & MAYUP ? "may" : "up", b->limit ? b->limit : 10,
-                   b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "");
+                   b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "",
+                   b->flags & DIES ? "dies" : "lives");
     return 0;
 }
 

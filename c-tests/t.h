@@ -45,6 +45,7 @@ enum flags {
     MUTE_C = 8,  /* so does the client */
     MAYUP = 32,  /* its warmed connections are over so soon that an upgrade may come too late */
     STEADY = 64, /* tells of the very numbers that descriptors get: not where streams are demoted at any moment */
+    DIES = 128,  /* one side is killed, which over RDMA the other always learns as a reset */
     NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
 };
 

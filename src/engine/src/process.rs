@@ -139,7 +139,7 @@ extern "C" fn before_fork() {
         sock::for_all(|sock| {
             if crate::remote::is_remote(sock) {
                 demote::demote(sock, Which::Both, Reason::Fork);
-                demote::finish_blocking(sock);
+                demote::finish_blocking(sock, Reason::Fork);
             }
         });
     }
@@ -254,7 +254,7 @@ pub fn before_exec() {
             return;
         }
         demote::demote(sock, Which::Both, Reason::Exec);
-        demote::finish_blocking(sock);
+        demote::finish_blocking(sock, Reason::Exec);
     });
     for fd in 0..=2 {
         if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock)
@@ -517,7 +517,7 @@ pub fn before_daemon() {
     sock::for_all(|sock| {
         if sock.is_accelerated() {
             demote::demote(sock, Which::Both, Reason::Fork);
-            demote::finish_blocking(sock);
+            demote::finish_blocking(sock, Reason::Fork);
         }
     });
 }

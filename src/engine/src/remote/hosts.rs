@@ -19,7 +19,7 @@ use crate::config::config;
 use crate::process;
 use crate::rendezvous::{control, diag};
 use crate::sockets::sock::{self, Sock, role};
-use crate::sockets::upgrade;
+use crate::sockets::{internal, upgrade};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use sluice_fabric::arena::Arena;
@@ -27,6 +27,7 @@ use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
+use sluice_fabric::verbs::device::Device;
 use sluice_fabric::verbs::cm::{Channel, Event, Id, Key};
 use sluice_stats::Reason;
 use sluice_stream::record::{Nonce, Role};
@@ -46,6 +47,9 @@ const ASK_NS: u64 = 20_000_000;
 /// A host that stayed silent is left alone for a minute, then two, four, up to an hour.
 const QUIET_NS: u64 = 60_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
+
+/// A process that ends closes its links and its connections in no order of ours, within this time.
+const DYING_NS: u64 = 20_000_000;
 
 /// Events of the connection manager's channel; others are of the wire with that key.
 const CM: Key = 0;
@@ -130,7 +134,7 @@ struct Up {
     token: Token,
     stands: bool,
     lost: bool,
-    /// When it must stand.
+    /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
     until: u64,
 }
 
@@ -153,6 +157,8 @@ struct Hosts {
     quiet: Vec<Quiet>,
     /// Not in service.
     spare: Vec<&'static Wire>,
+    /// Devices that are in use, whose descriptors were put out of the program's way.
+    devices: Vec<Device>,
 }
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::new(None);
@@ -239,7 +245,14 @@ pub fn after_fork() {
     if let Some(mut hosts) = HOSTS.lock()
         && let Some(hosts) = hosts.take()
     {
-        let _ = sys::close(hosts.channel.descriptor());
+        // As long as one process has them open the kernel keeps what is the parent's.
+        let wires = hosts.ups.iter().filter_map(|up| up.wire.descriptor());
+        let devices = hosts.devices.iter().flat_map(Device::descriptors);
+        let all: Vec<i32> = wires.chain(devices).chain([hosts.channel.descriptor()]).collect();
+        for fd in all {
+            internal::forget(fd);
+            let _ = sys::close(fd);
+        }
         core::mem::forget(hosts);
     }
     USED.store(false, Ordering::Relaxed);
@@ -275,6 +288,7 @@ impl Hosts {
     fn new() -> Option<Self> {
         let api: &'static Api = api::load()?;
         let channel = Channel::new(api).ok()?;
+        channel.rehouse(internal::copy);
         control::watch_remote(channel.descriptor(), CM);
         Some(Self {
             channel,
@@ -286,6 +300,7 @@ impl Hosts {
             ups: Vec::new(),
             quiet: Vec::new(),
             spare: Vec::new(),
+            devices: Vec::new(),
         })
     }
 
@@ -337,8 +352,10 @@ impl Hosts {
         }
         let key = self.key();
         let at = SocketAddr::new(seek.local.ip(), hello::port(seek.local.port()));
-        let listening = Id::listen(&self.channel, key, at);
-        let listening = listening.and_then(|id| self.may_use(&id, seek.peer.ip()).map(|()| id));
+        let listening = Id::listen(&self.channel, key, at).and_then(|id| {
+            self.may_use(&id, seek.peer.ip())?;
+            Ok(id)
+        });
         match listening {
             Ok(id) => self.listens.push(Listen {
                 key,
@@ -354,12 +371,23 @@ impl Hosts {
     }
 
     /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom that was agreed with.
-    fn may_use(&self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
+    fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
         let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
-        match id.device() {
+        let device = id.device().inspect(|device| self.meet_device(*device));
+        match device {
             Ok(device) if !device.limits.immediate && !configured => Err(libc::EACCES),
             Ok(_) => Ok(()),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// librdmacm opens a device once, for good.
+    fn meet_device(&mut self, device: Device) {
+        let [commands, _] = device.descriptors();
+        let known = |known: &Device| known.descriptors()[0] == commands;
+        if !self.devices.iter().any(known) {
+            device.rehouse(internal::copy);
+            self.devices.push(device);
         }
     }
 
@@ -622,12 +650,18 @@ impl Hosts {
         let hello = match begun {
             Ok(hello) => hello,
             Err(errno) => {
-                close(near, far);
+                for link in links {
+                    link.kill();
+                    link.close_if_unused();
+                }
                 self.spare.push(wire);
                 return Err(errno);
             }
         };
         near.set_keeper(core::ptr::from_ref(wire) as usize);
+        // As long as the wire is: nobody else may close the link with its last stream.
+        near.pin();
+        far.pin();
         if let Some(fd) = wire.descriptor() {
             control::watch_remote(fd, key);
         }
@@ -783,8 +817,8 @@ impl Hosts {
             .chain(self.questions.iter().map(|q| q.until))
             .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
         untils.for_each(&mut again);
-        if self.ups.iter().any(|up| up.lost) {
-            again(now + 10_000_000);
+        for up in self.ups.iter().filter(|up| up.lost) {
+            again(now + if up.until == 0 { 10_000_000 } else { 1_000_000 });
         }
         next
     }
@@ -938,14 +972,21 @@ impl Hosts {
                     asked.seek.stays(Reason::LinkLost);
                 }
                 self.questions.retain(|q| q.key != key);
-                stream::lost(near, wire);
+                if let Some(up) = self.ups.get_mut(at) {
+                    up.until = now + DYING_NS;
+                }
+            }
+            let Some(up) = self.ups.get_mut(at) else { break };
+            if up.until != 0 && (stream::lost(near, up.wire, now >= up.until) || now >= up.until) {
+                up.until = 0;
+                crate::readiness::link_lost(near);
             }
         }
         let mut at = 0;
         while let Some(up) = self.ups.get(at) {
             let links = up.wire.links().filter(|_| up.lost);
             let over = links.is_some_and(|[near, far]| {
-                near.stream_count() == 0 && far.stream_count() == 0
+                near.stream_count() == 1 && far.stream_count() == 1
             });
             if let (true, Some([near, far])) = (over, links) {
                 let up = self.ups.swap_remove(at);
@@ -1005,6 +1046,7 @@ impl Hosts {
 fn close(near: &'static Link, far: &'static Link) {
     for link in [far, near] {
         link.kill();
+        link.unpin();
         link.close_if_unused();
     }
 }

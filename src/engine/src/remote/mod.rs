@@ -30,7 +30,7 @@ pub(crate) use hosts::{
 pub(crate) use none::*;
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, before_resend, drive, hand_over, hear_tcp, hears, hides_tcp, is_held, is_remote, left,
+    advance, before_resend, drive, finish, hear_tcp, hears, hides_tcp, is_held, is_remote, left,
     may_finish, moved, release, settle_rx, settle_tx, tcp_ended,
 };
 

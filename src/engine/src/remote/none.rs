@@ -53,7 +53,7 @@ pub const fn advance(_: &'static Sock) {}
 pub const fn is_held(_: &'static Sock) -> bool {
     false
 }
-pub const fn hand_over(_: &'static Sock, _: u64) {}
+pub const fn finish(_: &'static Sock, _: Reason) {}
 pub const fn release(_: &'static Sock, _: u64) {}
 pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
     Err(Reason::PeerRemote)

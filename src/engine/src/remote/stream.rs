@@ -12,7 +12,7 @@
 //!
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
-use super::Before;
+use super::{Before, PATIENCE_NS};
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
@@ -253,24 +253,29 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     if at_head != Some(true) {
         return false;
     }
+    // A recv would take an error that the program is to see, unless it finds bytes. First whether TCP is at its end: then no
+    // more come.
+    let over = tcp::state(fd).is_none_or(tcp::is_over);
     let mut head = [0u8; RECORD_LEN];
-    let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: room of ours.
-    let got = match unsafe { sys::recv(fd, head.as_mut_ptr(), RECORD_LEN, peek) } {
-        Ok(n) => n,
-        Err(libc::EAGAIN | libc::EINTR) => return false,
-        Err(_) => {
-            wire.with(|pump| {
-                if let Some(transit) = pump.transit(stream) {
-                    transit.on_tcp_error();
-                }
-                pump.settle(stream);
-            });
-            return true;
-        }
-    };
-    let over = || tcp::state(fd).is_none_or(tcp::is_over);
-    let ended = got == 0 || got < RECORD_LEN && over() && unread_of(fd) == got as u64;
+    let mut got = 0;
+    if unread_of(fd) > 0 {
+        let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: room of ours.
+        got = unsafe { sys::recv(fd, head.as_mut_ptr(), RECORD_LEN, peek) }.unwrap_or(0);
+    } else if sys::has_error(fd) {
+        wire.with(|pump| {
+            if let Some(transit) = pump.transit(stream) {
+                transit.on_tcp_error();
+            }
+            pump.settle(stream);
+        });
+        follow_tx(sock, Reason::PeerDied);
+        return true;
+    }
+    let ended = over && got < RECORD_LEN;
+    if got == 0 && !ended {
+        return false;
+    }
     let head = head.get(..got).unwrap_or_default();
     let is = wire.with(|pump| {
         let transit = pump.transit(stream)?;
@@ -448,13 +453,22 @@ fn fix(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     }
 }
 
-/// The wire is lost: by the control thread.
-pub(super) fn lost(near: &'static Link, wire: &Wire) {
+/// The wire is lost: by the control thread. A peer that has died shows it on TCP in a moment, and a record written before would
+/// make a reset of that: true when all streams went on, in any case when it is `late`.
+pub(super) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
+    let mut all = true;
     for stream in wire.streams() {
-        if let Some(sock) = control::sock_of(near, u32::from(stream)) {
+        let Some(sock) = control::sock_of(near, u32::from(stream)) else {
+            continue;
+        };
+        let over = || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(tcp::is_over);
+        if late || over() {
             advance(sock);
+        } else {
+            all = false;
         }
     }
+    all
 }
 
 /// Must a write behind a demotion wait for the link, or the peer, rather than for TCP?
@@ -470,9 +484,19 @@ pub fn is_held(sock: &'static Sock) -> bool {
     held == Some(true)
 }
 
+/// The stream was given up for this reason: waits until whoever comes next may use the socket.
+pub fn finish(sock: &'static Sock, reason: Reason) {
+    let until_ns = sys::now_ns() + PATIENCE_NS;
+    if leaving(reason) == Leave::Hand {
+        hand_over(sock, until_ns);
+    } else {
+        release(sock, until_ns);
+    }
+}
+
 /// For a socket that others are to read and write next, or that is about to be closed with the process: drives the link until
 /// TCP has all of it, 5 s at most; then it is reset.
-pub fn hand_over(sock: &'static Sock, until_ns: u64) {
+fn hand_over(sock: &'static Sock, until_ns: u64) {
     loop {
         advance(sock);
         let Some((wire, stream)) = of(sock) else {
@@ -536,12 +560,17 @@ fn wait(sock: &'static Sock, until_ns: u64) {
 /// Is what TCP has next not the program's, but a record to be heard?
 #[inline]
 pub fn hides_tcp(sock: &Sock) -> bool {
+    reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed))
+}
+
+#[inline]
+fn reads_link(sock: &Sock) -> bool {
     sock.rx.state() == state::LINK && is_remote(sock)
 }
 
 /// Hears what TCP has to tell, if that is no byte of the program's; whether it still is not.
 pub fn hears(sock: &'static Sock) -> bool {
-    if !hides_tcp(sock) {
+    if !reads_link(sock) {
         return false;
     }
     if sock.rx.lock.lock().is_ok() {

@@ -9,6 +9,7 @@
 
 use super::memory::{Place, Slabs, Use};
 use super::small::Small;
+use crate::sockets::internal;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -194,6 +195,7 @@ impl Wire {
         let domain = Domain::new(device)?;
         let completions = Completions::new(&device, 2 * u32::from(SENDS + RECEIVES))?;
         sys::set_nonblocking(completions.descriptor())?;
+        completions.rehouse(internal::copy);
         let small = Small::new(&domain)?;
         let pair = id.pair(&domain, &completions, SHAPE)?;
         let terms = Terms {
@@ -255,6 +257,9 @@ impl Wire {
     /// What the device holds of it is given back, and nothing more of it is told. Its streams are over.
     pub fn end(&self) {
         let inner = self.inner.lock().and_then(|mut inner| inner.take());
+        if let Some(inner) = &inner {
+            internal::forget(inner.completions.descriptor());
+        }
         // Waits for the kernel: not under the lock.
         drop(inner);
     }

@@ -326,7 +326,7 @@ pub fn watch_full(sock: &'static Sock) {
             sock,
             generation,
             seen,
-            deadline: sys::now_ns() + wait::FULL_NS,
+            deadline: sys::now_ns() + wait::full_ns(sock),
         });
         drop(list);
         poke();
@@ -787,7 +787,7 @@ fn do_jobs() -> Option<u64> {
                 Reader::Reads => {}
                 Reader::ReadAndStopped(head) => {
                     // Its patience begins anew: it may have stopped for good this time.
-                    let patience = wait::FULL_NS;
+                    let patience = wait::full_ns(sock);
                     (*seen, *deadline) = (head, now + patience);
                     next = Some(next.map_or(patience, |n: u64| n.min(patience)));
                     return true;

@@ -293,9 +293,9 @@ pub fn leave(sock: &'static Sock) {
 
 /// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
 /// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
-pub fn finish_blocking(sock: &'static Sock) {
+pub fn finish_blocking(sock: &'static Sock, reason: Reason) {
     if remote::is_remote(sock) {
-        return remote::hand_over(sock, sys::now_ns() + remote::PATIENCE_NS);
+        return remote::finish(sock, reason);
     }
     while sock.tx.state() == state::RESENDING {
         if sock.tx.lock.lock().is_err() {

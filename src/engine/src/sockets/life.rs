@@ -4,7 +4,7 @@ use crate::api::{Pass, Verdict};
 use crate::process;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
-use crate::sockets::demote::{self, Patience, Which};
+use crate::sockets::demote::{self, Patience, Resent, Which};
 use crate::sockets::sock::{self, Known, SETS, Sock, role, state};
 use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{internal, remains};
@@ -161,7 +161,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         if sock.tx.state() == state::RESENDING && control::is_running() {
             if sock.tx.lock.lock().is_ok() {
                 if sock.tx.state() == state::RESENDING
-                    && demote::resend(sock) == demote::Resent::NoRoom
+                    && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held)
                 {
                     sock.shut.store(true, Ordering::Relaxed);
                     control::watch_room(sock);
@@ -170,7 +170,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
                 sock.tx.lock.unlock();
             }
         } else {
-            demote::finish_blocking(sock);
+            demote::finish_blocking(sock, Reason::Shutdown);
         }
         sock.pin(Reason::Shutdown);
         // What the peer writes from now on must meet the kernel, which answers by a reset. What it wrote before is
@@ -460,7 +460,7 @@ pub fn give_up(sock: &'static Sock, reason: Reason) {
     sock.let_attach_end();
     if sock.is_accelerated() {
         demote::demote(sock, Which::Both, reason);
-        demote::finish_blocking(sock);
+        demote::finish_blocking(sock, reason);
     }
 }
 

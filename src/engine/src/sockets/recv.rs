@@ -103,6 +103,11 @@ fn go_on(sock: &'static Sock, flags: c_int, nap: &Nap) -> Option<Pass> {
 
 #[cold]
 unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
+    if remote::is_remote(sock) {
+        // The kernel has it apart from the stream; what comes before it may still be on the link.
+        remote::hears(sock);
+        return Verdict::Pass(Pass::NOBODY);
+    }
     crate::sockets::life::give_up(sock, Reason::MsgOob);
     Verdict::Pass(Pass::NOBODY)
 }
@@ -744,8 +749,12 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if remote::is_remote(sock) {
         return if remote::hear_tcp(sock, fd) || has_more() {
             Look::Again
-        } else {
+        } else if has_bytes(fd) {
+            // A part of a record.
             Look::Empty
+        } else {
+            // This end was shut down for reading.
+            Look::End
         };
     }
     if begun && !has_bytes(fd) {

@@ -282,7 +282,7 @@ impl Job {
     pub fn until(&mut self) -> u64 {
         let patience = *self
             .patience
-            .get_or_insert_with(|| sys::now_ns() + wait::FULL_NS);
+            .get_or_insert_with(|| sys::now_ns() + wait::full_ns(self.sock));
         self.deadline().map_or(patience, |d| d.min(patience))
     }
 

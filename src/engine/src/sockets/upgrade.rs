@@ -331,7 +331,13 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
         .unwrap_or(0)
         .max(0) as u32;
     // What lies unread must fit into TCP at any moment, for a close that may not wait.
-    let unread_max = ring.len().min(u64::from(room / 2)) as u32;
+    // To another host what has come to the peer's end stays there.
+    let most = if remote::is_remote(sock) {
+        ring.len()
+    } else {
+        u64::from(room / 2)
+    };
+    let unread_max = ring.len().min(most) as u32;
     if unread_max < 4096 {
         return Switch::Never(Reason::SendBufferSmall);
     }

@@ -29,7 +29,18 @@ pub enum Waited {
 
 /// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a program may
 /// count on that. A reader that only waits for its disk, or its CPU, should not be taken for one.
-pub const FULL_NS: u64 = 50_000_000;
+const FULL_NS: u64 = 50_000_000;
+/// The same of a reader on another host, whose credit has a way to go.
+const FULL_REMOTE_NS: u64 = 200_000_000;
+
+/// How long the reader of a full ring may be without reading.
+pub fn full_ns(sock: &Sock) -> u64 {
+    if remote::is_remote(sock) {
+        FULL_REMOTE_NS
+    } else {
+        FULL_NS
+    }
+}
 
 /// With the rx lock held, which it gives back: waits until the tail is at least `beyond`, or the
 /// stream or TCP has other news.
@@ -132,7 +143,7 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
         Waited::News
     } else {
         sock.conn().tx.sleeps.add_shared(1);
-        let patience = sys::now_ns() + FULL_NS;
+        let patience = sys::now_ns() + full_ns(sock);
         let until = deadline.map_or(patience, |d| d.min(patience));
         if let Some(nap) = &mut nap {
             nap.seen = seen;

@@ -84,6 +84,12 @@ impl Channel {
         unsafe { self.channel.as_ref() }.fd
     }
 
+    /// Puts the descriptor at another number: `copy` makes one of it.
+    pub fn rehouse(&self, copy: impl FnOnce(c_int) -> Option<sys::Fd>) {
+        // SAFETY: made in `new`; librdmacm uses whatever number stands there.
+        unsafe { rehouse(&raw mut (*self.channel.as_ptr()).fd, copy) };
+    }
+
     /// The next event, if there is one.
     pub fn next(&self) -> Option<Event> {
         let mut event = ptr::null_mut();
@@ -313,6 +319,20 @@ impl Drop for Id {
             }
             (self.api.rdma_destroy_id)(self.id.as_ptr());
         }
+    }
+}
+
+/// Another number for a descriptor that a library keeps.
+///
+/// # Safety
+/// `place` is where it does, and nobody uses the descriptor now.
+pub(super) unsafe fn rehouse(place: *mut c_int, copy: impl FnOnce(c_int) -> Option<sys::Fd>) {
+    // SAFETY: the caller's word.
+    let old = unsafe { *place };
+    if let Some(new) = copy(old) {
+        // SAFETY: the caller's word.
+        unsafe { *place = new.release() };
+        let _ = sys::close(old);
     }
 }
 

@@ -76,6 +76,24 @@ impl Device {
         })
     }
 
+    /// The descriptors that libibverbs keeps of it.
+    #[must_use]
+    pub fn descriptors(&self) -> [c_int; 2] {
+        // SAFETY: an open context.
+        let context = unsafe { self.context.as_ref() };
+        [context.cmd_fd, context.async_fd]
+    }
+
+    /// Puts them at other numbers: `copy` makes one of each. While nothing else is done to the device.
+    pub fn rehouse(&self, mut copy: impl FnMut(c_int) -> Option<sys::Fd>) {
+        let context = self.context.as_ptr();
+        // SAFETY: an open context; libibverbs and its providers use whatever numbers stand there.
+        unsafe {
+            super::cm::rehouse(&raw mut (*context).cmd_fd, &mut copy);
+            super::cm::rehouse(&raw mut (*context).async_fd, &mut copy);
+        }
+    }
+
     /// Descriptor of the device's asynchronous events, for a set to wait on.
     #[must_use]
     pub fn events(&self) -> c_int {

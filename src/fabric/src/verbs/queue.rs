@@ -92,6 +92,12 @@ impl Completions {
         unsafe { self.channel.as_ref() }.fd
     }
 
+    /// Puts the descriptor at another number: `copy` makes one of it.
+    pub fn rehouse(&self, copy: impl FnOnce(c_int) -> Option<sys::Fd>) {
+        // SAFETY: made in `new`; libibverbs uses whatever number stands there.
+        unsafe { super::cm::rehouse(&raw mut (*self.channel.as_ptr()).fd, copy) };
+    }
+
     /// Takes completions, the oldest first, at most as many as there is room for; how many.
     ///
     /// # Errors

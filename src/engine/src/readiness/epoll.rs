@@ -156,6 +156,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         if rendezvous::is_meeting() {
             rendezvous::progress();
         }
+        set.drive();
         // Streams that fill every answer may not keep the kernel's events from being told.
         let turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
         let ready = waiter.streams(if turn {

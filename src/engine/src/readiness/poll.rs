@@ -418,6 +418,7 @@ unsafe fn look(
     bell: Option<i32>,
     mask: *const sigset_t,
 ) -> Result<usize, sys::Errno> {
+    drive(streams);
     // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
     let mut held: Vec<(usize, c_short)> = Vec::new();
     let mut masked: Vec<usize> = Vec::new();
@@ -480,6 +481,14 @@ unsafe fn look(
     Ok(fds.iter().filter(|p| p.revents != 0).count())
 }
 
+/// Takes what links to other hosts have brought.
+fn drive(streams: &Streams) {
+    if crate::remote::is_used() {
+        let links = streams.list.iter().filter_map(|(_, sock)| sock.link());
+        links.for_each(crate::remote::drive);
+    }
+}
+
 /// Spins on up to four streams.
 fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     if streams.list.len() > 4 {
@@ -491,6 +500,12 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     let Some(link) = first.link() else {
         return false;
     };
+    if crate::remote::is_to_another_host(link) {
+        return super::spin::remote(&first.rx.spin_ns, &first.rx.spin_skip, || {
+            drive(streams);
+            has_news(fds, streams)
+        });
+    }
     if first.rx.lock.lock().is_err() {
         return false;
     }

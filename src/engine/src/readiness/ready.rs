@@ -32,6 +32,9 @@ impl Set {
                 slot.publish_cpu(cpu);
                 slot.announce();
             }
+            if self.remote.load(Ordering::Relaxed) {
+                inside.links.iter().for_each(|on| crate::remote::arm(on.link));
+            }
             // Marks of streams that are over are nobody's to take: they would keep the set awake for ever.
             self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()
         })
@@ -49,6 +52,12 @@ impl Set {
 
     /// Spins until a stream of the set has news; false: sleep.
     pub(super) fn spin_until_ready(&self) -> bool {
+        if self.remote.load(Ordering::Relaxed) {
+            return super::spin::remote(&self.spin_ns, &self.spin_skip, || {
+                self.drive();
+                self.has_news()
+            });
+        }
         let peer = self.peer_cpu.load(Ordering::Relaxed);
         if !super::spin::is_worth_it(peer) {
             return false;

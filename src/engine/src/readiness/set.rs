@@ -12,6 +12,7 @@ use super::ready::change;
 use super::regs::{Echo, Inside, OnLink};
 use super::shared::SETS_MAX;
 use super::{READABLE, WRITABLE, shared};
+use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
@@ -70,6 +71,8 @@ pub struct Set {
     pub(super) peer_cpu: AtomicU32,
     pub(super) spin_ns: AtomicU32,
     pub(super) spin_skip: AtomicU32,
+    /// Streams of its go to other hosts: whoever waits drives their links.
+    pub(super) remote: AtomicBool,
 }
 
 static ALL: [AtomicPtr<Set>; SETS_MAX] =
@@ -160,6 +163,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     peer_cpu: AtomicU32::new(0),
                     spin_ns: AtomicU32::new(0),
                     spin_skip: AtomicU32::new(0),
+                    remote: AtomicBool::new(false),
                 }));
                 cell.store(core::ptr::from_ref(made).cast_mut(), Ordering::Release);
                 found = Some(made);
@@ -179,6 +183,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             &set.has_oneshots,
             &set.has_sets,
             &set.kernel_turn,
+            &set.remote,
         ] {
             flag.store(false, Ordering::Relaxed);
         }
@@ -405,6 +410,14 @@ impl Set {
         self.tell();
     }
 
+    /// Takes what links to other hosts have brought, and gives them what there is.
+    #[inline]
+    pub(super) fn drive(&self) {
+        if self.remote.load(Ordering::Relaxed) {
+            self.with(|inside| inside.links.iter().for_each(|on| remote::drive(on.link)));
+        }
+    }
+
     /// The place of `link` in the set, made at first use: a waiter slot, and a doorbell asked for.
     fn place(&'static self, inside: &mut Inside, link: &'static Link) -> Option<usize> {
         let generation = link.generation();
@@ -424,7 +437,12 @@ impl Set {
         if let Some(s) = link.my_slot(slot) {
             s.announce();
         }
-        control::want_bell(link, slot);
+        if remote::is_to_another_host(link) {
+            self.remote.store(true, Ordering::Release);
+            remote::bell(link, self.fd(), bell_data());
+        } else {
+            control::want_bell(link, slot);
+        }
         inside.links.push(OnLink {
             link,
             generation,

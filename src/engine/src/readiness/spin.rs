@@ -77,6 +77,52 @@ pub fn until_with(
     }
 }
 
+/// Processors that this process may use; asked once.
+fn processors() -> u32 {
+    static KNOWN: AtomicU32 = AtomicU32::new(0);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: zeroes are a valid set, and there is room for it.
+    let asked = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        let failed = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        if failed == 0 { libc::CPU_COUNT(&set) } else { 1 }
+    };
+    let asked = asked.max(1) as u32;
+    KNOWN.store(asked, Ordering::Relaxed);
+    asked
+}
+
+/// Yields before a sleep where there is one processor: to whoever brings the peer's bytes.
+const YIELDS: u32 = 2;
+/// Waits at most without them after they were in vain.
+const YIELDS_SKIP: u32 = 63;
+
+/// As [`until_with`], for news from another host: `news` also takes what the device has brought.
+pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) -> bool {
+    if processors() > 1 {
+        return until_with(spin_ns, skip, u32::MAX, news);
+    }
+    let left = skip.load(Ordering::Relaxed);
+    if left != 0 || config().spin_ns == 0 {
+        skip.store(left.saturating_sub(1), Ordering::Relaxed);
+        return false;
+    }
+    for _ in 0..YIELDS {
+        sys::sched_yield();
+        if news() {
+            spin_ns.store(0, Ordering::Relaxed);
+            return true;
+        }
+    }
+    let vain = (2 * spin_ns.load(Ordering::Relaxed) + 1).min(YIELDS_SKIP);
+    spin_ns.store(vain, Ordering::Relaxed);
+    skip.store(vain, Ordering::Relaxed);
+    false
+}
+
 /// Is there any use in preparing a spin?
 pub(super) fn is_worth_it(peer: u32) -> bool {
     peer != 0 && config().spin_ns != 0

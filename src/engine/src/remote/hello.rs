@@ -157,8 +157,11 @@ pub fn refused(bytes: &[u8]) -> Reason {
     if bytes.len() < REFUSAL_LEN {
         return Reason::PeerPlain;
     }
-    if u16::from_le_bytes(get(bytes, 0)) != VERSION {
-        return Reason::VersionMismatch;
+    match u16::from_le_bytes(get(bytes, 0)) {
+        VERSION => {}
+        // The connection manager itself: nobody listens.
+        0 => return Reason::PeerPlain,
+        _ => return Reason::VersionMismatch,
     }
     Reason::from_u16(u16::from_le_bytes(get(bytes, 2))).unwrap_or(Reason::PeerPlain)
 }
@@ -241,6 +244,7 @@ mod tests {
         assert_eq!(Answer::parse(&long[..39]), Err(Reason::PeerHostile));
         assert!(Answer::parse(&{ long[2] = 1; long.clone() }).is_err());
         assert_eq!(refused(&[]), Reason::PeerPlain);
+        assert_eq!(refused(&[0; 148]), Reason::PeerPlain);
         assert_eq!(refused(&[2, 0, 0, 0]), Reason::VersionMismatch);
         assert_eq!(refused(&[1, 0, 0xff, 0xff]), Reason::PeerPlain);
     }

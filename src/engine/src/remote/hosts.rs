@@ -28,7 +28,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::device::Device;
-use sluice_fabric::verbs::cm::{Channel, Event, Id, Key};
+use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_stats::Reason;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Berth, Meeting, Proof};
@@ -44,6 +44,10 @@ const SEEKS: usize = 256;
 const ASKED: usize = 4;
 /// Whom the links did not answer for so long dials.
 const ASK_NS: u64 = 20_000_000;
+/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and once more
+/// if nobody listened.
+const FIRST_NS: u64 = 5_000_000;
+const AGAIN_NS: u64 = 100_000_000;
 /// A host that stayed silent is left alone for a minute, then two, four, up to an hour.
 const QUIET_NS: u64 = 60_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
@@ -103,6 +107,10 @@ struct Dial {
     stage: Stage,
     seek: Seek,
     until: u64,
+    /// Not before then.
+    from: u64,
+    /// Nobody listened a moment ago.
+    again: bool,
 }
 
 /// A question of ours.
@@ -227,7 +235,7 @@ pub fn on_event(what: u64) {
         if what == CM {
             hosts.read_channel();
         } else if let Some(up) = hosts.ups.iter().find(|up| up.key == what) {
-            up.wire.arm();
+            up.wire.drive();
         }
     });
 }
@@ -289,7 +297,7 @@ impl Hosts {
         let api: &'static Api = api::load()?;
         let channel = Channel::new(api).ok()?;
         channel.rehouse(internal::copy);
-        control::watch_remote(channel.descriptor(), CM);
+        control::watch_remote(channel.descriptor(), CM, libc::EPOLLIN as u32);
         Some(Self {
             channel,
             next: 1,
@@ -516,12 +524,14 @@ impl Hosts {
             stage: Stage::Queued,
             seek,
             until: now + DIAL_NS,
+            from: now + FIRST_NS,
+            again: false,
         });
-        self.dial_next();
     }
 
     /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for its link.
     fn dial_next(&mut self) {
+        let now = sys::now_ns();
         loop {
             let under_way = |d: &&Dial| !matches!(d.stage, Stage::Queued);
             let busy: Vec<IpAddr> = self.dials.iter().filter(under_way).map(|d| d.seek.peer.ip()).collect();
@@ -529,14 +539,19 @@ impl Hosts {
                 return;
             }
             let next = self.dials.iter().position(|d| {
-                matches!(d.stage, Stage::Queued) && !busy.contains(&d.seek.peer.ip())
+                matches!(d.stage, Stage::Queued)
+                    && now >= d.from
+                    && !busy.contains(&d.seek.peer.ip())
             });
             let Some(at) = next else { return };
             let mut dial = self.dials.swap_remove(at);
             let Seek { local, peer, .. } = dial.seek;
             let to = SocketAddr::new(peer.ip(), hello::port(peer.port()));
             let from = SocketAddr::new(local.ip(), 0);
-            dial.until = sys::now_ns() + DIAL_NS;
+            if !dial.seek.is_open() {
+                continue;
+            }
+            dial.until = now + DIAL_NS;
             match Id::dial(&self.channel, dial.key, Some(from), to, DIAL_MS) {
                 Ok(id) => {
                     dial.stage = Stage::Resolving(id);
@@ -646,6 +661,7 @@ impl Hosts {
             .pop()
             .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control::poke))));
         id.set_key(key);
+        wire.set_key(key);
         let begun = wire.begin(id, links);
         let hello = match begun {
             Ok(hello) => hello,
@@ -663,7 +679,7 @@ impl Hosts {
         near.pin();
         far.pin();
         if let Some(fd) = wire.descriptor() {
-            control::watch_remote(fd, key);
+            control::watch_remote(fd, key, stream::BELL);
         }
         wire.arm();
         self.ups.push(Up {
@@ -769,13 +785,21 @@ impl Hosts {
     }
 
     fn on_refused(&mut self, key: Key, event: u32, status: i32, data: &[u8]) {
-        if let Some(dial) = self.take_dial(key) {
+        self.give_up(key);
+        if let Some(mut dial) = self.take_dial(key) {
             let reason = hello::refused(data);
             tell(&dial.seek, "refused", status);
-            let _ = event;
-            dial.seek.stays(reason);
+            // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
+            let early = event == REJECTED && reason == Reason::PeerPlain && !dial.again;
+            if early && dial.seek.is_open() {
+                let now = sys::now_ns();
+                (dial.key, dial.stage, dial.again) = (self.key(), Stage::Queued, true);
+                (dial.from, dial.until) = (now + AGAIN_NS, now + AGAIN_NS + DIAL_NS);
+                self.dials.push(dial);
+            } else {
+                dial.seek.stays(reason);
+            }
         }
-        self.give_up(key);
         self.dial_next();
     }
 
@@ -805,6 +829,7 @@ impl Hosts {
                 break;
             };
             self.read_notes(key, wire);
+            wire.watch();
             if let Some(left) = wire.tick(now) {
                 again(now + left);
             }
@@ -813,6 +838,7 @@ impl Hosts {
         self.expire(now);
         let untils = (self.listens.iter().map(|l| l.until))
             .chain(self.dials.iter().map(|d| d.until))
+            .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
             .chain(self.asked.iter().map(|a| a.until))
             .chain(self.questions.iter().map(|q| q.until))
             .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));

@@ -33,9 +33,16 @@ pub const fn left(_: &Link, _: u32) -> bool {
 }
 #[inline(always)]
 pub const fn drive(_: &Link) {}
+#[inline(always)]
+pub const fn is_to_another_host(_: &Link) -> bool {
+    false
+}
+pub const fn arm(_: &Link) {}
+pub const fn bell(_: &Link, _: i32, _: u64) {}
 pub const fn settle_tx(_: &'static Sock, _: Reason) -> Resent {
     Resent::All
 }
+pub const fn wants_no_answer(_: &'static Sock) {}
 pub const fn settle_rx(_: &'static Sock, _: Reason) {}
 pub const fn before_resend(_: &'static Sock) -> Before {
     Before::Over

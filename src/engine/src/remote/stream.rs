@@ -35,7 +35,13 @@ pub(super) fn wire_of(link: &Link) -> Option<&'static Wire> {
 /// Does the socket's stream go to another host?
 #[inline]
 pub fn is_remote(sock: &Sock) -> bool {
-    sock.link().is_some_and(|link| link.keeper() != 0)
+    sock.link().is_some_and(is_to_another_host)
+}
+
+/// Does the link go to another host?
+#[inline]
+pub fn is_to_another_host(link: &Link) -> bool {
+    link.keeper() != 0
 }
 
 fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
@@ -61,6 +67,29 @@ pub fn drive(link: &Link) {
         wire.drive();
     }
 }
+
+/// Before a sleep on streams of the link: what comes by it from now on wakes who waits for [`bell`].
+pub fn arm(link: &Link) {
+    if let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) {
+        wire.arm();
+    }
+}
+
+/// A set of the program's threads is to hear of what comes by the link: of several that sleep one is woken, and drives it for all.
+/// The control thread is the last.
+pub fn bell(link: &Link, set: i32, data: u64) {
+    let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
+        return;
+    };
+    if let Some(fd) = wire.descriptor() {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, BELL, data);
+        control::unwatch_remote(fd);
+        control::watch_remote(fd, wire.key(), BELL);
+    }
+}
+
+/// How a wire's descriptor is watched.
+pub(super) const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
 
 /// How the stream is left for this reason.
 fn leaving(reason: Reason) -> Leave {
@@ -102,6 +131,18 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
         wake::own_threads(link, dir.tx_wishes.waiters.load(Ordering::Relaxed), index);
     }
     demote::resend(sock)
+}
+
+/// Both directions are shut down: the peer's record would meet a socket that answers by a reset.
+pub fn wants_no_answer(sock: &'static Sock) {
+    if let Some((wire, stream)) = of(sock) {
+        wire.with_stream(stream, |pump| {
+            if let Some(transit) = pump.transit(stream) {
+                transit.leave(Leave::Close);
+            }
+            pump.settle(stream);
+        });
+    }
 }
 
 /// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is still read.
@@ -359,6 +400,11 @@ pub fn advance(sock: &'static Sock) {
     if sock.rx.lock.lock().is_err() {
         return;
     }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if reads_link(sock) {
+        // First, since a peer that has died is sent no record: it would be answered by a reset, of another kind.
+        hear_tcp(sock, fd);
+    }
     if sock.tx.lock.lock().is_ok() {
         if let Some((wire, stream)) = of(sock) {
             switch(sock, wire, stream);
@@ -366,7 +412,7 @@ pub fn advance(sock: &'static Sock) {
         sock.tx.lock.unlock();
     }
     if is_remote(sock) && sock.rx.state() != state::PLAIN {
-        hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
+        hear_tcp(sock, fd);
     }
     sock.rx.lock.unlock();
 }
@@ -536,6 +582,7 @@ pub fn release(sock: &'static Sock, until_ns: u64) {
 fn wait(sock: &'static Sock, until_ns: u64) {
     let Some((wire, _)) = of(sock) else { return };
     let fd = sock.fd.load(Ordering::Relaxed);
+    wire.calm();
     wire.arm();
     let mut tcp = libc::POLLIN;
     // Bytes before the record that nobody reads, or a part of one: these make no news.

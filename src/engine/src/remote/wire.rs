@@ -11,7 +11,7 @@ use super::memory::{Place, Slabs, Use};
 use super::small::Small;
 use crate::sockets::internal;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
@@ -112,6 +112,9 @@ struct Inner {
     places: Vec<Option<Places>>,
     peer: Hello,
     immediate: bool,
+    /// The next completion makes the descriptor readable; so many have, whose events are still to be taken.
+    armed: bool,
+    events: u32,
     /// Posted since a completion was asked for last.
     unmarked: usize,
     unmarked_bytes: usize,
@@ -134,6 +137,8 @@ pub struct Wire {
     far: AtomicPtr<Link>,
     /// Somebody wanted to drive while another did.
     again: AtomicBool,
+    /// By what the control thread knows it.
+    key: AtomicU64,
     /// There are notes, a look is to be scheduled, or the link is lost: has the control thread look.
     alarm: fn(),
 }
@@ -181,6 +186,7 @@ impl Wire {
             near: AtomicPtr::new(ptr::null_mut()),
             far: AtomicPtr::new(ptr::null_mut()),
             again: AtomicBool::new(false),
+            key: AtomicU64::new(0),
             alarm,
         }
     }
@@ -215,6 +221,8 @@ impl Wire {
             places: Vec::new(),
             peer: Hello { place: 0, key: 0 },
             immediate: device.limits.immediate,
+            armed: false,
+            events: 0,
             unmarked: 0,
             unmarked_bytes: 0,
             marks: 0,
@@ -247,6 +255,16 @@ impl Wire {
     /// How the peer is reached, before the first message.
     pub fn heard(&self, hello: Hello) {
         self.inside(|inner| inner.peer = hello);
+    }
+
+    /// By what the control thread knows it.
+    pub fn key(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
+    }
+
+    /// See [`key`](Self::key).
+    pub fn set_key(&self, key: u64) {
+        self.key.store(key, Ordering::Relaxed);
     }
 
     /// Is it in service?
@@ -459,12 +477,28 @@ impl Wire {
         self.work(|_, _| Err(why));
     }
 
-    /// Before a sleep: what comes from now on makes the descriptor readable.
+    /// Before a sleep: what comes from now on makes the descriptor readable. Edge-triggered: it may be so already.
     pub fn arm(&self) {
+        self.work(|_, inner| inner.arm());
+    }
+
+    /// By the control thread, when it has done what there was to do: shall it hear of what comes next? Not where the program's
+    /// threads will, nor if nothing is under way.
+    pub fn watch(&self) {
+        let Some([near, _]) = self.links() else {
+            return;
+        };
         self.work(|_, inner| {
-            while inner.completions.take_event().is_ok() {}
-            inner.completions.arm().map_err(|_| Lost::Device(0))
+            if near.has_waiters() && !inner.pump.is_busy() {
+                return Ok(());
+            }
+            inner.arm()
         });
+    }
+
+    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones.
+    pub fn calm(&self) {
+        self.inside(|inner| while inner.completions.take_event().is_ok() {});
     }
 
     /// Looks whether posted work comes to an end, if that is due; in how many ns it is to be looked again.
@@ -502,6 +536,11 @@ impl Wire {
         let mut done = first(self, inner);
         if inner.lost.is_none() {
             done = done.and_then(|()| self.turn(inner));
+            // What this thread has taken others may have been waiting for, and would hear of nothing that follows.
+            let alone = || self.links().is_none_or(|[near, _]| !near.is_anybody_asleep());
+            if done.is_ok() && !inner.armed && (inner.pump.is_busy() || !alone()) {
+                done = inner.arm().and_then(|()| self.turn(inner));
+            }
             if let Err(lost) = done {
                 self.fail(inner, lost);
             }
@@ -580,6 +619,10 @@ impl Wire {
                 if counts && !matches!(wrong, Some(Lost::Peer(_))) {
                     wrong = wrong.or(self.news(inner, *news).err());
                 }
+            }
+            if inner.armed && taken.is_ok_and(|n| n > 0) {
+                inner.armed = false;
+                inner.events += 1;
             }
             match (taken, wrong) {
                 (Ok(BATCH), _) => {}
@@ -675,6 +718,18 @@ impl Wire {
 }
 
 impl Inner {
+    fn arm(&mut self) -> Result<(), Lost> {
+        if core::mem::replace(&mut self.armed, true) {
+            return Ok(());
+        }
+        // One for each time that it was armed before.
+        while self.events > 0 {
+            self.events -= 1;
+            let _ = self.completions.take_event();
+        }
+        self.completions.arm().map_err(|_| Lost::Device(0))
+    }
+
     fn receive(&self, slot: u64) -> Result<(), Errno> {
         let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
         // SAFETY: the buffer lives as long as the queue pair.

@@ -398,11 +398,17 @@ pub fn watch_meeting(fd: i32) {
     poke();
 }
 
-/// A descriptor of the library's for links to other hosts: what `progress` is told of it.
-pub fn watch_remote(fd: i32, what: u64) {
+/// A descriptor of the library's for links to other hosts: what `remote::on_event` is told of it.
+pub fn watch_remote(fd: i32, what: u64, events: u32) {
     let set = SET.load(Ordering::Acquire);
     let data = KIND_REMOTE | what & !KIND_MASK;
-    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data);
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
+}
+
+/// Not any more, or to be told last of all from now on.
+pub fn unwatch_remote(fd: i32) {
+    let set = SET.load(Ordering::Acquire);
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
 /// A new link's control socket.
@@ -433,7 +439,7 @@ pub(super) fn tell(link: &Link, message: &Message, with: &[i32]) -> bool {
 /// The peer must look at the words of stream `index`.
 pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
-        Some(_) if link.keeper() != 0 => {}
+        Some(_) if remote::is_to_another_host(link) => {}
         Some(twin) => add(Job::Look(twin, index)),
         None => drop(tell(link, &Message::about(Kind::Attention, index), &[])),
     }

@@ -156,6 +156,9 @@ fn opened(sock: &'static Sock, side: u8) {
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         Known::of(sock).shuts();
+        if how == libc::SHUT_RDWR {
+            crate::remote::wants_no_answer(sock);
+        }
         demote::demote(sock, Which::Tx, Reason::Shutdown);
         let mut later = false;
         if sock.tx.state() == state::RESENDING && control::is_running() {

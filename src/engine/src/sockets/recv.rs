@@ -753,8 +753,11 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
             // A part of a record.
             Look::Empty
         } else {
-            // This end was shut down for reading.
-            Look::End
+            // TCP says something and has nothing to say: this end was shut down for reading.
+            match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
+                Ok(shown) if shown & libc::POLLIN != 0 && !has_bytes(fd) => Look::End,
+                _ => Look::Empty,
+            }
         };
     }
     if begun && !has_bytes(fd) {

@@ -57,7 +57,6 @@ pub fn for_data(
         return Waited::News;
     };
     let on_link = sock.rx.state() == state::LINK;
-    remote::drive(link);
     // The look before this wait took the writer for not switched: if it is by now, that is news. (To read the
     // word here again and wait for it to change would miss a switch between the two.)
     let unswitched = sock.rx.state() == state::PROVED;
@@ -77,7 +76,7 @@ pub fn for_data(
                 unswitched && dir.tx_wishes.switched.load(Ordering::Acquire) != 0
             }
     };
-    let waited = if on_link && spin::until(&sock.rx, dir.tx.cpu.load(Ordering::Relaxed), news) {
+    let waited = if on_link && spins(&sock.rx, link, dir.tx.cpu.load(Ordering::Relaxed), news) {
         sock.conn().rx.spins.add_shared(1);
         Waited::News
     } else {
@@ -138,7 +137,7 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
         let head = dir.rx.head.read();
         head.flagged || head.offset != seen || dir.tx.tail.read().flagged
     };
-    let waited = if spin::until(&sock.tx, dir.rx.cpu.load(Ordering::Relaxed), news) {
+    let waited = if spins(&sock.tx, link, dir.rx.cpu.load(Ordering::Relaxed), news) {
         sock.conn().tx.spins.add_shared(1);
         Waited::News
     } else {
@@ -163,6 +162,18 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
         link.unpin();
     }
     waited
+}
+
+/// Waits for news on the processor, within reason.
+fn spins(half: &Half, link: &'static Link, peer: u32, news: impl Fn() -> bool) -> bool {
+    if !remote::is_to_another_host(link) {
+        return spin::until(half, peer, news);
+    }
+    let news = || {
+        remote::drive(link);
+        news()
+    };
+    news() || spin::remote(&half.spin_ns, &half.spin_skip, news)
 }
 
 enum Side<'a> {
@@ -200,6 +211,10 @@ fn sleep(
     waiters.fetch_or(1 << index, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
     slot.announce();
+    if remote::is_to_another_host(link) {
+        // Whoever hears of it wakes us: a sleep on the link's descriptor could not be restarted behind a signal handler.
+        remote::arm(link);
+    }
     let mut waited = Waited::News;
     if !news() {
         let left = until.map(|d| d.saturating_sub(sys::now_ns()));

@@ -650,6 +650,24 @@ impl Link {
         }
     }
 
+    /// Has anybody of this side a waiter slot?
+    pub fn has_waiters(&self) -> bool {
+        self.slots.load(Ordering::Acquire) != 0
+    }
+
+    /// Does the owner of a waiter slot of this side sleep, or is about to?
+    pub fn is_anybody_asleep(&self) -> bool {
+        let mut used = self.slots.load(Ordering::Acquire);
+        while used != 0 {
+            let index = used.trailing_zeros();
+            used &= used - 1;
+            if self.my_slot(index).is_some_and(Slot::is_sleeping) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Gives slot `index` back, if this is still the link of that generation.
     pub fn return_slot(&self, generation: u32, index: u32) {
         if self.generation() == generation {

@@ -60,6 +60,9 @@ pub enum Event {
     Other(Key, u32),
 }
 
+/// The event of [`Event::Refused`] by which the peer's connection manager says no: nobody listens, or who listened refused.
+pub const REJECTED: u32 = event::RDMA_CM_EVENT_REJECTED;
+
 /// What the user knows an id by; stored with it.
 pub type Key = u64;
 

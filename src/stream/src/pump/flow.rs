@@ -41,6 +41,8 @@ pub(super) struct Flow {
     pub reset: Option<Reason>,
     /// The transit waits to hear that the link is empty.
     pub drain: bool,
+    /// On its way from TCP to the link.
+    pub switching: bool,
     /// See [`Pump::tick`](super::Pump::tick).
     pub ticks: u8,
     /// This end has left the stream; the peer has.

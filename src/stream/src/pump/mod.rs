@@ -32,7 +32,7 @@ use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Copied, Receiver};
 use crate::receives::Receives;
-use crate::record::{Action, Nonce, Reason, Role, Step, Transit};
+use crate::record::{Action, Nonce, Out, Reason, Role, Step, Transit};
 use crate::sender::Sender;
 use crate::wire::{CONTROL_LEN, Control, Immediate, Meeting, Notice, Seq};
 use flow::{Flow, Said};
@@ -177,6 +177,10 @@ impl Due {
         }
     }
 
+    fn any(&self) -> bool {
+        self.bits.iter().any(|word| *word != 0)
+    }
+
     /// The next after the one served last, round and round.
     fn next(&self) -> Option<u16> {
         let first = usize::from(self.from) / 64;
@@ -211,6 +215,8 @@ pub struct Pump {
     probe: bool,
     /// Some stream waits to hear that the link has been emptied.
     drains: bool,
+    /// Streams that are on their way from TCP to the link.
+    switching: u16,
     /// Nothing is posted any more.
     lost: bool,
 }
@@ -239,6 +245,7 @@ impl Pump {
             says: VecDeque::new(),
             probe: false,
             drains: false,
+            switching: 0,
             lost: false,
         })
     }
@@ -285,10 +292,12 @@ impl Pump {
             written: 0,
             reset: None,
             drain: false,
+            switching: true,
             ticks: 0,
             left: false,
             peer_left: false,
         };
+        self.switching += 1;
         let at = usize::from(stream);
         if self.flows.len() <= at {
             self.flows.resize_with(at + 1, || None);
@@ -309,6 +318,8 @@ impl Pump {
         if core::mem::replace(&mut flow.left, true) {
             return false;
         }
+        let switching = core::mem::take(&mut flow.switching);
+        self.switching -= u16::from(switching);
         self.says.push_back((theirs, Control::Closed));
         self.forget_if(stream, free)
     }
@@ -403,10 +414,23 @@ impl Pump {
             }
         }
         flow.drain |= drains;
+        let ending = flow.transit.is_ending();
+        let through = flow.transit.out() == Out::Link || flow.transit.is_leaving();
+        let ended = through && core::mem::take(&mut flow.switching);
         if flow.step.is_some() || flow.may_post() {
             self.due.set(stream);
         }
         self.drains |= drains;
+        self.switching -= u16::from(ended);
+        // Its end is told by a completion that was asked for.
+        self.probe |= ending;
+    }
+
+    /// Whether what the peer says next matters although no program may wait for it: a switch is under way, or something is to be
+    /// said and could not be yet.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.lost && (self.switching != 0 || !self.says.is_empty() || self.due.any())
     }
 
     /// All that the link has delivered by now was reported.

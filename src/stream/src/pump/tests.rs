@@ -1,5 +1,4 @@
 use super::*;
-use crate::record::Out;
 use proptest::prelude::*;
 use std::vec;
 

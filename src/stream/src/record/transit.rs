@@ -295,6 +295,12 @@ impl Transit {
         )
     }
 
+    /// Whether the record waits for the end of this end's own work.
+    #[must_use]
+    pub const fn is_ending(&self) -> bool {
+        matches!(self.state, State::Ending(_))
+    }
+
     /// Whether the peer may still call the switch off.
     #[must_use]
     pub const fn may_cancel(&self) -> bool {
@@ -650,6 +656,8 @@ impl Transit {
             State::Answered(_) => self.state = State::Answered(Some(leave)),
             State::Known => self.say(leave),
             State::Open => self.try_say(leave),
+            // Who reads nothing more does not come back.
+            State::Ending(Leave::Close) => {}
             State::Ending(_) => self.state = State::Ending(leave),
             State::Quit(_) | State::Said { .. } | State::Over(_) | State::Dead(_) => {}
         }

@@ -5,6 +5,7 @@
 //! understood is never an error: the program runs with the default, and its user is told in one
 //! line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
 
+use crate::subnet::{self, Subnet};
 use core::ffi::{CStr, c_char};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -62,52 +63,25 @@ pub struct Config {
     pub direct_min: Option<u32>,
     /// What is worth a line on stderr.
     pub log: Level,
-    /// Seed of random demotions. Always `None` unless built with feature `fault`.
-    pub fault: Option<u64>,
+    /// With its seed. Always `None` unless built with feature `fault`.
+    pub fault: Option<Fault>,
     /// File that gets one line per finished connection.
     pub report: Option<CString>,
     /// Hosts that may be dialled over iWARP, and may dial.
     pub peers: Vec<Subnet>,
+    /// The one RDMA device that may be used; `None`: any.
+    pub device: Option<CString>,
+    /// Where hosts have other addresses for RDMA.
+    pub map: Vec<(Subnet, Subnet)>,
 }
 
-/// Addresses that begin alike.
+/// What a build for tests does at random moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subnet {
-    /// The first of them.
-    pub first: core::net::IpAddr,
-    /// Bits that they have in common.
-    pub bits: u8,
-}
-
-impl Subnet {
-    /// Does it have this address? A v4-mapped one is a v4 one.
-    #[must_use]
-    pub fn contains(&self, address: core::net::IpAddr) -> bool {
-        let bits = |address: core::net::IpAddr| match address.to_canonical() {
-            core::net::IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),
-            core::net::IpAddr::V6(v6) => (v6.to_bits(), 128),
-        };
-        let ((ours, len), (other, other_len)) = (bits(self.first), bits(address));
-        let differ = (ours ^ other)
-            .checked_shr(128 - u32::from(self.bits))
-            .unwrap_or(0);
-        len == other_len && (self.bits == 0 || differ == 0)
-    }
-
-    /// `10.0.0.0/8`, `fd00::/16`, or one address.
-    fn parse(text: &str) -> Option<Self> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let first: core::net::IpAddr = address.parse().ok()?;
-        let most = if first.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most)?,
-            None => most,
-        };
-        Some(Self { first, bits })
-    }
+pub enum Fault {
+    /// Takes a stream back to TCP.
+    Demote(u64),
+    /// Ends the work of a link to another host.
+    Link(u64),
 }
 
 impl Config {
@@ -122,6 +96,8 @@ impl Config {
         fault: None,
         report: None,
         peers: Vec::new(),
+        device: None,
+        map: Vec::new(),
     };
 }
 
@@ -237,11 +213,16 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: FAULT,
-        values: "demote:SEED (builds with cargo feature fault only)",
+        values: "demote:SEED or link:SEED (builds with cargo feature fault only)",
         default: "no fault",
-        meaning: "Takes streams back to TCP at random moments drawn from the number SEED; for tests.",
+        meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn from the number \
+                  SEED; for tests.",
         set: |value, config| {
-            config.fault = Some(number(value.strip_prefix(b"demote:")?)?);
+            let seed = |what: &[u8]| number(value.strip_prefix(what)?);
+            config.fault = Some(match (seed(b"demote:"), seed(b"link:")) {
+                (Some(seed), _) => Fault::Demote(seed),
+                (None, seed) => Fault::Link(seed?),
+            });
             Some(())
         },
     },
@@ -258,13 +239,32 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SLUICE_PEERS",
         values: "addresses or subnets, separated by commas",
-        default: "none",
+        default: "no hosts",
         meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to connect; \
                   other RDMA networks need no such list.",
         set: |value, config| {
-            let value = core::str::from_utf8(value).ok()?;
-            let subnets = value.split(',').map(Subnet::parse);
-            config.peers = subnets.collect::<Option<Vec<Subnet>>>()?;
+            config.peers = subnet::list(value, Subnet::parse)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_DEVICE",
+        values: "a device's name",
+        default: "any that leads to the peer",
+        meaning: "Which RDMA device may be used, as `rdma link` names it.",
+        set: |value, config| {
+            config.device = Some(CString::new(value).ok().filter(|name| !name.is_empty())?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_MAP",
+        values: "SUBNET=SUBNET, several separated by commas",
+        default: "no other addresses",
+        meaning: "Where hosts have addresses of their own for RDMA: one in the first subnet has the same place in the \
+                  second.",
+        set: |value, config| {
+            config.map = subnet::list(value, subnet::parse_pair)?;
             Some(())
         },
     },
@@ -665,7 +665,9 @@ mod tests {
         assert_eq!(accepted("SLUICE_LOG", "error").log, Level::Error);
         assert_eq!(accepted("SLUICE_LOG", "info").log, Level::Info);
         assert_eq!(accepted("SLUICE_LOG", "debug").log, Level::Debug);
-        assert_eq!(accepted("SLUICE_FAULT", "demote:42").fault, Some(42));
+        let fault = |value| accepted("SLUICE_FAULT", value).fault;
+        assert_eq!(fault("demote:42"), Some(Fault::Demote(42)));
+        assert_eq!(fault("link:7"), Some(Fault::Link(7)));
         assert_eq!(
             accepted("SLUICE_LIBRARY", "/opt/any thing.so"),
             Config::DEFAULT

@@ -14,4 +14,5 @@ pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod sockets;
+mod subnet;
 pub(crate) mod thread;

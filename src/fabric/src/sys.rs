@@ -730,6 +730,20 @@ pub fn has_error(fd: c_int) -> bool {
     poll_one(fd, 0, Some(timespec(0))).is_ok_and(|shown| shown & libc::POLLERR != 0)
 }
 
+/// Bytes of memory that this process may lock.
+#[must_use]
+pub fn lockable() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid pointer; getrlimit is not hooked.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } != 0 {
+        return 0;
+    }
+    limit.rlim_cur
+}
+
 /// What a function of another library has left in `errno`.
 #[must_use]
 pub fn last_errno() -> Errno {

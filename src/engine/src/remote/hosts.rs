@@ -20,6 +20,7 @@ use crate::process;
 use crate::rendezvous::{control, diag};
 use crate::sockets::sock::{self, Sock, role};
 use crate::sockets::{internal, upgrade};
+use crate::subnet;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use sluice_fabric::arena::Arena;
@@ -359,7 +360,8 @@ impl Hosts {
             return self.grant(seek, &question);
         }
         let key = self.key();
-        let at = SocketAddr::new(seek.local.ip(), hello::port(seek.local.port()));
+        let ip = subnet::mapped(&config().map, seek.local.ip());
+        let at = SocketAddr::new(ip, hello::port(seek.local.port()));
         let listening = Id::listen(&self.channel, key, at).and_then(|id| {
             self.may_use(&id, seek.peer.ip())?;
             Ok(id)
@@ -382,7 +384,9 @@ impl Hosts {
     fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
         let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
         let device = id.device().inspect(|device| self.meet_device(*device));
+        let wanted = config().device.as_deref();
         match device {
+            Ok(device) if wanted.is_some_and(|name| name != device.name()) => Err(libc::ENODEV),
             Ok(device) if !device.limits.immediate && !configured => Err(libc::EACCES),
             Ok(_) => Ok(()),
             Err(errno) => Err(errno),
@@ -546,8 +550,9 @@ impl Hosts {
             let Some(at) = next else { return };
             let mut dial = self.dials.swap_remove(at);
             let Seek { local, peer, .. } = dial.seek;
-            let to = SocketAddr::new(peer.ip(), hello::port(peer.port()));
-            let from = SocketAddr::new(local.ip(), 0);
+            let mapped = |ip| subnet::mapped(&config().map, ip);
+            let to = SocketAddr::new(mapped(peer.ip()), hello::port(peer.port()));
+            let from = SocketAddr::new(mapped(local.ip()), 0);
             if !dial.seek.is_open() {
                 continue;
             }

@@ -1,8 +1,9 @@
 //! What of a link's arena the device may reach: slabs in which rings are lent, registered when the first ring in them is.
 
 use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::ring::Ring;
-use sluice_fabric::sys::Errno;
+use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::device::{Domain, Region};
 
 /// A region is registered in pieces of this length; a larger ring by itself.
@@ -23,6 +24,33 @@ struct Slab {
     len: usize,
     for_what: Use,
     region: Region,
+    _share: Share,
+}
+
+/// Bytes that all links of this process have registered.
+static REGISTERED: AtomicU64 = AtomicU64::new(0);
+
+/// A part of what may be.
+#[derive(Debug)]
+struct Share(u64);
+
+impl Share {
+    /// Half of what may be locked, for all links: the rest is the program's.
+    fn take(len: usize) -> Result<Self, Errno> {
+        let share = Self(len as u64);
+        let all = REGISTERED.fetch_add(share.0, Ordering::Relaxed) + share.0;
+        // Dropped where it is too much.
+        if all > sys::lockable() / 2 {
+            return Err(libc::ENOMEM);
+        }
+        Ok(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        REGISTERED.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 /// The registered slabs of a link, in its protection domain.
@@ -77,6 +105,7 @@ impl Slabs {
             first
         };
         let base = ptr::with_exposed_provenance_mut::<u8>(from);
+        let share = Share::take(whole)?;
         // SAFETY: the caller's word; both kinds are parts of a region that one side lends from.
         let region = unsafe {
             match for_what {
@@ -89,6 +118,7 @@ impl Slabs {
             len: whole,
             for_what,
             region,
+            _share: share,
         };
         let place = key(&slab);
         self.0.push(slab);

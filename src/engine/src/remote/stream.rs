@@ -56,6 +56,9 @@ pub fn moved(link: &Link, index: u32) -> bool {
         return false;
     };
     if !link.is_foreign() {
+        if crate::sockets::fault::cuts() {
+            wire.lose(Lost::Silent);
+        }
         wire.moved(index as u16);
     }
     true

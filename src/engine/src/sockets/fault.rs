@@ -1,23 +1,32 @@
-//! Demotions at random moments, for tests: `SLUICE_FAULT=demote:SEED` in builds with the feature `fault`.
+//! Faults at random moments, for tests: `SLUICE_FAULT` in builds with the feature `fault`.
 
-/// Does a fault strike at this look? One in about two hundred, drawn from the seed.
+/// Is a stream to be taken back to TCP at this look? One in about two hundred, drawn from the seed.
 #[inline(always)]
 pub fn strikes() -> bool {
     #[cfg(feature = "fault")]
     {
-        drawn()
+        matches!(crate::config::config().fault, Some(crate::config::Fault::Demote(seed)) if drawn(seed) % 199 == 0)
+    }
+    #[cfg(not(feature = "fault"))]
+    false
+}
+
+/// Is the link to another host to end its work at this move? One in about two thousand.
+#[cfg(feature = "verbs")]
+#[inline(always)]
+pub fn cuts() -> bool {
+    #[cfg(feature = "fault")]
+    {
+        matches!(crate::config::config().fault, Some(crate::config::Fault::Link(seed)) if drawn(seed) % 1999 == 0)
     }
     #[cfg(not(feature = "fault"))]
     false
 }
 
 #[cfg(feature = "fault")]
-fn drawn() -> bool {
+fn drawn(seed: u64) -> u64 {
     use core::sync::atomic::{AtomicU64, Ordering};
     static STATE: AtomicU64 = AtomicU64::new(0);
-    let Some(seed) = crate::config::config().fault else {
-        return false;
-    };
     // splitmix64 over a shared counter: each look is one draw, whatever thread it is on.
     let n = STATE
         .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
@@ -25,5 +34,5 @@ fn drawn() -> bool {
     let mut z = n;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) % 199 == 0
+    z ^ (z >> 31)
 }

@@ -2,7 +2,7 @@
 
 use super::api::Api;
 use crate::sys::{self, Errno};
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
 use rdma_sys::{
     ibv_access_flags, ibv_context, ibv_device_attr, ibv_mr, ibv_node_type, ibv_pd,
@@ -74,6 +74,13 @@ impl Device {
                 immediate: !iwarp,
             },
         })
+    }
+
+    /// Its name, as the kernel has it.
+    #[must_use]
+    pub fn name(&self) -> &CStr {
+        // SAFETY: an open context names its device, whose name ends in NUL within its array.
+        unsafe { CStr::from_ptr((*(*self.context.as_ptr()).device).name.as_ptr()) }
     }
 
     /// The descriptors that libibverbs keeps of it.

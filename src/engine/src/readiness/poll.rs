@@ -484,8 +484,9 @@ unsafe fn look(
 /// Takes what links to other hosts have brought.
 fn drive(streams: &Streams) {
     if crate::remote::is_used() {
-        let links = streams.list.iter().filter_map(|(_, sock)| sock.link());
-        links.for_each(crate::remote::drive);
+        for link in streams.list.iter().filter_map(|(_, sock)| sock.link()) {
+            crate::remote::drive(link);
+        }
     }
 }
 

@@ -414,7 +414,11 @@ impl Set {
     #[inline]
     pub(super) fn drive(&self) {
         if self.remote.load(Ordering::Relaxed) {
-            self.with(|inside| inside.links.iter().for_each(|on| remote::drive(on.link)));
+            self.with(|inside| {
+                for on in &inside.links {
+                    remote::drive(on.link);
+                }
+            });
         }
     }
 

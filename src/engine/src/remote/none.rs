@@ -32,7 +32,9 @@ pub const fn left(_: &Link, _: u32) -> bool {
     false
 }
 #[inline(always)]
-pub const fn drive(_: &Link) {}
+pub const fn drive(_: &Link) -> bool {
+    false
+}
 #[inline(always)]
 pub const fn is_to_another_host(_: &Link) -> bool {
     false

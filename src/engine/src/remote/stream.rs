@@ -64,11 +64,14 @@ pub fn moved(link: &Link, index: u32) -> bool {
     true
 }
 
-/// Takes and gives all that can be, for whoever is about to sleep.
-pub fn drive(link: &Link) {
-    if let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) {
-        wire.drive();
-    }
+/// Takes and gives all that can be, for whoever looks for news; false: no wire plays the other end.
+#[inline]
+pub fn drive(link: &Link) -> bool {
+    let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
+        return false;
+    };
+    wire.drive();
+    true
 }
 
 /// Before a sleep on streams of the link: what comes by it from now on wakes who waits for [`bell`].
@@ -97,22 +100,21 @@ pub(super) const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSI
 /// How the stream is left for this reason.
 fn leaving(reason: Reason) -> Leave {
     match reason {
-        Reason::Close | Reason::Exit | Reason::LingerReset => Leave::Close,
-        // The kernel's next call on the socket is somebody else's.
-        Reason::Exec
-        | Reason::Passed
-        | Reason::Fork
-        | Reason::Shared
-        | Reason::Fdopen
-        | Reason::Dprintf
-        | Reason::RawSyscall
-        | Reason::IoUring
-        | Reason::Splice
-        | Reason::MsgOob
-        | Reason::Preadv2
-        | Reason::ZerocopyReceive
-        | Reason::NotHooked => Leave::Hand,
-        _ => Leave::Stay,
+        Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
+        // The library goes on to read and write the socket.
+        Reason::Shutdown
+        | Reason::RingFull
+        | Reason::Fault
+        | Reason::Limit
+        | Reason::LinkLost
+        | Reason::PeerDied
+        | Reason::PeerDemoted
+        | Reason::PeerHostile
+        | Reason::NotEstablished
+        | Reason::SendBufferSmall
+        | Reason::DirectNoAdvert => Leave::Stay,
+        // The next call is the kernel's own, or somebody else's.
+        _ => Leave::Hand,
     }
 }
 
@@ -284,6 +286,9 @@ pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
     let mut changed = false;
     if sock.rx.state() == state::LINK {
         changed = hear_head(sock, fd, wire, stream);
+    } else if sock.rx.state() == state::RETURNING {
+        let read = sock.rx.kernel_bytes();
+        wire.with(|pump| pump.on_tcp_read(stream, read));
     }
     go_back(sock, wire, stream) || changed
 }

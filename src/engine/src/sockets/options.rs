@@ -265,6 +265,9 @@ pub fn unread(sock: &'static Sock) -> u64 {
     if sock.rx.lock.lock().is_err() {
         return 0;
     }
+    if let Some(link) = sock.link() {
+        remote::drive(link);
+    }
     let count = sock.rx.dir().map_or(0, |d| {
         let tail = d.tx.tail.read();
         let switched = d.tx_wishes.switched.load(Ordering::Acquire) == 1;

@@ -469,7 +469,13 @@ unsafe fn look(
     match current {
         state::LINK => {
             let at = sock.rx.at.load(Ordering::Relaxed);
-            let available = tail.offset.wrapping_sub(at);
+            let mut available = tail.offset.wrapping_sub(at);
+            if available == 0
+                && let Some(link) = sock.link()
+                && remote::drive(link)
+            {
+                available = dir.tx.tail.read().offset.wrapping_sub(at);
+            }
             if available != 0 {
                 // SAFETY: passed on.
                 return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };

@@ -1,6 +1,7 @@
 //! Sending: to the kernel, to the ring, and behind bytes that are being sent again.
 
 use crate::api::{Error, Pass, Verdict};
+use crate::remote;
 use crate::rendezvous::trim;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
@@ -422,6 +423,9 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     let mut seen = sock.tx.seen.load(Ordering::Relaxed);
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(PUBLISH) as u64) > most {
+        if let Some(link) = sock.link() {
+            remote::drive(link);
+        }
         let head = dir.rx.head.read();
         if head.flagged {
             demote::settle_tx(sock, Reason::PeerDemoted);
@@ -440,7 +444,8 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
         seen = head.offset;
         sock.tx.seen.store(seen, Ordering::Relaxed);
     }
-    let room = most - (at - seen);
+    // Less than nothing where the program has just made the buffer smaller.
+    let room = most.saturating_sub(at - seen);
     if room == 0 {
         return Room::Full;
     }

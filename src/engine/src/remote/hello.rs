@@ -63,6 +63,16 @@ fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Request {
+    /// What it says, to be proved.
+    #[must_use]
+    pub fn said(&self) -> [u8; REQUEST_LEN] {
+        Self {
+            proof: [0; 16],
+            ..*self
+        }
+        .emit()
+    }
+
     /// As bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; REQUEST_LEN] {
@@ -98,6 +108,16 @@ impl Request {
 }
 
 impl Answer {
+    /// As [`Request::said`].
+    #[must_use]
+    pub fn said(&self) -> [u8; ANSWER_LEN] {
+        Self {
+            proof: [0; 16],
+            ..*self
+        }
+        .emit()
+    }
+
     /// As bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; ANSWER_LEN] {

@@ -13,6 +13,7 @@
 //! is done by the control thread; a hook only says that a connection has come to an offset.
 
 use super::hello::{self, Answer, Request, Token, VERSION};
+use super::proof::Known;
 use super::stream;
 use super::wire::{Hello, Lost, Note, Offered, Wire};
 use crate::config::config;
@@ -31,8 +32,9 @@ use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::device::Device;
 use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_stats::Reason;
+use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
-use sluice_stream::wire::{Berth, Meeting, Proof};
+use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
 
 /// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
 const DIAL_NS: u64 = 1_000_000_000;
@@ -53,6 +55,8 @@ const AGAIN_NS: u64 = 100_000_000;
 const QUIET_NS: u64 = 60_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
 
+/// Between two looks at questions, for which this end is to read more.
+const LOOK_NS: u64 = 5_000_000;
 /// A process that ends closes its links and its connections in no order of ours, within this time.
 const DYING_NS: u64 = 20_000_000;
 
@@ -107,6 +111,8 @@ struct Dial {
     key: Key,
     stage: Stage,
     seek: Seek,
+    /// What was asked, once it was.
+    request: Option<Request>,
     until: u64,
     /// Not before then.
     from: u64,
@@ -120,7 +126,11 @@ struct Asked {
     key: Key,
     seek: Seek,
     ours: Offered,
+    known: Known,
+    proof: Proof,
     until: u64,
+    /// Nobody waits for the answer any more; but the stream's number is taken until it comes.
+    late: bool,
 }
 
 /// One of a peer's, for whose socket this end has not come to an offset.
@@ -129,9 +139,22 @@ struct Question {
     key: Key,
     connection: u64,
     berth: Berth,
-    known: [u8; 2],
+    /// As this end sees it.
+    known: Known,
     proof: Proof,
     until: u64,
+}
+
+impl Question {
+    /// What was asked, as it was proved.
+    fn said(&self) -> [u8; CONTROL_LEN] {
+        said(Meeting::Ask {
+            connection: self.connection,
+            berth: self.berth,
+            known: self.known.turned().emit(),
+            proof: [0; 16],
+        })
+    }
 }
 
 /// A wire in service.
@@ -140,7 +163,8 @@ struct Up {
     key: Key,
     wire: &'static Wire,
     host: IpAddr,
-    token: Token,
+    /// Of both ends' proofs when it was made: what is proved over it is worth nothing elsewhere.
+    salt: [Proof; 2],
     stands: bool,
     lost: bool,
     /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
@@ -281,16 +305,9 @@ fn token() -> Token {
     process::token().map_or(0, |[a, _]| a)
 }
 
-/// What proves an end to the other. TODO(bytes): of the bytes of both directions.
-fn proof_of(seek: &Seek, token: Token, dials: bool) -> Proof {
-    let a = seek.connection ^ token.rotate_left(7);
-    let b = u64::from(dials) ^ seek.connection.rotate_left(31);
-    (u128::from(a) << 64 | u128::from(b)).to_le_bytes()
-}
-
-fn secret(seek: &Seek) -> Nonce {
-    let a = seek.connection.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Nonce::new((u128::from(a) << 64 | u128::from(a.rotate_left(29))).to_le_bytes())
+/// What a message of a link says, to be proved.
+fn said(meeting: Meeting) -> [u8; CONTROL_LEN] {
+    Control::Meeting(meeting).emit()
 }
 
 impl Hosts {
@@ -349,13 +366,14 @@ impl Hosts {
         };
         self.listens.iter().any(|l| same(&l.seek))
             || self.dials.iter().any(|d| same(&d.seek))
-            || self.asked.iter().any(|a| same(&a.seek))
+            || self.asked.iter().any(|a| !a.late && same(&a.seek))
     }
 
     // The connecting end.
 
     fn listen(&mut self, seek: Seek) {
-        let asked = self.questions.iter().position(|q| q.connection == seek.connection);
+        let asks = |q: &Question| q.connection == seek.connection;
+        let asked = self.questions.iter().position(|q| asks(q) && q.known.is_reached(seek.sock));
         if let Some(question) = asked.map(|at| self.questions.swap_remove(at)) {
             return self.grant(seek, &question);
         }
@@ -407,14 +425,10 @@ impl Hosts {
         let Some(up) = self.ups.iter().find(|up| up.key == question.key && !up.lost) else {
             return;
         };
-        let wire = up.wire;
-        let decided = self.open_granted(wire, &seek, question);
+        let (wire, salt) = (up.wire, up.salt);
+        let decided = self.open_granted(wire, salt, &seek, question);
         let meeting = match decided {
-            Ok(ours) => Meeting::Grant {
-                connection: seek.connection,
-                berth: ours.into(),
-                proof: proof_of(&seek, up.token, false),
-            },
+            Ok(grant) => grant,
             Err(reason) => {
                 seek.stays(reason);
                 Meeting::Deny {
@@ -430,17 +444,32 @@ impl Hosts {
     fn open_granted(
         &self,
         wire: &'static Wire,
+        [a, b]: [Proof; 2],
         seek: &Seek,
         question: &Question,
-    ) -> Result<Offered, Reason> {
-        if question.proof != proof_of(seek, token(), true) {
-            return Err(Reason::ProofFailed);
+    ) -> Result<Meeting, Reason> {
+        let (sock, known) = (seek.sock, question.known);
+        let failed = Reason::ProofFailed;
+        if !known.verify(sock, &[&a, &b, &question.said()], &question.proof) {
+            return Err(failed);
         }
         let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let ours = wire.offer(upgrade::ring_len(near), owner).map_err(full)?;
-        self.open(wire, seek, ours, question.berth.into(), Role::Second)?;
-        Ok(ours)
+        let grant = |proof| Meeting::Grant {
+            connection: seek.connection,
+            berth: ours.into(),
+            proof,
+        };
+        let said = said(grant([0; 16]));
+        let proof = known.prove(sock, &[&a, &b, &question.proof, &said]);
+        let secret = known.secret(sock, &[&a, &b, &question.proof, &said]);
+        let (Some(proof), Some(secret)) = (proof, secret) else {
+            wire.withdraw(ours.stream);
+            return Err(failed);
+        };
+        self.open(wire, seek, ours, question.berth.into(), (Role::Second, secret))?;
+        Ok(grant(proof))
     }
 
     /// Opens the stream and has the socket use it.
@@ -450,12 +479,12 @@ impl Hosts {
         seek: &Seek,
         ours: Offered,
         theirs: Offered,
-        role: Role,
+        terms: (Role, Nonce),
     ) -> Result<(), Reason> {
         let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let read = seek.sock.rx.kernel_bytes();
-        let opened = wire.open(ours, theirs, (role, secret(seek)), read, owner);
+        let opened = wire.open(ours, theirs, terms, read, owner);
         if let Err(errno) = opened {
             wire.withdraw(ours.stream);
             return Err(full(errno));
@@ -493,24 +522,32 @@ impl Hosts {
         let Some(up) = self.ups.iter().find(|up| up.key == key) else {
             return false;
         };
-        let Some([near, _]) = up.wire.links() else {
+        let (Some([near, _]), Some(known)) = (up.wire.links(), Known::of(seek.sock)) else {
             return false;
         };
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let Ok(ours) = up.wire.offer(upgrade::ring_len(near), owner) else {
             return false;
         };
-        let ask = Meeting::Ask {
+        let ask = |proof| Meeting::Ask {
             connection: seek.connection,
             berth: ours.into(),
-            known: [0; 2],
-            proof: proof_of(&seek, up.token, true),
+            known: known.emit(),
+            proof,
         };
-        up.wire.with(|pump| pump.meet(ask));
+        let [a, b] = up.salt;
+        let Some(proof) = known.prove(seek.sock, &[&a, &b, &said(ask([0; 16]))]) else {
+            up.wire.withdraw(ours.stream);
+            return false;
+        };
+        up.wire.with(|pump| pump.meet(ask(proof)));
         self.asked.push(Asked {
             key,
             seek,
             ours,
+            known,
+            proof,
+            late: false,
             until: sys::now_ns() + patience,
         });
         true
@@ -527,6 +564,7 @@ impl Hosts {
             key,
             stage: Stage::Queued,
             seek,
+            request: None,
             until: now + DIAL_NS,
             from: now + FIRST_NS,
             again: false,
@@ -629,14 +667,18 @@ impl Hosts {
         let host = dial.seek.peer.ip();
         let raised = self.raise(key, id, host);
         let connected = raised.and_then(|(wire, ours)| {
-            let request = Request {
+            let known = Known::of(dial.seek.sock).ok_or(libc::EBADMSG)?;
+            let mut request = Request {
                 version: VERSION,
-                known: [0; 2],
+                known: known.emit(),
                 connection: dial.seek.connection,
                 token: token(),
                 hello: ours,
-                proof: proof_of(&dial.seek, 0, true),
+                proof: [0; 16],
             };
+            let proof = known.prove(dial.seek.sock, &[&request.said()]);
+            request.proof = proof.ok_or(libc::EBADMSG)?;
+            dial.request = Some(request);
             let connected = wire.with_id(|id| id.connect(&request.emit()));
             connected.unwrap_or(Err(libc::ENOTCONN)).map(|()| wire)
         });
@@ -691,7 +733,7 @@ impl Hosts {
             key,
             wire,
             host,
-            token: 0,
+            salt: [[0; 16]; 2],
             stands: false,
             lost: false,
             until: sys::now_ns() + 2 * DIAL_NS,
@@ -716,7 +758,14 @@ impl Hosts {
                 return refuse(&id, reason);
             }
         };
-        if request.connection != seek.connection || request.proof != proof_of(&seek, 0, true) {
+        let known = Known::heard(request.known);
+        if !known.is_reached(seek.sock) {
+            // This end has not read as much: later.
+            return refuse(&id, Reason::Meeting);
+        }
+        let proved = known.verify(seek.sock, &[&request.said()], &request.proof);
+        if request.connection != seek.connection || !proved {
+            seek.stays(Reason::ProofFailed);
             return refuse(&id, Reason::ProofFailed);
         }
         let key = self.key();
@@ -728,15 +777,19 @@ impl Hosts {
             }
         };
         wire.heard(request.hello);
-        if let Some(up) = self.ups.iter_mut().find(|up| up.key == key) {
-            up.token = request.token;
-        }
-        let answer = Answer {
+        let mut answer = Answer {
             version: VERSION,
             token: token(),
             hello: ours,
-            proof: proof_of(&seek, 0, false),
+            proof: [0; 16],
         };
+        let Some(proof) = known.prove(seek.sock, &[&request.proof, &answer.said()]) else {
+            return self.give_up(key);
+        };
+        answer.proof = proof;
+        if let Some(up) = self.ups.iter_mut().find(|up| up.key == key) {
+            up.salt = [request.proof, answer.proof];
+        }
         let accepted = wire.with_id(|id| id.accept(&answer.emit()));
         if accepted != Some(Ok(())) {
             self.give_up(key);
@@ -748,15 +801,19 @@ impl Hosts {
         let Some(up) = self.ups.iter_mut().find(|up| up.key == key) else {
             return;
         };
-        if let Some(Dial { seek, .. }) = dial {
+        if let Some(Dial { seek, request, .. }) = dial {
             let answer = Answer::parse(data).and_then(|answer| {
-                let proved = answer.proof == proof_of(&seek, 0, false);
-                proved.then_some(answer).ok_or(Reason::ProofFailed)
+                let failed = Reason::ProofFailed;
+                let request = request.ok_or(failed)?;
+                let known = Known::heard(request.known).turned();
+                let said = [request.proof.as_slice(), &answer.said()];
+                let proved = known.verify(seek.sock, &said, &answer.proof);
+                proved.then_some((request.proof, answer)).ok_or(failed)
             });
             match answer {
-                Ok(answer) => {
+                Ok((proof, answer)) => {
                     up.wire.heard(answer.hello);
-                    (up.token, up.stands) = (answer.token, true);
+                    (up.salt, up.stands) = ([proof, answer.proof], true);
                     self.link_stands(key);
                     self.ask(seek, key, DIAL_NS);
                 }
@@ -795,7 +852,8 @@ impl Hosts {
             let reason = hello::refused(data);
             tell(&dial.seek, "refused", status);
             // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
-            let early = event == REJECTED && reason == Reason::PeerPlain && !dial.again;
+            let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
+            let early = event == REJECTED && early && !dial.again;
             if early && dial.seek.is_open() {
                 let now = sys::now_ns();
                 (dial.key, dial.stage, dial.again) = (self.key(), Stage::Queued, true);
@@ -840,12 +898,13 @@ impl Hosts {
             }
         }
         self.look_after(now);
+        self.look_at_questions();
         self.expire(now);
         let untils = (self.listens.iter().map(|l| l.until))
             .chain(self.dials.iter().map(|d| d.until))
             .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
-            .chain(self.asked.iter().map(|a| a.until))
-            .chain(self.questions.iter().map(|q| q.until))
+            .chain(self.asked.iter().filter(|a| !a.late).map(|a| a.until))
+            .chain(self.questions.iter().map(|_| now + LOOK_NS))
             .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
         untils.for_each(&mut again);
         for up in self.ups.iter().filter(|up| up.lost) {
@@ -882,14 +941,16 @@ impl Hosts {
                     key,
                     connection,
                     berth,
-                    known,
+                    known: Known::heard(known),
                     proof,
                     until: sys::now_ns() + DIAL_NS,
                 };
                 match self.sought(connection) {
-                    Some(seek) => self.grant(seek, &question),
-                    None if self.questions.len() < SEEKS => self.questions.push(question),
-                    None => {}
+                    Some(seek) if question.known.is_reached(seek.sock) => {
+                        self.grant(seek, &question);
+                    }
+                    _ if self.questions.len() < SEEKS => self.questions.push(question),
+                    _ => {}
                 }
             }
             Meeting::Grant {
@@ -900,7 +961,9 @@ impl Hosts {
             Meeting::Deny { connection, reason } => {
                 if let Some(asked) = self.take_asked(key, connection) {
                     self.withdraw(&asked);
-                    asked.seek.stays(Reason::from_u16(reason).unwrap_or(Reason::PeerPlain));
+                    if !asked.late {
+                        asked.seek.stays(Reason::from_u16(reason).unwrap_or(Reason::PeerPlain));
+                    }
                 }
             }
         }
@@ -934,6 +997,22 @@ impl Hosts {
         seek.is_open().then_some(seek)
     }
 
+    /// Questions that this end has come far enough for by now.
+    fn look_at_questions(&mut self) {
+        let mut at = 0;
+        while let Some(question) = self.questions.get(at) {
+            let seek = self.sought(question.connection);
+            let seek = seek.filter(|seek| question.known.is_reached(seek.sock));
+            match seek {
+                Some(seek) => {
+                    let question = self.questions.swap_remove(at);
+                    self.grant(seek, &question);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
     fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
         let is = |a: &Asked| a.key == key && a.seek.connection == connection;
         let at = self.asked.iter().position(is)?;
@@ -944,30 +1023,51 @@ impl Hosts {
         let Some(up) = self.ups.iter().find(|up| up.key == key) else {
             return;
         };
-        let wire = up.wire;
-        let Some(Asked { seek, ours, .. }) = self.take_asked(key, connection) else {
-            // Too late: the other end learns of it.
+        let (wire, [a, b]) = (up.wire, up.salt);
+        let Some(asked) = self.take_asked(key, connection) else {
+            return wire.lose(Lost::Peer(PeerFault::Malformed.into()));
+        };
+        let Asked {
+            seek, ours, known, ..
+        } = asked;
+        let said = said(Meeting::Grant {
+            connection,
+            berth,
+            proof: [0; 16],
+        });
+        let said = [a.as_slice(), &b, &asked.proof, &said];
+        let secret = known.secret(seek.sock, &said);
+        let proved = known.verify(seek.sock, &said, &proof);
+        let Some(secret) = secret.filter(|_| proved && !asked.late && seek.is_open()) else {
+            // The other end has opened it, and is to hear that this one has left.
+            let owner = core::ptr::from_ref(seek.sock) as usize;
+            let terms = (Role::First, Nonce::new([0; 16]));
+            if wire.open(ours, berth.into(), terms, 0, owner).is_err() {
+                wire.lose(Lost::Device(0));
+            }
+            if let Some([near, _]) = wire.links() {
+                near.leave_stream(u32::from(ours.stream));
+            }
+            wire.leave(ours.stream);
+            if !proved && !asked.late {
+                seek.stays(Reason::ProofFailed);
+            }
             return;
         };
-        if proof != proof_of(&seek, token(), false) {
-            wire.withdraw(ours.stream);
-            return seek.stays(Reason::ProofFailed);
-        }
-        if let Err(reason) = self.open(wire, &seek, ours, berth.into(), Role::First) {
+        let opened = self.open(wire, &seek, ours, berth.into(), (Role::First, secret));
+        if let Err(reason) = opened {
             return seek.stays(reason);
         }
-        // Others that were asked, too, do without.
-        let others = |a: &mut Asked| core::ptr::eq(a.seek.sock, seek.sock);
-        let others: Vec<Asked> = self.asked.extract_if(.., others).collect();
-        for other in others {
-            self.withdraw(&other);
+        // Of others that were asked, too, nobody waits any more.
+        for other in self.asked.iter_mut().filter(|a| core::ptr::eq(a.seek.sock, seek.sock)) {
+            other.late = true;
         }
         self.dials.retain(|d| {
             !(core::ptr::eq(d.seek.sock, seek.sock) && matches!(d.stage, Stage::Queued))
         });
     }
 
-    /// A question of ours comes to nothing. The ring stays lent: the peer may believe that it has it.
+    /// A question of ours comes to nothing.
     fn withdraw(&self, asked: &Asked) {
         if let Some(up) = self.ups.iter().find(|up| up.key == asked.key) {
             up.wire.withdraw(asked.ours.stream);
@@ -1000,7 +1100,9 @@ impl Hosts {
                 let lost: Vec<Asked> = self.asked.extract_if(.., |a| a.key == key).collect();
                 for asked in lost {
                     wire.withdraw(asked.ours.stream);
-                    asked.seek.stays(Reason::LinkLost);
+                    if !asked.late {
+                        asked.seek.stays(Reason::LinkLost);
+                    }
                 }
                 self.questions.retain(|q| q.key != key);
                 if let Some(up) = self.ups.get_mut(at) {
@@ -1038,12 +1140,25 @@ impl Hosts {
                 listen.seek.stays(Reason::PeerPlain);
             }
         }
-        self.questions.retain(|q| now < q.until);
-        let late: Vec<Asked> = self.asked.extract_if(.., |a| now >= a.until).collect();
-        for asked in late {
-            self.withdraw(&asked);
-            if asked.seek.is_open() && !self.is_sought(&asked.seek) {
-                self.dial(asked.seek);
+        let late: Vec<Question> = self.questions.extract_if(.., |q| now >= q.until).collect();
+        for Question {
+            key, connection, ..
+        } in late
+        {
+            let reason = Reason::PeerPlain as u16;
+            if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+                let deny = Meeting::Deny { connection, reason };
+                up.wire.with(|pump| pump.meet(deny));
+            }
+        }
+        let mut late = Vec::new();
+        for asked in self.asked.iter_mut().filter(|a| !a.late && now >= a.until) {
+            asked.late = true;
+            late.push(asked.seek);
+        }
+        for seek in late {
+            if seek.is_open() && !self.is_sought(&seek) {
+                self.dial(seek);
             }
         }
         let late: Vec<Dial> = self.dials.extract_if(.., |d| now >= d.until).collect();

@@ -3,7 +3,7 @@
 //! * [`wire`]: a link's queue pair, its local arena, and the pump between them.
 //! * [`memory`], `small`: what of the arena is registered, and what lies beside it.
 //! * `stream`: what a socket does with a stream over a wire.
-//! * `hosts`, [`hello`]: dialling, listening, asking over wires that there are; what is said then.
+//! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said and proved then.
 //!
 //! Without the feature `verbs` there are none, and `none` answers.
 
@@ -15,6 +15,8 @@ mod hosts;
 pub mod memory;
 #[cfg(not(feature = "verbs"))]
 mod none;
+#[cfg(feature = "verbs")]
+mod proof;
 #[cfg(feature = "verbs")]
 mod small;
 #[cfg(feature = "verbs")]

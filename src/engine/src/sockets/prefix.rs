@@ -18,14 +18,6 @@
 //! counted for ever.
 //!
 //! A direction that is wanted no more, or never was, costs the load of its flag.
-#![cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "the rendezvous between hosts asks for proofs"
-    )
-)]
 
 use crate::process;
 use crate::sockets::iov::{self, Cursor};

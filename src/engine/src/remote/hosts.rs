@@ -47,10 +47,10 @@ const SEEKS: usize = 256;
 const ASKED: usize = 4;
 /// Whom the links did not answer for so long dials.
 const ASK_NS: u64 = 20_000_000;
-/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and once more
-/// if nobody listened.
+/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
+/// nobody listened; the first time with a host also because loading the libraries takes a while.
 const FIRST_NS: u64 = 5_000_000;
-const AGAIN_NS: u64 = 100_000_000;
+const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
 /// A host that stayed silent is left alone for a minute, then two, four, up to an hour.
 const QUIET_NS: u64 = 60_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
@@ -116,8 +116,8 @@ struct Dial {
     until: u64,
     /// Not before then.
     from: u64,
-    /// Nobody listened a moment ago.
-    again: bool,
+    /// How often nobody listened.
+    vain: usize,
 }
 
 /// A question of ours.
@@ -188,6 +188,8 @@ struct Hosts {
     questions: Vec<Question>,
     ups: Vec<Up>,
     quiet: Vec<Quiet>,
+    /// Hosts that have answered, be it by no.
+    met: Vec<IpAddr>,
     /// Not in service.
     spare: Vec<&'static Wire>,
     /// Devices that are in use, whose descriptors were put out of the program's way.
@@ -325,6 +327,7 @@ impl Hosts {
             questions: Vec::new(),
             ups: Vec::new(),
             quiet: Vec::new(),
+            met: Vec::new(),
             spare: Vec::new(),
             devices: Vec::new(),
         })
@@ -567,7 +570,7 @@ impl Hosts {
             request: None,
             until: now + DIAL_NS,
             from: now + FIRST_NS,
-            again: false,
+            vain: 0,
         });
     }
 
@@ -823,11 +826,21 @@ impl Hosts {
                 }
             }
             self.quiet.retain(|q| q.host != seek.peer.ip());
+            self.meets(seek.peer.ip());
         } else {
             up.stands = true;
             self.link_stands(key);
         }
         self.dial_next();
+    }
+
+    fn meets(&mut self, host: IpAddr) {
+        if !self.met.contains(&host) {
+            if self.met.len() >= SEEKS {
+                self.met.remove(0);
+            }
+            self.met.push(host);
+        }
     }
 
     /// A link stands: who waits for a dial to that host asks over it.
@@ -853,13 +866,16 @@ impl Hosts {
             tell(&dial.seek, "refused", status);
             // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
             let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
-            let early = event == REJECTED && early && !dial.again;
-            if early && dial.seek.is_open() {
-                let now = sys::now_ns();
-                (dial.key, dial.stage, dial.again) = (self.key(), Stage::Queued, true);
-                (dial.from, dial.until) = (now + AGAIN_NS, now + AGAIN_NS + DIAL_NS);
+            let host = dial.seek.peer.ip();
+            let again = AGAIN_NS.get(dial.vain + 2 * usize::from(self.met.contains(&host)));
+            let again = again.filter(|_| event == REJECTED && early && dial.seek.is_open());
+            if let Some(wait) = again {
+                let from = sys::now_ns() + wait;
+                (dial.key, dial.stage, dial.vain) = (self.key(), Stage::Queued, dial.vain + 1);
+                (dial.from, dial.until) = (from, from + DIAL_NS);
                 self.dials.push(dial);
             } else {
+                self.meets(host);
                 dial.seek.stays(reason);
             }
         }

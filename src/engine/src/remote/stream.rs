@@ -123,12 +123,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
     };
-    wire.with_stream(stream, |pump| {
-        if let Some(transit) = pump.transit(stream) {
-            transit.leave(leaving(reason));
-        }
-        pump.settle(stream);
-    });
+    leave(sock, wire, stream, leaving(reason));
     dir.tx.tail.flag();
     sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
     if let Some(link) = sock.link() {
@@ -138,15 +133,22 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     demote::resend(sock)
 }
 
+fn leave(sock: &Sock, wire: &Wire, stream: u16, how: Leave) {
+    if how == Leave::Hand {
+        sock.handed.store(true, Ordering::Relaxed);
+    }
+    wire.with_stream(stream, |pump| {
+        if let Some(transit) = pump.transit(stream) {
+            transit.leave(how);
+        }
+        pump.settle(stream);
+    });
+}
+
 /// Both directions are shut down: the peer's record would meet a socket that answers by a reset.
 pub fn wants_no_answer(sock: &'static Sock) {
     if let Some((wire, stream)) = of(sock) {
-        wire.with_stream(stream, |pump| {
-            if let Some(transit) = pump.transit(stream) {
-                transit.leave(Leave::Close);
-            }
-            pump.settle(stream);
-        });
+        leave(sock, wire, stream, Leave::Close);
     }
 }
 
@@ -155,12 +157,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some((wire, stream)) = of(sock) else {
         return;
     };
-    wire.with_stream(stream, |pump| {
-        if let Some(transit) = pump.transit(stream) {
-            transit.leave(leaving(reason));
-        }
-        pump.settle(stream);
-    });
+    leave(sock, wire, stream, leaving(reason));
     go_back(sock, wire, stream);
     // The other half is to follow.
     control::advance(sock);
@@ -248,11 +245,14 @@ fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     }
     let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
     let drained = sock.rx.state() != state::LINK || !unread;
-    if dead && drained || open && owed == 0 {
+    // What others read is not counted here.
+    let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
+    if dead && drained || open && settled {
         finish_rx(sock);
         return true;
     }
     if open && sock.rx.state() != state::RETURNING {
+        dir.rx.head.flag();
         let from = sock.rx.kernel_bytes() + owed;
         sock.rx.from.store(from, Ordering::Relaxed);
         sock.rx.state.store(state::RETURNING, Ordering::SeqCst);
@@ -271,6 +271,10 @@ fn tell_readers(sock: &'static Sock) {
 }
 
 fn finish_rx(sock: &'static Sock) {
+    if let Some(dir) = sock.rx.dir() {
+        // Who is about to sleep for the link's bytes sees it.
+        dir.rx.head.flag();
+    }
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     tell_readers(sock);
     sock.rx.set_dir(None);
@@ -650,6 +654,10 @@ pub fn may_finish(sock: &'static Sock) -> bool {
     let Some((wire, stream)) = of(sock) else {
         return true;
     };
+    let parting = [Reason::Close, Reason::Exit].map(|reason| reason as u32);
+    if !parting.contains(&sock.pinned.load(Ordering::Relaxed)) {
+        return true;
+    }
     let last = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
     let fd = sock.fd.load(Ordering::Relaxed);
     if last != Some(true) {

@@ -462,7 +462,7 @@ unsafe fn look(
     }
     let tail = dir.tx.tail.read();
     let head = dir.rx.head.read();
-    if tail.flagged || head.flagged {
+    if (tail.flagged || head.flagged) && current != state::RETURNING {
         demote::settle_rx(sock, Reason::PeerDemoted);
         return Look::Again;
     }

@@ -267,6 +267,8 @@ pub struct Sock {
     pub far: AtomicBool,
     /// From another host: where the re-send begins is known.
     pub begun: AtomicBool,
+    /// From another host: the stream was left for the sake of somebody else, who reads TCP past this library.
+    pub handed: AtomicBool,
     /// Counters for the outside; null if none could be had.
     conn: AtomicPtr<Conn>,
     /// Shared with relatives; null until a fork or an upgrade.
@@ -558,6 +560,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.reported,
         &sock.far,
         &sock.begun,
+        &sock.handed,
     ] {
         flag.store(false, Ordering::Relaxed);
     }

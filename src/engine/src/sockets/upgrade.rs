@@ -189,6 +189,7 @@ pub fn attach(
         sock.upgraded.store(false, Ordering::Relaxed);
         sock.far.store(false, Ordering::Relaxed);
         sock.begun.store(false, Ordering::Relaxed);
+        sock.handed.store(false, Ordering::Relaxed);
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
     }

@@ -908,7 +908,11 @@ impl Hosts {
                 break;
             };
             self.read_notes(key, wire);
-            wire.watch();
+            let host = self.ups.get(at).map(|up| up.host);
+            // A question, or the answer to one, may come for a connection whose thread waits for TCP.
+            let expected = self.asked.iter().any(|a| a.key == key && !a.late)
+                || self.listens.iter().any(|l| Some(l.seek.peer.ip()) == host);
+            wire.watch(expected);
             if let Some(left) = wire.tick(now) {
                 again(now + left);
             }

@@ -483,13 +483,13 @@ impl Wire {
     }
 
     /// By the control thread, when it has done what there was to do: shall it hear of what comes next? Not where the program's
-    /// threads will, nor if nothing is under way.
-    pub fn watch(&self) {
+    /// threads will, nor if nothing is under way, or `expected`.
+    pub fn watch(&self, expected: bool) {
         let Some([near, _]) = self.links() else {
             return;
         };
         self.work(|_, inner| {
-            if near.has_waiters() && !inner.pump.is_busy() {
+            if near.has_waiters() && !inner.pump.is_busy() && !expected {
                 return Ok(());
             }
             inner.arm()

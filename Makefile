@@ -26,10 +26,6 @@ build:
 build-fault:
 	$(CARGO) build --release --features fault -p sluice-preload --target-dir target/fault
 
-# The same with links to other hosts: needs what `scripts/install-deps.sh --rdma` installs.
-build-verbs-fault:
-	$(CARGO) build --release --features verbs,fault -p sluice-preload --target-dir target/verbs-fault
-
 benches:
 	@$(MAKE) --no-print-directory -s -C benches
 
@@ -72,4 +68,4 @@ clean:
 	$(CARGO) clean
 	$(MAKE) -C benches clean
 
-.PHONY: help build build-fault build-verbs-fault benches check deps test test-full test-rdma bench compare stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare stress demo install clean

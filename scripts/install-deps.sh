@@ -17,20 +17,21 @@ demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-serve
 tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy
        pgbench:postgresql sshd:openssh-server ssh:openssh-client strace:strace gdb:gdb valgrind:valgrind
        objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
+# What the library is built with.
+build="pkg-config:pkg-config /usr/include/infiniband/verbs.h:libibverbs-dev
+       /usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"
 rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
       rstream:rdmacm-utils ib_send_bw:perftest iperf3:iperf3 nginx:nginx curl:curl strace:strace
-      ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers
-      /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev pkg-config:pkg-config
-      /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"
+      ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers"
 qemu="qemu-system-x86_64:qemu-system-x86 modprobe:kmod /usr/include/libelf.h:libelf-dev"
 
-wanted="$demo $tests"
+wanted="$build $demo $tests"
 case ${1-} in
 "") ;;
---demo) wanted=$demo ;;
---rdma) wanted=$rdma ;;
---rdma-qemu) wanted="$rdma $qemu" ;;
+--demo) wanted="$build $demo" ;;
+--rdma) wanted="$build $rdma" ;;
+--rdma-qemu) wanted="$build $rdma $qemu" ;;
 *) echo "usage: $0 [--demo | --rdma | --rdma-qemu]" >&2; exit 2 ;;
 esac
 

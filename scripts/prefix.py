@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Do the two ends of a connection have the same digests of its first bytes, whatever calls moved them?
 
-Runs src/preload/tests/prefix.c with a library of the features `verbs` and `fault` (`make build-verbs-fault`, or a path in
+Runs src/preload/tests/prefix.c with a library of the feature `fault` (`make build-fault`, or a path in
 LIBSLUICE): it hashes on any host, and says what it has when a socket is closed. Last line: N passed, N failed.
 """
 
@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import common      # noqa: E402
 
-LIB = os.environ.get("LIBSLUICE") or os.path.join(common.ROOT, "target", "verbs-fault", "release", "libsluice.so")
+LIB = os.environ.get("LIBSLUICE") or common.FAULT_LIB
 SAID = re.compile(r"^sluice: prefix: end (\d) (wrote|read)((?: [0-9a-f]{8})*)$")
 # As the program names them: written and read by the connecting end (1), written and read by the other (2).
 PLACES = [("1", "wrote"), ("1", "read"), ("2", "wrote"), ("2", "read")]
@@ -38,7 +38,7 @@ def judge(expected, said):
 
 
 def main():
-    common.need_file(LIB, "make build-verbs-fault")
+    common.need_file(LIB, "make build-fault")
     directory = common.workplace("sluice-prefix-")
     program = os.path.join(directory, "prefix")
     source = os.path.join(common.ROOT, "src", "preload", "tests", "prefix.c")

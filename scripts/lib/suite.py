@@ -93,7 +93,7 @@ def rdma_steps():
     """The same, for what runs where there is RDMA."""
     guest = os.path.join(common.ROOT, "scripts", "guest")
     yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
-    yield "build with verbs and faults", ["make", "build-verbs-fault"], {}, 15, False
+    yield "build with faults", ["make", "build-fault"], {}, 15, False
     yield "first bytes", [os.path.join(common.ROOT, "scripts", "prefix.py")], {}, 2, True
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
     # Package, test program, the test in it that has two ends.

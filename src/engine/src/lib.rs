@@ -5,6 +5,11 @@
 //!
 //! The layers are drawn in `docs/architecture.md`.
 
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "some of it only streams to other hosts use")
+)]
+
 pub mod api;
 pub mod config;
 pub(crate) mod copies;

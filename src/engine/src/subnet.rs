@@ -105,14 +105,25 @@ mod tests {
             assert!(subnet.contains(at(inside)), "{inside}");
             assert!(!subnet.contains(at(outside)), "{outside}");
         }
-        for wrong in ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "a/1", "10.0.0.0/"] {
+        for wrong in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "fd00::/129",
+            "a/1",
+            "10.0.0.0/",
+        ] {
             assert_eq!(Subnet::parse(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn a_host_has_the_same_place_in_the_other_subnet() {
-        let map = list(b"10.1.0.0/16=192.168.0.0/16,10.2.0.0/24=fd00::/64,fd01::/64=fd02::/64", parse_pair).unwrap();
+        let map = list(
+            b"10.1.0.0/16=192.168.0.0/16,10.2.0.0/24=fd00::/64,fd01::/64=fd02::/64",
+            parse_pair,
+        )
+        .unwrap();
         for (tcp, rdma) in [
             ("10.1.3.4", "192.168.3.4"),
             ("10.2.0.9", "fd00::9"),

@@ -33,7 +33,10 @@ impl Set {
                 slot.announce();
             }
             if self.remote.load(Ordering::Relaxed) {
-                inside.links.iter().for_each(|on| crate::remote::arm(on.link));
+                inside
+                    .links
+                    .iter()
+                    .for_each(|on| crate::remote::arm(on.link));
             }
             // Marks of streams that are over are nobody's to take: they would keep the set awake for ever.
             self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()

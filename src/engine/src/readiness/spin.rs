@@ -88,7 +88,11 @@ fn processors() -> u32 {
     let asked = unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
         let failed = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        if failed == 0 { libc::CPU_COUNT(&set) } else { 1 }
+        if failed == 0 {
+            libc::CPU_COUNT(&set)
+        } else {
+            1
+        }
     };
     let asked = asked.max(1) as u32;
     KNOWN.store(asked, Ordering::Relaxed);

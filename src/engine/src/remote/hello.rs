@@ -211,7 +211,11 @@ pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
 #[must_use]
 pub const fn port(tcp: u16) -> u16 {
     const HALF: u16 = 1 << 14;
-    if tcp < 1 << 15 { tcp + HALF } else { tcp - HALF }
+    if tcp < 1 << 15 {
+        tcp + HALF
+    } else {
+        tcp - HALF
+    }
 }
 
 #[cfg(test)]
@@ -262,7 +266,13 @@ mod tests {
         }
         let mut long = ANSWER.emit().to_vec();
         assert_eq!(Answer::parse(&long[..39]), Err(Reason::PeerHostile));
-        assert!(Answer::parse(&{ long[2] = 1; long.clone() }).is_err());
+        assert!(
+            Answer::parse(&{
+                long[2] = 1;
+                long.clone()
+            })
+            .is_err()
+        );
         assert_eq!(refused(&[]), Reason::PeerPlain);
         assert_eq!(refused(&[0; 148]), Reason::PeerPlain);
         assert_eq!(refused(&[2, 0, 0, 0]), Reason::VersionMismatch);
@@ -271,7 +281,10 @@ mod tests {
 
     #[test]
     fn both_ends_have_one_number_for_a_connection() {
-        let (a, b) = ("10.0.0.1:5".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+        let (a, b) = (
+            "10.0.0.1:5".parse().unwrap(),
+            "10.0.0.2:80".parse().unwrap(),
+        );
         let mapped = "[::ffff:10.0.0.1]:5".parse().unwrap();
         assert_eq!(connection(a, b), connection(mapped, b));
         assert_ne!(connection(a, b), connection(b, a));

@@ -1,7 +1,7 @@
 //! Links to other hosts: `docs/decisions/008-verbs-links.md`.
 //!
-//! * [`wire`]: a link's queue pair, its local arena, and the pump between them.
-//! * [`memory`], `small`: what of the arena is registered, and what lies beside it.
+//! * `wire`, `parts`: a link's queue pair, its local arena, and the pump between them.
+//! * `memory`, `small`: what of the arena is registered, and what lies beside it.
 //! * `stream`: what a socket does with a stream over a wire.
 //! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said and proved then.
 //!
@@ -15,6 +15,8 @@ mod hosts;
 pub mod memory;
 #[cfg(not(feature = "verbs"))]
 mod none;
+#[cfg(feature = "verbs")]
+mod parts;
 #[cfg(feature = "verbs")]
 mod proof;
 #[cfg(feature = "verbs")]
@@ -32,8 +34,9 @@ pub(crate) use hosts::{
 pub(crate) use none::*;
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, arm, before_resend, bell, drive, finish, hear_tcp, hears, hides_tcp, is_held, is_remote, is_to_another_host, left,
-    may_finish, moved, release, settle_rx, settle_tx, tcp_ended, wants_no_answer,
+    advance, arm, before_resend, bell, drive, finish, hear_tcp, hears, hides_tcp, is_held,
+    is_remote, is_to_another_host, left, may_finish, moved, release, settle_rx, settle_tx,
+    tcp_ended, wants_no_answer,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

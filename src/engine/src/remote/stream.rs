@@ -12,8 +12,8 @@
 //!
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
-use super::{Before, PATIENCE_NS};
 use super::wire::{Lost, Wire};
+use super::{Before, PATIENCE_NS};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Sock, state};
@@ -235,10 +235,7 @@ fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     if let Some(reason) = reset {
         crate::config::log(
             crate::config::Level::Info,
-            format_args!(
-                "fd {} reset: {reason:?}",
-                sock.fd.load(Ordering::Relaxed)
-            ),
+            format_args!("fd {} reset: {reason:?}", sock.fd.load(Ordering::Relaxed)),
         );
         demote::reset_hard(sock);
         control::advance(sock);
@@ -340,7 +337,8 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         Some(Some(Head::Record)) => {
             let mut gone = [0u8; RECORD_LEN];
             // SAFETY: room of ours. They lie there: the peek has shown them, and nobody else reads.
-            let removed = unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
+            let removed =
+                unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
             let removed = removed.unwrap_or(0) as u64;
             sock.rx.add_kernel_bytes(removed);
             wire.with_stream(stream, |pump| pump.on_record_removed(stream, removed));
@@ -352,7 +350,8 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
             true
         }
         Some(Some(Head::Wait)) => {
-            let dead = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
+            let dead =
+                wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
             if dead == Some(true) {
                 follow_tx(sock, Reason::PeerDied);
             }
@@ -561,7 +560,8 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
             return;
         };
         let clean = wire.with_stream(stream, |pump| {
-            pump.transit(stream).is_none_or(|t| t.is_clean() || t.is_dead().is_some())
+            pump.transit(stream)
+                .is_none_or(|t| t.is_clean() || t.is_dead().is_some())
         });
         if clean == Some(true) && sock.tx.state() == state::PLAIN {
             return;
@@ -613,7 +613,14 @@ fn wait(sock: &'static Sock, until_ns: u64) {
     let most = until_ns.saturating_sub(sys::now_ns()).min(1_000_000);
     let mut most = sys::timespec(most);
     // SAFETY: an array and a time of ours.
-    let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut most, core::ptr::null()) };
+    let _ = unsafe {
+        sys::ppoll(
+            fds.as_mut_ptr(),
+            fds.len(),
+            &raw mut most,
+            core::ptr::null(),
+        )
+    };
 }
 
 /// Is what TCP has next not the program's, but a record to be heard?

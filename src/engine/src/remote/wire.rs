@@ -7,7 +7,8 @@
 //!
 //! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
-use super::memory::{Place, Slabs, Use};
+use super::memory::{Slabs, Use};
+use super::parts::{BATCH, Parts, Places};
 use super::small::Small;
 use crate::sockets::internal;
 use core::ptr;
@@ -18,10 +19,10 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::Domain;
-use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Shape};
-use sluice_stream::pump::{Came, Lent, Message, Opening, Pump, Terms, What};
+use sluice_fabric::verbs::queue::{Completions, News, Shape};
+use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
 use sluice_stream::record::{Nonce, Role};
-use sluice_stream::wire::{Berth, CONTROL_LEN, Meeting};
+use sluice_stream::wire::{Berth, Meeting};
 use sluice_stream::{Error, Seq};
 use std::collections::VecDeque;
 
@@ -31,12 +32,6 @@ pub(super) const RECEIVES: u16 = 64;
 const SENDS: u16 = 64;
 /// Bytes of one message at most: more does not make it faster, and others wait behind it.
 const MESSAGE_LEN: u32 = 256 << 10;
-/// A completion is asked for once in so many messages, or bytes.
-const MARK_MESSAGES: usize = 16;
-const MARK_BYTES: usize = 2048;
-/// Messages given to the device at once.
-const BATCH: usize = 16;
-
 const SHAPE: Shape = Shape {
     // Each message may be two requests.
     sends: 2 * SENDS as u32,
@@ -46,11 +41,6 @@ const SHAPE: Shape = Shape {
 
 /// Between two looks whether posted work comes to an end.
 pub const TICK_NS: u64 = 1_000_000_000;
-/// So many looks that find it where it was, and the link is lost.
-const TICKS: u8 = 2;
-/// As many that find a step of a switch due.
-const STEP_TICKS: u8 = 4;
-
 /// Why a link works no more; its streams go on on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
@@ -88,51 +78,10 @@ pub enum Note {
     Meeting(Meeting),
 }
 
-/// One stream's places.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    staging: Place,
-    staging_len: u32,
-    /// Where the pump has put the words that it writes.
-    tail: u64,
-    head: u64,
-}
-
-#[derive(Debug)]
-struct Inner {
-    // In the order in which they must go.
-    pair: Pair,
-    id: Id,
-    completions: Completions,
-    slabs: Slabs,
-    small: Small,
-    domain: Domain,
-    pump: Pump,
-    /// By this end's number.
-    places: Vec<Option<Places>>,
-    peer: Hello,
-    immediate: bool,
-    /// The next completion makes the descriptor readable; so many have, whose events are still to be taken.
-    armed: bool,
-    events: u32,
-    /// Posted since a completion was asked for last.
-    unmarked: usize,
-    unmarked_bytes: usize,
-    /// Completions asked for, and those that came.
-    marks: u64,
-    marked: u64,
-    /// When the next look is due, 0: none; at the last, what had been asked for and what had come; looks in vain.
-    tick_ns: u64,
-    looked: (u64, u64),
-    stuck: u8,
-    notes: VecDeque<Note>,
-    lost: Option<Lost>,
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Wire {
-    inner: Guarded<Option<Inner>>,
+    inner: Guarded<Option<Parts>>,
     near: AtomicPtr<Link>,
     far: AtomicPtr<Link>,
     /// Somebody wanted to drive while another did.
@@ -210,7 +159,7 @@ impl Wire {
             sends: SENDS,
             message_len: MESSAGE_LEN,
         };
-        let inner = Inner {
+        let inner = Parts {
             pair,
             id,
             completions,
@@ -293,7 +242,7 @@ impl Wire {
         Some([link(&self.near)?, link(&self.far)?])
     }
 
-    fn inside<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+    fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
         let mut inner = self.inner.lock()?;
         inner.as_mut().map(f)
     }
@@ -525,7 +474,7 @@ impl Wire {
     }
 
     /// Does something, then takes what has come and posts what may go.
-    fn work(&self, first: impl FnOnce(&Self, &mut Inner) -> Result<(), Lost>) {
+    fn work(&self, first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>) {
         let Some(mut guard) = self.inner.lock() else {
             // This thread's own, in a handler: it looks at all streams when it is through.
             self.again.store(true, Ordering::SeqCst);
@@ -537,7 +486,10 @@ impl Wire {
         if inner.lost.is_none() {
             done = done.and_then(|()| self.turn(inner));
             // What this thread has taken others may have been waiting for, and would hear of nothing that follows.
-            let alone = || self.links().is_none_or(|[near, _]| !near.is_anybody_asleep());
+            let alone = || {
+                self.links()
+                    .is_none_or(|[near, _]| !near.is_anybody_asleep())
+            };
             if done.is_ok() && !inner.armed && (inner.pump.is_busy() || !alone()) {
                 done = inner.arm().and_then(|()| self.turn(inner));
             }
@@ -562,7 +514,7 @@ impl Wire {
         }
     }
 
-    fn turn(&self, inner: &mut Inner) -> Result<(), Lost> {
+    fn turn(&self, inner: &mut Parts) -> Result<(), Lost> {
         loop {
             self.take(inner)?;
             inner.pump.on_emptied();
@@ -579,7 +531,7 @@ impl Wire {
     }
 
     /// The link works no more: what had come counts, nothing else.
-    fn fail(&self, inner: &mut Inner, lost: Lost) {
+    fn fail(&self, inner: &mut Parts, lost: Lost) {
         inner.pair.fail();
         inner.lost = Some(lost);
         // A peer that breaks the rules is believed nothing more.
@@ -593,11 +545,15 @@ impl Wire {
     }
 
     /// What the program did with a stream.
-    fn look(&self, inner: &mut Inner, stream: u16) -> Result<(), Lost> {
+    fn look(&self, inner: &mut Parts, stream: u16) -> Result<(), Lost> {
         let Some([out, into]) = self.directions(stream) else {
             return Ok(());
         };
-        if inner.places.get(usize::from(stream)).is_none_or(Option::is_none) {
+        if inner
+            .places
+            .get(usize::from(stream))
+            .is_none_or(Option::is_none)
+        {
             return Ok(());
         }
         let tail = Seq::new(out.tx.tail.read().offset);
@@ -607,7 +563,7 @@ impl Wire {
         Ok(())
     }
 
-    fn take(&self, inner: &mut Inner) -> Result<(), Lost> {
+    fn take(&self, inner: &mut Parts) -> Result<(), Lost> {
         let mut wrong = None;
         loop {
             let mut batch = [News::Failed { status: 0 }; BATCH];
@@ -633,7 +589,7 @@ impl Wire {
         }
     }
 
-    fn news(&self, inner: &mut Inner, news: News) -> Result<(), Lost> {
+    fn news(&self, inner: &mut Parts, news: News) -> Result<(), Lost> {
         match news {
             News::Failed { status } => Err(Lost::Device(status)),
             News::Done { mark } => {
@@ -662,7 +618,7 @@ impl Wire {
                 if inner.lost.is_none() {
                     inner.receive(slot).map_err(|_| Lost::Device(0))?;
                 }
-                let Inner { pump, small, .. } = inner;
+                let Parts { pump, small, .. } = inner;
                 let came = pump.on_came(said.word, said.len, |slot| {
                     // SAFETY: inside the mapping; a copy, since the peer can write there at any moment.
                     unsafe { small.slot(slot).read_volatile() }
@@ -681,7 +637,7 @@ impl Wire {
     }
 
     /// What the link has brought of a stream, as a writer tells it.
-    fn bring(&self, inner: &mut Inner, stream: u16) {
+    fn bring(&self, inner: &mut Parts, stream: u16) {
         let Some(to) = inner.pump.transit(stream).map(|t| t.brought().value()) else {
             return;
         };
@@ -700,7 +656,7 @@ impl Wire {
     }
 
     /// The staging ring is free up to what must be kept: as a reader tells it.
-    fn free(&self, inner: &mut Inner, stream: u16) {
+    fn free(&self, inner: &mut Parts, stream: u16) {
         let to = inner.pump.kept(stream).value();
         let place = inner.places.get_mut(usize::from(stream));
         let (Some(Some(place)), Some([out, _]), Some([near, _])) =
@@ -713,145 +669,6 @@ impl Wire {
             fence(Ordering::SeqCst);
             let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
             crate::sockets::wake::own(near, waiters, u32::from(stream));
-        }
-    }
-}
-
-impl Inner {
-    fn arm(&mut self) -> Result<(), Lost> {
-        if core::mem::replace(&mut self.armed, true) {
-            return Ok(());
-        }
-        // One for each time that it was armed before.
-        while self.events > 0 {
-            self.events -= 1;
-            let _ = self.completions.take_event();
-        }
-        self.completions.arm().map_err(|_| Lost::Device(0))
-    }
-
-    fn receive(&self, slot: u64) -> Result<(), Errno> {
-        let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
-        // SAFETY: the buffer lives as long as the queue pair.
-        unsafe { self.pair.receive(slot, into) }
-    }
-
-    /// Where an end of the arena has its ring of a stream, registered, and how long that is.
-    fn place(
-        &mut self,
-        link: &'static Link,
-        stream: u32,
-        for_what: Use,
-    ) -> Result<(Place, u32), Errno> {
-        let full = libc::ENOBUFS;
-        let arena = link.arena().ok_or(full)?;
-        let lent = link.lent_for(stream).ok_or(full)?;
-        let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
-        // SAFETY: the arena is unmapped behind the end of the wire.
-        let place = unsafe { self.slabs.place(&self.domain, ring, for_what) }?;
-        Ok((place, lent.len))
-    }
-
-    /// A look is due: in how many ns the next is, if any.
-    fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
-        let (asked, came) = self.looked;
-        self.stuck = if came == self.marked && asked > came {
-            self.stuck + 1
-        } else {
-            0
-        };
-        let steps = self.pump.tick();
-        if self.stuck >= TICKS || steps >= STEP_TICKS {
-            return Err(Lost::Silent);
-        }
-        if self.marks == self.marked && self.unmarked > 0 {
-            // Nothing tells whether these are complete.
-            self.pump.probe();
-        }
-        self.looked = (self.marks, self.marked);
-        if self.pump.outstanding() == 0 && steps == 0 {
-            self.tick_ns = 0;
-            return Ok(None);
-        }
-        self.tick_ns = now + TICK_NS;
-        Ok(Some(TICK_NS))
-    }
-
-    fn post(&mut self) -> Result<(), Lost> {
-        let nothing = Post {
-            from: (ptr::null(), 0, 0),
-            to: (0, 0),
-            word: 0,
-            mark: None,
-        };
-        loop {
-            let mut batch = [nothing; BATCH];
-            let mut n = 0;
-            while n < BATCH
-                && let Some(message) = self.pump.poll()
-            {
-                if let Some(post) = batch.get_mut(n) {
-                    *post = self.describe(message);
-                    n += 1;
-                }
-            }
-            let Some(posts) = batch.get(..n).filter(|posts| !posts.is_empty()) else {
-                return Ok(());
-            };
-            // SAFETY: staging bytes stay until completed and credited, control slots until the peer's receive is back.
-            unsafe { self.pair.post(posts) }.map_err(|_| Lost::Device(0))?;
-        }
-    }
-
-    fn describe(&mut self, Message { what, word }: Message) -> Post {
-        let mut probe = false;
-        let (from, to) = match what {
-            What::Bytes {
-                stream,
-                from,
-                len,
-                to,
-            } => {
-                let place = self.places.get(usize::from(stream)).copied().flatten();
-                let at = place.map_or(ptr::null(), |place| {
-                    let at = from.value() & u64::from(place.staging_len - 1);
-                    place.staging.at.cast_const().wrapping_add(at as usize)
-                });
-                let key = place.map_or(0, |place| place.staging.local_key);
-                ((at, len, key), to)
-            }
-            What::Control { slot, bytes } => {
-                let out = self.small.out(slot);
-                // SAFETY: inside the mapping; the message that was here is with the peer.
-                unsafe { out.write(bytes) };
-                let slot_at = u64::from(slot) * CONTROL_LEN as u64;
-                // The peer's word for where they are; what its key does not open, its device refuses.
-                let to = self.peer.place.wrapping_add(slot_at);
-                let from = (
-                    out.cast_const().cast(),
-                    CONTROL_LEN as u32,
-                    self.small.out.local_key(),
-                );
-                (from, (to, self.peer.key))
-            }
-            What::Count => {
-                probe = true;
-                ((ptr::null(), 0, 0), (self.peer.place, self.peer.key))
-            }
-        };
-        self.unmarked += 1;
-        self.unmarked_bytes += from.1 as usize;
-        let full = self.unmarked >= MARK_MESSAGES || self.unmarked_bytes >= MARK_BYTES;
-        let mark = (full || probe).then(|| {
-            self.unmarked_bytes = 0;
-            self.marks += 1;
-            core::mem::take(&mut self.unmarked) as u64
-        });
-        Post {
-            from,
-            to,
-            word,
-            mark,
         }
     }
 }

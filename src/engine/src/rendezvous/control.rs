@@ -6,8 +6,8 @@
 
 use super::message::{self, Kind, Message, Received};
 use crate::process;
-use crate::remote;
 use crate::readiness::set::Set;
+use crate::remote;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::internal;
 use crate::sockets::sock::{Sock, state};

@@ -1,8 +1,8 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
-use crate::remote;
 use crate::api::{Error, Pass, Verdict};
 use crate::readiness;
+use crate::remote;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{life, remains};
 use core::sync::atomic::Ordering;

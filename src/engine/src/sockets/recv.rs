@@ -1,11 +1,11 @@
 //! Receiving: from the kernel, from the kernel up to the switch, from the ring.
 
 use crate::api::{Error, Pass, READ, Verdict};
+use crate::remote;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::Way;
-use crate::remote;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};

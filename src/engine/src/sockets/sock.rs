@@ -403,7 +403,11 @@ impl Sock {
     pub fn note_upgraded(&self) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
             let remote = crate::remote::is_remote(self);
-            let by = if remote { Transport::Verbs } else { Transport::Shm };
+            let by = if remote {
+                Transport::Verbs
+            } else {
+                Transport::Shm
+            };
             self.conn().upgraded(by);
             self.tell_upgraded(if remote { "RDMA" } else { "shared memory" });
         }

@@ -91,3 +91,7 @@ pub unsafe fn moved_messages(_: Moved, _: *const mmsghdr, _: usize) {}
 /// None needed.
 #[inline(always)]
 pub unsafe fn moved_file(_: Moved, _: c_int, _: *const off64_t) {}
+
+/// Nothing is kept.
+#[inline(always)]
+pub fn forget(_: &'static Sock) {}

@@ -6,7 +6,7 @@ use crate::remote;
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
-use crate::sockets::{options, tcp};
+use crate::sockets::{options, prefix, tcp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -196,6 +196,10 @@ pub fn attach(
     sock.tx.lock.unlock();
     sock.rx.lock.unlock();
     refused?;
+    if !remote::is_to_another_host(link) {
+        // Both ends are on this host, and will be.
+        prefix::forget(sock);
+    }
     control::watch(sock);
     for i in 0..SETS {
         if let Some(set) = sock.set_at(i) {

@@ -718,7 +718,11 @@ impl Pump {
         let flows = self.flows.iter_mut().flatten();
         let ticks = flows.map(|flow| {
             let waits = !flow.left && flow.transit.awaits_step();
-            flow.ticks = if waits { flow.ticks.saturating_add(1) } else { 0 };
+            flow.ticks = if waits {
+                flow.ticks.saturating_add(1)
+            } else {
+                0
+            };
             flow.ticks
         });
         ticks.max().unwrap_or(0)

@@ -327,10 +327,7 @@ impl Transit {
     /// Whether a step of the switch, or of what ends it, is the peer's to send: for so long the link's timer runs.
     #[must_use]
     pub const fn awaits_step(&self) -> bool {
-        matches!(
-            self.state,
-            State::Fixed | State::Answered(_) | State::Known
-        )
+        matches!(self.state, State::Fixed | State::Answered(_) | State::Known)
     }
 
     /// Bytes that the peer has promised to bring by TCP and that were not read yet. An end of TCP before them is a death.

@@ -1,0 +1,352 @@
+//! A link comes to stand: the accepted end dials, the connecting end listens.
+
+use super::{
+    AGAIN_NS, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, QUIET_MOST, QUIET_NS,
+    Question, Quiet, Seek, Stage, full, tell, token,
+};
+use crate::config::config;
+use crate::remote::hello::{self, Answer, Request, VERSION};
+use crate::remote::proof::Known;
+use crate::remote::wire::Lost;
+use crate::sockets::internal;
+use crate::subnet;
+use core::net::{IpAddr, SocketAddr};
+use sluice_fabric::sys;
+use sluice_fabric::verbs::cm::{Event, Id, Key, REJECTED};
+use sluice_fabric::verbs::device::Device;
+use sluice_stats::Reason;
+
+impl Hosts {
+    pub(super) fn listen(&mut self, seek: Seek) {
+        let asks = |q: &Question| q.connection == seek.connection;
+        let asked = self
+            .questions
+            .iter()
+            .position(|q| asks(q) && q.known.is_reached(seek.sock));
+        if let Some(question) = asked.map(|at| self.questions.swap_remove(at)) {
+            return self.grant(seek, &question);
+        }
+        let key = self.key();
+        let ip = subnet::mapped(&config().map, seek.local.ip());
+        let at = SocketAddr::new(ip, hello::port(seek.local.port()));
+        let listening = Id::listen(&self.channel, key, at).and_then(|id| {
+            self.may_use(&id, seek.peer.ip())?;
+            Ok(id)
+        });
+        match listening {
+            Ok(id) => self.listens.push(Listen {
+                key,
+                _id: id,
+                seek,
+                until: sys::now_ns() + DIAL_NS,
+            }),
+            Err(errno) => {
+                tell(&seek, "listen", errno);
+                seek.stays(Reason::PeerRemote);
+            }
+        }
+    }
+
+    /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom that was agreed with.
+    pub(super) fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
+        let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
+        let device = id.device().inspect(|device| self.meet_device(*device));
+        let wanted = config().device.as_deref();
+        match device {
+            Ok(device) if wanted.is_some_and(|name| name != device.name()) => Err(libc::ENODEV),
+            Ok(device) if !device.limits.immediate && !configured => Err(libc::EACCES),
+            Ok(_) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// librdmacm opens a device once, for good.
+    pub(super) fn meet_device(&mut self, device: Device) {
+        let [commands, _] = device.descriptors();
+        let known = |known: &Device| known.descriptors()[0] == commands;
+        if !self.devices.iter().any(known) {
+            device.rehouse(internal::copy);
+            self.devices.push(device);
+        }
+    }
+
+    pub(super) fn dial(&mut self, seek: Seek) {
+        let now = sys::now_ns();
+        let host = seek.peer.ip();
+        if self.quiet.iter().any(|q| q.host == host && now < q.until) {
+            return seek.stays(Reason::PeerPlain);
+        }
+        let key = self.key();
+        self.dials.push(Dial {
+            key,
+            stage: Stage::Queued,
+            seek,
+            request: None,
+            until: now + DIAL_NS,
+            from: now + FIRST_NS,
+            vain: 0,
+        });
+    }
+
+    /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for its link.
+    pub(super) fn dial_next(&mut self) {
+        let now = sys::now_ns();
+        loop {
+            let under_way = |d: &&Dial| !matches!(d.stage, Stage::Queued);
+            let busy: Vec<IpAddr> = self
+                .dials
+                .iter()
+                .filter(under_way)
+                .map(|d| d.seek.peer.ip())
+                .collect();
+            if busy.len() >= DIALS {
+                return;
+            }
+            let next = self.dials.iter().position(|d| {
+                matches!(d.stage, Stage::Queued)
+                    && now >= d.from
+                    && !busy.contains(&d.seek.peer.ip())
+            });
+            let Some(at) = next else { return };
+            let mut dial = self.dials.swap_remove(at);
+            let Seek { local, peer, .. } = dial.seek;
+            let mapped = |ip| subnet::mapped(&config().map, ip);
+            let to = SocketAddr::new(mapped(peer.ip()), hello::port(peer.port()));
+            let from = SocketAddr::new(mapped(local.ip()), 0);
+            if !dial.seek.is_open() {
+                continue;
+            }
+            dial.until = now + DIAL_NS;
+            match Id::dial(&self.channel, dial.key, Some(from), to, DIAL_MS) {
+                Ok(id) => {
+                    dial.stage = Stage::Resolving(id);
+                    self.dials.push(dial);
+                }
+                Err(errno) => {
+                    tell(&dial.seek, "dial", errno);
+                    dial.seek.stays(Reason::PeerRemote);
+                }
+            }
+        }
+    }
+
+    pub(super) fn read_channel(&mut self) {
+        while let Some(event) = self.channel.next() {
+            match event {
+                Event::Resolved(key) => self.on_resolved(key),
+                Event::Routed(key) => self.on_routed(key),
+                Event::Asked(key, id, data) => self.on_asked(key, id, &data),
+                Event::Established(key, data) => self.on_established(key, &data),
+                Event::Refused(key, event, status, data) => {
+                    self.on_refused(key, event, status, &data);
+                }
+                Event::Gone(key) => self.on_gone(key),
+                // Of one that stands this is a hint only (`UNREACHABLE`, `ADDR_CHANGE`); of a dial its end.
+                Event::Other(key, event) => {
+                    if self.dials.iter().any(|d| d.key == key) {
+                        self.on_refused(key, event, 0, &[]);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn take_dial(&mut self, key: Key) -> Option<Dial> {
+        let at = self.dials.iter().position(|d| d.key == key)?;
+        Some(self.dials.swap_remove(at))
+    }
+
+    pub(super) fn on_resolved(&mut self, key: Key) {
+        let Some(mut dial) = self.take_dial(key) else {
+            return;
+        };
+        let Stage::Resolving(id) = dial.stage else {
+            return;
+        };
+        let host = dial.seek.peer.ip();
+        match self.may_use(&id, host).and_then(|()| id.route(DIAL_MS)) {
+            Ok(()) => {
+                dial.stage = Stage::Routing(id);
+                self.dials.push(dial);
+            }
+            Err(errno) => {
+                tell(&dial.seek, "route", errno);
+                dial.seek.stays(Reason::PeerRemote);
+                self.dial_next();
+            }
+        }
+    }
+
+    pub(super) fn on_routed(&mut self, key: Key) {
+        let Some(mut dial) = self.take_dial(key) else {
+            return;
+        };
+        let Stage::Routing(id) = dial.stage else {
+            return;
+        };
+        let host = dial.seek.peer.ip();
+        let raised = self.raise(key, id, host);
+        let connected = raised.and_then(|(wire, ours)| {
+            let known = Known::of(dial.seek.sock).ok_or(libc::EBADMSG)?;
+            let mut request = Request {
+                version: VERSION,
+                known: known.emit(),
+                connection: dial.seek.connection,
+                token: token(),
+                hello: ours,
+                proof: [0; 16],
+            };
+            let proof = known.prove(dial.seek.sock, &[&request.said()]);
+            request.proof = proof.ok_or(libc::EBADMSG)?;
+            dial.request = Some(request);
+            let connected = wire.with_id(|id| id.connect(&request.emit()));
+            connected.unwrap_or(Err(libc::ENOTCONN))
+        });
+        match connected {
+            Ok(()) => {
+                dial.stage = Stage::Connecting;
+                self.dials.push(dial);
+            }
+            Err(errno) => {
+                tell(&dial.seek, "connect", errno);
+                self.give_up(key);
+                dial.seek.stays(full(errno));
+                self.dial_next();
+            }
+        }
+    }
+
+    pub(super) fn on_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
+        let refuse = |id: &Id, reason| {
+            let _ = id.refuse(&hello::refusal(reason));
+        };
+        let Some(at) = self.listens.iter().position(|l| l.key == listener) else {
+            return refuse(&id, Reason::PeerClosed);
+        };
+        let Some(seek) = self.listens.get(at).map(|l| l.seek) else {
+            return;
+        };
+        let request = match Request::parse(data) {
+            Ok(request) => request,
+            Err(reason) => {
+                seek.stays(reason);
+                return refuse(&id, reason);
+            }
+        };
+        let known = Known::heard(request.known);
+        if !known.is_reached(seek.sock) {
+            // This end has not read as much: later.
+            return refuse(&id, Reason::Meeting);
+        }
+        let proved = known.verify(seek.sock, &[&request.said()], &request.proof);
+        if request.connection != seek.connection || !proved {
+            seek.stays(Reason::ProofFailed);
+            return refuse(&id, Reason::ProofFailed);
+        }
+        let key = self.key();
+        let (wire, ours) = match self.raise(key, id, seek.peer.ip()) {
+            Ok(raised) => raised,
+            Err(errno) => {
+                tell(&seek, "answer", errno);
+                return seek.stays(full(errno));
+            }
+        };
+        wire.heard(request.hello);
+        let mut answer = Answer {
+            version: VERSION,
+            token: token(),
+            hello: ours,
+            proof: [0; 16],
+        };
+        let Some(proof) = known.prove(seek.sock, &[&request.proof, &answer.said()]) else {
+            return self.give_up(key);
+        };
+        answer.proof = proof;
+        if let Some(up) = self.ups.iter_mut().find(|up| up.key == key) {
+            up.salt = [request.proof, answer.proof];
+        }
+        let accepted = wire.with_id(|id| id.accept(&answer.emit()));
+        if accepted != Some(Ok(())) {
+            self.give_up(key);
+        }
+    }
+
+    pub(super) fn on_established(&mut self, key: Key, data: &[u8]) {
+        let dial = self.take_dial(key);
+        let Some(up) = self.ups.iter_mut().find(|up| up.key == key) else {
+            return;
+        };
+        if let Some(Dial { seek, request, .. }) = dial {
+            let answer = Answer::parse(data).and_then(|answer| {
+                let failed = Reason::ProofFailed;
+                let request = request.ok_or(failed)?;
+                let known = Known::heard(request.known).turned();
+                let said = [request.proof.as_slice(), &answer.said()];
+                let proved = known.verify(seek.sock, &said, &answer.proof);
+                proved.then_some((request.proof, answer)).ok_or(failed)
+            });
+            match answer {
+                Ok((proof, answer)) => {
+                    up.wire.heard(answer.hello);
+                    (up.salt, up.stands) = ([proof, answer.proof], true);
+                    self.link_stands(key);
+                    self.ask(seek, key, DIAL_NS);
+                }
+                Err(reason) => {
+                    self.give_up(key);
+                    seek.stays(reason);
+                }
+            }
+            self.quiet.retain(|q| q.host != seek.peer.ip());
+            self.meets(seek.peer.ip());
+        } else {
+            up.stands = true;
+            self.link_stands(key);
+        }
+        self.dial_next();
+    }
+
+    pub(super) fn on_refused(&mut self, key: Key, event: u32, status: i32, data: &[u8]) {
+        self.give_up(key);
+        if let Some(mut dial) = self.take_dial(key) {
+            let reason = hello::refused(data);
+            tell(&dial.seek, "refused", status);
+            // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
+            let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
+            let host = dial.seek.peer.ip();
+            let again = AGAIN_NS.get(dial.vain + 2 * usize::from(self.met.contains(&host)));
+            let again = again.filter(|_| event == REJECTED && early && dial.seek.is_open());
+            if let Some(wait) = again {
+                let from = sys::now_ns() + wait;
+                (dial.key, dial.stage, dial.vain) = (self.key(), Stage::Queued, dial.vain + 1);
+                (dial.from, dial.until) = (from, from + DIAL_NS);
+                self.dials.push(dial);
+            } else {
+                self.meets(host);
+                dial.seek.stays(reason);
+            }
+        }
+        self.dial_next();
+    }
+
+    pub(super) fn on_gone(&mut self, key: Key) {
+        if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+            up.wire.lose(Lost::Gone);
+        }
+    }
+
+    /// The host stayed silent.
+    pub(super) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
+        match self.quiet.iter_mut().find(|q| q.host == host) {
+            Some(quiet) => {
+                quiet.wait = (quiet.wait * 2).min(QUIET_MOST);
+                quiet.until = now + quiet.wait;
+            }
+            None => self.quiet.push(Quiet {
+                host,
+                until: now + QUIET_NS,
+                wait: QUIET_NS,
+            }),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Two ends of a connection meet over a link that there is: asking, granting, proving.
+
+use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, Stage, full, said};
+use crate::remote::proof::Known;
+use crate::remote::wire::{Lost, Offered, Wire};
+use crate::rendezvous::diag;
+use crate::sockets::sock::{self, role};
+use crate::sockets::upgrade;
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+use sluice_fabric::verbs::cm::Key;
+use sluice_stats::Reason;
+use sluice_stream::PeerFault;
+use sluice_stream::record::{Nonce, Role};
+use sluice_stream::wire::{Berth, Meeting, Proof};
+
+impl Hosts {
+    pub(super) fn grant(&mut self, seek: Seek, question: &Question) {
+        let Some(up) = self
+            .ups
+            .iter()
+            .find(|up| up.key == question.key && !up.lost)
+        else {
+            return;
+        };
+        let (wire, salt) = (up.wire, up.salt);
+        let decided = self.open_granted(wire, salt, &seek, question);
+        let meeting = match decided {
+            Ok(grant) => grant,
+            Err(reason) => {
+                seek.stays(reason);
+                Meeting::Deny {
+                    connection: seek.connection,
+                    reason: reason as u16,
+                }
+            }
+        };
+        wire.with(|pump| pump.meet(meeting));
+        self.listens
+            .retain(|l| !core::ptr::eq(l.seek.sock, seek.sock));
+    }
+
+    pub(super) fn open_granted(
+        &self,
+        wire: &'static Wire,
+        [a, b]: [Proof; 2],
+        seek: &Seek,
+        question: &Question,
+    ) -> Result<Meeting, Reason> {
+        let (sock, known) = (seek.sock, question.known);
+        let failed = Reason::ProofFailed;
+        if !known.verify(sock, &[&a, &b, &question.said()], &question.proof) {
+            return Err(failed);
+        }
+        let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
+        let owner = core::ptr::from_ref(seek.sock) as usize;
+        let ours = wire.offer(upgrade::ring_len(near), owner).map_err(full)?;
+        let grant = |proof| Meeting::Grant {
+            connection: seek.connection,
+            berth: ours.into(),
+            proof,
+        };
+        let said = said(grant([0; 16]));
+        let proof = known.prove(sock, &[&a, &b, &question.proof, &said]);
+        let secret = known.secret(sock, &[&a, &b, &question.proof, &said]);
+        let (Some(proof), Some(secret)) = (proof, secret) else {
+            wire.withdraw(ours.stream);
+            return Err(failed);
+        };
+        self.open(
+            wire,
+            seek,
+            ours,
+            question.berth.into(),
+            (Role::Second, secret),
+        )?;
+        Ok(grant(proof))
+    }
+
+    /// Opens the stream and has the socket use it.
+    pub(super) fn open(
+        &self,
+        wire: &'static Wire,
+        seek: &Seek,
+        ours: Offered,
+        theirs: Offered,
+        terms: (Role, Nonce),
+    ) -> Result<(), Reason> {
+        let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
+        let owner = core::ptr::from_ref(seek.sock) as usize;
+        let read = seek.sock.rx.kernel_bytes();
+        let opened = wire.open(ours, theirs, terms, read, owner);
+        if let Err(errno) = opened {
+            wire.withdraw(ours.stream);
+            return Err(full(errno));
+        }
+        let index = u32::from(ours.stream);
+        let attached = upgrade::attach(seek.sock, seek.generation, near, index);
+        if attached.is_err() {
+            near.leave_stream(index);
+            wire.leave(ours.stream);
+        }
+        attached
+    }
+
+    pub(super) fn ask_or_dial(&mut self, seek: Seek) {
+        let host = seek.peer.ip();
+        let known: Vec<Key> = self.standing(host).take(ASKED).map(|up| up.key).collect();
+        let mut asked = false;
+        for key in known {
+            asked |= self.ask(seek, key, ASK_NS);
+        }
+        if !asked {
+            self.dial(seek);
+        }
+    }
+
+    pub(super) fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> bool {
+        let Some(up) = self.ups.iter().find(|up| up.key == key) else {
+            return false;
+        };
+        let (Some([near, _]), Some(known)) = (up.wire.links(), Known::of(seek.sock)) else {
+            return false;
+        };
+        let owner = core::ptr::from_ref(seek.sock) as usize;
+        let Ok(ours) = up.wire.offer(upgrade::ring_len(near), owner) else {
+            return false;
+        };
+        let ask = |proof| Meeting::Ask {
+            connection: seek.connection,
+            berth: ours.into(),
+            known: known.emit(),
+            proof,
+        };
+        let [a, b] = up.salt;
+        let Some(proof) = known.prove(seek.sock, &[&a, &b, &said(ask([0; 16]))]) else {
+            up.wire.withdraw(ours.stream);
+            return false;
+        };
+        up.wire.with(|pump| pump.meet(ask(proof)));
+        self.asked.push(Asked {
+            key,
+            seek,
+            ours,
+            known,
+            proof,
+            late: false,
+            until: sys::now_ns() + patience,
+        });
+        true
+    }
+
+    pub(super) fn on_meeting(&mut self, key: Key, meeting: Meeting) {
+        match meeting {
+            Meeting::Ask {
+                connection,
+                berth,
+                known,
+                proof,
+            } => {
+                let question = Question {
+                    key,
+                    connection,
+                    berth,
+                    known: Known::heard(known),
+                    proof,
+                    until: sys::now_ns() + DIAL_NS,
+                };
+                match self.sought(connection) {
+                    Some(seek) if question.known.is_reached(seek.sock) => {
+                        self.grant(seek, &question);
+                    }
+                    _ if self.questions.len() < SEEKS => self.questions.push(question),
+                    _ => {}
+                }
+            }
+            Meeting::Grant {
+                connection,
+                berth,
+                proof,
+            } => self.on_grant(key, connection, berth, proof),
+            Meeting::Deny { connection, reason } => {
+                if let Some(asked) = self.take_asked(key, connection) {
+                    self.withdraw(&asked);
+                    if !asked.late {
+                        asked
+                            .seek
+                            .stays(Reason::from_u16(reason).unwrap_or(Reason::PeerPlain));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connection of this number, if this end has come to an offset with it and may have a stream.
+    pub(super) fn sought(&self, connection: u64) -> Option<Seek> {
+        let listens = self.listens.iter().map(|l| l.seek);
+        let found = listens
+            .into_iter()
+            .find(|seek| seek.connection == connection);
+        if let Some(seek) = found {
+            return seek.is_open().then_some(seek);
+        }
+        let mut known = None;
+        sock::for_all(|sock| {
+            let generation = sock.generation.load(Ordering::Acquire);
+            if sock.key.load(Ordering::Relaxed) == connection
+                && sock.role.load(Ordering::Relaxed) == role::CONNECTING
+            {
+                known = Some((sock, generation));
+            }
+        });
+        let (sock, generation) = known?;
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let seek = Seek {
+            sock,
+            generation,
+            connection,
+            local: diag::plain(diag::name(fd, false)?),
+            peer: diag::plain(diag::name(fd, true)?),
+        };
+        seek.is_open().then_some(seek)
+    }
+
+    /// Questions that this end has come far enough for by now.
+    pub(super) fn look_at_questions(&mut self) {
+        let mut at = 0;
+        while let Some(question) = self.questions.get(at) {
+            let seek = self.sought(question.connection);
+            let seek = seek.filter(|seek| question.known.is_reached(seek.sock));
+            match seek {
+                Some(seek) => {
+                    let question = self.questions.swap_remove(at);
+                    self.grant(seek, &question);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    pub(super) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
+        let is = |a: &Asked| a.key == key && a.seek.connection == connection;
+        let at = self.asked.iter().position(is)?;
+        Some(self.asked.swap_remove(at))
+    }
+
+    pub(super) fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
+        let Some(up) = self.ups.iter().find(|up| up.key == key) else {
+            return;
+        };
+        let (wire, [a, b]) = (up.wire, up.salt);
+        let Some(asked) = self.take_asked(key, connection) else {
+            return wire.lose(Lost::Peer(PeerFault::Malformed.into()));
+        };
+        let Asked {
+            seek, ours, known, ..
+        } = asked;
+        let said = said(Meeting::Grant {
+            connection,
+            berth,
+            proof: [0; 16],
+        });
+        let said = [a.as_slice(), &b, &asked.proof, &said];
+        let secret = known.secret(seek.sock, &said);
+        let proved = known.verify(seek.sock, &said, &proof);
+        let Some(secret) = secret.filter(|_| proved && !asked.late && seek.is_open()) else {
+            // The other end has opened it, and is to hear that this one has left.
+            let owner = core::ptr::from_ref(seek.sock) as usize;
+            let terms = (Role::First, Nonce::new([0; 16]));
+            if wire.open(ours, berth.into(), terms, 0, owner).is_err() {
+                wire.lose(Lost::Device(0));
+            }
+            if let Some([near, _]) = wire.links() {
+                near.leave_stream(u32::from(ours.stream));
+            }
+            wire.leave(ours.stream);
+            if !proved && !asked.late {
+                seek.stays(Reason::ProofFailed);
+            }
+            return;
+        };
+        let opened = self.open(wire, &seek, ours, berth.into(), (Role::First, secret));
+        if let Err(reason) = opened {
+            return seek.stays(reason);
+        }
+        // Of others that were asked, too, nobody waits any more.
+        for other in self
+            .asked
+            .iter_mut()
+            .filter(|a| core::ptr::eq(a.seek.sock, seek.sock))
+        {
+            other.late = true;
+        }
+        self.dials.retain(|d| {
+            !(core::ptr::eq(d.seek.sock, seek.sock) && matches!(d.stage, Stage::Queued))
+        });
+    }
+
+    /// A question of ours comes to nothing.
+    pub(super) fn withdraw(&self, asked: &Asked) {
+        if let Some(up) = self.ups.iter().find(|up| up.key == asked.key) {
+            up.wire.withdraw(asked.ours.stream);
+        }
+    }
+}

@@ -1,0 +1,649 @@
+//! Other hosts: who dials, who listens, and what is asked over links that there are.
+//!
+//! ```text
+//!   accepted end                                       connecting end
+//!   has come to an offset                              has come to the same offset
+//!     a link to that host?  ── Ask ──────────────────► Grant, or the question waits for the socket
+//!     none: dial            ── request ──────────────► listens for 1 s on a port made of its TCP port
+//!                           ◄── answer: a link ───────
+//!                           ── Ask ──────────────────► Grant
+//! ```
+//!
+//! The accepted end dials since that pair of address and port belongs to one process, however many share a listener. All of this
+//! is done by the control thread; a hook only says that a connection has come to an offset.
+
+mod dial;
+mod meet;
+
+use super::hello::{self, Request, Token};
+use super::proof::Known;
+use super::stream;
+use super::wire::{Hello, Lost, Note, Offered, Wire};
+use crate::process;
+use crate::rendezvous::{control, diag};
+use crate::sockets::internal;
+use crate::sockets::sock::{Sock, role};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use sluice_fabric::arena::Arena;
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_fabric::verbs::api::{self, Api};
+use sluice_fabric::verbs::cm::{Channel, Id, Key};
+use sluice_fabric::verbs::device::Device;
+use sluice_stats::Reason;
+use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
+
+/// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
+const DIAL_NS: u64 = 1_000_000_000;
+const DIAL_MS: i32 = 1000;
+/// Dials at once; others wait for theirs.
+const DIALS: usize = 4;
+/// Connections that listen, or wait, at once.
+const SEEKS: usize = 256;
+/// Links to one host that are asked.
+const ASKED: usize = 4;
+/// Whom the links did not answer for so long dials.
+const ASK_NS: u64 = 20_000_000;
+/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
+/// nobody listened; the first time with a host also because loading the libraries takes a while.
+const FIRST_NS: u64 = 5_000_000;
+const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
+/// A host that stayed silent is left alone for a minute, then two, four, up to an hour.
+const QUIET_NS: u64 = 60_000_000_000;
+const QUIET_MOST: u64 = 60 * QUIET_NS;
+
+/// Between two looks at questions, for which this end is to read more.
+const LOOK_NS: u64 = 5_000_000;
+/// A process that ends closes its links and its connections in no order of ours, within this time.
+const DYING_NS: u64 = 20_000_000;
+
+/// Events of the connection manager's channel; others are of the wire with that key.
+const CM: Key = 0;
+
+/// A connection that looks for its other end.
+#[derive(Clone, Copy, Debug)]
+struct Seek {
+    sock: &'static Sock,
+    generation: u32,
+    connection: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Seek {
+    fn is_open(&self) -> bool {
+        self.sock.generation.load(Ordering::Acquire) == self.generation
+            && self.sock.fds.load(Ordering::Acquire) != 0
+            && !self.sock.is_accelerated()
+            && self.sock.pinned.load(Ordering::Relaxed) == 0
+    }
+
+    fn stays(&self, reason: Reason) {
+        if self.sock.generation.load(Ordering::Acquire) == self.generation {
+            self.sock.conn().stays(reason);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Listen {
+    key: Key,
+    /// Dropped with it.
+    _id: Id,
+    seek: Seek,
+    until: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Waits for its turn.
+    Queued,
+    Resolving(Id),
+    Routing(Id),
+    Connecting,
+}
+
+#[derive(Debug)]
+struct Dial {
+    key: Key,
+    stage: Stage,
+    seek: Seek,
+    /// What was asked, once it was.
+    request: Option<Request>,
+    until: u64,
+    /// Not before then.
+    from: u64,
+    /// How often nobody listened.
+    vain: usize,
+}
+
+/// A question of ours.
+#[derive(Debug)]
+struct Asked {
+    key: Key,
+    seek: Seek,
+    ours: Offered,
+    known: Known,
+    proof: Proof,
+    until: u64,
+    /// Nobody waits for the answer any more; but the stream's number is taken until it comes.
+    late: bool,
+}
+
+/// One of a peer's, for whose socket this end has not come to an offset.
+#[derive(Debug)]
+struct Question {
+    key: Key,
+    connection: u64,
+    berth: Berth,
+    /// As this end sees it.
+    known: Known,
+    proof: Proof,
+    until: u64,
+}
+
+impl Question {
+    /// What was asked, as it was proved.
+    fn said(&self) -> [u8; CONTROL_LEN] {
+        said(Meeting::Ask {
+            connection: self.connection,
+            berth: self.berth,
+            known: self.known.turned().emit(),
+            proof: [0; 16],
+        })
+    }
+}
+
+/// A wire in service.
+#[derive(Debug)]
+struct Up {
+    key: Key,
+    wire: &'static Wire,
+    host: IpAddr,
+    /// Of both ends' proofs when it was made: what is proved over it is worth nothing elsewhere.
+    salt: [Proof; 2],
+    stands: bool,
+    lost: bool,
+    /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
+    until: u64,
+}
+
+#[derive(Debug)]
+struct Quiet {
+    host: IpAddr,
+    until: u64,
+    wait: u64,
+}
+
+#[derive(Debug)]
+struct Hosts {
+    channel: Channel,
+    next: Key,
+    listens: Vec<Listen>,
+    dials: Vec<Dial>,
+    asked: Vec<Asked>,
+    questions: Vec<Question>,
+    ups: Vec<Up>,
+    quiet: Vec<Quiet>,
+    /// Hosts that have answered, be it by no.
+    met: Vec<IpAddr>,
+    /// Not in service.
+    spare: Vec<&'static Wire>,
+    /// Devices that are in use, whose descriptors were put out of the program's way.
+    devices: Vec<Device>,
+}
+
+static HOSTS: Guarded<Option<Hosts>> = Guarded::new(None);
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// Has this process looked for other hosts?
+#[inline]
+pub fn is_used() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// Has this host a device? Asked once.
+fn is_any_device() -> bool {
+    const UNKNOWN: u8 = 0;
+    static ANY: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match ANY.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let any = api::is_any_device();
+            ANY.store(1 + u8::from(any), Ordering::Relaxed);
+            any
+        }
+        known => known == 2,
+    }
+}
+
+/// The connection `sock`, whose other end is not on this host, has come to an offset: the control thread looks for that end.
+///
+/// # Errors
+/// [`Reason::PeerRemote`]: no device; why there is no control thread.
+pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
+    if !is_any_device() {
+        return Err(Reason::PeerRemote);
+    }
+    control::start()?;
+    let connecting = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
+    let (first, second) = if connecting {
+        (local, peer)
+    } else {
+        (peer, local)
+    };
+    let connection = hello::connection(first, second);
+    sock.key.store(connection, Ordering::Relaxed);
+    USED.store(true, Ordering::Relaxed);
+    sock.conn()
+        .awaits_after(Reason::BelowThreshold, Reason::Meeting);
+    control::seek(sock);
+    Ok(())
+}
+
+/// By the control thread: looks for the other end.
+pub fn begin(sock: &'static Sock, generation: u32) {
+    with(|hosts| hosts.begin(sock, generation));
+}
+
+fn with<R>(f: impl FnOnce(&mut Hosts) -> R) -> Option<R> {
+    let mut hosts = HOSTS.lock()?;
+    if hosts.is_none() {
+        *hosts = Hosts::new();
+    }
+    hosts.as_mut().map(f)
+}
+
+/// A descriptor has news.
+pub fn on_event(what: u64) {
+    with(|hosts| {
+        if what == CM {
+            hosts.read_channel();
+        } else if let Some(up) = hosts.ups.iter().find(|up| up.key == what) {
+            up.wire.drive();
+        }
+    });
+}
+
+/// Does what is due; in how many ns there is something to do again.
+pub fn progress() -> Option<u64> {
+    if !is_used() {
+        return None;
+    }
+    with(|hosts| hosts.progress(sys::now_ns())).flatten()
+}
+
+/// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is open is closed.
+pub fn after_fork() {
+    if let Some(mut hosts) = HOSTS.lock()
+        && let Some(hosts) = hosts.take()
+    {
+        // As long as one process has them open the kernel keeps what is the parent's.
+        let wires = hosts.ups.iter().filter_map(|up| up.wire.descriptor());
+        let devices = hosts.devices.iter().flat_map(Device::descriptors);
+        let all: Vec<i32> = wires
+            .chain(devices)
+            .chain([hosts.channel.descriptor()])
+            .collect();
+        for fd in all {
+            internal::forget(fd);
+            let _ = sys::close(fd);
+        }
+        core::mem::forget(hosts);
+    }
+    USED.store(false, Ordering::Relaxed);
+}
+
+/// Holds all of it still over a fork.
+pub fn hold() {
+    HOSTS.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release_hold() {
+    HOSTS.release();
+}
+
+fn token() -> Token {
+    process::token().map_or(0, |[a, _]| a)
+}
+
+/// What a message of a link says, to be proved.
+fn said(meeting: Meeting) -> [u8; CONTROL_LEN] {
+    Control::Meeting(meeting).emit()
+}
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        let api: &'static Api = api::load()?;
+        let channel = Channel::new(api).ok()?;
+        channel.rehouse(internal::copy);
+        control::watch_remote(channel.descriptor(), CM, libc::EPOLLIN as u32);
+        Some(Self {
+            channel,
+            next: 1,
+            listens: Vec::new(),
+            dials: Vec::new(),
+            asked: Vec::new(),
+            questions: Vec::new(),
+            ups: Vec::new(),
+            quiet: Vec::new(),
+            met: Vec::new(),
+            spare: Vec::new(),
+            devices: Vec::new(),
+        })
+    }
+
+    fn key(&mut self) -> Key {
+        self.next += 1;
+        self.next
+    }
+
+    fn begin(&mut self, sock: &'static Sock, generation: u32) {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
+            return;
+        };
+        let seek = Seek {
+            sock,
+            generation,
+            connection: sock.key.load(Ordering::Relaxed),
+            local: diag::plain(local),
+            peer: diag::plain(peer),
+        };
+        if !seek.is_open() || self.is_sought(&seek) {
+            return;
+        }
+        if self.listens.len() + self.dials.len() + self.asked.len() >= SEEKS {
+            return seek.stays(Reason::TooManyNames);
+        }
+        if sock.role.load(Ordering::Relaxed) == role::CONNECTING {
+            self.listen(seek);
+        } else {
+            self.ask_or_dial(seek);
+        }
+    }
+
+    fn is_sought(&self, seek: &Seek) -> bool {
+        let same = |other: &Seek| {
+            core::ptr::eq(other.sock, seek.sock) && other.generation == seek.generation
+        };
+        self.listens.iter().any(|l| same(&l.seek))
+            || self.dials.iter().any(|d| same(&d.seek))
+            || self.asked.iter().any(|a| !a.late && same(&a.seek))
+    }
+
+    /// The links to a host, the newest first.
+    fn standing(&self, host: IpAddr) -> impl Iterator<Item = &Up> {
+        let stands = move |up: &&Up| up.stands && !up.lost && up.host == host;
+        self.ups.iter().rev().filter(stands)
+    }
+
+    /// A wire for an id, with an arena of its own.
+    fn raise(
+        &mut self,
+        key: Key,
+        id: Id,
+        host: IpAddr,
+    ) -> Result<(&'static Wire, Hello), sys::Errno> {
+        let full = libc::ENOBUFS;
+        let arena = Arena::create_local().map_err(|_| libc::ENOMEM)?;
+        // By the token a link within the host is found: none has this one.
+        let links = Link::open_both(arena, [0, key], false).ok_or(full)?;
+        let [near, far] = links;
+        let wire = self
+            .spare
+            .pop()
+            .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control::poke))));
+        id.set_key(key);
+        wire.set_key(key);
+        let begun = wire.begin(id, links);
+        let hello = match begun {
+            Ok(hello) => hello,
+            Err(errno) => {
+                for link in links {
+                    link.kill();
+                    link.close_if_unused();
+                }
+                self.spare.push(wire);
+                return Err(errno);
+            }
+        };
+        near.set_keeper(core::ptr::from_ref(wire) as usize);
+        // As long as the wire is: nobody else may close the link with its last stream.
+        near.pin();
+        far.pin();
+        if let Some(fd) = wire.descriptor() {
+            control::watch_remote(fd, key, stream::BELL);
+        }
+        wire.arm();
+        self.ups.push(Up {
+            key,
+            wire,
+            host,
+            salt: [[0; 16]; 2],
+            stands: false,
+            lost: false,
+            until: sys::now_ns() + 2 * DIAL_NS,
+        });
+        Ok((wire, hello))
+    }
+
+    fn meets(&mut self, host: IpAddr) {
+        if !self.met.contains(&host) {
+            if self.met.len() >= SEEKS {
+                self.met.remove(0);
+            }
+            self.met.push(host);
+        }
+    }
+
+    /// A link stands: who waits for a dial to that host asks over it.
+    fn link_stands(&mut self, key: Key) {
+        sluice_stats::ROOT.links_made.add_shared(1);
+        sluice_stats::ROOT.links.raise(1);
+        let Some(host) = self.ups.iter().find(|up| up.key == key).map(|up| up.host) else {
+            return;
+        };
+        let waits = |d: &mut Dial| matches!(d.stage, Stage::Queued) && d.seek.peer.ip() == host;
+        let waiting: Vec<Dial> = self.dials.extract_if(.., waits).collect();
+        for dial in waiting {
+            if dial.seek.is_open() && !self.ask(dial.seek, key, ASK_NS) {
+                dial.seek.stays(Reason::LinkFull);
+            }
+        }
+    }
+
+    /// A wire does not come to stand.
+    fn give_up(&mut self, key: Key) {
+        if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+            up.wire.lose(Lost::Gone);
+        }
+    }
+
+    // What is due.
+
+    fn progress(&mut self, now: u64) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        let mut again = |at: u64| {
+            let left = at.saturating_sub(now);
+            next = Some(next.map_or(left, |n| n.min(left)));
+        };
+        for at in 0..self.ups.len() {
+            let Some((key, wire)) = self.ups.get(at).map(|up| (up.key, up.wire)) else {
+                break;
+            };
+            self.read_notes(key, wire);
+            let host = self.ups.get(at).map(|up| up.host);
+            // A question, or the answer to one, may come for a connection whose thread waits for TCP.
+            let expected = self.asked.iter().any(|a| a.key == key && !a.late)
+                || self.listens.iter().any(|l| Some(l.seek.peer.ip()) == host);
+            wire.watch(expected);
+            if let Some(left) = wire.tick(now) {
+                again(now + left);
+            }
+        }
+        self.look_after(now);
+        self.look_at_questions();
+        self.expire(now);
+        let untils = (self.listens.iter().map(|l| l.until))
+            .chain(self.dials.iter().map(|d| d.until))
+            .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
+            .chain(self.asked.iter().filter(|a| !a.late).map(|a| a.until))
+            .chain(self.questions.iter().map(|_| now + LOOK_NS))
+            .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
+        untils.for_each(&mut again);
+        for up in self.ups.iter().filter(|up| up.lost) {
+            again(now + if up.until == 0 { 10_000_000 } else { 1_000_000 });
+        }
+        next
+    }
+
+    fn read_notes(&mut self, key: Key, wire: &'static Wire) {
+        let Some([near, _]) = wire.links() else {
+            return;
+        };
+        while let Some(note) = wire.note() {
+            match note {
+                Note::Stream(index) => {
+                    if let Some(sock) = control::sock_of(near, u32::from(index)) {
+                        stream::advance(sock);
+                    }
+                }
+                Note::Meeting(meeting) => self.on_meeting(key, meeting),
+            }
+        }
+    }
+
+    /// Wires that are lost.
+    fn look_after(&mut self, now: u64) {
+        for at in 0..self.ups.len() {
+            let Some(up) = self.ups.get_mut(at) else {
+                break;
+            };
+            if !up.stands && now >= up.until {
+                up.wire.lose(Lost::Silent);
+            }
+            let Some(why) = up.wire.is_lost() else {
+                continue;
+            };
+            let Some([near, far]) = up.wire.links() else {
+                continue;
+            };
+            if !core::mem::replace(&mut up.lost, true) {
+                let (wire, key, stood) = (up.wire, up.key, up.stands);
+                if stood {
+                    sluice_stats::ROOT.links.lower(1);
+                }
+                near.kill();
+                far.kill();
+                crate::config::log(
+                    crate::config::Level::Debug,
+                    format_args!("link to {} lost: {why:?}", up.host),
+                );
+                wire.with_id(Id::disconnect);
+                let lost: Vec<Asked> = self.asked.extract_if(.., |a| a.key == key).collect();
+                for asked in lost {
+                    wire.withdraw(asked.ours.stream);
+                    if !asked.late {
+                        asked.seek.stays(Reason::LinkLost);
+                    }
+                }
+                self.questions.retain(|q| q.key != key);
+                if let Some(up) = self.ups.get_mut(at) {
+                    up.until = now + DYING_NS;
+                }
+            }
+            let Some(up) = self.ups.get_mut(at) else {
+                break;
+            };
+            if up.until != 0 && (stream::lost(near, up.wire, now >= up.until) || now >= up.until) {
+                up.until = 0;
+                crate::readiness::link_lost(near);
+            }
+        }
+        let mut at = 0;
+        while let Some(up) = self.ups.get(at) {
+            let links = up.wire.links().filter(|_| up.lost);
+            let over = links
+                .is_some_and(|[near, far]| near.stream_count() == 1 && far.stream_count() == 1);
+            if let (true, Some([near, far])) = (over, links) {
+                let up = self.ups.swap_remove(at);
+                near.set_keeper(0);
+                up.wire.end();
+                close(near, far);
+                self.spare.push(up.wire);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn expire(&mut self, now: u64) {
+        let over: Vec<Listen> = self
+            .listens
+            .extract_if(.., |l| now >= l.until || !l.seek.is_open())
+            .collect();
+        for listen in over {
+            if listen.seek.is_open() {
+                listen.seek.stays(Reason::PeerPlain);
+            }
+        }
+        let late: Vec<Question> = self.questions.extract_if(.., |q| now >= q.until).collect();
+        for Question {
+            key, connection, ..
+        } in late
+        {
+            let reason = Reason::PeerPlain as u16;
+            if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+                let deny = Meeting::Deny { connection, reason };
+                up.wire.with(|pump| pump.meet(deny));
+            }
+        }
+        let mut late = Vec::new();
+        for asked in self.asked.iter_mut().filter(|a| !a.late && now >= a.until) {
+            asked.late = true;
+            late.push(asked.seek);
+        }
+        for seek in late {
+            if seek.is_open() && !self.is_sought(&seek) {
+                self.dial(seek);
+            }
+        }
+        let late: Vec<Dial> = self.dials.extract_if(.., |d| now >= d.until).collect();
+        for dial in late {
+            dial.seek.stays(Reason::PeerPlain);
+            if !matches!(dial.stage, Stage::Queued) {
+                self.keep_quiet(dial.seek.peer.ip(), now);
+                self.give_up(dial.key);
+            }
+        }
+        self.dial_next();
+    }
+}
+
+/// Both ends of a link whose wire has ended.
+fn close(near: &'static Link, far: &'static Link) {
+    for link in [far, near] {
+        link.kill();
+        link.unpin();
+        link.close_if_unused();
+    }
+}
+
+fn full(errno: sys::Errno) -> Reason {
+    match errno {
+        libc::ENOMEM => Reason::MemoryLimit,
+        libc::EPROTO => Reason::PeerHostile,
+        libc::ENOBUFS => Reason::LinkFull,
+        _ => Reason::DeviceRefused,
+    }
+}
+
+fn tell(seek: &Seek, what: &str, errno: sys::Errno) {
+    crate::config::log(
+        crate::config::Level::Debug,
+        format_args!("{} -> {}: {what}: {errno}", seek.local, seek.peer),
+    );
+}

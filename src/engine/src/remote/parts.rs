@@ -1,0 +1,205 @@
+//! What a wire holds of its device, and what it has given to that: messages are described, marked and posted.
+
+use super::memory::{Place, Slabs, Use};
+use super::small::Small;
+use super::wire::{Hello, Lost, Note, TICK_NS};
+use core::ptr;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::Errno;
+use sluice_fabric::verbs::cm::Id;
+use sluice_fabric::verbs::device::Domain;
+use sluice_fabric::verbs::queue::{Completions, Pair, Post};
+use sluice_stream::pump::{Message, Pump, What};
+use sluice_stream::wire::CONTROL_LEN;
+use std::collections::VecDeque;
+
+/// A completion is asked for once in so many messages, or bytes.
+const MARK_MESSAGES: usize = 16;
+const MARK_BYTES: usize = 2048;
+/// Messages given to the device at once.
+pub const BATCH: usize = 16;
+
+/// So many looks that find it where it was, and the link is lost.
+const TICKS: u8 = 2;
+/// As many that find a step of a switch due.
+const STEP_TICKS: u8 = 4;
+
+/// One stream's places.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub staging: Place,
+    pub staging_len: u32,
+    /// Where the pump has put the words that it writes.
+    pub tail: u64,
+    pub head: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Parts {
+    // In the order in which they must go.
+    pub pair: Pair,
+    pub id: Id,
+    pub completions: Completions,
+    pub slabs: Slabs,
+    pub small: Small,
+    pub domain: Domain,
+    pub pump: Pump,
+    /// By this end's number.
+    pub places: Vec<Option<Places>>,
+    pub peer: Hello,
+    pub immediate: bool,
+    /// The next completion makes the descriptor readable; so many have, whose events are still to be taken.
+    pub armed: bool,
+    pub events: u32,
+    /// Posted since a completion was asked for last.
+    pub unmarked: usize,
+    pub unmarked_bytes: usize,
+    /// Completions asked for, and those that came.
+    pub marks: u64,
+    pub marked: u64,
+    /// When the next look is due, 0: none; at the last, what had been asked for and what had come; looks in vain.
+    pub tick_ns: u64,
+    pub looked: (u64, u64),
+    pub stuck: u8,
+    pub notes: VecDeque<Note>,
+    pub lost: Option<Lost>,
+}
+
+impl Parts {
+    pub fn arm(&mut self) -> Result<(), Lost> {
+        if core::mem::replace(&mut self.armed, true) {
+            return Ok(());
+        }
+        // One for each time that it was armed before.
+        while self.events > 0 {
+            self.events -= 1;
+            let _ = self.completions.take_event();
+        }
+        self.completions.arm().map_err(|_| Lost::Device(0))
+    }
+
+    pub fn receive(&self, slot: u64) -> Result<(), Errno> {
+        let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
+        // SAFETY: the buffer lives as long as the queue pair.
+        unsafe { self.pair.receive(slot, into) }
+    }
+
+    /// Where an end of the arena has its ring of a stream, registered, and how long that is.
+    pub fn place(
+        &mut self,
+        link: &'static Link,
+        stream: u32,
+        for_what: Use,
+    ) -> Result<(Place, u32), Errno> {
+        let full = libc::ENOBUFS;
+        let arena = link.arena().ok_or(full)?;
+        let lent = link.lent_for(stream).ok_or(full)?;
+        let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
+        // SAFETY: the arena is unmapped behind the end of the wire.
+        let place = unsafe { self.slabs.place(&self.domain, ring, for_what) }?;
+        Ok((place, lent.len))
+    }
+
+    /// A look is due: in how many ns the next is, if any.
+    pub fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
+        let (asked, came) = self.looked;
+        self.stuck = if came == self.marked && asked > came {
+            self.stuck + 1
+        } else {
+            0
+        };
+        let steps = self.pump.tick();
+        if self.stuck >= TICKS || steps >= STEP_TICKS {
+            return Err(Lost::Silent);
+        }
+        if self.marks == self.marked && self.unmarked > 0 {
+            // Nothing tells whether these are complete.
+            self.pump.probe();
+        }
+        self.looked = (self.marks, self.marked);
+        if self.pump.outstanding() == 0 && steps == 0 {
+            self.tick_ns = 0;
+            return Ok(None);
+        }
+        self.tick_ns = now + TICK_NS;
+        Ok(Some(TICK_NS))
+    }
+
+    pub fn post(&mut self) -> Result<(), Lost> {
+        let nothing = Post {
+            from: (ptr::null(), 0, 0),
+            to: (0, 0),
+            word: 0,
+            mark: None,
+        };
+        loop {
+            let mut batch = [nothing; BATCH];
+            let mut n = 0;
+            while n < BATCH
+                && let Some(message) = self.pump.poll()
+            {
+                if let Some(post) = batch.get_mut(n) {
+                    *post = self.describe(message);
+                    n += 1;
+                }
+            }
+            let Some(posts) = batch.get(..n).filter(|posts| !posts.is_empty()) else {
+                return Ok(());
+            };
+            // SAFETY: staging bytes stay until completed and credited, control slots until the peer's receive is back.
+            unsafe { self.pair.post(posts) }.map_err(|_| Lost::Device(0))?;
+        }
+    }
+
+    pub fn describe(&mut self, Message { what, word }: Message) -> Post {
+        let mut probe = false;
+        let (from, to) = match what {
+            What::Bytes {
+                stream,
+                from,
+                len,
+                to,
+            } => {
+                let place = self.places.get(usize::from(stream)).copied().flatten();
+                let at = place.map_or(ptr::null(), |place| {
+                    let at = from.value() & u64::from(place.staging_len - 1);
+                    place.staging.at.cast_const().wrapping_add(at as usize)
+                });
+                let key = place.map_or(0, |place| place.staging.local_key);
+                ((at, len, key), to)
+            }
+            What::Control { slot, bytes } => {
+                let out = self.small.out(slot);
+                // SAFETY: inside the mapping; the message that was here is with the peer.
+                unsafe { out.write(bytes) };
+                let slot_at = u64::from(slot) * CONTROL_LEN as u64;
+                // The peer's word for where they are; what its key does not open, its device refuses.
+                let to = self.peer.place.wrapping_add(slot_at);
+                let from = (
+                    out.cast_const().cast(),
+                    CONTROL_LEN as u32,
+                    self.small.out.local_key(),
+                );
+                (from, (to, self.peer.key))
+            }
+            What::Count => {
+                probe = true;
+                ((ptr::null(), 0, 0), (self.peer.place, self.peer.key))
+            }
+        };
+        self.unmarked += 1;
+        self.unmarked_bytes += from.1 as usize;
+        let full = self.unmarked >= MARK_MESSAGES || self.unmarked_bytes >= MARK_BYTES;
+        let mark = (full || probe).then(|| {
+            self.unmarked_bytes = 0;
+            self.marks += 1;
+            core::mem::take(&mut self.unmarked) as u64
+        });
+        Post {
+            from,
+            to,
+            word,
+            mark,
+        }
+    }
+}

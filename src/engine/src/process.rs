@@ -134,15 +134,6 @@ extern "C" fn before_fork() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
     readiness::before_fork();
-    // A child cannot use the devices of its parent.
-    if crate::remote::is_used() {
-        sock::for_all(|sock| {
-            if crate::remote::is_remote(sock) {
-                demote::demote(sock, Which::Both, Reason::Fork);
-                demote::finish_blocking(sock, Reason::Fork);
-            }
-        });
-    }
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
@@ -230,11 +221,17 @@ fn inherit(half: &Half) {
 
 /// Under the rx lock: this process uses a stream of its parent.
 pub fn inherited_rx(sock: &'static Sock) {
+    if crate::remote::is_remote(sock) {
+        return crate::remote::claim(sock, &sock.rx);
+    }
     demote::settle_rx(sock, Reason::Fork);
 }
 
 /// Under the tx lock: this process uses a stream of its parent.
 pub fn inherited_tx(sock: &'static Sock) {
+    if crate::remote::is_remote(sock) {
+        return crate::remote::claim(sock, &sock.tx);
+    }
     demote::settle_tx(sock, Reason::Fork);
 }
 

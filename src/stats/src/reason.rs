@@ -196,6 +196,8 @@ reasons! {
     MemoryLimit = 117, "memlock", "too little memory may be locked for the RDMA device (RLIMIT_MEMLOCK)";
     /// An RDMA device refused a resource.
     DeviceRefused = 118, "device-refused", "the RDMA device refused a resource";
+    /// The RDMA libraries of this process are bound to its parent's devices.
+    ForkedRdma = 119, "forked-rdma", "the process was forked from one that was using RDMA, whose libraries know no second one";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met", "both ends have met: the next writes leave TCP";
 }

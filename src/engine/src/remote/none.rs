@@ -2,7 +2,7 @@
 
 use super::Before;
 use crate::sockets::demote::Resent;
-use crate::sockets::sock::Sock;
+use crate::sockets::sock::{Half, Sock};
 use core::net::SocketAddr;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
@@ -73,5 +73,8 @@ pub const fn progress() -> Option<u64> {
 }
 pub const fn on_event(_: u64) {}
 pub const fn after_fork() {}
+pub const fn answer_calls() {}
+pub const fn claim(_: &'static Sock, _: &Half) {}
+pub const fn demote(_: &'static Sock, _: Reason) {}
 pub const fn hold() {}
 pub const fn release_hold() {}

@@ -15,11 +15,14 @@
 use super::wire::{Lost, Wire};
 use super::{Before, PATIENCE_NS};
 use crate::rendezvous::control;
+use crate::process;
 use crate::sockets::demote::{self, Resent};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::family;
+use crate::sockets::sock::{self, Half, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{recv, tcp, wake};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -124,6 +127,11 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
         return Resent::All;
     };
     leave(sock, wire, stream, leaving(reason));
+    settle(sock, dir)
+}
+
+/// Under the tx lock: nothing more is put into the ring.
+fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
     dir.tx.tail.flag();
     sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
     if let Some(link) = sock.link() {
@@ -150,6 +158,89 @@ pub fn wants_no_answer(sock: &'static Sock) {
     if let Some((wire, stream)) = of(sock) {
         leave(sock, wire, stream, Leave::Close);
     }
+}
+
+/// The stream is given up.
+pub fn demote(sock: &'static Sock, reason: Reason) {
+    if sock.rx.lock.lock().is_err() {
+        return;
+    }
+    if sock.tx.lock.lock().is_ok() {
+        if let Some((wire, stream)) = of(sock) {
+            demote::count(sock, reason);
+            leave(sock, wire, stream, leaving_of(sock, reason));
+            follow_tx_locked(sock, reason);
+            go_back(sock, wire, stream);
+        } else {
+            claim(sock, &sock.tx);
+            claim(sock, &sock.rx);
+        }
+        sock.tx.lock.unlock();
+    }
+    sock.rx.lock.unlock();
+}
+
+/// A relative that holds the socket, too, is to go on with it, even if this process closes it.
+fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
+    let shared = || sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    match leaving(reason) {
+        Leave::Close if shared() => Leave::Hand,
+        how => how,
+    }
+}
+
+/// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP, which is this half's then.
+pub fn claim(sock: &'static Sock, half: &Half) {
+    if half.state() != state::INHERITED {
+        return;
+    }
+    if !is_handed(sock) {
+        demote::reset_hard(sock);
+    }
+    half.state.store(state::PLAIN, Ordering::SeqCst);
+    half.set_dir(None);
+    if sock.rx.state() == state::PLAIN
+        && sock.tx.state() == state::PLAIN
+        && let Some((link, index)) = sock.take_stream()
+    {
+        link.abandon_stream(index);
+    }
+}
+
+/// Between two looks whether the owner still lives.
+const OWNER_NS: u64 = 20_000_000;
+
+fn is_handed(sock: &'static Sock) -> bool {
+    let Some(family) = sock.family() else {
+        return false;
+    };
+    let end = sys::now_ns() + PATIENCE_NS;
+    let owner = family.want();
+    control::call_parent();
+    loop {
+        if family.await_handing(OWNER_NS) {
+            return true;
+        }
+        // SAFETY: signal 0 only asks; kill is not hooked.
+        let dead = unsafe { libc::kill(owner as i32, 0) } != 0;
+        if dead || sys::now_ns() >= end {
+            return false;
+        }
+    }
+}
+
+/// By the control thread: streams that relatives want are brought to TCP.
+pub fn answer_calls() {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    let calls = family::calls();
+    if SEEN.swap(calls, Ordering::Relaxed) == calls {
+        return;
+    }
+    sock::for_all(|sock| {
+        if is_remote(sock) && sock.family().is_some_and(family::Family::is_wanted) {
+            demote(sock, Reason::Fork);
+        }
+    });
 }
 
 /// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is still read.
@@ -376,7 +467,15 @@ fn follow_tx(sock: &'static Sock, reason: Reason) {
 fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
     match sock.tx.state() {
         state::PROVED | state::LINK => {
-            let _ = demote::settle_tx(sock, reason);
+            demote::count(sock, reason);
+            if let Some((wire, stream)) = of(sock) {
+                leave(sock, wire, stream, Leave::Stay);
+            }
+            if let Some(dir) = sock.tx.dir()
+                && settle(sock, dir) == Resent::NoRoom
+            {
+                control::watch_room(sock);
+            }
         }
         state::RESENDING => {
             let _ = demote::resend(sock);

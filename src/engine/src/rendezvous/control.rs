@@ -82,6 +82,17 @@ pub fn poke() {
     }
 }
 
+/// The eventfd of the parent's thread, where that has links to other hosts; -1: none.
+static PARENT: AtomicI32 = AtomicI32::new(-1);
+
+/// Has the parent's thread look.
+pub fn call_parent() {
+    let parent = PARENT.load(Ordering::Acquire);
+    if parent >= 0 {
+        let _ = sys::ring(parent);
+    }
+}
+
 /// Does the thread run?
 #[inline]
 pub fn is_running() -> bool {
@@ -199,6 +210,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             handle(event.events, event.u64);
         }
         super::progress();
+        remote::answer_calls();
         let jobs_left = do_jobs();
         let meetings_left = super::watched(|_| ());
         let trims_left = trims.progress();
@@ -846,6 +858,11 @@ pub fn release() {
 /// In the child: no thread, no jobs, no meetings.
 pub fn after_fork() {
     RUN.store(STOPPED, Ordering::Release);
+    if remote::is_used() {
+        let wake = WAKE.swap(-1, Ordering::AcqRel);
+        let old = PARENT.swap(wake, Ordering::AcqRel);
+        WAKE.store(old, Ordering::Release);
+    }
     for cell in [&SET, &WAKE] {
         let fd = cell.swap(-1, Ordering::AcqRel);
         if fd >= 0 {

@@ -36,6 +36,9 @@ pub enum Resent {
 
 /// Demotes. Idempotent. Returns at once; what TCP cannot take now is sent by the control thread.
 pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
+    if remote::is_remote(sock) {
+        return remote::demote(sock, reason);
+    }
     if which != Which::Rx && sock.tx.state() != state::PLAIN && sock.tx.lock.lock().is_ok() {
         if matches!(
             sock.tx.state(),
@@ -54,7 +57,7 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
 }
 
 /// Notes why, once per stream.
-fn count(sock: &Sock, reason: Reason) {
+pub fn count(sock: &Sock, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -282,6 +285,9 @@ pub fn leave(sock: &'static Sock) {
         } else {
             control::unwatch(sock);
             link.leave_stream(index);
+            if let Some(family) = sock.family() {
+                family.hand();
+            }
             if !remote::left(link, index) {
                 trim::returned(link);
                 control::attention(link, index);

@@ -34,14 +34,24 @@ pub struct Family {
     /// 1 + next free slot.
     next: AtomicU32,
     taken: AtomicU32,
+    /// The process whose stream to another host the socket has: only that can take it back to TCP.
+    owner: AtomicU32,
+    /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`].
+    handing: AtomicU32,
 }
+
+const KEPT: u32 = 0;
+const WANTED: u32 = 1;
+const HANDED: u32 = 2;
 
 #[repr(C)]
 struct Region {
     /// Tag in the high half, slot + 1 in the low half.
     free: AtomicU64,
     fresh: AtomicU32,
-    spare: [u32; 13],
+    /// How often a relative wanted a stream of another process.
+    calls: AtomicU32,
+    spare: [u32; 12],
     slots: [Family; SLOTS as usize],
 }
 
@@ -101,12 +111,59 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.crowded.store(0, Ordering::Relaxed);
     slot.resender.store(0, Ordering::Relaxed);
     slot.resent.store(0, Ordering::Relaxed);
+    slot.owner.store(0, Ordering::Relaxed);
+    slot.handing.store(KEPT, Ordering::Relaxed);
     slot.taken.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
 }
 
+/// How often a relative wanted a stream of another process: to be compared.
+pub fn calls() -> u32 {
+    let region = REGION.load(Ordering::Acquire);
+    // SAFETY: null, or mapped for the life of the process.
+    unsafe { region.as_ref() }.map_or(0, |region| region.calls.load(Ordering::SeqCst))
+}
+
 impl Family {
+    /// The socket's stream to another host is `pid`'s.
+    pub fn is_owned_by(&self, pid: u32) {
+        self.owner.store(pid, Ordering::Relaxed);
+        self.handing.store(KEPT, Ordering::SeqCst);
+    }
+
+    /// A relative wants the socket to be on TCP; the process that can bring it there, which is to be woken.
+    pub fn want(&self) -> u32 {
+        let _ = self
+            .handing
+            .compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::SeqCst);
+        if let Some(region) = region() {
+            region.calls.fetch_add(1, Ordering::SeqCst);
+        }
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    /// Is the stream wanted on TCP by a relative?
+    pub fn is_wanted(&self) -> bool {
+        self.handing.load(Ordering::SeqCst) == WANTED
+    }
+
+    /// It is there.
+    pub fn hand(&self) {
+        if self.handing.swap(HANDED, Ordering::SeqCst) == WANTED {
+            // SAFETY: in the shared region.
+            unsafe { sys::futex_wake(self.handing.as_ptr()) };
+        }
+    }
+
+    /// Waits until it is, for at most `ns`.
+    pub fn await_handing(&self, ns: u64) -> bool {
+        let most = sys::timespec(ns);
+        // SAFETY: in the shared region.
+        let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most)) };
+        self.handing.load(Ordering::SeqCst) == HANDED
+    }
+
     /// Before a fork: the child will hold the socket too.
     pub fn expect_child(&self) {
         self.join(UNBORN);

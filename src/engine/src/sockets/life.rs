@@ -318,6 +318,9 @@ pub fn part(sock: &'static Sock, reason: Reason) {
     demote::demote(sock, Which::Both, reason);
     if alone {
         demote::make_room(sock);
+    } else if crate::remote::is_remote(sock) {
+        // Only this process can bring it to TCP for its relatives.
+        demote::finish_blocking(sock, Reason::Fork);
     }
 }
 

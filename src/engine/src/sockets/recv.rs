@@ -470,6 +470,14 @@ unsafe fn look(
         state::LINK => {
             let at = sock.rx.at.load(Ordering::Relaxed);
             let mut available = tail.offset.wrapping_sub(at);
+            if sock.handed.load(Ordering::Relaxed) {
+                // What was not read is somebody else's by now, and comes by TCP.
+                return if remote::hear_tcp(sock, fd) {
+                    Look::Again
+                } else {
+                    Look::Empty
+                };
+            }
             if available == 0
                 && let Some(link) = sock.link()
                 && remote::drive(link)

@@ -235,6 +235,7 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
         return Err(Reason::Shared);
     }
     family.clear_resend();
+    family.is_owned_by(process::pid());
     Ok(())
 }
 

@@ -197,6 +197,9 @@ struct Hosts {
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::new(None);
 static USED: AtomicBool = AtomicBool::new(false);
+/// This process was forked from one that had devices open: libibverbs and librdmacm keep those for good, and to use them
+/// here would be to use the parent's.
+static BARRED: AtomicBool = AtomicBool::new(false);
 
 /// Has this process looked for other hosts?
 #[inline]
@@ -225,6 +228,9 @@ fn is_any_device() -> bool {
 pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     if !is_any_device() {
         return Err(Reason::PeerRemote);
+    }
+    if BARRED.load(Ordering::Relaxed) {
+        return Err(Reason::ForkedRdma);
     }
     control::start()?;
     let connecting = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
@@ -291,6 +297,7 @@ pub fn after_fork() {
             let _ = sys::close(fd);
         }
         core::mem::forget(hosts);
+        BARRED.store(true, Ordering::Relaxed);
     }
     USED.store(false, Ordering::Relaxed);
 }

@@ -650,11 +650,12 @@ impl Transit {
             State::Plain => self.over(Seq::START),
             State::Asked | State::Fixed => self.cancel(),
             // Whether the peer expects a record is its next word to say.
+            State::Answered(Some(Leave::Hand | Leave::Close)) if leave == Leave::Stay => {}
             State::Answered(_) => self.state = State::Answered(Some(leave)),
             State::Known => self.say(leave),
             State::Open => self.try_say(leave),
-            // Who reads nothing more does not come back.
-            State::Ending(Leave::Close) => {}
+            // Whoever else is to read, or nobody: that stands.
+            State::Ending(Leave::Hand | Leave::Close) if leave == Leave::Stay => {}
             State::Ending(_) => self.state = State::Ending(leave),
             State::Quit(_) | State::Said { .. } | State::Over(_) | State::Dead(_) => {}
         }

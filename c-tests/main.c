@@ -698,7 +698,7 @@ static const struct body *find(const char *name)
     exit(2);
 }
 
-/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED dies|lives */
+/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED dies|onehost|lives */
 static int list(void)
 {
     for (size_t f = 0; f < COUNT(families); f++)
@@ -706,7 +706,7 @@ static int list(void)
             printf("%s %d %s %d %s %s %s%s- %s\n", b->name, b->one ? 1 : 2,
                    b->flags & NOUP ? "no" : b->flags & MAYUP ? "may" : "up", b->limit ? b->limit : 10,
                    b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "",
-                   b->flags & DIES ? "dies" : "lives");
+                   b->flags & DIES ? "dies" : b->flags & ONEHOST ? "onehost" : "lives");
     return 0;
 }
 

@@ -46,6 +46,7 @@ enum flags {
     MAYUP = 32,  /* its warmed connections are over so soon that an upgrade may come too late */
     STEADY = 64, /* tells of the very numbers that descriptors get: not where streams are demoted at any moment */
     DIES = 128,  /* one side is killed, which over RDMA the other always learns as a reset */
+    ONEHOST = 256, /* what it does a link over RDMA cannot keep from being seen: docs/limitations.md */
     NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
 };
 

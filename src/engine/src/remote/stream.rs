@@ -14,8 +14,8 @@
 
 use super::wire::{Lost, Wire};
 use super::{Before, PATIENCE_NS};
-use crate::rendezvous::control;
 use crate::process;
+use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::family;
 use crate::sockets::sock::{self, Half, Sock, state};

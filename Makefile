@@ -9,7 +9,7 @@ export CARGO
 help:
 	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
 	@echo 'make check      formatting, clippy, quick tests'
-	@echo 'make test       a seeded sample of all tests, 25 minutes at most (SEED=N picks another)'
+	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
 	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
@@ -36,6 +36,7 @@ check:
 
 deps:
 	@scripts/install-deps.sh
+	@scripts/install-deps.sh --rdma
 
 test: deps
 	@python3 scripts/lib/suite.py --sample $(SEED)
@@ -45,7 +46,7 @@ test-full: deps
 
 test-rdma:
 	@scripts/install-deps.sh --rdma
-	@python3 scripts/lib/suite.py --rdma
+	@python3 scripts/lib/suite.py --rdma $(SEED)
 
 bench: deps build benches
 	scripts/bench.py --check

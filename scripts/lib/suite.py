@@ -1,5 +1,5 @@
 """Runs every test there is, each kind with a limit, and adds up. Started by `make test` (a seeded
-sample, 25 minutes at most), `make test-full` (everything) and `make test-rdma` (what needs RDMA).
+sample, 40 minutes at most), `make test-full` (everything) and `make test-rdma` (what needs RDMA).
 
 A step that fails does not stop the others. Its tests are counted from what it prints: `test
 result: ... N passed; N failed` (cargo) or a last line `N passed, N failed` (our own runners). A
@@ -23,7 +23,7 @@ import time
 
 import common
 
-SAMPLE_MINUTES = 25     # what `make test` promises, builds included
+SAMPLE_MINUTES = 40     # what `make test` promises, builds included
 CARGO = os.environ.get("CARGO", "cargo")
 _CARGO_LINE = re.compile(r"^test result: \S+ (\d+) passed; (\d+) failed;")
 _BAD_LINE = re.compile(r"^FAILED  (.+?)(?:  \(.*\)| \([\d.]+ s\))?:")
@@ -77,9 +77,32 @@ def steps(seed, full):
         yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True
     yield "bad input", script("badinput.sh"), {}, 3, True
+    yield "guest", script("guest/run", "--prepare"), {}, 30, False
+    yield from between_hosts(seed, full)
     if full:
         yield "stress", script("soak.py", "stress", "--seed", str(seed)), {}, 30, True
         yield "speed", script("bench.py", "--check", "-q"), {}, 60, False
+
+
+def between_hosts(seed, full):
+    """The same, for what runs in two hosts with soft RDMA: a sample of it, or all."""
+    guest = os.path.join(common.ROOT, "scripts", "guest", "run")
+
+    def run(device, minutes, *command):
+        return [guest, "--device", device, "--timeout", str(60 * minutes), "--", *command]
+
+    script = lambda name, *args: [os.path.join(common.ROOT, "scripts", name), *args]    # noqa: E731
+    fault = ("--fault-lib", common.FAULT_LIB)
+    for device in ("rxe", "siw"):
+        hosts = script("ctests.py", "--hosts", "--jobs", "2", "--slow", "4", "--seed", str(seed), *fault)
+        if full:
+            yield f"{device} c-tests", run(device, 240, *hosts, "--full"), {}, 245, True
+            yield f"{device} programs", run(device, 60, *script("programs.py", "--hosts")), {}, 65, True
+            yield f"{device} rounds", run(device, 120, *script("guest/rounds", "--seed", str(seed))), {}, 125, True
+        else:
+            yield f"{device} c-tests", run(device, 8, *hosts, "--sample", "40"), {}, 9, True
+            few = script("guest/rounds", "--rounds", "2", "--seed", str(seed))
+            yield f"{device} rounds", run(device, 4, *few), {}, 5, True
 
 
 def newest(name):
@@ -89,11 +112,13 @@ def newest(name):
     return max(built, key=os.path.getmtime)
 
 
-def rdma_steps():
+def rdma_steps(seed, full):
     """The same, for what runs where there is RDMA."""
     guest = os.path.join(common.ROOT, "scripts", "guest")
-    yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
+    yield "build", [CARGO, "build", "--release", "--workspace"], {}, 15, False
     yield "build with faults", ["make", "build-fault"], {}, 15, False
+    yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
+    yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
     yield "first bytes", [os.path.join(common.ROOT, "scripts", "prefix.py")], {}, 2, True
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
     # Package, test program, the test in it that has two ends.
@@ -111,6 +136,7 @@ def rdma_steps():
                                            os.path.join(guest, "provider"), newest(program), test], {}, 8, True)
         yield (f"{device} self-test", [os.path.join(guest, "run"), "--device", device, "--timeout", "600", "--",
                                        os.path.join(guest, "selftest")], {}, 16, True)
+    yield from between_hosts(seed, full)
 
 
 class Outcome:
@@ -224,14 +250,14 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--sample", type=int, metavar="SEED")
     ap.add_argument("--full", type=int, metavar="SEED")
-    ap.add_argument("--rdma", action="store_true")
+    ap.add_argument("--rdma", type=int, metavar="SEED")
     args = ap.parse_args()
-    if args.rdma:
-        return run_all(rdma_steps(), 3 * 3600)
+    if args.rdma is not None:
+        return run_all(rdma_steps(args.rdma, False), 3 * 3600, f"seed {args.rdma}, ")
     full = args.full is not None
     seed = args.full if full else args.sample
     if seed is None:
-        ap.error("--sample SEED, --full SEED or --rdma")
+        ap.error("--sample SEED, --full SEED or --rdma SEED")
     print(f"seed {seed}: `make {'test-full' if full else 'test'} SEED={seed}` repeats this", flush=True)
     return run_all(steps(seed, full), 8 * 3600 if full else SAMPLE_MINUTES * 60, f"seed {seed}, ", retry=not full)
 

@@ -145,6 +145,8 @@ fn leave(sock: &Sock, wire: &Wire, stream: u16, how: Leave) {
     if how == Leave::Hand {
         sock.handed.store(true, Ordering::Relaxed);
     }
+    // What has come by now counts as received.
+    wire.drive();
     wire.with_stream(stream, |pump| {
         if let Some(transit) = pump.transit(stream) {
             transit.leave(how);

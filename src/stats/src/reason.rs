@@ -198,6 +198,8 @@ reasons! {
     DeviceRefused = 118, "device-refused", "the RDMA device refused a resource";
     /// The RDMA libraries of this process are bound to its parent's devices.
     ForkedRdma = 119, "forked-rdma", "the process was forked from one that was using RDMA, whose libraries know no second one";
+    /// A connection between hosts moved nothing for a while, and its rings went to others.
+    Idle = 120, "idle", "the connection was idle, and gave the memory of its rings back";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met", "both ends have met: the next writes leave TCP";
 }

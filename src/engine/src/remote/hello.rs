@@ -280,6 +280,40 @@ mod tests {
     }
 
     #[test]
+    fn any_bytes_are_understood_in_one_way_or_refused() {
+        let mut n = 0x9e37_79b9_7f4a_7c15u64;
+        let mut draw = || {
+            n ^= n << 13;
+            n ^= n >> 7;
+            n ^= n << 17;
+            n
+        };
+        for round in 0..200_000 {
+            let mut bytes = REQUEST.emit().to_vec();
+            if round % 2 == 0 {
+                bytes = ANSWER.emit().to_vec();
+            }
+            for _ in 0..draw() % 4 {
+                let at = draw() as usize % bytes.len();
+                bytes[at] = draw() as u8;
+            }
+            bytes.truncate(draw() as usize % (2 * bytes.len()));
+            bytes.resize(bytes.len() + draw() as usize % 2 * 50, 0);
+            let whole = |emitted: &[u8]| {
+                let (head, tail) = bytes.split_at(emitted.len());
+                head == emitted && tail.iter().all(|b| *b == 0)
+            };
+            if let Ok(request) = Request::parse(&bytes) {
+                assert!(whole(&request.emit()));
+            }
+            if let Ok(answer) = Answer::parse(&bytes) {
+                assert!(whole(&answer.emit()));
+            }
+            let _ = refused(&bytes);
+        }
+    }
+
+    #[test]
     fn both_ends_have_one_number_for_a_connection() {
         let (a, b) = (
             "10.0.0.1:5".parse().unwrap(),

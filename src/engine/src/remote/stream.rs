@@ -114,6 +114,7 @@ fn leaving(reason: Reason) -> Leave {
         | Reason::PeerDemoted
         | Reason::PeerHostile
         | Reason::NotEstablished
+        | Reason::Idle
         | Reason::SendBufferSmall
         | Reason::DirectNoAdvert => Leave::Stay,
         // The next call is the kernel's own, or somebody else's.

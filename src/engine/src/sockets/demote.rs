@@ -61,7 +61,9 @@ pub fn count(sock: &Sock, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;
     }
-    sock.backoff.fetch_add(1, Ordering::Relaxed);
+    if reason != Reason::Idle {
+        sock.backoff.fetch_add(1, Ordering::Relaxed);
+    }
     if !sock.upgraded.load(Ordering::Relaxed) {
         // The stream never carried a byte: the connection simply stays on TCP.
         return sock.conn().stays(reason);

@@ -260,6 +260,48 @@ fn streams_take_turns() {
     assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
 
+/// Everything that is under way comes, and is answered.
+fn settle_all(world: &mut World) {
+    for _ in 0..200 {
+        for me in ENDS {
+            world.post(me);
+            world.deliver(me);
+            world.complete(me);
+        }
+    }
+}
+
+#[test]
+fn a_number_is_free_when_both_ends_have_left_its_stream() {
+    for first in ENDS {
+        let mut world = World::new([16, 16], [32, 32], 8, 64);
+        settle_all(&mut world);
+        let left = [first, 1 - first].map(|me| world.ends[me].pump.close(1));
+        assert_eq!(left, [false, false]);
+        settle_all(&mut world);
+        assert!(world.ends.iter_mut().all(|e| e.pump.flow(1).is_none()));
+        // Where the peer's word has come before.
+        assert!(!world.ends[first].pump.close(2));
+        settle_all(&mut world);
+        assert!(world.ends[1 - first].pump.close(2));
+        settle_all(&mut world);
+        assert!(world.ends.iter_mut().all(|e| e.pump.flow(2).is_none()));
+        assert!(world.ends.iter_mut().all(|e| e.pump.flow(0).is_some()));
+    }
+}
+
+#[test]
+fn who_leaves_before_the_switch_is_through_calls_it_off() {
+    for me in ENDS {
+        let mut world = World::new([16, 16], [32, 32], 8, 64);
+        world.ends[me].pump.close(0);
+        settle_all(&mut world);
+        let other = world.ends[1 - me].pump.transit(0).unwrap();
+        assert!(other.is_over(), "{other:?}");
+        assert_eq!(world.ends[1 - me].pump.is_busy(), false);
+    }
+}
+
 proptest! {
     #[test]
     fn every_byte_comes_once_and_nobody_is_stuck(

@@ -13,6 +13,7 @@
 //! is done by the control thread; a hook only says that a connection has come to an offset.
 
 mod dial;
+mod idle;
 mod meet;
 
 use super::hello::{self, Request, Token};
@@ -25,6 +26,7 @@ use crate::sockets::internal;
 use crate::sockets::sock::{Sock, role};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use idle::Rest;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
@@ -168,6 +170,7 @@ struct Up {
     lost: bool,
     /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
     until: u64,
+    rest: Rest,
 }
 
 #[derive(Debug)]
@@ -432,6 +435,7 @@ impl Hosts {
             salt: [[0; 16]; 2],
             stands: false,
             lost: false,
+            rest: Rest::default(),
             until: sys::now_ns() + 2 * DIAL_NS,
         });
         Ok((wire, hello))
@@ -490,6 +494,9 @@ impl Hosts {
             if let Some(left) = wire.tick(now) {
                 again(now + left);
             }
+        }
+        for up in &mut self.ups {
+            Rest::look(up, now).into_iter().for_each(&mut again);
         }
         self.look_after(now);
         self.look_at_questions();

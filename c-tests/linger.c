@@ -263,7 +263,7 @@ static void stuffed_both(int fd)
 
 const struct body linger_bodies[] = {
     TWO("linger_close", linger_close_server, linger_close_client),
-    TWO("linger_expires", linger_expires_server, linger_expires_client),
+    TWO("linger_expires", linger_expires_server, linger_expires_client, .flags = ONEHOST),
     TWO("stuffed_close", stuffed_close_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_then_exit", stuffed_close_exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_then_exec", stuffed_close_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_close_exec_resume),
@@ -271,8 +271,8 @@ const struct body linger_bodies[] = {
     TWO("stuffed_close_range", stuffed_close_range_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_in_epoll", stuffed_epoll_server, stuffed_client, .flags = RAW),
     TWO("stuffed_dup2", stuffed_dup2_server, stuffed_client, .flags = RAW),
-    TWO("stuffed_linger", stuffed_linger_server, stuffed_client, .flags = RAW),
-    TWO("stuffed_linger_expires", stuffed_linger_short_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_linger", stuffed_linger_server, stuffed_client, .flags = RAW | ONEHOST),
+    TWO("stuffed_linger_expires", stuffed_linger_short_server, stuffed_client, .flags = RAW | ONEHOST),
     TWO("stuffed_shutdown", stuffed_shutdown_server, stuffed_shutdown_client, .flags = RAW),
     TWO("stuffed_shutdown_close", stuffed_shutdown_close_server, stuffed_client, .flags = RAW),
     TWO("stuffed_exit", stuffed_exit_server, stuffed_client, .flags = RAW),

@@ -411,7 +411,7 @@ void warm(int fd, int server)
         size_t n = warm_size(i);
         /* To another host the way is found while the bytes go on. */
         if (hosts && !server)
-            usleep(1000);
+            usleep(2000);
         if (server ? get(fd, i, n) != n || put(fd, ~i, n) != n : put(fd, i, n) != n || get(fd, ~i, n) != n)
             die("warm-up");
     }

@@ -665,8 +665,13 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
 
 /// What TCP has to tell under a link to another host is not the program's: a record.
 fn hide_tcp(sock: &'static Sock, p: &mut pollfd) {
-    if p.revents & READ != 0 && crate::remote::hears(sock) {
+    if p.revents & READ == 0 {
+        return;
+    }
+    if crate::remote::hears(sock) {
         p.revents &= !READ;
+    } else if crate::remote::was_record(sock) {
+        p.revents = p.revents & !READ | nest::kernel_ready(p.fd, p.events & READ);
     }
 }
 

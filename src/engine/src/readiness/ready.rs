@@ -391,6 +391,11 @@ impl Set {
             return events;
         }
         let mut events = events;
+        if crate::remote::was_record(sock) {
+            let fd = sock.fd.load(Ordering::Relaxed);
+            let again = kernel_ready(fd, (reg.events & READABLE) as i16);
+            events = events & !READABLE | u32::from(again as u16);
+        }
         if crate::remote::hides_tcp(sock) {
             events &= !READABLE;
             if events == 0 && super::of_stream(sock) & reg.events & READABLE == 0 {

@@ -20,6 +20,10 @@ pub const fn hides_tcp(_: &Sock) -> bool {
     false
 }
 #[inline(always)]
+pub const fn was_record(_: &Sock) -> bool {
+    false
+}
+#[inline(always)]
 pub const fn hears(_: &'static Sock) -> bool {
     false
 }

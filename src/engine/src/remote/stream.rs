@@ -435,6 +435,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
                 unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
             let removed = removed.unwrap_or(0) as u64;
             sock.rx.add_kernel_bytes(removed);
+            sock.stirred.store(true, Ordering::SeqCst);
             wire.with_stream(stream, |pump| pump.on_record_removed(stream, removed));
             follow_tx(sock, Reason::PeerDemoted);
             true
@@ -734,6 +735,11 @@ pub fn hides_tcp(sock: &Sock) -> bool {
 #[inline]
 fn reads_link(sock: &Sock) -> bool {
     sock.rx.state() == state::LINK && is_remote(sock)
+}
+
+/// Was what the kernel told of TCP a record? Then it is to be asked again. Once.
+pub fn was_record(sock: &Sock) -> bool {
+    sock.stirred.load(Ordering::Relaxed) && sock.stirred.swap(false, Ordering::SeqCst)
 }
 
 /// Hears what TCP has to tell, if that is no byte of the program's; whether it still is not.

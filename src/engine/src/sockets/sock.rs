@@ -267,6 +267,8 @@ pub struct Sock {
     pub far: AtomicBool,
     /// From another host: where the re-send begins is known.
     pub begun: AtomicBool,
+    /// From another host: a record was taken out of TCP, for which the kernel had told of bytes.
+    pub stirred: AtomicBool,
     /// From another host: the stream was left for the sake of somebody else, who reads TCP past this library.
     pub handed: AtomicBool,
     /// Counters for the outside; null if none could be had.
@@ -565,6 +567,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.far,
         &sock.begun,
         &sock.handed,
+        &sock.stirred,
     ] {
         flag.store(false, Ordering::Relaxed);
     }

@@ -290,7 +290,9 @@ impl Hosts {
                     up.wire.heard(answer.hello);
                     (up.salt, up.stands) = ([proof, answer.proof], true);
                     self.link_stands(key);
-                    self.ask(seek, key, DIAL_NS);
+                    if seek.is_open() {
+                        self.ask(seek, key, DIAL_NS);
+                    }
                 }
                 Err(reason) => {
                     self.give_up(key);

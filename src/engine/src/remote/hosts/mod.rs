@@ -47,7 +47,7 @@ const SEEKS: usize = 256;
 /// Links to one host that are asked.
 const ASKED: usize = 4;
 /// Whom the links did not answer for so long dials.
-const ASK_NS: u64 = 20_000_000;
+const ASK_NS: u64 = 200_000_000;
 /// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
 /// nobody listened; the first time with a host also because loading the libraries takes a while.
 const FIRST_NS: u64 = 5_000_000;

@@ -298,7 +298,7 @@ fn who_leaves_before_the_switch_is_through_calls_it_off() {
         settle_all(&mut world);
         let other = world.ends[1 - me].pump.transit(0).unwrap();
         assert!(other.is_over(), "{other:?}");
-        assert_eq!(world.ends[1 - me].pump.is_busy(), false);
+        assert!(!world.ends[1 - me].pump.is_busy());
     }
 }
 

@@ -593,7 +593,10 @@ unsafe fn from_kernel(
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
-    let pieces = cursor.rest(&mut room);
+    // What another host's end writes behind the switch may be its record already.
+    let mut first = *cursor;
+    first.limit(cursor.most().min(usize::try_from(until).unwrap_or(usize::MAX)));
+    let pieces = first.rest(&mut room);
     // SAFETY: zeroes are a valid header.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = pieces.as_mut_ptr();

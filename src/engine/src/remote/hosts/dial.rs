@@ -207,6 +207,12 @@ impl Hosts {
                 dial.stage = Stage::Connecting;
                 self.dials.push(dial);
             }
+            // On iWARP nobody's answer is that of a TCP connection, at once.
+            Err(errno @ libc::ECONNREFUSED) => {
+                dial.stage = Stage::Connecting;
+                self.dials.push(dial);
+                self.on_refused(key, REJECTED, errno, &[]);
+            }
             Err(errno) => {
                 tell(&dial.seek, "connect", errno);
                 self.give_up(key);
@@ -316,7 +322,7 @@ impl Hosts {
             // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
             let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
             let host = dial.seek.peer.ip();
-            let again = AGAIN_NS.get(dial.vain + 2 * usize::from(self.met.contains(&host)));
+            let again = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
             let again = again.filter(|_| event == REJECTED && early && dial.seek.is_open());
             if let Some(wait) = again {
                 let from = sys::now_ns() + wait;

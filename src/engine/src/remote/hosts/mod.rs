@@ -49,7 +49,7 @@ const ASKED: usize = 4;
 /// Whom the links did not answer for so long dials.
 const ASK_NS: u64 = 200_000_000;
 /// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
-/// nobody listened; the first time with a host also because loading the libraries takes a while.
+/// nobody listened, also because loading the libraries takes a while; sooner the first time with a host.
 const FIRST_NS: u64 = 5_000_000;
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
 /// A host that stayed silent is left alone for a minute, then two, four, up to an hour.

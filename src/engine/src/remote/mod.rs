@@ -35,8 +35,8 @@ pub(crate) use none::*;
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
     advance, answer_calls, arm, before_resend, bell, claim, demote, drive, finish, hear_tcp, hears,
-    hides_tcp, is_held, is_remote, is_to_another_host, left, may_finish, moved, release, settle_rx,
-    settle_tx, tcp_ended, wants_no_answer, was_record,
+    hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, left, may_finish,
+    moved, release, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

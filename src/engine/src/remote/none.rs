@@ -66,6 +66,12 @@ pub const fn advance(_: &'static Sock) {}
 pub const fn is_held(_: &'static Sock) -> bool {
     false
 }
+pub const fn is_switching(_: &Sock) -> bool {
+    false
+}
+pub const fn is_far(_: &Sock) -> bool {
+    false
+}
 pub const fn finish(_: &'static Sock, _: Reason) {}
 pub const fn release(_: &'static Sock, _: u64) {}
 pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {

@@ -21,8 +21,9 @@ pub const BATCH: usize = 16;
 
 /// So many looks that find it where it was, and the link is lost.
 const TICKS: u8 = 2;
-/// As many that find a step of a switch due.
-const STEP_TICKS: u8 = 4;
+/// As many that find a step of a switch due: for each of two steps a program may be waited for that has TCP to read
+/// (`control::watch_far`).
+const STEP_TICKS: u8 = 6;
 
 /// One stream's places.
 #[derive(Clone, Copy, Debug)]

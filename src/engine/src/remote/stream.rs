@@ -555,6 +555,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
                 }
                 if stepped == Stepped::Far {
                     sock.far.store(true, Ordering::Relaxed);
+                    control::watch_far(sock);
                 }
                 break;
             }
@@ -583,6 +584,16 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
     if leaves {
         follow_tx_locked(sock, Reason::PeerDemoted);
     }
+}
+
+/// Is the stream on its way from TCP to the link? What its program writes waits in the ring.
+pub fn is_switching(sock: &Sock) -> bool {
+    is_remote(sock) && !sock.upgraded.load(Ordering::Relaxed)
+}
+
+/// Does the peer wait for this end to read TCP?
+pub fn is_far(sock: &Sock) -> bool {
+    of(sock).is_some_and(|(wire, stream)| wire.with(|pump| pump.is_far(stream)) == Some(true))
 }
 
 /// Under both locks: fixes our N, if it may be now.

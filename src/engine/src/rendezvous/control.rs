@@ -48,6 +48,8 @@ enum Job {
         seen: u64,
         deadline: u64,
     },
+    /// The peer of a stream to another host waits for the program to read TCP up to the switch.
+    Far(Far),
     /// Ask over a new link for whoever looks for a peer.
     Ask(&'static Link),
     /// Close the link if nothing uses it any more.
@@ -63,6 +65,16 @@ enum Job {
     Lost(&'static Link, u32, &'static Sock, u32, u64),
     /// A connection that lingers, with its generation, has nothing left to send.
     Bury(&'static Sock, u32),
+}
+
+struct Far {
+    sock: &'static Sock,
+    generation: u32,
+    /// What had been read from TCP, and when that is looked at again.
+    read: u64,
+    look: u64,
+    /// The end of all patience.
+    until: u64,
 }
 
 static JOBS: Guarded<Vec<Job>> = Guarded::new(Vec::new());
@@ -342,6 +354,49 @@ pub fn watch_full(sock: &'static Sock) {
         });
         drop(list);
         poke();
+    }
+}
+
+/// Before a switch the program has so much of TCP to read that the peer must wait. It waits no longer than for a full ring while
+/// nothing is read, and not so long that the link's timer would take it for lost.
+pub fn watch_far(sock: &'static Sock) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let Some(mut list) = JOBS.lock() else { return };
+    let known = list.iter().any(|j| matches!(j, Job::Far(far) if core::ptr::eq(far.sock, sock) && far.generation == generation));
+    if !known {
+        let now = sys::now_ns();
+        list.push(Job::Far(Far {
+            sock,
+            generation,
+            read: sock.rx.kernel_bytes(),
+            look: now + wait::FULL_REMOTE_NS,
+            until: now + FAR_NS,
+        }));
+        drop(list);
+        poke();
+    }
+}
+
+/// See [`watch_far`].
+const FAR_NS: u64 = 2_000_000_000;
+
+impl Far {
+    /// In how long to look again, if at all.
+    fn look(&mut self, now: u64) -> Option<u64> {
+        let sock = self.sock;
+        let stale = sock.generation.load(Ordering::Acquire) != self.generation;
+        if stale || !remote::is_far(sock) {
+            return None;
+        }
+        if now >= self.look {
+            let read = sock.rx.kernel_bytes();
+            if read == self.read || now >= self.until {
+                demote::demote(sock, Which::Both, Reason::RingFull);
+                return None;
+            }
+            (self.read, self.look) = (read, now + wait::FULL_REMOTE_NS);
+        }
+        Some(self.look - now)
     }
 }
 
@@ -783,6 +838,11 @@ fn do_jobs() -> Option<u64> {
             }
             next = Some(next.map_or(1_000_000, |n: u64| n.min(1_000_000)));
             true
+        }
+        Job::Far(far) => {
+            let left = far.look(now);
+            next = next.into_iter().chain(left).min();
+            left.is_some()
         }
         Job::Full {
             sock,

@@ -595,7 +595,11 @@ unsafe fn from_kernel(
     }; 64];
     // What another host's end writes behind the switch may be its record already.
     let mut first = *cursor;
-    first.limit(cursor.most().min(usize::try_from(until).unwrap_or(usize::MAX)));
+    first.limit(
+        cursor
+            .most()
+            .min(usize::try_from(until).unwrap_or(usize::MAX)),
+    );
     let pieces = first.rest(&mut room);
     // SAFETY: zeroes are a valid header.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };

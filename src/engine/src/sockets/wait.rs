@@ -31,11 +31,17 @@ pub enum Waited {
 /// count on that. A reader that only waits for its disk, or its CPU, should not be taken for one.
 const FULL_NS: u64 = 50_000_000;
 /// The same of a reader on another host, whose credit has a way to go.
-const FULL_REMOTE_NS: u64 = 200_000_000;
+pub const FULL_REMOTE_NS: u64 = 200_000_000;
+
+/// The same while the stream is on its way to a link between hosts: its reader has TCP to read first, megabytes perhaps. It gives
+/// up before this ([`control::watch_far`]), and the link's timer behind it.
+const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
 pub fn full_ns(sock: &Sock) -> u64 {
-    if remote::is_remote(sock) {
+    if remote::is_switching(sock) {
+        SWITCH_NS
+    } else if remote::is_remote(sock) {
         FULL_REMOTE_NS
     } else {
         FULL_NS

@@ -397,6 +397,16 @@ impl Pump {
         Ok(Stepped::Taken)
     }
 
+    /// Whether a step waits until more of TCP is read.
+    #[must_use]
+    pub fn is_far(&mut self, stream: u16) -> bool {
+        self.flow(stream).is_some_and(|flow| {
+            let next = flow.steps.front();
+            let left = flow.left || flow.steps.contains(&Step::Cancel);
+            !left && next.is_some_and(|step| !flow.transit.may_take(*step))
+        })
+    }
+
     /// Takes note of what the stream has to do: on the link by [`poll`](Self::poll), on TCP by [`record`](Self::record) and
     /// [`reset`](Self::reset). Whether to fix its N tells [`Transit::wants_fix`].
     pub fn settle(&mut self, stream: u16) {

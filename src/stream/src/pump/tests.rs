@@ -1,4 +1,5 @@
 use super::*;
+use crate::record::{Leave, MAX_UNREAD};
 use proptest::prelude::*;
 use std::vec;
 
@@ -237,6 +238,50 @@ fn turn() -> impl Strategy<Value = Turn> {
         end.clone().prop_map(Turn::Deliver),
         end.prop_map(Turn::Complete),
     ]
+}
+
+#[test]
+fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
+    let terms = Terms {
+        ours: 8,
+        theirs: 8,
+        sends: 8,
+        message_len: 64,
+    };
+    let opening = Opening {
+        role: Role::Second,
+        nonce: Nonce::new([1; 16]),
+        theirs: 0,
+        tcp_read: 0,
+        ring_len: 64,
+        staging_len: 64,
+        lent: Lent {
+            place: 0,
+            key: 7,
+            len: 64,
+        },
+    };
+    let far = Control::Switch(Step::First(2 * MAX_UNREAD));
+    let word = Immediate::new(0, Notice::Control, 0).unwrap().emit();
+    for leaves in [false, true] {
+        let mut pump = Pump::new(terms).unwrap();
+        pump.open(0, &opening).unwrap();
+        let came = pump.on_came(word, CONTROL_LEN as u32, |_| far.emit());
+        assert_eq!(came, Ok(Came::Step(0)));
+        assert_eq!(pump.step(0), Ok(Stepped::Far));
+        assert!(pump.is_far(0));
+        if leaves {
+            pump.transit(0).unwrap().leave(Leave::Stay);
+        } else {
+            pump.on_tcp_read(0, MAX_UNREAD).unwrap();
+        }
+        assert!(!pump.is_far(0));
+        assert_eq!(pump.step(0), Ok(Stepped::Taken));
+        // Whoever has left says so.
+        let out = pump.transit(0).unwrap().out();
+        assert_eq!(out == Out::Held || leaves, leaves);
+        assert_eq!(pump.transit(0).unwrap().wants_fix(), !leaves);
+    }
 }
 
 #[test]

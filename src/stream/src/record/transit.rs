@@ -340,9 +340,12 @@ impl Transit {
     }
 
     /// Whether a step that tells N may be taken now: the peer's bytes before it are read but for
-    /// [`MAX_UNREAD`], or all of them and more.
+    /// [`MAX_UNREAD`], or all of them and more, or they do not matter any more.
     #[must_use]
     pub const fn may_take(&self, step: Step) -> bool {
+        if !matches!(self.state, State::Plain | State::Fixed) {
+            return true;
+        }
         match step {
             Step::First(n) | Step::Second(n) => n.saturating_sub(self.tcp_read) <= MAX_UNREAD,
             _ => true,

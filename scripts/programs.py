@@ -61,6 +61,8 @@ class Run:
         self.mode, self.size, self.seed, self.hosts = mode, args.size, args.seed, args.hosts
         self.dir = common.workplace("sluice-programs-")
         extra = {"SLUICE_UPGRADE": "eager"} if mode == "eager" else {}
+        if args.hosts:
+            extra.update(hosts.PEERS)
         self.linked = mode in ("both", "eager")
         self.preloaded = {"server": self.linked or mode == "server", "client": self.linked or mode == "client"}
         # What a server has behind it is preloaded like a server.
@@ -73,6 +75,9 @@ class Run:
         self.links = not args.hosts or args.expect == "rdma"
         # System calls are, in a guest.
         self.slow = 5 if args.hosts else 1
+        # Until a link between two hosts stands TCP moves tens of megabytes, and in a guest it is the faster of the two: a
+        # long transfer is long.
+        self.times = 8 if args.hosts and self.linked and args.expect == "rdma" else 1
         self.servers = []
         self.ports = set()
         self.payload = 0        # bytes that the clients moved on long-lived connections
@@ -157,11 +162,12 @@ class Run:
         common.end_trees()
 
 
-def sha256(path):
+def sha256(path, times=1):
     h = hashlib.sha256()
-    with open(path, "rb") as f:
-        while piece := f.read(1 << 20):
-            h.update(piece)
+    for _ in range(times):
+        with open(path, "rb") as f:
+            while piece := f.read(1 << 20):
+                h.update(piece)
     return h.hexdigest()
 
 
@@ -182,6 +188,24 @@ def curl_file(run, server, name, out):
     run.client("curl", "-sS", "--fail", "-o", out, server if isinstance(server, str) else server.url(name))
 
 
+def curl_pipe(run, times, *words):
+    """Begins to fetch something so many times over one connection: gives what waits for it and compares."""
+    curl = common.start(["curl", "-sS", "--fail", *words[:-1], *words[-1:] * times], env=run.env["client"], stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE, text=True)
+    digest = common.start(["sha256sum"], stdin=curl.stdout, stdout=subprocess.PIPE, text=True)
+    curl.stdout.close()
+    curl.stdout = None
+
+    def ends_as(path, what):
+        out, _ = common.communicate(digest, CLIENT_LIMIT)
+        _, err = common.communicate(curl, CLIENT_LIMIT)
+        if curl.returncode != 0:
+            raise Failure(f"curl of {what}: {err.strip()}")
+        if out.split()[0] != sha256(path, times):
+            raise Failure(f"{what}: other bytes arrived than were sent")
+    return ends_as
+
+
 def same(path, other, what):
     if sha256(path) != sha256(other):
         raise Failure(f"{what}: other bytes arrived than were sent ({os.path.getsize(path)} of them)")
@@ -198,8 +222,18 @@ def nginx_curl(run, user="user root;"):
     curl_file(run, server, "big", f"{run.dir}/got")
     same(f"{run.dir}/got", f"{www}/big", "big")
     run.payload += big
-    # Ranges in parallel, put together again.
     third = big // 3
+    if run.times > 1:
+        curl_pipe(run, run.times, server.url("big"))(f"{www}/big", "big, again and again")
+        kids = [(i, curl_pipe(run, run.times, "-r", f"{i * third}-{(i + 1) * third - 1}", server.url("big"))) for i in range(3)]
+        for i, ends_as in kids:
+            with open(f"{www}/big", "rb") as f, open(f"{run.dir}/part", "wb") as part:
+                f.seek(i * third)
+                part.write(f.read(third))
+            ends_as(f"{run.dir}/part", "a range, again and again")
+        run.payload += run.times * (big + 3 * third)
+        os.unlink(f"{run.dir}/part")
+    # Ranges in parallel, put together again.
     kids = [run.background("curl", "-sS", "--fail", "-r", r, "-o", f"{run.dir}/part{i}", server.url("big"))
             for i, r in enumerate((f"0-{third - 1}", f"{third}-{2 * third - 1}", f"{2 * third}-"))]
     for kid in kids:
@@ -229,7 +263,7 @@ def wrk(run, server, name, connections, secs, *more):
 
 def nginx_wrk(run):
     server = nginx(run, {"k": 1024, "m": 1 << 20})
-    secs = run.scaled(4, 2)
+    secs = run.scaled(4, 2) * run.times
     # 1 KiB bodies come with about 240 bytes of head; the requests are not counted.
     run.payload += wrk(run, server, "k", 32, secs) * 1024
     run.payload += wrk(run, server, "m", 8, secs) << 20
@@ -381,7 +415,7 @@ def iperf3(run, *flags):
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run.serve(child, lambda: common.wait(child, 20))
     common.wait_listening(port, child)
-    text = run.client("iperf3", "-c", run.address("server"), "-p", str(port), "-t", str(run.scaled(4, 2)), "-J", *flags)
+    text = run.client("iperf3", "-c", run.address("server"), "-p", str(port), "-t", str(run.scaled(4, 2) * run.times), "-J", *flags)
     answer = json.loads(text)
     if "error" in answer:
         raise Failure(f"iperf3: {answer['error']}")
@@ -430,6 +464,9 @@ def python_http(run):
     run.client(sys.executable, CLIENTS, "urllib", f"{url}/big", sha256(f"{place}/big"), "2")
     run.client(sys.executable, CLIENTS, "keepalive", run.address("server"), str(port), "/small", sha256(f"{place}/small"), "100")
     run.payload += 2 * big
+    if run.times > 1:
+        run.client(sys.executable, CLIENTS, "keepalive", run.address("server"), str(port), "/big", sha256(f"{place}/big"), str(run.times))
+        run.payload += run.times * big
 
 
 # --- haproxy between nginx and curl ---
@@ -469,6 +506,9 @@ def haproxy(run, mode="http", options=""):
     for _ in range(2):
         curl_file(run, f"{url}/big", "", f"{run.dir}/got")
         same(f"{run.dir}/got", f"{back.dir}/www/big", f"haproxy ({mode})")
+    if run.times > 1:
+        curl_pipe(run, run.times, f"{url}/big")(f"{back.dir}/www/big", f"haproxy ({mode}), again and again")
+        run.payload += run.times * big
     text = run.client("wrk", "-t1", "-c16", "-d2s", f"{url}/k")
     if apps.parse_wrk(text)[0] == 0:
         raise Failure("wrk completed no request")

@@ -9,6 +9,8 @@ import common
 from common import Failure
 
 SIDES = ("ha", "hb")
+# iWARP dials whom it was agreed with, only.
+PEERS = {"SLUICE_PEERS": "10.99.0.0/16,fd99::/64"}
 MTU = 4096      # of the devices, the largest there is: no packet of theirs carries more
 _TCP_BYTES = re.compile(r"\bbytes_(?:acked|received):(\d+)")
 _TCP_ENDS = re.compile(r":(\d+)\s+\S+:(\d+)\s")

@@ -327,6 +327,10 @@ impl Pump {
     fn forget_if(&mut self, stream: u16, free: bool) -> bool {
         if free && let Some(place) = self.flows.get_mut(usize::from(stream)) {
             *place = None;
+            // The next stream of this number has posted nothing.
+            for posted in &mut self.posted {
+                posted.bytes = posted.bytes.filter(|(of, _)| *of != stream);
+            }
         }
         free
     }
@@ -720,6 +724,14 @@ impl Pump {
             }
         }
         self.on_emptied();
+    }
+
+    /// Behind [`on_lost`](Self::on_lost): a stream that this end had left and the peer had not. Its number is free.
+    pub fn take_left(&mut self) -> Option<u16> {
+        let is_left = |flow: &Option<Box<Flow>>| flow.as_ref().is_some_and(|flow| flow.left);
+        let at = self.flows.iter().position(is_left).filter(|_| self.lost)?;
+        *self.flows.get_mut(at)? = None;
+        u16::try_from(at).ok()
     }
 
     /// Called at even intervals: for how many of them, with this one, a step of the switch was due, of the stream that waits

@@ -347,6 +347,52 @@ fn who_leaves_before_the_switch_is_through_calls_it_off() {
     }
 }
 
+#[test]
+fn what_was_posted_of_a_stream_is_none_of_the_next_one_of_its_number() {
+    let mut world = World::new([64, 64], [32, 32], 64, 8);
+    for _ in 0..10 {
+        for me in ENDS {
+            world.deliver(me);
+            world.complete(me);
+        }
+    }
+    let pump = &mut world.ends[0].pump;
+    pump.on_tail(0, Seq::new(8));
+    let of_it = |message: Message| matches!(message.what, What::Bytes { stream: 0, .. });
+    assert!(core::iter::from_fn(|| pump.poll()).any(of_it));
+    assert!(!pump.close(0));
+    // The peer leaves, too, before the device has said that the bytes are through.
+    let closed = pump.on_control(0, Control::Closed);
+    assert_eq!(closed, Ok(Came::Free(0)));
+    let opening = Opening {
+        role: Role::First,
+        nonce: Nonce::new([1; 16]),
+        theirs: 0,
+        tcp_read: 0,
+        ring_len: 32,
+        staging_len: 32,
+        lent: Lent {
+            place: 0,
+            key: 0,
+            len: 32,
+        },
+    };
+    pump.open(0, &opening).unwrap();
+    let posted = pump.outstanding();
+    assert_eq!(pump.on_done(posted, |_| ()), Ok(()));
+}
+
+#[test]
+fn a_stream_that_the_peer_had_not_left_is_free_when_the_link_is_lost() {
+    let mut world = World::new([64, 64], [32, 32], 64, 8);
+    let pump = &mut world.ends[0].pump;
+    assert!(!pump.close(1));
+    assert_eq!(pump.take_left(), None);
+    pump.on_lost();
+    assert_eq!(pump.take_left(), Some(1));
+    assert_eq!(pump.take_left(), None);
+}
+
 proptest! {
     #[test]
     fn every_byte_comes_once_and_nobody_is_stuck(

@@ -7,7 +7,7 @@ use core::ptr;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
 use sluice_fabric::verbs::cm::Id;
-use sluice_fabric::verbs::device::Domain;
+use sluice_fabric::verbs::device::{Device, Domain};
 use sluice_fabric::verbs::queue::{Completions, Pair, Post};
 use sluice_stream::pump::{Message, Pump, What};
 use sluice_stream::wire::CONTROL_LEN;
@@ -67,6 +67,12 @@ pub(super) struct Parts {
 }
 
 impl Parts {
+    pub fn is_on(&self, device: Device) -> bool {
+        self.id
+            .device()
+            .is_ok_and(|own| own.descriptors() == device.descriptors())
+    }
+
     pub fn arm(&mut self) -> Result<(), Lost> {
         if core::mem::replace(&mut self.armed, true) {
             return Ok(());

@@ -436,12 +436,19 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
             let removed = removed.unwrap_or(0) as u64;
             sock.rx.add_kernel_bytes(removed);
             sock.stirred.store(true, Ordering::SeqCst);
-            wire.with_stream(stream, |pump| pump.on_record_removed(stream, removed));
-            follow_tx(sock, Reason::PeerDemoted);
+            let asks = wire.with_stream(stream, |pump| {
+                pump.on_record_removed(stream, removed);
+                pump.transit(stream).is_some_and(|t| t.peer_lost())
+            });
+            if asks == Some(true) {
+                // Its device may have no way to tell ours.
+                wire.lose(Lost::Gone);
+            }
+            follow_tx(sock, given_up(wire));
             true
         }
         Some(Some(Head::Data)) => {
-            follow_tx(sock, Reason::PeerDemoted);
+            follow_tx(sock, given_up(wire));
             true
         }
         Some(Some(Head::Wait)) => {
@@ -453,6 +460,15 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
             dead == Some(true)
         }
         _ => false,
+    }
+}
+
+/// Why a stream that this end did not leave is on its way back.
+fn given_up(wire: &Wire) -> Reason {
+    match wire.is_lost() {
+        None => Reason::PeerDemoted,
+        Some(Lost::Peer(_)) => Reason::PeerHostile,
+        Some(_) => Reason::LinkLost,
     }
 }
 
@@ -582,7 +598,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         sock.note_upgraded();
     }
     if leaves {
-        follow_tx_locked(sock, Reason::PeerDemoted);
+        follow_tx_locked(sock, given_up(wire));
     }
 }
 

@@ -18,7 +18,7 @@ use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
-use sluice_fabric::verbs::device::Domain;
+use sluice_fabric::verbs::device::{Device, Domain, Trouble};
 use sluice_fabric::verbs::queue::{Completions, News, Shape};
 use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
 use sluice_stream::record::{Nonce, Role};
@@ -247,6 +247,31 @@ impl Wire {
         inner.as_mut().map(f)
     }
 
+    /// The connection stands.
+    pub fn stands(&self) {
+        self.inside(|inner| {
+            if inner.immediate {
+                inner.pair.be_ready_soon();
+            }
+        });
+    }
+
+    /// Is this, that a device tells, of this wire's?
+    pub fn is_met_by(&self, device: Device, trouble: Trouble) -> bool {
+        let met = self.inside(|inner| match trouble {
+            Trouble::Pair(number) => inner.is_on(device) && inner.pair.number() == number,
+            Trouble::Completions(address) => inner.completions.address() == address,
+            Trouble::Device => inner.is_on(device),
+            Trouble::Port | Trouble::Nothing => false,
+        });
+        met == Some(true)
+    }
+
+    /// A look whether the peer still answers, if nothing else is under way.
+    pub fn probe(&self) {
+        self.with(Pump::probe);
+    }
+
     /// Does something to the connection.
     pub fn with_id<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
         self.inside(|inner| f(&inner.id))
@@ -331,6 +356,9 @@ impl Wire {
             into.tx_wishes.waiters.store(1, Ordering::Relaxed);
         }
         let opened = self.inside(|inner| {
+            if inner.lost.is_some() {
+                return Err(libc::ENOTCONN);
+            }
             let (staging, staging_len) = inner.place(far, index, Use::Staging)?;
             let opening = Opening {
                 role,
@@ -541,6 +569,10 @@ impl Wire {
         inner.pump.on_lost();
         for stream in 0..inner.places.len() {
             self.bring(inner, stream as u16);
+        }
+        // The peer's word that it has left these does not come any more.
+        while let Some(stream) = inner.pump.take_left() {
+            self.forget(stream);
         }
     }
 

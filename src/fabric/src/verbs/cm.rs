@@ -260,6 +260,15 @@ impl Id {
         unsafe { Device::of(self.api, context) }
     }
 
+    /// Can it be told anything? While the port is down it cannot: some devices never send again after they have tried.
+    #[must_use]
+    pub fn is_port_active(&self) -> bool {
+        // SAFETY: an id.
+        let port = unsafe { (*self.id.as_ptr()).port_num };
+        self.device()
+            .is_ok_and(|device| device.is_port_active(port))
+    }
+
     /// Makes the queue pair.
     ///
     /// # Errors
@@ -305,7 +314,7 @@ impl Id {
         check(unsafe { (self.api.rdma_reject)(self.id.as_ptr(), data.as_ptr().cast(), len) })
     }
 
-    /// Tells the peer that the connection ends. Not while the port is down: some devices never send again after that.
+    /// Tells the peer that the connection ends. Not while the port is down, and then before this is dropped.
     pub fn disconnect(&self) {
         // SAFETY: an id; one that is not connected refuses.
         unsafe { (self.api.rdma_disconnect)(self.id.as_ptr()) };

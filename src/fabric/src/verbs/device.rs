@@ -3,10 +3,11 @@
 use super::api::Api;
 use crate::sys::{self, Errno};
 use core::ffi::{CStr, c_int};
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use rdma_sys::{
-    ibv_access_flags, ibv_context, ibv_device_attr, ibv_mr, ibv_node_type, ibv_pd,
-    ibv_transport_type,
+    ibv_access_flags, ibv_async_event, ibv_context, ibv_device_attr, ibv_mr, ibv_node_type, ibv_pd,
+    ibv_port_attr, ibv_port_state, ibv_transport_type,
 };
 
 /// What a device can do: asked once.
@@ -106,6 +107,77 @@ impl Device {
     pub fn events(&self) -> c_int {
         // SAFETY: an open context.
         unsafe { (*self.context.as_ptr()).async_fd }
+    }
+}
+
+/// What a device tells on its own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The queue pair of this number works no more.
+    Pair(u32),
+    /// The completion queue at this address works no more, nor do its queue pairs.
+    Completions(usize),
+    /// Nothing of the device works any more.
+    Device,
+    /// The state of a port has changed.
+    Port,
+    /// Nothing that matters.
+    Nothing,
+}
+
+/// infiniband/verbs.h: enum ibv_event_type, whose values may be others than those known here.
+mod told {
+    pub const CQ_ERR: u32 = 0;
+    pub const QP_FATAL: u32 = 1;
+    pub const QP_REQ_ERR: u32 = 2;
+    pub const QP_ACCESS_ERR: u32 = 3;
+    pub const DEVICE_FATAL: u32 = 8;
+    pub const PORT_ACTIVE: u32 = 9;
+    pub const PORT_ERR: u32 = 10;
+}
+
+impl Device {
+    /// The next asynchronous event, if there is one: its descriptor is non-blocking. While no queue of the device is ended.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        let mut event = MaybeUninit::<ibv_async_event>::zeroed();
+        let context = self.context.as_ptr();
+        // SAFETY: an open context, and room for the answer.
+        if unsafe { (self.api.ibv_get_async_event)(context, event.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: written above; read as a number, since later libraries know more kinds.
+        let kind = unsafe {
+            (&raw const (*event.as_ptr()).event_type)
+                .cast::<u32>()
+                .read()
+        };
+        let about = event.as_ptr();
+        let seen = match kind {
+            told::QP_FATAL | told::QP_REQ_ERR | told::QP_ACCESS_ERR => {
+                // SAFETY: an event of a queue pair names it; it lives until that is acknowledged.
+                Trouble::Pair(unsafe { (*(*about).element.qp).qp_num })
+            }
+            // SAFETY: an event of a completion queue names it.
+            told::CQ_ERR => Trouble::Completions(unsafe { (*about).element.cq } as usize),
+            told::DEVICE_FATAL => Trouble::Device,
+            told::PORT_ACTIVE | told::PORT_ERR => Trouble::Port,
+            _ => Trouble::Nothing,
+        };
+        // SAFETY: the event that was got, given back once.
+        unsafe { (self.api.ibv_ack_async_event)(event.as_mut_ptr()) };
+        Some(seen)
+    }
+
+    /// Does the port carry anything now?
+    #[must_use]
+    pub fn is_port_active(&self, port: u8) -> bool {
+        let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
+        // SAFETY: an open context, and room for the answer.
+        let failed =
+            unsafe { (self.api.ibv_query_port)(self.context.as_ptr(), port, attr.as_mut_ptr()) };
+        // SAFETY: zeroes are a valid value of it.
+        failed == 0 && unsafe { attr.assume_init() }.state >= ibv_port_state::IBV_PORT_ACTIVE
     }
 }
 

@@ -47,6 +47,9 @@ pub struct Said {
     pub len: u32,
 }
 
+/// 10 us, as the device counts.
+const RNR_TIMER: u8 = 1;
+
 const SAID_LEN: u32 = size_of::<Said>() as u32;
 
 /// A completion queue, shared by the queue pairs of a device.
@@ -96,6 +99,12 @@ impl Completions {
     pub fn rehouse(&self, copy: impl FnOnce(c_int) -> Option<sys::Fd>) {
         // SAFETY: made in `new`; libibverbs uses whatever number stands there.
         unsafe { super::cm::rehouse(&raw mut (*self.channel.as_ptr()).fd, copy) };
+    }
+
+    /// By which an event of the device's names it.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.cq.as_ptr() as usize
     }
 
     /// Takes completions, the oldest first, at most as many as there is room for; how many.
@@ -394,6 +403,16 @@ impl Pair {
             0 => Ok(()),
             errno => Err(errno),
         }
+    }
+
+    /// A peer that finds no receive posted tries again soon. Where the connection manager says nothing of it, that is 655 ms.
+    pub fn be_ready_soon(&self) {
+        // SAFETY: zeroes are a valid value of it.
+        let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
+        attr.min_rnr_timer = RNR_TIMER;
+        let what = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as c_int;
+        // SAFETY: a queue pair. A device that refuses keeps its own.
+        unsafe { (self.api.ibv_modify_qp)(self.qp.as_ptr(), &raw mut attr, what) };
     }
 
     /// Ends the work of the queue pair, for good: nothing that is not completed by now counts.

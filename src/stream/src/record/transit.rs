@@ -64,6 +64,8 @@ pub struct Transit {
     /// The nonce may have begun at N, and `Quit` or `loose` cannot tell.
     undecided: bool,
     lost: bool,
+    /// The peer's record said that it has lost the link.
+    peer_lost: bool,
     /// Our record said that it is the last word.
     last: bool,
     fix: bool,
@@ -95,6 +97,7 @@ impl Transit {
             promised: Seq::START,
             undecided: false,
             lost: false,
+            peer_lost: false,
             last: false,
             fix: false,
             tell: None,
@@ -316,6 +319,12 @@ impl Transit {
     #[must_use]
     pub const fn said_last(&self) -> bool {
         self.last
+    }
+
+    /// Whether the peer has lost the link, as it says in its record: nothing comes by that any more.
+    #[must_use]
+    pub const fn peer_lost(&self) -> bool {
+        self.peer_lost
     }
 
     /// Whether all is decided, so that nothing more of the link matters.
@@ -809,7 +818,10 @@ impl Transit {
                 }
                 from
             }
-            Goes::Ask { .. } => taken,
+            Goes::Ask { .. } => {
+                self.peer_lost = true;
+                taken
+            }
         };
         if end > self.received {
             if self.lost {

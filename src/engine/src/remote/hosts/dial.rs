@@ -1,13 +1,14 @@
 //! A link comes to stand: the accepted end dials, the connecting end listens.
 
 use super::{
-    AGAIN_NS, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, QUIET_MOST, QUIET_NS,
+    AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, QUIET_MOST, QUIET_NS,
     Question, Quiet, Seek, Stage, full, tell, token,
 };
 use crate::config::config;
 use crate::remote::hello::{self, Answer, Request, VERSION};
 use crate::remote::proof::Known;
 use crate::remote::wire::Lost;
+use crate::rendezvous::control;
 use crate::sockets::internal;
 use crate::subnet;
 use core::net::{IpAddr, SocketAddr};
@@ -66,6 +67,10 @@ impl Hosts {
         let known = |known: &Device| known.descriptors()[0] == commands;
         if !self.devices.iter().any(known) {
             device.rehouse(internal::copy);
+            let events = device.events();
+            if sys::set_nonblocking(events).is_ok() {
+                control::watch_remote(events, DEVICE, libc::EPOLLIN as u32);
+            }
             self.devices.push(device);
         }
     }
@@ -145,6 +150,8 @@ impl Hosts {
                 Event::Other(key, event) => {
                     if self.dials.iter().any(|d| d.key == key) {
                         self.on_refused(key, event, 0, &[]);
+                    } else if let Some(up) = self.ups.iter().find(|up| up.key == key && up.stands) {
+                        up.wire.probe();
                     }
                 }
             }
@@ -185,7 +192,8 @@ impl Hosts {
             return;
         };
         let host = dial.seek.peer.ip();
-        let raised = self.raise(key, id, host);
+        let active = id.is_port_active().then_some(()).ok_or(libc::ENETDOWN);
+        let raised = active.and_then(|()| self.raise(key, id, host));
         let connected = raised.and_then(|(wire, ours)| {
             let known = Known::of(dial.seek.sock).ok_or(libc::EBADMSG)?;
             let mut request = Request {
@@ -295,6 +303,7 @@ impl Hosts {
                 Ok((proof, answer)) => {
                     up.wire.heard(answer.hello);
                     (up.salt, up.stands) = ([proof, answer.proof], true);
+                    up.wire.stands();
                     self.link_stands(key);
                     if seek.is_open() {
                         self.ask(seek, key, DIAL_NS);
@@ -309,6 +318,7 @@ impl Hosts {
             self.meets(seek.peer.ip());
         } else {
             up.stands = true;
+            up.wire.stands();
             self.link_stands(key);
         }
         self.dial_next();

@@ -63,6 +63,8 @@ const DYING_NS: u64 = 20_000_000;
 
 /// Events of the connection manager's channel; others are of the wire with that key.
 const CM: Key = 0;
+/// Those of a device that is in use.
+const DEVICE: Key = 1;
 
 /// A connection that looks for its other end.
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +170,8 @@ struct Up {
     salt: [Proof; 2],
     stands: bool,
     lost: bool,
+    /// The peer was told so: not while the port is down.
+    told: bool,
     /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
     until: u64,
     rest: Rest,
@@ -269,6 +273,8 @@ pub fn on_event(what: u64) {
     with(|hosts| {
         if what == CM {
             hosts.read_channel();
+        } else if what == DEVICE {
+            hosts.read_devices();
         } else if let Some(up) = hosts.ups.iter().find(|up| up.key == what) {
             up.wire.drive();
         }
@@ -332,7 +338,7 @@ impl Hosts {
         control::watch_remote(channel.descriptor(), CM, libc::EPOLLIN as u32);
         Some(Self {
             channel,
-            next: 1,
+            next: DEVICE,
             listens: Vec::new(),
             dials: Vec::new(),
             asked: Vec::new(),
@@ -435,6 +441,7 @@ impl Hosts {
             salt: [[0; 16]; 2],
             stands: false,
             lost: false,
+            told: false,
             rest: Rest::default(),
             until: sys::now_ns() + 2 * DIAL_NS,
         });
@@ -508,7 +515,11 @@ impl Hosts {
             .chain(self.questions.iter().map(|_| now + LOOK_NS))
             .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
         untils.for_each(&mut again);
-        for up in self.ups.iter().filter(|up| up.lost) {
+        for up in self
+            .ups
+            .iter()
+            .filter(|up| up.lost && (up.told || up.until != 0))
+        {
             again(now + if up.until == 0 { 10_000_000 } else { 1_000_000 });
         }
         next
@@ -556,7 +567,6 @@ impl Hosts {
                     crate::config::Level::Debug,
                     format_args!("link to {} lost: {why:?}", up.host),
                 );
-                wire.with_id(Id::disconnect);
                 let lost: Vec<Asked> = self.asked.extract_if(.., |a| a.key == key).collect();
                 for asked in lost {
                     wire.withdraw(asked.ours.stream);
@@ -577,9 +587,10 @@ impl Hosts {
                 crate::readiness::link_lost(near);
             }
         }
+        self.tell_lost();
         let mut at = 0;
         while let Some(up) = self.ups.get(at) {
-            let links = up.wire.links().filter(|_| up.lost);
+            let links = up.wire.links().filter(|_| up.told);
             let over = links
                 .is_some_and(|[near, far]| near.stream_count() == 1 && far.stream_count() == 1);
             if let (true, Some([near, far])) = (over, links) {
@@ -590,6 +601,33 @@ impl Hosts {
                 self.spare.push(up.wire);
             } else {
                 at += 1;
+            }
+        }
+    }
+
+    /// Tells peers of links that are lost, as soon as their port carries anything.
+    fn tell_lost(&mut self) {
+        for up in self.ups.iter_mut().filter(|up| up.lost && !up.told) {
+            let told = up.wire.with_id(|id| {
+                let active = id.is_port_active();
+                if active {
+                    id.disconnect();
+                }
+                active
+            });
+            up.told = told == Some(true);
+        }
+    }
+
+    /// What devices tell on their own account.
+    fn read_devices(&mut self) {
+        for device in &self.devices {
+            while let Some(trouble) = device.trouble() {
+                for up in self.ups.iter().filter(|up| !up.lost) {
+                    if up.wire.is_met_by(*device, trouble) {
+                        up.wire.lose(Lost::Device(0));
+                    }
+                }
             }
         }
     }

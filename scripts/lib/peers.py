@@ -115,7 +115,8 @@ class Peer:
             self.child.stdin.flush()
         except BrokenPipeError:
             # Its last words are waiting.
-            raise Failure(f"{self.role} is gone: {self.next_line()}")
+            line = self.next_line()
+            raise Failure(f"{self.role} is gone: {line or f'status {common.wait(self.child, 5)}'}")
 
     def go(self, port, seed, count, c2s, s2c, style, hold=0):
         self.say(f"go {port} {seed} {count} {c2s} {s2c} {style} {hold}")

@@ -24,8 +24,15 @@ struct Slab {
     len: usize,
     for_what: Use,
     region: Region,
+    /// Rings of streams that lie in it.
+    rings: u32,
+    /// Of the link's messages, how many must be complete before it may go: those may still be sent from it again.
+    until: u64,
     _share: Share,
 }
+
+/// Slabs without a ring that stay registered, for the next streams.
+const SPARE: usize = 4;
 
 /// Bytes that all links of this process have registered.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
@@ -95,7 +102,8 @@ impl Slabs {
         let holds = |slab: &&Slab| {
             slab.for_what == for_what && slab.from <= first && first + len <= slab.from + slab.len
         };
-        if let Some(slab) = self.0.iter().find(holds) {
+        if let Some(slab) = self.0.iter_mut().find(|slab| holds(&&**slab)) {
+            slab.rings += 1;
             return Ok(key(slab));
         }
         let whole = len.max(SLAB);
@@ -118,10 +126,31 @@ impl Slabs {
             len: whole,
             for_what,
             region,
+            rings: 1,
+            until: 0,
             _share: share,
         };
         let place = key(&slab);
         self.0.push(slab);
         Ok(place)
+    }
+
+    /// A ring that was placed at `at` is no stream's any more: neither end writes to it, or reads from it, and of the link's
+    /// messages only those before the `posted`th may still be sent from it again. `complete` are.
+    pub fn give_back(&mut self, at: *mut u8, for_what: Use, [complete, posted]: [u64; 2]) {
+        let at = at as usize;
+        let holds = |slab: &&mut Slab| {
+            slab.for_what == for_what && slab.from <= at && at < slab.from + slab.len
+        };
+        if let Some(slab) = self.0.iter_mut().find(holds) {
+            slab.rings = slab.rings.saturating_sub(1);
+            slab.until = posted;
+        }
+        let is_spare = |slab: &Slab| slab.rings == 0 && slab.until <= complete;
+        if self.0.iter().filter(|slab| is_spare(slab)).count() > SPARE
+            && let Some(spare) = self.0.iter().position(is_spare)
+        {
+            self.0.swap_remove(spare);
+        }
     }
 }

@@ -45,6 +45,12 @@ pub(super) struct Parts {
     pub small: Small,
     pub domain: Domain,
     pub pump: Pump,
+    /// Messages that were posted and are complete.
+    pub complete: u64,
+    /// By this end's number: the ring that is lent to the peer.
+    pub lent: Vec<Option<Place>>,
+    /// And that in which what it is to get waits.
+    pub staging: Vec<Option<Place>>,
     /// By this end's number.
     pub places: Vec<Option<Places>>,
     pub peer: Hello,
@@ -105,6 +111,21 @@ impl Parts {
         // SAFETY: the arena is unmapped behind the end of the wire.
         let place = unsafe { self.slabs.place(&self.domain, ring, for_what) }?;
         Ok((place, lent.len))
+    }
+
+    /// Both ends have left the stream, or it never was: its rings are for others.
+    pub fn give_back(&mut self, stream: u16) {
+        let messages = [
+            self.complete,
+            self.complete + self.pump.outstanding() as u64,
+        ];
+        let mut give_back = |of: &mut [Option<Place>], for_what| {
+            if let Some(place) = of.get_mut(usize::from(stream)).and_then(Option::take) {
+                self.slabs.give_back(place.at, for_what, messages);
+            }
+        };
+        give_back(&mut self.lent, Use::Lent);
+        give_back(&mut self.staging, Use::Staging);
     }
 
     /// A look is due: in how many ns the next is, if any.

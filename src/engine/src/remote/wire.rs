@@ -7,7 +7,7 @@
 //!
 //! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
-use super::memory::{Slabs, Use};
+use super::memory::{Place, Slabs, Use};
 use super::parts::{BATCH, Parts, Places};
 use super::small::Small;
 use crate::sockets::internal;
@@ -126,6 +126,17 @@ impl From<Berth> for Offered {
     }
 }
 
+/// Where a stream's ring lies.
+fn note(places: &mut Vec<Option<Place>>, stream: u16, place: Place) {
+    let at = usize::from(stream);
+    if places.len() <= at {
+        places.resize(at + 1, None);
+    }
+    if let Some(cell) = places.get_mut(at) {
+        *cell = Some(place);
+    }
+}
+
 impl Wire {
     /// One that is not in use; `alarm` is called when there is something for the control thread.
     #[must_use]
@@ -167,6 +178,9 @@ impl Wire {
             small,
             domain,
             pump: Pump::new(terms).map_err(|_| libc::EINVAL)?,
+            complete: 0,
+            lent: Vec::new(),
+            staging: Vec::new(),
             places: Vec::new(),
             peer: Hello { place: 0, key: 0 },
             immediate: device.limits.immediate,
@@ -307,7 +321,11 @@ impl Wire {
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
         let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
         let stream = near.give_stream(ring_len, owner).ok_or(libc::ENOBUFS)?;
-        let placed = self.inside(|inner| inner.place(near, stream, Use::Lent));
+        let placed = self.inside(|inner| {
+            let placed = inner.place(near, stream, Use::Lent)?;
+            note(&mut inner.lent, stream as u16, placed.0);
+            Ok(placed)
+        });
         let placed = placed.unwrap_or(Err(libc::ENOTCONN));
         if placed.is_err() {
             self.withdraw(stream as u16);
@@ -325,6 +343,7 @@ impl Wire {
 
     /// A stream that was offered does not come to be. (That the peer writes to its ring meanwhile it must not.)
     pub fn withdraw(&self, stream: u16) {
+        self.inside(|inner| inner.give_back(stream));
         if let Some([near, far]) = self.links() {
             near.leave_stream(u32::from(stream));
             // Never joined there: what its end of the slot says is all that is missing.
@@ -360,6 +379,7 @@ impl Wire {
                 return Err(libc::ENOTCONN);
             }
             let (staging, staging_len) = inner.place(far, index, Use::Staging)?;
+            note(&mut inner.staging, ours.stream, staging);
             let opening = Opening {
                 role,
                 nonce,
@@ -405,6 +425,7 @@ impl Wire {
             Ok(())
         });
         if free {
+            self.inside(|inner| inner.give_back(stream));
             self.forget(stream);
         }
     }
@@ -626,6 +647,7 @@ impl Wire {
             News::Failed { status } => Err(Lost::Device(status)),
             News::Done { mark } => {
                 inner.marked += 1;
+                inner.complete += mark;
                 // The streams are looked at behind: at most as many as messages.
                 let mut done = [u16::MAX; SENDS as usize];
                 let mut n = 0;
@@ -660,7 +682,10 @@ impl Wire {
                     Came::Credit(stream) => self.free(inner, stream),
                     Came::Step(stream) => inner.notes.push_back(Note::Stream(stream)),
                     Came::Meeting(meeting) => inner.notes.push_back(Note::Meeting(meeting)),
-                    Came::Free(stream) => self.forget(stream),
+                    Came::Free(stream) => {
+                        inner.give_back(stream);
+                        self.forget(stream);
+                    }
                     Came::Nothing => {}
                 }
                 Ok(())

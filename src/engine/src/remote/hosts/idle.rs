@@ -38,13 +38,15 @@ impl Rest {
         }
         up.rest.due = now + REST_NS;
         let before = core::mem::take(&mut up.rest.seen);
+        let mut many = near.stream_count() - (FEW + 1);
         for stream in up.wire.streams() {
             let Some(sock) = control::sock_of(near, u32::from(stream)) else {
                 continue;
             };
             let generation = sock.generation.load(Ordering::Acquire);
             let now = (stream, generation, sock.linked());
-            if before.contains(&now) && is_quiet(sock) {
+            if many > 0 && before.contains(&now) && is_quiet(sock) {
+                many -= 1;
                 demote::demote(sock, Which::Both, Reason::Idle);
             } else {
                 up.rest.seen.push(now);

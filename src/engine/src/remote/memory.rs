@@ -79,10 +79,11 @@ pub struct Place {
 unsafe impl Send for Place {}
 
 impl Slabs {
-    /// The place of a ring, registered with its slab if that is not yet.
+    /// The place of a ring, which lies at `at` in its arena, registered with its slab if that is not yet.
     ///
     /// # Safety
-    /// The arena of the ring, whose two regions begin on multiples of the slab, stays mapped as long as these slabs are.
+    /// The arena of the ring, in which two regions begin and end on multiples of the slab, stays mapped as long as these slabs
+    /// are.
     ///
     /// # Errors
     /// The device's; ENOMEM beyond RLIMIT_MEMLOCK.
@@ -90,6 +91,7 @@ impl Slabs {
         &mut self,
         domain: &Domain,
         ring: Ring,
+        at_arena: u64,
         for_what: Use,
     ) -> Result<Place, Errno> {
         let [(at, len), _] = ring.pieces(0, ring.len());
@@ -106,12 +108,8 @@ impl Slabs {
             slab.rings += 1;
             return Ok(key(slab));
         }
-        let whole = len.max(SLAB);
-        let from = if len < SLAB {
-            first & !(SLAB - 1)
-        } else {
-            first
-        };
+        let (before, whole) = span(at_arena as usize, len);
+        let from = first - before;
         let base = ptr::with_exposed_provenance_mut::<u8>(from);
         let share = Share::take(whole)?;
         // SAFETY: the caller's word; both kinds are parts of a region that one side lends from.
@@ -152,5 +150,30 @@ impl Slabs {
         {
             self.0.swap_remove(spare);
         }
+    }
+}
+
+/// What is registered for a ring of `len` bytes at `at` of its arena: from so many bytes before it on, so many. The arena itself
+/// begins on any page, and rings of several lengths lie behind each other: a small one may lie across two slabs.
+fn span(at: usize, len: usize) -> (usize, usize) {
+    if len >= SLAB {
+        return (0, len);
+    }
+    let before = at % SLAB;
+    (before, (before + len).next_multiple_of(SLAB))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_a_ring_is_registered_and_nothing_beyond_its_slabs() {
+        const K: usize = 1 << 10;
+        assert_eq!(span(512 * K, 32 * K), (0, SLAB));
+        assert_eq!(span(736 * K, 32 * K), (224 * K, SLAB));
+        // Behind a smaller one.
+        assert_eq!(span(672 * K, 128 * K), (160 * K, 2 * SLAB));
+        assert_eq!(span(544 * K, 256 * K), (0, 256 * K));
     }
 }

@@ -430,6 +430,18 @@ impl Wire {
         }
     }
 
+    /// As [`leave`](Self::leave), of a stream that the peer has never heard to be open.
+    pub fn discard(&self, stream: u16) {
+        self.work(|_, inner| {
+            if let Some(place) = inner.places.get_mut(usize::from(stream)) {
+                *place = None;
+            }
+            inner.pump.discard(stream);
+            Ok(())
+        });
+        self.forget(stream);
+    }
+
     fn forget(&self, stream: u16) {
         if let Some([_, far]) = self.links() {
             far.leave_stream(u32::from(stream));

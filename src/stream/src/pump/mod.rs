@@ -324,6 +324,16 @@ impl Pump {
         self.forget_if(stream, free)
     }
 
+    /// The stream does not come to be, and the peer has not been told that it is open: its number is free.
+    pub fn discard(&mut self, stream: u16) {
+        self.due.clear(stream);
+        if let Some(flow) = self.flow(stream) {
+            let switching = core::mem::take(&mut flow.switching);
+            self.switching -= u16::from(switching);
+            self.forget_if(stream, true);
+        }
+    }
+
     fn forget_if(&mut self, stream: u16, free: bool) -> bool {
         if free && let Some(place) = self.flows.get_mut(usize::from(stream)) {
             *place = None;

@@ -383,6 +383,16 @@ fn what_was_posted_of_a_stream_is_none_of_the_next_one_of_its_number() {
 }
 
 #[test]
+fn a_stream_that_the_peer_has_not_heard_of_is_given_up_without_a_word() {
+    let mut world = World::new([64, 64], [32, 32], 64, 8);
+    let pump = &mut world.ends[0].pump;
+    let said = pump.says.len();
+    pump.discard(1);
+    assert!(pump.flow(1).is_none());
+    assert_eq!(pump.says.len(), said);
+}
+
+#[test]
 fn a_stream_that_the_peer_had_not_left_is_free_when_the_link_is_lost() {
     let mut world = World::new([64, 64], [32, 32], 64, 8);
     let pump = &mut world.ends[0].pump;

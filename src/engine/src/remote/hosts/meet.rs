@@ -89,6 +89,7 @@ impl Hosts {
         let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
         let read = seek.sock.rx.kernel_bytes();
+        let (role, _) = terms;
         let opened = wire.open(ours, theirs, terms, read, owner);
         if let Err(errno) = opened {
             wire.withdraw(ours.stream);
@@ -98,7 +99,12 @@ impl Hosts {
         let attached = upgrade::attach(seek.sock, seek.generation, near, index);
         if attached.is_err() {
             near.leave_stream(index);
-            wire.leave(ours.stream);
+            match role {
+                // The other end has opened it, and is to hear of that.
+                Role::First => wire.leave(ours.stream),
+                // It has not, and will not be told to.
+                Role::Second => wire.discard(ours.stream),
+            }
         }
         attached
     }

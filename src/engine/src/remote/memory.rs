@@ -133,13 +133,11 @@ impl Slabs {
         Ok(place)
     }
 
-    /// A ring that was placed at `at` is no stream's any more: neither end writes to it, or reads from it, and of the link's
+    /// A ring that was placed is no stream's any more: neither end writes to it, or reads from it, and of the link's
     /// messages only those before the `posted`th may still be sent from it again. `complete` are.
-    pub fn give_back(&mut self, at: *mut u8, for_what: Use, [complete, posted]: [u64; 2]) {
-        let at = at as usize;
-        let holds = |slab: &&mut Slab| {
-            slab.for_what == for_what && slab.from <= at && at < slab.from + slab.len
-        };
+    pub fn give_back(&mut self, place: Place, [complete, posted]: [u64; 2]) {
+        // By its key: others may hold the same bytes.
+        let holds = |slab: &&mut Slab| slab.region.local_key() == place.local_key;
         if let Some(slab) = self.0.iter_mut().find(holds) {
             slab.rings = slab.rings.saturating_sub(1);
             slab.until = posted;

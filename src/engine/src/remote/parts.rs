@@ -119,13 +119,13 @@ impl Parts {
             self.complete,
             self.complete + self.pump.outstanding() as u64,
         ];
-        let mut give_back = |of: &mut [Option<Place>], for_what| {
+        let mut give_back = |of: &mut [Option<Place>]| {
             if let Some(place) = of.get_mut(usize::from(stream)).and_then(Option::take) {
-                self.slabs.give_back(place.at, for_what, messages);
+                self.slabs.give_back(place, messages);
             }
         };
-        give_back(&mut self.lent, Use::Lent);
-        give_back(&mut self.staging, Use::Staging);
+        give_back(&mut self.lent);
+        give_back(&mut self.staging);
     }
 
     /// A look is due: in how many ns the next is, if any.

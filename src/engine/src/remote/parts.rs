@@ -137,8 +137,11 @@ impl Parts {
             0
         };
         let steps = self.pump.tick();
-        if self.stuck >= TICKS || steps >= STEP_TICKS {
+        if self.stuck >= TICKS {
             return Err(Lost::Silent);
+        }
+        if steps >= STEP_TICKS {
+            return Err(Lost::Late);
         }
         if self.marks == self.marked && self.unmarked > 0 {
             // Nothing tells whether these are complete.

@@ -50,8 +50,10 @@ pub enum Lost {
     Peer(Error),
     /// The peer, its host or a device on the way has ended the connection.
     Gone,
-    /// Posted work did not come to an end, or a step of a switch did not come, in time.
+    /// Posted work did not come to an end in time.
     Silent,
+    /// A step of a switch did not come in time.
+    Late,
 }
 
 impl From<Error> for Lost {
@@ -437,6 +439,7 @@ impl Wire {
                 *place = None;
             }
             inner.pump.discard(stream);
+            inner.give_back(stream);
             Ok(())
         });
         self.forget(stream);

@@ -233,6 +233,8 @@ pub enum Control {
     Meeting(Meeting),
     /// Either end: it has left the stream, and says nothing more of it.
     Closed,
+    /// Either end, before the switch: its program reads TCP through it alone, so that no read waits there for what is on the link.
+    Consent,
 }
 
 /// An end of a new stream: its number there, and the ring that it lends.
@@ -296,6 +298,7 @@ const KIND_ASK: u64 = 7;
 const KIND_GRANT: u64 = 8;
 const KIND_DENY: u64 = 9;
 const KIND_CLOSED: u64 = 10;
+const KIND_CONSENT: u64 = 11;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -326,6 +329,7 @@ impl Control {
             }
             Self::Meeting(meeting) => meeting.emit(),
             Self::Closed => [KIND_CLOSED, 0, 0, 0, 0, 0],
+            Self::Consent => [KIND_CONSENT, 0, 0, 0, 0, 0],
         };
         let mut bytes = [0; CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -376,6 +380,7 @@ impl Control {
             KIND_SWITCH => Self::Switch(Step::parse(value, id).ok_or(PeerFault::Malformed)?),
             KIND_ASK | KIND_GRANT | KIND_DENY => Self::Meeting(Meeting::parse(words)?),
             KIND_CLOSED => Self::Closed,
+            KIND_CONSENT => Self::Consent,
             _ => return Err(PeerFault::Malformed),
         };
         // One message has one spelling, so whatever its kind has no use for must be zero.
@@ -620,6 +625,7 @@ mod tests {
             Control::Switch(Step::First(1 << 40)),
             Control::Switch(Step::Cancel),
             Control::Closed,
+            Control::Consent,
             Control::Meeting(Meeting::Ask {
                 connection: u64::MAX - 1,
                 berth: BERTH,
@@ -673,7 +679,7 @@ mod tests {
             bytes[at] = 1;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed), "{at}");
         }
-        for kind in [0, 11, 255] {
+        for kind in [0, 12, 255] {
             let mut bytes = Control::Blocked.emit();
             bytes[0] = kind;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed));

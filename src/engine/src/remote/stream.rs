@@ -557,8 +557,10 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         let now = wire.with_stream(stream, |pump| {
             let fine = pump.on_tcp_read(stream, read);
             let stepped = fine.and_then(|()| pump.step(stream));
-            let wants = pump.transit(stream).is_some_and(|t| t.wants_fix());
-            (stepped, wants)
+            if consents(sock) {
+                pump.consent(stream);
+            }
+            (stepped, pump.wants_fix(stream))
         });
         match now {
             Some((Err(lie), _)) => {
@@ -612,12 +614,14 @@ pub fn is_far(sock: &Sock) -> bool {
     of(sock).is_some_and(|(wire, stream)| wire.with(|pump| pump.is_far(stream)) == Some(true))
 }
 
+/// Under the rx lock: is no read in the kernel, and comes none there that a doorbell does not end?
+fn consents(sock: &Sock) -> bool {
+    let dir = sock.rx.dir();
+    dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Relaxed) == 1)
+}
+
 /// Under both locks: fixes our N, if it may be now.
 fn fix(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
-    let consents = |sock: &Sock| {
-        let dir = sock.rx.dir();
-        dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Relaxed) == 1)
-    };
     if sock.tx.state() != state::PROVED || !consents(sock) || sock.tx.in_kernel() != 0 {
         return false;
     }

@@ -476,7 +476,7 @@ impl Flow {
                     self.demote()?;
                 }
             }
-            Control::Switch(_) | Control::Meeting(_) | Control::Closed => {
+            Control::Switch(_) | Control::Meeting(_) | Control::Closed | Control::Consent => {
                 return Err(Fault::Accounts("no message of a stream in mid-stream"));
             }
         }

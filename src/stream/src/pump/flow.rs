@@ -31,6 +31,9 @@ pub(super) struct Flow {
     pub step: Option<Step>,
     /// Bytes behind a TURN: they count as posted.
     pub held: Option<Said>,
+    /// This end has told that it consents to the switch; the peer has.
+    pub consented: bool,
+    pub peer_consented: bool,
     /// The peer's steps of the switch that were not taken yet.
     pub steps: VecDeque<Step>,
     /// What was removed from TCP, as the transit was told.

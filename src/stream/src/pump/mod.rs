@@ -286,6 +286,8 @@ impl Pump {
             ack: None,
             step: None,
             held: None,
+            consented: false,
+            peer_consented: false,
             steps: VecDeque::new(),
             tcp_read: with.tcp_read,
             record: None,
@@ -387,6 +389,30 @@ impl Pump {
         if let Some(flow) = self.flow(stream) {
             flow.tcp_read += len;
         }
+    }
+
+    /// No read of this end's program waits on TCP for what will come by the link: the peer is told, once. The second end tells
+    /// when it has heard the first, which by then has opened the stream.
+    pub fn consent(&mut self, stream: u16) {
+        let goes_on = |flow: &&mut Flow| !flow.left && !flow.transit.is_leaving();
+        let Some(flow) = self.flow(stream).filter(goes_on) else {
+            return;
+        };
+        let tells = !flow.consented && (flow.transit.is_first() || flow.peer_consented);
+        if tells {
+            flow.consented = true;
+            let theirs = flow.theirs;
+            self.says.push_back((theirs, Control::Consent));
+        }
+    }
+
+    /// Whether this end is to fix its N as soon as it can: the first not before the second consents, since from then on its bytes
+    /// wait for the link.
+    #[must_use]
+    pub fn wants_fix(&mut self, stream: u16) -> bool {
+        self.flow(stream).is_some_and(|flow| {
+            flow.transit.wants_fix() && (flow.peer_consented || !flow.transit.is_first())
+        })
     }
 
     /// Takes the next step of the switch that has come.
@@ -709,6 +735,12 @@ impl Pump {
                     return Err(PeerFault::Step.into());
                 }
                 flow.steps.push_back(step);
+                Ok(Came::Step(stream))
+            }
+            Control::Consent => {
+                if core::mem::replace(&mut flow.peer_consented, true) {
+                    return Err(PeerFault::Step.into());
+                }
                 Ok(Came::Step(stream))
             }
             Control::Turn(turn) => {

@@ -101,7 +101,8 @@ impl World {
     fn act(&mut self, me: usize, stream: u16) {
         let pump = &mut self.ends[me].pump;
         loop {
-            if pump.transit(stream).unwrap().wants_fix() {
+            pump.consent(stream);
+            if pump.wants_fix(stream) {
                 pump.transit(stream).unwrap().fix(0).unwrap();
             }
             pump.settle(stream);
@@ -280,14 +281,42 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
         // Whoever has left says so.
         let out = pump.transit(0).unwrap().out();
         assert_eq!(out == Out::Held || leaves, leaves);
-        assert_eq!(pump.transit(0).unwrap().wants_fix(), !leaves);
+        assert_eq!(pump.wants_fix(0), !leaves);
     }
+}
+
+#[test]
+fn the_first_end_keeps_to_tcp_until_both_consent() {
+    let mut world = World::new([8, 8], [32, 32], 8, 8);
+    let [first, second] = &mut world.ends;
+    // Of the stream of which it is the first.
+    while second.pump.poll().is_some() {}
+    assert!(!first.pump.wants_fix(0));
+    // Not before the first has said so: it may not have opened the stream.
+    second.pump.consent(0);
+    assert!(second.pump.poll().is_none());
+    assert_eq!(
+        second.pump.on_control(0, Control::Consent),
+        Ok(Came::Step(0))
+    );
+    second.pump.consent(0);
+    second.pump.consent(0);
+    assert!(second.pump.poll().is_some() && second.pump.poll().is_none());
+    assert_eq!(
+        first.pump.on_control(0, Control::Consent),
+        Ok(Came::Step(0))
+    );
+    assert!(first.pump.wants_fix(0));
+    assert_eq!(
+        first.pump.on_control(0, Control::Consent),
+        Err(PeerFault::Step.into())
+    );
 }
 
 #[test]
 fn streams_take_turns() {
     let mut world = World::new([64, 64], [32, 32], 64, 8);
-    for _ in 0..10 {
+    for _ in 0..20 {
         for me in ENDS {
             world.deliver(me);
             world.complete(me);

@@ -275,6 +275,12 @@ impl Transit {
         self.awaits_head().then_some(self.peer_n)
     }
 
+    /// Whether this end fixes its N before the other.
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        matches!(self.role, Role::First)
+    }
+
     /// Whether this end is to fix its N as soon as it can.
     #[must_use]
     pub fn wants_fix(&self) -> bool {
@@ -308,7 +314,7 @@ impl Transit {
     #[must_use]
     pub const fn may_cancel(&self) -> bool {
         match self.role {
-            Role::First => matches!(self.state, State::Fixed),
+            Role::First => matches!(self.state, State::Plain | State::Fixed),
             Role::Second => {
                 matches!(self.state, State::Plain | State::Asked | State::Answered(_))
             }
@@ -433,7 +439,7 @@ impl Transit {
                 self.tell = Some(Step::Open);
             }
             (Role::Second, State::Known, Step::Open) => self.state = State::Open,
-            (Role::First, State::Fixed, Step::Cancel)
+            (Role::First, State::Plain | State::Fixed, Step::Cancel)
             | (Role::Second, State::Plain | State::Asked | State::Answered(_), Step::Cancel) => {
                 self.over(Seq::START);
             }

@@ -562,6 +562,32 @@ impl Receiver {
         (self.freed != 0).then(|| self.ack())
     }
 
+    /// Credit that is due, without waiting until there is more of it.
+    pub fn flush(&mut self) -> Option<Ack> {
+        (self.freed != 0).then(|| self.ack())
+    }
+
+    /// The newest ADVERT that was taken back.
+    pub const fn revoked(&self) -> AdvertId {
+        self.revoked
+    }
+
+    /// Push: direct bytes whose fate the writer does not know come by the ring.
+    ///
+    /// # Errors
+    /// [`PeerFault::TurnPhase`]: ring bytes are still there.
+    pub fn on_again(&mut self) -> Result<(), Error> {
+        if self.buffered != 0 {
+            return Err(PeerFault::TurnPhase.into());
+        }
+        if !matches!(self.state, State::Seized) {
+            self.state = State::Idle;
+            self.ring_at = self.seq;
+            self.phase = self.phase.indirect();
+        }
+        Ok(())
+    }
+
     fn ack(&mut self) -> Ack {
         let credit = Credit::new(self.freed);
         self.peer_blocked &= self.freed == 0 || self.provider == Provider::Pull;

@@ -241,6 +241,45 @@ impl Sender {
         Action::Direct { advert, len }
     }
 
+    /// The buffer that is lent and fresh.
+    #[inline]
+    #[must_use]
+    pub const fn fresh(&self) -> Option<&Advert> {
+        match &self.state {
+            State::Fresh(advert) => Some(advert),
+            _ => None,
+        }
+    }
+
+    /// Push: of the program's bytes so many may go straight to the buffer that is lent, whatever else [`Sender::on_send`] would
+    /// choose: what goes where. `None`: none is lent.
+    pub fn on_send_direct(&mut self, len: u32) -> Option<(Advert, u32)> {
+        let State::Fresh(advert) = self.state else {
+            return None;
+        };
+        match self.direct(advert, len) {
+            Action::Direct { advert, len } => Some((advert, len)),
+            _ => None,
+        }
+    }
+
+    /// Push: the direct bytes from `to` on are not the reader's, and go again. Nothing has gone behind them.
+    ///
+    /// # Errors
+    /// [`Bug::Switch`]: the reader has them, or they never went.
+    pub fn on_void(&mut self, to: Seq) -> Result<(), Error> {
+        let void = self.seq.since(to).ok_or(Bug::Switch)?;
+        if to < self.acked {
+            return Err(Bug::Switch.into());
+        }
+        self.direct_bytes = self.direct_bytes.saturating_sub(void);
+        self.seq = to;
+        if let State::Fresh(_) = self.state {
+            self.state = State::Ring;
+        }
+        Ok(())
+    }
+
     fn offer(&mut self, len: u32, against: Option<Advert>) -> Action {
         self.state = State::Offered(Pending {
             len,

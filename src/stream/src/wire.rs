@@ -235,6 +235,20 @@ pub enum Control {
     Closed,
     /// Either end, before the switch: its program reads TCP through it alone, so that no read waits there for what is on the link.
     Consent,
+    /// Writer to reader: bytes have landed in the buffer of an ADVERT. They are the reader's if it has not taken the buffer back.
+    Direct(Landed),
+    /// Writer to reader, which leaves the link: the bytes from here on, that it has said to have landed, follow by the ring. The
+    /// reader passes over what it has of them.
+    Again(Seq),
+}
+
+/// Bytes in the buffer of an ADVERT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landed {
+    /// Whose.
+    pub id: AdvertId,
+    /// How many more. Never zero.
+    pub len: u32,
 }
 
 /// An end of a new stream: its number there, and the ring that it lends.
@@ -299,6 +313,8 @@ const KIND_GRANT: u64 = 8;
 const KIND_DENY: u64 = 9;
 const KIND_CLOSED: u64 = 10;
 const KIND_CONSENT: u64 = 11;
+const KIND_DIRECT: u64 = 12;
+const KIND_AGAIN: u64 = 13;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -330,6 +346,8 @@ impl Control {
             Self::Meeting(meeting) => meeting.emit(),
             Self::Closed => [KIND_CLOSED, 0, 0, 0, 0, 0],
             Self::Consent => [KIND_CONSENT, 0, 0, 0, 0, 0],
+            Self::Direct(Landed { id, len }) => [KIND_DIRECT | long(len), id.0, 0, 0, 0, 0],
+            Self::Again(seq) => [KIND_AGAIN, 0, seq.0, 0, 0, 0],
         };
         let mut bytes = [0; CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -381,6 +399,11 @@ impl Control {
             KIND_ASK | KIND_GRANT | KIND_DENY => Self::Meeting(Meeting::parse(words)?),
             KIND_CLOSED => Self::Closed,
             KIND_CONSENT => Self::Consent,
+            KIND_DIRECT => Self::Direct(Landed {
+                id: AdvertId(id),
+                len: value,
+            }),
+            KIND_AGAIN => Self::Again(Seq(seq)),
             _ => return Err(PeerFault::Malformed),
         };
         // One message has one spelling, so whatever its kind has no use for must be zero.
@@ -393,6 +416,7 @@ impl Control {
             }
             Self::Advert(a) if !a.phase.is_direct() => Err(PeerFault::AdvertPhase),
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
+            Self::Direct(landed) if landed.len == 0 => Err(PeerFault::DirectRange),
             _ => Ok(message),
         }
     }
@@ -626,6 +650,11 @@ mod tests {
             Control::Switch(Step::Cancel),
             Control::Closed,
             Control::Consent,
+            Control::Direct(Landed {
+                id: AdvertId(9),
+                len: 1,
+            }),
+            Control::Again(Seq(1 << 50)),
             Control::Meeting(Meeting::Ask {
                 connection: u64::MAX - 1,
                 berth: BERTH,
@@ -679,7 +708,7 @@ mod tests {
             bytes[at] = 1;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed), "{at}");
         }
-        for kind in [0, 12, 255] {
+        for kind in [0, 14, 255] {
             let mut bytes = Control::Blocked.emit();
             bytes[0] = kind;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed));

@@ -190,6 +190,12 @@ impl Parts {
                 from,
                 len,
                 to,
+            }
+            | What::Direct {
+                stream,
+                from,
+                len,
+                to,
             } => {
                 let place = self.places.get(usize::from(stream)).copied().flatten();
                 let at = place.map_or(ptr::null(), |place| {

@@ -23,7 +23,7 @@ use sluice_fabric::verbs::queue::{Completions, News, Shape};
 use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Berth, Meeting};
-use sluice_stream::{Error, Seq};
+use sluice_stream::{Error, Mode, Seq};
 use std::collections::VecDeque;
 
 /// Receives that each end of a link keeps posted: part of the protocol.
@@ -171,6 +171,8 @@ impl Wire {
             theirs: RECEIVES,
             sends: SENDS,
             message_len: MESSAGE_LEN,
+            mode: Mode::Indirect,
+            direct_min: u32::MAX,
         };
         let inner = Parts {
             pair,
@@ -693,7 +695,7 @@ impl Wire {
                     unsafe { small.slot(slot).read_volatile() }
                 })?;
                 match came {
-                    Came::Bytes(stream, _) => self.bring(inner, stream),
+                    Came::Bytes(stream, _) | Came::Direct(stream, _) => self.bring(inner, stream),
                     Came::Credit(stream) => self.free(inner, stream),
                     Came::Step(stream) => inner.notes.push_back(Note::Stream(stream)),
                     Came::Meeting(meeting) => inner.notes.push_back(Note::Meeting(meeting)),

@@ -476,7 +476,12 @@ impl Flow {
                     self.demote()?;
                 }
             }
-            Control::Switch(_) | Control::Meeting(_) | Control::Closed | Control::Consent => {
+            Control::Switch(_)
+            | Control::Meeting(_)
+            | Control::Closed
+            | Control::Consent
+            | Control::Direct(_)
+            | Control::Again(_) => {
                 return Err(Fault::Accounts("no message of a stream in mid-stream"));
             }
         }

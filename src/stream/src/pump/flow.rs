@@ -3,7 +3,9 @@
 use alloc::collections::VecDeque;
 
 use super::Lent;
+use super::direct::{Lending, Run};
 use crate::action::{Action as Transfer, Route};
+use crate::config::Mode;
 use crate::error::Error;
 use crate::receiver::Receiver;
 use crate::record::{Nonce, Out, RECORD_LEN, Reason, Step, Transit};
@@ -20,6 +22,9 @@ pub(super) struct Flow {
     pub theirs: u16,
     pub lent: Lent,
     pub staging_len: u32,
+    pub ring_len: u32,
+    pub mode: Mode,
+    pub direct_min: u32,
     /// Bytes in the staging ring so far.
     pub tail: Seq,
     /// Of these completed.
@@ -31,6 +36,10 @@ pub(super) struct Flow {
     pub step: Option<Step>,
     /// Bytes behind a TURN: they count as posted.
     pub held: Option<Said>,
+    /// Direct bytes whose fate is not known; no others are posted meanwhile.
+    pub run: Option<Run>,
+    /// What the program lends.
+    pub lending: Lending,
     /// This end has told that it consents to the switch; the peer has.
     pub consented: bool,
     pub peer_consented: bool,
@@ -56,13 +65,31 @@ pub(super) struct Flow {
 /// What a stream has to say.
 #[derive(Debug)]
 pub(super) enum Said {
-    Bytes { from: Seq, len: u32, to: (u64, u32) },
+    Bytes {
+        from: Seq,
+        len: u32,
+        to: (u64, u32),
+    },
+    Direct {
+        from: Seq,
+        len: u32,
+        to: (u64, u32),
+    },
+    /// That direct bytes up to here have landed.
+    Landed(Control, Seq),
     Control(Control),
 }
 
 impl Flow {
+    /// Has it something to post, or perhaps?
     pub fn may_post(&self) -> bool {
-        self.transit.out() == Out::Link && self.tail > self.sender.seq()
+        match self.transit.out() {
+            Out::Link => {
+                let landed = self.run.is_some_and(|run| run.landed != 0);
+                landed || self.tail > self.sender.seq()
+            }
+            _ => self.transit.is_ending() && self.run.is_some(),
+        }
     }
 
     /// Credit for the peer; false: it is told by the link no more.
@@ -79,6 +106,10 @@ impl Flow {
     }
 
     pub fn on_bytes(&mut self, len: u32) -> Result<Seq, Error> {
+        let len = self.lending.pass_over(len);
+        if len == 0 {
+            return Ok(self.came);
+        }
         // In the order in which the peer must have acted: first it may post, then there is room.
         self.transit.on_received(self.came.plus(len))?;
         let _ = self.receiver.on_ring(len)?;
@@ -86,8 +117,18 @@ impl Flow {
         Ok(self.came)
     }
 
-    /// The next thing to say: steps before bytes, credit before both.
-    pub fn next(&mut self, message_len: u32) -> Option<Said> {
+    /// Whoever reads the link has read TCP before it.
+    pub fn has_read_tcp(&mut self) -> Result<(), Error> {
+        if let Some(n) = self.transit.peer_n() {
+            let more = n.saturating_sub(self.tcp_read);
+            self.tcp_read += more;
+            self.transit.on_tcp_read(more)?;
+        }
+        Ok(())
+    }
+
+    /// The next thing to say: steps before bytes, credit before both. `direct`: a direct transfer can be posted.
+    pub fn next(&mut self, message_len: u32, direct: bool) -> Option<Said> {
         if let Some(ack) = self.ack.take() {
             return Some(Said::Control(Control::Ack(ack)));
         }
@@ -97,26 +138,26 @@ impl Flow {
         if let Some(held) = self.held.take() {
             return Some(held);
         }
-        if !self.may_post() {
+        if let Some(lends) = self.lending.says.pop_front() {
+            return Some(Said::Control(lends));
+        }
+        if let Some(said) = self.next_direct(message_len, direct) {
+            return Some(said);
+        }
+        if self.transit.out() != Out::Link || self.holds() {
             return None;
         }
         let from = self.sender.seq();
         let waiting = self.tail.since(from).unwrap_or(0);
-        let to_end = |len: u32| u64::from(len) - from.value() % u64::from(len);
-        let len = waiting
-            .min(to_end(self.staging_len))
-            .min(to_end(self.lent.len))
-            .min(u64::from(message_len)) as u32;
+        if waiting == 0 {
+            return None;
+        }
+        let len = self.piece(from, waiting, message_len);
         match self.sender.on_send(len, Route::Ring) {
             Transfer::Ring { len, turn } => {
-                let at = from.value() % u64::from(self.lent.len);
-                // The transit's word was asked for in `may_post`.
+                // The transit's word was asked for above.
                 self.transit.on_posted(len).ok()?;
-                let bytes = Said::Bytes {
-                    from,
-                    len,
-                    to: (self.lent.place + at, self.lent.key),
-                };
+                let bytes = self.bytes(from, len);
                 let Some(turn) = turn else {
                     return Some(bytes);
                 };
@@ -125,6 +166,25 @@ impl Flow {
             }
             Transfer::Blocked { tell: true, .. } => Some(Said::Control(Control::Blocked)),
             _ => None,
+        }
+    }
+
+    /// Of so many bytes at `from` what lies together in both rings, and fits in a message.
+    pub fn piece(&self, from: Seq, waiting: u64, message_len: u32) -> u32 {
+        let to_end = |len: u32| u64::from(len) - from.value() % u64::from(len);
+        waiting
+            .min(to_end(self.staging_len))
+            .min(to_end(self.lent.len))
+            .min(u64::from(message_len)) as u32
+    }
+
+    /// Into the ring.
+    pub fn bytes(&self, from: Seq, len: u32) -> Said {
+        let at = from.value() % u64::from(self.lent.len);
+        Said::Bytes {
+            from,
+            len,
+            to: (self.lent.place + at, self.lent.key),
         }
     }
 }

@@ -20,129 +20,31 @@
 //! Positions are bytes on the link since the switch. A byte of the staging ring is free again when it is completed *and* credited
 //! ([`Pump::kept`]): until then a demotion may need it.
 
+mod direct;
+mod due;
 mod flow;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_direct;
+mod words;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::config::{Config, Mode, Provider};
+use crate::config::{Config, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Copied, Receiver};
 use crate::receives::Receives;
-use crate::record::{Action, Nonce, Out, Reason, Role, Step, Transit};
+use crate::record::{Action, Out, Reason, Step, Transit};
 use crate::sender::Sender;
 use crate::wire::{CONTROL_LEN, Control, Immediate, Meeting, Notice, Seq};
+pub use direct::Loan;
+use direct::{Lending, Written};
+use due::Due;
 use flow::{Flow, Said};
-
-/// The terms of a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// Receives that this end keeps posted, and so many slots of [`CONTROL_LEN`] bytes it lends for control messages.
-    pub ours: u16,
-    /// The same of the peer.
-    pub theirs: u16,
-    /// Messages that may be posted and not completed at once.
-    pub sends: u16,
-    /// Bytes of one message at most.
-    pub message_len: u32,
-}
-
-/// Memory that the peer has lent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lent {
-    /// Its address there.
-    pub place: u64,
-    /// By which key it is written to.
-    pub key: u32,
-    /// Its bytes: a power of two for a ring.
-    pub len: u32,
-}
-
-/// How a stream begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opening {
-    /// Which end fixes its N first.
-    pub role: Role,
-    /// The stream's secret.
-    pub nonce: Nonce,
-    /// By which number the peer knows it: each end numbers its streams itself.
-    pub theirs: u16,
-    /// Bytes of the peer's that the program has read from TCP.
-    pub tcp_read: u64,
-    /// The ring that this end has lent to the peer, in bytes.
-    pub ring_len: u32,
-    /// The staging ring, in which the program's bytes lie until they are credited.
-    pub staging_len: u32,
-    /// The ring that the peer has lent.
-    pub lent: Lent,
-}
-
-/// What to post.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    /// Bytes of a stream, that lie together in the staging ring and in the peer's.
-    Bytes {
-        /// Whose.
-        stream: u16,
-        /// Position of the first; it lies in the staging ring at this modulo its length.
-        from: Seq,
-        /// How many.
-        len: u32,
-        /// Where they go in the peer's memory, and the key.
-        to: (u64, u32),
-    },
-    /// A control message, to be written into this slot of the peer's control ring.
-    Control {
-        /// Below [`Terms::theirs`].
-        slot: u16,
-        /// What to write there.
-        bytes: [u8; CONTROL_LEN],
-    },
-    /// No bytes: the word alone.
-    Count,
-}
-
-/// A message: what, and the immediate that goes with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message {
-    /// What to post.
-    pub what: What,
-    /// The immediate.
-    pub word: u32,
-}
-
-/// What a message that came means for the stream that it names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Came {
-    /// The program can read up to here.
-    Bytes(u16, Seq),
-    /// The staging ring is free up to [`Pump::kept`].
-    Credit(u16),
-    /// A step of the switch, to be taken by [`Pump::step`].
-    Step(u16),
-    /// The peer looks for the other end of a connection, or answers.
-    Meeting(Meeting),
-    /// Both ends have left the stream: its number is free.
-    Free(u16),
-    /// Nothing to be done.
-    Nothing,
-}
-
-/// What became of a step that had come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Stepped {
-    /// There is none.
-    None,
-    /// Too much of TCP before it is unread: it waits.
-    Far,
-    /// It was taken; perhaps there is another.
-    Taken,
-}
+pub use words::{Came, Lent, Message, Opening, Stepped, Terms, What};
 
 /// Steps that a peer can have said and this end not taken: all of a switch.
 const STEPS: usize = 5;
@@ -152,50 +54,15 @@ const STEPS: usize = 5;
 struct Posted {
     /// Which stream's bytes, up to where.
     bytes: Option<(u16, Seq)>,
+    /// Once complete they are the peer's in any case.
+    certain: bool,
 }
 
-const WORDS: usize = Immediate::STREAM_COUNT as usize / 64;
-
-/// Streams with something to post.
-#[derive(Debug)]
-struct Due {
-    bits: [u64; WORDS],
-    /// Where the next look begins: behind the stream that was served last.
-    from: u16,
-}
-
-impl Due {
-    fn set(&mut self, stream: u16) {
-        if let Some(word) = self.bits.get_mut(usize::from(stream) / 64) {
-            *word |= 1 << (stream % 64);
-        }
-    }
-
-    fn clear(&mut self, stream: u16) {
-        if let Some(word) = self.bits.get_mut(usize::from(stream) / 64) {
-            *word &= !(1 << (stream % 64));
-        }
-    }
-
-    fn any(&self) -> bool {
-        self.bits.iter().any(|word| *word != 0)
-    }
-
-    /// The next after the one served last, round and round.
-    fn next(&self) -> Option<u16> {
-        let first = usize::from(self.from) / 64;
-        for i in 0..=WORDS {
-            let at = (first + i) % WORDS;
-            let mut word = *self.bits.get(at)?;
-            if i == 0 {
-                word &= u64::MAX << (self.from % 64);
-            }
-            if word != 0 {
-                return u16::try_from(at * 64 + word.trailing_zeros() as usize).ok();
-            }
-        }
-        None
-    }
+impl Posted {
+    const OTHER: Self = Self {
+        bytes: None,
+        certain: false,
+    };
 }
 
 /// An end of a link over verbs. See the [module](self).
@@ -217,6 +84,9 @@ pub struct Pump {
     drains: bool,
     /// Streams that are on their way from TCP to the link.
     switching: u16,
+    /// Direct transfers can be posted; those under way.
+    direct: bool,
+    written: VecDeque<Written>,
     /// Nothing is posted any more.
     lost: bool,
 }
@@ -235,10 +105,7 @@ impl Pump {
             terms,
             receives,
             flows: Vec::new(),
-            due: Due {
-                bits: [0; WORDS],
-                from: 0,
-            },
+            due: Due::NONE,
             posted: VecDeque::with_capacity(usize::from(terms.sends)),
             controls: 0,
             heard: 0,
@@ -246,6 +113,8 @@ impl Pump {
             probe: false,
             drains: false,
             switching: 0,
+            direct: false,
+            written: VecDeque::new(),
             lost: false,
         })
     }
@@ -271,7 +140,10 @@ impl Pump {
         {
             return Err(PeerFault::Malformed.into());
         }
-        let terms = |len| Config::new(Mode::Indirect, Provider::Push, len, 1);
+        let Terms {
+            mode, direct_min, ..
+        } = self.terms;
+        let terms = |len| Config::new(mode, Provider::Push, len, direct_min);
         let flow = Flow {
             transit: Transit::new(with.role, with.nonce, with.tcp_read),
             nonce: with.nonce,
@@ -280,12 +152,17 @@ impl Pump {
             theirs: with.theirs,
             lent,
             staging_len: with.staging_len,
+            ring_len: with.ring_len,
+            mode,
+            direct_min,
             tail: Seq::START,
             completed: Seq::START,
             came: Seq::START,
             ack: None,
             step: None,
             held: None,
+            run: None,
+            lending: Lending::default(),
             consented: false,
             peer_consented: false,
             steps: VecDeque::new(),
@@ -343,6 +220,7 @@ impl Pump {
             for posted in &mut self.posted {
                 posted.bytes = posted.bytes.filter(|(of, _)| *of != stream);
             }
+            self.forget_written(stream);
         }
         free
     }
@@ -464,8 +342,13 @@ impl Pump {
             }
         }
         flow.drain |= drains;
+        let leaving = flow.transit.is_leaving();
+        if leaving {
+            flow.sender.seal();
+            flow.withdraw();
+        }
         let ending = flow.transit.is_ending();
-        let through = flow.transit.out() == Out::Link || flow.transit.is_leaving();
+        let through = flow.transit.out() == Out::Link || leaving;
         let ended = through && core::mem::take(&mut flow.switching);
         if flow.step.is_some() || flow.may_post() {
             self.due.set(stream);
@@ -474,6 +357,9 @@ impl Pump {
         self.switching -= u16::from(ended);
         // Its end is told by a completion that was asked for.
         self.probe |= ending;
+        if leaving && !self.written.is_empty() {
+            self.forget_written(stream);
+        }
     }
 
     /// Whether what the peer says next matters although no program may wait for it: a switch is under way, or something is to be
@@ -541,12 +427,7 @@ impl Pump {
         if read == 0 {
             return Ok(());
         }
-        // Whoever reads the link has read TCP before it.
-        if let Some(n) = flow.transit.peer_n() {
-            let more = n.saturating_sub(flow.tcp_read);
-            flow.tcp_read += more;
-            flow.transit.on_tcp_read(more)?;
-        }
+        flow.has_read_tcp()?;
         let copied = flow.receiver.on_copied(read)?;
         flow.transit.on_read(head)?;
         if let Copied::Ack(ack) = copied
@@ -578,9 +459,12 @@ impl Pump {
             && let Some(stream) = self.due.next()
         {
             // Others first, before this one is served again.
-            self.due.from = (stream + 1) % Immediate::STREAM_COUNT;
+            self.due.pass(stream);
             let message_len = self.terms.message_len;
-            let said = self.flow(stream).and_then(|flow| flow.next(message_len));
+            let direct = self.can_write();
+            let said = self
+                .flow(stream)
+                .and_then(|flow| flow.next(message_len, direct));
             let Some(said) = said else {
                 self.due.clear(stream);
                 continue;
@@ -590,7 +474,7 @@ impl Pump {
         if self.receives.must_tell() || self.probe && self.receives.room() > 0 {
             self.probe = false;
             let word = self.word(0, Notice::Count);
-            self.posted.push_back(Posted { bytes: None });
+            self.posted.push_back(Posted::OTHER);
             return Some(Message {
                 what: What::Count,
                 word,
@@ -614,6 +498,23 @@ impl Pump {
         let theirs = self.flow(stream).map_or(0, |flow| flow.theirs);
         let (from, len, to) = match said {
             Said::Control(control) => return self.control(theirs, control),
+            Said::Landed(control, to) => {
+                let message = self.control(theirs, control);
+                if let Some(posted) = self.posted.back_mut() {
+                    posted.bytes = Some((stream, to));
+                }
+                return message;
+            }
+            Said::Direct { from, len, to } => {
+                self.on_write(stream, len);
+                let what = What::Direct {
+                    stream,
+                    from,
+                    len,
+                    to,
+                };
+                return Message { what, word: 0 };
+            }
             Said::Bytes { from, len, to } => (from, len, to),
         };
         let what = What::Bytes {
@@ -624,7 +525,10 @@ impl Pump {
         };
         let word = self.word(theirs, Notice::Ring);
         let bytes = Some((stream, from.plus(len)));
-        self.posted.push_back(Posted { bytes });
+        self.posted.push_back(Posted {
+            bytes,
+            certain: true,
+        });
         Message { what, word }
     }
 
@@ -634,7 +538,7 @@ impl Pump {
         self.controls = (slot + 1) % self.terms.theirs;
         let bytes = control.emit();
         let word = self.word(theirs, Notice::Control);
-        self.posted.push_back(Posted { bytes: None });
+        self.posted.push_back(Posted::OTHER);
         let what = What::Control { slot, bytes };
         Message { what, word }
     }
@@ -645,14 +549,16 @@ impl Pump {
     /// [`Bug::Switch`]: so many were not posted.
     pub fn on_done(&mut self, messages: usize, mut each: impl FnMut(u16)) -> Result<(), Error> {
         for _ in 0..messages {
-            let Some(Posted { bytes }) = self.posted.pop_front() else {
+            let Some(Posted { bytes, certain }) = self.posted.pop_front() else {
                 return Err(Bug::Switch.into());
             };
             let Some((stream, to)) = bytes else { continue };
             if let Some(flow) = self.flow(stream).filter(|flow| !flow.left) {
-                flow.completed = to;
-                flow.transit.on_completed(to)?;
-                self.settle(stream);
+                flow.completed = flow.completed.max(to);
+                if certain {
+                    flow.transit.on_completed(to)?;
+                    self.settle(stream);
+                }
                 each(stream);
             }
         }
@@ -718,9 +624,8 @@ impl Pump {
             Control::Ack(ack) => {
                 flow.sender.on_ack(ack)?;
                 flow.transit.on_credit(ack.seq)?;
-                if flow.may_post() {
-                    self.due.set(stream);
-                }
+                flow.decide(ack.seq);
+                self.settle(stream);
                 Ok(Came::Credit(stream))
             }
             Control::Blocked => {
@@ -747,16 +652,23 @@ impl Pump {
                 let _ = flow.receiver.on_turn(turn)?;
                 Ok(Came::Nothing)
             }
-            // Direct transfers are not agreed on.
-            Control::Advert(_) | Control::Revoke(_) | Control::Meeting(_) | Control::Closed => {
-                Err(PeerFault::WrongProvider.into())
+            Control::Advert(advert) => {
+                flow.sender.on_advert(advert)?;
+                self.due.set(stream);
+                Ok(Came::Nothing)
             }
+            Control::Revoke(id) => self.on_revoked(stream, id).map(|()| Came::Nothing),
+            Control::Direct(landed) => self.on_landed(stream, landed),
+            Control::Again(from) => self.on_again(stream, from),
+            Control::Meeting(_) | Control::Closed => Err(PeerFault::Malformed.into()),
         }
     }
 
     /// The link is lost, and all that it had delivered was reported.
     pub fn on_lost(&mut self) {
         self.lost = true;
+        self.direct = false;
+        self.written.clear();
         self.says.clear();
         for stream in 0..Immediate::STREAM_COUNT {
             if let Some(flow) = self.flow(stream) {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::record::{Leave, MAX_UNREAD};
+use crate::config::Mode;
+use crate::record::{Leave, MAX_UNREAD, Nonce, Role};
 use proptest::prelude::*;
 use std::vec;
 
@@ -50,6 +51,8 @@ impl World {
                 theirs,
                 sends,
                 message_len,
+                mode: Mode::Indirect,
+                direct_min: 1,
             };
             let mut pump = Pump::new(terms).unwrap();
             for stream in 0..STREAMS {
@@ -133,6 +136,7 @@ impl World {
                     bytes: bytes.to_vec(),
                     to: To::Slot(slot),
                 },
+                What::Direct { .. } => unreachable!("none is wanted"),
                 What::Count => Way {
                     word,
                     bytes: Vec::new(),
@@ -170,7 +174,11 @@ impl World {
         match came {
             Came::Bytes(stream, to) => end.readable[usize::from(stream)] = to.value(),
             Came::Step(stream) => self.act(1 - me, stream),
-            Came::Credit(_) | Came::Meeting(_) | Came::Free(_) | Came::Nothing => {}
+            Came::Credit(_)
+            | Came::Direct(..)
+            | Came::Meeting(_)
+            | Came::Free(_)
+            | Came::Nothing => {}
         }
         self.post(1 - me);
     }
@@ -248,6 +256,8 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
         theirs: 8,
         sends: 8,
         message_len: 64,
+        mode: Mode::Indirect,
+        direct_min: 1,
     };
     let opening = Opening {
         role: Role::Second,

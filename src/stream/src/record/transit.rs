@@ -492,6 +492,27 @@ impl Transit {
         }
         if !self.lost && !matches!(self.state, State::Over(_) | State::Dead(_)) {
             self.credited = to;
+            if let State::Ending(leave) = self.state {
+                self.try_say(leave);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was given to the link from `to` on, straight to the peer's program, did not become its own: it goes again.
+    ///
+    /// # Errors
+    /// [`Bug::Switch`]: it did, or was not given.
+    pub fn on_void(&mut self, to: Seq) -> Result<(), Error> {
+        if self.lost || !matches!(self.state, State::Open | State::Ending(_)) {
+            return Ok(());
+        }
+        if to > self.posted || to < self.completed || to < self.credited {
+            return Err(Bug::Switch.into());
+        }
+        self.posted = to;
+        if let State::Ending(leave) = self.state {
+            self.try_say(leave);
         }
         Ok(())
     }

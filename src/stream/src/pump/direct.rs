@@ -1,0 +1,420 @@
+//! Direct transfers: bytes go from the staging ring straight into the buffer of a waiting `recv`, by a queue pair of their own.
+//!
+//! Guarantees: what is written to a buffer that was taken back is no byte of the stream, and goes again; of bytes that the reader
+//! may have or not, it gets each once; no end waits for the other to leave the link, or to take a buffer back.
+//!
+//! Refuses to know: registration, the second queue pair, and whether it is there (the caller says so by [`Pump::set_direct`]). It is
+//! for the caller to make a buffer unreachable *before* it calls [`Pump::revoke`], or uses the buffer itself.
+//!
+//! # Primer
+//!
+//! ```text
+//!   writer                                                       reader
+//!   ──────                                                       ──────
+//!                         ◄──────────── ADVERT k ──────────────  recv waits, nothing is buffered: lend
+//!   What::Direct ═══ WRITE, by the other queue pair ═══════════► (in the buffer)
+//!   on_direct_done
+//!   DIRECT k, n  ─────────────────────────────────────────────►  still lent: n more are the program's
+//!                         ◄──────────── ACK ───────────────────
+//!                                                                or taken back before: they are nobody's
+//!                         ◄──────────── REVOKE k ──────────────
+//!   the same bytes go again
+//! ```
+//!
+//! The bytes have positions as all others, so a ring has a gap there. From the first WRITE until all is acknowledged, or void, a
+//! writer posts nothing else of the stream (a [`Run`]). All but the bytes goes by the link's own queue pair, in order: a reader that
+//! has processed DIRECT acknowledges it before it can revoke, one that has revoked before ignores it. So whichever of the two
+//! comes first tells the writer what became of them.
+//!
+//! A writer that leaves the link cannot wait for that. It says AGAIN and posts what is not decided to the ring; then its reader has
+//! the bytes in either case, and passes over those that it has already.
+
+use alloc::collections::VecDeque;
+
+use super::flow::{Flow, Said};
+use super::{Came, Pump};
+use crate::config::Mode;
+use crate::error::{Bug, Error, PeerFault};
+use crate::receiver::{Landing, Next, Recv};
+use crate::record::Out;
+use crate::wire::{AdvertId, Control, Landed, Seq};
+
+/// Direct bytes that may be the reader's or not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    /// Into the buffer of which ADVERT.
+    id: AdvertId,
+    /// What is before it the reader has.
+    from: Seq,
+    /// Bytes that have landed, and are not said to have.
+    pub landed: u32,
+    /// They go again by the ring: the next of them.
+    again: Option<Seq>,
+}
+
+/// What the reading end lends.
+#[derive(Debug, Default)]
+pub(super) struct Lending {
+    /// ADVERTs and revocations to be told, in this order: at most three.
+    pub says: VecDeque<Control>,
+    /// Bytes that came into the newest buffer.
+    landed: u32,
+    /// Ring bytes to come that are here already.
+    again: u64,
+}
+
+/// A transfer under way on the queue pair of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    /// The stream, if that still wants to know.
+    pub stream: Option<u16>,
+    len: u32,
+}
+
+/// Direct transfers under way at once. Each is as large as a ring at most.
+const WRITES: usize = 16;
+
+impl Lending {
+    /// Of ring bytes that came those that are new.
+    pub fn pass_over(&mut self, len: u32) -> u32 {
+        let over = self.again.min(u64::from(len));
+        self.again -= over;
+        len - over as u32
+    }
+}
+
+/// A recv that may be served directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loan {
+    /// Its buffer's address.
+    pub place: u64,
+    /// The key by which the peer writes there, and nowhere else.
+    pub key: u32,
+    /// Bytes.
+    pub len: u32,
+    /// It waits for all of them.
+    pub waitall: bool,
+}
+
+impl Flow {
+    /// Is it decided how the next bytes go? Not while a run is not, nor where all are to go directly.
+    pub fn holds(&self) -> bool {
+        self.run.is_some() || self.mode == Mode::Direct
+    }
+
+    /// What direct transfers have to say, or to post.
+    pub fn next_direct(&mut self, message_len: u32, direct: bool) -> Option<Said> {
+        if self.transit.is_ending() {
+            return self.next_again(message_len);
+        }
+        if self.transit.out() != Out::Link {
+            return None;
+        }
+        if let Some(run) = &mut self.run
+            && run.landed != 0
+        {
+            let len = core::mem::take(&mut run.landed);
+            let landed = Landed { id: run.id, len };
+            self.transit.on_posted(len).ok()?;
+            return Some(Said::Landed(Control::Direct(landed), self.transit.posted()));
+        }
+        if direct { self.aim() } else { None }
+    }
+
+    /// Bytes for the buffer that is lent, if that is worth it.
+    fn aim(&mut self) -> Option<Said> {
+        let advert = *self.sender.fresh()?;
+        if self.run.is_some_and(|run| run.id != advert.id) {
+            return None;
+        }
+        let from = self.sender.seq();
+        let waiting = self.tail.since(from).unwrap_or(0);
+        let open = self.run.and_then(|run| from.since(run.from)).unwrap_or(0);
+        // They may have to go by the ring in the end.
+        let room = match self.mode {
+            Mode::Direct => self.lent.len,
+            _ => self.sender.free(),
+        };
+        let most = u64::from(room).saturating_sub(open).min(waiting) as u32;
+        let fills = self.run.is_some() && advert.len <= most;
+        if most == 0 || most < self.direct_min && !fills && self.mode != Mode::Direct {
+            return None;
+        }
+        let (advert, len) = self.sender.on_send_direct(most)?;
+        self.run.get_or_insert(Run {
+            id: advert.id,
+            from,
+            landed: 0,
+            again: None,
+        });
+        Some(Said::Direct {
+            from,
+            len,
+            to: (advert.place, advert.key),
+        })
+    }
+
+    /// This end leaves the link: what is not decided goes again, by the ring.
+    fn next_again(&mut self, message_len: u32) -> Option<Said> {
+        let end = self.transit.posted();
+        let run = self.run.as_mut()?;
+        let Some(next) = run.again else {
+            if run.from == end {
+                return None;
+            }
+            run.again = Some(run.from);
+            return Some(Said::Control(Control::Again(run.from)));
+        };
+        let waiting = end.since(next).filter(|waiting| *waiting != 0)?;
+        let len = self.piece(next, waiting, message_len);
+        if let Some(run) = &mut self.run {
+            run.again = Some(next.plus(len));
+        }
+        Some(self.bytes(next, len))
+    }
+
+    /// The reader has all before `to`.
+    pub fn decide(&mut self, to: Seq) {
+        if let Some(run) = &mut self.run {
+            run.from = run.from.max(to);
+            if run.from == self.sender.seq() {
+                self.run = None;
+            }
+        }
+    }
+
+    /// Whether what went directly from `to` on is to be forgotten, since nobody has it.
+    fn void(&mut self, to: Seq) -> Result<(), Error> {
+        self.sender.on_void(to)?;
+        self.transit.on_void(to)?;
+        self.completed = self.completed.min(to);
+        if let Some(run) = &mut self.run {
+            run.landed = 0;
+            if run.from == to {
+                self.run = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream leaves the link: nothing is lent any more.
+    pub fn withdraw(&mut self) {
+        let _ = self.receiver.on_revoke();
+        self.lending.says.clear();
+    }
+
+    fn on_landed(&mut self, Landed { id, len }: Landed) -> Result<bool, Error> {
+        let is_lent = self.receiver.lent().is_some_and(|advert| advert.id == id);
+        if !is_lent {
+            // They have crossed.
+            let void = id != AdvertId::NONE && id <= self.receiver.revoked();
+            return if void {
+                Ok(false)
+            } else {
+                Err(PeerFault::DirectUnasked.into())
+            };
+        }
+        match self.receiver.on_direct(id.tag(), len)? {
+            Landing::Done(ack) | Landing::More(ack) => {
+                self.came = self.came.plus(len);
+                self.transit.on_received(self.came)?;
+                self.has_read_tcp()?;
+                self.transit.on_read(self.came)?;
+                self.lending.landed += len;
+                self.tell(ack);
+                Ok(true)
+            }
+            Landing::Lost | Landing::Void => Ok(false),
+        }
+    }
+
+    fn on_again(&mut self, from: Seq) -> Result<(), Error> {
+        let over = self.came.since(from).ok_or(PeerFault::TurnSeq)?;
+        if over > u64::from(self.ring_len) || self.lending.again != 0 {
+            return Err(PeerFault::TurnSeq.into());
+        }
+        self.receiver.on_again()?;
+        self.lending.again = over;
+        Ok(())
+    }
+}
+
+impl Pump {
+    /// Whether there is a queue pair for direct transfers, from now on. Behind a no, what was under way there is lost.
+    pub fn set_direct(&mut self, is_up: bool) {
+        self.direct = is_up && self.terms.mode != Mode::Indirect;
+        if is_up {
+            return;
+        }
+        while let Some(Written { stream, .. }) = self.written.pop_front() {
+            let Some((stream, flow)) = stream.and_then(|s| Some((s, self.flow(s)?))) else {
+                continue;
+            };
+            // What is said to have landed has.
+            let said = flow.transit.posted();
+            if flow.run.is_some_and(|run| run.again.is_none()) && !flow.transit.is_leaving() {
+                let _ = flow.void(said);
+            }
+            self.due.set(stream);
+        }
+    }
+
+    /// Whether a stream waits for a queue pair that there is not.
+    #[must_use]
+    pub fn wants_direct(&self) -> bool {
+        let waits = |flow: &super::flow::Flow| {
+            !flow.left && flow.transit.out() == Out::Link && flow.sender.fresh().is_some()
+        };
+        !self.direct && !self.lost && self.flows.iter().flatten().any(|flow| waits(flow))
+    }
+
+    /// Whether a recv of so many bytes may lend its buffer: nothing that came is unread, and the peer may post.
+    #[must_use]
+    pub fn may_lend(&mut self, stream: u16, len: u32) -> bool {
+        let (direct, mode, least) = (self.direct, self.terms.mode, self.terms.direct_min);
+        direct
+            && (len >= least || mode == Mode::Direct)
+            && self.flow(stream).is_some_and(|flow| {
+                let quiet = flow.receiver.seq() == flow.came && flow.lending.says.is_empty();
+                !flow.left
+                    && quiet
+                    && flow.receiver.lent().is_none()
+                    && flow.transit.out() == Out::Link
+            })
+    }
+
+    /// A recv waits: the peer may write to its buffer until that is taken back. Under which number; `None`: not now.
+    pub fn lend(&mut self, stream: u16, loan: &Loan) -> Option<AdvertId> {
+        if !self.may_lend(stream, loan.len) {
+            return None;
+        }
+        let flow = self.flow(stream)?;
+        let Next::Advertise(advert) = flow.receiver.on_recv(&Recv {
+            place: loan.place,
+            key: loan.key,
+            len: loan.len,
+            low: 1,
+            waitall: loan.waitall,
+            peek: false,
+            wait: true,
+        }) else {
+            return None;
+        };
+        // What is direct may have to go by the ring in the end, which is empty: so it is said to be.
+        if let Some(ack) = flow.receiver.flush() {
+            flow.tell(ack);
+        }
+        flow.lending.landed = 0;
+        flow.lending.says.push_back(Control::Advert(advert));
+        self.due.set(stream);
+        Some(advert.id)
+    }
+
+    /// The buffer that was lent last is the program's again; the caller has made it unreachable. How many bytes of the stream
+    /// have come into it: the first of what the program is to read.
+    pub fn revoke(&mut self, stream: u16) -> u32 {
+        let Some(flow) = self.flow(stream) else {
+            return 0;
+        };
+        let landed = core::mem::take(&mut flow.lending.landed);
+        if let Some(id) = flow.receiver.on_revoke()
+            && flow.transit.gives_credit()
+        {
+            flow.lending.says.push_back(Control::Revoke(id));
+            self.due.set(stream);
+        }
+        landed
+    }
+
+    /// Bytes of the stream that have come into the buffer lent last.
+    #[must_use]
+    pub fn landed(&mut self, stream: u16) -> u32 {
+        self.flow(stream).map_or(0, |flow| flow.lending.landed)
+    }
+
+    /// Whether that buffer still is lent: not when it is full, or has been passed by.
+    #[must_use]
+    pub fn is_lent(&mut self, stream: u16) -> bool {
+        self.flow(stream)
+            .is_some_and(|flow| flow.receiver.lent().is_some())
+    }
+
+    /// The oldest `transfers` of those that were posted have landed: on iWARP, a READ behind them has come back.
+    ///
+    /// # Errors
+    /// [`Bug::Switch`]: so many were not posted.
+    pub fn on_direct_done(&mut self, transfers: usize) -> Result<(), Error> {
+        for _ in 0..transfers {
+            let Written { stream, len } = self.written.pop_front().ok_or(Bug::Switch)?;
+            if let Some(stream) = stream
+                && let Some(run) = self.flow(stream).and_then(|flow| flow.run.as_mut())
+            {
+                run.landed += len;
+                self.due.set(stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// Transfers posted and not told to be done.
+    #[must_use]
+    pub fn direct_outstanding(&self) -> usize {
+        self.written.len()
+    }
+
+    pub(super) fn can_write(&self) -> bool {
+        self.direct && self.written.len() < WRITES
+    }
+
+    pub(super) fn on_write(&mut self, stream: u16, len: u32) {
+        let stream = Some(stream);
+        self.written.push_back(Written { stream, len });
+    }
+
+    /// What is under way of the stream is of no interest any more.
+    pub(super) fn forget_written(&mut self, stream: u16) {
+        for written in &mut self.written {
+            written.stream = written.stream.filter(|of| *of != stream);
+        }
+    }
+
+    pub(super) fn on_revoked(&mut self, stream: u16, id: AdvertId) -> Result<(), Error> {
+        let Some(flow) = self.flow(stream) else {
+            return Ok(());
+        };
+        flow.sender.on_revoke(id)?;
+        if let Some(run) = flow.run
+            && run.id <= id
+            && run.again.is_none()
+        {
+            flow.void(run.from)?;
+            let ends = |to: Seq| to > run.from;
+            for posted in &mut self.posted {
+                posted.bytes = posted.bytes.filter(|(of, to)| *of != stream || !ends(*to));
+            }
+            self.forget_written(stream);
+            self.settle(stream);
+        }
+        self.due.set(stream);
+        Ok(())
+    }
+
+    pub(super) fn on_landed(&mut self, stream: u16, landed: Landed) -> Result<Came, Error> {
+        let Some(flow) = self.flow(stream) else {
+            return Ok(Came::Nothing);
+        };
+        if !flow.on_landed(landed)? {
+            return Ok(Came::Nothing);
+        }
+        let to = flow.came;
+        self.due.set(stream);
+        Ok(Came::Direct(stream, to))
+    }
+
+    pub(super) fn on_again(&mut self, stream: u16, from: Seq) -> Result<Came, Error> {
+        if let Some(flow) = self.flow(stream) {
+            flow.on_again(from)?;
+        }
+        Ok(Came::Nothing)
+    }
+}

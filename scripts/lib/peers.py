@@ -41,6 +41,7 @@ class Stage:
         self.dir, self.plain, self.address, self.where = place, plain, address, where or {}
         self.number = iter(range(1 << 30))
         self.next_seed = 0
+        self.logs = None        # a directory for what the library says
 
     def seeds(self, count):
         """The first of `count` seeds never used before in this run."""
@@ -75,9 +76,12 @@ class Peer:
         self.role = role
         name = f"{role}-{next(stage.number)}"
         self.report, self.ledger = common.fresh_report(f"{stage.dir}/report-{name}"), f"{stage.dir}/ledger-{name}"
+        errors = subprocess.STDOUT
+        if stage.logs:
+            errors, extra = open(f"{stage.logs}/{name}", "w"), {"SLUICE_LOG": "debug"} | (extra or {})
         self.child = common.start([os.path.join(common.BIN, "soak"), role, stage.address, waiting, self.ledger],
                                   env=common.environment(not stage.plain, extra, self.report, lib, stage.where.get(role)),
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.lines = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.ended = []         # (seed, end, rx, tx) of finished connections

@@ -726,6 +726,11 @@ pub fn after_bare_fork(pid: libc::pid_t) {
 pub fn before_daemon() {
     process::before_daemon();
 }
+/// The program has said anew what becomes of SIGPIPE.
+pub fn sigpipe_changed() {
+    #[cfg(feature = "verbs")]
+    sluice_fabric::verbs::sigpipe::changed();
+}
 /// The process made or used an io_uring by `syscall()`: from here on it stays on TCP.
 pub fn io_uring_used() {
     process::sandboxed(sluice_stats::Reason::IoUring);

@@ -7,8 +7,7 @@
 
 use proptest::prelude::*;
 use sluice_stream::record::{
-    Action as Deed, Goes, Head, Leave, MAX_UNREAD, Nonce, Out, RECORD_LEN, Reason, Record, Role,
-    Step,
+    Action as Deed, Goes, Head, Leave, Nonce, Out, RECORD_LEN, Reason, Record, Role, Step,
 };
 use sluice_stream::wire::Control;
 use sluice_stream::{
@@ -564,14 +563,8 @@ fn a_second_record_is_data() {
 }
 
 #[test]
-fn an_n_that_was_passed_or_is_too_far_is_refused() {
-    for (n, near) in [
-        (9, false),
-        (10, true),
-        (10 + MAX_UNREAD, true),
-        (11 + MAX_UNREAD, false),
-        (u64::MAX, false),
-    ] {
+fn an_n_that_was_passed_or_is_ahead_is_refused() {
+    for (n, near) in [(9, false), (10, true), (11, false), (u64::MAX, false)] {
         let mut transit = Transit::new(Role::Second, NONCE, 10);
         transit.on_step(Step::First(n)).unwrap();
         let expected = if near {

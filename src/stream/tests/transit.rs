@@ -324,19 +324,6 @@ fn a_device_that_forgets_what_it_acknowledged_is_a_reset() {
 }
 
 #[test]
-fn bytes_of_the_link_are_not_read_over_a_hole_in_tcp() {
-    let mut world = World::new(small([0, 2], 0), None);
-    // The first byte is under way on TCP when a reset throws it away, and the second has come by the link.
-    apply(&mut world, &[Op::Give(1, 1)]);
-    switch(&mut world, 5);
-    apply(
-        &mut world,
-        &[Op::Give(1, 1), Op::Kill(1, true), Op::Carry(1), Op::Poll(0)],
-    );
-    world.finish().unwrap();
-}
-
-#[test]
 fn a_killed_peer_that_had_answered_still_owes_its_bytes() {
     let mut world = World::new(small([0, 2], 0), None);
     switch(&mut world, 5);

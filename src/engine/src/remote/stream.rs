@@ -572,7 +572,11 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
                     continue;
                 }
                 if stepped == Stepped::Far {
-                    sock.far.store(true, Ordering::Relaxed);
+                    // A read that was in the kernel by then is counted without a lock: told before it looks, or seen here.
+                    sock.far.store(true, Ordering::SeqCst);
+                    if sock.rx.kernel_bytes() != read {
+                        continue;
+                    }
                     control::watch_far(sock);
                 }
                 break;
@@ -593,6 +597,8 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
     {
         dir.tx_wishes.from.store(n, Ordering::Relaxed);
         dir.tx_wishes.switched.store(1, Ordering::Release);
+        // TCP is read up to there. Not only when the program reads on: what stands there may be for this library.
+        recv::enter_link(sock, n);
         // Who reads TCP without a limit looks anew.
         tell_readers(sock);
     }

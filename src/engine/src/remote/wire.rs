@@ -712,7 +712,7 @@ impl Wire {
 
     /// What the link has brought of a stream, as a writer tells it.
     fn bring(&self, inner: &mut Parts, stream: u16) {
-        let Some(to) = inner.pump.transit(stream).map(|t| t.brought().value()) else {
+        let Some(to) = inner.pump.transit(stream).map(|t| t.link_end().value()) else {
             return;
         };
         let place = inner.places.get_mut(usize::from(stream));

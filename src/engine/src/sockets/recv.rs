@@ -547,8 +547,7 @@ unsafe fn look(
                 if !remote::is_remote(sock) {
                     sock.note_upgraded();
                 }
-                direct::begin_rx(sock);
-                sock.rx.state.store(state::LINK, Ordering::SeqCst);
+                enter_link(sock, from);
                 return Look::Again;
             }
             if read > from {
@@ -560,6 +559,16 @@ unsafe fn look(
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
             end_of_tcp(sock, look)
         }
+    }
+}
+
+/// Under the rx lock, on the way to the link, which begins behind `from` bytes of TCP: if all of these are read it is the link's turn.
+pub fn enter_link(sock: &'static Sock, from: u64) {
+    let comes = matches!(sock.rx.state(), state::PROVED | state::DRAINING);
+    if comes && sock.rx.kernel_bytes() == from {
+        sock.rx.from.store(from, Ordering::Relaxed);
+        direct::begin_rx(sock);
+        sock.rx.state.store(state::LINK, Ordering::SeqCst);
     }
 }
 

@@ -21,7 +21,12 @@ pub struct Limits {
     pub shared: u32,
     /// A WRITE can bring an immediate. iWARP has none: a SEND follows each WRITE there.
     pub immediate: bool,
+    /// Its driver sends by a kernel socket, as the calling thread, which gets SIGPIPE where the peer has closed that: soft-iWARP.
+    pub signals: bool,
 }
+
+/// Linux, drivers/infiniband/sw/siw/siw.h: `SIW_VENDOR_ID`.
+const SOFT_IWARP: u32 = 0x0062_6d74;
 
 /// An opened device. librdmacm opens each once and keeps it for the life of the process.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +78,7 @@ impl Device {
                     0
                 },
                 immediate: !iwarp,
+                signals: iwarp && attr.vendor_id == SOFT_IWARP,
             },
         })
     }

@@ -3,9 +3,11 @@
 //! * [`api`]: the functions of rdma-core, looked up late.
 //! * [`device`]: a device, its limits, domains and registered memory.
 //! * [`queue`]: completion queues and queue pairs.
+//! * [`sigpipe`]: a signal that posting may raise.
 //! * [`cm`]: dialling and answering, never waiting.
 
 pub mod api;
 pub mod cm;
 pub mod device;
 pub mod queue;
+pub mod sigpipe;

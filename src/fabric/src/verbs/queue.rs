@@ -2,6 +2,7 @@
 
 use super::api::Api;
 use super::device::{Device, Domain};
+use super::sigpipe;
 use crate::sys::{self, Errno};
 use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
@@ -204,6 +205,7 @@ pub struct Pair {
     /// Bytes that a post may carry itself.
     inline: u32,
     immediate: bool,
+    signals: bool,
 }
 
 // SAFETY: libibverbs may be called for one queue pair by any thread.
@@ -261,6 +263,7 @@ impl Pair {
             // Some devices give more than was asked for, and say so here.
             inline: attr.cap.max_inline_data,
             immediate: domain.device.limits.immediate,
+            signals: domain.device.limits.signals,
         })
     }
 
@@ -299,7 +302,8 @@ impl Pair {
             }
             let mut bad = ptr::null_mut();
             // SAFETY: a chain of requests of this queue pair's, each with its pieces.
-            match unsafe { ibv_post_send(self.qp.as_ptr(), base, &raw mut bad) } {
+            let post = || unsafe { ibv_post_send(self.qp.as_ptr(), base, &raw mut bad) };
+            match self.quietly(post) {
                 0 => {}
                 errno => return Err(errno),
             }
@@ -420,13 +424,17 @@ impl Pair {
         // SAFETY: zeroes are a valid value of it.
         let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        let what = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
         // SAFETY: a queue pair. That it is in error already is no news.
-        unsafe {
-            (self.api.ibv_modify_qp)(
-                self.qp.as_ptr(),
-                &raw mut attr,
-                ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int,
-            )
-        };
+        self.quietly(|| unsafe { (self.api.ibv_modify_qp)(self.qp.as_ptr(), &raw mut attr, what) });
+    }
+
+    /// Does what may have the driver send.
+    fn quietly<R>(&self, f: impl FnOnce() -> R) -> R {
+        if self.signals {
+            sigpipe::without(f)
+        } else {
+            f()
+        }
     }
 }

@@ -9,6 +9,7 @@ mod msg;
 mod poll;
 mod process;
 mod raw;
+mod signal;
 mod trampoline;
 
 /// Looks up every real function, so that later no hook does it, in a fork's window or elsewhere.
@@ -27,5 +28,6 @@ pub fn resolve() {
     poll::resolve();
     process::resolve();
     process::resolve_late();
+    signal::resolve();
     trampoline::resolve();
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::Mode;
-use crate::record::{Leave, MAX_UNREAD, Nonce, Role};
+use crate::record::{Leave, Nonce, Role};
 use proptest::prelude::*;
 use std::vec;
 
@@ -272,7 +272,7 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
             len: 64,
         },
     };
-    let far = Control::Switch(Step::First(2 * MAX_UNREAD));
+    let far = Control::Switch(Step::First(2));
     let word = Immediate::new(0, Notice::Control, 0).unwrap().emit();
     for leaves in [false, true] {
         let mut pump = Pump::new(terms).unwrap();
@@ -284,7 +284,9 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
         if leaves {
             pump.transit(0).unwrap().leave(Leave::Stay);
         } else {
-            pump.on_tcp_read(0, MAX_UNREAD).unwrap();
+            pump.on_tcp_read(0, 1).unwrap();
+            assert_eq!(pump.step(0), Ok(Stepped::Far));
+            pump.on_tcp_read(0, 2).unwrap();
         }
         assert!(!pump.is_far(0));
         assert_eq!(pump.step(0), Ok(Stepped::Taken));

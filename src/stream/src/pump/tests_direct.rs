@@ -377,7 +377,7 @@ impl World {
     fn lend(&mut self, me: usize, stream: u16, len: u32, waitall: bool) {
         let end = &mut self.ends[me];
         let s = &mut end.streams[usize::from(stream)];
-        if s.lent.is_some() || end.pump.transit(stream).unwrap().brought().value() != s.read {
+        if s.lent.is_some() || end.pump.transit(stream).unwrap().link_end().value() != s.read {
             return;
         }
         let loan = Loan {
@@ -421,7 +421,7 @@ impl World {
         let s = &mut end.streams[usize::from(stream)];
         // Who has closed wants to know of nothing but the record.
         let len = if s.left == Some(Leave::Close) { 0 } else { len };
-        let to = end.pump.transit(stream).unwrap().brought().value();
+        let to = end.pump.transit(stream).unwrap().link_end().value();
         for _ in 0..len.min(to.saturating_sub(s.read)) {
             let at = (s.read % s.ring.len() as u64) as usize;
             assert_eq!(s.ring[at], byte(stream, 1 - me, s.read), "at {}", s.read);

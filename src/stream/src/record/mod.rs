@@ -54,10 +54,6 @@ pub use wire::{Goes, Malformed, NONCE_LEN, Nonce, RECORD_LEN, Record, Step};
 
 use crate::wire::Seq;
 
-/// 64 KiB: more than this unread on TCP and a direction does not switch. The library takes them into memory to get at a
-/// record behind them, when the program does not read.
-pub const MAX_UNREAD: u64 = 64 << 10;
-
 /// Which end fixes its N first. The rendezvous says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {

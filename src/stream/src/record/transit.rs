@@ -1,8 +1,8 @@
 //! The machine: its states, and what each event makes of them.
 
 use super::{
-    Action, Goes, Head, Leave, MAX_UNREAD, Malformed, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason,
-    Record, Role, Rule, Step,
+    Action, Goes, Head, Leave, Malformed, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason, Record, Role,
+    Rule, Step,
 };
 use crate::error::{Bug, Error, PeerFault};
 use crate::wire::Seq;
@@ -183,20 +183,9 @@ impl Transit {
         }
     }
 
-    /// How far the program may read the link's bytes: what is beyond is not there, or may come by TCP. None before TCP's are
-    /// read up to N, in a connection that died there too.
+    /// How far the program may read the link's bytes, behind those of TCP up to N: what is beyond is not there, or may come by TCP.
     #[must_use]
     pub fn link_end(&self) -> Seq {
-        // What is lost on TCP before them is missing in front of them.
-        if self.awaits_head() && self.tcp_read < self.peer_n && self.keeps_to(Rule::ReadToTaken) {
-            return self.read;
-        }
-        self.brought()
-    }
-
-    /// As [`Transit::link_end`], of a program that reads TCP's bytes before those of the link by itself.
-    #[must_use]
-    pub fn brought(&self) -> Seq {
         match self.state {
             State::Said { .. } if !self.keeps_to(Rule::ReadToTaken) => self.received,
             _ => self.end.map_or(self.received, |end| end.min(self.received)),
@@ -354,15 +343,15 @@ impl Transit {
         }
     }
 
-    /// Whether a step that tells N may be taken now: the peer's bytes before it are read but for
-    /// [`MAX_UNREAD`], or all of them and more, or they do not matter any more.
+    /// Whether a step that tells N may be taken now: the peer's bytes before it are read, or more than these, or they do not
+    /// matter any more. So whenever a record may stand at N, TCP is read up to it.
     #[must_use]
     pub const fn may_take(&self, step: Step) -> bool {
         if !matches!(self.state, State::Plain | State::Fixed) {
             return true;
         }
         match step {
-            Step::First(n) | Step::Second(n) => n.saturating_sub(self.tcp_read) <= MAX_UNREAD,
+            Step::First(n) | Step::Second(n) => n <= self.tcp_read,
             _ => true,
         }
     }
@@ -409,7 +398,7 @@ impl Transit {
         match (self.role, self.state, step) {
             (Role::Second, State::Plain, Step::First(n)) => {
                 self.peer_n = n;
-                if self.is_near(n) {
+                if self.is_here(n) {
                     self.state = State::Asked;
                     self.fix = true;
                 } else {
@@ -417,7 +406,7 @@ impl Transit {
                 }
             }
             (Role::First, State::Fixed, Step::Second(n)) => {
-                if self.is_near(n) {
+                if self.is_here(n) {
                     self.peer_n = n;
                     self.state = State::Known;
                     self.tell = Some(Step::Go);
@@ -726,9 +715,9 @@ impl Transit {
         )
     }
 
-    /// Whether a peer's N may be: not passed by, which happens when it has left again, and not too far ahead.
-    const fn is_near(&self, n: u64) -> bool {
-        matches!(n.checked_sub(self.tcp_read), Some(unread) if unread <= MAX_UNREAD)
+    /// Whether a peer's N is where TCP was read to: not passed by, which happens when it has left again, and not ahead.
+    const fn is_here(&self, n: u64) -> bool {
+        n == self.tcp_read
     }
 
     /// Back to TCP, nothing ever having been on the link.

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use super::{End, Fault, Lane, Message, Op, Pipe, Seen, Terms};
 use crate::Seq;
 use crate::record::{
-    Action, Goes, Head, Leave, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason, Record, Role, Rule,
+    Action, Goes, Head, Leave, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason, Record, Role, Rule, Step,
     Transit,
 };
 
@@ -439,10 +439,20 @@ impl World {
         if self.ends[e].killed {
             return Ok(false);
         }
-        let Some(message) = self.link[1 - e].queue.pop_front() else {
+        let queue = &mut self.link[1 - e].queue;
+        let Some(message) = queue.front().copied() else {
             return Ok(false);
         };
         let end = &mut self.ends[e];
+        // A step waits until TCP before it is read, unless its sender has left again.
+        let left = || queue.contains(&Message::Step(Step::Cancel));
+        if let Message::Step(step) = message
+            && !end.machine.may_take(step)
+            && !left()
+        {
+            return Ok(false);
+        }
+        queue.pop_front();
         let was_open = end.machine.out() == Out::Link;
         match message {
             Message::Step(step) => end.machine.on_step(step)?,

@@ -8,6 +8,7 @@
 #include "t.h"
 #include <dirent.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/mount.h>
 
 int is_server, warmed, nonblock, family = 4, mss, hosts;
@@ -100,11 +101,12 @@ static int count_fds(void)
     return n;
 }
 
-/* Under the preload the least of a few looks: another thread may be making a descriptor of its own just now. */
+/* Under the preload the least of a few looks: another thread may be making a descriptor of its own just now. Where it
+ * looks for another host it may be opening libraries and a device, which is many, one after the other. */
 int open_fds(void)
 {
     int n = count_fds();
-    for (int i = 0; i < 5 && getenv("LD_PRELOAD"); i++) {
+    for (int i = 0; i < (hosts ? 50 : 5) && getenv("LD_PRELOAD"); i++) {
         usleep(2000);
         int again = count_fds();
         n = again < n ? again : n;
@@ -401,6 +403,18 @@ static void log_warm(int fd)
 enum { WARM_ROUNDS = 256 };
 static size_t warm_size(int round) { return 512 + 4 * round; }
 
+/* To another host the way is found while the bytes go on: a process's first connections have to dial, those behind them
+ * ask over the link that is there by then. */
+static void warm_pause(int round)
+{
+    static atomic_int connections;
+    static __thread int dials;
+    if (round == 0)
+        dials = atomic_fetch_add(&connections, 1) < 4;
+    if (dials || round % 8 == 0)
+        usleep(2000);
+}
+
 void warm(int fd, int server)
 {
     if (!warmed)
@@ -409,9 +423,8 @@ void warm(int fd, int server)
         log_warm(fd);
     for (int i = 0; i < WARM_ROUNDS; i++) {
         size_t n = warm_size(i);
-        /* To another host the way is found while the bytes go on. */
         if (hosts && !server)
-            usleep(2000);
+            warm_pause(i);
         if (server ? get(fd, i, n) != n || put(fd, ~i, n) != n : put(fd, i, n) != n || get(fd, ~i, n) != n)
             die("warm-up");
     }

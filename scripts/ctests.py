@@ -110,6 +110,7 @@ class Result:
     transcript: str
     problems: list
     unreported: list = ()  # worth telling only where nothing else went wrong: who crashes or hangs reports nothing
+    seconds: float = 0
 
 
 def bodies():
@@ -237,6 +238,7 @@ def check_counters(case, dir):
 def run(case, args):
     dir = pathlib.Path(tempfile.mkdtemp(prefix="ctests-"))
     problems, unreported = [], []
+    started = time.monotonic()
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
         env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
@@ -263,7 +265,7 @@ def run(case, args):
         if case.warm and case.env in (*MUST_UPGRADE, "client-only", "server-only"):
             bad, unreported = check_counters(case, dir)
             problems += bad
-        return Result(case, out.decode(errors="replace"), problems, unreported)
+        return Result(case, out.decode(errors="replace"), problems, unreported, time.monotonic() - started)
     finally:
         shutil.rmtree(dir, ignore_errors=True)
 
@@ -298,13 +300,13 @@ class Runner:
             result.problems.append("\n".join(itertools.islice(diff, 60)))
         result.problems = result.problems or list(result.unreported)
         with self.lock:
-            self.report(result)
+            self.report(result, oracle)
 
-    def report(self, result):
+    def report(self, result, oracle):
         if not result.problems:
             self.passed += 1
             if self.args.verbose:
-                print(f"ok   {result.case}", flush=True)
+                print(f"ok   {result.case}  {result.seconds:.1f} s, plain {oracle.seconds:.1f} s", flush=True)
             return
         self.failed += 1
         print(f"FAIL {result.case}")

@@ -174,8 +174,9 @@ impl Set {
             self.put_back(reg);
         }
         // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked, the
-        // kernel also tells when a full buffer has room again.
-        let mut of_kernel = if level && !(writes && super::reads_ring(sock)) {
+        // kernel also tells when a full buffer has room again. The twin of one that tells once is not heard any more.
+        let once = reg.events & ONESHOT != 0;
+        let mut of_kernel = if (level || once) && !(writes && super::reads_ring(sock)) {
             reg.events & 0xffff
         } else {
             reg.events & WRITABLE

@@ -379,6 +379,7 @@ pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
         return false;
     };
     let mut changed = false;
+    arrive(sock);
     if sock.rx.state() == state::LINK {
         changed = hear_head(sock, fd, wire, stream);
     } else if sock.rx.state() == state::RETURNING {
@@ -769,9 +770,28 @@ pub fn hides_tcp(sock: &Sock) -> bool {
     reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed))
 }
 
+/// Does nothing of the program's come by TCP any more, unless the stream is given up?
 #[inline]
 fn reads_link(sock: &Sock) -> bool {
-    sock.rx.state() == state::LINK && is_remote(sock)
+    is_remote(sock) && (sock.rx.state() == state::LINK || is_at_switch(sock))
+}
+
+/// Is all of TCP before the switch read? The reader's next look makes it the link's turn, but the program need not read now.
+fn is_at_switch(sock: &Sock) -> bool {
+    matches!(sock.rx.state(), state::PROVED | state::DRAINING)
+        && sock.rx.dir().is_some_and(|dir| {
+            dir.tx_wishes.switched.load(Ordering::Acquire) == 1
+                && sock.rx.kernel_bytes() == dir.tx_wishes.from.load(Ordering::Relaxed)
+        })
+}
+
+/// Under the rx lock: it is the link's turn, if all of TCP before the switch is read.
+fn arrive(sock: &'static Sock) {
+    if let Some(dir) = sock.rx.dir()
+        && is_at_switch(sock)
+    {
+        recv::enter_link(sock, dir.tx_wishes.from.load(Ordering::Relaxed));
+    }
 }
 
 /// Was what the kernel told of TCP a record? Then it is to be asked again. Once.

@@ -25,24 +25,66 @@ static REPLACING: AtomicU32 = AtomicU32::new(0);
 /// may have come in the middle of this very thread's own, or have jumped out of one.
 const PATIENCE_NS: u64 = 10_000_000;
 
+/// Within a [`Low`], the control thread has libraries and devices opened: many system calls, by a thread that no handler
+/// interrupts. Nobody waits for longer than this, in ns: whoever does may hold the dynamic linker's lock.
+static OPENING: AtomicU32 = AtomicU32::new(0);
+const OPENING_NS: u64 = 1_000_000_000;
+
 /// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
 fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
-    let mut until = 0;
+    let mut patience = Patience::default();
     loop {
         mine.fetch_add(1, Ordering::SeqCst);
         if other.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let now = sys::now_ns();
-        if until == 0 {
-            until = now + PATIENCE_NS;
-        } else if now > until {
+        if patience.is_over() {
             // Left by a jump: nobody is to wait for it again.
             other.store(0, Ordering::SeqCst);
             return;
         }
         leave_apart(mine);
         sys::sched_yield();
+    }
+}
+
+/// How long somebody waits for the other side.
+#[derive(Default)]
+struct Patience {
+    /// When it began, and when libraries were last seen to open something; 0: not yet.
+    began: u64,
+    opened: u64,
+}
+
+impl Patience {
+    fn is_over(&mut self) -> bool {
+        let now = sys::now_ns();
+        if self.began == 0 {
+            self.began = now;
+        }
+        if OPENING.load(Ordering::SeqCst) != 0 {
+            self.opened = now;
+        }
+        let most = (self.opened.max(self.began) + PATIENCE_NS).min(self.began + OPENING_NS);
+        now > most
+    }
+}
+
+/// While this lives, libraries open what they need: whoever waits for them has more patience.
+#[derive(Debug)]
+pub struct Opening(());
+
+impl Opening {
+    /// From here on, by the control thread.
+    pub fn begin() -> Self {
+        OPENING.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let _ = OPENING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     }
 }
 
@@ -91,10 +133,8 @@ impl Drop for Low {
 /// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far.
 #[cold]
 pub fn lows() -> u32 {
-    for _ in 0..1000 {
-        if LOW.load(Ordering::SeqCst) == 0 {
-            break;
-        }
+    let mut patience = Patience::default();
+    while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
         sys::sched_yield();
     }
     LOWS.load(Ordering::SeqCst)
@@ -103,6 +143,7 @@ pub fn lows() -> u32 {
 /// In the child of a fork: the threads that made descriptors do not exist here.
 pub fn after_fork() {
     LOW.store(0, Ordering::Relaxed);
+    OPENING.store(0, Ordering::Relaxed);
     REPLACING.store(0, Ordering::Relaxed);
 }
 

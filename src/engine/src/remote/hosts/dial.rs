@@ -13,7 +13,7 @@ use crate::sockets::internal;
 use crate::subnet;
 use core::net::{IpAddr, SocketAddr};
 use sluice_fabric::sys;
-use sluice_fabric::verbs::cm::{Event, Id, Key, REJECTED};
+use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_fabric::verbs::device::Device;
 use sluice_stats::Reason;
 
@@ -30,10 +30,12 @@ impl Hosts {
         let key = self.key();
         let ip = subnet::mapped(&config().map, seek.local.ip());
         let at = SocketAddr::new(ip, hello::port(seek.local.port()));
+        let opening = internal::Opening::begin();
         let listening = Id::listen(&self.channel, key, at).and_then(|id| {
             self.may_use(&id, seek.peer.ip())?;
             Ok(id)
         });
+        drop(opening);
         match listening {
             Ok(id) => self.listens.push(Listen {
                 key,
@@ -122,7 +124,10 @@ impl Hosts {
                 continue;
             }
             dial.until = now + DIAL_NS;
-            match Id::dial(&self.channel, dial.key, Some(from), to, DIAL_MS) {
+            let opening = internal::Opening::begin();
+            let dialled = Id::dial(&self.channel, dial.key, Some(from), to, DIAL_MS);
+            drop(opening);
+            match dialled {
                 Ok(id) => {
                     dial.stage = Stage::Resolving(id);
                     self.dials.push(dial);
@@ -136,7 +141,11 @@ impl Hosts {
     }
 
     pub(super) fn read_channel(&mut self) {
-        while let Some(event) = self.channel.next() {
+        let next = |channel: &Channel| {
+            let _opening = internal::Opening::begin();
+            channel.next()
+        };
+        while let Some(event) = next(&self.channel) {
             match event {
                 Event::Resolved(key) => self.on_resolved(key),
                 Event::Routed(key) => self.on_routed(key),

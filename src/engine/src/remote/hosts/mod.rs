@@ -263,6 +263,7 @@ pub fn begin(sock: &'static Sock, generation: u32) {
 fn with<R>(f: impl FnOnce(&mut Hosts) -> R) -> Option<R> {
     let mut hosts = HOSTS.lock()?;
     if hosts.is_none() {
+        let _opening = internal::Opening::begin();
         *hosts = Hosts::new();
     }
     hosts.as_mut().map(f)

@@ -410,7 +410,7 @@ static void warm_pause(int round)
     static atomic_int connections;
     static __thread int dials;
     if (round == 0)
-        dials = atomic_fetch_add(&connections, 1) < 4;
+        dials = atomic_fetch_add(&connections, 1) < 16;
     if (dials || round % 8 == 0)
         usleep(2000);
 }

@@ -84,6 +84,11 @@ impl Seek {
             && self.sock.pinned.load(Ordering::Relaxed) == 0
     }
 
+    /// Of the same connection?
+    fn is(&self, other: &Self) -> bool {
+        core::ptr::eq(self.sock, other.sock) && self.generation == other.generation
+    }
+
     fn stays(&self, reason: Reason) {
         if self.sock.generation.load(Ordering::Acquire) == self.generation {
             self.sock.conn().stays(reason);
@@ -370,7 +375,7 @@ impl Hosts {
             peer: diag::plain(peer),
         };
         if !seek.is_open() || self.is_sought(&seek) {
-            return;
+            return self.comes_further(&seek);
         }
         if self.listens.len() + self.dials.len() + self.asked.len() >= SEEKS {
             return seek.stays(Reason::TooManyNames);
@@ -382,10 +387,21 @@ impl Hosts {
         }
     }
 
+    /// A connection that is sought has come to its next offset: each end goes on from there.
+    fn comes_further(&mut self, seek: &Seek) {
+        let now = sys::now_ns();
+        for listen in self.listens.iter_mut().filter(|l| l.seek.is(seek)) {
+            listen.until = now + DIAL_NS;
+        }
+        for dial in self.dials.iter_mut().filter(|d| d.seek.is(seek)) {
+            if dial.vain != 0 && matches!(dial.stage, Stage::Queued) {
+                dial.from = dial.from.min(now + FIRST_NS);
+            }
+        }
+    }
+
     fn is_sought(&self, seek: &Seek) -> bool {
-        let same = |other: &Seek| {
-            core::ptr::eq(other.sock, seek.sock) && other.generation == seek.generation
-        };
+        let same = |other: &Seek| other.is(seek);
         self.listens.iter().any(|l| same(&l.seek))
             || self.dials.iter().any(|d| same(&d.seek))
             || self.asked.iter().any(|a| !a.late && same(&a.seek))

@@ -45,6 +45,11 @@ def again(name, cmd, test, drawn):
         return [runner, *(given("--sample") or seed), "-k", test]
     if name == "c-tests":
         return [runner, "--jobs", "1", "--case", test, *seed, *given("--fault-lib")]
+    if name.endswith(" c-tests"):
+        # In a guest of its own.
+        inside = cmd.index("--") + 1
+        one = ["--hosts", "--jobs", "1", "--slow", "4", "--case", test]
+        return [*cmd[:inside + 1], *one, *seed, *given("--fault-lib")]
     if name == "soak":
         return [runner, test, *(a for a in cmd if a == "--quick"), *seed]
     if name in ("hooks", "bad input"):
@@ -94,13 +99,17 @@ def between_hosts(seed, full):
     script = lambda name, *args: [os.path.join(common.ROOT, "scripts", name), *args]    # noqa: E731
     fault = ("--fault-lib", common.FAULT_LIB)
     for device in ("rxe", "siw"):
-        hosts = script("ctests.py", "--hosts", "--jobs", "2", "--slow", "4", "--seed", str(seed), *fault)
+        # Most of a test's time is spent asleep, also on one processor.
+        hosts = script("ctests.py", "--hosts", "--jobs", "4", "--slow", "4", "--seed", str(seed), *fault)
         if full:
-            yield f"{device} c-tests", run(device, 240, *hosts, "--full"), {}, 245, True
+            # All bodies in all environments, cold and warm; of the other families pairs of choices, three times over.
+            yield f"{device} c-tests", run(device, 120, *hosts, "--full", "--families", "4"), {}, 122, True
+            other = ("--families", "6,mapped", "--sample", "1200")
+            yield f"{device} IPv6 c-tests", run(device, 40, *hosts, *other), {}, 42, True
             yield f"{device} programs", run(device, 60, *script("programs.py", "--hosts")), {}, 65, True
             yield f"{device} rounds", run(device, 120, *script("guest/rounds", "--seed", str(seed))), {}, 125, True
         else:
-            yield f"{device} c-tests", run(device, 8, *hosts, "--sample", "40"), {}, 9, True
+            yield f"{device} c-tests", run(device, 8, *hosts, "--sample", "100"), {}, 9, True
             few = script("guest/rounds", "--rounds", "2", "--seed", str(seed))
             yield f"{device} rounds", run(device, 4, *few), {}, 5, True
 

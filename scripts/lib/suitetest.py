@@ -108,6 +108,11 @@ def second_runs_have_the_draws_of_the_first(place):
     expect(again("c-tests", "pipelining [fault warm ip6 nonblock]"),
            ["--jobs", "1", "--case", "pipelining [fault warm ip6 nonblock]", "--seed", "7", "--fault-lib",
             common.FAULT_LIB])
+    hosts = again("siw c-tests", "pipelining [fault warm ip6 hosts]")
+    expect(hosts[:hosts.index("--") + 1], ["--device", "siw", "--timeout", "480", "--"])
+    expect(hosts[hosts.index("--") + 2:],
+           ["--hosts", "--jobs", "1", "--slow", "4", "--case", "pipelining [fault warm ip6 hosts]", "--seed", "7",
+            "--fault-lib", common.FAULT_LIB])
     # A seed that the step drew.
     expect(suite.again("c-tests", ["runner"], "a [eager cold ip4]", "99")[-2:], ["--seed", "99"])
 

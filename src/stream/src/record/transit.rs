@@ -1,9 +1,8 @@
 //! The machine: its states, and what each event makes of them.
 
-use super::{
-    Action, Goes, Head, Leave, Malformed, NONCE_LEN, Nonce, Out, RECORD_LEN, Reason, Record, Role,
-    Rule, Step,
-};
+mod tcp;
+
+use super::{Action, Goes, Head, Leave, Nonce, Out, Reason, Record, Role, Rule, Step};
 use crate::error::{Bug, Error, PeerFault};
 use crate::wire::Seq;
 
@@ -566,110 +565,6 @@ impl Transit {
         Ok(())
     }
 
-    // TCP.
-
-    /// `len` bytes were removed from TCP, as [`Transit::tcp_room`] allows.
-    ///
-    /// # Errors
-    /// [`Bug::Copied`]: it does not.
-    pub fn on_tcp_read(&mut self, len: u64) -> Result<(), Error> {
-        if len > self.tcp_room() {
-            return Err(Bug::Copied.into());
-        }
-        if let State::Over(_) = self.state {
-            self.reached = Seq::new(self.reached.value().saturating_add(len));
-            return Ok(());
-        }
-        self.tcp_read = self.tcp_read.saturating_add(len);
-        if self.state == State::Asked && self.tcp_read > self.peer_n {
-            // The first end has written on: it has left the switch, and its word is under way.
-            self.over(Seq::START);
-        }
-        Ok(())
-    }
-
-    /// The program's bytes, or its FIN, are about to be written on TCP.
-    pub fn on_tcp_write(&mut self) {
-        if let State::Quit(wrote) = &mut self.state {
-            *wrote = true;
-        }
-    }
-
-    /// What TCP has at N: its first bytes, at most [`RECORD_LEN`] of them count, and whether it ends behind those.
-    pub fn on_head(&mut self, head: &[u8], ended: bool) -> Head {
-        if !self.is_at_head() {
-            return Head::Wait;
-        }
-        // Whether the peer may have gone on without a record.
-        let loose = match self.state {
-            State::Answered(_) | State::Quit(_) | State::Said { loose: true, .. } => true,
-            State::Known => self.role == Role::First,
-            _ => false,
-        };
-        self.undecided = false;
-        let whole = head.first_chunk::<RECORD_LEN>();
-        if let Some(parsed) = whole.and_then(|bytes| Record::parse(bytes, &self.nonce)) {
-            let heard = parsed.map_err(|Malformed| Reason::Malformed);
-            return match heard.and_then(|record| self.hear(&record)) {
-                Ok(()) => Head::Record,
-                Err(reason) => self.die(reason),
-            };
-        }
-        let like = self.nonce.matches(head);
-        if like < head.len().min(NONCE_LEN) {
-            if loose {
-                self.hear_data();
-                return Head::Data;
-            }
-            return self.die(Reason::Malformed);
-        }
-        if !self.keeps_to(Rule::WholeRecord) && loose && !head.is_empty() {
-            self.hear_data();
-            return Head::Data;
-        }
-        match (loose, like, ended) {
-            // Nothing was posted yet, so that nothing is missing.
-            (true, 0, true) => {
-                self.hear_data();
-                Head::Data
-            }
-            (false, 0, true) if !self.keeps_to(Rule::EndNeedsRecord) => {
-                self.end = Some(self.received);
-                self.reached = self.received;
-                self.over(self.posted);
-                Head::Data
-            }
-            (true, 1..NONCE_LEN, true) => self.die(Reason::Undecided),
-            (_, _, true) => self.die(Reason::Killed),
-            (_, _, false) => {
-                self.undecided = loose && (1..NONCE_LEN).contains(&like);
-                Head::Wait
-            }
-        }
-    }
-
-    /// TCP has ended, where it is not [`Transit::on_head`] that finds out. Whether the program sees that; else it is a
-    /// reset.
-    pub fn on_tcp_end(&mut self) -> bool {
-        let whole = match self.state {
-            State::Plain | State::Asked | State::Fixed => true,
-            State::Over(_) => self.reached >= self.promised || !self.keeps_to(Rule::OwedComes),
-            _ => false,
-        };
-        if !whole {
-            let _ = self.die(Reason::Killed);
-        }
-        whole
-    }
-
-    /// TCP has failed. The error is TCP's, and seen when the link's bytes are read.
-    pub fn on_tcp_error(&mut self) {
-        if self.awaits_head() {
-            let _ = self.die(Reason::Tcp);
-            self.reset = false;
-        }
-    }
-
     // The program.
 
     /// This end leaves the link. [`Transit::out`] tells when TCP takes bytes, [`Transit::is_clean`] when others may have it.
@@ -795,74 +690,5 @@ impl Transit {
         } else {
             self.received
         }
-    }
-
-    /// The peer has gone on on TCP without a record, from a state in which nothing was posted by either.
-    fn hear_data(&mut self) {
-        if self.state == State::Known {
-            self.say(Leave::Stay);
-        }
-        self.over(Seq::START);
-    }
-
-    /// The peer's record.
-    fn hear(&mut self, theirs: &Record) -> Result<(), Reason> {
-        let ours = match self.state {
-            State::Said { ours, .. } => Some(ours),
-            _ => None,
-        };
-        if theirs.taken < self.credited || theirs.taken > self.posted {
-            return Err(Reason::Taken);
-        }
-        let taken = match (ours, self.state) {
-            (Some(ours), _) => ours.taken,
-            (None, State::Ending(leave) | State::Answered(Some(leave))) => self.taken(leave),
-            (None, _) => self.received,
-        };
-        let promised = theirs.end();
-        if promised < self.received {
-            return Err(Reason::From);
-        }
-        let end = match theirs.goes {
-            Goes::From { .. } if !self.keeps_to(Rule::KeepBeyondTaken) => taken,
-            Goes::From { from, owed } => {
-                // Its own decision, or its answer to ours.
-                let decided = owed == 0 && from >= self.received;
-                let answered = ours.is_some_and(|ours| ours.taken == from);
-                if !decided && !answered {
-                    return Err(Reason::From);
-                }
-                from
-            }
-            Goes::Ask { .. } => {
-                self.peer_lost = true;
-                taken
-            }
-        };
-        if end > self.received {
-            if self.lost {
-                return Err(Reason::Missing);
-            }
-            self.drain = true;
-        }
-        let from = match ours.map(|ours| ours.goes) {
-            Some(Goes::From { from, .. }) if self.keeps_to(Rule::FromStands) => from,
-            _ => theirs.taken,
-        };
-        let mute = theirs.last || matches!(self.state, State::Quit(true));
-        if ours.is_none() && !mute {
-            let owed = self.posted.since(from).unwrap_or(0);
-            let owed = u32::try_from(owed).unwrap_or(u32::MAX);
-            self.write = Some(Record {
-                goes: Goes::From { from, owed },
-                taken: end,
-                last: false,
-            });
-        }
-        self.end = Some(end);
-        self.reached = end;
-        self.promised = promised;
-        self.over(from);
-        Ok(())
     }
 }

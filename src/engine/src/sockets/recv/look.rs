@@ -1,0 +1,439 @@
+//! One look at a socket, under its rx lock: at TCP, at TCP up to the switch, at the ring.
+
+use crate::api::Error;
+use crate::remote;
+use crate::sockets::demote::{self, Which};
+use crate::sockets::direct::{self, Found, Wants};
+use crate::sockets::iov::Cursor;
+use crate::sockets::sock::{Sock, state};
+use crate::sockets::{PUBLISH, fault, tcp, wake};
+use crate::thread::Nap;
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec};
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// What one look under the lock came to.
+pub(super) enum Look {
+    /// Bytes were moved (or seen, for a peek); perhaps more are there.
+    Moved(usize),
+    /// Nothing now; wait for news.
+    Empty,
+    /// The end of the stream.
+    End,
+    /// The kernel's answer.
+    Failed(Error),
+    /// The state has changed: look again.
+    Again,
+    /// The rest is the kernel's alone.
+    Kernel,
+}
+
+/// One look, under the rx lock. `need`: bytes still missing before the call may return.
+pub(super) unsafe fn look(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    need: usize,
+    nap: &mut Nap,
+) -> Look {
+    let current = sock.rx.state();
+    if current == state::PLAIN {
+        return Look::Kernel;
+    }
+    let Some(dir) = sock.rx.dir() else {
+        return Look::Kernel;
+    };
+    if current == state::INHERITED {
+        crate::process::inherited_rx(sock);
+        return Look::Again;
+    }
+    if fault::strikes() {
+        demote::settle_rx(sock, Reason::Fault);
+        sock.rx.lock.unlock();
+        demote::demote(sock, Which::Tx, Reason::Fault);
+        let _ = sock.rx.lock.lock();
+        return Look::Again;
+    }
+    let tail = dir.tx.tail.read();
+    let head = dir.rx.head.read();
+    if (tail.flagged || head.flagged) && current != state::RETURNING {
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    match current {
+        state::LINK => {
+            let at = sock.rx.at.load(Ordering::Relaxed);
+            let mut available = tail.offset.wrapping_sub(at);
+            if sock.handed.load(Ordering::Relaxed) {
+                // What was not read is somebody else's by now, and comes by TCP.
+                return if remote::hear_tcp(sock, fd) {
+                    Look::Again
+                } else {
+                    Look::Empty
+                };
+            }
+            if available == 0
+                && let Some(link) = sock.link()
+                && remote::drive(link)
+            {
+                available = dir.tx.tail.read().offset.wrapping_sub(at);
+            }
+            if available != 0 {
+                // SAFETY: passed on.
+                return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
+            }
+            if need == 0 {
+                return Look::Empty;
+            }
+            if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
+                || dir.offer.word.load(Ordering::Relaxed)
+                    != sock.direct.seen.load(Ordering::Relaxed)
+            {
+                let mut wants = Wants {
+                    sock,
+                    left,
+                    low: need.min(sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize),
+                    waitall: flags & libc::MSG_WAITALL != 0,
+                    peek: flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0,
+                    nonblocking: flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd),
+                    nap,
+                };
+                match direct::try_recv(&mut wants, cursor, head, at) {
+                    Found::Nothing => {}
+                    // Whoever answers does so at once: TCP is asked before the sleep, not before the spin.
+                    Found::Lent => return Look::Empty,
+                    Found::Taken(n) => return Look::Moved(n),
+                    Found::Again => return Look::Again,
+                    Found::Hostile => {
+                        sock.pin(Reason::PeerHostile);
+                        demote::settle_rx(sock, Reason::PeerHostile);
+                        return Look::Again;
+                    }
+                }
+            }
+            empty(sock, fd, nap.done != 0)
+        }
+        state::PROVED => {
+            if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
+                // SAFETY: passed on.
+                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, nap.done != 0) };
+            }
+            sock.rx.from.store(
+                dir.tx_wishes.from.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+            sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
+            Look::Again
+        }
+        state::RETURNING => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read >= from {
+                remote::hear_tcp(sock, fd);
+                return Look::Again;
+            }
+            // SAFETY: passed on.
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
+            end_of_tcp(sock, look)
+        }
+        _ => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read == from {
+                if !remote::is_remote(sock) {
+                    sock.note_upgraded();
+                }
+                enter_link(sock, from);
+                return Look::Again;
+            }
+            if read > from {
+                // The writer's offset is behind what was already read.
+                demote::settle_rx(sock, Reason::PeerHostile);
+                return Look::Again;
+            }
+            // SAFETY: passed on.
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
+            end_of_tcp(sock, look)
+        }
+    }
+}
+
+/// Under the rx lock, on the way to the link, which begins behind `from` bytes of TCP: if all of these are read it is the link's turn.
+pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
+    let comes = matches!(sock.rx.state(), state::PROVED | state::DRAINING);
+    if comes && sock.rx.kernel_bytes() == from {
+        sock.rx.from.store(from, Ordering::Relaxed);
+        direct::begin_rx(sock);
+        sock.rx.state.store(state::LINK, Ordering::SeqCst);
+    }
+}
+
+/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a death.
+fn end_of_tcp(sock: &'static Sock, look: Look) -> Look {
+    let ended = matches!(look, Look::End) && remote::is_remote(sock);
+    if ended && !remote::tcp_ended(sock) {
+        return Look::Again;
+    }
+    look
+}
+
+/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins. `begun`: as
+/// for [`empty`].
+unsafe fn from_kernel(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    flags: c_int,
+    until: u64,
+    begun: bool,
+) -> Look {
+    if begun {
+        match at_hand(fd) {
+            AtHand::Bytes => {}
+            AtHand::Nothing => return Look::Empty,
+            AtHand::Over => return Look::End,
+        }
+    }
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    // What another host's end writes behind the switch may be its record already.
+    let mut first = *cursor;
+    first.limit(
+        cursor
+            .most()
+            .min(usize::try_from(until).unwrap_or(usize::MAX)),
+    );
+    let pieces = first.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    let asked = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's buffers.
+    match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
+        Ok(0) => Look::End,
+        Ok(n) if flags & libc::MSG_PEEK != 0 => {
+            if until != n as u64 {
+                return Look::Moved(n);
+            }
+            // The peek reaches the switch: what follows lies in the ring.
+            let mut beyond = *cursor;
+            beyond.advance(n, |_, _| ());
+            // SAFETY: passed on.
+            Look::Moved(n + unsafe { peek_ring(sock, &mut beyond) })
+        }
+        Ok(n) => {
+            sock.rx.add_kernel_bytes(n as u64);
+            sock.conn().rx.bytes.tcp.add(n as u64);
+            cursor.advance(n, |_, _| ());
+            if sock.far.swap(false, Ordering::Relaxed) {
+                crate::rendezvous::control::advance(sock);
+            }
+            Look::Moved(n)
+        }
+        Err(libc::EAGAIN) => Look::Empty,
+        Err(libc::EINTR) => Look::Again,
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
+/// Copies what lies in the ring without taking it.
+unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor) -> usize {
+    let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
+        return 0;
+    };
+    let mut at = sock.rx.at.load(Ordering::Relaxed);
+    let available = dir.tx.tail.read().offset.wrapping_sub(at);
+    let n = cursor.most().min(available.min(ring.len()) as usize);
+    cursor.advance(n, |to, len| {
+        // SAFETY: the caller's buffer, and at most the ring's length.
+        unsafe { ring.copy_out(at, to, len) };
+        at += len as u64;
+    });
+    n
+}
+
+#[inline]
+unsafe fn from_ring(
+    sock: &'static Sock,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    at: u64,
+    available: u64,
+    round: u8,
+) -> Look {
+    let (Some(dir), Some(ring), Some(link)) = (sock.rx.dir(), sock.rx.ring(), sock.link()) else {
+        return Look::Kernel;
+    };
+    if available > ring.len() {
+        // Not possible: the writer lies about its tail.
+        sock.pin(Reason::PeerHostile);
+        demote::settle_rx(sock, Reason::PeerHostile);
+        return Look::Again;
+    }
+    let n = left.min(available as usize).min(PUBLISH);
+    if flags & libc::MSG_PEEK != 0 {
+        // SAFETY: passed on.
+        return Look::Moved(if flags & libc::MSG_TRUNC != 0 {
+            left.min(available as usize)
+        } else {
+            // SAFETY: passed on.
+            unsafe { peek_ring(sock, &mut { *cursor }) }
+        });
+    }
+    let before = *cursor;
+    if flags & libc::MSG_TRUNC != 0 {
+        cursor.advance(n, |_, _| ());
+    } else {
+        let mut from = at;
+        cursor.advance(n, |to, len| {
+            // SAFETY: the caller's buffer, and at most the ring's length.
+            unsafe { ring.copy_out(from, to, len) };
+            from += len as u64;
+        });
+    }
+    let to = at + n as u64;
+    dir.rx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
+    if dir.rx.head.consume(round, at, to).is_err() {
+        // Seized while we copied: these bytes come again on TCP.
+        *cursor = before;
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    fence_after_rmw();
+    let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
+    if waiters != 0 {
+        // Wake a blocked writer when it can go on for a while, not at every byte.
+        let unread = dir.tx.tail.read().offset.wrapping_sub(to);
+        if unread <= ring.len() / 2 {
+            let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+            sock.conn().rx.doorbells.add(rung);
+        }
+    }
+    sock.rx.at.store(to, Ordering::Relaxed);
+    sock.rx.linked.store(
+        sock.rx.linked.load(Ordering::Relaxed) + n as u64,
+        Ordering::Relaxed,
+    );
+    sock.conn().rx.bytes.indirect.add(n as u64);
+    Look::Moved(n)
+}
+
+/// Has TCP bytes, an end or an error to tell? Asks without taking the error.
+pub(in crate::sockets) fn tcp_speaks(sock: &Sock, fd: c_int) -> bool {
+    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0)
+        || sock.rcvlowat.load(Ordering::Relaxed) > 1 && has_bytes(fd)
+}
+
+/// What a call that has got something finds on TCP.
+pub(in crate::sockets) enum AtHand {
+    Bytes,
+    Nothing,
+    /// An end or an error, which is the next call's to report: a try would take it. (Behind bytes it takes none.)
+    Over,
+}
+
+pub(in crate::sockets) fn at_hand(fd: c_int) -> AtHand {
+    if has_bytes(fd) {
+        AtHand::Bytes
+    } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
+        AtHand::Nothing
+    } else if has_bytes(fd) {
+        // They have come between the two.
+        AtHand::Bytes
+    } else {
+        AtHand::Over
+    }
+}
+
+pub(crate) fn has_bytes(fd: c_int) -> bool {
+    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+}
+
+/// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an end or an error
+/// is the next one's to report.
+#[cold]
+fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
+    if !tcp_speaks(sock, fd) {
+        return Look::Empty;
+    }
+    // The writer may have published, or demoted, before TCP spoke: its words decide.
+    let has_more = || {
+        sock.rx.dir().is_none_or(|dir| {
+            let tail = dir.tx.tail.read();
+            tail.flagged
+                || tail.offset != sock.rx.at.load(Ordering::Relaxed)
+                || dir.rx.head.read().flagged
+        })
+    };
+    if has_more() {
+        return Look::Again;
+    }
+    if remote::is_remote(sock) {
+        return if remote::hear_tcp(sock, fd) || has_more() {
+            Look::Again
+        } else if has_bytes(fd) {
+            // A part of a record.
+            Look::Empty
+        } else {
+            // TCP says something and has nothing to say: this end was shut down for reading.
+            match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
+                Ok(shown) if shown & libc::POLLIN != 0 && !has_bytes(fd) => Look::End,
+                _ => Look::Empty,
+            }
+        };
+    }
+    if begun && !has_bytes(fd) {
+        return Look::End;
+    }
+    let mut byte = [0u8; 1];
+    // SAFETY: one byte of ours.
+    let got = unsafe {
+        sys::recv(
+            fd,
+            byte.as_mut_ptr(),
+            1,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        )
+    };
+    match got {
+        Ok(0) => {
+            // A FIN without a sealed word: the peer's process died, or this end was shut down.
+            let ended = tcp::state(fd) == Some(tcp::CLOSE_WAIT);
+            if ended && died_with_unread(sock) && demote::reset(sock) {
+                // What is written from now on is the kernel's to refuse.
+                demote::demote(sock, Which::Tx, Reason::PeerDied);
+                return Look::Again;
+            }
+            Look::End
+        }
+        // After the program's SHUT_RD TCP always speaks: these have come only now.
+        Ok(_) if has_more() => Look::Again,
+        Err(libc::EAGAIN | libc::EINTR) => Look::Empty,
+        Ok(_) => {
+            // Bytes on TCP that no demotion announced: somebody else writes to the socket.
+            sock.pin(Reason::Shared);
+            demote::settle_rx(sock, Reason::Shared);
+            Look::Again
+        }
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
+/// Did the peer die with bytes of ours unread in its ring? TCP would have answered them by a reset.
+fn died_with_unread(sock: &'static Sock) -> bool {
+    if sock.tx.state() != state::LINK || sock.tx.lock.lock().is_err() {
+        return false;
+    }
+    let unread = sock.tx.dir().is_some_and(|dir| {
+        let head = dir.rx.head.read();
+        !head.flagged && head.offset < sock.tx.at.load(Ordering::Relaxed)
+    });
+    sock.tx.lock.unlock();
+    unread
+}

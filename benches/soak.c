@@ -81,6 +81,28 @@ static uint64_t stream_key(const struct conn *c, int from_client)
 	return mix(c->h.seed * 2 + (uint64_t)from_client + 77);
 }
 
+/* Which are they, if any of the stream's? */
+static void wrong_bytes(const struct conn *c, const char *buf, size_t len)
+{
+	uint64_t key = stream_key(c, !c->is_client), found, i;
+	size_t at = 0;
+	while (at < len && same(key, c->rx, buf, at + 1))
+		at++;
+	printf("first wrong at %llu:", (unsigned long long)(c->rx + at));
+	for (i = at; i < len && i < at + 48; i++)
+		printf(" %02x", (unsigned char)buf[i]);
+	at += -(c->rx + at) & 7;
+	if (at + 8 <= len) {
+		memcpy(&found, buf + at, 8);
+		for (i = 0; i < c->rx_total / 8 && word_at(key, i) != found; i++)
+			;
+		if (i < c->rx_total / 8)
+			printf("; at %llu are those of %llu", (unsigned long long)(c->rx + at), (unsigned long long)i * 8);
+	}
+	printf("\n");
+	wrong(c, "other bytes than were sent");
+}
+
 static struct conn *new_conn(int fd, int is_client)
 {
 	/* A child that is forked uses it, too. */
@@ -208,7 +230,7 @@ static int receive(struct conn *c, char *buf)
 			if ((size_t)n > want || (uint64_t)n > c->rx_total - c->rx)
 				wrong(c, "more bytes than were sent");
 			if (!same(stream_key(c, !c->is_client), c->rx, buf, (size_t)n))
-				wrong(c, "other bytes than were sent");
+				wrong_bytes(c, buf, (size_t)n);
 			pthread_mutex_lock(&c->lock);
 			c->rx += (uint64_t)n;
 			if (c->entry)

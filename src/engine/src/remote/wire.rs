@@ -173,6 +173,7 @@ impl Wire {
             message_len: MESSAGE_LEN,
             mode: Mode::Indirect,
             direct_min: u32::MAX,
+            proves: !device.limits.immediate,
         };
         let inner = Parts {
             pair,

@@ -29,6 +29,10 @@ pub(super) struct Flow {
     pub tail: Seq,
     /// Of these completed.
     pub completed: Seq,
+    /// Of these, in the peer's ring but for what its device may still lose: see [`fence`](super::fence). And those that the read which
+    /// was posted last proves.
+    pub given: Seq,
+    pub fenced: Seq,
     /// Bytes that came.
     pub came: Seq,
     /// What is to be told, each once.

@@ -22,6 +22,7 @@
 
 mod direct;
 mod due;
+mod fence;
 mod flow;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ use crate::wire::{CONTROL_LEN, Control, Immediate, Meeting, Notice, Seq};
 pub use direct::Loan;
 use direct::{Lending, Written};
 use due::Due;
+use fence::Fences;
 use flow::{Flow, Said};
 pub use words::{Came, Lent, Message, Opening, Stepped, Terms, What};
 
@@ -87,6 +89,7 @@ pub struct Pump {
     /// Direct transfers can be posted; those under way.
     direct: bool,
     written: VecDeque<Written>,
+    fences: Fences,
     /// Nothing is posted any more.
     lost: bool,
 }
@@ -115,6 +118,7 @@ impl Pump {
             switching: 0,
             direct: false,
             written: VecDeque::new(),
+            fences: Fences::default(),
             lost: false,
         })
     }
@@ -157,6 +161,8 @@ impl Pump {
             direct_min,
             tail: Seq::START,
             completed: Seq::START,
+            given: Seq::START,
+            fenced: Seq::START,
             came: Seq::START,
             ack: None,
             step: None,
@@ -357,6 +363,9 @@ impl Pump {
         self.switching -= u16::from(ended);
         // Its end is told by a completion that was asked for.
         self.probe |= ending;
+        if ending {
+            self.want_fence(stream);
+        }
         if leaving && !self.written.is_empty() {
             self.forget_written(stream);
         }
@@ -480,7 +489,10 @@ impl Pump {
                 word,
             });
         }
-        None
+        self.poll_fence().then_some(Message {
+            what: What::Fence,
+            word: 0,
+        })
     }
 
     fn word(&mut self, stream: u16, notice: Notice) -> u32 {
@@ -556,8 +568,7 @@ impl Pump {
             if let Some(flow) = self.flow(stream).filter(|flow| !flow.left) {
                 flow.completed = flow.completed.max(to);
                 if certain {
-                    flow.transit.on_completed(to)?;
-                    self.settle(stream);
+                    self.on_given(stream, to)?;
                 }
                 each(stream);
             }

@@ -35,6 +35,7 @@ struct End {
     slots: Vec<[u8; CONTROL_LEN]>,
     receives: usize,
     done: usize,
+    fences: usize,
 }
 
 struct World {
@@ -44,6 +45,16 @@ struct World {
 
 impl World {
     fn new(receives: [u16; 2], rings: [u32; 2], sends: u16, message_len: u32) -> Self {
+        Self::with(receives, rings, sends, message_len, false)
+    }
+
+    fn with(
+        receives: [u16; 2],
+        rings: [u32; 2],
+        sends: u16,
+        message_len: u32,
+        proves: bool,
+    ) -> Self {
         let end = |me: usize| {
             let (ours, theirs) = (receives[me], receives[1 - me]);
             let terms = Terms {
@@ -53,6 +64,7 @@ impl World {
                 message_len,
                 mode: Mode::Indirect,
                 direct_min: 1,
+                proves,
             };
             let mut pump = Pump::new(terms).unwrap();
             for stream in 0..STREAMS {
@@ -85,6 +97,7 @@ impl World {
                 slots: vec![[0; CONTROL_LEN]; usize::from(ours)],
                 receives: usize::from(ours),
                 done: 0,
+                fences: 0,
             }
         };
         let mut world = Self {
@@ -137,6 +150,10 @@ impl World {
                     to: To::Slot(slot),
                 },
                 What::Direct { .. } => unreachable!("none is wanted"),
+                What::Fence => {
+                    end.fences += 1;
+                    continue;
+                }
                 What::Count => Way {
                     word,
                     bytes: Vec::new(),
@@ -258,6 +275,7 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
         message_len: 64,
         mode: Mode::Indirect,
         direct_min: 1,
+        proves: false,
     };
     let opening = Opening {
         role: Role::Second,
@@ -354,6 +372,40 @@ fn settle_all(world: &mut World) {
             world.deliver(me);
             world.complete(me);
         }
+    }
+}
+
+#[test]
+fn where_completions_prove_nothing_who_leaves_reads_before_it_says_so() {
+    for proves in [false, true] {
+        let mut world = World::with([16, 16], [32, 32], 8, 64, proves);
+        settle_all(&mut world);
+        world.write(0, 0, 5);
+        let leaves = |world: &mut World| {
+            let pump = &mut world.ends[0].pump;
+            pump.transit(0).unwrap().leave(Leave::Stay);
+            pump.settle(0);
+            world.post(0);
+            world.ends[0].pump.record(0).is_some()
+        };
+        assert!(!leaves(&mut world));
+        while !world.ways[0].is_empty() {
+            world.deliver(0);
+        }
+        let done = core::mem::take(&mut world.ends[0].done);
+        world.ends[0].pump.on_done(done, |_| ()).unwrap();
+        world.post(0);
+        let end = &mut world.ends[0];
+        assert_eq!(end.pump.record(0).is_some(), !proves);
+        assert_eq!(end.fences, usize::from(proves));
+        assert_eq!(end.pump.is_fencing(), proves);
+        if proves {
+            let mut told = vec![];
+            end.pump.on_fenced(|stream| told.push(stream)).unwrap();
+            assert_eq!(told, [0]);
+            assert!(end.pump.record(0).is_some());
+        }
+        assert!(end.pump.on_fenced(|_| ()).is_err());
     }
 }
 

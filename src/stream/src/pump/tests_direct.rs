@@ -93,6 +93,7 @@ impl World {
                 message_len: 24,
                 mode: modes[me],
                 direct_min: least,
+                proves: false,
             };
             let mut pump = Pump::new(terms).unwrap();
             pump.set_direct(true);
@@ -231,6 +232,7 @@ impl World {
                     bytes: bytes.to_vec(),
                     to: To::Slot(slot),
                 },
+                What::Fence => unreachable!("completions prove"),
                 What::Count => Way {
                     word,
                     bytes: Vec::new(),

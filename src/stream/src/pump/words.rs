@@ -19,6 +19,8 @@ pub struct Terms {
     pub mode: Mode,
     /// Bytes from which on a direct transfer is worth it.
     pub direct_min: u32,
+    /// A completion tells nothing of the peer's end: before an end leaves a read must come back from there ([`What::Fence`]).
+    pub proves: bool,
 }
 
 /// Memory that the peer has lent.
@@ -87,6 +89,9 @@ pub enum What {
     },
     /// No bytes: the word alone.
     Count,
+    /// A read of anything of the peer's, behind all that was posted: no message, and no word. Its end is told by
+    /// [`Pump::on_fenced`](super::Pump::on_fenced).
+    Fence,
 }
 
 /// A message: what, and the immediate that goes with it.

@@ -8,7 +8,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain};
-use sluice_fabric::verbs::queue::{Completions, Pair, Post};
+use sluice_fabric::verbs::queue::{Completions, Pair, Post, Proof, Shot};
 use sluice_stream::pump::{Message, Pump, What};
 use sluice_stream::wire::CONTROL_LEN;
 use std::collections::VecDeque;
@@ -18,6 +18,9 @@ const MARK_MESSAGES: usize = 16;
 const MARK_BYTES: usize = 2048;
 /// Messages given to the device at once.
 pub const BATCH: usize = 16;
+
+/// [`News::Done`](sluice_fabric::verbs::queue::News::Done) of a [`What::Fence`], which is no message.
+pub const FENCE: u64 = u64::MAX;
 
 /// So many looks that find it where it was, and the link is lost.
 const TICKS: u8 = 2;
@@ -148,7 +151,7 @@ impl Parts {
             self.pump.probe();
         }
         self.looked = (self.marks, self.marked);
-        if self.pump.outstanding() == 0 && steps == 0 {
+        if !self.is_outstanding() && steps == 0 {
             self.tick_ns = 0;
             return Ok(None);
         }
@@ -165,21 +168,50 @@ impl Parts {
         };
         loop {
             let mut batch = [nothing; BATCH];
-            let mut n = 0;
+            let (mut n, mut fences) = (0, false);
             while n < BATCH
                 && let Some(message) = self.pump.poll()
             {
+                if message.what == What::Fence {
+                    fences = true;
+                    break;
+                }
                 if let Some(post) = batch.get_mut(n) {
                     *post = self.describe(message);
                     n += 1;
                 }
             }
-            let Some(posts) = batch.get(..n).filter(|posts| !posts.is_empty()) else {
+            let posts = batch.get(..n).unwrap_or_default();
+            if posts.is_empty() && !fences {
                 return Ok(());
-            };
+            }
             // SAFETY: staging bytes stay until completed and credited, control slots until the peer's receive is back.
             unsafe { self.pair.post(posts) }.map_err(|_| Lost::Device(0))?;
+            if fences {
+                self.fence().map_err(|_| Lost::Device(0))?;
+            }
         }
+    }
+
+    fn fence(&mut self) -> Result<(), Errno> {
+        self.marks += 1;
+        let read = Shot {
+            from: [(ptr::null(), 0); 2],
+            key: 0,
+            to: (0, 0),
+            read: Proof {
+                into: self.small.sink(),
+                from: (self.peer.place, self.peer.key),
+            },
+            mark: FENCE,
+        };
+        // SAFETY: the sink lives as long as the queue pair, and the peer has said that its slots may be read.
+        unsafe { self.pair.write(&read) }
+    }
+
+    /// Is there anything given to the device whose end it is to tell? Then the link's timer runs.
+    pub fn is_outstanding(&self) -> bool {
+        self.pump.outstanding() != 0 || self.pump.is_fencing()
     }
 
     pub fn describe(&mut self, Message { what, word }: Message) -> Post {
@@ -219,7 +251,7 @@ impl Parts {
                 );
                 (from, (to, self.peer.key))
             }
-            What::Count => {
+            What::Count | What::Fence => {
                 probe = true;
                 ((ptr::null(), 0, 0), (self.peer.place, self.peer.key))
             }

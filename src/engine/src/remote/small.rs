@@ -22,7 +22,8 @@ unsafe impl Send for Small {}
 unsafe impl Sync for Small {}
 
 const SLOTS_LEN: usize = RECEIVES as usize * CONTROL_LEN;
-const SAID_LEN: usize = RECEIVES as usize * size_of::<Said>();
+/// The last is read into, to prove that writes have landed.
+const SAID_LEN: usize = (RECEIVES as usize + 1) * size_of::<Said>();
 const SMALL_LEN: usize = (2 * SLOTS_LEN + SAID_LEN).next_multiple_of(4096);
 
 impl Small {
@@ -43,7 +44,8 @@ impl Small {
     unsafe fn register(domain: &Domain, at: *mut u8) -> Result<Self, Errno> {
         // SAFETY: the caller's word; three parts of the mapping.
         unsafe {
-            let slots = domain.lend(at, SLOTS_LEN)?;
+            // The peer reads what it has written, to prove that writes before the read have landed.
+            let slots = domain.share(at, SLOTS_LEN)?;
             let out = domain.stage(at.add(SLOTS_LEN), SLOTS_LEN)?;
             let said = domain.take_in(at.add(2 * SLOTS_LEN), SAID_LEN)?;
             Ok(Self {
@@ -64,6 +66,13 @@ impl Small {
     pub fn out(&self, slot: u16) -> *mut [u8; CONTROL_LEN] {
         // SAFETY: inside the mapping.
         unsafe { self.slot(slot).cast::<u8>().add(SLOTS_LEN) }.cast()
+    }
+
+    /// Where reads go, with the key.
+    pub fn sink(&self) -> (*mut u8, u32) {
+        let at = 2 * SLOTS_LEN + usize::from(RECEIVES) * size_of::<Said>();
+        // SAFETY: inside the mapping.
+        (unsafe { self.at.add(at) }, self.said.local_key())
     }
 
     pub fn said(&self, slot: u64) -> *mut Said {

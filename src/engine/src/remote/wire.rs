@@ -8,7 +8,7 @@
 //! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
 use super::memory::{Place, Slabs, Use};
-use super::parts::{BATCH, Parts, Places};
+use super::parts::{BATCH, FENCE, Parts, Places};
 use super::small::Small;
 use crate::sockets::internal;
 use core::ptr;
@@ -33,8 +33,8 @@ const SENDS: u16 = 64;
 /// Bytes of one message at most: more does not make it faster, and others wait behind it.
 const MESSAGE_LEN: u32 = 256 << 10;
 const SHAPE: Shape = Shape {
-    // Each message may be two requests.
-    sends: 2 * SENDS as u32,
+    // Each message may be two requests; and a fence.
+    sends: 2 * SENDS as u32 + 1,
     receives: RECEIVES as u32,
     inline: 64,
 };
@@ -161,7 +161,7 @@ impl Wire {
     pub fn begin(&self, id: Id, [near, far]: [&'static Link; 2]) -> Result<Hello, Errno> {
         let device = id.device()?;
         let domain = Domain::new(device)?;
-        let completions = Completions::new(&device, 2 * u32::from(SENDS + RECEIVES))?;
+        let completions = Completions::new(&device, 2 * u32::from(SENDS + RECEIVES) + 1)?;
         sys::set_nonblocking(completions.descriptor())?;
         completions.rehouse(internal::copy);
         let small = Small::new(&domain)?;
@@ -564,7 +564,7 @@ impl Wire {
                 self.fail(inner, lost);
             }
         }
-        if inner.tick_ns == 0 && inner.lost.is_none() && inner.pump.outstanding() != 0 {
+        if inner.tick_ns == 0 && inner.lost.is_none() && inner.is_outstanding() {
             inner.tick_ns = sys::now_ns() + TICK_NS;
             inner.looked = (inner.marks, inner.marked);
             drop(guard);
@@ -663,6 +663,13 @@ impl Wire {
     fn news(&self, inner: &mut Parts, news: News) -> Result<(), Lost> {
         match news {
             News::Failed { status } => Err(Lost::Device(status)),
+            News::Done { mark: FENCE } => {
+                inner.marked += 1;
+                let mut ended = Vec::new();
+                inner.pump.on_fenced(|stream| ended.push(stream))?;
+                inner.notes.extend(ended.into_iter().map(Note::Stream));
+                Ok(())
+            }
             News::Done { mark } => {
                 inner.marked += 1;
                 inner.complete += mark;

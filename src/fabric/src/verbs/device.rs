@@ -225,6 +225,21 @@ impl Domain {
         unsafe { self.register(addr, len, access.0) }
     }
 
+    /// As [`lend`](Self::lend), for memory that the peer may read, too.
+    ///
+    /// # Safety
+    /// As [`lend`](Self::lend).
+    ///
+    /// # Errors
+    /// As [`lend`](Self::lend).
+    pub unsafe fn share(&self, addr: *mut u8, len: usize) -> Result<Region, Errno> {
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        // SAFETY: the caller's word.
+        unsafe { self.register(addr, len, access.0) }
+    }
+
     /// Registers `len` bytes at `addr` that this end posts, to be read by the device alone.
     ///
     /// # Safety

@@ -197,6 +197,30 @@ pub struct Post {
     pub mark: Option<u64>,
 }
 
+/// Bytes for memory of the peer's, of which it is told otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Shot {
+    /// Address and length of its pieces; and the region's local key.
+    pub from: [(*const u8, u32); 2],
+    /// See `from`.
+    pub key: u32,
+    /// Where they go in the peer's memory, and its remote key.
+    pub to: (u64, u32),
+    /// What is read behind them where there is no other proof that they have landed.
+    pub read: Proof,
+    /// Comes back in [`News::Done`].
+    pub mark: u64,
+}
+
+/// Eight bytes to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof {
+    /// Room for them, and its local key.
+    pub into: (*mut u8, u32),
+    /// Where they are at the peer's, and its remote key.
+    pub from: (u64, u32),
+}
+
 /// The queue pair of a link, made by RDMA CM.
 #[derive(Debug)]
 pub struct Pair {
@@ -309,6 +333,66 @@ impl Pair {
             }
         }
         Ok(())
+    }
+
+    /// Gives the device writes without a word of their own, the pieces one behind the other in the peer's memory, and asks for a
+    /// completion. Where that tells nothing of their landing, a read behind them does.
+    ///
+    /// # Safety
+    /// As [`post`](Self::post); `read` is room of 8 bytes in registered memory, and at the peer's so many that it may read.
+    ///
+    /// # Errors
+    /// As [`post`](Self::post).
+    pub unsafe fn write(&self, shot: &Shot) -> Result<(), Errno> {
+        // SAFETY: zeroes are a valid value of both.
+        let mut requests: [ibv_send_wr; 3] = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let mut sges: [ibv_sge; 3] = unsafe { core::mem::zeroed() };
+        let mut to = shot.to.0;
+        let mut used = 0;
+        let pieces = shot.from.iter().filter(|(_, len)| *len != 0);
+        let write = ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        let mut all = [(write, 0, 0, 0, 0, 0); 3];
+        for ((at, len), place) in pieces.zip(&mut all) {
+            *place = (write, *at as u64, *len, shot.key, to, shot.to.1);
+            to += u64::from(*len);
+            used += 1;
+        }
+        if !self.immediate
+            && let Some(place) = all.get_mut(used)
+        {
+            let Proof { into, from } = shot.read;
+            let read = ibv_wr_opcode::IBV_WR_RDMA_READ;
+            *place = (read, into.0 as u64, 8, into.1, from.0, from.1);
+            used += 1;
+        }
+        let base = requests.as_mut_ptr();
+        for (i, (&(opcode, addr, length, lkey, to, rkey), sge)) in
+            all.iter().take(used).zip(&mut sges).enumerate()
+        {
+            *sge = ibv_sge { addr, length, lkey };
+            // SAFETY: inside the array.
+            let request = unsafe { &mut *base.add(i) };
+            request.wr_id = shot.mark;
+            request.sg_list = sge;
+            request.num_sge = 1;
+            request.opcode = opcode;
+            request.wr.rdma.remote_addr = to;
+            request.wr.rdma.rkey = rkey;
+            if i + 1 == used {
+                request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+            } else {
+                // SAFETY: inside the array.
+                request.next = unsafe { base.add(i + 1) };
+            }
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: a chain of requests of this queue pair's, each with its piece.
+        let post = || unsafe { ibv_post_send(self.qp.as_ptr(), base, &raw mut bad) };
+        match self.quietly(post) {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
     }
 
     /// Writes the requests of one message behind the `used` first; how many there are then.

@@ -1,8 +1,8 @@
 //! A link comes to stand: the accepted end dials, the connecting end listens.
 
 use super::{
-    AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, QUIET_MOST, QUIET_NS,
-    Question, Quiet, Seek, Stage, full, tell, token,
+    AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, MET_QUIET_NS,
+    QUIET_MOST, QUIET_NS, Question, Quiet, Seek, Stage, full, tell, token,
 };
 use crate::config::config;
 use crate::remote::hello::{self, Answer, Request, VERSION};
@@ -362,8 +362,13 @@ impl Hosts {
         }
     }
 
-    /// The host stayed silent.
+    /// The host stayed silent. One that has answered before may have an interface down.
     pub(super) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
+        let first = if self.met.contains(&host) {
+            MET_QUIET_NS
+        } else {
+            QUIET_NS
+        };
         match self.quiet.iter_mut().find(|q| q.host == host) {
             Some(quiet) => {
                 quiet.wait = (quiet.wait * 2).min(QUIET_MOST);
@@ -371,8 +376,8 @@ impl Hosts {
             }
             None => self.quiet.push(Quiet {
                 host,
-                until: now + QUIET_NS,
-                wait: QUIET_NS,
+                until: now + first,
+                wait: first,
             }),
         }
     }

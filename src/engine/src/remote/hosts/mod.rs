@@ -52,8 +52,9 @@ const ASK_NS: u64 = 200_000_000;
 /// nobody listened, also because loading the libraries takes a while; sooner the first time with a host.
 const FIRST_NS: u64 = 5_000_000;
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
-/// A host that stayed silent is left alone for a minute, then two, four, up to an hour.
+/// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a second first, if it has answered before.
 const QUIET_NS: u64 = 60_000_000_000;
+const MET_QUIET_NS: u64 = 1_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
 
 /// Between two looks at questions, for which this end is to read more.

@@ -99,6 +99,8 @@ def between_hosts(seed, full):
     script = lambda name, *args: [os.path.join(common.ROOT, "scripts", name), *args]    # noqa: E731
     fault = ("--fault-lib", common.FAULT_LIB)
     for device in ("rxe", "siw"):
+        many = script("guest/many", "--lib", common.LIB)
+        yield f"{device} many processes", run(device, 4, *many), {}, 5, True
         # Most of a test's time is spent asleep, also on one processor.
         hosts = script("ctests.py", "--hosts", "--jobs", "4", "--slow", "4", "--seed", str(seed), *fault)
         if full:

@@ -18,7 +18,7 @@ mod hosts;
 use sluice_fabric::verbs::api;
 use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_fabric::verbs::device::{Domain, Region};
-use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Said, Shape};
+use sluice_fabric::verbs::queue::{Completions, News, Pair, Post, Said, Shape, Told};
 use std::net::SocketAddr;
 
 const RING: usize = 64 << 10;
@@ -114,11 +114,16 @@ impl End {
     fn poll(&mut self) -> Vec<Said> {
         let mut came = Vec::new();
         let mut used = Vec::new();
-        let mut batch = [News::Done { mark: 0 }; 8];
+        let nothing = Told {
+            pair: 0,
+            news: News::Done { mark: 0 },
+        };
+        let mut batch = [nothing; 8];
         loop {
             let n = self.completions.poll(&mut batch).unwrap();
-            for news in &batch[..n] {
-                match *news {
+            for told in &batch[..n] {
+                assert_eq!(told.pair, self.pair.number());
+                match told.news {
                     News::Came { slot, said } => {
                         came.push(said.unwrap_or(self.buffers[slot as usize]));
                         used.push(slot);

@@ -525,6 +525,10 @@ impl Waiter {
         sliced: bool,
     ) -> Result<Slept, sys::Errno> {
         let (count, bell) = got?;
+        if bell {
+            // Woken for all that sleep for links to other hosts: the program may not come back soon.
+            self.set.drive();
+        }
         if count != 0 {
             // Streams that became ready too go into the same answer where there is room.
             return Ok(Slept::Events(self.append(count)));

@@ -483,10 +483,9 @@ unsafe fn look(
 
 /// Takes what links to other hosts have brought.
 fn drive(streams: &Streams) {
-    if crate::remote::is_used() {
-        for link in streams.list.iter().filter_map(|(_, sock)| sock.link()) {
-            crate::remote::drive(link);
-        }
+    let far = |(_, sock): &(usize, &Sock)| crate::remote::is_remote(sock);
+    if crate::remote::is_used() && streams.list.iter().any(far) {
+        crate::remote::drive_all();
     }
 }
 

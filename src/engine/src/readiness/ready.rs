@@ -33,10 +33,7 @@ impl Set {
                 slot.announce();
             }
             if self.remote.load(Ordering::Relaxed) {
-                inside
-                    .links
-                    .iter()
-                    .for_each(|on| crate::remote::arm(on.link));
+                crate::remote::arm_all(inside.links.iter().map(|on| on.link));
             }
             // Marks of streams that are over are nobody's to take: they would keep the set awake for ever.
             self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()

@@ -413,12 +413,9 @@ impl Set {
     /// Takes what links to other hosts have brought, and gives them what there is.
     #[inline]
     pub(super) fn drive(&self) {
+        // Also of those that it has no streams of any more: it may have been woken for somebody who sleeps for them.
         if self.remote.load(Ordering::Relaxed) {
-            self.with(|inside| {
-                for on in &inside.links {
-                    remote::drive(on.link);
-                }
-            });
+            remote::drive_all();
         }
     }
 

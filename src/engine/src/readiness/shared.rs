@@ -71,6 +71,9 @@ impl Set {
     /// No stream is served by this set any more.
     #[cold]
     pub(super) fn back_to_tcp(&'static self, reason: Reason) {
+        if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
+            crate::remote::unbell(self.fd());
+        }
         let socks = self.with(|inside| inside.socks()).unwrap_or_default();
         for sock in socks {
             if !process::is_vfork_child() && sock.is_accelerated() {

@@ -1,6 +1,7 @@
 //! Links to other hosts: `docs/decisions/008-verbs-links.md`.
 //!
 //! * `wire`, `parts`: a link's queue pair, its local arena, and the pump between them.
+//! * `queue`, `inbox`: the completion queue that the links of a device share, and who gets what of it.
 //! * `memory`, `small`: what of the arena is registered, and what lies beside it.
 //! * `stream`: what a socket does with a stream over a wire.
 //! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said and proved then.
@@ -12,6 +13,8 @@ pub mod hello;
 #[cfg(feature = "verbs")]
 mod hosts;
 #[cfg(feature = "verbs")]
+mod inbox;
+#[cfg(feature = "verbs")]
 pub mod memory;
 #[cfg(not(feature = "verbs"))]
 mod none;
@@ -19,6 +22,8 @@ mod none;
 mod parts;
 #[cfg(feature = "verbs")]
 mod proof;
+#[cfg(feature = "verbs")]
+mod queue;
 #[cfg(feature = "verbs")]
 mod small;
 #[cfg(feature = "verbs")]
@@ -33,8 +38,10 @@ pub(crate) use hosts::{
 #[cfg(not(feature = "verbs"))]
 pub(crate) use none::*;
 #[cfg(feature = "verbs")]
+pub(crate) use queue::{arm_all, bell, drive_all, unbell};
+#[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, answer_calls, arm, before_resend, bell, claim, demote, drive, finish, hear_tcp, hears,
+    advance, answer_calls, arm, before_resend, claim, demote, drive, finish, hear_tcp, hears,
     hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, left, may_finish,
     moved, release, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
 };

@@ -1,16 +1,17 @@
 //! What a wire holds of its device, and what it has given to that: messages are described, marked and posted.
 
 use super::memory::{Place, Slabs, Use};
+use super::queue::Share;
 use super::small::Small;
-use super::wire::{Hello, Lost, Note, TICK_NS};
+use super::wire::{Hello, Lost, Note, TICK_NS, Wire};
 use core::ptr;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain};
-use sluice_fabric::verbs::queue::{Completions, Pair, Post, Proof, Shot};
-use sluice_stream::pump::{Message, Pump, What};
-use sluice_stream::wire::CONTROL_LEN;
+use sluice_fabric::verbs::queue::{Pair, Post, Proof, Shot};
+use sluice_stream::pump::{Lent, Message, Pump, What};
+use sluice_stream::wire::{Berth, CONTROL_LEN};
 use std::collections::VecDeque;
 
 /// A completion is asked for once in so many messages, or bytes.
@@ -28,6 +29,40 @@ const TICKS: u8 = 2;
 /// (`control::watch_far`).
 const STEP_TICKS: u8 = 6;
 
+/// A stream's ring here, for the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// This end's number of the stream.
+    pub stream: u16,
+    /// The ring that the peer writes to.
+    pub ring: Lent,
+}
+
+impl From<Offered> for Berth {
+    fn from(Offered { stream, ring }: Offered) -> Self {
+        let Lent { place, key, len } = ring;
+        Self {
+            stream,
+            place,
+            key,
+            len,
+        }
+    }
+}
+
+impl From<Berth> for Offered {
+    fn from(berth: Berth) -> Self {
+        let Berth {
+            stream,
+            place,
+            key,
+            len,
+        } = berth;
+        let ring = Lent { place, key, len };
+        Self { stream, ring }
+    }
+}
+
 /// One stream's places.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
@@ -43,7 +78,8 @@ pub(super) struct Parts {
     // In the order in which they must go.
     pub pair: Pair,
     pub id: Id,
-    pub completions: Completions,
+    pub share: Share,
+    pub wire: &'static Wire,
     pub slabs: Slabs,
     pub small: Small,
     pub domain: Domain,
@@ -58,9 +94,8 @@ pub(super) struct Parts {
     pub places: Vec<Option<Places>>,
     pub peer: Hello,
     pub immediate: bool,
-    /// The next completion makes the descriptor readable; so many have, whose events are still to be taken.
-    pub armed: bool,
-    pub events: u32,
+    /// A look has left the queue something to [settle](super::queue::Queue::settle).
+    pub rest: bool,
     /// Posted since a completion was asked for last.
     pub unmarked: usize,
     pub unmarked_bytes: usize,
@@ -80,18 +115,6 @@ impl Parts {
         self.id
             .device()
             .is_ok_and(|own| own.descriptors() == device.descriptors())
-    }
-
-    pub fn arm(&mut self) -> Result<(), Lost> {
-        if core::mem::replace(&mut self.armed, true) {
-            return Ok(());
-        }
-        // One for each time that it was armed before.
-        while self.events > 0 {
-            self.events -= 1;
-            let _ = self.completions.take_event();
-        }
-        self.completions.arm().map_err(|_| Lost::Device(0))
     }
 
     pub fn receive(&self, slot: u64) -> Result<(), Errno> {

@@ -84,22 +84,6 @@ pub fn arm(link: &Link) {
     }
 }
 
-/// A set of the program's threads is to hear of what comes by the link: of several that sleep one is woken, and drives it for all.
-/// The control thread is the last.
-pub fn bell(link: &Link, set: i32, data: u64) {
-    let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
-        return;
-    };
-    if let Some(fd) = wire.descriptor() {
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, BELL, data);
-        control::unwatch_remote(fd);
-        control::watch_remote(fd, wire.key(), BELL);
-    }
-}
-
-/// How a wire's descriptor is watched.
-pub(super) const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
-
 /// How the stream is left for this reason.
 fn leaving(reason: Reason) -> Leave {
     match reason {
@@ -736,7 +720,6 @@ fn wait(sock: &'static Sock, until_ns: u64) {
     let Some((wire, _)) = of(sock) else { return };
     let fd = sock.fd.load(Ordering::Relaxed);
     wire.calm();
-    wire.arm();
     let mut tcp = libc::POLLIN;
     // Bytes before the record that nobody reads, or a part of one: these make no news.
     if recv::has_bytes(fd) {

@@ -7,22 +7,24 @@
 //!
 //! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
+pub use super::parts::Offered;
+
 use super::memory::{Place, Slabs, Use};
 use super::parts::{BATCH, FENCE, Parts, Places};
+use super::queue::{Queue, Share};
 use super::small::Small;
-use crate::sockets::internal;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain, Trouble};
-use sluice_fabric::verbs::queue::{Completions, News, Shape};
+use sluice_fabric::verbs::queue::{News, Shape};
 use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
 use sluice_stream::record::{Nonce, Role};
-use sluice_stream::wire::{Berth, Meeting};
+use sluice_stream::wire::Meeting;
 use sluice_stream::{Error, Mode, Seq};
 use std::collections::VecDeque;
 
@@ -38,6 +40,9 @@ const SHAPE: Shape = Shape {
     receives: RECEIVES as u32,
     inline: 64,
 };
+
+/// Completions that the queue must have room for: when a queue pair fails, all that is posted completes, asked for or not.
+pub(super) const NEED: u32 = SHAPE.sends + SHAPE.receives;
 
 /// Between two looks whether posted work comes to an end.
 pub const TICK_NS: u64 = 1_000_000_000;
@@ -88,44 +93,17 @@ pub struct Wire {
     far: AtomicPtr<Link>,
     /// Somebody wanted to drive while another did.
     again: AtomicBool,
-    /// By what the control thread knows it.
-    key: AtomicU64,
+    /// By which its news come, while it is in service.
+    queue: AtomicPtr<Queue>,
+    /// In the queue's list of keen wires: written under its lock.
+    pub(super) listed: AtomicBool,
+    /// Why the control thread may have to hear of what comes though nobody sleeps for it: the pump waits for something; the thread
+    /// itself does. Not of a lost one.
+    busy: AtomicBool,
+    expected: AtomicBool,
+    dead: AtomicBool,
     /// There are notes, a look is to be scheduled, or the link is lost: has the control thread look.
     alarm: fn(),
-}
-
-/// A stream's ring here, for the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offered {
-    /// This end's number of the stream.
-    pub stream: u16,
-    /// The ring that the peer writes to.
-    pub ring: Lent,
-}
-
-impl From<Offered> for Berth {
-    fn from(Offered { stream, ring }: Offered) -> Self {
-        let Lent { place, key, len } = ring;
-        Self {
-            stream,
-            place,
-            key,
-            len,
-        }
-    }
-}
-
-impl From<Berth> for Offered {
-    fn from(berth: Berth) -> Self {
-        let Berth {
-            stream,
-            place,
-            key,
-            len,
-        } = berth;
-        let ring = Lent { place, key, len };
-        Self { stream, ring }
-    }
 }
 
 /// Where a stream's ring lies.
@@ -148,7 +126,11 @@ impl Wire {
             near: AtomicPtr::new(ptr::null_mut()),
             far: AtomicPtr::new(ptr::null_mut()),
             again: AtomicBool::new(false),
-            key: AtomicU64::new(0),
+            queue: AtomicPtr::new(ptr::null_mut()),
+            listed: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+            expected: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
             alarm,
         }
     }
@@ -158,14 +140,12 @@ impl Wire {
     ///
     /// # Errors
     /// The device's; EBUSY: it is in use.
-    pub fn begin(&self, id: Id, [near, far]: [&'static Link; 2]) -> Result<Hello, Errno> {
+    pub fn begin(&'static self, id: Id, [near, far]: [&'static Link; 2]) -> Result<Hello, Errno> {
         let device = id.device()?;
         let domain = Domain::new(device)?;
-        let completions = Completions::new(&device, 2 * u32::from(SENDS + RECEIVES) + 1)?;
-        sys::set_nonblocking(completions.descriptor())?;
-        completions.rehouse(internal::copy);
+        let share = Share::of(device)?;
         let small = Small::new(&domain)?;
-        let pair = id.pair(&domain, &completions, SHAPE)?;
+        let pair = share.pair(&id, &domain, SHAPE)?;
         let terms = Terms {
             ours: RECEIVES,
             theirs: RECEIVES,
@@ -178,7 +158,8 @@ impl Wire {
         let inner = Parts {
             pair,
             id,
-            completions,
+            share,
+            wire: self,
             slabs: Slabs::default(),
             small,
             domain,
@@ -189,8 +170,7 @@ impl Wire {
             places: Vec::new(),
             peer: Hello { place: 0, key: 0 },
             immediate: device.limits.immediate,
-            armed: false,
-            events: 0,
+            rest: false,
             unmarked: 0,
             unmarked_bytes: 0,
             marks: 0,
@@ -201,8 +181,8 @@ impl Wire {
             notes: VecDeque::new(),
             lost: None,
         };
-        for slot in 0..u64::from(RECEIVES) {
-            inner.receive(slot)?;
+        for flag in [&self.busy, &self.expected, &self.dead] {
+            flag.store(false, Ordering::Relaxed);
         }
         let hello = Hello {
             place: inner.small.at as u64,
@@ -216,23 +196,21 @@ impl Wire {
             .store(ptr::from_ref(near).cast_mut(), Ordering::Release);
         self.far
             .store(ptr::from_ref(far).cast_mut(), Ordering::Release);
-        *place = Some(inner);
-        Ok(hello)
+        let inner = place.insert(inner);
+        let number = inner.pair.number();
+        let begun = inner.share.enter(number, self).and_then(|()| {
+            let mut slots = 0..u64::from(RECEIVES);
+            slots.try_for_each(|slot| inner.receive(slot))
+        });
+        let refused = if begun.is_err() { place.take() } else { None };
+        drop(place);
+        drop(refused);
+        begun.map(|()| hello)
     }
 
     /// How the peer is reached, before the first message.
     pub fn heard(&self, hello: Hello) {
         self.inside(|inner| inner.peer = hello);
-    }
-
-    /// By what the control thread knows it.
-    pub fn key(&self) -> u64 {
-        self.key.load(Ordering::Relaxed)
-    }
-
-    /// See [`key`](Self::key).
-    pub fn set_key(&self, key: u64) {
-        self.key.store(key, Ordering::Relaxed);
     }
 
     /// Is it in service?
@@ -243,9 +221,6 @@ impl Wire {
     /// What the device holds of it is given back, and nothing more of it is told. Its streams are over.
     pub fn end(&self) {
         let inner = self.inner.lock().and_then(|mut inner| inner.take());
-        if let Some(inner) = &inner {
-            internal::forget(inner.completions.descriptor());
-        }
         // Waits for the kernel: not under the lock.
         drop(inner);
     }
@@ -279,7 +254,7 @@ impl Wire {
     pub fn is_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let met = self.inside(|inner| match trouble {
             Trouble::Pair(number) => inner.is_on(device) && inner.pair.number() == number,
-            Trouble::Completions(address) => inner.completions.address() == address,
+            Trouble::Completions(address) => inner.share.address() == address,
             Trouble::Device => inner.is_on(device),
             Trouble::Port | Trouble::Nothing => false,
         });
@@ -296,10 +271,34 @@ impl Wire {
         self.inside(|inner| f(&inner.id))
     }
 
-    /// Readable after [`arm`](Self::arm) when there is something to drive.
+    /// Readable after [`arm`](Self::arm) when there is something to drive, be it of another link of the device.
     #[must_use]
     pub fn descriptor(&self) -> Option<i32> {
-        self.inside(|inner| inner.completions.descriptor())
+        self.queue()?.descriptor()
+    }
+
+    /// By which its news come, while it is in service.
+    pub(super) fn queue(&self) -> Option<&'static Queue> {
+        // SAFETY: null, or a queue, which is leaked.
+        unsafe { self.queue.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// See [`queue`](Self::queue). Under its lock.
+    pub(super) fn set_queue(&self, queue: Option<&'static Queue>) {
+        let at = queue.map_or(ptr::null_mut(), |queue| ptr::from_ref(queue).cast_mut());
+        self.queue.store(at, Ordering::Release);
+    }
+
+    /// Is the descriptor to tell of what comes next, for somebody who sleeps or for the control thread?
+    pub(super) fn is_keen(&self) -> bool {
+        if self.dead.load(Ordering::Relaxed) {
+            return false;
+        }
+        let flags = [&self.busy, &self.expected];
+        flags.iter().any(|flag| flag.load(Ordering::SeqCst))
+            || self
+                .links()
+                .is_some_and(|[near, _]| near.is_anybody_asleep() || !near.has_waiters())
     }
 
     /// Why it is lost, if it is.
@@ -422,7 +421,7 @@ impl Wire {
     /// The program has left the stream, and [`Link::leave_stream`] was called for it.
     pub fn leave(&self, stream: u16) {
         let mut free = true;
-        self.work(|_, inner| {
+        self.work(true, |_, inner| {
             if let Some(place) = inner.places.get_mut(usize::from(stream)) {
                 *place = None;
             }
@@ -437,7 +436,7 @@ impl Wire {
 
     /// As [`leave`](Self::leave), of a stream that the peer has never heard to be open.
     pub fn discard(&self, stream: u16) {
-        self.work(|_, inner| {
+        self.work(true, |_, inner| {
             if let Some(place) = inner.places.get_mut(usize::from(stream)) {
                 *place = None;
             }
@@ -458,7 +457,7 @@ impl Wire {
     /// this thread's own driving.
     pub fn with<R>(&self, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
-        self.work(|_, inner| {
+        self.work(true, |_, inner| {
             done = Some(f(&mut inner.pump));
             Ok(())
         });
@@ -469,7 +468,7 @@ impl Wire {
     /// be behind it.
     pub fn with_stream<R>(&self, stream: u16, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
-        self.work(|wire, inner| {
+        self.work(true, |wire, inner| {
             wire.look(inner, stream)?;
             done = Some(f(&mut inner.pump));
             wire.bring(inner, stream);
@@ -480,53 +479,63 @@ impl Wire {
 
     /// The program has put bytes into the stream's ring, or taken some out.
     pub fn moved(&self, stream: u16) {
-        self.work(|wire, inner| wire.look(inner, stream));
+        self.work(true, |wire, inner| wire.look(inner, stream));
     }
 
     /// Takes what has come, and posts what may go.
     pub fn drive(&self) {
-        self.work(|_, _| Ok(()));
+        self.work(true, |_, _| Ok(()));
+    }
+
+    /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken from the queue.
+    pub(super) fn drive_told(&self) {
+        self.work(false, |_, _| Ok(()));
     }
 
     /// The link is lost for this reason: its streams go on on TCP.
     pub fn lose(&self, why: Lost) {
-        self.work(|_, _| Err(why));
+        self.work(true, |_, _| Err(why));
     }
 
     /// Before a sleep: what comes from now on makes the descriptor readable. Edge-triggered: it may be so already.
     pub fn arm(&self) {
-        self.work(|_, inner| inner.arm());
-    }
-
-    /// By the control thread, when it has done what there was to do: shall it hear of what comes next? Not where the program's
-    /// threads will, nor if nothing is under way, or `expected`.
-    pub fn watch(&self, expected: bool) {
-        let Some([near, _]) = self.links() else {
-            return;
-        };
-        self.work(|_, inner| {
-            if near.has_waiters() && !inner.pump.is_busy() && !expected {
-                return Ok(());
-            }
-            inner.arm()
+        self.work(true, |_, inner| {
+            inner.share.queue.arm(inner.wire);
+            Ok(())
         });
     }
 
-    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones.
+    /// By the control thread, when it has done what there was to do: shall it hear of what comes next? Not where the program's
+    /// threads will, unless something is under way, or `expected`.
+    pub fn watch(&self, expected: bool) {
+        self.expected.store(expected, Ordering::SeqCst);
+        let keen = self.inside(|inner| self.is_keen().then_some((inner.wire, inner.share.queue)));
+        if let Some((wire, queue)) = keen.flatten()
+            && !self.listed.load(Ordering::SeqCst)
+        {
+            queue.list(wire);
+            queue.settle();
+        }
+    }
+
+    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones. Then as
+    /// [`arm`](Self::arm).
     pub fn calm(&self) {
-        self.inside(|inner| while inner.completions.take_event().is_ok() {});
+        if let Some(queue) = self.queue() {
+            queue.calm();
+        }
+        self.arm();
     }
 
     /// Looks whether posted work comes to an end, if that is due; in how many ns it is to be looked again.
     pub fn tick(&self, now: u64) -> Option<u64> {
+        let due = self.inside(|inner| inner.tick_ns).filter(|due| *due != 0)?;
+        if now < due {
+            return Some(due - now);
+        }
         let mut next = None;
-        self.work(|_, inner| {
-            let due = inner.tick_ns;
-            if due != 0 && now < due {
-                next = Some(due - now);
-            } else if due != 0 {
-                next = inner.tick(now)?;
-            }
+        self.work(true, |_, inner| {
+            next = inner.tick(now)?;
             Ok(())
         });
         next
@@ -540,8 +549,9 @@ impl Wire {
         Some([out, into])
     }
 
-    /// Does something, then takes what has come and posts what may go.
-    fn work(&self, first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>) {
+    /// Does something, then takes what has come, also from the device if it `polls`, and posts what may go. What was taken for
+    /// other wires these are driven for behind it, by this thread if it `polls`, else by whoever has this one driven.
+    fn work(&self, polls: bool, first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>) {
         let Some(mut guard) = self.inner.lock() else {
             // This thread's own, in a handler: it looks at all streams when it is through.
             self.again.store(true, Ordering::SeqCst);
@@ -551,39 +561,47 @@ impl Wire {
         let before = (inner.notes.len(), inner.lost.is_some());
         let mut done = first(self, inner);
         if inner.lost.is_none() {
-            done = done.and_then(|()| self.turn(inner));
-            // What this thread has taken others may have been waiting for, and would hear of nothing that follows.
-            let alone = || {
-                self.links()
-                    .is_none_or(|[near, _]| !near.is_anybody_asleep())
-            };
-            if done.is_ok() && !inner.armed && (inner.pump.is_busy() || !alone()) {
-                done = inner.arm().and_then(|()| self.turn(inner));
-            }
+            done = done.and_then(|()| self.turn(inner, polls));
             if let Err(lost) = done {
                 self.fail(inner, lost);
             }
         }
+        let mut alarm = inner.notes.len() > before.0 || inner.lost.is_some() && !before.1;
+        let busy = inner.lost.is_none() && inner.pump.is_busy();
         if inner.tick_ns == 0 && inner.lost.is_none() && inner.is_outstanding() {
             inner.tick_ns = sys::now_ns() + TICK_NS;
             inner.looked = (inner.marks, inner.marked);
-            drop(guard);
-            return (self.alarm)();
+            alarm = true;
         }
-        let alarm = inner.notes.len() > before.0 || inner.lost.is_some() && !before.1;
+        let (wire, queue) = (inner.wire, inner.share.queue);
+        let mut rest = core::mem::take(&mut inner.rest);
+        if self.busy.load(Ordering::Relaxed) != busy {
+            self.busy.store(busy, Ordering::SeqCst);
+        }
         drop(guard);
+        if busy && !self.listed.load(Ordering::SeqCst) {
+            queue.list(wire);
+            rest = true;
+        }
         if alarm {
             (self.alarm)();
         }
         // A handler that came behind the last look within.
         if self.again.load(Ordering::SeqCst) {
-            self.drive();
+            if polls {
+                self.drive();
+            } else {
+                self.drive_told();
+            }
+        }
+        if polls && rest {
+            queue.settle();
         }
     }
 
-    fn turn(&self, inner: &mut Parts) -> Result<(), Lost> {
+    fn turn(&self, inner: &mut Parts, polls: bool) -> Result<(), Lost> {
         loop {
-            self.take(inner)?;
+            self.take(inner, polls)?;
             inner.pump.on_emptied();
             inner.post()?;
             if !self.again.swap(false, Ordering::SeqCst) {
@@ -603,8 +621,10 @@ impl Wire {
         inner.lost = Some(lost);
         // A peer that breaks the rules is believed nothing more.
         if !matches!(lost, Lost::Peer(_)) {
-            let _ = self.take(inner);
+            let _ = self.take(inner, true);
         }
+        inner.share.shut();
+        self.dead.store(true, Ordering::Relaxed);
         inner.pump.on_lost();
         for stream in 0..inner.places.len() {
             self.bring(inner, stream as u16);
@@ -634,12 +654,13 @@ impl Wire {
         Ok(())
     }
 
-    fn take(&self, inner: &mut Parts) -> Result<(), Lost> {
+    fn take(&self, inner: &mut Parts, polls: bool) -> Result<(), Lost> {
         let mut wrong = None;
         loop {
             let mut batch = [News::Failed { status: 0 }; BATCH];
-            let taken = inner.completions.poll(&mut batch);
-            for news in batch.iter().take(taken.unwrap_or(0)) {
+            let taken = inner.share.queue.take(&inner.share, &mut batch, polls);
+            inner.rest |= taken.rest;
+            for news in batch.iter().take(taken.count) {
                 // Behind a failure only what had come before it counts.
                 let fine = wrong.is_none() && inner.lost.is_none();
                 let counts = fine || matches!(news, News::Came { .. });
@@ -647,15 +668,11 @@ impl Wire {
                     wrong = wrong.or(self.news(inner, *news).err());
                 }
             }
-            if inner.armed && taken.is_ok_and(|n| n > 0) {
-                inner.armed = false;
-                inner.events += 1;
-            }
-            match (taken, wrong) {
-                (Ok(BATCH), _) => {}
-                (_, Some(lost)) => return Err(lost),
-                (Err(_), None) => return Err(Lost::Device(0)),
-                (Ok(_), None) => return Ok(()),
+            match wrong {
+                _ if taken.more => {}
+                Some(lost) => return Err(lost),
+                None if taken.broken => return Err(Lost::Device(0)),
+                None => return Ok(()),
             }
         }
     }

@@ -59,6 +59,7 @@ functions! {
         fn ibv_create_comp_channel(*mut ibv_context) -> *mut ibv_comp_channel;
         fn ibv_destroy_comp_channel(*mut ibv_comp_channel) -> c_int;
         fn ibv_create_cq(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+        fn ibv_resize_cq(*mut ibv_cq, c_int) -> c_int;
         fn ibv_destroy_cq(*mut ibv_cq) -> c_int;
         fn ibv_get_cq_event(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
         fn ibv_ack_cq_events(*mut ibv_cq, u32) -> ();

@@ -37,6 +37,15 @@ pub enum News {
     },
 }
 
+/// News, and of which queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its [number](Pair::number).
+    pub pair: u32,
+    /// The news: those of one queue pair come in order.
+    pub news: News,
+}
+
 /// What a message says: the immediate and the length of the WRITE, or on iWARP, which has no immediates, the SEND that
 /// follows the WRITE. In the byte order of the sender there: both ends have the same, or are no link.
 #[repr(C)]
@@ -89,6 +98,25 @@ impl Completions {
         Ok(Self { api, cq, channel })
     }
 
+    /// Completions that it has room for: as many as were asked for, or more.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        // SAFETY: made in `new`; written by `resize` alone.
+        u32::try_from(unsafe { self.cq.as_ref() }.cqe).unwrap_or(0)
+    }
+
+    /// Makes room for `len` completions; those that are there stay. While nobody else polls the queue.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP or ENOSYS: the device cannot; EINVAL beyond its limit; the device's.
+    pub fn resize(&self, len: u32) -> Result<(), Errno> {
+        // SAFETY: a queue, which nobody polls meanwhile.
+        match unsafe { (self.api.ibv_resize_cq)(self.cq.as_ptr(), len as c_int) } {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
+    }
+
     /// Readable after [`arm`](Self::arm) and a completion.
     #[must_use]
     pub fn descriptor(&self) -> c_int {
@@ -112,7 +140,7 @@ impl Completions {
     ///
     /// # Errors
     /// The device's; no queue pair of this queue works any more.
-    pub fn poll(&self, into: &mut [News]) -> Result<usize, Errno> {
+    pub fn poll(&self, into: &mut [Told]) -> Result<usize, Errno> {
         // SAFETY: zeroes are a valid value of it.
         let mut wc: [ibv_wc; BATCH] = unsafe { core::mem::zeroed() };
         let most = into.len().min(BATCH) as i32;
@@ -120,7 +148,10 @@ impl Completions {
         let n = unsafe { ibv_poll_cq(self.cq.as_ptr(), most, wc.as_mut_ptr()) };
         let n = usize::try_from(n).map_err(|_| -n)?;
         for (to, wc) in into.iter_mut().zip(wc.iter().take(n)) {
-            *to = news(wc);
+            *to = Told {
+                pair: wc.qp_num,
+                news: news(wc),
+            };
         }
         Ok(n)
     }

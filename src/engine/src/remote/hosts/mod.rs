@@ -18,6 +18,7 @@ mod meet;
 
 use super::hello::{self, Request, Token};
 use super::proof::Known;
+use super::queue;
 use super::stream;
 use super::wire::{Hello, Lost, Note, Offered, Wire};
 use crate::process;
@@ -33,7 +34,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::cm::{Channel, Id, Key};
-use sluice_fabric::verbs::device::Device;
+use sluice_fabric::verbs::device::{Device, Trouble};
 use sluice_stats::Reason;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
 
@@ -62,7 +63,7 @@ const LOOK_NS: u64 = 5_000_000;
 /// A process that ends closes its links and its connections in no order of ours, within this time.
 const DYING_NS: u64 = 20_000_000;
 
-/// Events of the connection manager's channel; others are of the wire with that key.
+/// Events of the connection manager's channel; of others see also [`queue::QUEUE`].
 const CM: Key = 0;
 /// Those of a device that is in use.
 const DEVICE: Key = 1;
@@ -277,15 +278,11 @@ fn with<R>(f: impl FnOnce(&mut Hosts) -> R) -> Option<R> {
 
 /// A descriptor has news.
 pub fn on_event(what: u64) {
-    with(|hosts| {
-        if what == CM {
-            hosts.read_channel();
-        } else if what == DEVICE {
-            hosts.read_devices();
-        } else if let Some(up) = hosts.ups.iter().find(|up| up.key == what) {
-            up.wire.drive();
-        }
-    });
+    match what {
+        CM => drop(with(Hosts::read_channel)),
+        DEVICE => drop(with(|hosts| hosts.read_devices())),
+        _ => queue::drive_all(),
+    }
 }
 
 /// Does what is due; in how many ns there is something to do again.
@@ -302,13 +299,9 @@ pub fn after_fork() {
         && let Some(hosts) = hosts.take()
     {
         // As long as one process has them open the kernel keeps what is the parent's.
-        let wires = hosts.ups.iter().filter_map(|up| up.wire.descriptor());
+        queue::after_fork();
         let devices = hosts.devices.iter().flat_map(Device::descriptors);
-        let all: Vec<i32> = wires
-            .chain(devices)
-            .chain([hosts.channel.descriptor()])
-            .collect();
-        for fd in all {
+        for fd in devices.chain([hosts.channel.descriptor()]) {
             internal::forget(fd);
             let _ = sys::close(fd);
         }
@@ -345,7 +338,7 @@ impl Hosts {
         control::watch_remote(channel.descriptor(), CM, libc::EPOLLIN as u32);
         Some(Self {
             channel,
-            next: DEVICE,
+            next: queue::QUEUE,
             listens: Vec::new(),
             dials: Vec::new(),
             asked: Vec::new(),
@@ -431,7 +424,6 @@ impl Hosts {
             .pop()
             .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control::poke))));
         id.set_key(key);
-        wire.set_key(key);
         let begun = wire.begin(id, links);
         let hello = match begun {
             Ok(hello) => hello,
@@ -449,7 +441,8 @@ impl Hosts {
         near.pin();
         far.pin();
         if let Some(fd) = wire.descriptor() {
-            control::watch_remote(fd, key, stream::BELL);
+            // If it is watched already, it stays so.
+            control::watch_remote(fd, queue::QUEUE, queue::BELL);
         }
         wire.arm();
         self.ups.push(Up {
@@ -501,6 +494,7 @@ impl Hosts {
     // What is due.
 
     fn progress(&mut self, now: u64) -> Option<u64> {
+        queue::drive_all();
         let mut next: Option<u64> = None;
         let mut again = |at: u64| {
             let left = at.saturating_sub(now);
@@ -641,6 +635,9 @@ impl Hosts {
     fn read_devices(&mut self) {
         for device in &self.devices {
             while let Some(trouble) = device.trouble() {
+                if let Trouble::Completions(address) = trouble {
+                    queue::condemn(address);
+                }
                 for up in self.ups.iter().filter(|up| !up.lost) {
                     if up.wire.is_met_by(*device, trouble) {
                         up.wire.lose(Lost::Device(0));

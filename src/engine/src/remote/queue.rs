@@ -1,0 +1,551 @@
+//! The completion queue that all links of a device share, with the one descriptor that tells of news.
+//!
+//! Whoever polls it gets what has come for any link. News of the wire that is being driven are dealt with at once; others go to
+//! their wires' inboxes, and the same thread drives those wires when it is through with its own. So one look finds the news of
+//! all, and a sleeper hears of his by whoever looks first.
+//!
+//! Locks: a wire's inner, then the queue's, a leaf. It is held for a look, never while a wire is driven, and no thread holds
+//! the inner locks of two wires. Who takes news of a wire holds its inner lock until they are dealt with: they keep their order.
+//!
+//! No wake-up is lost (S: who sleeps, P: who polls; `[ ]`: under the queue's lock):
+//!
+//! ```text
+//!   S: announces                       P: [polls; something came: no longer armed]
+//!      [lists its wire as keen, arms]     drives the wires that it came for
+//!      polls once more                    [not armed, and a keen wire: arms]
+//!      sleeps                             polls once more, drives
+//! ```
+//!
+//! If P's poll comes before S arms, S's own look finds the rest, and what comes later is told by the descriptor. If it comes
+//! behind, the wire is listed and S has announced, unless news woke it: P arms for it. A wire leaves the list only when it is
+//! looked at under the lock and is not keen: S lists it behind announcing, so whoever looks later sees it asleep.
+//!
+//! The memory of a `Queue` is one for the life of the process.
+
+use super::inbox::Inboxes;
+use super::parts::BATCH;
+use super::stream::wire_of;
+use super::wire::{NEED, Wire};
+use crate::rendezvous::control;
+use crate::sockets::internal;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use sluice_fabric::lock::{Guard, Guarded};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::{self, Errno};
+use sluice_fabric::verbs::cm::Id;
+use sluice_fabric::verbs::device::{Device, Domain};
+use sluice_fabric::verbs::queue::{Completions, News, Pair, Shape, Told};
+use std::sync::Arc;
+
+/// Links for which there is room at first; so many times as much when it is used up, or in the next queue of a device that
+/// cannot make room.
+const LINKS: u32 = 2;
+const GROWTH: u32 = 4;
+const GROWTH_NEXT: u32 = 16;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Queue {
+    inner: Guarded<Option<Held>>,
+    /// A handler wanted to look while this thread's own look went on.
+    again: AtomicBool,
+    /// Of its descriptor; -1: not in use.
+    fd: AtomicI32,
+    next: AtomicPtr<Queue>,
+}
+
+#[derive(Debug)]
+struct Held {
+    completions: Arc<Completions>,
+    device: Device,
+    /// Works no more.
+    broken: bool,
+    /// The next completion makes the descriptor readable, or it was made so; so many events may be in it.
+    armed: bool,
+    events: u32,
+    /// Links that it has room for, and that have a share.
+    room: u32,
+    links: u32,
+    inboxes: Inboxes<&'static Wire>,
+    /// Wires for which somebody may sleep, or the control thread is to hear.
+    keen: Vec<&'static Wire>,
+}
+
+/// What a look has brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// News of the wire's own.
+    pub count: usize,
+    /// Look again when these are dealt with.
+    pub more: bool,
+    /// [`Queue::settle`] has something to do then.
+    pub rest: bool,
+    /// No queue pair of the queue works any more.
+    pub broken: bool,
+}
+
+static FIRST: AtomicPtr<Queue> = AtomicPtr::new(ptr::null_mut());
+
+/// All queues that ever were.
+fn all() -> impl Iterator<Item = &'static Queue> {
+    // SAFETY: null, or leaked.
+    let at = |cell: &AtomicPtr<Queue>| unsafe { cell.load(Ordering::Acquire).as_ref() };
+    core::iter::successors(at(&FIRST), move |queue| at(&queue.next))
+}
+
+/// Takes what has come by any device, and drives the wires that it came for.
+pub fn drive_all() {
+    all().filter(|q| q.is_used()).for_each(Queue::drive);
+}
+
+/// Before a sleep on streams of these links, of which some may be within this host: what comes by them wakes who waits for
+/// [`bell`]. Then as [`drive_all`].
+pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
+    let own = links.filter(|link| !link.is_foreign());
+    arm_wires(own.filter_map(wire_of));
+}
+
+/// How a queue's descriptor is watched, and what [`on_event`](super::on_event) is told then.
+pub(super) const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
+pub(super) const QUEUE: u64 = 2;
+
+/// A set of the program's threads is to hear of what comes by the link: of several that sleep one is woken, and drives all links
+/// for all. The control thread is the last.
+pub fn bell(link: &Link, set: i32, data: u64) {
+    let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
+        return;
+    };
+    let Some(fd) = wire.descriptor() else { return };
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, BELL, data).is_ok() {
+        control::unwatch_remote(fd);
+        control::watch_remote(fd, QUEUE, BELL);
+    }
+    // Threads may be asleep in the set already.
+    arm_wires(core::iter::once(wire));
+}
+
+fn arm_wires(wires: impl Iterator<Item = &'static Wire>) {
+    let mut at: Option<(&Queue, Guard<'_, Option<Held>>)> = None;
+    for wire in wires {
+        let Some(queue) = wire.queue().filter(|q| q.is_used()) else {
+            continue;
+        };
+        if at.as_ref().is_none_or(|(held, _)| !ptr::eq(*held, queue)) {
+            drop(at.take());
+            at = queue.inner.lock().map(|guard| (queue, guard));
+            if at.is_none() {
+                queue.again.store(true, Ordering::SeqCst);
+            }
+        }
+        if let Some(held) = at.as_mut().and_then(|(_, guard)| guard.as_mut()) {
+            held.list(queue, wire);
+            held.arm();
+        }
+    }
+    drop(at);
+    drive_all();
+}
+
+/// Other processes wait on this set, too: they could not drive what it is woken for.
+pub fn unbell(set: i32) {
+    for queue in all() {
+        if let Some(fd) = queue.descriptor()
+            && sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok()
+        {
+            // One of them may have been.
+            queue.drive();
+        }
+    }
+}
+
+/// The device has told that the queue at this address works no more: no other link is to use it.
+pub(super) fn condemn(address: usize) {
+    for queue in all() {
+        queue.with(|held| held.broken |= held.completions.address() == address);
+    }
+}
+
+/// In the child of a fork: the queues are the parent's. No lock is taken, since its holder may not exist here.
+pub(super) fn after_fork() {
+    for queue in all() {
+        let fd = queue.fd.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            internal::forget(fd);
+            let _ = sys::close(fd);
+        }
+    }
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Self {
+            inner: Guarded::new(None),
+            again: AtomicBool::new(false),
+            fd: AtomicI32::new(-1),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        self.fd.load(Ordering::Relaxed) >= 0
+    }
+
+    /// Readable after [`arm`](Self::arm) when there is something to drive.
+    pub fn descriptor(&self) -> Option<i32> {
+        Some(self.fd.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Held) -> R) -> Option<R> {
+        let Some(mut guard) = self.inner.lock() else {
+            // This thread's own look, in a handler: it looks again when it is through.
+            self.again.store(true, Ordering::SeqCst);
+            return None;
+        };
+        guard.as_mut().map(f)
+    }
+
+    /// By whom holds the wire's inner lock: what has come for it, from its inbox, or else from the device if it `polls`.
+    pub fn take(&self, share: &Share, into: &mut [News; BATCH], polls: bool) -> Taken {
+        let look = |held: &mut Held| {
+            let mut count = held.inboxes.take(share.at, into);
+            let mut more = count != 0;
+            if !more && polls {
+                more = held.poll(|told, inboxes| {
+                    if told.pair == share.number
+                        && let Some(to) = into.get_mut(count)
+                    {
+                        *to = told.news;
+                        count += 1;
+                    } else {
+                        inboxes.put(told);
+                    }
+                });
+            }
+            Taken {
+                count,
+                more,
+                rest: held.is_any_rest(),
+                broken: held.broken,
+            }
+        };
+        let Some(mut taken) = self.with(look) else {
+            return Taken::default();
+        };
+        taken.more |= polls && self.was_wanted();
+        taken
+    }
+
+    /// Did a handler want to look during a look?
+    fn was_wanted(&self) -> bool {
+        self.again.load(Ordering::Relaxed) && self.again.swap(false, Ordering::SeqCst)
+    }
+
+    /// Takes what has come for any wire, and drives those.
+    fn drive(&self) {
+        loop {
+            let look = |held: &mut Held| {
+                let more = held.poll(|told, inboxes| inboxes.put(told));
+                (more, held.is_any_rest())
+            };
+            let Some((more, rest)) = self.with(look) else {
+                return;
+            };
+            if rest {
+                self.settle();
+            }
+            if !more && !self.was_wanted() {
+                return;
+            }
+        }
+    }
+
+    /// Behind a look, when no lock of a wire is held: drives the wires that something came for, and sees to it that whoever
+    /// waits hears of what comes next.
+    pub fn settle(&self) {
+        self.hand_out();
+        let armed = self.with(|held| held.is_anybody_keen() && held.arm());
+        if armed == Some(true) {
+            // What came before does not tell by itself. Of what came since, the descriptor has told.
+            let mut more = true;
+            while more {
+                let look = |held: &mut Held| held.poll(|told, inboxes| inboxes.put(told));
+                more = self.with(look).unwrap_or(false);
+                self.hand_out();
+            }
+        }
+        if self.was_wanted() {
+            self.drive();
+        }
+    }
+
+    fn hand_out(&self) {
+        while let Some(wire) = self.with(|held| held.inboxes.next_due()).flatten() {
+            wire.drive_told();
+        }
+    }
+
+    /// For somebody who waits on the wire, or will: a look must follow.
+    pub fn arm(&self, wire: &'static Wire) {
+        self.with(|held| {
+            held.list(self, wire);
+            held.arm();
+        });
+    }
+
+    /// The control thread, or somebody who sleeps, may want to hear of the wire's news: [`settle`](Self::settle) decides.
+    pub fn list(&self, wire: &'static Wire) {
+        self.with(|held| held.list(self, wire));
+    }
+
+    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones. A look must follow.
+    pub fn calm(&self) {
+        self.with(|held| {
+            held.events = 0;
+            while held.completions.take_event().is_ok() {}
+        });
+    }
+}
+
+impl Held {
+    /// One look at the device: `f` is told what came, in order. Is there more?
+    fn poll(&mut self, mut f: impl FnMut(Told, &mut Inboxes<&'static Wire>)) -> bool {
+        let nothing = Told {
+            pair: 0,
+            news: News::Failed { status: 0 },
+        };
+        let mut batch = [nothing; BATCH];
+        let Ok(count) = self.completions.poll(&mut batch) else {
+            self.fail();
+            return false;
+        };
+        for told in batch.iter().take(count) {
+            f(*told, &mut self.inboxes);
+        }
+        if count != 0 && self.armed {
+            self.armed = false;
+            self.events += 1;
+        }
+        count == BATCH
+    }
+
+    /// Works no more: all wires are to see it.
+    fn fail(&mut self) {
+        if !core::mem::replace(&mut self.broken, true) {
+            self.inboxes.all_due();
+        }
+    }
+
+    fn is_any_rest(&self) -> bool {
+        self.inboxes.is_any_due() || !self.armed && !self.keen.is_empty()
+    }
+
+    fn list(&mut self, queue: &Queue, wire: &'static Wire) {
+        // Not one that has left meanwhile.
+        if wire.queue().is_some_and(|own| ptr::eq(own, queue))
+            && !wire.listed.swap(true, Ordering::SeqCst)
+        {
+            self.keen.push(wire);
+        }
+    }
+
+    /// Is anybody to hear of what comes next? Looks at wires until one is keen; those before it leave the list.
+    fn is_anybody_keen(&mut self) -> bool {
+        while let Some(wire) = self.keen.last() {
+            // Whoever finds it listed before this has said before why.
+            wire.listed.store(false, Ordering::SeqCst);
+            if wire.is_keen() {
+                wire.listed.store(true, Ordering::SeqCst);
+                return true;
+            }
+            self.keen.pop();
+        }
+        false
+    }
+
+    /// The next completion is to tell; false: it does already.
+    fn arm(&mut self) -> bool {
+        if self.broken || core::mem::replace(&mut self.armed, true) {
+            return false;
+        }
+        // One for each time that it was armed before.
+        while self.events > 0 {
+            self.events -= 1;
+            let _ = self.completions.take_event();
+        }
+        if self.completions.arm().is_err() {
+            self.fail();
+        }
+        true
+    }
+
+    /// Room for one more link, made if need be.
+    fn make_room(&mut self) -> bool {
+        if self.broken {
+            return false;
+        }
+        if self.links >= self.room {
+            let most = self.device.limits.completions;
+            let len = (self.room * GROWTH * NEED).min(most);
+            if len / NEED > self.room && self.completions.resize(len).is_ok() {
+                self.room = self.completions.room().min(most) / NEED;
+            }
+        }
+        self.links < self.room
+    }
+}
+
+/// A link's part of a queue: room for all its completions, and an inbox. Dropped when its queue pair is gone.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub queue: &'static Queue,
+    completions: Arc<Completions>,
+    number: u32,
+    at: usize,
+    /// Whose it is, once it was entered.
+    wire: Option<&'static Wire>,
+}
+
+impl Share {
+    /// Room for one more link of the device, in a queue that it has or a new one.
+    ///
+    /// # Errors
+    /// ENOBUFS: the device has no queue of that length; its own.
+    pub fn of(device: Device) -> Result<Self, Errno> {
+        let mut largest = 0;
+        for queue in all().filter(|q| q.is_used()) {
+            let room = queue.with(|held| {
+                if held.device.descriptors() != device.descriptors() {
+                    return None;
+                }
+                largest = largest.max(held.room);
+                held.make_room().then(|| {
+                    held.links += 1;
+                    held.completions.clone()
+                })
+            });
+            if let Some(completions) = room.flatten() {
+                return Ok(Self::at(queue, completions));
+            }
+        }
+        Self::new(device, (largest * GROWTH_NEXT).max(LINKS))
+    }
+
+    const fn at(queue: &'static Queue, completions: Arc<Completions>) -> Self {
+        Self {
+            queue,
+            completions,
+            number: 0,
+            at: usize::MAX,
+            wire: None,
+        }
+    }
+
+    /// In a new queue with room for so many links, or as many as the device allows.
+    fn new(device: Device, links: u32) -> Result<Self, Errno> {
+        let most = device.limits.completions;
+        let len = (links * NEED).min(most);
+        if len < NEED {
+            return Err(libc::ENOBUFS);
+        }
+        let completions = Completions::new(&device, len)?;
+        sys::set_nonblocking(completions.descriptor())?;
+        completions.rehouse(internal::copy);
+        let fd = completions.descriptor();
+        let completions = Arc::new(completions);
+        let held = Held {
+            device,
+            broken: false,
+            armed: false,
+            events: 0,
+            room: completions.room().min(most) / NEED,
+            links: 1,
+            inboxes: Inboxes::new(),
+            keen: Vec::new(),
+            completions: completions.clone(),
+        };
+        let queue = spare();
+        let mut place = queue.inner.lock().ok_or(libc::EBUSY)?;
+        if place.is_some() {
+            return Err(libc::EBUSY);
+        }
+        *place = Some(held);
+        queue.fd.store(fd, Ordering::Release);
+        Ok(Self::at(queue, completions))
+    }
+
+    /// By which the device names the queue.
+    pub fn address(&self) -> usize {
+        self.completions.address()
+    }
+
+    /// The queue pair of an id.
+    ///
+    /// # Errors
+    /// As [`Id::pair`].
+    pub fn pair(&self, id: &Id, domain: &Domain, shape: Shape) -> Result<Pair, Errno> {
+        id.pair(domain, &self.completions, shape)
+    }
+
+    /// The wire's queue pair has this number, and nothing was posted to it yet. What others of that number have left behind is
+    /// taken out first.
+    ///
+    /// # Errors
+    /// EBUSY: there is one of that number.
+    pub fn enter(&mut self, number: u32, wire: &'static Wire) -> Result<(), Errno> {
+        let entered = self.queue.with(|held| {
+            while held.poll(|told, inboxes| inboxes.put(told)) {}
+            let at = held.inboxes.enter(number, wire)?;
+            wire.set_queue(Some(self.queue));
+            Some(at)
+        });
+        self.at = entered.flatten().ok_or(libc::EBUSY)?;
+        (self.number, self.wire) = (number, Some(wire));
+        Ok(())
+    }
+
+    /// The wire is lost: what comes from now on does not count.
+    pub fn shut(&self) {
+        self.queue.with(|held| held.inboxes.shut(self.at));
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some(mut guard) = self.queue.inner.lock() else {
+            return;
+        };
+        let Some(held) = guard.as_mut() else { return };
+        if let Some(wire) = self.wire {
+            held.inboxes.leave(self.at);
+            held.keen.retain(|keen| !ptr::eq(*keen, wire));
+            wire.set_queue(None);
+            wire.listed.store(false, Ordering::SeqCst);
+        }
+        held.links -= 1;
+        let over = if held.links == 0 { guard.take() } else { None };
+        if over.is_some() {
+            internal::forget(self.queue.fd.swap(-1, Ordering::Relaxed));
+        }
+        // What is left of it goes with this share: that waits for the kernel, and is not done under the lock.
+        drop(guard);
+        drop(over);
+    }
+}
+
+/// A queue that is not in use, made if there is none.
+fn spare() -> &'static Queue {
+    if let Some(queue) = all().find(|q| !q.is_used()) {
+        return queue;
+    }
+    let made: &'static Queue = Box::leak(Box::new(Queue::new()));
+    let mut first = FIRST.load(Ordering::Acquire);
+    loop {
+        made.next.store(first, Ordering::Release);
+        let entry = ptr::from_ref(made).cast_mut();
+        match FIRST.compare_exchange(first, entry, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return made,
+            Err(now) => first = now,
+        }
+    }
+}

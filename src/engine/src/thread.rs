@@ -29,6 +29,12 @@ pub fn init() {
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         let single = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
+        let cleanup = |name: &core::ffi::CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        PUSH.store(
+            cleanup(c"_pthread_cleanup_push") as usize,
+            Ordering::Relaxed,
+        );
+        POP.store(cleanup(c"_pthread_cleanup_pop") as usize, Ordering::Relaxed);
         SINGLE.store(single as usize, Ordering::Relaxed);
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
         if !offset.is_null() && !size.is_null() && *size >= 8 {
@@ -349,6 +355,8 @@ pub struct Nap {
     pub(crate) seen: u64,
     /// A recv that has made an ADVERT, which ends with it.
     pub(crate) lent: bool,
+    /// A recv that has lent its buffer to another host: signals wait, and what the program's mask is.
+    pub(crate) mask: Option<u64>,
     /// `errno` of the sleep.
     pub(crate) errno: i32,
 }
@@ -370,6 +378,7 @@ impl Nap {
             writer: false,
             seen: 0,
             lent: false,
+            mask: None,
             errno: 0,
         }
     }
@@ -404,6 +413,9 @@ impl Nap {
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     pub extern "C" fn sleep(&mut self) {
+        if self.mask.is_some() {
+            return self.sleep_lent();
+        }
         let left =
             (self.until != 0).then(|| sys::timespec(self.until.saturating_sub(sys::now_ns())));
         let before = let_cancel();
@@ -421,6 +433,111 @@ impl Nap {
             }
         };
         stop_cancel(before);
+    }
+}
+
+/// What glibc runs for a frame that a cancellation or a `longjmp` leaves: its `struct _pthread_cleanup_buffer`.
+#[repr(C)]
+struct Cleanup {
+    routine: Option<extern "C" fn(*mut libc::c_void)>,
+    arg: *mut libc::c_void,
+    kind: libc::c_int,
+    before: *mut Cleanup,
+}
+
+type Push = unsafe extern "C" fn(*mut Cleanup, extern "C" fn(*mut libc::c_void), *mut libc::c_void);
+type Pop = unsafe extern "C" fn(*mut Cleanup, libc::c_int);
+
+/// glibc's functions for that; 0: it has none.
+static PUSH: AtomicUsize = AtomicUsize::new(0);
+static POP: AtomicUsize = AtomicUsize::new(0);
+
+/// Can a frame be told that it is left by a jump?
+pub fn hears_of_jumps() -> bool {
+    PUSH.load(Ordering::Relaxed) != 0 && POP.load(Ordering::Relaxed) != 0
+}
+
+/// Signals that are never kept waiting: glibc's own, and those of faults.
+const NEVER_BLOCKED: u64 = 1 << 31
+    | 1 << 32
+    | 1 << (libc::SIGSEGV - 1)
+    | 1 << (libc::SIGBUS - 1)
+    | 1 << (libc::SIGFPE - 1)
+    | 1 << (libc::SIGILL - 1)
+    | 1 << (libc::SIGTRAP - 1);
+
+/// Keeps signals of this thread waiting; what its mask was.
+pub fn block_signals() -> Option<u64> {
+    Some(sys::set_signal_mask(!NEVER_BLOCKED))
+}
+
+/// See [`block_signals`].
+pub fn unblock_signals(mask: Option<u64>) {
+    if let Some(mask) = mask {
+        sys::set_signal_mask(mask);
+    }
+}
+
+/// Nobody comes back to a sleep whose buffer is lent.
+extern "C" fn left(nap: *mut libc::c_void) {
+    // SAFETY: pushed by the frame that holds it, which is still there.
+    let nap = unsafe { &mut *nap.cast::<Nap>() };
+    // The mask is the handler's, or nobody's any more.
+    nap.mask = None;
+    if let Some(known) = nap.known {
+        crate::remote::revoke_loan(known, nap);
+    }
+}
+
+impl Nap {
+    /// Do these signals end the wait, as they would have if they had not been kept waiting? A wait with a time limit ends for any
+    /// handler, another for one that does not ask for restarts.
+    fn ends_for(&self, signals: u64) -> bool {
+        let ends = |signal| {
+            sys::signal_action(signal).is_some_and(|(handler, flags)| {
+                handler > 1 && (self.until != 0 || flags & libc::SA_RESTART as u64 == 0)
+            })
+        };
+        (1..=64).any(|signal| signals >> (signal - 1) & 1 != 0 && ends(signal))
+    }
+
+    /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and is told when it is left.
+    #[inline(never)]
+    #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
+    extern "C" fn sleep_lent(&mut self) {
+        let Some(mask) = self.mask.take() else { return };
+        let (push, pop) = (PUSH.load(Ordering::Relaxed), POP.load(Ordering::Relaxed));
+        // SAFETY: `init` has found them, else nothing is lent.
+        let (push, pop) = unsafe {
+            (
+                core::mem::transmute::<usize, Push>(push),
+                core::mem::transmute::<usize, Pop>(pop),
+            )
+        };
+        let mut cleanup = Cleanup {
+            routine: None,
+            arg: core::ptr::null_mut(),
+            kind: 0,
+            before: core::ptr::null_mut(),
+        };
+        let nap = core::ptr::from_mut(self);
+        // SAFETY: the buffer lies in this frame, which pops it before it ends.
+        unsafe { push(&raw mut cleanup, left, nap.cast()) };
+        // SAFETY: of this frame.
+        let ends = unsafe { (*nap).ends_for(sys::pending_signals() & !mask) };
+        sys::set_signal_mask(mask);
+        if ends {
+            // SAFETY: as above.
+            unsafe { (*nap).errno = libc::EINTR };
+        } else {
+            // SAFETY: as above; not lent a second time, since the mask was taken.
+            unsafe { (*nap).sleep() };
+        }
+        let mask = block_signals();
+        // SAFETY: pushed above.
+        unsafe { pop(&raw mut cleanup, 0) };
+        // SAFETY: as above.
+        unsafe { (*nap).mask = mask };
     }
 }
 

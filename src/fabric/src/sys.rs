@@ -703,6 +703,14 @@ pub fn set_signal_mask(mask: u64) -> u64 {
     before
 }
 
+/// Signals that wait until this thread's mask lets them through (bit n: signal n + 1).
+#[must_use]
+pub fn pending_signals() -> u64 {
+    let mut pending = 0u64;
+    let _ = sys!(rt_sigpending, &raw mut pending, 8);
+    pending
+}
+
 /// Names this thread for `ps` and `gdb`.
 pub fn name_thread(name: &core::ffi::CStr) {
     let _ = sys!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);

@@ -220,7 +220,7 @@ pub enum Control {
     /// Reader to writer: a buffer is lent.
     Advert(Advert),
     /// Reader to writer: the ADVERT of this number, and all before it, are void.
-    Revoke(AdvertId),
+    Revoke(Revoked),
     /// Reader to writer: ring bytes are free, direct bytes have landed.
     Ack(Ack),
     /// Writer to reader: the ring is full; return credit at the next byte.
@@ -240,6 +240,26 @@ pub enum Control {
     /// Writer to reader, which leaves the link: the bytes from here on, that it has said to have landed, follow by the ring. The
     /// reader passes over what it has of them.
     Again(Seq),
+    /// Of no stream: a queue pair for direct transfers is wanted.
+    Lane(Lane),
+}
+
+/// Where a queue pair for direct transfers is to be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    /// The sender listens at this port of its address on the link; 0: the receiver is to.
+    pub port: u16,
+    /// What is said there, by whom was told it here; zeroes without a port.
+    pub cookie: [u8; 16],
+}
+
+/// What ends with an ADVERT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Revoked {
+    /// Which one.
+    pub id: AdvertId,
+    /// All bytes before this the reader has.
+    pub seq: Seq,
 }
 
 /// Bytes in the buffer of an ADVERT.
@@ -315,6 +335,7 @@ const KIND_CLOSED: u64 = 10;
 const KIND_CONSENT: u64 = 11;
 const KIND_DIRECT: u64 = 12;
 const KIND_AGAIN: u64 = 13;
+const KIND_LANE: u64 = 14;
 /// Bit 8 of the first word: the ADVERT's reader waits for all of it.
 const FLAG_WAITALL: u64 = 1 << 8;
 
@@ -335,7 +356,7 @@ impl Control {
                     u64::from(a.key),
                 ]
             }
-            Self::Revoke(id) => [KIND_REVOKE, id.0, 0, 0, 0, 0],
+            Self::Revoke(Revoked { id, seq }) => [KIND_REVOKE, id.0, seq.0, 0, 0, 0],
             Self::Ack(ack) => [KIND_ACK | long(ack.credit.0), 0, ack.seq.0, 0, 0, 0],
             Self::Blocked => [KIND_BLOCKED, 0, 0, 0, 0, 0],
             Self::Turn(turn) => [KIND_TURN, 0, turn.seq.0, turn.phase.0, 0, 0],
@@ -348,6 +369,10 @@ impl Control {
             Self::Consent => [KIND_CONSENT, 0, 0, 0, 0, 0],
             Self::Direct(Landed { id, len }) => [KIND_DIRECT | long(len), id.0, 0, 0, 0, 0],
             Self::Again(seq) => [KIND_AGAIN, 0, seq.0, 0, 0, 0],
+            Self::Lane(Lane { port, cookie }) => {
+                let (low, high) = halves(&cookie);
+                [KIND_LANE | long(u32::from(port)), low, high, 0, 0, 0]
+            }
         };
         let mut bytes = [0; CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -385,7 +410,10 @@ impl Control {
                 phase: Phase(phase),
                 waitall: head & FLAG_WAITALL != 0,
             }),
-            KIND_REVOKE => Self::Revoke(AdvertId(id)),
+            KIND_REVOKE => Self::Revoke(Revoked {
+                id: AdvertId(id),
+                seq: Seq(seq),
+            }),
             KIND_ACK => Self::Ack(Ack {
                 credit: Credit(value),
                 seq: Seq(seq),
@@ -404,6 +432,10 @@ impl Control {
                 len: value,
             }),
             KIND_AGAIN => Self::Again(Seq(seq)),
+            KIND_LANE => Self::Lane(Lane {
+                port: u16::try_from(value).map_err(|_| PeerFault::Malformed)?,
+                cookie: (u128::from(seq) << 64 | u128::from(id)).to_le_bytes(),
+            }),
             _ => return Err(PeerFault::Malformed),
         };
         // One message has one spelling, so whatever its kind has no use for must be zero.
@@ -422,13 +454,17 @@ impl Control {
     }
 }
 
+/// Sixteen bytes as two words.
+#[allow(clippy::cast_possible_truncation, reason = "its low half is wanted")]
+const fn halves(bytes: &[u8; 16]) -> (u64, u64) {
+    let number = u128::from_le_bytes(*bytes);
+    (number as u64, (number >> 64) as u64)
+}
+
 impl Meeting {
     fn emit(&self) -> [u64; 6] {
         let with = |kind, connection, berth: &Berth, [a, b]: [u8; 2], proof: &Proof| {
-            let number = u128::from_le_bytes(*proof);
-            // Both halves of it.
-            #[allow(clippy::cast_possible_truncation, reason = "its low half is wanted")]
-            let (low, high) = (number as u64, (number >> 64) as u64);
+            let (low, high) = halves(proof);
             let sizes = u64::from(berth.len.trailing_zeros()) << 8;
             let known = u64::from(a) << 16 | u64::from(b) << 24;
             let numbers = u64::from(berth.key) | u64::from(berth.stream) << 32;
@@ -640,7 +676,10 @@ mod tests {
                 waitall: false,
                 ..advert()
             }),
-            Control::Revoke(AdvertId(u64::MAX)),
+            Control::Revoke(Revoked {
+                id: AdvertId(u64::MAX),
+                seq: Seq(7),
+            }),
             Control::Ack(Ack {
                 credit: Credit(u32::MAX),
                 seq: Seq(1),
@@ -655,6 +694,10 @@ mod tests {
                 len: 1,
             }),
             Control::Again(Seq(1 << 50)),
+            Control::Lane(Lane {
+                port: 65535,
+                cookie: *b"0123456789abcdef",
+            }),
             Control::Meeting(Meeting::Ask {
                 connection: u64::MAX - 1,
                 berth: BERTH,
@@ -708,7 +751,7 @@ mod tests {
             bytes[at] = 1;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed), "{at}");
         }
-        for kind in [0, 14, 255] {
+        for kind in [0, 15, 255] {
             let mut bytes = Control::Blocked.emit();
             bytes[0] = kind;
             assert_eq!(Control::parse(&bytes), Err(PeerFault::Malformed));

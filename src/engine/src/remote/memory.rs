@@ -60,6 +60,16 @@ impl Drop for Share {
     }
 }
 
+/// Room for so many bytes of the program's, until [`give`]; false: there is none.
+pub(super) fn take(len: usize) -> bool {
+    Share::take(len).map(core::mem::forget).is_ok()
+}
+
+/// See [`take`].
+pub(super) fn give(len: usize) {
+    drop(Share(len as u64));
+}
+
 /// The registered slabs of a link, in its protection domain.
 #[derive(Debug, Default)]
 pub struct Slabs(Vec<Slab>);

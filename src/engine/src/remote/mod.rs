@@ -15,6 +15,10 @@ mod hosts;
 #[cfg(feature = "verbs")]
 mod inbox;
 #[cfg(feature = "verbs")]
+mod lane;
+#[cfg(feature = "verbs")]
+mod loan;
+#[cfg(feature = "verbs")]
 pub mod memory;
 #[cfg(not(feature = "verbs"))]
 mod none;
@@ -35,15 +39,20 @@ pub mod wire;
 pub(crate) use hosts::{
     after_fork, attempt, begin, hold, is_used, on_event, progress, release_hold,
 };
+#[cfg(feature = "verbs")]
+pub(crate) use loan::{
+    Found, Lent, back as end_loan, is_any as is_lent, least, lend, look as look_at_loan,
+    revoke as revoke_loan, shut as shut_loan,
+};
 #[cfg(not(feature = "verbs"))]
 pub(crate) use none::*;
 #[cfg(feature = "verbs")]
 pub(crate) use queue::{arm_all, bell, drive_all, unbell};
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, answer_calls, arm, before_resend, claim, demote, drive, finish, hear_tcp, hears,
-    hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, left, may_finish,
-    moved, release, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
+    advance, answer_calls, arm, before_resend, claim, demote, drive, finish, goes_direct, hear_tcp,
+    hears, hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, land, left,
+    may_finish, moved, release, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

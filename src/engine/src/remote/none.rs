@@ -2,7 +2,9 @@
 
 use super::Before;
 use crate::sockets::demote::Resent;
-use crate::sockets::sock::{Half, Sock};
+use crate::sockets::iov::Cursor;
+use crate::sockets::sock::{Half, Known, Sock};
+use crate::thread::Nap;
 use core::net::SocketAddr;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
@@ -91,3 +93,33 @@ pub const fn claim(_: &'static Sock, _: &Half) {}
 pub const fn demote(_: &'static Sock, _: Reason) {}
 pub const fn hold() {}
 pub const fn release_hold() {}
+
+/// A buffer that is lent: never.
+#[derive(Debug, Default)]
+pub struct Lent;
+
+pub(crate) enum Found {
+    Bytes(usize),
+    Nothing,
+    Ended,
+}
+
+pub(crate) fn is_lent(_: &Sock) -> bool {
+    false
+}
+pub(crate) fn least() -> u32 {
+    u32::MAX
+}
+pub(crate) fn lend(_: &'static Sock, _: &Cursor, _: bool, _: &mut Nap) -> bool {
+    false
+}
+pub(crate) fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Found {
+    Found::Ended
+}
+pub(crate) fn end_loan(_: &'static Sock, _: &mut Nap) {}
+pub(crate) fn revoke_loan(_: Known, _: &mut Nap) {}
+pub(crate) fn shut_loan(_: &Sock) {}
+pub(crate) fn land(_: &Sock) {}
+pub(crate) fn goes_direct(_: &Sock) -> bool {
+    false
+}

@@ -1,5 +1,6 @@
 //! What a wire holds of its device, and what it has given to that: messages are described, marked and posted.
 
+use super::lane::Lanes;
 use super::memory::{Place, Slabs, Use};
 use super::queue::Share;
 use super::small::Small;
@@ -24,7 +25,7 @@ pub const BATCH: usize = 16;
 pub const FENCE: u64 = u64::MAX;
 
 /// So many looks that find it where it was, and the link is lost.
-const TICKS: u8 = 2;
+pub(super) const TICKS: u8 = 2;
 /// As many that find a step of a switch due: for each of two steps a program may be waited for that has TCP to read
 /// (`control::watch_far`).
 const STEP_TICKS: u8 = 6;
@@ -76,6 +77,7 @@ pub(super) struct Places {
 #[derive(Debug)]
 pub(super) struct Parts {
     // In the order in which they must go.
+    pub lanes: Lanes,
     pub pair: Pair,
     pub id: Id,
     pub share: Share,
@@ -163,6 +165,7 @@ impl Parts {
             0
         };
         let steps = self.pump.tick();
+        self.tick_lane();
         if self.stuck >= TICKS {
             return Err(Lost::Silent);
         }
@@ -199,7 +202,9 @@ impl Parts {
                     fences = true;
                     break;
                 }
-                if let Some(post) = batch.get_mut(n) {
+                if let What::Direct { .. } = message.what {
+                    self.shoot(message.what);
+                } else if let Some(post) = batch.get_mut(n) {
                     *post = self.describe(message);
                     n += 1;
                 }
@@ -234,19 +239,13 @@ impl Parts {
 
     /// Is there anything given to the device whose end it is to tell? Then the link's timer runs.
     pub fn is_outstanding(&self) -> bool {
-        self.pump.outstanding() != 0 || self.pump.is_fencing()
+        self.pump.outstanding() + self.pump.direct_outstanding() != 0 || self.pump.is_fencing()
     }
 
-    pub fn describe(&mut self, Message { what, word }: Message) -> Post {
+    pub fn describe(&mut self, Message { what, word, weight }: Message) -> Post {
         let mut probe = false;
         let (from, to) = match what {
             What::Bytes {
-                stream,
-                from,
-                len,
-                to,
-            }
-            | What::Direct {
                 stream,
                 from,
                 len,
@@ -274,13 +273,13 @@ impl Parts {
                 );
                 (from, (to, self.peer.key))
             }
-            What::Count | What::Fence => {
+            What::Count | What::Fence | What::Direct { .. } => {
                 probe = true;
                 ((ptr::null(), 0, 0), (self.peer.place, self.peer.key))
             }
         };
         self.unmarked += 1;
-        self.unmarked_bytes += from.1 as usize;
+        self.unmarked_bytes += weight.max(from.1) as usize;
         let full = self.unmarked >= MARK_MESSAGES || self.unmarked_bytes >= MARK_BYTES;
         let mark = (full || probe).then(|| {
             self.unmarked_bytes = 0;

@@ -404,6 +404,8 @@ pub(super) struct Share {
     at: usize,
     /// Whose it is, once it was entered.
     wire: Option<&'static Wire>,
+    /// Of a wire that has another.
+    second: bool,
 }
 
 impl Share {
@@ -438,7 +440,24 @@ impl Share {
             number: 0,
             at: usize::MAX,
             wire: None,
+            second: false,
         }
+    }
+
+    /// Room for one more queue pair of the same wire, in the same queue.
+    ///
+    /// # Errors
+    /// ENOBUFS: it has none.
+    pub fn beside(&self) -> Result<Self, Errno> {
+        let room = self.queue.with(|held| {
+            held.make_room().then(|| {
+                held.links += 1;
+                held.completions.clone()
+            })
+        });
+        let mut share = Self::at(self.queue, room.flatten().ok_or(libc::ENOBUFS)?);
+        share.second = true;
+        Ok(share)
     }
 
     /// In a new queue with room for so many links, or as many as the device allows.
@@ -516,8 +535,10 @@ impl Drop for Share {
             return;
         };
         let Some(held) = guard.as_mut() else { return };
-        if let Some(wire) = self.wire {
+        if self.wire.is_some() {
             held.inboxes.leave(self.at);
+        }
+        if let Some(wire) = self.wire.filter(|_| !self.second) {
             held.keen.retain(|keen| !ptr::eq(*keen, wire));
             wire.set_queue(None);
             wire.listed.store(false, Ordering::SeqCst);

@@ -47,7 +47,7 @@ pub fn is_to_another_host(link: &Link) -> bool {
     link.keeper() != 0
 }
 
-fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
+pub(super) fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
     let link = sock.link().filter(|link| !link.is_foreign())?;
     Some((wire_of(link)?, sock.index.load(Ordering::Relaxed) as u16))
 }
@@ -65,6 +65,34 @@ pub fn moved(link: &Link, index: u32) -> bool {
         wire.moved(index as u16);
     }
     true
+}
+
+/// Under the tx lock: does a buffer of the peer's wait for what is sent?
+pub fn goes_direct(sock: &Sock) -> bool {
+    let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
+        return false;
+    };
+    wire.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
+}
+
+/// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told when it is there: waits for that, so
+/// that it takes nothing more of this process. Not for long: a peer that is stopped answers all the same, its device does.
+pub fn land(sock: &Sock) {
+    const LAND_NS: u64 = 5_000_000;
+    let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
+        return;
+    };
+    let mut until = 0;
+    while wire.inside(|inner| inner.pump.is_writing(stream)) == Some(true) {
+        let now = sys::now_ns();
+        if until == 0 {
+            until = now + LAND_NS;
+        } else if now >= until {
+            return;
+        }
+        wire.drive();
+        sys::sched_yield();
+    }
 }
 
 /// Takes and gives all that can be, for whoever looks for news; false: no wire plays the other end.

@@ -9,6 +9,7 @@
 
 pub use super::parts::Offered;
 
+use super::lane::Lanes;
 use super::memory::{Place, Slabs, Use};
 use super::parts::{BATCH, FENCE, Parts, Places};
 use super::queue::{Queue, Share};
@@ -24,8 +25,8 @@ use sluice_fabric::verbs::device::{Device, Domain, Trouble};
 use sluice_fabric::verbs::queue::{News, Shape};
 use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
 use sluice_stream::record::{Nonce, Role};
-use sluice_stream::wire::Meeting;
-use sluice_stream::{Error, Mode, Seq};
+use sluice_stream::wire::{Lane, Meeting};
+use sluice_stream::{Error, Seq};
 use std::collections::VecDeque;
 
 /// Receives that each end of a link keeps posted: part of the protocol.
@@ -83,6 +84,8 @@ pub enum Note {
     Stream(u16),
     /// The peer looks for the other end of a connection, or answers.
     Meeting(Meeting),
+    /// A queue pair for direct transfers is wanted, by the peer or by this end, or is lost.
+    Lane(Option<Lane>),
 }
 
 /// See the [module](self).
@@ -151,11 +154,12 @@ impl Wire {
             theirs: RECEIVES,
             sends: SENDS,
             message_len: MESSAGE_LEN,
-            mode: Mode::Indirect,
-            direct_min: u32::MAX,
+            mode: super::loan::mode(),
+            direct_min: super::loan::least(),
             proves: !device.limits.immediate,
         };
         let inner = Parts {
+            lanes: Lanes::default(),
             pair,
             id,
             share,
@@ -236,7 +240,7 @@ impl Wire {
         Some([link(&self.near)?, link(&self.far)?])
     }
 
-    fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
+    pub(super) fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
         let mut inner = self.inner.lock()?;
         inner.as_mut().map(f)
     }
@@ -541,7 +545,7 @@ impl Wire {
         next
     }
 
-    fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
+    pub(super) fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
         let [near, _] = self.links()?;
         let stream = near.stream(u32::from(stream))?;
         // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one as long as the pump has it.
@@ -551,7 +555,11 @@ impl Wire {
 
     /// Does something, then takes what has come, also from the device if it `polls`, and posts what may go. What was taken for
     /// other wires these are driven for behind it, by this thread if it `polls`, else by whoever has this one driven.
-    fn work(&self, polls: bool, first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>) {
+    pub(super) fn work(
+        &self,
+        polls: bool,
+        first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>,
+    ) {
         let Some(mut guard) = self.inner.lock() else {
             // This thread's own, in a handler: it looks at all streams when it is through.
             self.again.store(true, Ordering::SeqCst);
@@ -573,6 +581,7 @@ impl Wire {
             inner.looked = (inner.marks, inner.marked);
             alarm = true;
         }
+        alarm |= inner.starts_to_starve();
         let (wire, queue) = (inner.wire, inner.share.queue);
         let mut rest = core::mem::take(&mut inner.rest);
         if self.busy.load(Ordering::Relaxed) != busy {
@@ -602,6 +611,7 @@ impl Wire {
     fn turn(&self, inner: &mut Parts, polls: bool) -> Result<(), Lost> {
         loop {
             self.take(inner, polls)?;
+            inner.take_lane()?;
             inner.pump.on_emptied();
             inner.post()?;
             if !self.again.swap(false, Ordering::SeqCst) {
@@ -728,6 +738,7 @@ impl Wire {
                         inner.give_back(stream);
                         self.forget(stream);
                     }
+                    Came::Lane(lane) => inner.notes.push_back(Note::Lane(Some(lane))),
                     Came::Nothing => {}
                 }
                 Ok(())

@@ -276,6 +276,7 @@ pub fn leave(sock: &'static Sock) {
     if sock.rx.state() != state::PLAIN || sock.tx.state() != state::PLAIN {
         return;
     }
+    remote::shut_loan(sock);
     if let Some((link, index)) = sock.take_stream() {
         for i in 0..crate::sockets::sock::SETS {
             if let Some(set) = sock.set_at(i) {

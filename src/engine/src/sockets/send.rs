@@ -176,6 +176,7 @@ unsafe fn send_stream(
                 }
                 sock.tx.lock.unlock();
                 if job.done == total {
+                    remote::land(sock);
                     return finish(sock, total);
                 }
             }
@@ -421,8 +422,14 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     let at = sock.tx.at.load(Ordering::Relaxed);
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
     let mut seen = sock.tx.seen.load(Ordering::Relaxed);
+    // All at once where a buffer waits for it.
+    let portion = if left > PUBLISH && remote::goes_direct(sock) {
+        left
+    } else {
+        PUBLISH
+    };
     // The cached head is refreshed only when it leaves too little room.
-    if at - seen + (left.min(PUBLISH) as u64) > most {
+    if at - seen + (left.min(portion) as u64) > most {
         if let Some(link) = sock.link() {
             remote::drive(link);
         }
@@ -449,7 +456,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     if room == 0 {
         return Room::Full;
     }
-    Room::Bytes(ring, at, left.min(room as usize).min(PUBLISH))
+    Room::Bytes(ring, at, left.min(room as usize).min(portion))
 }
 
 #[cold]

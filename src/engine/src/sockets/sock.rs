@@ -230,6 +230,8 @@ pub struct Sock {
     pub remains: Remains,
     /// What direct transfers need.
     pub direct: Direct,
+    /// What is lent to another host.
+    pub lent: crate::remote::Lent,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
     pub pinned: AtomicU32,
     /// Demotions since the connection last did well on a link: spaces new tries.

@@ -236,6 +236,7 @@ fn sleep(
             return Waited::Parked;
         } else {
             let timeout = left.map(sys::timespec);
+            // (A recv that has lent its buffer sleeps at the edge, or not at all.)
             // SAFETY: the word lies in the pinned arena.
             let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref()) };
             waited = ended(slept.err().unwrap_or(0), writer && !begun);

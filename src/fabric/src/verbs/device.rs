@@ -311,6 +311,27 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Registered until [`from_raw`](Self::from_raw): a number that is not 0.
+    #[must_use]
+    pub fn into_raw(self) -> usize {
+        let raw = self.mr.as_ptr().expose_provenance();
+        core::mem::forget(self);
+        raw
+    }
+
+    /// The region of this number.
+    ///
+    /// # Safety
+    /// [`into_raw`](Self::into_raw) has given it, and nobody else has taken it back.
+    #[must_use]
+    pub unsafe fn from_raw(raw: usize) -> Option<Self> {
+        let api = super::api::load()?;
+        let mr = NonNull::new(core::ptr::with_exposed_provenance_mut(raw))?;
+        Some(Self { api, mr })
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: made in `register`.

@@ -8,7 +8,7 @@ use super::world::{
     Copy, Job, Parcel, Reading, Seen, Want, Words, byte_at, stretch, u32_of, usize_of,
 };
 use super::{Fault, Mutant};
-use crate::wire::{CONTROL_LEN, Control};
+use crate::wire::{CONTROL_LEN, Control, Revoked};
 use crate::{
     Ack, Action, Advert, Arrival, Config, Copied, Landing, Next, Phase, Provider, Receiver, Recv,
     Route, Sender, Wait,
@@ -464,7 +464,7 @@ impl Flow {
     fn take_control(&mut self, bytes: &[u8; CONTROL_LEN]) -> Result<(), Fault> {
         match Control::parse(bytes).map_err(crate::Error::from)? {
             Control::Advert(advert) => self.sender.on_advert(advert)?,
-            Control::Revoke(id) => self.sender.on_revoke(id)?,
+            Control::Revoke(revoked) => self.sender.on_revoke(revoked.id)?,
             Control::Ack(ack) => self.sender.on_ack(ack)?,
             Control::Blocked => {
                 if let Some(ack) = self.receiver.on_blocked() {
@@ -481,7 +481,8 @@ impl Flow {
             | Control::Closed
             | Control::Consent
             | Control::Direct(_)
-            | Control::Again(_) => {
+            | Control::Again(_)
+            | Control::Lane(_) => {
                 return Err(Fault::Accounts("no message of a stream in mid-stream"));
             }
         }
@@ -635,7 +636,8 @@ impl Flow {
             if self.mutant != Mutant::NoFence {
                 self.fenced.insert(reading.place >> 32);
             }
-            self.control(Class::Revoke, Control::Revoke(id));
+            let seq = self.receiver.seq();
+            self.control(Class::Revoke, Control::Revoke(Revoked { id, seq }));
         }
         for (at, byte) in (self.read..).zip(&reading.got) {
             if *byte != byte_at(at) {

@@ -15,7 +15,7 @@
 //!   What::Direct ═══ WRITE, by the other queue pair ═══════════► (in the buffer)
 //!   on_direct_done
 //!   DIRECT k, n  ─────────────────────────────────────────────►  still lent: n more are the program's
-//!                         ◄──────────── ACK ───────────────────
+//!                         ◄──────────── ACK ───────────────────  which has read them
 //!                                                                or taken back before: they are nobody's
 //!                         ◄──────────── REVOKE k ──────────────
 //!   the same bytes go again
@@ -23,8 +23,8 @@
 //!
 //! The bytes have positions as all others, so a ring has a gap there. From the first WRITE until all is acknowledged, or void, a
 //! writer posts nothing else of the stream (a [`Run`]). All but the bytes goes by the link's own queue pair, in order: a reader that
-//! has processed DIRECT acknowledges it before it can revoke, one that has revoked before ignores it. So whichever of the two
-//! comes first tells the writer what became of them.
+//! has processed DIRECT keeps them, one that has revoked before ignores it; REVOKE tells up to where it has all. So it, or ACK
+//! when the program has read them, tells the writer what became of them.
 //!
 //! A writer that leaves the link cannot wait for that. It says AGAIN and posts what is not decided to the ring; then its reader has
 //! the bytes in either case, and passes over those that it has already.
@@ -37,7 +37,7 @@ use crate::config::Mode;
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Landing, Next, Recv};
 use crate::record::Out;
-use crate::wire::{AdvertId, Control, Landed, Seq};
+use crate::wire::{AdvertId, Control, Landed, Lane, Revoked, Seq};
 
 /// Direct bytes that may be the reader's or not.
 #[derive(Debug, Clone, Copy)]
@@ -55,10 +55,8 @@ pub(super) struct Run {
 /// What the reading end lends.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
-    /// ADVERTs and revocations to be told, in this order: at most three.
+    /// ADVERTs and revocations to be told, in this order: at most two.
     pub says: VecDeque<Control>,
-    /// Bytes that came into the newest buffer.
-    landed: u32,
     /// Ring bytes to come that are here already.
     again: u64,
 }
@@ -214,18 +212,24 @@ impl Flow {
                 Err(PeerFault::DirectUnasked.into())
             };
         }
+        if self.landed() + u64::from(len) > u64::from(self.ring_len) {
+            return Err(PeerFault::DirectRange.into());
+        }
         match self.receiver.on_direct(id.tag(), len)? {
-            Landing::Done(ack) | Landing::More(ack) => {
+            // Acknowledged when the program has them: until then they may have to lie in the ring.
+            Landing::Done(_) | Landing::More(_) => {
                 self.came = self.came.plus(len);
                 self.transit.on_received(self.came)?;
-                self.has_read_tcp()?;
-                self.transit.on_read(self.came)?;
-                self.lending.landed += len;
-                self.tell(ack);
                 Ok(true)
             }
             Landing::Lost | Landing::Void => Ok(false),
         }
+    }
+
+    /// Direct bytes that the program has not read, and may.
+    pub fn landed(&self) -> u64 {
+        let end = self.receiver.seq().min(self.transit.link_end());
+        end.since(self.transit.read()).unwrap_or(0)
     }
 
     fn on_again(&mut self, from: Seq) -> Result<(), Error> {
@@ -259,13 +263,56 @@ impl Pump {
         }
     }
 
-    /// Whether a stream waits for a queue pair that there is not.
+    /// Asks the peer for a queue pair for direct transfers, or tells where to ask.
+    pub fn want(&mut self, lane: Lane) {
+        self.says.push_back((0, Control::Lane(lane)));
+    }
+
+    /// Whether all goes directly, or not at all.
     #[must_use]
-    pub fn wants_direct(&self) -> bool {
-        let waits = |flow: &super::flow::Flow| {
-            !flow.left && flow.transit.out() == Out::Link && flow.sender.fresh().is_some()
+    pub fn only_direct(&self) -> bool {
+        self.terms.mode == Mode::Direct
+    }
+
+    /// Whether there is a queue pair for direct transfers.
+    #[must_use]
+    pub const fn has_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether bytes of the stream are on their way to a buffer, and not said to be there.
+    #[must_use]
+    pub fn is_writing(&mut self, stream: u16) -> bool {
+        let written = self.written.iter().any(|w| w.stream == Some(stream));
+        let run = self.flow(stream).and_then(|flow| flow.run);
+        written || run.is_some_and(|run| run.landed != 0)
+    }
+
+    /// Whether the peer has lent a buffer for the stream's next bytes, and they can go there.
+    #[must_use]
+    pub fn has_fresh(&mut self, stream: u16) -> bool {
+        let can = self.can_write();
+        self.flow(stream)
+            .is_some_and(|flow| can && flow.sender.fresh().is_some())
+    }
+
+    /// Whether this end makes direct transfers, and lends for them.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.terms.mode != Mode::Indirect
+    }
+
+    /// Streams of which all goes directly, and something waits that could not for want of a buffer: each with where it waits.
+    pub fn starved(&self) -> impl Iterator<Item = (u16, Seq)> {
+        let starves = |flow: &Flow| {
+            let waits = flow.tail > flow.transit.posted() && flow.run.is_none();
+            flow.mode == Mode::Direct && !flow.left && waits && flow.transit.out() == Out::Link
         };
-        !self.direct && !self.lost && self.flows.iter().flatten().any(|flow| waits(flow))
+        let numbered = (0..).zip(&self.flows);
+        numbered.filter_map(move |(stream, flow)| {
+            let flow = flow.as_deref().filter(|flow| starves(flow))?;
+            Some((stream, flow.transit.posted()))
+        })
     }
 
     /// Whether a recv of so many bytes may lend its buffer: nothing that came is unread, and the peer may post.
@@ -275,7 +322,8 @@ impl Pump {
         direct
             && (len >= least || mode == Mode::Direct)
             && self.flow(stream).is_some_and(|flow| {
-                let quiet = flow.receiver.seq() == flow.came && flow.lending.says.is_empty();
+                let read = flow.transit.read() == flow.came && flow.receiver.seq() == flow.came;
+                let quiet = read && flow.lending.says.is_empty();
                 !flow.left
                     && quiet
                     && flow.receiver.lent().is_none()
@@ -304,32 +352,33 @@ impl Pump {
         if let Some(ack) = flow.receiver.flush() {
             flow.tell(ack);
         }
-        flow.lending.landed = 0;
         flow.lending.says.push_back(Control::Advert(advert));
         self.due.set(stream);
         Some(advert.id)
     }
 
     /// The buffer that was lent last is the program's again; the caller has made it unreachable. How many bytes of the stream
-    /// have come into it: the first of what the program is to read.
+    /// have come into it that were not [read](Pump::on_head): the first of what the program is to read.
     pub fn revoke(&mut self, stream: u16) -> u32 {
         let Some(flow) = self.flow(stream) else {
             return 0;
         };
-        let landed = core::mem::take(&mut flow.lending.landed);
+        let landed = flow.landed() as u32;
         if let Some(id) = flow.receiver.on_revoke()
             && flow.transit.gives_credit()
         {
-            flow.lending.says.push_back(Control::Revoke(id));
+            let seq = flow.came;
+            let revoked = Revoked { id, seq };
+            flow.lending.says.push_back(Control::Revoke(revoked));
             self.due.set(stream);
         }
         landed
     }
 
-    /// Bytes of the stream that have come into the buffer lent last.
+    /// Bytes of the stream that have come into the buffer lent last, and were not [read](Pump::on_head).
     #[must_use]
     pub fn landed(&mut self, stream: u16) -> u32 {
-        self.flow(stream).map_or(0, |flow| flow.lending.landed)
+        self.flow(stream).map_or(0, |flow| flow.landed() as u32)
     }
 
     /// Whether that buffer still is lent: not when it is full, or has been passed by.
@@ -378,17 +427,23 @@ impl Pump {
         }
     }
 
-    pub(super) fn on_revoked(&mut self, stream: u16, id: AdvertId) -> Result<(), Error> {
+    pub(super) fn on_revoked(&mut self, stream: u16, revoked: Revoked) -> Result<(), Error> {
         let Some(flow) = self.flow(stream) else {
             return Ok(());
         };
-        flow.sender.on_revoke(id)?;
+        flow.sender.on_revoke(revoked.id)?;
         if let Some(run) = flow.run
-            && run.id <= id
+            && run.id <= revoked.id
             && run.again.is_none()
         {
-            flow.void(run.from)?;
-            let ends = |to: Seq| to > run.from;
+            let has = run.from.max(revoked.seq);
+            if has > flow.transit.posted() {
+                return Err(PeerFault::AckSeq.into());
+            }
+            flow.void(has)?;
+            flow.run = None;
+            flow.transit.on_completed(has)?;
+            let ends = |to: Seq| to > has;
             for posted in &mut self.posted {
                 posted.bytes = posted.bytes.filter(|(of, to)| *of != stream || !ends(*to));
             }

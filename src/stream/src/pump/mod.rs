@@ -40,7 +40,7 @@ use crate::receiver::{Copied, Receiver};
 use crate::receives::Receives;
 use crate::record::{Action, Out, Reason, Step, Transit};
 use crate::sender::Sender;
-use crate::wire::{CONTROL_LEN, Control, Immediate, Meeting, Notice, Seq};
+use crate::wire::{Ack, CONTROL_LEN, Control, Credit, Immediate, Meeting, Notice, Seq};
 pub use direct::Loan;
 use direct::{Lending, Written};
 use due::Due;
@@ -431,17 +431,27 @@ impl Pump {
         let Some(flow) = self.flow(stream) else {
             return Ok(());
         };
-        let read = head.since(flow.receiver.seq()).unwrap_or(0);
-        let read = u32::try_from(read).map_err(|_| Bug::Copied)?;
-        if read == 0 {
+        let passed = head.since(flow.transit.read()).unwrap_or(0);
+        if passed == 0 {
             return Ok(());
         }
         flow.has_read_tcp()?;
-        let copied = flow.receiver.on_copied(read)?;
+        let read = head.since(flow.receiver.seq()).unwrap_or(0);
+        let mut due = false;
+        if read < passed {
+            // Some had come directly: their writer waits for the word.
+            let seq = head.min(flow.receiver.seq());
+            let credit = Credit::new(0);
+            due |= flow.tell(Ack { credit, seq });
+        }
+        if read != 0 {
+            let read = u32::try_from(read).map_err(|_| Bug::Copied)?;
+            if let Copied::Ack(ack) = flow.receiver.on_copied(read)? {
+                due |= flow.tell(ack);
+            }
+        }
         flow.transit.on_read(head)?;
-        if let Copied::Ack(ack) = copied
-            && flow.tell(ack)
-        {
+        if due {
             self.due.set(stream);
         }
         Ok(())
@@ -487,11 +497,13 @@ impl Pump {
             return Some(Message {
                 what: What::Count,
                 word,
+                weight: 0,
             });
         }
         self.poll_fence().then_some(Message {
             what: What::Fence,
             word: 0,
+            weight: 0,
         })
     }
 
@@ -511,7 +523,10 @@ impl Pump {
         let (from, len, to) = match said {
             Said::Control(control) => return self.control(theirs, control),
             Said::Landed(control, to) => {
-                let message = self.control(theirs, control);
+                let mut message = self.control(theirs, control);
+                if let Control::Direct(landed) = control {
+                    message.weight = landed.len;
+                }
                 if let Some(posted) = self.posted.back_mut() {
                     posted.bytes = Some((stream, to));
                 }
@@ -525,7 +540,11 @@ impl Pump {
                     len,
                     to,
                 };
-                return Message { what, word: 0 };
+                return Message {
+                    what,
+                    word: 0,
+                    weight: 0,
+                };
             }
             Said::Bytes { from, len, to } => (from, len, to),
         };
@@ -541,7 +560,8 @@ impl Pump {
             bytes,
             certain: true,
         });
-        Message { what, word }
+        let weight = len;
+        Message { what, word, weight }
     }
 
     /// A control message of the stream that the peer knows by this number.
@@ -552,7 +572,8 @@ impl Pump {
         let word = self.word(theirs, Notice::Control);
         self.posted.push_back(Posted::OTHER);
         let what = What::Control { slot, bytes };
-        Message { what, word }
+        let weight = 0;
+        Message { what, word, weight }
     }
 
     /// The oldest `messages` that were posted are complete; `each` gets the streams whose staging may have become free.
@@ -609,6 +630,9 @@ impl Pump {
     fn on_control(&mut self, stream: u16, control: Control) -> Result<Came, Error> {
         if let Control::Meeting(meeting) = control {
             return Ok(Came::Meeting(meeting));
+        }
+        if let Control::Lane(lane) = control {
+            return Ok(Came::Lane(lane));
         }
         let Some(flow) = self.flow(stream) else {
             return Ok(Came::Nothing);
@@ -668,10 +692,12 @@ impl Pump {
                 self.due.set(stream);
                 Ok(Came::Nothing)
             }
-            Control::Revoke(id) => self.on_revoked(stream, id).map(|()| Came::Nothing),
+            Control::Revoke(revoked) => self.on_revoked(stream, revoked).map(|()| Came::Nothing),
             Control::Direct(landed) => self.on_landed(stream, landed),
             Control::Again(from) => self.on_again(stream, from),
-            Control::Meeting(_) | Control::Closed => Err(PeerFault::Malformed.into()),
+            Control::Meeting(_) | Control::Lane(_) | Control::Closed => {
+                Err(PeerFault::Malformed.into())
+            }
         }
     }
 

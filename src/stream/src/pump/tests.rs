@@ -130,7 +130,7 @@ impl World {
 
     fn post(&mut self, me: usize) {
         let end = &mut self.ends[me];
-        while let Some(Message { what, word }) = end.pump.poll() {
+        while let Some(Message { what, word, .. }) = end.pump.poll() {
             let way = match what {
                 What::Bytes {
                     stream,
@@ -193,6 +193,7 @@ impl World {
             Came::Step(stream) => self.act(1 - me, stream),
             Came::Credit(_)
             | Came::Direct(..)
+            | Came::Lane(_)
             | Came::Meeting(_)
             | Came::Free(_)
             | Came::Nothing => {}

@@ -197,7 +197,7 @@ impl World {
 
     fn post(&mut self, me: usize) {
         let end = &mut self.ends[me];
-        while let Some(Message { what, word }) = end.pump.poll() {
+        while let Some(Message { what, word, .. }) = end.pump.poll() {
             let staged = |stream: u16, from: Seq, len: u32| {
                 let s = &end.streams[usize::from(stream)];
                 let all = from.value()..from.value() + u64::from(len);

@@ -2,7 +2,7 @@
 
 use crate::config::Mode;
 use crate::record::{Nonce, Role};
-use crate::wire::{CONTROL_LEN, Meeting, Seq};
+use crate::wire::{CONTROL_LEN, Lane, Meeting, Seq};
 
 /// The terms of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +101,8 @@ pub struct Message {
     pub what: What,
     /// The immediate.
     pub word: u32,
+    /// Bytes of the staging ring that wait for its completion.
+    pub weight: u32,
 }
 
 /// What a message that came means for the stream that it names.
@@ -117,6 +119,8 @@ pub enum Came {
     Step(u16),
     /// The peer looks for the other end of a connection, or answers.
     Meeting(Meeting),
+    /// The peer wants a queue pair for direct transfers.
+    Lane(Lane),
     /// Both ends have left the stream: its number is free.
     Free(u16),
     /// Nothing to be done.

@@ -256,6 +256,12 @@ impl Transit {
         self.posted
     }
 
+    /// Of what the link has brought, read by the program.
+    #[must_use]
+    pub const fn read(&self) -> Seq {
+        self.read
+    }
+
     /// The offset at which the peer's TCP bytes end, once nothing behind it is the program's without a look
     /// ([`Transit::on_head`]).
     #[must_use]

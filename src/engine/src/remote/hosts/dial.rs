@@ -147,6 +147,16 @@ impl Hosts {
         };
         while let Some(event) = next(&self.channel) {
             match event {
+                // Keys are of one or the other.
+                Event::Resolved(key) if self.is_lane(key) => self.on_lane_resolved(key),
+                Event::Routed(key) if self.is_lane(key) => self.on_lane_routed(key),
+                Event::Asked(key, id, data) if self.is_lane(key) => {
+                    self.on_lane_asked(key, id, &data);
+                }
+                Event::Established(key, _) if self.is_lane(key) => self.on_lane_stands(key),
+                Event::Refused(key, ..) | Event::Gone(key) if self.is_lane(key) => {
+                    self.on_lane_over(key);
+                }
                 Event::Resolved(key) => self.on_resolved(key),
                 Event::Routed(key) => self.on_routed(key),
                 Event::Asked(key, id, data) => self.on_asked(key, id, &data),
@@ -202,7 +212,7 @@ impl Hosts {
         };
         let host = dial.seek.peer.ip();
         let active = id.is_port_active().then_some(()).ok_or(libc::ENETDOWN);
-        let raised = active.and_then(|()| self.raise(key, id, host));
+        let raised = active.and_then(|()| self.raise(key, id, [dial.seek.local.ip(), host], false));
         let connected = raised.and_then(|(wire, ours)| {
             let known = Known::of(dial.seek.sock).ok_or(libc::EBADMSG)?;
             let mut request = Request {
@@ -267,7 +277,7 @@ impl Hosts {
             return refuse(&id, Reason::ProofFailed);
         }
         let key = self.key();
-        let (wire, ours) = match self.raise(key, id, seek.peer.ip()) {
+        let (wire, ours) = match self.raise(key, id, [seek.local.ip(), seek.peer.ip()], true) {
             Ok(raised) => raised,
             Err(errno) => {
                 tell(&seek, "answer", errno);

@@ -14,6 +14,7 @@
 
 mod dial;
 mod idle;
+mod lane;
 mod meet;
 
 use super::hello::{self, Request, Token};
@@ -21,6 +22,7 @@ use super::proof::Known;
 use super::queue;
 use super::stream;
 use super::wire::{Hello, Lost, Note, Offered, Wire};
+use crate::config::{Mode, config};
 use crate::process;
 use crate::rendezvous::{control, diag};
 use crate::sockets::internal;
@@ -36,6 +38,7 @@ use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::cm::{Channel, Id, Key};
 use sluice_fabric::verbs::device::{Device, Trouble};
 use sluice_stats::Reason;
+use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
 
 /// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
@@ -173,6 +176,9 @@ struct Up {
     key: Key,
     wire: &'static Wire,
     host: IpAddr,
+    /// This end's address there; whether it has answered the dial.
+    local: IpAddr,
+    answers: bool,
     /// Of both ends' proofs when it was made: what is proved over it is worth nothing elsewhere.
     salt: [Proof; 2],
     stands: bool,
@@ -182,6 +188,9 @@ struct Up {
     /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
     until: u64,
     rest: Rest,
+    /// Direct-only streams that wait, each where; when they are looked at again, 0: not.
+    starving: Vec<(u16, Seq)>,
+    starve_ns: u64,
 }
 
 #[derive(Debug)]
@@ -207,6 +216,8 @@ struct Hosts {
     spare: Vec<&'static Wire>,
     /// Devices that are in use, whose descriptors were put out of the program's way.
     devices: Vec<Device>,
+    /// Queue pairs for direct transfers.
+    lanes: Vec<lane::Seek>,
 }
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::new(None);
@@ -348,6 +359,7 @@ impl Hosts {
             met: Vec::new(),
             spare: Vec::new(),
             devices: Vec::new(),
+            lanes: Vec::new(),
         })
     }
 
@@ -412,7 +424,8 @@ impl Hosts {
         &mut self,
         key: Key,
         id: Id,
-        host: IpAddr,
+        [local, host]: [IpAddr; 2],
+        answers: bool,
     ) -> Result<(&'static Wire, Hello), sys::Errno> {
         let full = libc::ENOBUFS;
         let arena = Arena::create_local().map_err(|_| libc::ENOMEM)?;
@@ -449,11 +462,15 @@ impl Hosts {
             key,
             wire,
             host,
+            local,
+            answers,
             salt: [[0; 16]; 2],
             stands: false,
             lost: false,
             told: false,
             rest: Rest::default(),
+            starving: Vec::new(),
+            starve_ns: 0,
             until: sys::now_ns() + 2 * DIAL_NS,
         });
         Ok((wire, hello))
@@ -515,6 +532,7 @@ impl Hosts {
             }
         }
         for up in &mut self.ups {
+            feed(up, now).into_iter().for_each(&mut again);
             Rest::look(up, now).into_iter().for_each(&mut again);
         }
         self.look_after(now);
@@ -523,6 +541,7 @@ impl Hosts {
         let untils = (self.listens.iter().map(|l| l.until))
             .chain(self.dials.iter().map(|d| d.until))
             .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
+            .chain(self.lanes.iter().filter_map(lane::Seek::until))
             .chain(self.asked.iter().filter(|a| !a.late).map(|a| a.until))
             .chain(self.questions.iter().map(|_| now + LOOK_NS))
             .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
@@ -549,6 +568,7 @@ impl Hosts {
                     }
                 }
                 Note::Meeting(meeting) => self.on_meeting(key, meeting),
+                Note::Lane(said) => self.on_lane(key, said),
             }
         }
     }
@@ -587,6 +607,7 @@ impl Hosts {
                     }
                 }
                 self.questions.retain(|q| q.key != key);
+                self.lanes.retain(|l| !l.is_of(key));
                 if let Some(up) = self.ups.get_mut(at) {
                     up.until = now + DYING_NS;
                 }
@@ -639,6 +660,9 @@ impl Hosts {
                     queue::condemn(address);
                 }
                 for up in self.ups.iter().filter(|up| !up.lost) {
+                    if up.wire.is_lane_met_by(*device, trouble) {
+                        up.wire.lose_lane();
+                    }
                     if up.wire.is_met_by(*device, trouble) {
                         up.wire.lose(Lost::Device(0));
                     }
@@ -648,6 +672,7 @@ impl Hosts {
     }
 
     fn expire(&mut self, now: u64) {
+        self.expire_lanes(now);
         let over: Vec<Listen> = self
             .listens
             .extract_if(.., |l| now >= l.until || !l.seek.is_open())
@@ -688,6 +713,33 @@ impl Hosts {
         }
         self.dial_next();
     }
+}
+
+/// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue pair for it is made, for so long.
+const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
+
+/// Looks after such streams; when it is to be looked again.
+fn feed(up: &mut Up, now: u64) -> Option<u64> {
+    let due = up.starve_ns != 0 && now >= up.starve_ns;
+    if config().mode != Mode::Direct || !due && up.starve_ns != 0 {
+        return Some(up.starve_ns).filter(|at| *at != 0);
+    }
+    for stream in up.wire.starved(&mut up.starving) {
+        if let Some([near, _]) = up.wire.links()
+            && let Some(sock) = control::sock_of(near, u32::from(stream))
+        {
+            sock.pin(Reason::DirectNoAdvert);
+            stream::demote(sock, Reason::DirectNoAdvert);
+        }
+    }
+    let [there, not_yet] = STARVE_NS;
+    let wait = if up.wire.has_lane() { there } else { not_yet };
+    up.starve_ns = if up.starving.is_empty() {
+        0
+    } else {
+        now + wait
+    };
+    Some(up.starve_ns).filter(|at| *at != 0)
 }
 
 /// Both ends of a link whose wire has ended.

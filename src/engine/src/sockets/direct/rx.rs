@@ -202,6 +202,9 @@ pub(in crate::sockets) fn revoke(nap: &mut Nap) {
     if nap.lent
         && let Some(known) = nap.known
     {
+        if nap.mask.is_some() {
+            return crate::remote::revoke_loan(known, nap);
+        }
         nap.lent = false;
         end_advert(known);
     }

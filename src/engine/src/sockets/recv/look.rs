@@ -41,6 +41,9 @@ pub(super) unsafe fn look(
     nap: &mut Nap,
 ) -> Look {
     let current = sock.rx.state();
+    if nap.mask.is_some() && current != state::LINK {
+        remote::end_loan(sock, nap);
+    }
     if current == state::PLAIN {
         return Look::Kernel;
     }
@@ -68,6 +71,13 @@ pub(super) unsafe fn look(
         state::LINK => {
             let at = sock.rx.at.load(Ordering::Relaxed);
             let mut available = tail.offset.wrapping_sub(at);
+            if remote::is_lent(sock) {
+                match remote::look_at_loan(sock, cursor, nap) {
+                    remote::Found::Bytes(n) => return Look::Moved(n),
+                    remote::Found::Nothing => return empty(sock, fd, nap.done != 0),
+                    remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
+                }
+            }
             if sock.handed.load(Ordering::Relaxed) {
                 // What was not read is somebody else's by now, and comes by TCP.
                 return if remote::hear_tcp(sock, fd) {
@@ -88,6 +98,15 @@ pub(super) unsafe fn look(
             }
             if need == 0 {
                 return Look::Empty;
+            }
+            let blocks = flags & (libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
+            if blocks
+                && left >= remote::least() as usize
+                && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
+                && remote::is_remote(sock)
+                && !sock.is_nonblocking(fd)
+            {
+                remote::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, nap);
             }
             if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
                 || dir.offer.word.load(Ordering::Relaxed)

@@ -1,0 +1,291 @@
+//! The buffer of a waiting recv, lent to the peer: registered, told, and taken back before the program has it again.
+//!
+//! From the registration to its end the thread takes no signal but in its sleep. There a jump out of a handler, or a cancellation,
+//! runs what glibc keeps for frames that are left so (`thread.rs`), which takes the buffer back. What has landed in it by then and
+//! is nobody's yet goes to its place in the ring, where any recv finds it.
+//!
+//! Under the socket's rx lock, but for [`shut`].
+
+use super::memory;
+use super::stream::of;
+use crate::config::{Config, Mode, config};
+use crate::sockets::iov::Cursor;
+use crate::sockets::sock::{Known, Sock};
+use crate::sockets::wake;
+use crate::thread::Nap;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use libc::iovec;
+use sluice_fabric::verbs::device::Region;
+use sluice_stream as stream;
+use sluice_stream::pump::Loan;
+
+/// Of one buffer no more is lent.
+const MOST: usize = 64 << 20;
+
+/// What a socket lends.
+#[derive(Debug, Default)]
+pub struct Lent {
+    /// Its region; 0: none. Whoever makes it 0 deregisters.
+    region: AtomicUsize,
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// Bytes of it that the recv has.
+    taken: AtomicU32,
+    /// Whose it is: [`Nap::frame`].
+    frame: AtomicUsize,
+}
+
+/// From how many bytes on direct transfers are made in [`Mode::Dynamic`]; `None`: not at all, unless the user has said a length. Why:
+/// `docs/decisions/011-direct-between-hosts.md`.
+fn said() -> Option<u32> {
+    let default = Config::DEFAULT.direct_min;
+    config().direct_min.filter(|least| Some(*least) != default)
+}
+
+/// Which transfers this process makes between hosts.
+pub(super) fn mode() -> stream::Mode {
+    if !crate::thread::hears_of_jumps() {
+        return stream::Mode::Indirect;
+    }
+    match config().mode {
+        Mode::Direct => stream::Mode::Direct,
+        Mode::Dynamic if said().is_some() => stream::Mode::Dynamic,
+        Mode::Dynamic | Mode::Indirect => stream::Mode::Indirect,
+    }
+}
+
+/// Bytes from which on a buffer is lent.
+pub(crate) fn least() -> u32 {
+    match config().mode {
+        Mode::Direct => 1,
+        Mode::Dynamic => said().unwrap_or(u32::MAX),
+        Mode::Indirect => u32::MAX,
+    }
+}
+
+/// Does this process make direct transfers between hosts?
+pub(super) fn is_on() -> bool {
+    mode() != stream::Mode::Indirect
+}
+
+/// Has the socket lent a buffer?
+#[inline]
+pub(crate) fn is_any(sock: &Sock) -> bool {
+    sock.lent.frame.load(Ordering::Relaxed) != 0
+}
+
+/// What a recv that waits has found.
+pub(crate) enum Found {
+    /// So many bytes more are in its buffer.
+    Bytes(usize),
+    /// It waits on.
+    Nothing,
+    /// Its buffer is its own again: look at the ring.
+    Ended,
+}
+
+/// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it did.
+pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return false;
+    };
+    let mut room = [iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: 0,
+    }; 2];
+    let Some((base, len)) = cursor
+        .rest(&mut room)
+        .first()
+        .map(|p| (p.iov_base, p.iov_len))
+    else {
+        return false;
+    };
+    let len = len.min(MOST);
+    if is_any(sock) || len < least() as usize {
+        return false;
+    }
+    let now = wire.with_stream(stream, |pump| {
+        (
+            pump.may_lend(stream, len as u32),
+            pump.is_direct() && !pump.has_direct(),
+        )
+    });
+    match now {
+        Some((true, _)) => {}
+        Some((_, true)) => {
+            wire.want_lane();
+            return false;
+        }
+        _ => return false,
+    }
+    if !memory::take(len) {
+        return false;
+    }
+    // Neither is a handler to find libibverbs in the middle of this, nor to leave it there.
+    nap.mask = crate::thread::block_signals();
+    // SAFETY: the buffer of a call that waits; a buffer that is none is refused.
+    let region = wire.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
+    let Some(Ok(region)) = region else {
+        memory::give(len);
+        crate::thread::unblock_signals(nap.mask.take());
+        return false;
+    };
+    let loan = Loan {
+        place: base as u64,
+        key: region.remote_key(),
+        len: len as u32,
+        waitall,
+    };
+    let lent = &sock.lent;
+    lent.base.store(base as usize, Ordering::Relaxed);
+    lent.len.store(len, Ordering::Relaxed);
+    lent.taken.store(0, Ordering::Relaxed);
+    lent.frame.store(nap.frame(), Ordering::Relaxed);
+    lent.region.store(region.into_raw(), Ordering::SeqCst);
+    nap.note(sock);
+    nap.lent = true;
+    let told = wire.with_stream(stream, |pump| pump.lend(stream, &loan).is_some());
+    if told != Some(true) {
+        back(sock, nap);
+        return false;
+    }
+    true
+}
+
+/// No byte lands in the buffer from now on.
+pub(crate) fn shut(sock: &Sock) {
+    let raw = sock.lent.region.swap(0, Ordering::SeqCst);
+    if raw != 0 {
+        // SAFETY: made by `lend`; the swap gives it to one.
+        drop(unsafe { Region::from_raw(raw) });
+        memory::give(sock.lent.len.load(Ordering::Relaxed));
+    }
+}
+
+/// The recv whose buffer is lent looks again.
+pub(crate) fn look(sock: &'static Sock, cursor: &mut Cursor, nap: &mut Nap) -> Found {
+    let lent = &sock.lent;
+    if lent.frame.load(Ordering::Relaxed) != nap.frame() {
+        // Another recv's: what is there is whoever's comes first.
+        end(sock);
+        return Found::Ended;
+    }
+    let Some((wire, stream)) = of(sock) else {
+        back(sock, nap);
+        return Found::Ended;
+    };
+    let now = wire.with_stream(stream, |pump| (pump.landed(stream), pump.is_lent(stream)));
+    let (mut landed, goes_on) = now.unwrap_or((0, false));
+    if !goes_on {
+        shut(sock);
+        // Between the look and this more may have come.
+        landed = wire
+            .with_stream(stream, |pump| pump.revoke(stream))
+            .unwrap_or(landed);
+    }
+    let n = landed as usize;
+    let had = lent.taken.load(Ordering::Relaxed);
+    let fits = had as usize + n <= lent.len.load(Ordering::Relaxed);
+    if n != 0 && fits && consume(sock, n) {
+        lent.taken.store(had + landed, Ordering::Relaxed);
+        cursor.advance(n, |_, _| ());
+    } else {
+        landed = 0;
+    }
+    if !goes_on {
+        let used = lent.taken.load(Ordering::Relaxed) != 0;
+        let rx = &sock.conn().rx;
+        if used {
+            &rx.adverts_fresh
+        } else {
+            &rx.adverts_stale
+        }
+        .add(1);
+        forget(sock, nap);
+    }
+    match (landed, goes_on) {
+        (0, true) => Found::Nothing,
+        (0, false) => Found::Ended,
+        _ => Found::Bytes(n),
+    }
+}
+
+/// The words move over bytes that did not lie in the ring.
+fn consume(sock: &'static Sock, n: usize) -> bool {
+    let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
+        return false;
+    };
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    let to = at + n as u64;
+    let head = dir.rx.head.read();
+    if dir.rx.head.consume(head.round, at, to).is_err() {
+        return false;
+    }
+    sock.rx.at.store(to, Ordering::Relaxed);
+    let linked = sock.rx.linked.load(Ordering::Relaxed);
+    sock.rx.linked.store(linked + n as u64, Ordering::Relaxed);
+    sock.conn().rx.bytes.direct.add(n as u64);
+    fence(Ordering::SeqCst);
+    let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
+    wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+    true
+}
+
+fn forget(sock: &Sock, nap: &mut Nap) {
+    sock.lent.frame.store(0, Ordering::Relaxed);
+    nap.lent = false;
+    crate::thread::unblock_signals(nap.mask.take());
+}
+
+/// The buffer is its program's again, whoever's: what has landed there goes to the ring.
+pub(crate) fn end(sock: &'static Sock) {
+    shut(sock);
+    if sock.lent.frame.swap(0, Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some((wire, stream)) = of(sock) else {
+        return;
+    };
+    let landed = wire.with_stream(stream, |pump| pump.revoke(stream));
+    sock.conn().rx.adverts_revoked.add(1);
+    let had = sock.lent.taken.load(Ordering::Relaxed) as usize;
+    let n = landed.unwrap_or(0) as usize;
+    let (Some(ring), true) = (
+        sock.rx.ring(),
+        had + n <= sock.lent.len.load(Ordering::Relaxed),
+    ) else {
+        return;
+    };
+    let from = ptr::with_exposed_provenance::<u8>(sock.lent.base.load(Ordering::Relaxed));
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    if n != 0 && n as u64 <= ring.len() {
+        // SAFETY: the recv's buffer, in which so much has landed; the peer has written nothing to this part of the ring, and
+        // does not before it is told that it was read.
+        unsafe { ring.copy_in(at, from.add(had), n) };
+    }
+}
+
+/// The recv of this nap leaves, or does not sleep: its buffer is its own again.
+pub(crate) fn back(sock: &'static Sock, nap: &mut Nap) {
+    if sock.lent.frame.load(Ordering::Relaxed) == nap.frame() {
+        end(sock);
+    }
+    nap.lent = false;
+    crate::thread::unblock_signals(nap.mask.take());
+}
+
+/// As [`back`], without the lock: the recv ends, or its frame is left by a jump or a cancellation.
+#[cold]
+pub(crate) fn revoke(known: Known, nap: &mut Nap) {
+    let sock = known.sock();
+    if sock.lent.frame.load(Ordering::Relaxed) == nap.frame() {
+        shut(sock);
+        if sock.rx.lock.lock().is_ok() {
+            back(sock, nap);
+            sock.rx.lock.unlock();
+        }
+    }
+    nap.lent = false;
+    crate::thread::unblock_signals(nap.mask.take());
+}

@@ -3,11 +3,14 @@
 //! * `wire`, `parts`: a link's queue pair, its local arena, and the pump between them.
 //! * `queue`, `inbox`: the completion queue that the links of a device share, and who gets what of it.
 //! * `memory`, `small`: what of the arena is registered, and what lies beside it.
+//! * `handing`: who goes on with a socket whose stream ends.
 //! * `stream`: what a socket does with a stream over a wire.
 //! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said and proved then.
 //!
 //! Without the feature `verbs` there are none, and `none` answers.
 
+#[cfg(feature = "verbs")]
+mod handing;
 #[cfg(feature = "verbs")]
 pub mod hello;
 #[cfg(feature = "verbs")]
@@ -36,6 +39,8 @@ mod stream;
 pub mod wire;
 
 #[cfg(feature = "verbs")]
+pub(crate) use handing::{answer_calls, claim, finish, release};
+#[cfg(feature = "verbs")]
 pub(crate) use hosts::{
     after_fork, attempt, begin, hold, is_used, on_event, progress, release_hold,
 };
@@ -50,9 +55,9 @@ pub(crate) use none::*;
 pub(crate) use queue::{arm_all, bell, drive_all, unbell};
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, answer_calls, arm, before_resend, claim, demote, drive, finish, goes_direct, hear_tcp,
-    hears, hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, land, left,
-    may_finish, moved, release, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
+    advance, arm, before_resend, demote, drive, goes_direct, hear_tcp, hears, hides_tcp, is_far,
+    is_held, is_remote, is_switching, is_to_another_host, land, left, may_finish, moved, settle_rx,
+    settle_tx, tcp_ended, wants_no_answer, was_record,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

@@ -12,16 +12,15 @@
 //!
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
+use super::handing::{claim, leaving_of};
 use super::wire::{Lost, Wire};
-use super::{Before, PATIENCE_NS};
-use crate::process;
+use super::Before;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
-use crate::sockets::family;
-use crate::sockets::sock::{self, Half, Sock, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{recv, tcp, wake};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -112,34 +111,12 @@ pub fn arm(link: &Link) {
     }
 }
 
-/// How the stream is left for this reason.
-fn leaving(reason: Reason) -> Leave {
-    match reason {
-        Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
-        // The library goes on to read and write the socket.
-        Reason::Shutdown
-        | Reason::RingFull
-        | Reason::Fault
-        | Reason::Limit
-        | Reason::LinkLost
-        | Reason::PeerDied
-        | Reason::PeerDemoted
-        | Reason::PeerHostile
-        | Reason::NotEstablished
-        | Reason::Idle
-        | Reason::SendBufferSmall
-        | Reason::DirectNoAdvert => Leave::Stay,
-        // The next call is the kernel's own, or somebody else's.
-        _ => Leave::Hand,
-    }
-}
-
 /// Under the tx lock, in state PROVED or LINK: the stream is given up, and what is not sent goes back to TCP.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
     };
-    leave(sock, wire, stream, leaving(reason));
+    leave(sock, wire, stream, leaving_of(sock, reason));
     settle(sock, dir)
 }
 
@@ -195,75 +172,12 @@ pub fn demote(sock: &'static Sock, reason: Reason) {
     sock.rx.lock.unlock();
 }
 
-/// A relative that holds the socket, too, is to go on with it, even if this process closes it.
-fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
-    let shared = || sock.family().is_some_and(|f| f.is_shared(process::pid()));
-    match leaving(reason) {
-        Leave::Close if shared() => Leave::Hand,
-        how => how,
-    }
-}
-
-/// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP, which is this half's then.
-pub fn claim(sock: &'static Sock, half: &Half) {
-    if half.state() != state::INHERITED {
-        return;
-    }
-    if !is_handed(sock) {
-        demote::reset_hard(sock);
-    }
-    half.state.store(state::PLAIN, Ordering::SeqCst);
-    half.set_dir(None);
-    if sock.rx.state() == state::PLAIN
-        && sock.tx.state() == state::PLAIN
-        && let Some((link, index)) = sock.take_stream()
-    {
-        link.abandon_stream(index);
-    }
-}
-
-/// Between two looks whether the owner still lives.
-const OWNER_NS: u64 = 20_000_000;
-
-fn is_handed(sock: &'static Sock) -> bool {
-    let Some(family) = sock.family() else {
-        return false;
-    };
-    let end = sys::now_ns() + PATIENCE_NS;
-    let owner = family.want();
-    control::call_parent();
-    loop {
-        if family.await_handing(OWNER_NS) {
-            return true;
-        }
-        // SAFETY: signal 0 only asks; kill is not hooked.
-        let dead = unsafe { libc::kill(owner as i32, 0) } != 0;
-        if dead || sys::now_ns() >= end {
-            return false;
-        }
-    }
-}
-
-/// By the control thread: streams that relatives want are brought to TCP.
-pub fn answer_calls() {
-    static SEEN: AtomicU32 = AtomicU32::new(0);
-    let calls = family::calls();
-    if SEEN.swap(calls, Ordering::Relaxed) == calls {
-        return;
-    }
-    sock::for_all(|sock| {
-        if is_remote(sock) && sock.family().is_some_and(family::Family::is_wanted) {
-            demote(sock, Reason::Fork);
-        }
-    });
-}
-
 /// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is still read.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some((wire, stream)) = of(sock) else {
         return;
     };
-    leave(sock, wire, stream, leaving(reason));
+    leave(sock, wire, stream, leaving_of(sock, reason));
     go_back(sock, wire, stream);
     // The other half is to follow.
     control::advance(sock);
@@ -502,7 +416,7 @@ fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
         state::PROVED | state::LINK => {
             demote::count(sock, reason);
             if let Some((wire, stream)) = of(sock) {
-                leave(sock, wire, stream, Leave::Stay);
+                leave(sock, wire, stream, leaving_of(sock, reason));
             }
             if let Some(dir) = sock.tx.dir()
                 && settle(sock, dir) == Resent::NoRoom
@@ -692,87 +606,6 @@ pub fn is_held(sock: &'static Sock) -> bool {
         held && !due
     });
     held == Some(true)
-}
-
-/// The stream was given up for this reason: waits until whoever comes next may use the socket.
-pub fn finish(sock: &'static Sock, reason: Reason) {
-    let until_ns = sys::now_ns() + PATIENCE_NS;
-    if leaving(reason) == Leave::Hand {
-        hand_over(sock, until_ns);
-    } else {
-        release(sock, until_ns);
-    }
-}
-
-/// For a socket that others are to read and write next, or that is about to be closed with the process: drives the link until
-/// TCP has all of it, 5 s at most; then it is reset.
-fn hand_over(sock: &'static Sock, until_ns: u64) {
-    loop {
-        advance(sock);
-        let Some((wire, stream)) = of(sock) else {
-            return;
-        };
-        let clean = wire.with_stream(stream, |pump| {
-            pump.transit(stream)
-                .is_none_or(|t| t.is_clean() || t.is_dead().is_some())
-        });
-        if clean == Some(true) && sock.tx.state() == state::PLAIN {
-            return;
-        }
-        let now = sys::now_ns();
-        if now >= until_ns {
-            wire.with(|pump| {
-                if let Some(transit) = pump.transit(stream) {
-                    transit.give_up();
-                }
-                pump.settle(stream);
-            });
-            return advance(sock);
-        }
-        wait(sock, until_ns);
-    }
-}
-
-/// As [`hand_over`], for what the program is through with: until nothing is left to send.
-pub fn release(sock: &'static Sock, until_ns: u64) {
-    while sock.tx.state() == state::RESENDING && is_remote(sock) && sys::now_ns() < until_ns {
-        advance(sock);
-        if sock.tx.state() == state::RESENDING {
-            wait(sock, until_ns);
-        }
-    }
-}
-
-/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was acknowledged.
-fn wait(sock: &'static Sock, until_ns: u64) {
-    let Some((wire, _)) = of(sock) else { return };
-    let fd = sock.fd.load(Ordering::Relaxed);
-    wire.calm();
-    let mut tcp = libc::POLLIN;
-    // Bytes before the record that nobody reads, or a part of one: these make no news.
-    if recv::has_bytes(fd) {
-        tcp = 0;
-    }
-    if sock.tx.state() == state::RESENDING && !is_held(sock) {
-        tcp |= libc::POLLOUT;
-    }
-    let link = wire.descriptor().unwrap_or(-1);
-    let mut fds = [(link, libc::POLLIN), (fd, tcp)].map(|(fd, events)| libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    });
-    let most = until_ns.saturating_sub(sys::now_ns()).min(1_000_000);
-    let mut most = sys::timespec(most);
-    // SAFETY: an array and a time of ours.
-    let _ = unsafe {
-        sys::ppoll(
-            fds.as_mut_ptr(),
-            fds.len(),
-            &raw mut most,
-            core::ptr::null(),
-        )
-    };
 }
 
 /// Is what TCP has next not the program's, but a record to be heard?

@@ -493,6 +493,10 @@ pub fn reset(sock: &Sock) -> bool {
 
 /// As [`reset`], whatever TCP still holds for us, which is worth nothing.
 pub fn reset_hard(sock: &Sock) {
+    // What it left on the socket is the program's to see.
+    if sock.reset_seen.load(Ordering::Relaxed) {
+        return;
+    }
     let fd = sock.fd.load(Ordering::Relaxed);
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // SAFETY: with MSG_TRUNC nothing is written.

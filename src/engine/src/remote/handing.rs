@@ -1,0 +1,183 @@
+//! Who goes on with a socket whose stream ends: this program, nobody, or others that know nothing of links. The last need a TCP that has
+//! all of it, for which they, or the library on their behalf, wait.
+
+use super::PATIENCE_NS;
+use super::stream::{advance, demote, is_held, is_remote, of};
+use crate::process;
+use crate::rendezvous::control;
+use crate::sockets::demote;
+use crate::sockets::family;
+use crate::sockets::recv;
+use crate::sockets::sock::{self, Half, Sock, state};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+use sluice_stream::record::Leave;
+
+/// How the stream is left for this reason.
+fn leaving(reason: Reason) -> Leave {
+    match reason {
+        Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
+        // The library goes on to read and write the socket.
+        Reason::Shutdown
+        | Reason::RingFull
+        | Reason::Fault
+        | Reason::Limit
+        | Reason::LinkLost
+        | Reason::PeerDied
+        | Reason::PeerDemoted
+        | Reason::PeerHostile
+        | Reason::NotEstablished
+        | Reason::Idle
+        | Reason::SendBufferSmall
+        | Reason::DirectNoAdvert => Leave::Stay,
+        // The next call is the kernel's own, or somebody else's.
+        _ => Leave::Hand,
+    }
+}
+
+/// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by TCP, also if this process goes on with it,
+/// or closes it.
+pub(super) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
+    let is_shared = |family: &family::Family| family.is_shared(process::pid());
+    if sock.family().is_some_and(is_shared) {
+        Leave::Hand
+    } else {
+        leaving(reason)
+    }
+}
+
+/// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP, which is this half's then.
+pub fn claim(sock: &'static Sock, half: &Half) {
+    if half.state() != state::INHERITED {
+        return;
+    }
+    if !is_handed(sock) {
+        demote::reset_hard(sock);
+    }
+    half.state.store(state::PLAIN, Ordering::SeqCst);
+    half.set_dir(None);
+    if sock.rx.state() == state::PLAIN
+        && sock.tx.state() == state::PLAIN
+        && let Some((link, index)) = sock.take_stream()
+    {
+        link.abandon_stream(index);
+    }
+}
+
+/// Between two looks whether the owner still lives.
+const OWNER_NS: u64 = 20_000_000;
+
+fn is_handed(sock: &'static Sock) -> bool {
+    let Some(family) = sock.family() else {
+        return false;
+    };
+    let end = sys::now_ns() + PATIENCE_NS;
+    let owner = family.want();
+    control::call_parent();
+    loop {
+        if family.await_handing(OWNER_NS) {
+            return true;
+        }
+        // SAFETY: signal 0 only asks; kill is not hooked.
+        let dead = unsafe { libc::kill(owner as i32, 0) } != 0;
+        if dead || sys::now_ns() >= end {
+            return false;
+        }
+    }
+}
+
+/// By the control thread: streams that relatives want are brought to TCP.
+pub fn answer_calls() {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    let calls = family::calls();
+    if SEEN.swap(calls, Ordering::Relaxed) == calls {
+        return;
+    }
+    sock::for_all(|sock| {
+        if is_remote(sock) && sock.family().is_some_and(family::Family::is_wanted) {
+            demote(sock, Reason::Fork);
+        }
+    });
+}
+
+/// The stream was given up for this reason: waits until whoever comes next may use the socket.
+pub fn finish(sock: &'static Sock, reason: Reason) {
+    let until_ns = sys::now_ns() + PATIENCE_NS;
+    if leaving(reason) == Leave::Hand {
+        hand_over(sock, until_ns);
+    } else {
+        release(sock, until_ns);
+    }
+}
+
+/// For a socket that others are to read and write next, or that is about to be closed with the process: drives the link until
+/// TCP has all of it, 5 s at most; then it is reset.
+fn hand_over(sock: &'static Sock, until_ns: u64) {
+    loop {
+        advance(sock);
+        let Some((wire, stream)) = of(sock) else {
+            return;
+        };
+        let clean = wire.with_stream(stream, |pump| {
+            pump.transit(stream)
+                .is_none_or(|t| t.is_clean() || t.is_dead().is_some())
+        });
+        if clean == Some(true) && sock.tx.state() == state::PLAIN {
+            return;
+        }
+        let now = sys::now_ns();
+        if now >= until_ns {
+            wire.with(|pump| {
+                if let Some(transit) = pump.transit(stream) {
+                    transit.give_up();
+                }
+                pump.settle(stream);
+            });
+            return advance(sock);
+        }
+        wait(sock, until_ns);
+    }
+}
+
+/// As [`hand_over`], for what the program is through with: until nothing is left to send.
+pub fn release(sock: &'static Sock, until_ns: u64) {
+    while sock.tx.state() == state::RESENDING && is_remote(sock) && sys::now_ns() < until_ns {
+        advance(sock);
+        if sock.tx.state() == state::RESENDING {
+            wait(sock, until_ns);
+        }
+    }
+}
+
+/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was acknowledged.
+fn wait(sock: &'static Sock, until_ns: u64) {
+    let Some((wire, _)) = of(sock) else { return };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    wire.calm();
+    let mut tcp = libc::POLLIN;
+    // Bytes before the record that nobody reads, or a part of one: these make no news.
+    if recv::has_bytes(fd) {
+        tcp = 0;
+    }
+    if sock.tx.state() == state::RESENDING && !is_held(sock) {
+        tcp |= libc::POLLOUT;
+    }
+    let link = wire.descriptor().unwrap_or(-1);
+    let mut fds = [(link, libc::POLLIN), (fd, tcp)].map(|(fd, events)| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
+    let most = until_ns.saturating_sub(sys::now_ns()).min(1_000_000);
+    let mut most = sys::timespec(most);
+    // SAFETY: an array and a time of ours.
+    let _ = unsafe {
+        sys::ppoll(
+            fds.as_mut_ptr(),
+            fds.len(),
+            &raw mut most,
+            core::ptr::null(),
+        )
+    };
+}

@@ -3,6 +3,7 @@
 
 use super::PATIENCE_NS;
 use super::stream::{advance, demote, is_held, is_remote, of};
+use crate::config::{Level, log};
 use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::demote;
@@ -53,6 +54,11 @@ pub fn claim(sock: &'static Sock, half: &Half) {
         return;
     }
     if !is_handed(sock) {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        log(
+            Level::Info,
+            format_args!("fd {fd} reset: the process whose stream it was did not hand it over"),
+        );
         demote::reset_hard(sock);
     }
     half.state.store(state::PLAIN, Ordering::SeqCst);

@@ -12,9 +12,9 @@
 //!
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
+use super::Before;
 use super::handing::{claim, leaving_of};
 use super::wire::{Lost, Wire};
-use super::Before;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Sock, state};

@@ -16,7 +16,7 @@ use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 
 /// How the stream is left for this reason.
-fn leaving(reason: Reason) -> Leave {
+pub(super) fn leaving(reason: Reason) -> Leave {
     match reason {
         Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
         // The library goes on to read and write the socket.

@@ -13,7 +13,7 @@
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
 use super::Before;
-use super::handing::{claim, leaving_of};
+use super::handing::{claim, leaving, leaving_of};
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
@@ -116,7 +116,17 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
     };
-    leave(sock, wire, stream, leaving_of(sock, reason));
+    // What was read is certain while nobody reads.
+    let how = match leaving_of(sock, reason) {
+        Leave::Hand if !sock.rx.lock.try_lock() => leaving(reason),
+        Leave::Hand => {
+            leave(sock, wire, stream, Leave::Hand);
+            sock.rx.lock.unlock();
+            return settle(sock, dir);
+        }
+        how => how,
+    };
+    leave(sock, wire, stream, how);
     settle(sock, dir)
 }
 

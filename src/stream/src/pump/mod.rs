@@ -86,6 +86,8 @@ pub struct Pump {
     drains: bool,
     /// Streams that are on their way from TCP to the link.
     switching: u16,
+    /// Streams that this end has left and the peer has not.
+    left: u16,
     /// Direct transfers can be posted; those under way.
     direct: bool,
     written: VecDeque<Written>,
@@ -116,6 +118,7 @@ impl Pump {
             probe: false,
             drains: false,
             switching: 0,
+            left: 0,
             direct: false,
             written: VecDeque::new(),
             fences: Fences::default(),
@@ -205,6 +208,7 @@ impl Pump {
         }
         let switching = core::mem::take(&mut flow.switching);
         self.switching -= u16::from(switching);
+        self.left += 1;
         self.says.push_back((theirs, Control::Closed));
         self.forget_if(stream, free)
     }
@@ -221,7 +225,8 @@ impl Pump {
 
     fn forget_if(&mut self, stream: u16, free: bool) -> bool {
         if free && let Some(place) = self.flows.get_mut(usize::from(stream)) {
-            *place = None;
+            let flow = place.take();
+            self.left -= u16::from(flow.is_some_and(|flow| flow.left));
             // The next stream of this number has posted nothing.
             for posted in &mut self.posted {
                 posted.bytes = posted.bytes.filter(|(of, _)| *of != stream);
@@ -371,11 +376,12 @@ impl Pump {
         }
     }
 
-    /// Whether what the peer says next matters although no program may wait for it: a switch is under way, or something is to be
-    /// said and could not be yet.
+    /// Whether what the peer says next matters although no program may wait for it: a switch is under way, something is to be
+    /// said and could not be yet, or a stream that this end has left is the peer's to leave.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.lost && (self.switching != 0 || !self.says.is_empty() || self.due.any())
+        let under_way = self.switching != 0 || self.left != 0;
+        !self.lost && (under_way || !self.says.is_empty() || self.due.any())
     }
 
     /// All that the link has delivered by now was reported.
@@ -721,8 +727,9 @@ impl Pump {
     pub fn take_left(&mut self) -> Option<u16> {
         let is_left = |flow: &Option<Box<Flow>>| flow.as_ref().is_some_and(|flow| flow.left);
         let at = self.flows.iter().position(is_left).filter(|_| self.lost)?;
-        *self.flows.get_mut(at)? = None;
-        u16::try_from(at).ok()
+        let at = u16::try_from(at).ok()?;
+        self.forget_if(at, true);
+        Some(at)
     }
 
     /// Called at even intervals: for how many of them, with this one, a step of the switch was due, of the stream that waits

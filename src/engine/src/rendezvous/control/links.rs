@@ -1,0 +1,296 @@
+//! Descriptors of links, within the host and to others, and what their control sockets say.
+
+use super::jobs::{Job, add};
+use super::*;
+
+/// A meeting's socket: its news are looked at by this thread.
+pub fn watch_meeting(fd: i32) {
+    let _ = sys::epoll_ctl(
+        SET.load(Ordering::Acquire),
+        libc::EPOLL_CTL_ADD,
+        fd,
+        libc::EPOLLIN as u32,
+        KIND_MEETING,
+    );
+    poke();
+}
+
+/// A descriptor of the library's for links to other hosts: what `remote::on_event` is told of it.
+pub fn watch_remote(fd: i32, what: u64, events: u32) {
+    let set = SET.load(Ordering::Acquire);
+    let data = KIND_REMOTE | what & !KIND_MASK;
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
+}
+
+/// Not any more, or to be told last of all from now on.
+pub fn unwatch_remote(fd: i32) {
+    let set = SET.load(Ordering::Acquire);
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+}
+
+/// A new link's control socket.
+pub fn watch_link(link: &'static Link) {
+    let Some(fd) = link.control().raw() else {
+        return;
+    };
+    let set = SET.load(Ordering::Acquire);
+    let data = KIND_LINK | core::ptr::from_ref(link) as u64;
+    let events = libc::EPOLLIN as u32;
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
+}
+
+/// A new link stands: this thread asks over it.
+pub fn link_is_up(link: &'static Link) {
+    add(Job::Ask(link));
+}
+
+/// Whether it was sent. A peer that does not read its control socket has missed nothing that its words do not say.
+pub(in crate::rendezvous) fn tell(link: &Link, message: &Message, with: &[i32]) -> bool {
+    link.control()
+        .with(|fd| message::send(fd, message, with))
+        .is_some_and(|sent| sent.is_ok())
+}
+
+/// The peer must look at the words of stream `index`.
+pub fn attention(link: &'static Link, index: u32) {
+    match link.twin() {
+        Some(_) if remote::is_to_another_host(link) => {}
+        Some(twin) => add(Job::Look(twin, index)),
+        None => drop(tell(link, &Message::about(Kind::Attention, index), &[])),
+    }
+    if !link.is_alive() {
+        add(Job::Reap(link));
+    }
+}
+
+/// The peer's slot sleeps and there is no doorbell for it here: its own process rings it.
+pub fn ask_wake(link: &'static Link, slot: u32) {
+    tell(link, &Message::about(Kind::Wake, slot), &[]);
+}
+
+/// A slot of this process needs a doorbell.
+pub fn want_bell(link: &'static Link, slot: u32) {
+    if link.twin().is_none() {
+        tell(link, &Message::about(Kind::WantBell, slot), &[]);
+    }
+}
+
+/// A slot of this process is gone.
+pub fn drop_bell(link: &'static Link, slot: u32) {
+    if link.twin().is_none() {
+        tell(link, &Message::about(Kind::DropBell, slot), &[]);
+    }
+}
+
+/// From hooks: reads what has come over the links, as this thread would.
+pub fn read_links() {
+    for link in shm::all().filter(|l| l.is_alive() && l.control().is_open() && !l.is_foreign()) {
+        on_link(link);
+    }
+}
+
+/// Records read from one link before the others have their turn.
+const TURN: u32 = 64;
+
+/// Held from before a record is received until the descriptors that it brought are closed or lifted: a child
+/// that was forked in between would keep them.
+pub(super) static READING: Guarded<()> = Guarded::new(());
+
+pub(super) fn on_link(link: &'static Link) {
+    for _ in 0..TURN {
+        let Some(_reading) = READING.lock() else {
+            return;
+        };
+        let _low = internal::Low::begin();
+        // Closed behind the same lock, or by the end of a link that nobody reads any more.
+        let Some(fd) = link.control().raw() else {
+            return;
+        };
+        match message::receive(fd) {
+            Received::Nothing => return,
+            Received::Gone => {
+                lost(link);
+                return;
+            }
+            Received::Message(message, brought) => {
+                if matches!(
+                    message.kind,
+                    Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline
+                ) {
+                    crate::rendezvous::on_link_record(link, &message, &brought);
+                    continue;
+                }
+                let [first, _] = brought;
+                match message.kind {
+                    Kind::WantBell => make_bell(link, message.index),
+                    Kind::Bell => {
+                        let owner = link.slot_owner(message.index);
+                        // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
+                        let set = unsafe { (owner as *const Set).as_ref() };
+                        if let (Some(set), Some(bell)) = (set, first) {
+                            set.add_bell(link, message.index, bell);
+                        }
+                    }
+                    Kind::Wake => wake::ring_own(link, message.index),
+                    Kind::Attention => look(link, message.index),
+                    Kind::DropBell => {
+                        if link.drop_bell(message.index) {
+                            // Rung a moment ago, perhaps, where nobody hears it.
+                            ask_wake(link, message.index);
+                        }
+                    }
+                    // Not for a link: a peer that says it breaks the rules.
+                    _ => {
+                        lost(link);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The peer's slot gets a doorbell. Who finds none meanwhile asks for the ring.
+fn make_bell(link: &'static Link, slot: u32) {
+    link.drop_bell(slot);
+    let Ok((near, far)) = sys::doorbell() else {
+        return;
+    };
+    let Some(near) = internal::lift(near) else {
+        return;
+    };
+    if tell(link, &Message::about(Kind::Bell, slot), &[far.raw()]) {
+        link.set_bell(slot, near);
+    } else {
+        internal::forget(near.raw());
+    }
+}
+
+/// The socket that uses stream `index` of a link.
+pub(crate) fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
+    // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
+    let sock: &'static Sock = unsafe { (link.owner(index) as *const Sock).as_ref() }?;
+    // Given out in a meeting that is not over, or put to another use meanwhile.
+    let uses = sock.link().is_some_and(|l| core::ptr::eq(l, link))
+        && sock.index.load(Ordering::Relaxed) == index;
+    uses.then_some(sock)
+}
+
+/// The peer has changed the words of a stream: goes along with a demotion.
+pub(super) fn look(link: &'static Link, index: u32) {
+    // It may have left a stream that this end had left before.
+    crate::rendezvous::trim::returned(link);
+    let Some(sock) = sock_of(link, index) else {
+        return;
+    };
+    if sock.tx.lock.lock().is_ok() {
+        let sealed = sock
+            .tx
+            .dir()
+            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
+        if sealed && matches!(sock.tx.state(), state::LINK | state::PROVED) {
+            demote::settle_tx(sock, Reason::PeerDemoted);
+        }
+        sock.tx.lock.unlock();
+    }
+    if sock.rx.lock.lock().is_ok() {
+        let sealed = sock
+            .rx
+            .dir()
+            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
+        if sealed
+            && matches!(
+                sock.rx.state(),
+                state::LINK | state::PROVED | state::DRAINING
+            )
+        {
+            demote::settle_rx(sock, Reason::PeerDemoted);
+        }
+        sock.rx.lock.unlock();
+    }
+}
+
+/// The peer's process is gone. What it left in our rings is still read; what we left in its rings
+/// goes to TCP, where the kernel answers for it.
+pub(in crate::rendezvous) fn lost(link: &'static Link) {
+    let first = link.kill();
+    // Also where it was given up before: a socket at its end that stays watched would never let us sleep again.
+    link.control().close(|fd| {
+        let set = SET.load(Ordering::Acquire);
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        internal::forget(fd);
+    });
+    if !first {
+        return;
+    }
+    sluice_stats::ROOT.links.lower(1);
+    for index in 0..STREAMS {
+        let Some(sock) = sock_of(link, index) else {
+            continue;
+        };
+        if !lose(link, index, sock, false) {
+            let generation = sock.generation.load(Ordering::Acquire);
+            let deadline = sys::now_ns() + DYING_NS;
+            add(Job::Lost(link, index, sock, generation, deadline));
+        }
+    }
+    crate::rendezvous::on_link_lost(link);
+    crate::readiness::link_lost(link);
+    link.close_if_unused();
+}
+
+/// A process that ends closes its link and its connections in no order of ours, within this time.
+const DYING_NS: u64 = 20_000_000;
+
+/// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said yet what
+/// became of it; ask again, and at last `finally`.
+pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> bool {
+    // Under the lock: the structure may have been put to another use meanwhile.
+    let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
+    if sock.tx.lock.lock().is_ok() {
+        if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
+            if left_unread(sock) {
+                match tcp::state(sock.fd.load(Ordering::Relaxed)) {
+                    // A peer that closes or shuts down changes a word on the link first. One that only
+                    // lost its control socket lives on, as do relatives that hold its socket.
+                    Some(tcp::CLOSE_WAIT) => drop(demote::reset(sock)),
+                    Some(tcp::ESTABLISHED) if !finally => {
+                        sock.tx.lock.unlock();
+                        return false;
+                    }
+                    _ => {}
+                }
+            }
+            demote::settle_tx(sock, Reason::PeerDied);
+        }
+        sock.tx.lock.unlock();
+    }
+    if sock.rx.lock.lock().is_ok() {
+        let unread = sock.rx.dir().is_some_and(|d| {
+            let tail = d.tx.tail.read();
+            !tail.flagged
+                && d.tx_wishes.switched.load(Ordering::Acquire) == 1
+                && tail.offset != sock.rx.at.load(Ordering::Relaxed)
+        });
+        if still() && sock.rx.state() != state::PLAIN && !unread {
+            demote::settle_rx(sock, Reason::PeerDied);
+        }
+        sock.rx.lock.unlock();
+    }
+    true
+}
+
+/// Under the tx lock: the peer has not read all that we wrote, and has not demoted.
+fn left_unread(sock: &'static Sock) -> bool {
+    sock.tx.state() == state::LINK
+        && sock.rx.state() != state::PLAIN
+        && sock.tx.dir().is_some_and(|d| {
+            let head = d.rx.head.read();
+            !head.flagged
+                && !d.tx.tail.read().flagged
+                // Beyond: an offer that was taken, which our writer has not seen yet.
+                && head.offset < sock.tx.at.load(Ordering::Relaxed)
+        })
+}

@@ -254,9 +254,10 @@ mod tests {
     #[test]
     fn what_is_not_is_refused() {
         assert_eq!(Request::parse(&[]), Err(Reason::PeerHostile));
-        assert_eq!(Answer::parse(&[1, 0]), Err(Reason::PeerHostile));
+        let [ours, _] = VERSION.to_le_bytes();
+        assert_eq!(Answer::parse(&[ours, 0]), Err(Reason::PeerHostile));
         let mut bytes = REQUEST.emit();
-        bytes[0] = 2;
+        bytes[0] = ours + 1;
         assert_eq!(Request::parse(&bytes), Err(Reason::VersionMismatch));
         assert_eq!(Request::parse(&bytes[..2]), Err(Reason::VersionMismatch));
         for at in [4, 5, 6, 7, 52, 55] {
@@ -275,8 +276,8 @@ mod tests {
         );
         assert_eq!(refused(&[]), Reason::PeerPlain);
         assert_eq!(refused(&[0; 148]), Reason::PeerPlain);
-        assert_eq!(refused(&[2, 0, 0, 0]), Reason::VersionMismatch);
-        assert_eq!(refused(&[1, 0, 0xff, 0xff]), Reason::PeerPlain);
+        assert_eq!(refused(&[ours + 1, 0, 0, 0]), Reason::VersionMismatch);
+        assert_eq!(refused(&[ours, 0, 0xff, 0xff]), Reason::PeerPlain);
     }
 
     #[test]

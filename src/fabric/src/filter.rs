@@ -9,7 +9,7 @@ use libc::c_int;
 use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
-pub const OURS: [Sysno; 52] = [
+pub const OURS: [Sysno; 54] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -47,6 +47,8 @@ pub const OURS: [Sysno; 52] = [
     Sysno::process_vm_readv,
     Sysno::prctl,
     Sysno::rt_sigprocmask,
+    Sysno::rt_sigpending,
+    Sysno::rt_sigtimedwait,
     Sysno::sched_yield,
     Sysno::kill,
     Sysno::prlimit64,

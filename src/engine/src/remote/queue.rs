@@ -301,7 +301,8 @@ impl Queue {
     /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones. A look must follow.
     pub fn calm(&self) {
         self.with(|held| {
-            held.events = 0;
+            // Nor does what they told of tell again.
+            (held.armed, held.events) = (false, 0);
             while held.completions.take_event().is_ok() {}
         });
     }

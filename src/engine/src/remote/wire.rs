@@ -612,7 +612,13 @@ impl Wire {
         loop {
             self.take(inner, polls)?;
             inner.take_lane()?;
-            inner.pump.on_emptied();
+            if inner.pump.is_draining() {
+                // Only a look at the device shows that nothing more was delivered.
+                if !polls {
+                    self.take(inner, true)?;
+                }
+                inner.pump.on_emptied();
+            }
             inner.post()?;
             if !self.again.swap(false, Ordering::SeqCst) {
                 return Ok(());

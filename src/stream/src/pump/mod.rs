@@ -384,6 +384,12 @@ impl Pump {
         !self.lost && (under_way || !self.says.is_empty() || self.due.any())
     }
 
+    /// Does a stream wait for [`on_emptied`](Self::on_emptied)?
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.drains
+    }
+
     /// All that the link has delivered by now was reported.
     pub fn on_emptied(&mut self) {
         if !core::mem::take(&mut self.drains) {

@@ -25,6 +25,8 @@ mod due;
 mod fence;
 mod flow;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_direct;

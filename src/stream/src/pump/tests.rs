@@ -1,3 +1,4 @@
+use super::testing::*;
 use super::*;
 use crate::config::Mode;
 use crate::record::{Leave, Nonce, Role};
@@ -5,24 +6,6 @@ use proptest::prelude::*;
 use std::vec;
 
 const STREAMS: u16 = 3;
-const ENDS: [usize; 2] = [0, 1];
-
-fn byte(stream: u16, end: usize, at: u64) -> u8 {
-    (at.wrapping_mul(31) >> 3) as u8 ^ (stream as u8) << 1 ^ end as u8 ^ at as u8
-}
-
-/// What is on the way: the word, its bytes, and where they go.
-struct Way {
-    word: u32,
-    bytes: Vec<u8>,
-    to: To,
-}
-
-enum To {
-    Ring(u64),
-    Slot(u16),
-    Nowhere,
-}
 
 struct End {
     pump: Pump,
@@ -68,28 +51,14 @@ impl World {
             };
             let mut pump = Pump::new(terms).unwrap();
             for stream in 0..STREAMS {
-                let first = usize::from(stream % 2) == me;
-                let opening = Opening {
-                    role: if first { Role::First } else { Role::Second },
-                    nonce: Nonce::new([stream as u8; 16]),
-                    theirs: stream,
-                    tcp_read: 0,
-                    ring_len: rings[me],
-                    staging_len: 64,
-                    // The place tells the stream.
-                    lent: Lent {
-                        place: u64::from(stream) << 32,
-                        key: 7,
-                        len: rings[1 - me],
-                    },
-                };
+                let opening = opening(stream, me, [rings[me], rings[1 - me]]);
                 pump.open(stream, &opening).unwrap();
             }
             let each = |len: u32| vec![vec![0; len as usize]; usize::from(STREAMS)];
             let none = || vec![0; usize::from(STREAMS)];
             End {
                 pump,
-                staging: each(64),
+                staging: each(STAGING as u32),
                 rings: each(rings[me]),
                 written: none(),
                 read: none(),
@@ -115,17 +84,7 @@ impl World {
     }
 
     fn act(&mut self, me: usize, stream: u16) {
-        let pump = &mut self.ends[me].pump;
-        loop {
-            pump.consent(stream);
-            if pump.wants_fix(stream) {
-                pump.transit(stream).unwrap().fix(0).unwrap();
-            }
-            pump.settle(stream);
-            if pump.step(stream).unwrap() == Stepped::None {
-                return;
-            }
-        }
+        switch(&mut self.ends[me].pump, stream);
     }
 
     fn post(&mut self, me: usize) {
@@ -138,27 +97,19 @@ impl World {
                     len,
                     to: (place, key),
                 } => {
-                    assert_eq!(key, 7);
-                    let at = (from.value() % 64) as usize;
+                    assert_eq!(key, KEY);
+                    let at = (from.value() % STAGING) as usize;
                     let bytes = end.staging[usize::from(stream)][at..][..len as usize].to_vec();
                     let to = To::Ring(place);
                     Way { word, bytes, to }
                 }
-                What::Control { slot, bytes } => Way {
-                    word,
-                    bytes: bytes.to_vec(),
-                    to: To::Slot(slot),
-                },
+                What::Control { slot, bytes } => Way::of_no_stream(word, Some((slot, bytes))),
                 What::Direct { .. } => unreachable!("none is wanted"),
                 What::Fence => {
                     end.fences += 1;
                     continue;
                 }
-                What::Count => Way {
-                    word,
-                    bytes: Vec::new(),
-                    to: To::Nowhere,
-                },
+                What::Count => Way::of_no_stream(word, None),
             };
             self.ways[me].push_back(way);
         }
@@ -170,24 +121,14 @@ impl World {
 
     /// The other end takes what `me` has sent.
     fn deliver(&mut self, me: usize) {
-        let Some(Way { word, bytes, to }) = self.ways[me].pop_front() else {
+        let Some(way) = self.ways[me].pop_front() else {
             return;
         };
         self.ends[me].done += 1;
         let end = &mut self.ends[1 - me];
-        match to {
-            To::Ring(place) => {
-                let (stream, at) = ((place >> 32) as usize, place as u32 as usize);
-                end.rings[stream][at..][..bytes.len()].copy_from_slice(&bytes);
-            }
-            To::Slot(slot) => end.slots[usize::from(slot)].copy_from_slice(&bytes),
-            To::Nowhere => {}
-        }
-        let slots = &end.slots;
-        let came = end
-            .pump
-            .on_came(word, bytes.len() as u32, |slot| slots[usize::from(slot)])
-            .unwrap();
+        let came = way.arrive(&mut end.pump, &mut end.slots, |stream, at, bytes| {
+            end.rings[stream][at..][..bytes.len()].copy_from_slice(bytes);
+        });
         match came {
             Came::Bytes(stream, to) => end.readable[usize::from(stream)] = to.value(),
             Came::Step(stream) => self.act(1 - me, stream),
@@ -215,10 +156,10 @@ impl World {
     fn write(&mut self, me: usize, stream: u16, len: u64) {
         let end = &mut self.ends[me];
         let s = usize::from(stream);
-        let room = 64 - (end.written[s] - end.pump.kept(stream).value());
+        let room = STAGING - (end.written[s] - end.pump.kept(stream).value());
         for _ in 0..len.min(room) {
             let at = end.written[s];
-            end.staging[s][(at % 64) as usize] = byte(stream, me, at);
+            end.staging[s][(at % STAGING) as usize] = byte(stream, me, at);
             end.written[s] += 1;
         }
         let tail = Seq::new(end.written[s]);

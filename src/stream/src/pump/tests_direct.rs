@@ -1,32 +1,14 @@
 //! Both ends of a link with direct transfers, the memory that is lent, and TCP: bytes are taken back, written late, sent again.
 
+use super::testing::*;
 use super::*;
 use crate::config::Mode;
-use crate::record::{Head, Leave, Nonce, RECORD_LEN, Role};
+use crate::record::{Head, Leave, RECORD_LEN};
 use crate::wire::{AdvertId, Landed};
 use proptest::prelude::*;
 use std::vec;
 
 const STREAMS: u16 = 2;
-const STAGING: u64 = 64;
-const ENDS: [usize; 2] = [0, 1];
-
-fn byte(stream: u16, end: usize, at: u64) -> u8 {
-    (at.wrapping_mul(31) >> 3) as u8 ^ (stream as u8) << 1 ^ end as u8 ^ at as u8
-}
-
-/// A message on the way, and where its bytes go.
-struct Way {
-    word: u32,
-    bytes: Vec<u8>,
-    to: To,
-}
-
-enum To {
-    Ring(u64),
-    Slot(u16),
-    Nowhere,
-}
 
 /// A write on the queue pair of direct transfers.
 struct Shot {
@@ -98,20 +80,7 @@ impl World {
             let mut pump = Pump::new(terms).unwrap();
             pump.set_direct(true);
             for stream in 0..STREAMS {
-                let first = usize::from(stream % 2) == me;
-                let opening = Opening {
-                    role: if first { Role::First } else { Role::Second },
-                    nonce: Nonce::new([stream as u8; 16]),
-                    theirs: stream,
-                    tcp_read: 0,
-                    ring_len: ring,
-                    staging_len: STAGING as u32,
-                    lent: Lent {
-                        place: u64::from(stream) << 32,
-                        key: 7,
-                        len: ring,
-                    },
-                };
+                let opening = opening(stream, me, [ring, ring]);
                 pump.open(stream, &opening).unwrap();
             }
             let stream = || Stream {
@@ -166,16 +135,7 @@ impl World {
         let end = &mut self.ends[me];
         let s = &mut end.streams[usize::from(stream)];
         let pump = &mut end.pump;
-        loop {
-            pump.consent(stream);
-            if pump.wants_fix(stream) {
-                pump.transit(stream).unwrap().fix(0).unwrap();
-            }
-            pump.settle(stream);
-            if pump.step(stream).unwrap() == Stepped::None {
-                break;
-            }
-        }
+        switch(pump, stream);
         pump.on_emptied();
         if let Some(record) = pump.record(stream) {
             s.sent.push_back(Item::Record(record.try_into().unwrap()));
@@ -211,7 +171,7 @@ impl World {
                     len,
                     to: (place, key),
                 } => {
-                    assert_eq!(key, 7);
+                    assert_eq!(key, KEY);
                     let (bytes, to) = (staged(stream, from, len), To::Ring(place));
                     Way { word, bytes, to }
                 }
@@ -227,17 +187,9 @@ impl World {
                     }
                     continue;
                 }
-                What::Control { slot, bytes } => Way {
-                    word,
-                    bytes: bytes.to_vec(),
-                    to: To::Slot(slot),
-                },
+                What::Control { slot, bytes } => Way::of_no_stream(word, Some((slot, bytes))),
                 What::Fence => unreachable!("completions prove"),
-                What::Count => Way {
-                    word,
-                    bytes: Vec::new(),
-                    to: To::Nowhere,
-                },
+                What::Count => Way::of_no_stream(word, None),
             };
             if self.link {
                 self.ways[me].push_back(way);
@@ -250,24 +202,14 @@ impl World {
         if self.ends[1 - me].lost {
             return;
         }
-        let Some(Way { word, bytes, to }) = self.ways[me].pop_front() else {
+        let Some(way) = self.ways[me].pop_front() else {
             return;
         };
         self.ends[me].done += 1;
         let end = &mut self.ends[1 - me];
-        match to {
-            To::Ring(place) => {
-                let (stream, at) = ((place >> 32) as usize, place as u32 as usize);
-                end.streams[stream].ring[at..][..bytes.len()].copy_from_slice(&bytes);
-            }
-            To::Slot(slot) => end.slots[usize::from(slot)].copy_from_slice(&bytes),
-            To::Nowhere => {}
-        }
-        let slots = &end.slots;
-        let came = end
-            .pump
-            .on_came(word, bytes.len() as u32, |slot| slots[usize::from(slot)])
-            .unwrap();
+        let came = way.arrive(&mut end.pump, &mut end.slots, |stream, at, bytes| {
+            end.streams[stream].ring[at..][..bytes.len()].copy_from_slice(bytes);
+        });
         if let Came::Direct(..) = came {
             self.direct_bytes += 1;
         }

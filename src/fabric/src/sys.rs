@@ -42,6 +42,10 @@ macro_rules! sys {
     }};
 }
 
+mod signal;
+
+pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
+
 /// A descriptor of our own; closed on drop, by a raw call.
 #[derive(Debug)]
 pub struct Fd(c_int);
@@ -645,16 +649,6 @@ pub const fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// The handler's address (0 default, 1 ignored) and flags of `signal` (`rt_sigaction(2)`).
-#[must_use]
-pub fn signal_action(signal: c_int) -> Option<(usize, u64)> {
-    // The kernel's own struct: handler, flags, restorer, mask (x86-64 and, without restorer, aarch64).
-    let mut action = [0usize; 4];
-    sys!(rt_sigaction, signal, 0, action.as_mut_ptr(), 8).ok()?;
-    let [handler, flags, ..] = action;
-    Some((handler, flags as u64))
-}
-
 /// `sendfile(2)`; `offset` null uses and moves the file's position.
 ///
 /// # Errors
@@ -688,27 +682,6 @@ pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
 pub fn is_readable(at: usize) -> bool {
     // No such `how`.
     sys!(rt_sigprocmask, usize::MAX, at, 0, 8) == Err(libc::EINVAL)
-}
-
-/// Sets this thread's signal mask by a raw call and returns the one before (bit n: signal n + 1).
-pub fn set_signal_mask(mask: u64) -> u64 {
-    let mut before = 0u64;
-    let _ = sys!(
-        rt_sigprocmask,
-        libc::SIG_SETMASK,
-        &raw const mask,
-        &raw mut before,
-        8
-    );
-    before
-}
-
-/// Signals that wait until this thread's mask lets them through (bit n: signal n + 1).
-#[must_use]
-pub fn pending_signals() -> u64 {
-    let mut pending = 0u64;
-    let _ = sys!(rt_sigpending, &raw mut pending, 8);
-    pending
 }
 
 /// Names this thread for `ps` and `gdb`.

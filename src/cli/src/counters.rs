@@ -58,7 +58,7 @@ pub struct Counters {
     pub pid: i32,
     pub name: String,
     /// Where the library was loaded from.
-    pub library: String,
+    pub loaded_from: String,
     pub root: Box<Root>,
     /// Slots in use when they were copied, of connections whose addresses are known.
     pub conns: Vec<Conn>,
@@ -109,7 +109,7 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
     Ok(Counters {
         pid,
         name: process::name(pid),
-        library: Shown(library.as_bytes()).to_string(),
+        loaded_from: Shown(library.as_bytes()).to_string(),
         root,
         conns,
         unlisted,

@@ -147,7 +147,7 @@ impl Process {
         Process {
             pid: counters.pid,
             name: counters.name.clone(),
-            library: counters.library.clone(),
+            library: counters.loaded_from.clone(),
             version: root.header().version().to_owned(),
             age_ms: if root.started_ns() == 0 {
                 0

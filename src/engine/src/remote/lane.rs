@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Region, Trouble};
-use sluice_fabric::verbs::queue::{News, Pair, Proof, Shape, Shot};
+use sluice_fabric::verbs::queue::{News, Pair, Shape, Shot};
 use sluice_stream::Seq;
 use sluice_stream::pump::What;
 
@@ -77,10 +77,7 @@ impl Parts {
             from: [(base.wrapping_add(at as usize), first), (base, len - first)],
             key: place.staging.local_key,
             to,
-            read: Proof {
-                into: self.small.sink(),
-                from: (self.peer.place, self.peer.key),
-            },
+            read: self.proof(),
             mark: 1,
         };
         self.lanes.shots += 1;

@@ -221,16 +221,21 @@ impl Parts {
         }
     }
 
+    /// A read that comes back when all that was posted before it has landed.
+    pub fn proof(&self) -> Proof {
+        Proof {
+            into: self.small.sink(),
+            from: (self.peer.place, self.peer.key),
+        }
+    }
+
     fn fence(&mut self) -> Result<(), Errno> {
         self.marks += 1;
         let read = Shot {
             from: [(ptr::null(), 0); 2],
             key: 0,
             to: (0, 0),
-            read: Proof {
-                into: self.small.sink(),
-                from: (self.peer.place, self.peer.key),
-            },
+            read: self.proof(),
             mark: FENCE,
         };
         // SAFETY: the sink lives as long as the queue pair, and the peer has said that its slots may be read.

@@ -117,16 +117,15 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
         return Resent::All;
     };
     // What was read is certain while nobody reads.
-    let how = match leaving_of(sock, reason) {
-        Leave::Hand if !sock.rx.lock.try_lock() => leaving(reason),
-        Leave::Hand => {
-            leave(sock, wire, stream, Leave::Hand);
-            sock.rx.lock.unlock();
-            return settle(sock, dir);
-        }
-        how => how,
-    };
+    let mut how = leaving_of(sock, reason);
+    let still = how == Leave::Hand && sock.rx.lock.try_lock();
+    if !still {
+        how = leaving(reason);
+    }
     leave(sock, wire, stream, how);
+    if still {
+        sock.rx.lock.unlock();
+    }
     settle(sock, dir)
 }
 
@@ -315,7 +314,6 @@ pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
         return false;
     };
     let mut changed = false;
-    arrive(sock);
     if sock.rx.state() == state::LINK {
         changed = hear_head(sock, fd, wire, stream);
     } else if sock.rx.state() == state::RETURNING {
@@ -624,28 +622,11 @@ pub fn hides_tcp(sock: &Sock) -> bool {
     reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed))
 }
 
-/// Does nothing of the program's come by TCP any more, unless the stream is given up?
+/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is from the moment in which the peer's N is
+/// known: TCP is read up to there ([`recv::enter_link`] in [`switch`]).
 #[inline]
 fn reads_link(sock: &Sock) -> bool {
-    is_remote(sock) && (sock.rx.state() == state::LINK || is_at_switch(sock))
-}
-
-/// Is all of TCP before the switch read? The reader's next look makes it the link's turn, but the program need not read now.
-fn is_at_switch(sock: &Sock) -> bool {
-    matches!(sock.rx.state(), state::PROVED | state::DRAINING)
-        && sock.rx.dir().is_some_and(|dir| {
-            dir.tx_wishes.switched.load(Ordering::Acquire) == 1
-                && sock.rx.kernel_bytes() == dir.tx_wishes.from.load(Ordering::Relaxed)
-        })
-}
-
-/// Under the rx lock: it is the link's turn, if all of TCP before the switch is read.
-fn arrive(sock: &'static Sock) {
-    if let Some(dir) = sock.rx.dir()
-        && is_at_switch(sock)
-    {
-        recv::enter_link(sock, dir.tx_wishes.from.load(Ordering::Relaxed));
-    }
+    sock.rx.state() == state::LINK && is_remote(sock)
 }
 
 /// Was what the kernel told of TCP a record? Then it is to be asked again. Once.

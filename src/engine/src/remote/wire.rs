@@ -10,7 +10,7 @@
 pub use super::parts::Offered;
 
 use super::lane::Lanes;
-use super::memory::{Place, Slabs, Use};
+use super::memory::{Slabs, Use};
 use super::parts::{BATCH, FENCE, Parts, Places};
 use super::queue::{Queue, Share};
 use super::small::Small;
@@ -109,8 +109,8 @@ pub struct Wire {
     alarm: fn(),
 }
 
-/// Where a stream's ring lies.
-fn note(places: &mut Vec<Option<Place>>, stream: u16, place: Place) {
+/// What is known of a stream.
+fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
     let at = usize::from(stream);
     if places.len() <= at {
         places.resize(at + 1, None);
@@ -401,18 +401,13 @@ impl Wire {
                 .pump
                 .open(ours.stream, &opening)
                 .map_err(|_| libc::EPROTO)?;
-            let at = usize::from(ours.stream);
-            if inner.places.len() <= at {
-                inner.places.resize(at + 1, None);
-            }
-            if let Some(place) = inner.places.get_mut(at) {
-                *place = Some(Places {
-                    staging,
-                    staging_len,
-                    tail: 0,
-                    head: 0,
-                });
-            }
+            let place = Places {
+                staging,
+                staging_len,
+                tail: 0,
+                head: 0,
+            };
+            note(&mut inner.places, ours.stream, place);
             Ok(())
         });
         let opened = opened.unwrap_or(Err(libc::ENOTCONN));

@@ -169,7 +169,7 @@ impl Hosts {
                 Event::Other(key, event) => {
                     if self.dials.iter().any(|d| d.key == key) {
                         self.on_refused(key, event, 0, &[]);
-                    } else if let Some(up) = self.ups.iter().find(|up| up.key == key && up.stands) {
+                    } else if let Some(up) = self.up(key).filter(|up| up.stands) {
                         up.wire.probe();
                     }
                 }
@@ -367,7 +367,7 @@ impl Hosts {
     }
 
     pub(super) fn on_gone(&mut self, key: Key) {
-        if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+        if let Some(up) = self.up(key) {
             up.wire.lose(Lost::Gone);
         }
     }

@@ -60,7 +60,7 @@ impl Hosts {
 
     /// The peer, or this end, wants one; or it is lost.
     pub(super) fn on_lane(&mut self, wire: Key, said: Option<Lane>) {
-        let Some(up) = self.ups.iter().find(|up| up.key == wire && !up.lost) else {
+        let Some(up) = self.up(wire).filter(|up| !up.lost) else {
             return;
         };
         let (answers, up) = (up.answers, up.wire);
@@ -84,7 +84,7 @@ impl Hosts {
 
     /// Addresses of the wire: ours, and the peer's.
     fn ends(&self, wire: Key) -> Option<[core::net::IpAddr; 2]> {
-        let up = self.ups.iter().find(|up| up.key == wire)?;
+        let up = self.up(wire)?;
         Some([up.local, up.host].map(|ip| subnet::mapped(&config().map, ip)))
     }
 
@@ -109,7 +109,7 @@ impl Hosts {
             cookie,
             until: sys::now_ns() + 2 * DIAL_NS,
         });
-        if let Some(up) = self.ups.iter().find(|up| up.key == wire) {
+        if let Some(up) = self.up(wire) {
             up.wire.with(|pump| pump.want(Lane { port, cookie }));
         }
     }
@@ -135,7 +135,7 @@ impl Hosts {
     }
 
     fn end_lane(&self, wire: Key) {
-        if let Some(up) = self.ups.iter().find(|up| up.key == wire) {
+        if let Some(up) = self.up(wire) {
             up.wire.end_lane();
         }
     }
@@ -162,11 +162,7 @@ impl Hosts {
         let Some(mut seek) = self.take_lane(key) else {
             return;
         };
-        let wire = self
-            .ups
-            .iter()
-            .find(|up| up.key == seek.of)
-            .map(|up| up.wire);
+        let wire = self.up(seek.of).map(|up| up.wire);
         let (Stage::Routing(id), Some(wire)) = (seek.stage, wire) else {
             return;
         };
@@ -197,7 +193,7 @@ impl Hosts {
         let of = seek.of;
         let key = self.key();
         id.set_key(key);
-        let wire = self.ups.iter().find(|up| up.key == of).map(|up| up.wire);
+        let wire = self.up(of).map(|up| up.wire);
         let accepted = wire.map_or(Err(libc::ENOTCONN), |wire| {
             wire.begin_lane(id)?;
             let accepted = wire.with_lane(|id| id.accept(&[]));
@@ -218,7 +214,7 @@ impl Hosts {
         };
         seek.stage = Stage::Stands;
         let of = seek.of;
-        if let Some(up) = self.ups.iter().find(|up| up.key == of) {
+        if let Some(up) = self.up(of) {
             crate::config::log(
                 crate::config::Level::Debug,
                 format_args!("direct transfers with {}", up.host),

@@ -16,11 +16,7 @@ use sluice_stream::wire::{Berth, Meeting, Proof};
 
 impl Hosts {
     pub(super) fn grant(&mut self, seek: Seek, question: &Question) {
-        let Some(up) = self
-            .ups
-            .iter()
-            .find(|up| up.key == question.key && !up.lost)
-        else {
+        let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
             return;
         };
         let (wire, salt) = (up.wire, up.salt);
@@ -122,7 +118,7 @@ impl Hosts {
     }
 
     pub(super) fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> bool {
-        let Some(up) = self.ups.iter().find(|up| up.key == key) else {
+        let Some(up) = self.up(key) else {
             return false;
         };
         let (Some([near, _]), Some(known)) = (up.wire.links(), Known::of(seek.sock)) else {
@@ -251,7 +247,7 @@ impl Hosts {
     }
 
     pub(super) fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
-        let Some(up) = self.ups.iter().find(|up| up.key == key) else {
+        let Some(up) = self.up(key) else {
             return;
         };
         let (wire, [a, b]) = (up.wire, up.salt);
@@ -305,7 +301,7 @@ impl Hosts {
 
     /// A question of ours comes to nothing.
     pub(super) fn withdraw(&self, asked: &Asked) {
-        if let Some(up) = self.ups.iter().find(|up| up.key == asked.key) {
+        if let Some(up) = self.up(asked.key) {
             up.wire.withdraw(asked.ours.stream);
         }
     }

@@ -413,6 +413,10 @@ impl Hosts {
             || self.asked.iter().any(|a| !a.late && same(&a.seek))
     }
 
+    fn up(&self, key: Key) -> Option<&Up> {
+        self.ups.iter().find(|up| up.key == key)
+    }
+
     /// The links to a host, the newest first.
     fn standing(&self, host: IpAddr) -> impl Iterator<Item = &Up> {
         let stands = move |up: &&Up| up.stands && !up.lost && up.host == host;
@@ -489,7 +493,7 @@ impl Hosts {
     fn link_stands(&mut self, key: Key) {
         sluice_stats::ROOT.links_made.add_shared(1);
         sluice_stats::ROOT.links.raise(1);
-        let Some(host) = self.ups.iter().find(|up| up.key == key).map(|up| up.host) else {
+        let Some(host) = self.up(key).map(|up| up.host) else {
             return;
         };
         let waits = |d: &mut Dial| matches!(d.stage, Stage::Queued) && d.seek.peer.ip() == host;
@@ -503,7 +507,7 @@ impl Hosts {
 
     /// A wire does not come to stand.
     fn give_up(&mut self, key: Key) {
-        if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+        if let Some(up) = self.up(key) {
             up.wire.lose(Lost::Gone);
         }
     }
@@ -688,7 +692,7 @@ impl Hosts {
         } in late
         {
             let reason = Reason::PeerPlain as u16;
-            if let Some(up) = self.ups.iter().find(|up| up.key == key) {
+            if let Some(up) = self.up(key) {
                 let deny = Meeting::Deny { connection, reason };
                 up.wire.with(|pump| pump.meet(deny));
             }

@@ -32,6 +32,7 @@ benches:
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) check -p sluice-preload --features probe
 	$(CARGO) test --workspace
 
 deps:

@@ -201,6 +201,7 @@ extern "C" fn after_fork_child() {
         sock.reported.store(false, Ordering::Relaxed);
         // The parent keeps it.
         sock.remains.forget();
+        sock.staged.forget();
         crate::sockets::life::disown(sock);
     });
     for link in shm::all() {

@@ -501,4 +501,5 @@ notices! {
     after_bare_fork(pid);
     fork_failed();
     io_uring_used();
+    sigpipe_changed();
 }

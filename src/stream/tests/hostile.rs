@@ -173,7 +173,10 @@ fn record() -> impl Strategy<Value = Record> {
             from: Seq::new(from),
             owed
         }),
-        small().prop_map(|end| Goes::Ask { end: Seq::new(end) }),
+        small().prop_map(|end| Goes::Ask {
+            end: Seq::new(end),
+            lives: end % 2 == 0
+        }),
     ];
     (goes, small(), any::<bool>()).prop_map(|(goes, taken, last)| Record {
         goes,
@@ -470,7 +473,10 @@ fn from(from: u64, owed: u32, taken: u64) -> Record {
 
 fn ask(end: u64, taken: u64) -> Record {
     Record {
-        goes: Goes::Ask { end: Seq::new(end) },
+        goes: Goes::Ask {
+            end: Seq::new(end),
+            lives: false,
+        },
         ..from(0, 0, taken)
     }
 }

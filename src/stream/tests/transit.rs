@@ -11,7 +11,7 @@ use common::{are_walked, cases, fault_of, seen_by_all};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use sluice_stream::harness::transit::{Fault, Op, Seen, Terms, World};
-use sluice_stream::record::{Leave, Rule};
+use sluice_stream::record::{Action, Leave, Nonce, Role, Rule, Transit};
 
 fn end() -> impl Strategy<Value = usize> {
     0usize..2
@@ -286,6 +286,37 @@ fn a_link_lost_early_in_the_switch_leaves_no_trace() {
             "{steps} {seen:?}"
         );
     }
+}
+
+#[test]
+fn a_record_that_crossed_the_last_word_is_known_and_nothing_else_is() {
+    let nonce = Nonce::new([7; 16]);
+    let mut ends = [Role::First, Role::Second].map(|role| Transit::new(role, nonce, 0));
+    ends[0].fix(0).unwrap();
+    for turn in 0..5 {
+        if turn == 1 {
+            assert_eq!(ends[1].poll_action(), Some(Action::Fix));
+            ends[1].fix(0).unwrap();
+        }
+        let Some(Action::Tell(step)) = ends[turn % 2].poll_action() else {
+            panic!("no step")
+        };
+        ends[1 - turn % 2].on_step(step).unwrap();
+    }
+    let mut says = |e: usize, leave| {
+        ends[e].leave(leave);
+        let Some(Action::Write(record)) = ends[e].poll_action() else {
+            panic!("no record")
+        };
+        record.emit(&nonce)
+    };
+    let record = says(1, Leave::Stay);
+    says(0, Leave::Close);
+    let end = &ends[0];
+    assert!(end.said_last());
+    assert!(end.is_crossing(&record) && end.is_crossing(&record[..7]));
+    assert!(!end.is_crossing(&[]) && !end.is_crossing(&[0; 40]) && !end.is_crossing(b"data"));
+    assert!(!ends[1].is_crossing(&record));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! all of it, for which they, or the library on their behalf, wait.
 
 use super::PATIENCE_NS;
-use super::stream::{advance, demote, is_held, is_remote, of};
+use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
 use crate::config::{Level, log};
 use crate::process;
 use crate::rendezvous::control;
@@ -146,11 +146,12 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
     }
 }
 
-/// As [`hand_over`], for what the program is through with: until nothing is left to send.
+/// As [`hand_over`], for what the program is through with: until nothing is left to send, and the peer's record is here.
 pub fn release(sock: &'static Sock, until_ns: u64) {
-    while sock.tx.state() == state::RESENDING && is_remote(sock) && sys::now_ns() < until_ns {
+    let goes_on = || sock.tx.state() == state::RESENDING || awaits_record(sock);
+    while is_remote(sock) && goes_on() && sys::now_ns() < until_ns {
         advance(sock);
-        if sock.tx.state() == state::RESENDING {
+        if goes_on() {
             wait(sock, until_ns);
         }
     }

@@ -8,7 +8,7 @@ use sluice_stats::Reason;
 use sluice_stream::wire::Proof;
 
 /// Of what is said here, and of all that follows on the link. Another one is no link.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of a request: all that there is room for.
 pub const REQUEST_LEN: usize = 56;
 /// Bytes of an answer.

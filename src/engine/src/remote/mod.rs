@@ -55,9 +55,9 @@ pub(crate) use none::*;
 pub(crate) use queue::{arm_all, bell, drive_all, unbell};
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, arm, before_resend, demote, drive, goes_direct, hear_tcp, hears, hides_tcp, is_far,
-    is_held, is_remote, is_switching, is_to_another_host, land, left, may_finish, moved, settle_rx,
-    settle_tx, tcp_ended, wants_no_answer, was_record,
+    advance, arm, awaits_record, before_resend, demote, drive, goes_direct, has_input, hear_tcp,
+    hears, hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, land, left,
+    may_finish, moved, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

@@ -61,6 +61,14 @@ pub const fn before_resend(_: &'static Sock) -> Before {
 pub const fn may_finish(_: &'static Sock) -> bool {
     true
 }
+#[inline(always)]
+pub const fn awaits_record(_: &Sock) -> bool {
+    false
+}
+#[inline]
+pub fn has_input(_: &'static Sock, fd: i32) -> bool {
+    crate::sockets::recv::has_bytes(fd)
+}
 pub const fn hear_tcp(_: &'static Sock, _: i32) -> bool {
     false
 }

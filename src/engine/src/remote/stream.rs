@@ -19,7 +19,7 @@ use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
-use crate::sockets::{recv, tcp, wake};
+use crate::sockets::{recv, staged, tcp, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -306,6 +306,9 @@ fn finish_rx(sock: &'static Sock) {
     sock.rx.set_dir(None);
     sock.conn().rx.ring_len.set(0);
     demote::leave(sock);
+    if sock.lingers.load(Ordering::Relaxed) {
+        control::bury(sock);
+    }
 }
 
 /// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
@@ -538,6 +541,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         tell_readers(sock);
     }
     if out == Out::Link {
+        staged::unstage(sock);
         sock.note_upgraded();
     }
     if leaves {
@@ -575,7 +579,10 @@ fn fix(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
         fixed == Some(true)
     });
     match fixed {
-        Switch::Done => true,
+        Switch::Done => {
+            sock.staged.begin();
+            true
+        }
         Switch::Later => false,
         Switch::Never(reason) => {
             sock.pin(reason);
@@ -667,13 +674,7 @@ pub fn may_finish(sock: &'static Sock) -> bool {
     }
     let last = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
     let fd = sock.fd.load(Ordering::Relaxed);
-    if last != Some(true) {
-        return true;
-    }
-    if unread_of(fd) >= RECORD_LEN as u64 {
-        let mut gone = [0u8; RECORD_LEN];
-        // SAFETY: room of ours.
-        let _ = unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
+    if last != Some(true) || drop_crossing(wire, stream, fd) {
         return true;
     }
     let acknowledged = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0) == 0;
@@ -681,4 +682,52 @@ pub fn may_finish(sock: &'static Sock) -> bool {
         control::advance_soon(sock);
     }
     acknowledged || sys::has_error(fd)
+}
+
+/// Is the peer's record under way to a socket that the program is through with? A close before it comes would be answered by a reset, which
+/// takes what is under way from here.
+pub fn awaits_record(sock: &Sock) -> bool {
+    let awaits = of(sock).and_then(|(wire, stream)| {
+        wire.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
+    });
+    awaits == Some(true)
+        && tcp::state(sock.fd.load(Ordering::Relaxed)).is_some_and(|s| !tcp::is_over(s))
+}
+
+/// Removes the peer's record that crossed our last word, if it is here.
+fn drop_crossing(wire: &Wire, stream: u16, fd: i32) -> bool {
+    if unread_of(fd) < RECORD_LEN as u64 {
+        return false;
+    }
+    let mut head = [0u8; RECORD_LEN];
+    let receive = |head: &mut [u8; RECORD_LEN], flags| {
+        // SAFETY: room of ours.
+        unsafe {
+            sys::recv(
+                fd,
+                head.as_mut_ptr(),
+                RECORD_LEN,
+                flags | libc::MSG_DONTWAIT,
+            )
+        }
+    };
+    let _ = receive(&mut head, libc::MSG_PEEK);
+    let is = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_crossing(&head)));
+    is == Some(true) && receive(&mut head, 0).is_ok()
+}
+
+/// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which nobody reads any more? The peer's
+/// record is none of them.
+pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
+    if unread_of(fd) == 0 {
+        return false;
+    }
+    if !is_remote(sock) {
+        return true;
+    }
+    let hidden = hears(sock);
+    if let Some((wire, stream)) = of(sock) {
+        drop_crossing(wire, stream, fd);
+    }
+    !hidden && unread_of(fd) > 0
 }

@@ -4,7 +4,7 @@ use crate::process;
 use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::{direct, wake};
+use crate::sockets::{direct, staged, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::words;
@@ -246,6 +246,7 @@ fn begin_resend(sock: &'static Sock, from: u64) {
 }
 
 fn finish_resend(sock: &'static Sock) -> Resent {
+    staged::unstage(sock);
     let mut waiters = 0;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
         waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
@@ -335,18 +336,27 @@ pub enum Patience {
     Until(u64),
 }
 
+impl Patience {
+    const fn until(self) -> Option<u64> {
+        match self {
+            Self::Endless => None,
+            Self::Until(deadline) => Some(deadline),
+        }
+    }
+}
+
 /// As [`finish_blocking`], for a socket that nobody will read from any more: input that has come, or comes while
 /// we wait, makes an end of it, since TCP answers it by a reset then. False: the time is over.
 pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
-    if remote::is_remote(sock) {
-        // The link is to say how much of it is TCP's: within its own time limits.
-        let most = sys::now_ns() + remote::PATIENCE_NS;
-        remote::release(sock, most);
-    }
     loop {
-        if sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0) {
+        if remote::is_remote(sock) {
+            // The link, or the peer, is to say how much of it is TCP's: within its own time limits.
+            let most = sys::now_ns() + remote::PATIENCE_NS;
+            remote::release(sock, patience.until().map_or(most, |until| most.min(until)));
+        }
+        if remote::has_input(sock, fd) {
             abandon_rest(sock);
             return true;
         }
@@ -362,24 +372,22 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
             return true;
         }
-        let left = match patience {
-            Patience::Endless => None,
-            Patience::Until(deadline) => {
-                let ns = deadline.saturating_sub(sys::now_ns());
-                if ns == 0 {
-                    return false;
-                }
-                Some(sys::timespec(ns))
-            }
-        };
+        let left = patience
+            .until()
+            .map(|until| until.saturating_sub(sys::now_ns()));
+        if left == Some(0) {
+            return false;
+        }
+        if resent == Resent::Held {
+            continue;
+        }
+        let left = left.map(sys::timespec);
         let shown = sys::poll_one(fd, events, left);
         if shown == Err(libc::EINTR) && patience != Patience::Endless {
             return false;
         }
-        if shown.is_ok_and(|s| s & libc::POLLIN != 0)
-            && !sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
-        {
-            // The peer's end, which stays readable.
+        if shown.is_ok_and(|s| s & libc::POLLIN != 0) && !remote::has_input(sock, fd) {
+            // The peer's end, or a part of its record: these stay readable.
             events = libc::POLLOUT;
         }
     }
@@ -524,6 +532,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
     }
     if sock.tx.lock.lock().is_ok() {
         count(sock, reason);
+        staged::unstage(sock);
         for half in [&sock.rx, &sock.tx] {
             half.state.store(state::PLAIN, Ordering::SeqCst);
             half.set_dir(None);

@@ -7,7 +7,7 @@ use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Resent, Which};
 use crate::sockets::sock::{self, Known, SETS, Sock, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{internal, remains};
+use crate::sockets::{internal, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -240,7 +240,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     }
     if sock.is_accelerated() && open {
         part(sock, Reason::Close);
-        if sock.tx.state() == state::RESENDING && linger(sock, fd) {
+        if goes_on(sock) && linger(sock, fd) {
             return;
         }
     } else if sock.is_accelerated() {
@@ -304,12 +304,7 @@ pub fn part(sock: &'static Sock, reason: Reason) {
     let alone = !sock.family().is_some_and(|f| f.is_shared(process::pid()));
     if unread && alone {
         // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
-        let linger = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        let fd = sock.fd.load(Ordering::Relaxed);
-        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));
         demote::leave_to_peer(sock, Reason::LingerReset);
         return;
     }
@@ -324,14 +319,18 @@ pub fn part(sock: &'static Sock, reason: Reason) {
     }
 }
 
+/// Is a socket that the program is through with still in use here?
+fn goes_on(sock: &Sock) -> bool {
+    sock.tx.state() == state::RESENDING || crate::remote::awaits_record(sock)
+}
+
 /// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent again: the reader
 /// is slow, and the program had filled TCP before. True: the connection lives on under a number of ours, until
 /// the control thread has sent the rest. False: nothing is left to send.
 fn linger(sock: &'static Sock, fd: c_int) -> bool {
     let alone = !sock.family().is_some_and(|f| f.is_shared(process::pid()));
-    let unread = sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0);
-    let option = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
-    let seconds = option.ok().filter(|l| l.l_onoff != 0).map(|l| l.l_linger);
+    let unread = crate::remote::has_input(sock, fd);
+    let seconds = staged::linger(sock, fd);
     if alone && (unread || seconds == Some(0)) {
         // The kernel resets the connection, and drops what it has not sent, too.
         return false;
@@ -341,11 +340,7 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
         let sent = demote::finish_parting(sock, Patience::Until(end));
         let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
         // For the close that follows, the rest of the time; or none, for the control thread's.
-        let linger = libc::linger {
-            l_onoff: sent.into(),
-            l_linger: rest.max(1) as c_int,
-        };
-        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+        staged::set_linger(sock, fd, sent.then_some(rest.max(1) as c_int));
         if sent {
             return false;
         }
@@ -363,8 +358,10 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
         sock.leave_set_at(i);
     }
     let mut later = false;
+    // Whoever ends it finds that it lingers, or has done so by now.
+    let rx = sock.rx.lock.lock().is_ok();
     if sock.tx.lock.lock().is_ok() {
-        if sock.tx.state() == state::RESENDING {
+        if goes_on(sock) {
             sock.fd.store(own.raw(), Ordering::Relaxed);
             sock.lingers.store(true, Ordering::Release);
             sock.fds.store(1, Ordering::Release);
@@ -372,6 +369,9 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
             later = true;
         }
         sock.tx.lock.unlock();
+    }
+    if rx {
+        sock.rx.lock.unlock();
     }
     if later {
         let _ = own.release();
@@ -385,11 +385,10 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
 /// connection is to be reset, or its other end is this process's own.
 pub fn part_waiting(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
-    if sock.tx.state() != state::RESENDING {
+    if !goes_on(sock) {
         return;
     }
-    let option = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
-    let resets = option.is_ok_and(|l| l.l_onoff != 0 && l.l_linger == 0);
+    let resets = staged::linger(sock, fd) == Some(0);
     if !resets && !ends_here(sock, fd) {
         demote::finish_parting(sock, Patience::Endless);
     }
@@ -422,7 +421,8 @@ fn withdraw(sock: &'static Sock, fd: c_int, alone: bool) -> bool {
 
 /// A lingering connection has nothing left to send: its last descriptor is closed.
 pub fn bury(sock: &'static Sock) {
-    if sock.tx.state() != state::PLAIN || !sock.lingers.swap(false, Ordering::AcqRel) {
+    let ended = sock.tx.state() == state::PLAIN && !goes_on(sock);
+    if !ended || !sock.lingers.swap(false, Ordering::AcqRel) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);

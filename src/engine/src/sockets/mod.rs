@@ -18,6 +18,7 @@ pub mod recv;
 pub mod remains;
 pub mod send;
 pub mod sock;
+pub mod staged;
 pub mod table;
 pub mod tcp;
 #[cfg(test)]

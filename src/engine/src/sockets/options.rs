@@ -4,7 +4,7 @@ use crate::api::{Error, Pass, Verdict};
 use crate::readiness;
 use crate::remote;
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::{life, remains};
+use crate::sockets::{life, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::sys;
@@ -99,13 +99,25 @@ pub unsafe fn before_set(
                 sock.tx.lock.unlock();
             }
         }
+        libc::SO_LINGER => own_linger(sock),
         _ => {}
     }
     let _ = fd;
 }
 
+/// The kernel has the program's own SO_LINGER again.
+fn own_linger(sock: &'static Sock) {
+    if sock.tx.lock.lock().is_ok() {
+        staged::unstage(sock);
+        sock.tx.lock.unlock();
+    }
+}
+
 /// Before the real `getsockopt`.
 pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
+    if (level, option) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+        own_linger(sock);
+    }
     if (level, option) == (libc::IPPROTO_TCP, name::TCP_ZEROCOPY_RECEIVE) {
         // A read that looks at TCP alone.
         life::give_up(sock, Reason::ZerocopyReceive);
@@ -271,7 +283,8 @@ pub fn unread(sock: &'static Sock) -> u64 {
     let count = sock.rx.dir().map_or(0, |d| {
         let tail = d.tx.tail.read();
         let switched = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
-        if switched && !tail.flagged {
+        let comes_again = sock.rx.state() == state::RETURNING;
+        if switched && !tail.flagged && !comes_again {
             tail.offset.wrapping_sub(sock.rx.at.load(Ordering::Relaxed))
         } else {
             0

@@ -9,7 +9,7 @@ use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, fault, wake};
+use crate::sockets::{PUBLISH, fault, staged, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
@@ -415,6 +415,9 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
         demote::demote(sock, Which::Rx, Reason::Fault);
         let _ = sock.tx.lock.lock();
         return Room::Again;
+    }
+    if sock.staged.has_begun() {
+        staged::stage(sock);
     }
     let (Some(dir), Some(ring)) = (sock.tx.dir(), sock.tx.ring()) else {
         return Room::Kernel;

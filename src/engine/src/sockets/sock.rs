@@ -23,6 +23,7 @@ use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
+use crate::sockets::staged::Staged;
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
@@ -268,6 +269,8 @@ pub struct Sock {
     pub lingers: AtomicBool,
     /// The line of this connection has been written (see report.rs).
     pub reported: AtomicBool,
+    /// To another host: what is written during the switch.
+    pub staged: Staged,
     /// From another host: a step of the switch waits until more of TCP is read.
     pub far: AtomicBool,
     /// From another host: where the re-send begins is known.

@@ -1,6 +1,7 @@
 //! What becomes of SIGPIPE: asked once, and again behind these.
 
 use crate::api;
+use crate::edge::{NO_FD, tell};
 use libc::{c_int, sigaction as action_t, sighandler_t};
 
 hooks! {
@@ -36,7 +37,7 @@ hooks! {
 /// The program has called for this signal, or is about to; with what that returned.
 pub fn acted<R>(number: c_int, returned: R) -> R {
     if number == libc::SIGPIPE {
-        api::sigpipe_changed();
+        tell(NO_FD, api::sigpipe_changed);
     }
     returned
 }

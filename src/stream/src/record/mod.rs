@@ -34,7 +34,7 @@
 //!
 //!   Known, Open ── leave ──► Ending ── own work complete ──► Said{FROM}  ──┐
 //!       │                                                                  ├── the peer's record ──► Over
-//!       ├───── link lost ──────────────────────────────────► Said{ASK}   ──┘
+//!       ├───── link lost, or left for somebody else ───────► Said{ASK}   ──┘
 //!       └───── the peer's record: answer FROM its `taken` ─────────────────────────────────────────► Over
 //!   Quit ── the peer's first byte after N: a record (answered) or data ──► Over
 //!   any ── a lie, or the end of TCP where a record is due ──► Dead
@@ -157,6 +157,8 @@ pub enum Rule {
     OwedComes,
     /// Who hands the socket on has taken what was read, not what was received.
     HandSaysRead,
+    /// Who hands the socket on asks what the peer has read, also on a link that works.
+    HandAsks,
     /// FROM waits for the end's own work.
     FromWaits,
     /// TCP is clean only when the peer's record is out of it.
@@ -171,7 +173,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::FromStands,
         Self::KeepBeyondTaken,
         Self::AskWaits,
@@ -182,6 +184,7 @@ impl Rule {
         Self::EndNeedsRecord,
         Self::OwedComes,
         Self::HandSaysRead,
+        Self::HandAsks,
         Self::FromWaits,
         Self::CleanWaits,
         Self::CreditEnds,

@@ -321,6 +321,12 @@ impl Transit {
         self.last
     }
 
+    /// Whether this end's record is out and the peer's is to come.
+    #[must_use]
+    pub const fn awaits_record(&self) -> bool {
+        matches!(self.state, State::Said { .. })
+    }
+
     /// Whether the peer has lost the link, as it says in its record: nothing comes by that any more.
     #[must_use]
     pub const fn peer_lost(&self) -> bool {
@@ -583,6 +589,8 @@ impl Transit {
             State::Answered(_) => self.state = State::Answered(Some(leave)),
             State::Known => self.say(leave),
             State::Open => self.try_say(leave),
+            // Nothing is waited for any more.
+            State::Ending(_) if leave == Leave::Hand => self.try_say(leave),
             // Whoever else is to read, or nobody: that stands.
             State::Ending(Leave::Hand | Leave::Close) if leave == Leave::Stay => {}
             State::Ending(_) => self.state = State::Ending(leave),
@@ -650,10 +658,12 @@ impl Transit {
         Head::Wait
     }
 
-    /// On a link that lives: FROM as soon as all that was posted is at the peer's end.
+    /// On a link that lives: FROM as soon as all that was posted is at the peer's end. For somebody else an ASK, at once: what the peer
+    /// has not read by now comes by TCP, as what it sends does.
     fn try_say(&mut self, leave: Leave) {
         if self.completed == self.posted
             || self.credited == self.posted
+            || leave == Leave::Hand
             || !self.keeps_to(Rule::FromWaits)
         {
             self.say(leave);
@@ -664,13 +674,18 @@ impl Transit {
 
     /// Our record, before the peer's has come.
     fn say(&mut self, leave: Leave) {
-        // On a lost link only what was read is certain to be the peer's.
-        let decided = self.credited == self.posted || !self.lost;
+        // On a lost link only what was read is certain to be the peer's. Where others read here they may there: processes that have
+        // forked both. What stays in a ring only one of them can read.
+        let asks = self.lost || leave == Leave::Hand && self.keeps_to(Rule::HandAsks);
+        let decided = self.credited == self.posted || !asks;
         let goes = if decided {
             let from = self.posted;
             Goes::From { from, owed: 0 }
         } else {
-            Goes::Ask { end: self.posted }
+            Goes::Ask {
+                end: self.posted,
+                lives: !self.lost,
+            }
         };
         let ours = Record {
             goes,

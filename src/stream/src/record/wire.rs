@@ -17,6 +17,8 @@ const KIND_FROM: u64 = 1;
 const KIND_ASK: u64 = 2;
 /// Bit 8 of the first word: the sender reads no more, and wants no record back.
 const FLAG_LAST: u64 = 1 << 8;
+/// Bit 9, of an ASK: the sender's link works.
+const FLAG_LIVES: u64 = 1 << 9;
 
 /// The secret by which the two ends of one stream know each other's record. Made anew for every stream by a
 /// source that the peer's *programs* cannot guess: they choose the bytes it must not be confused with.
@@ -56,10 +58,12 @@ pub enum Goes {
         /// a death.
         owed: u32,
     },
-    /// At the other end's `taken`. Not before its record has come.
+    /// At the other end's `taken`, which is what that has read. Not before its record has come.
     Ask {
         /// The end of what was given to the link: TCP goes at least this far.
         end: Seq,
+        /// The link works, as far as the sender knows.
+        lives: bool,
     },
 }
 
@@ -84,7 +88,7 @@ impl Record {
     pub fn end(&self) -> Seq {
         match self.goes {
             Goes::From { from, owed } => from.plus(owed),
-            Goes::Ask { end } => end,
+            Goes::Ask { end, .. } => end,
         }
     }
 
@@ -94,7 +98,10 @@ impl Record {
         let flags = if self.last { FLAG_LAST } else { 0 };
         let (head, from) = match self.goes {
             Goes::From { from, owed } => (KIND_FROM | flags | u64::from(owed) << 32, from),
-            Goes::Ask { end } => (KIND_ASK | flags, end),
+            Goes::Ask { end, lives } => {
+                let lives = if lives { FLAG_LIVES } else { 0 };
+                (KIND_ASK | flags | lives, end)
+            }
         };
         let mut bytes = [0; RECORD_LEN];
         let (front, words) = bytes.split_at_mut(NONCE_LEN);
@@ -133,6 +140,7 @@ impl Record {
             },
             KIND_ASK if head & FLAG_LAST == 0 => Goes::Ask {
                 end: Seq::new(from),
+                lives: head & FLAG_LIVES != 0,
             },
             _ => return Some(Err(Malformed)),
         };
@@ -217,9 +225,12 @@ mod tests {
         }
     }
 
-    fn ask(end: u64, taken: u64) -> Record {
+    fn ask(end: u64, taken: u64, lives: bool) -> Record {
         Record {
-            goes: Goes::Ask { end: Seq::new(end) },
+            goes: Goes::Ask {
+                end: Seq::new(end),
+                lives,
+            },
             taken: Seq::new(taken),
             last: false,
         }
@@ -232,7 +243,9 @@ mod tests {
         assert_eq!(bytes[16..24], [1, 1, 0, 0, 0x99, 0, 0, 0]);
         assert_eq!(bytes[24..32], 0x1122u64.to_le_bytes());
         assert_eq!(bytes[32..], 0x3344u64.to_le_bytes());
-        let bytes = ask(5, 6).emit(&NONCE);
+        let bytes = ask(5, 6, true).emit(&NONCE);
+        assert_eq!(bytes[16..24], [2, 2, 0, 0, 0, 0, 0, 0]);
+        let bytes = ask(5, 6, false).emit(&NONCE);
         assert_eq!(bytes[16..24], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[24..32], 5u64.to_le_bytes());
     }
@@ -248,7 +261,7 @@ mod tests {
             (word(), any::<u32>(), word(), any::<bool>()).prop_map(|(at, owed, taken, last)| {
                 from(at.min(u64::MAX - u64::from(owed)), owed, taken, last)
             }),
-            (word(), word()).prop_map(|(end, taken)| ask(end, taken)),
+            (word(), word(), any::<bool>()).prop_map(|(end, taken, lives)| ask(end, taken, lives)),
         ]
     }
 
@@ -273,7 +286,7 @@ mod tests {
             if let Some(kind) = kind {
                 bytes[NONCE_LEN..24].fill(0);
                 bytes[NONCE_LEN] = kind & 3;
-                bytes[NONCE_LEN + 1] = kind >> 7;
+                bytes[NONCE_LEN + 1] = kind >> 6;
                 bytes[20] = kind;
             }
             match Record::parse(&bytes, &NONCE) {

@@ -82,6 +82,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
         Ordering::Relaxed,
     );
+    sock.staged.forget();
     sock.prefix.begin(sock.is_in_use());
     Some(sock)
 }

@@ -240,7 +240,7 @@ impl World {
         let decoys = self.terms.decoy[1 - e].1 > 0;
         let end = &self.ends[e];
         // The peer was asked to send the rest again, and has.
-        let in_order = end.hand_said && end.heard && !end.crossed;
+        let in_order = end.heard && !end.crossed && (end.hand_said || self.ends[1 - e].hand_said);
         let ok = match reason {
             Reason::Killed => self.ends[1 - e].killed,
             Reason::Missing => end.died,

@@ -88,6 +88,14 @@ impl Transit {
         }
     }
 
+    /// Whether `head`, what TCP has next, is a record of the peer's that crossed our word that we want none
+    /// ([`Transit::said_last`]), or its beginning: to be removed, and of no account.
+    #[must_use]
+    pub fn is_crossing(&self, head: &[u8]) -> bool {
+        let at_n = self.last && self.tcp_read == self.peer_n && self.reached == Seq::START;
+        at_n && !head.is_empty() && self.nonce.matches(head) == head.len().min(NONCE_LEN)
+    }
+
     /// TCP has ended, where it is not [`Transit::on_head`] that finds out. Whether the program sees that; else it is a
     /// reset.
     pub fn on_tcp_end(&mut self) -> bool {
@@ -129,6 +137,8 @@ impl Transit {
         }
         let taken = match (ours, self.state) {
             (Some(ours), _) => ours.taken,
+            // It sends the rest again, and whoever shares the socket can read that.
+            (None, _) if matches!(theirs.goes, Goes::Ask { .. }) => self.taken(Leave::Hand),
             (None, State::Ending(leave) | State::Answered(Some(leave))) => self.taken(leave),
             (None, _) => self.received,
         };
@@ -147,8 +157,8 @@ impl Transit {
                 }
                 from
             }
-            Goes::Ask { .. } => {
-                self.peer_lost = true;
+            Goes::Ask { lives, .. } => {
+                self.peer_lost = !lives;
                 taken
             }
         };

@@ -194,7 +194,7 @@ fn to_transit() -> impl Strategy<Value = ToTransit> {
         Just(Step::Open),
         Just(Step::Cancel),
     ];
-    let leave = prop::sample::select(vec![Leave::Stay, Leave::Hand, Leave::Close]);
+    let leave = prop::sample::select(vec![Leave::Stay, Leave::Shut, Leave::Hand, Leave::Close]);
     prop_oneof![
         2 => Just(ToTransit::Fix(0)),
         1 => Just(ToTransit::Refuse),

@@ -18,7 +18,7 @@ fn end() -> impl Strategy<Value = usize> {
 }
 
 fn leave() -> impl Strategy<Value = Leave> {
-    prop_oneof![3 => Just(Leave::Stay), 2 => Just(Leave::Hand), 1 => Just(Leave::Close)]
+    prop_oneof![2 => Just(Leave::Stay), 2 => Just(Leave::Shut), 2 => Just(Leave::Hand), 1 => Just(Leave::Close)]
 }
 
 /// Steps of a stream that nothing happens to.
@@ -258,7 +258,7 @@ fn both_leave_at_once_with_bytes_between() {
             Op::Give(e, 2),
             Op::Carry(e),
             Op::Complete(e),
-            Op::Leave(e, Leave::Stay),
+            Op::Leave(e, Leave::Shut),
         ]
     };
     apply(&mut world, &[leave(0), leave(1)].concat());
@@ -346,7 +346,7 @@ fn a_device_that_forgets_what_it_acknowledged_is_a_reset() {
         Op::Give(0, 1),
         Op::Carry(0),
         Op::Complete(0),
-        Op::Leave(0, Leave::Stay),
+        Op::Leave(0, Leave::Shut),
         Op::Die(1),
     ];
     apply(&mut world, &ops);
@@ -475,7 +475,7 @@ fn explore(terms: Terms, budget: Budget, leaves: &[Leave], cut: usize) -> usize 
     seen.len()
 }
 
-const ALL_LEAVES: [Leave; 3] = [Leave::Stay, Leave::Hand, Leave::Close];
+const ALL_LEAVES: [Leave; 4] = [Leave::Stay, Leave::Shut, Leave::Hand, Leave::Close];
 
 /// `total` bytes of the two programs, of which the first so many look like the nonce.
 fn small(total: [usize; 2], decoy: usize) -> Terms {

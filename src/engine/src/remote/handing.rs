@@ -19,9 +19,9 @@ use sluice_stream::record::Leave;
 pub(super) fn leaving(reason: Reason) -> Leave {
     match reason {
         Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
+        Reason::Shutdown => Leave::Shut,
         // The library goes on to read and write the socket.
-        Reason::Shutdown
-        | Reason::RingFull
+        Reason::RingFull
         | Reason::Fault
         | Reason::Limit
         | Reason::LinkLost

@@ -325,7 +325,7 @@ fn where_completions_prove_nothing_who_leaves_reads_before_it_says_so() {
         world.write(0, 0, 5);
         let leaves = |world: &mut World| {
             let pump = &mut world.ends[0].pump;
-            pump.transit(0).unwrap().leave(Leave::Stay);
+            pump.transit(0).unwrap().leave(Leave::Shut);
             pump.settle(0);
             world.post(0);
             world.ends[0].pump.record(0).is_some()

@@ -583,7 +583,7 @@ fn turn_or_end() -> impl Strategy<Value = Turn> {
     let end = 0usize..2;
     prop_oneof![
         60 => turn(),
-        1 => (end.clone(), 0..STREAMS, 0u8..3).prop_map(|(e, s, how)| Turn::Leave(e, s, how)),
+        1 => (end.clone(), 0..STREAMS, 0u8..4).prop_map(|(e, s, how)| Turn::Leave(e, s, how)),
         1 => end.prop_map(Turn::Lose),
     ]
 }
@@ -603,7 +603,7 @@ impl World {
             Turn::Renew => self.renew(),
             Turn::Break => self.direct = false,
             Turn::Leave(me, stream, how) => {
-                let how = [Leave::Stay, Leave::Hand, Leave::Close][usize::from(how)];
+                let how = [Leave::Stay, Leave::Hand, Leave::Close, Leave::Shut][usize::from(how)];
                 self.leave(me, stream, how);
             }
             Turn::Lose(me) => self.lose(me),

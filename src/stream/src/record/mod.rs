@@ -66,8 +66,10 @@ pub enum Role {
 /// How an end leaves the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Leave {
-    /// The process keeps the stream: what it received stays readable (demotion, shutdown).
+    /// The process keeps the stream: what it received stays readable (demotion). What the peer has not read comes to it by TCP.
     Stay,
+    /// As `Stay`, but nothing more is sent (shutdown): what the peer has not read stays in its ring, and TCP's end follows at once.
+    Shut,
     /// Somebody else reads TCP next (exec, passing, raw use): what the program has not read is sent again.
     Hand,
     /// Nobody reads any more (close, exit). The peer sends no record back, which would meet a closed socket.
@@ -157,8 +159,8 @@ pub enum Rule {
     OwedComes,
     /// Who hands the socket on has taken what was read, not what was received.
     HandSaysRead,
-    /// Who hands the socket on asks what the peer has read, also on a link that works.
-    HandAsks,
+    /// Who goes on by TCP asks what the peer has read, also on a link that works.
+    LeaverAsks,
     /// FROM waits for the end's own work.
     FromWaits,
     /// TCP is clean only when the peer's record is out of it.
@@ -184,7 +186,7 @@ impl Rule {
         Self::EndNeedsRecord,
         Self::OwedComes,
         Self::HandSaysRead,
-        Self::HandAsks,
+        Self::LeaverAsks,
         Self::FromWaits,
         Self::CleanWaits,
         Self::CreditEnds,

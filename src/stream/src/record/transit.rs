@@ -585,15 +585,12 @@ impl Transit {
             State::Plain => self.over(Seq::START),
             State::Asked | State::Fixed => self.cancel(),
             // Whether the peer expects a record is its next word to say.
-            State::Answered(Some(Leave::Hand | Leave::Close)) if leave == Leave::Stay => {}
+            State::Answered(Some(before)) if outranks(before, leave) => {}
             State::Answered(_) => self.state = State::Answered(Some(leave)),
             State::Known => self.say(leave),
             State::Open => self.try_say(leave),
-            // Nothing is waited for any more.
-            State::Ending(_) if leave == Leave::Hand => self.try_say(leave),
-            // Whoever else is to read, or nobody: that stands.
-            State::Ending(Leave::Hand | Leave::Close) if leave == Leave::Stay => {}
-            State::Ending(_) => self.state = State::Ending(leave),
+            State::Ending(before) if outranks(before, leave) => {}
+            State::Ending(_) => self.try_say(leave),
             State::Quit(_) | State::Said { .. } | State::Over(_) | State::Dead(_) => {}
         }
     }
@@ -658,12 +655,12 @@ impl Transit {
         Head::Wait
     }
 
-    /// On a link that lives: FROM as soon as all that was posted is at the peer's end. For somebody else an ASK, at once: what the peer
-    /// has not read by now comes by TCP, as what it sends does.
+    /// On a link that lives: for an end of what is sent FROM, as soon as all that was posted is at the peer's end. Else an ASK, at once: what
+    /// the peer has not read by now comes by TCP.
     fn try_say(&mut self, leave: Leave) {
         if self.completed == self.posted
             || self.credited == self.posted
-            || leave == Leave::Hand
+            || matches!(leave, Leave::Stay | Leave::Hand)
             || !self.keeps_to(Rule::FromWaits)
         {
             self.say(leave);
@@ -674,9 +671,10 @@ impl Transit {
 
     /// Our record, before the peer's has come.
     fn say(&mut self, leave: Leave) {
-        // On a lost link only what was read is certain to be the peer's. Where others read here they may there: processes that have
-        // forked both. What stays in a ring only one of them can read.
-        let asks = self.lost || leave == Leave::Hand && self.keeps_to(Rule::HandAsks);
+        // On a lost link only what was read is certain to be the peer's. What stays in a ring only one process can read, and the peer's
+        // program may have forked: so no more of it than where nothing follows by TCP.
+        let goes_on = matches!(leave, Leave::Stay | Leave::Hand);
+        let asks = self.lost || goes_on && self.keeps_to(Rule::LeaverAsks);
         let decided = self.credited == self.posted || !asks;
         let goes = if decided {
             let from = self.posted;
@@ -711,5 +709,14 @@ impl Transit {
         } else {
             self.received
         }
+    }
+}
+
+/// Does what was said before of how this end leaves stand against this? Whoever else is to read, or nobody; then the end of what is sent.
+const fn outranks(before: Leave, leave: Leave) -> bool {
+    match leave {
+        Leave::Stay => true,
+        Leave::Shut => matches!(before, Leave::Hand | Leave::Close),
+        Leave::Hand | Leave::Close => false,
     }
 }

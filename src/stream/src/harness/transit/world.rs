@@ -705,7 +705,7 @@ impl World {
         end.shut = true;
         end.left = true;
         if !end.raw {
-            end.machine.leave(Leave::Stay);
+            end.machine.leave(Leave::Shut);
         }
         self.settle(e)?;
         Ok(true)

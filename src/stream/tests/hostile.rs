@@ -526,7 +526,7 @@ fn a_lie_in_a_record_is_a_reset_with_its_reason() {
     ] {
         let mut transit = on_the_link();
         transit.on_completed(Seq::new(10)).unwrap();
-        transit.leave(Leave::Stay);
+        transit.leave(Leave::Shut);
         transit.on_received(Seq::new(8)).unwrap();
         let head = record.emit(&NONCE);
         assert_eq!(outcome(transit, &head, false), expected, "{record:?}");

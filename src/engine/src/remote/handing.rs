@@ -16,12 +16,12 @@ use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 
 /// How the stream is left for this reason.
-pub(super) fn leaving(reason: Reason) -> Leave {
+fn leaving(reason: Reason) -> Leave {
     match reason {
         Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
-        Reason::Shutdown => Leave::Shut,
-        // The library goes on to read and write the socket.
-        Reason::RingFull
+        // The library goes on to read and write the socket, by TCP.
+        Reason::Shutdown
+        | Reason::RingFull
         | Reason::Fault
         | Reason::Limit
         | Reason::LinkLost
@@ -113,7 +113,7 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
     if leaving(reason) == Leave::Hand {
         hand_over(sock, until_ns);
     } else {
-        release(sock, until_ns);
+        drive_while(sock, until_ns, || sock.tx.state() == state::RESENDING);
     }
 }
 
@@ -148,7 +148,12 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
 
 /// As [`hand_over`], for what the program is through with: until nothing is left to send, and the peer's record is here.
 pub fn release(sock: &'static Sock, until_ns: u64) {
-    let goes_on = || sock.tx.state() == state::RESENDING || awaits_record(sock);
+    drive_while(sock, until_ns, || {
+        sock.tx.state() == state::RESENDING || awaits_record(sock)
+    });
+}
+
+fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
     while is_remote(sock) && goes_on() && sys::now_ns() < until_ns {
         advance(sock);
         if goes_on() {

@@ -13,7 +13,7 @@
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
 use super::Before;
-use super::handing::{claim, leaving, leaving_of};
+use super::handing::{claim, leaving_of};
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
@@ -117,12 +117,15 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
         return Resent::All;
     };
     // What was read is certain while nobody reads.
-    let mut how = leaving_of(sock, reason);
-    let still = how == Leave::Hand && sock.rx.lock.try_lock();
-    if !still {
-        how = leaving(reason);
-    }
-    leave(sock, wire, stream, how);
+    let how = leaving_of(sock, reason);
+    let needs = matches!(how, Leave::Stay | Leave::Hand);
+    let still = needs && sock.rx.lock.try_lock();
+    leave(
+        sock,
+        wire,
+        stream,
+        if needs && !still { Leave::Shut } else { how },
+    );
     if still {
         sock.rx.lock.unlock();
     }

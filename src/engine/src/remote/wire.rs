@@ -14,6 +14,7 @@ use super::memory::{Slabs, Use};
 use super::parts::{BATCH, FENCE, Parts, Places};
 use super::queue::{Queue, Share};
 use super::small::Small;
+use crate::config::{Level, log};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -427,6 +428,11 @@ impl Wire {
             free = inner.pump.close(stream) || inner.lost.is_some();
             Ok(())
         });
+        let by_both = if free { ", as its peer has" } else { "" };
+        log(
+            Level::Debug,
+            format_args!("stream {stream} was left{by_both}"),
+        );
         if free {
             self.inside(|inner| inner.give_back(stream));
             self.forget(stream);
@@ -736,6 +742,10 @@ impl Wire {
                     Came::Step(stream) => inner.notes.push_back(Note::Stream(stream)),
                     Came::Meeting(meeting) => inner.notes.push_back(Note::Meeting(meeting)),
                     Came::Free(stream) => {
+                        log(
+                            Level::Debug,
+                            format_args!("stream {stream} was left by the peer, too"),
+                        );
                         inner.give_back(stream);
                         self.forget(stream);
                     }
@@ -758,7 +768,8 @@ impl Wire {
         else {
             return;
         };
-        if to > place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
+        // Back, under the reader's lock: what was not read by then comes again by TCP.
+        if to != place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
             place.tail = to;
             fence(Ordering::SeqCst);
             let waiters = into.rx_wishes.waiters.load(Ordering::Relaxed);

@@ -66,11 +66,12 @@ pub enum Role {
 /// How an end leaves the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Leave {
-    /// The process keeps the stream: what it received stays readable (demotion). What the peer has not read comes to it by TCP.
+    /// Both directions go on by TCP (demotion): what neither program has read comes again. Nobody reads the link's bytes meanwhile.
     Stay,
-    /// As `Stay`, but nothing more is sent (shutdown): what the peer has not read stays in its ring, and TCP's end follows at once.
+    /// Nothing more is sent (shutdown): what the programs have not read stays in their rings, and TCP's end follows at once. Also if
+    /// somebody may be reading now.
     Shut,
-    /// Somebody else reads TCP next (exec, passing, raw use): what the program has not read is sent again.
+    /// As `Stay`, and somebody else reads TCP next (exec, passing, raw use).
     Hand,
     /// Nobody reads any more (close, exit). The peer sends no record back, which would meet a closed socket.
     Close,

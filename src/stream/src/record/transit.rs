@@ -554,11 +554,11 @@ impl Transit {
         self.tell = None;
         match self.state {
             State::Plain | State::Asked => self.over(Seq::START),
-            State::Fixed if !self.keeps_to(Rule::NoRecordUnknown) => self.say(Leave::Stay),
+            State::Fixed if !self.keeps_to(Rule::NoRecordUnknown) => self.say(Leave::Shut),
             State::Fixed => self.over(Seq::START),
             State::Answered(_) if !self.keeps_to(Rule::LookAtN) => self.over(Seq::START),
             State::Answered(_) => self.state = State::Quit(false),
-            State::Known | State::Open => self.say(Leave::Stay),
+            State::Known | State::Open => self.say(Leave::Shut),
             State::Ending(leave) => self.say(leave),
             State::Over(_) => self.on_drained(),
             State::Quit(_) | State::Said { .. } | State::Dead(_) => {}
@@ -704,7 +704,8 @@ impl Transit {
     }
 
     fn taken(&self, leave: Leave) -> Seq {
-        if leave == Leave::Hand && self.keeps_to(Rule::HandSaysRead) {
+        let comes_again = matches!(leave, Leave::Stay | Leave::Hand);
+        if comes_again && self.keeps_to(Rule::HandSaysRead) {
             self.read
         } else {
             self.received

@@ -78,14 +78,6 @@ pub(super) unsafe fn look(
                     remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
                 }
             }
-            if sock.handed.load(Ordering::Relaxed) {
-                // What was not read is somebody else's by now, and comes by TCP.
-                return if remote::hear_tcp(sock, fd) {
-                    Look::Again
-                } else {
-                    Look::Empty
-                };
-            }
             if available == 0
                 && let Some(link) = sock.link()
                 && remote::drive(link)

@@ -121,7 +121,7 @@ impl Transit {
     /// The peer has gone on on TCP without a record, from a state in which nothing was posted by either.
     fn hear_data(&mut self) {
         if self.state == State::Known {
-            self.say(Leave::Stay);
+            self.say(Leave::Shut);
         }
         self.over(Seq::START);
     }

@@ -4,6 +4,7 @@
 //! * `queue`, `inbox`: the completion queue that the links of a device share, and who gets what of it.
 //! * `memory`, `small`: what of the arena is registered, and what lies beside it.
 //! * `handing`: who goes on with a socket whose stream ends.
+//! * `hearing`: what TCP tells beneath a stream.
 //! * `stream`: what a socket does with a stream over a wire.
 //! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said and proved then.
 //!
@@ -11,6 +12,8 @@
 
 #[cfg(feature = "verbs")]
 mod handing;
+#[cfg(feature = "verbs")]
+mod hearing;
 #[cfg(feature = "verbs")]
 pub mod hello;
 #[cfg(feature = "verbs")]
@@ -41,6 +44,8 @@ pub mod wire;
 #[cfg(feature = "verbs")]
 pub(crate) use handing::{answer_calls, claim, finish, release};
 #[cfg(feature = "verbs")]
+pub(crate) use hearing::{hear_tcp, hears, hides_tcp, tcp_ended, was_record};
+#[cfg(feature = "verbs")]
 pub(crate) use hosts::{
     after_fork, attempt, begin, hold, is_used, on_event, progress, release_hold,
 };
@@ -55,9 +60,9 @@ pub(crate) use none::*;
 pub(crate) use queue::{arm_all, bell, drive_all, unbell};
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
-    advance, arm, awaits_record, before_resend, demote, drive, goes_direct, has_input, hear_tcp,
-    hears, hides_tcp, is_far, is_held, is_remote, is_switching, is_to_another_host, land, left,
-    may_finish, moved, settle_rx, settle_tx, tcp_ended, wants_no_answer, was_record,
+    advance, arm, awaits_record, before_resend, demote, drive, goes_direct, has_input, is_far,
+    is_held, is_remote, is_switching, is_to_another_host, land, left, may_finish, moved, settle_rx,
+    settle_tx, wants_no_answer,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

@@ -1,0 +1,155 @@
+//! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
+
+use super::stream::{follow_tx, given_up, go_back, is_remote, of};
+use super::wire::{Lost, Wire};
+use crate::sockets::sock::{Sock, state};
+use crate::sockets::{recv, tcp};
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+use sluice_stream::record::{Head, RECORD_LEN};
+
+/// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
+pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return false;
+    };
+    let mut changed = false;
+    if sock.rx.state() == state::LINK {
+        changed = hear_head(sock, fd, wire, stream);
+    } else if sock.rx.state() == state::RETURNING {
+        let read = sock.rx.kernel_bytes();
+        wire.with(|pump| pump.on_tcp_read(stream, read));
+    }
+    go_back(sock, wire, stream) || changed
+}
+
+fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
+    let read = sock.rx.from.load(Ordering::Relaxed);
+    let at_head = wire.with_stream(stream, |pump| {
+        let _ = pump.on_tcp_read(stream, read);
+        pump.transit(stream).is_some_and(|t| t.is_at_head())
+    });
+    if at_head != Some(true) {
+        return false;
+    }
+    // A recv would take an error that the program is to see, unless it finds bytes. First whether TCP is at its end: then no
+    // more come.
+    let over = tcp::state(fd).is_none_or(tcp::is_over);
+    let mut head = [0u8; RECORD_LEN];
+    let mut got = 0;
+    if unread_of(fd) > 0 {
+        let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: room of ours.
+        got = unsafe { sys::recv(fd, head.as_mut_ptr(), RECORD_LEN, peek) }.unwrap_or(0);
+    } else if sys::has_error(fd) {
+        wire.with(|pump| {
+            if let Some(transit) = pump.transit(stream) {
+                transit.on_tcp_error();
+            }
+            pump.settle(stream);
+        });
+        follow_tx(sock, Reason::PeerDied);
+        return true;
+    }
+    let ended = over && got < RECORD_LEN;
+    if got == 0 && !ended {
+        return false;
+    }
+    let head = head.get(..got).unwrap_or_default();
+    let is = wire.with(|pump| {
+        let transit = pump.transit(stream)?;
+        let is = transit.on_head(head, ended);
+        pump.settle(stream);
+        Some(is)
+    });
+    match is {
+        Some(Some(Head::Record)) => {
+            let mut gone = [0u8; RECORD_LEN];
+            // SAFETY: room of ours. They lie there: the peek has shown them, and nobody else reads.
+            let removed =
+                unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
+            let removed = removed.unwrap_or(0) as u64;
+            sock.rx.add_kernel_bytes(removed);
+            sock.stirred.store(true, Ordering::SeqCst);
+            let asks = wire.with_stream(stream, |pump| {
+                pump.on_record_removed(stream, removed);
+                pump.transit(stream).is_some_and(|t| t.peer_lost())
+            });
+            if asks == Some(true) {
+                // Its device may have no way to tell ours.
+                wire.lose(Lost::Gone);
+            }
+            follow_tx(sock, given_up(wire));
+            true
+        }
+        Some(Some(Head::Data)) => {
+            follow_tx(sock, given_up(wire));
+            true
+        }
+        Some(Some(Head::Wait)) => {
+            let dead =
+                wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
+            if dead == Some(true) {
+                follow_tx(sock, Reason::PeerDied);
+            }
+            dead == Some(true)
+        }
+        _ => false,
+    }
+}
+
+/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come behind them, are awaited. Whether the
+/// program sees that end; else the connection is reset.
+pub fn tcp_ended(sock: &'static Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return true;
+    };
+    let read = sock.rx.kernel_bytes();
+    let whole = wire.with_stream(stream, |pump| {
+        let _ = pump.on_tcp_read(stream, read);
+        let whole = pump.transit(stream).is_none_or(|t| t.on_tcp_end());
+        pump.settle(stream);
+        whole
+    });
+    if whole == Some(false) {
+        go_back(sock, wire, stream);
+        follow_tx(sock, Reason::PeerDied);
+        return false;
+    }
+    true
+}
+
+/// Is what TCP has next not the program's, but a record to be heard?
+#[inline]
+pub fn hides_tcp(sock: &Sock) -> bool {
+    reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed))
+}
+
+/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is from the moment in which the peer's N is
+/// known: TCP is read up to there ([`recv::enter_link`]).
+#[inline]
+pub(super) fn reads_link(sock: &Sock) -> bool {
+    sock.rx.state() == state::LINK && is_remote(sock)
+}
+
+/// Was what the kernel told of TCP a record? Then it is to be asked again. Once.
+pub fn was_record(sock: &Sock) -> bool {
+    sock.stirred.load(Ordering::Relaxed) && sock.stirred.swap(false, Ordering::SeqCst)
+}
+
+/// Hears what TCP has to tell, if that is no byte of the program's; whether it still is not.
+pub fn hears(sock: &'static Sock) -> bool {
+    if !reads_link(sock) {
+        return false;
+    }
+    if sock.rx.lock.lock().is_ok() {
+        hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
+        sock.rx.lock.unlock();
+    }
+    hides_tcp(sock)
+}
+
+pub(super) fn unread_of(fd: i32) -> u64 {
+    sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
+}

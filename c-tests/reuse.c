@@ -119,11 +119,20 @@ static void full_server(int fd)
     say("good %d", good);
 }
 
+static char received[2 * SOME];
+
 static void *receiver(void *arg)
 {
-    static char got[2 * SOME];
     busy = gettid();
-    return (void *)recv(number, got, sizeof got, (long)arg);
+    return (void *)recv(number, received, sizeof received, (long)arg);
+}
+
+/* That the other side has sent them is no sign that they are here: its word to this one may outrun them. */
+static void await_received(size_t n)
+{
+    fill(buf, 1, 0, n);
+    while (memcmp(received, buf, n))
+        usleep(1000);
 }
 
 /* Here the new connection's bytes are there before it is accepted. */
@@ -133,10 +142,12 @@ static void recv_server(int fd)
     for (int i = 0; i < ROUNDS; i++) {
         int listener = listen_and_tell();
         number = fd;
+        memset(received, 0, sizeof received);
         pthread_t t = start_busy(receiver, (void *)(long)(i % 2 ? MSG_WAITALL : 0));
         await_asleep(busy);
         tell(0);
         hear();
+        await_received(i % 2 ? PART : 0);
         await_and_outrun(0);
         shutdown(fd, SHUT_RDWR);
         fd = replace(fd, listener);

@@ -1,6 +1,7 @@
 //! One stream of a link: what it has to say, and what is said to it.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use super::Lent;
 use super::direct::{Lending, Run};
@@ -54,6 +55,8 @@ pub(super) struct Flow {
     /// Our record, and how much of it is on TCP.
     pub record: Option<[u8; RECORD_LEN]>,
     pub written: usize,
+    /// What of the peer's record was removed from TCP before the rest had come.
+    pub part: Vec<u8>,
     pub reset: Option<Reason>,
     /// The transit waits to hear that the link is empty.
     pub drain: bool,

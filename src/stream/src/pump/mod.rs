@@ -180,6 +180,7 @@ impl Pump {
             tcp_read: with.tcp_read,
             record: None,
             written: 0,
+            part: Vec::new(),
             reset: None,
             drain: false,
             switching: true,
@@ -280,6 +281,19 @@ impl Pump {
         if let Some(flow) = self.flow(stream) {
             flow.tcp_read += len;
         }
+    }
+
+    /// The beginning of the record at the peer's N was removed from TCP: as the transit allows by [`Transit::is_part`].
+    pub fn on_part_removed(&mut self, stream: u16, part: &[u8]) {
+        self.on_record_removed(stream, part.len() as u64);
+        if let Some(flow) = self.flow(stream) {
+            flow.part.extend_from_slice(part);
+        }
+    }
+
+    /// What of the record at the peer's N was removed already.
+    pub fn part(&mut self, stream: u16) -> &[u8] {
+        self.flow(stream).map_or(&[], |flow| &flow.part)
     }
 
     /// No read of this end's program waits on TCP for what will come by the link: the peer is told, once. The second end tells

@@ -11,6 +11,7 @@ mod world;
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
+use std::vec::Vec;
 
 use thiserror::Error;
 
@@ -184,6 +185,8 @@ struct End {
     record: VecDeque<u8>,
     /// Taken from TCP before the program wanted it.
     absorbed: VecDeque<u8>,
+    /// What of the peer's record was removed from TCP before the rest had come.
+    part: Vec<u8>,
     /// Bytes that the program has read.
     got: usize,
     ended: bool,

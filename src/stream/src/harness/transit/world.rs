@@ -44,6 +44,7 @@ impl World {
                 next: None,
                 record: VecDeque::new(),
                 absorbed: VecDeque::new(),
+                part: Vec::new(),
                 got: 0,
                 ended: false,
                 failed: false,
@@ -616,19 +617,30 @@ impl World {
         if !end.machine.is_at_head() {
             return Ok(moved);
         }
-        let head: Vec<u8> = pipe.here.iter().take(RECORD_LEN).copied().collect();
-        let ended = pipe.fin_here && head.len() == pipe.here.len();
+        let rest = RECORD_LEN - end.part.len();
+        let mut head = end.part.clone();
+        head.extend(pipe.here.iter().take(rest));
+        let ended = pipe.fin_here && pipe.here.len() <= rest;
         let before = end.machine.clone();
         let beyond = end.machine.link_end();
         match end.machine.on_head(&head, ended) {
+            // Left there or not, as a reader likes.
+            Head::Wait if head.len() % 2 == 1 && end.machine.is_part(&head) => {
+                pipe.here.clear();
+                end.part = head;
+            }
             Head::Wait => {}
             Head::Record => {
-                pipe.here.drain(..RECORD_LEN);
+                pipe.here.drain(..rest);
+                end.part.clear();
                 end.heard = true;
                 let more = end.machine.link_end().since(beyond).unwrap_or(0);
                 self.seen.beyond += more;
             }
-            Head::Data => self.seen.data += 1,
+            Head::Data => {
+                assert!(end.part.is_empty(), "the program's bytes were removed");
+                self.seen.data += 1;
+            }
         }
         moved |= end.machine != before;
         self.settle(e)?;

@@ -40,12 +40,7 @@ impl Transit {
         if !self.is_at_head() {
             return Head::Wait;
         }
-        // Whether the peer may have gone on without a record.
-        let loose = match self.state {
-            State::Answered(_) | State::Quit(_) | State::Said { loose: true, .. } => true,
-            State::Known => self.role == Role::First,
-            _ => false,
-        };
+        let loose = self.is_loose();
         self.undecided = false;
         let whole = head.first_chunk::<RECORD_LEN>();
         if let Some(parsed) = whole.and_then(|bytes| Record::parse(bytes, &self.nonce)) {
@@ -94,6 +89,22 @@ impl Transit {
     pub fn is_crossing(&self, head: &[u8]) -> bool {
         let at_n = self.last && self.tcp_read == self.peer_n && self.reached == Seq::START;
         at_n && !head.is_empty() && self.nonce.matches(head) == head.len().min(NONCE_LEN)
+    }
+
+    /// Whether these first bytes since N, for which [`Transit::on_head`] has said [`Head::Wait`], are a record's and nothing else:
+    /// they may be removed before the rest has come, which is given to `on_head` behind them.
+    #[must_use]
+    pub fn is_part(&self, head: &[u8]) -> bool {
+        self.is_at_head() && (!self.is_loose() || self.nonce.matches(head) == NONCE_LEN)
+    }
+
+    /// Whether the peer may have gone on without a record.
+    fn is_loose(&self) -> bool {
+        match self.state {
+            State::Answered(_) | State::Quit(_) | State::Said { loose: true, .. } => true,
+            State::Known => self.role == Role::First,
+            _ => false,
+        }
     }
 
     /// TCP has ended, where it is not [`Transit::on_head`] that finds out. Whether the program sees that; else it is a

@@ -1,5 +1,5 @@
 /* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT, looks that do not wait,
- * edges of what was not asked for. */
+ * edges of what was not asked for. And whatever waits: what is told as readable is. */
 #include "t.h"
 
 enum { SHUT_BOTH = -4 };
@@ -216,6 +216,88 @@ static void too_many_client(int fd)
     meet();
 }
 
+/* Whoever is told that there is something to read finds bytes or the end, also where a stream comes to its link or leaves it. */
+enum { BY_POLL, BY_SELECT, BY_LEVEL, BY_EDGE, BY_ONESHOT, BY_NESTED, BY_POLLED_SET, TOLD_WAYS, TOLD_JOINS = 3, TOLD_ROUNDS = 40 };
+
+static size_t told_size(int round)
+{
+    return (size_t[]){1, 100, 3000, 20000}[round % 4];
+}
+
+/* Waits until it is told; 0: of nothing, by a set in a set. */
+static int await_told(int way, int fd, int ep, int outer)
+{
+    struct epoll_event e;
+    struct pollfd p = {.fd = way == BY_POLLED_SET ? ep : fd, .events = POLLIN};
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    switch (way) {
+    case BY_POLL:
+        return poll(&p, 1, -1);
+    case BY_SELECT:
+        return select(fd + 1, &r, NULL, NULL, NULL);
+    case BY_NESTED:
+        epoll_wait(outer, &e, 1, -1);
+        return epoll_wait(ep, &e, 1, 0);
+    case BY_POLLED_SET:
+        poll(&p, 1, -1);
+        return epoll_wait(ep, &e, 1, 0);
+    case BY_ONESHOT:
+        ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 0);
+    }
+    return epoll_wait(ep, &e, 1, -1);
+}
+
+static void told_server(int fd)
+{
+    for (int way = 0; way < TOLD_WAYS; way++) {
+        int vain = 0, whole = 0;
+        for (int i = 0; i < TOLD_JOINS; i++) {
+            fd = join();
+            unsigned how = way == BY_EDGE ? EPOLLET : way == BY_ONESHOT ? EPOLLONESHOT : 0;
+            int ep = set_of(fd, EPOLLIN | how), outer = set_of(ep, EPOLLIN);
+            size_t got = 0, n = told_size(0);
+            for (int round = 0;;) {
+                if (await_told(way, fd, ep, outer) != 1) {
+                    vain++;
+                    continue;
+                }
+                long r = recv(fd, buf + got, n - got, MSG_DONTWAIT);
+                if (r < 0 && errno == EAGAIN)
+                    vain++;
+                else if (r <= 0)
+                    break;
+                /* the rest may have been there at the edge */
+                while (r > 0 && (got += r) < n)
+                    r = recv(fd, buf + got, n - got, MSG_DONTWAIT);
+                if (got == n) {
+                    put(fd, round++, n);
+                    whole++;
+                    got = 0, n = told_size(round);
+                }
+            }
+            close(fd), close(ep), close(outer);
+        }
+        say("way %d: %d whole, told in vain %d", way, whole, vain);
+    }
+}
+
+static void told_client(int fd)
+{
+    for (int i = 0; i < TOLD_WAYS * TOLD_JOINS; i++) {
+        size_t good = 0;
+        fd = join();
+        for (int round = 0; round < TOLD_ROUNDS; round++) {
+            good += put(fd, round, told_size(round));
+            good += get(fd, round, told_size(round));
+        }
+        shutdown(fd, SHUT_WR);
+        say("good %zu, end %ld", good, (long)recv(fd, buf, 1, 0));
+        close(fd);
+    }
+}
+
 const struct body ready_bodies[] = {
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
@@ -223,5 +305,6 @@ const struct body ready_bodies[] = {
     TWO("ready_at_a_look", looks_server, looks_client),
     TWO("ready_other_edge", obey, other_edge_client),
     TWO("ready_too_many", obey, too_many_client),
+    TWO("ready_is_what_is_told", told_server, told_client, .flags = RAW, .limit = 60),
     {0},
 };

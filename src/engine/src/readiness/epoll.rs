@@ -3,6 +3,7 @@
 use super::nest;
 use super::set::{self, Set};
 use super::shared;
+use super::told::Moment;
 use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
 use crate::process;
@@ -243,7 +244,7 @@ pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) ->
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
-    let (count, _) = set.translate(waiter.out(), 0, got as usize);
+    let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     waiter.over(count)
 }
 
@@ -275,7 +276,7 @@ pub unsafe fn returned(
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
     }
-    let (count, _) = set.translate(waiter.out(), 0, got as usize);
+    let (count, _) = set.translate(waiter.out(), 0, got as usize, Moment::unknown());
     if count != 0 {
         let count = waiter.append(count);
         return waiter.over(count);
@@ -387,6 +388,7 @@ impl Waiter {
         };
         let mut mask = mask;
         let mut timeout = timeout;
+        let began = Moment::now();
         if self.set.has_sets.load(Ordering::Relaxed) {
             // Sets inside this one are made to show the truth before their events are taken.
             nest::settle_all();
@@ -407,14 +409,15 @@ impl Waiter {
                 mask,
             )
         };
-        self.took(ready, got)
+        self.took(ready, got, began)
     }
 
-    /// The kernel has put events behind the first `ready` ones: they are translated.
+    /// The kernel has put events behind the first `ready` ones, in a look that began then: they are translated.
     fn took(
         &mut self,
         ready: usize,
         got: Result<usize, sys::Errno>,
+        began: Moment,
     ) -> Result<(usize, bool), sys::Errno> {
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::now_ns(), Ordering::Relaxed);
@@ -424,7 +427,7 @@ impl Waiter {
             return Ok((ready, false));
         }
         let set = self.set;
-        Ok(set.translate(self.out(), ready, ready + got))
+        Ok(set.translate(self.out(), ready, ready + got, began))
     }
 
     /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `vigil`.
@@ -485,6 +488,7 @@ impl Waiter {
             };
             vigil.stage = Stage::Kernel;
             vigil.sliced = sliced;
+            vigil.began = Moment::now();
             (vigil.left, vigil.mask) = (left, self.mask);
             return None;
         }
@@ -501,6 +505,7 @@ impl Waiter {
         let got = match (vigil.on, vigil.answer) {
             (On::Readable(_), Ok(_)) => {
                 nest::settle_all();
+                let began = Moment::now();
                 // SAFETY: the caller's array.
                 let got = unsafe {
                     sys::epoll_wait(
@@ -511,9 +516,9 @@ impl Waiter {
                         core::ptr::null(),
                     )
                 };
-                self.took(0, got)
+                self.took(0, got, began)
             }
-            (_, answer) => self.took(0, answer),
+            (_, answer) => self.took(0, answer, vigil.began),
         };
         self.slept(got, vigil.sliced)
     }

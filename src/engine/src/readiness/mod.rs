@@ -11,6 +11,7 @@ pub mod select;
 pub mod set;
 mod shared;
 pub mod spin;
+mod told;
 pub mod vigil;
 
 use crate::sockets::sock::{Sock, state};
@@ -88,7 +89,8 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
     let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
     let unread = tail.offset.wrapping_sub(at);
     let news = match sock.rx.state() {
-        state::LINK => unread >= low,
+        // What was not read is somebody else's, if he is to read TCP next, and comes by that.
+        state::LINK => unread >= low && !sock.handed.load(Ordering::Relaxed),
         // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
         // to tell.
         state::PROVED | state::DRAINING => {

@@ -6,6 +6,8 @@
 //! stream or the kernel has something to tell.
 
 use super::set::{self, Set};
+use crate::remote;
+use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 
@@ -58,10 +60,34 @@ impl Set {
         }
         if readable(self.fd()) {
             self.silence();
+            if self.remote.load(Ordering::Relaxed) && readable(self.fd()) {
+                self.hear_all();
+            }
             // What came before the bells were emptied has rung in vain.
             self.announce_and_look();
             if self.would_tell() {
                 self.ring();
+            }
+        }
+    }
+
+    /// The kernel's part may be readable for records alone: they are heard.
+    fn hear_all(&'static self) {
+        let socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        let mut fds: Vec<libc::pollfd> = Vec::new();
+        let far = |sock: &&Sock| remote::reads_link(sock);
+        let socks: Vec<_> = socks.into_iter().filter(far).collect();
+        fds.extend(socks.iter().map(|sock| libc::pollfd {
+            fd: sock.fd.load(Ordering::Relaxed),
+            events: libc::POLLIN,
+            revents: 0,
+        }));
+        let mut now = sys::timespec(0);
+        // SAFETY: an array and a time of ours.
+        let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, core::ptr::null()) };
+        for (sock, told) in socks.into_iter().zip(&fds) {
+            if told.revents != 0 {
+                remote::hears(sock);
             }
         }
     }

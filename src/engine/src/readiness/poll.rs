@@ -2,6 +2,7 @@
 
 use super::nest;
 use super::set::{self, Set};
+use super::told::{self, Moment};
 use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
 use crate::process;
@@ -260,6 +261,8 @@ pub struct List {
     wished: Vec<(&'static Sock, c_short, u32, &'static Link)>,
     /// The caller's entries and the doorbells' set, as the kernel is to see them.
     all: Vec<pollfd>,
+    /// When the look at the kernel began.
+    began: Moment,
     /// The entries of a select, whose array is ours.
     pub(super) own: Vec<pollfd>,
 }
@@ -333,6 +336,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     if left == Some(0) {
         // It does not wait: nothing to mark.
         let mut now = sys::timespec(0);
+        let began = Moment::now();
         // SAFETY: the caller's array and mask; a time of ours.
         let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
         for p in fds.iter() {
@@ -342,7 +346,8 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
                 upgrade::consent(sock);
             }
         }
-        return Step::Answer(answer);
+        correct(fds, began);
+        return Step::Answer(answer.map(|_| count(fds)));
     }
     thread::left_sleeps(vigil.frame());
     let mut list = List::default();
@@ -434,6 +439,7 @@ unsafe fn look(
             masked.push(i);
         }
     }
+    let began = Moment::now();
     let mut time = if any {
         Some(sys::timespec(0))
     } else {
@@ -468,9 +474,9 @@ unsafe fn look(
         }
     }
     answer?;
+    correct(fds, began);
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
-        hide_tcp(sock, p);
         p.revents |= of(sock) & p.events & (READ | WRITE);
         let unasked = masked.contains(&i) && p.events & WRITE != 0;
         if unasked && sock.tx.state() != state::LINK {
@@ -478,7 +484,24 @@ unsafe fn look(
             p.revents |= nest::kernel_ready(p.fd, p.events & WRITE);
         }
     }
-    Ok(fds.iter().filter(|p| p.revents != 0).count())
+    Ok(count(fds))
+}
+
+/// Entries of which there is something to tell.
+fn count(fds: &[pollfd]) -> usize {
+    fds.iter().filter(|p| p.revents != 0).count()
+}
+
+/// What the kernel has told, in a look that began then, as the program is to see it.
+pub(super) fn correct(fds: &mut [pollfd], began: Moment) {
+    if !told::is_any_other() {
+        return;
+    }
+    for p in fds.iter_mut().filter(|p| p.revents != 0) {
+        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
+            p.revents = told::correct(sock, p.revents, p.events, began);
+        }
+    }
 }
 
 /// Takes what links to other hosts have brought.
@@ -617,6 +640,7 @@ fn sleep(
     let mut list = if stale || has_news(fds, streams) || left == Some(0) {
         Box::new(list)
     } else {
+        list.began = Moment::now();
         list.all = fds.to_vec();
         for &(i, sock) in &streams.list {
             // OUT of a socket on the link is the ring's to say.
@@ -654,30 +678,12 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
     for (to, from) in fds.iter_mut().zip(&list.all) {
         to.revents = from.revents;
     }
+    correct(fds, list.began);
     for (i, sock) in accelerated(fds).list {
         let Some(p) = fds.get_mut(i) else { continue };
-        hide_tcp(sock, p);
         p.revents |= of(sock) & p.events & (READ | WRITE);
     }
-    Ok(fds.iter().filter(|p| p.revents != 0).count())
-}
-
-/// What TCP has to tell under a link to another host is not the program's: a record.
-fn hide_tcp(sock: &'static Sock, p: &mut pollfd) {
-    // A reset is made in two steps under the lock (`demote::reset`), and belongs into one answer.
-    let reset = p.revents & libc::POLLHUP != 0 && sock.reset_seen.load(Ordering::Relaxed);
-    if reset && sock.rx.lock.lock().is_ok() {
-        sock.rx.lock.unlock();
-        p.revents |= nest::kernel_ready(p.fd, p.events & !(READ | WRITE));
-    }
-    if p.revents & READ == 0 {
-        return;
-    }
-    if crate::remote::hears(sock) {
-        p.revents &= !READ;
-    } else if crate::remote::was_record(sock) {
-        p.revents = p.revents & !READ | nest::kernel_ready(p.fd, p.events & READ);
-    }
+    Ok(count(fds))
 }
 
 /// Has one of the streams what is waited for?

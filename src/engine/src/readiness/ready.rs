@@ -4,10 +4,10 @@
 //! ring is looked at, then, if it is full, the bit is put in again and the ring looked at once more:
 //! whoever asked before the look is answered by it, whoever asks later finds his bit in place.
 
-use super::nest::kernel_ready;
 use super::parked;
 use super::regs::{Echo, Inside, OnLink, Reg};
 use super::set::Set;
+use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
@@ -181,13 +181,9 @@ impl Set {
         if writes {
             of_kernel &= !WRITABLE;
         }
-        if crate::remote::hides_tcp(sock) {
-            of_kernel &= !READABLE;
-        }
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
-            let fd = sock.fd.load(Ordering::Relaxed);
-            let told = kernel_ready(fd, of_kernel as i16);
+            let told = told::ask(sock, of_kernel as i16);
             if told != 0 {
                 // Its other registrations hear of it from the kernel, in the same answer.
                 self.looked_ns.store(0, Ordering::Relaxed);
@@ -258,18 +254,21 @@ impl Set {
         (Some(event), reg.events & ET == 0)
     }
 
-    /// Turns the kernel's events `all[start..end]` into the program's: doorbells out, streams' states in, merged with
+    /// Turns the kernel's events `all[start..end]`, of a look that began then, into the program's: doorbells out, streams' states in, merged with
     /// what `all[..start]` says of the same registrations. Returns the new end, and whether a bell was among them.
     pub(super) fn translate(
         &'static self,
         all: &mut [libc::epoll_event],
         start: usize,
         end: usize,
+        began: Moment,
     ) -> (usize, bool) {
         let mut bells = false;
         let mut to = start;
-        if crate::remote::is_used() {
-            self.hear_tcp(all, start, end);
+        if told::is_any_other()
+            && let Some(told) = all.get_mut(start..end)
+        {
+            self.correct_told(told, began);
         }
         let has_streams =
             self.adopted.load(Ordering::Relaxed) != 0 || self.has_oneshots.load(Ordering::Relaxed);
@@ -300,6 +299,9 @@ impl Set {
                         continue;
                     }
                 }
+                if event.events == 0 {
+                    continue;
+                }
                 if let Some(place) = all.get_mut(to) {
                     *place = event;
                 }
@@ -315,20 +317,30 @@ impl Set {
         (to, bells)
     }
 
-    /// What TCP tells under links to other hosts is looked at first, without the set's lock: it may be a record.
-    fn hear_tcp(&'static self, all: &[libc::epoll_event], start: usize, end: usize) {
-        let told = all.get(start..end).unwrap_or_default();
-        let socks = self.with(|inside| {
-            let mut socks = Vec::new();
-            for event in told.iter().filter(|e| e.events & READABLE != 0) {
-                let at: Vec<u32> = inside.with_data(event.u64).collect();
-                let of = |at| inside.reg(at).and_then(|reg| reg.sock);
-                socks.extend(at.into_iter().filter_map(of));
+    /// What the kernel has told that may be none of the program's is put right, without the set's lock. No bit may be left.
+    fn correct_told(&'static self, told: &mut [libc::epoll_event], began: Moment) {
+        let doubtful = self.with(|inside| {
+            let mut found = Vec::new();
+            for (i, event) in told.iter().enumerate() {
+                let bits = event.events as u16 as i16;
+                let is_doubtful =
+                    |(sock, _): (&'static Sock, u32)| told::is_doubtful(sock, bits, began);
+                if told::is_of_interest(bits) && inside.asked_with_data(event.u64).any(is_doubtful)
+                {
+                    let regs: Vec<_> = inside.asked_with_data(event.u64).collect();
+                    found.push((i, bits, regs));
+                }
             }
-            socks
+            found
         });
-        for sock in socks.unwrap_or_default() {
-            crate::remote::hears(sock);
+        for (i, bits, regs) in doubtful.unwrap_or_default() {
+            // Of several under the same data it may be any one's.
+            let now = regs.into_iter().fold(0, |now, (sock, asked)| {
+                now | told::correct(sock, bits, asked as u16 as i16, began)
+            });
+            if let Some(event) = told.get_mut(i) {
+                event.events = u32::from(now as u16);
+            }
         }
     }
 
@@ -336,7 +348,7 @@ impl Set {
     /// those of one stream.
     fn correct_all(&self, inside: &mut Inside, data: u64, events: u32) -> (u32, bool) {
         let (first, second) = {
-            let mut with = inside.with_data(data);
+            let mut with = inside.ours_with_data(data);
             (with.next(), with.next())
         };
         inside.come_back(data);
@@ -355,6 +367,13 @@ impl Set {
                         if level {
                             self.correct(inside, index, events & WRITABLE);
                         }
+                    }
+                }
+                if events == 0 {
+                    // One that tells once, whichever it was, is not used up.
+                    let all: Vec<u32> = inside.ours_with_data(data).collect();
+                    for index in all {
+                        self.correct(inside, index, 0);
                     }
                 }
                 (events, false)
@@ -380,6 +399,20 @@ impl Set {
             // The ring has told already, be it of a stream that is over; with this the kernel's twin is used up, too.
             return 0;
         }
+        let mut events = events;
+        if events == 0 {
+            // Of what the kernel told nothing was the program's.
+            if reg.adopted && reg.armed {
+                events = super::of_stream(sock) & reg.events & READABLE;
+            }
+            if events == 0 {
+                if oneshot && reg.armed {
+                    // ... which has used its registration up.
+                    change(self.fd(), reg.fd, reg.events, reg.data);
+                }
+                return 0;
+            }
+        }
         if !reg.adopted {
             // The kernel's alone so far; but a stream that comes up finds it disarmed.
             reg.armed = false;
@@ -387,18 +420,6 @@ impl Set {
         }
         if oneshot && !reg.armed {
             return events;
-        }
-        let mut events = events;
-        if crate::remote::was_record(sock) {
-            let fd = sock.fd.load(Ordering::Relaxed);
-            let again = kernel_ready(fd, (reg.events & READABLE) as i16);
-            events = events & !READABLE | u32::from(again as u16);
-        }
-        if crate::remote::hides_tcp(sock) {
-            events &= !READABLE;
-            if events == 0 && super::of_stream(sock) & reg.events & READABLE == 0 {
-                return 0;
-            }
         }
         let told = core::mem::take(&mut reg.echo) == Echo::Told;
         if reg.events & ET != 0 && told && events & !WRITABLE == 0 {

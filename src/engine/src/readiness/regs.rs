@@ -57,6 +57,8 @@ pub(super) struct Reg {
     pub vain: u8,
     /// The socket's stream is found by its number.
     pub adopted: bool,
+    /// The socket had a stream: what the kernel tells may be of the end of that.
+    had_stream: bool,
     /// The next registration of the same socket (a dup's).
     next: u32,
     /// In `by_data`, and its neighbours there.
@@ -78,6 +80,13 @@ pub(super) struct OnLink {
     pub lost: bool,
     /// Far end of the peer's doorbell.
     pub bell: Option<Fd>,
+}
+
+impl Reg {
+    /// Is what the kernel tells of it more than the kernel's business?
+    pub fn is_ours(&self) -> bool {
+        self.adopted && !self.ghost || self.events & ONESHOT != 0
+    }
 }
 
 impl OnLink {
@@ -199,6 +208,7 @@ impl Inside {
             ghost: false,
             vain: 0,
             adopted: false,
+            had_stream: false,
             next: first.unwrap_or(NONE),
             indexed: false,
             next_same: NONE,
@@ -222,6 +232,7 @@ impl Inside {
             return true;
         };
         (reg.adopted, reg.parked, reg.ghost) = (false, false, false);
+        reg.had_stream = false;
         self.behind -= u32::from(core::mem::take(&mut reg.behind));
         let (next, queued) = (reg.next, reg.queued);
         let Some(sock) = reg.sock.take() else {
@@ -282,6 +293,22 @@ impl Inside {
         })
     }
 
+    /// Their sockets, and what is asked of the kernel.
+    pub fn asked_with_data(
+        &self,
+        data: u64,
+    ) -> impl Iterator<Item = (&'static Sock, u32)> + use<'_> {
+        let reg = |at| self.regs.get(at as usize);
+        self.with_data(data)
+            .filter_map(move |at| reg(at).and_then(|reg| Some((reg.sock?, reg.events))))
+    }
+
+    /// Of those with this data the ones of which the kernel does not tell alone.
+    pub fn ours_with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
+        let is_ours = |at: &u32| self.regs.get(*at as usize).is_some_and(Reg::is_ours);
+        self.with_data(data).filter(is_ours)
+    }
+
     /// The socket of a registration has a stream, or none; whether that is new.
     pub fn set_adopted(&mut self, at: u32, on: bool) -> bool {
         let Some(reg) = self.regs.get_mut(at as usize) else {
@@ -289,6 +316,7 @@ impl Inside {
         };
         let changed = reg.adopted != on;
         reg.adopted = on;
+        reg.had_stream |= on;
         self.index(at);
         changed
     }
@@ -318,13 +346,13 @@ impl Inside {
         self.regs.len() as u32
     }
 
-    /// Found by data are registrations of streams, and those whose events disarm them.
+    /// Found by data are registrations of sockets that have a stream, or had one, and those whose events disarm them.
     #[inline]
     fn index(&mut self, at: u32) {
         let Some(reg) = self.regs.get_mut(at as usize) else {
             return;
         };
-        let told = reg.adopted && !reg.ghost || reg.events & ONESHOT != 0;
+        let told = reg.had_stream && !reg.ghost || reg.events & ONESHOT != 0;
         if reg.sock.is_none() || !told {
             self.unindex(at);
             return;

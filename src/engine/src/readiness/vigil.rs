@@ -5,6 +5,7 @@
 //! entered again. What was announced for the wait is noted in `thread`, which takes it back when nobody does.
 
 use super::poll::List;
+use super::told::Moment;
 use crate::thread;
 use libc::{c_int, pollfd, sigset_t};
 use sluice_fabric::sys;
@@ -43,6 +44,8 @@ pub struct Vigil {
     /// At most so many ns; `None`: for ever.
     pub(super) left: Option<u64>,
     pub(super) mask: *const sigset_t,
+    /// Of epoll: when the look at the kernel began.
+    pub(super) began: Moment,
     /// What the kernel said.
     pub(super) answer: Result<usize, sys::Errno>,
     /// When the call ends at the latest.
@@ -68,6 +71,7 @@ impl Vigil {
             },
             left: None,
             mask: core::ptr::null(),
+            began: Moment::unknown(),
             answer: Ok(0),
             deadline: None,
             idle: 0,

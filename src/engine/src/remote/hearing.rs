@@ -1,10 +1,13 @@
 //! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
+//!
+//! From the moment in which the peer's N is known TCP is read up to there ([`recv::enter_link`]), and brings nothing of the program's but
+//! behind a record. Whoever finds that TCP has something hears it first.
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
 use super::wire::{Lost, Wire};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{recv, tcp};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 use sluice_stream::record::{Head, RECORD_LEN};
@@ -37,11 +40,19 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     // more come.
     let over = tcp::state(fd).is_none_or(tcp::is_over);
     let mut head = [0u8; RECORD_LEN];
-    let mut got = 0;
+    let kept = wire.with(|pump| {
+        let part = pump.part(stream);
+        let room = head.iter_mut().zip(part);
+        room.for_each(|(to, from)| *to = *from);
+        part.len()
+    });
+    let kept = kept.unwrap_or(0);
+    let mut got = kept;
     if unread_of(fd) > 0 {
+        let room = head.get_mut(kept..).unwrap_or_default();
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         // SAFETY: room of ours.
-        got = unsafe { sys::recv(fd, head.as_mut_ptr(), RECORD_LEN, peek) }.unwrap_or(0);
+        got += unsafe { sys::recv(fd, room.as_mut_ptr(), room.len(), peek) }.unwrap_or(0);
     } else if sys::has_error(fd) {
         wire.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
@@ -53,27 +64,22 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         return true;
     }
     let ended = over && got < RECORD_LEN;
-    if got == 0 && !ended {
+    if got == kept && !ended {
         return false;
     }
     let head = head.get(..got).unwrap_or_default();
     let is = wire.with(|pump| {
         let transit = pump.transit(stream)?;
         let is = transit.on_head(head, ended);
+        let part = is == Head::Wait && transit.is_part(head);
         pump.settle(stream);
-        Some(is)
+        Some((is, part))
     });
     match is {
-        Some(Some(Head::Record)) => {
-            let mut gone = [0u8; RECORD_LEN];
-            // SAFETY: room of ours. They lie there: the peek has shown them, and nobody else reads.
-            let removed =
-                unsafe { sys::recv(fd, gone.as_mut_ptr(), RECORD_LEN, libc::MSG_DONTWAIT) };
-            let removed = removed.unwrap_or(0) as u64;
-            sock.rx.add_kernel_bytes(removed);
-            sock.stirred.store(true, Ordering::SeqCst);
+        Some(Some((Head::Record, _))) => {
+            let removed = remove(sock, fd, RECORD_LEN - kept);
             let asks = wire.with_stream(stream, |pump| {
-                pump.on_record_removed(stream, removed);
+                pump.on_record_removed(stream, removed as u64);
                 pump.transit(stream).is_some_and(|t| t.peer_lost())
             });
             if asks == Some(true) {
@@ -83,11 +89,18 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
             follow_tx(sock, given_up(wire));
             true
         }
-        Some(Some(Head::Data)) => {
+        Some(Some((Head::Data, _))) => {
             follow_tx(sock, given_up(wire));
             true
         }
-        Some(Some(Head::Wait)) => {
+        Some(Some((Head::Wait, true))) => {
+            // Left there it would be told as something to read until the rest has come.
+            let removed = remove(sock, fd, got - kept);
+            let part = head.get(kept..kept + removed).unwrap_or_default();
+            wire.with(|pump| pump.on_part_removed(stream, part));
+            false
+        }
+        Some(Some((Head::Wait, false))) => {
             let dead =
                 wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
             if dead == Some(true) {
@@ -97,6 +110,33 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         }
         _ => false,
     }
+}
+
+/// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody else reads.
+fn remove(sock: &Sock, fd: i32, len: usize) -> usize {
+    let mut gone = [0u8; RECORD_LEN];
+    let len = len.min(RECORD_LEN);
+    // SAFETY: room of ours.
+    let removed = unsafe { sys::recv(fd, gone.as_mut_ptr(), len, libc::MSG_DONTWAIT) };
+    let removed = removed.unwrap_or(0);
+    sock.rx.add_kernel_bytes(removed as u64);
+    note_removed(sock);
+    removed
+}
+
+/// A record, or a part of one, was taken out of the socket's TCP.
+pub fn note_removed(sock: &Sock) {
+    let count = REMOVED.fetch_add(1, Ordering::SeqCst) + 1;
+    sock.heard.store(count, Ordering::SeqCst);
+}
+
+/// Times that a record, or a part of one, was taken out of TCP.
+static REMOVED: AtomicU64 = AtomicU64::new(0);
+
+/// How many records, or parts of them, this process has taken out of TCP. If it takes one out of a socket's later on
+/// ([`Sock::heard`]), what the kernel has told of that since may have been this one.
+pub fn records() -> u64 {
+    REMOVED.load(Ordering::SeqCst)
 }
 
 /// Under the rx lock: TCP has come to its end while the link's bytes, or those that come behind them, are awaited. Whether the
@@ -120,30 +160,30 @@ pub fn tcp_ended(sock: &'static Sock) -> bool {
     true
 }
 
-/// Is what TCP has next not the program's, but a record to be heard?
+/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is before the peer can know that a record
+/// of its own may come, and until that is taken out.
 #[inline]
-pub fn hides_tcp(sock: &Sock) -> bool {
-    reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed))
-}
-
-/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is from the moment in which the peer's N is
-/// known: TCP is read up to there ([`recv::enter_link`]).
-#[inline]
-pub(super) fn reads_link(sock: &Sock) -> bool {
+pub fn reads_link(sock: &Sock) -> bool {
     sock.rx.state() == state::LINK && is_remote(sock)
 }
 
-/// Was what the kernel told of TCP a record? Then it is to be asked again. Once.
-pub fn was_record(sock: &Sock) -> bool {
-    sock.stirred.load(Ordering::Relaxed) && sock.stirred.swap(false, Ordering::SeqCst)
+/// Is what TCP has next not the program's? Else it lies behind bytes of the link's, which are to be read first, or there is none.
+pub fn hides_tcp(sock: &Sock) -> bool {
+    reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
 }
 
-/// Hears what TCP has to tell, if that is no byte of the program's; whether it still is not.
+/// Is the record heard, or none to come?
+fn is_decided(sock: &Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return true;
+    };
+    let over = wire.with(|pump| pump.transit(stream).is_none_or(|t| t.is_over()));
+    over == Some(true)
+}
+
+/// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of that kind left.
 pub fn hears(sock: &'static Sock) -> bool {
-    if !reads_link(sock) {
-        return false;
-    }
-    if sock.rx.lock.lock().is_ok() {
+    if reads_link(sock) && sock.rx.lock.lock().is_ok() {
         hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
         sock.rx.lock.unlock();
     }

@@ -44,7 +44,10 @@ pub mod wire;
 #[cfg(feature = "verbs")]
 pub(crate) use handing::{answer_calls, claim, finish, release};
 #[cfg(feature = "verbs")]
-pub(crate) use hearing::{hear_tcp, hears, hides_tcp, tcp_ended, was_record};
+#[cfg(test)]
+pub(crate) use hearing::note_removed;
+#[cfg(feature = "verbs")]
+pub(crate) use hearing::{hear_tcp, hears, hides_tcp, reads_link, records, tcp_ended};
 #[cfg(feature = "verbs")]
 pub(crate) use hosts::{
     after_fork, attempt, begin, hold, is_used, on_event, progress, release_hold,

@@ -22,10 +22,13 @@ pub const fn hides_tcp(_: &Sock) -> bool {
     false
 }
 #[inline(always)]
-pub const fn was_record(_: &Sock) -> bool {
+pub const fn reads_link(_: &Sock) -> bool {
     false
 }
 #[inline(always)]
+pub const fn records() -> u64 {
+    0
+}
 pub const fn hears(_: &'static Sock) -> bool {
     false
 }

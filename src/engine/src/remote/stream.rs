@@ -26,7 +26,7 @@ use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
-use sluice_stream::pump::Stepped;
+use sluice_stream::pump::{Pump, Stepped};
 use sluice_stream::record::{Leave, Out, RECORD_LEN};
 
 /// The wire that plays the other end of the link.
@@ -376,6 +376,7 @@ pub fn advance(sock: &'static Sock) {
 
 /// Under both locks.
 fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
+    let mut entered = false;
     loop {
         let read = match sock.rx.state() {
             state::PROVED | state::DRAINING => sock.rx.kernel_bytes(),
@@ -384,6 +385,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         let now = wire.with_stream(stream, |pump| {
             let fine = pump.on_tcp_read(stream, read);
             let stepped = fine.and_then(|()| pump.step(stream));
+            entered |= enter(sock, pump, stream);
             if consents(sock) {
                 pump.consent(stream);
             }
@@ -395,7 +397,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
                 break;
             }
             Some((Ok(stepped), wants)) => {
-                if wants && fix(sock, wire, stream) || stepped == Stepped::Taken {
+                if wants && fix(sock, wire, stream, &mut entered) || stepped == Stepped::Taken {
                     continue;
                 }
                 if stepped == Stepped::Far {
@@ -411,24 +413,18 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
             None => return,
         }
     }
-    let now = wire.with(|pump| {
-        let transit = pump.transit(stream)?;
-        let leaves = transit.is_leaving();
-        Some((transit.peer_n(), transit.out(), leaves))
-    });
-    let Some(Some((peer_n, out, leaves))) = now else {
-        return;
-    };
-    if let (Some(n), Some(dir)) = (peer_n, sock.rx.dir())
-        && dir.tx_wishes.switched.load(Ordering::Relaxed) == 0
-    {
-        dir.tx_wishes.from.store(n, Ordering::Relaxed);
-        dir.tx_wishes.switched.store(1, Ordering::Release);
-        // TCP is read up to there. Not only when the program reads on: what stands there may be for this library.
-        recv::enter_link(sock, n);
+    if entered {
         // Who reads TCP without a limit looks anew.
         tell_readers(sock);
     }
+    let now = wire.with(|pump| {
+        let transit = pump.transit(stream)?;
+        let leaves = transit.is_leaving();
+        Some((transit.out(), leaves))
+    });
+    let Some(Some((out, leaves))) = now else {
+        return;
+    };
     if out == Out::Link {
         staged::unstage(sock);
         sock.note_upgraded();
@@ -436,6 +432,22 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
     if leaves {
         follow_tx_locked(sock, given_up(wire));
     }
+}
+
+/// Before the peer is told what lets it write a record: once its N is known TCP is read up to there, and not only when the program
+/// reads on. From here on what TCP has may be for this library. Whether that is new.
+fn enter(sock: &'static Sock, pump: &mut Pump, stream: u16) -> bool {
+    let known = pump.transit(stream).and_then(|t| t.peer_n());
+    let (Some(n), Some(dir)) = (known, sock.rx.dir()) else {
+        return false;
+    };
+    if dir.tx_wishes.switched.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    dir.tx_wishes.from.store(n, Ordering::Relaxed);
+    dir.tx_wishes.switched.store(1, Ordering::Release);
+    recv::enter_link(sock, n);
+    true
 }
 
 /// Is the stream on its way from TCP to the link? What its program writes waits in the ring.
@@ -455,13 +467,14 @@ fn consents(sock: &Sock) -> bool {
 }
 
 /// Under both locks: fixes our N, if it may be now.
-fn fix(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> bool {
     if sock.tx.state() != state::PROVED || !consents(sock) || sock.tx.in_kernel() != 0 {
         return false;
     }
     let fixed = upgrade::take_ring(sock, |n| {
         let fixed = wire.with(|pump| {
             let fixed = pump.transit(stream).is_some_and(|t| t.fix(n).is_ok());
+            *entered |= enter(sock, pump, stream);
             pump.settle(stream);
             fixed
         });

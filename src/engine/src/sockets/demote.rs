@@ -5,7 +5,7 @@ use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{direct, staged, wake};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words;
 use sluice_stats::Reason;
@@ -471,10 +471,11 @@ pub fn reset(sock: &Sock) -> bool {
     // A thread that still wakes up in the kernel's recv, for the FIN, would get EPIPE from a socket dissolved under it.
     if sock.rx.in_kernel() != 0
         || sys::ioctl_int(fd, libc::FIONREAD) != Ok(0)
-        || sock.reset_seen.swap(true, Ordering::Relaxed)
+        || sock.reset_seen.swap(true, Ordering::SeqCst)
     {
         return false;
     }
+    ANY_RESET.store(true, Ordering::Relaxed);
     // A reset that comes while we are at it would leave EPIPE on the socket, which no recv shows on TCP: from here on
     // none comes in.
     let mut nothing = libc::sock_filter {
@@ -496,7 +497,47 @@ pub fn reset(sock: &Sock) -> bool {
         let _ = sys::shutdown(fd, libc::SHUT_RDWR);
     }
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32);
+    sock.reset_made.store(true, Ordering::SeqCst);
     stands
+}
+
+/// Was a connection of this process ever [reset](reset)?
+pub(crate) static ANY_RESET: AtomicBool = AtomicBool::new(false);
+
+/// See [`ANY_RESET`].
+#[inline]
+pub fn is_any_reset() -> bool {
+    ANY_RESET.load(Ordering::Relaxed)
+}
+
+/// How far a [`reset`] has come. The kernel tells of its two steps as they are made, an end without an error in between: nothing
+/// of that is the program's to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resetting {
+    /// There was none.
+    None,
+    /// It is being made.
+    Begun,
+    /// The kernel tells all of it.
+    Made,
+}
+
+/// See [`Resetting`]. Asked behind what the kernel has told.
+pub fn resetting(sock: &Sock) -> Resetting {
+    if !is_any_reset() || !sock.reset_seen.load(Ordering::SeqCst) {
+        Resetting::None
+    } else if sock.reset_made.load(Ordering::SeqCst) {
+        Resetting::Made
+    } else {
+        Resetting::Begun
+    }
+}
+
+/// Under no lock: a reset that another thread has begun is made behind this. It holds one of the locks, or both.
+pub fn let_reset_end(sock: &Sock) {
+    if resetting(sock) == Resetting::Begun {
+        sock.let_attach_end();
+    }
 }
 
 /// As [`reset`], whatever TCP still holds for us, which is worth nothing.

@@ -261,6 +261,8 @@ pub struct Sock {
     pub upgraded: AtomicBool,
     /// The peer died leaving unread input: recv says ECONNRESET once, where TCP would.
     pub reset_seen: AtomicBool,
+    /// That reset is made: the kernel tells all of it.
+    pub reset_made: AtomicBool,
     /// The writing half is shut down for the program; TCP's is when all is sent again.
     pub shut: AtomicBool,
     /// 1 + the generation that it had when the program last shut a writing half down.
@@ -275,8 +277,8 @@ pub struct Sock {
     pub far: AtomicBool,
     /// From another host: where the re-send begins is known.
     pub begun: AtomicBool,
-    /// From another host: a record was taken out of TCP, for which the kernel had told of bytes.
-    pub stirred: AtomicBool,
+    /// From another host: how many records this process had taken out of TCP when it last took one out here. See `remote::records`.
+    pub heard: AtomicU64,
     /// From another host: the stream was left for the sake of somebody else, who reads TCP past this library.
     pub handed: AtomicBool,
     /// Counters for the outside; null if none could be had.

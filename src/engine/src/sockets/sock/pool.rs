@@ -49,13 +49,13 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     for flag in [
         &sock.counted,
         &sock.reset_seen,
+        &sock.reset_made,
         &sock.shut,
         &sock.lingers,
         &sock.reported,
         &sock.far,
         &sock.begun,
         &sock.handed,
-        &sock.stirred,
     ] {
         flag.store(false, Ordering::Relaxed);
     }
@@ -63,6 +63,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.rcv_timeout_ns,
         &sock.snd_timeout_ns,
         &sock.retry_step,
+        &sock.heard,
         &sock.key,
         &sock.mirror,
     ] {

@@ -1,0 +1,369 @@
+//! What the kernel tells of TCP beneath a stream, as the program is to see it.
+//!
+//! Two things that the kernel tells are none of the program's business. Between hosts TCP brings the peer's record, 40 bytes of ours:
+//! who was told that there is something to read would find nothing, and with a socket that blocks it would sleep. And where TCP would
+//! have reset the connection a reset is made here, in two steps. So whatever the kernel says is looked at before it is passed on: the
+//! record is heard, which takes it out of TCP, a reset is let come to its end, and then the kernel is asked again.
+//!
+//! Another thread may have heard the record since the kernel told of it, and even have left the stream. Each look therefore notes
+//! its [`Moment`]: if a record was taken out behind that, the kernel is asked again, too.
+
+use super::nest::kernel_ready;
+use crate::remote;
+use crate::sockets::demote::{self, Resetting};
+use crate::sockets::sock::Sock;
+use core::sync::atomic::Ordering;
+use libc::c_short;
+
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
+/// When a look at the kernel began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moment {
+    /// [`remote::records`] by then.
+    records: u64,
+}
+
+impl Moment {
+    /// Nobody has noted it: a record may have been taken out since.
+    pub const fn unknown() -> Self {
+        Self { records: 0 }
+    }
+
+    /// The look begins.
+    #[inline]
+    pub fn now() -> Self {
+        Self {
+            records: remote::records(),
+        }
+    }
+
+    /// Was a record taken out of the socket's TCP since?
+    fn is_before_record(self, sock: &Sock) -> bool {
+        sock.heard.load(Ordering::SeqCst) > self.records
+    }
+}
+
+/// Can what the kernel tells be anything but the program's?
+#[inline]
+pub(super) fn is_any_other() -> bool {
+    remote::is_used() || demote::is_any_reset()
+}
+
+/// Do these bits bring a record, or a reset, with them?
+#[inline]
+pub(super) fn is_of_interest(told: c_short) -> bool {
+    told & (READ | libc::POLLHUP) != 0
+}
+
+/// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
+pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
+    let record = told & READ != 0 && (remote::reads_link(sock) || since.is_before_record(sock));
+    record || told & libc::POLLHUP != 0 && demote::resetting(sock) != Resetting::None
+}
+
+/// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the program is to see it. What is not
+/// of the socket's record or reset stays: it may be another's of whom the kernel tells alike.
+pub(super) fn correct(
+    sock: &'static Sock,
+    told: c_short,
+    asked: c_short,
+    since: Moment,
+) -> c_short {
+    if !is_doubtful(sock, told, since) {
+        return told;
+    }
+    let mut told = told;
+    let mut hides = remote::hears(sock);
+    demote::let_reset_end(sock);
+    if since.is_before_record(sock) || demote::resetting(sock) == Resetting::Made {
+        // Of room an answer can do without the kernel's word.
+        let room = told & WRITE;
+        loop {
+            let heard = sock.heard.load(Ordering::SeqCst);
+            let now = kernel_ready(sock.fd.load(Ordering::Relaxed), asked & !WRITE);
+            told = now & !libc::POLLNVAL | room;
+            hides = remote::hides_tcp(sock);
+            if hides || sock.heard.load(Ordering::SeqCst) == heard {
+                break;
+            }
+            // Of a record that came behind our own look, and another thread has heard.
+        }
+    }
+    if hides {
+        // Come since, or not known yet to be one: the kernel tells when there is more.
+        told &= !READ;
+    }
+    told
+}
+
+/// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt. That it tells itself, to whom
+/// it may concern.
+pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let far = remote::is_remote(sock);
+    // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this side's reading included.
+    let end = if far { libc::POLLRDHUP } else { 0 };
+    let mut told = kernel_ready(fd, asked | end);
+    if told & libc::POLLHUP != 0 {
+        match demote::resetting(sock) {
+            Resetting::None => {}
+            Resetting::Begun => told = 0,
+            Resetting::Made => told = kernel_ready(fd, asked | end),
+        }
+    }
+    if far && told & libc::POLLRDHUP == 0 && remote::reads_link(sock) {
+        told &= !READ;
+    }
+    told & (asked | libc::POLLERR | libc::POLLHUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::readiness::set::{self, Set};
+    use crate::sockets::sock::state;
+    use crate::sockets::testing;
+    use sluice_fabric::sys;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::IntoRawFd;
+
+    const DATA: u64 = 7;
+    const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+    fn connection() -> (i32, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0.into_raw_fd(), peer)
+    }
+
+    fn set_of(sock: &'static Sock, events: u32) -> &'static Set {
+        let set = set::alloc(sys::epoll_create().unwrap().release()).unwrap();
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
+        set.added(fd, sock, (events, DATA));
+        set
+    }
+
+    /// What the kernel's set tells, its bells left out: at once, or waited for.
+    fn kernel_tells(set: &Set, ms: u64) -> Vec<libc::epoll_event> {
+        let mut all = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        loop {
+            let time = sys::timespec(ms * 1_000_000);
+            let (at, none) = (all.as_mut_ptr(), core::ptr::null());
+            // SAFETY: an array and a time of ours.
+            let got = unsafe { sys::epoll_wait(set.fd(), at, 4, Some(&time), none) }.unwrap();
+            let told: Vec<_> = all[..got]
+                .iter()
+                .filter(|e| e.u64 == DATA)
+                .copied()
+                .collect();
+            if got == 0 || !told.is_empty() {
+                return told;
+            }
+        }
+    }
+
+    fn program_is_told(
+        set: &'static Set,
+        mut told: Vec<libc::epoll_event>,
+        began: Moment,
+    ) -> Vec<u32> {
+        let len = told.len();
+        let (count, _) = set.translate(&mut told, 0, len, began);
+        told[..count].iter().map(|e| e.events).collect()
+    }
+
+    #[test]
+    fn of_the_middle_of_a_reset_nothing_is_told() {
+        let (fd, _peer) = connection();
+        let (link, other, index) = testing::link();
+        let sock = testing::writer(link, other, index);
+        sock.fd.store(fd, Ordering::Relaxed);
+        let asked = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
+        let set = set_of(sock, asked);
+        sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+        set.forget_stream(sock, link, index);
+        let _ = kernel_tells(set, 0);
+        let all = asked | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        std::thread::scope(|scope| {
+            sock.reset_seen.store(true, Ordering::SeqCst);
+            demote::ANY_RESET.store(true, Ordering::SeqCst);
+            let (begun, is_begun) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                sock.rx.lock.lock().unwrap();
+                // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
+                let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
+                sys::connect(fd, &nobody, size_of::<libc::sockaddr>()).unwrap();
+                begun.send(()).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+                sock.reset_made.store(true, Ordering::SeqCst);
+                sock.rx.lock.unlock();
+            });
+            is_begun.recv().unwrap();
+            let began = Moment::now();
+            let told = kernel_tells(set, 0);
+            assert_eq!({ told[0].events } & READABLE, 0, "the window is there");
+            assert_eq!(ask(sock, libc::POLLIN | libc::POLLOUT), 0);
+            assert_eq!(program_is_told(set, told, began), [all]);
+        });
+        let asked = libc::POLLIN | libc::POLLRDHUP;
+        assert_eq!(ask(sock, asked), all as i16);
+        let told = correct(sock, libc::POLLHUP, asked, Moment::now());
+        assert_eq!(told, all as i16);
+    }
+
+    #[cfg(feature = "verbs")]
+    mod records {
+        use super::*;
+        use crate::readiness::poll;
+        use crate::remote::{self, wire::Wire};
+        use crate::sockets::table::{self, Entry};
+        use sluice_fabric::shm::Link;
+        use std::io::Write;
+
+        struct Far {
+            sock: &'static Sock,
+            peer: TcpStream,
+            link: &'static Link,
+            index: u32,
+        }
+
+        /// A socket wholly on a link to another host, whose wire is not in service: nothing is heard.
+        fn far() -> Far {
+            let (fd, peer) = connection();
+            let (link, other, index) = testing::link();
+            let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
+            link.set_keeper(core::ptr::from_ref(wire) as usize);
+            let sock = testing::writer(link, other, index);
+            sock.fd.store(fd, Ordering::Relaxed);
+            sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
+            sock.rx.state.store(state::LINK, Ordering::SeqCst);
+            demote::ANY_RESET.store(true, Ordering::SeqCst);
+            let far = Far {
+                sock,
+                peer,
+                link,
+                index,
+            };
+            assert!(remote::reads_link(sock));
+            far
+        }
+
+        impl Far {
+            fn peer_writes(&mut self, bytes: &[u8]) {
+                self.peer.write_all(bytes).unwrap();
+                let fd = self.sock.fd.load(Ordering::Relaxed);
+                let _ = sys::poll_one(fd, libc::POLLIN, None);
+            }
+
+            /// As another thread does that has heard the record.
+            fn is_heard(&self, len: usize) {
+                let mut gone = [0u8; 64];
+                let fd = self.sock.fd.load(Ordering::Relaxed);
+                // SAFETY: room of ours.
+                let got = unsafe { sys::recv(fd, gone.as_mut_ptr(), len, libc::MSG_DONTWAIT) };
+                assert_eq!(got, Ok(len));
+                remote::note_removed(self.sock);
+                for half in [&self.sock.rx, &self.sock.tx] {
+                    half.state.store(state::PLAIN, Ordering::SeqCst);
+                }
+            }
+        }
+
+        const ASKED: [u32; 3] = [
+            libc::EPOLLIN as u32,
+            (libc::EPOLLIN | libc::EPOLLET) as u32,
+            (libc::EPOLLIN | libc::EPOLLONESHOT) as u32,
+        ];
+
+        #[test]
+        fn a_record_that_another_thread_hears_is_told_to_no_set() {
+            for asked in ASKED {
+                let mut far = far();
+                let set = set_of(far.sock, asked);
+                let began = Moment::now();
+                far.peer_writes(&[0; 40]);
+                // Two threads have it, as with a level.
+                let told = kernel_tells(set, 1000);
+                assert_eq!(told.len(), 1);
+                far.is_heard(40);
+                set.forget_stream(far.sock, far.link, far.index);
+                for _ in 0..2 {
+                    assert_eq!(program_is_told(set, told.clone(), began), [0u32; 0]);
+                }
+                // What comes then is told, also by a registration that tells once.
+                let began = Moment::now();
+                far.peer_writes(b"x");
+                let told = kernel_tells(set, 1000);
+                assert_eq!(program_is_told(set, told, began), [libc::EPOLLIN as u32]);
+            }
+        }
+
+        #[test]
+        fn a_record_that_is_not_heard_yet_is_told_to_no_set() {
+            for asked in ASKED {
+                let mut far = far();
+                let set = set_of(far.sock, asked);
+                let began = Moment::now();
+                far.peer_writes(&[0; 5]);
+                let told = kernel_tells(set, 1000);
+                assert_eq!(program_is_told(set, told, began), [0u32; 0]);
+                assert_eq!(ask(far.sock, libc::POLLIN), 0);
+                far.is_heard(5);
+                set.forget_stream(far.sock, far.link, far.index);
+                let began = Moment::now();
+                far.peer_writes(b"x");
+                let told = kernel_tells(set, 1000);
+                assert_eq!(program_is_told(set, told, began), [libc::EPOLLIN as u32]);
+            }
+        }
+
+        #[test]
+        fn a_record_that_another_thread_hears_is_told_to_no_list() {
+            let mut far = far();
+            let fd = far.sock.fd.load(Ordering::Relaxed);
+            assert!(table::store(fd, Entry::sock(far.sock)));
+            let began = Moment::now();
+            far.peer_writes(&[0; 40]);
+            far.is_heard(40);
+            let mut list = [libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: libc::POLLIN,
+            }];
+            poll::correct(&mut list, began);
+            assert_eq!(list[0].revents, 0);
+            let began = Moment::now();
+            far.peer_writes(b"x");
+            list[0].revents = libc::POLLIN;
+            poll::correct(&mut list, began);
+            assert_eq!(list[0].revents, libc::POLLIN);
+            table::remove(fd);
+        }
+
+        #[test]
+        fn an_end_is_told_beneath_a_link() {
+            let far = far();
+            let fd = far.sock.fd.load(Ordering::Relaxed);
+            sys::shutdown(fd, libc::SHUT_RD).unwrap();
+            assert_eq!(ask(far.sock, libc::POLLIN), libc::POLLIN);
+            let told = correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
+            assert_eq!(told, libc::POLLIN);
+        }
+
+        #[test]
+        fn what_is_told_under_the_same_data_of_another_stays() {
+            let far = far();
+            let set = set_of(far.sock, libc::EPOLLIN as u32);
+            let event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: DATA,
+            };
+            let told = program_is_told(set, vec![event], Moment::now());
+            assert_eq!(told, [libc::EPOLLIN as u32]);
+        }
+    }
+}

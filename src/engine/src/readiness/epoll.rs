@@ -87,8 +87,15 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         (Some(Kind::Set(inner)), libc::EPOLL_CTL_ADD) => {
             set.has_sets.store(true, Ordering::Release);
             set.no_longer_plain();
+            set.with(|inside| inside.note_set(fd, Some(wanted())));
             inner.is_nested();
             nest::settle_all();
+        }
+        (Some(Kind::Set(_)), libc::EPOLL_CTL_MOD) => {
+            set.with(|inside| inside.note_set(fd, Some(wanted())));
+        }
+        (Some(Kind::Set(_)), _) => {
+            set.with(|inside| inside.note_set(fd, None));
         }
         // A fresh socket registered before connect(): it is tracked from here on.
         (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
@@ -427,6 +434,10 @@ impl Waiter {
             return Ok((ready, false));
         }
         let set = self.set;
+        if set.has_sets.load(Ordering::Relaxed) {
+            let told = self.out().get_mut(ready..ready + got);
+            set.look_into_sets(told.unwrap_or_default());
+        }
         Ok(set.translate(self.out(), ready, ready + got, began))
     }
 

@@ -4,12 +4,19 @@
 //! from what TCP would show: a doorbell that rang for bytes read since, and bytes that were there
 //! before. So before such a watcher looks, the watched sets are settled: readable exactly if a
 //! stream or the kernel has something to tell.
+//!
+//! A set with streams to other hosts may become readable at any moment for a record, or for what a device tells
+//! of other things: it is settled once more before the program hears of it.
 
+use super::ready;
 use super::set::{self, Set};
 use crate::remote;
 use crate::sockets::sock::Sock;
+use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
+
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// Any set is watched at all.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -35,7 +42,38 @@ pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
     sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
 }
 
+/// The kernel has told a poll that this set is readable: has it something to tell?
+pub(super) fn is_readable(set: &'static Set) -> bool {
+    if !set.remote.load(Ordering::Relaxed) {
+        return true;
+    }
+    set.settle();
+    readable(set.fd())
+}
+
 impl Set {
+    /// What the kernel tells of sets inside this one is left out where these have nothing to tell.
+    pub(super) fn look_into_sets(&'static self, told: &mut [libc::epoll_event]) {
+        if !remote::is_used() {
+            return;
+        }
+        for event in told {
+            let reg = self
+                .with(|inside| inside.set_with_data(event.u64))
+                .flatten();
+            let Some(reg) = reg else { continue };
+            let inner = table::lookup(reg.fd).and_then(Entry::as_set);
+            if inner.is_none_or(is_readable) {
+                continue;
+            }
+            event.events = 0;
+            if reg.events & ONESHOT != 0 {
+                // Used up by what was none of the program's.
+                ready::change(self.fd(), reg.fd, reg.events, reg.data);
+            }
+        }
+    }
+
     /// Another set or a poll watches this one: news ring at once, whoever waits.
     pub fn is_nested(&'static self) {
         ANY.store(true, Ordering::Release);

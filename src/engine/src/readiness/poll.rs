@@ -498,8 +498,14 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment) {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {
-        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
+        let Some(entry) = table::lookup(p.fd) else {
+            continue;
+        };
+        if let Some(sock) = entry.as_sock() {
             p.revents = told::correct(sock, p.revents, p.events, began);
+        } else if p.revents & READ != 0 && entry.as_set().is_some_and(|set| !nest::is_readable(set))
+        {
+            p.revents &= !READ;
         }
     }
 }

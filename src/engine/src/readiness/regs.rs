@@ -154,6 +154,16 @@ pub(super) struct Inside {
     pub ready: VecDeque<u32>,
     /// Registrations with [`Reg::behind`].
     behind: u32,
+    /// Registrations of sets.
+    sets: Vec<SetReg>,
+}
+
+/// A set's registration in another.
+#[derive(Clone, Copy)]
+pub(super) struct SetReg {
+    pub fd: i32,
+    pub events: u32,
+    pub data: u64,
 }
 
 fn key(sock: &Sock) -> usize {
@@ -187,6 +197,19 @@ impl Inside {
                 self.queue(index);
             }
         }
+    }
+
+    /// The kernel has accepted a set's registration, or has dropped it: nothing is wanted then. (One whose descriptor was closed
+    /// stays here; the number tells.)
+    pub fn note_set(&mut self, fd: i32, wanted: Option<(u32, u64)>) {
+        self.sets.retain(|reg| reg.fd != fd);
+        let reg = wanted.map(|(events, data)| SetReg { fd, events, data });
+        self.sets.extend(reg);
+    }
+
+    /// The registration of a set with this data.
+    pub fn set_with_data(&self, data: u64) -> Option<SetReg> {
+        self.sets.iter().find(|reg| reg.data == data).copied()
     }
 
     /// Enters a registration.

@@ -120,6 +120,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests make real connections")]
 mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};

@@ -5,6 +5,7 @@
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
 use super::wire::{Lost, Wire};
+use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{recv, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -101,6 +102,14 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
             false
         }
         Some(Some((Head::Wait, false))) => {
+            if is_silent(sock, wire, stream) {
+                wire.with(|pump| {
+                    if let Some(transit) = pump.transit(stream) {
+                        transit.give_up();
+                    }
+                    pump.settle(stream);
+                });
+            }
             let dead =
                 wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
             if dead == Some(true) {
@@ -110,6 +119,25 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         }
         _ => false,
     }
+}
+
+/// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be silent. Meanwhile waits that TCP
+/// ends run in circles: a level is told again and again.
+const UNDECIDED_NS: u64 = 2_000_000_000;
+
+/// Have bytes that only more can decide about been there for that long?
+fn is_silent(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+    let undecided = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_undecided()));
+    if undecided != Some(true) {
+        return false;
+    }
+    let now = sys::now_ns();
+    let since = sock.undecided_ns.load(Ordering::Relaxed);
+    if since == 0 {
+        sock.undecided_ns.store(now, Ordering::Relaxed);
+        control::advance_at(sock, now + UNDECIDED_NS);
+    }
+    since != 0 && now >= since + UNDECIDED_NS
 }
 
 /// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody else reads.

@@ -25,7 +25,7 @@ use sluice_fabric::sys;
 use sluice_stats::Reason;
 
 use jobs::{JOBS, do_jobs};
-pub use jobs::{advance, advance_soon, bury, seek, watch_far, watch_full};
+pub use jobs::{advance, advance_at, advance_soon, bury, seek, watch_far, watch_full};
 #[cfg(test)]
 pub(super) use links::lost;
 pub(crate) use links::sock_of;

@@ -279,6 +279,8 @@ pub struct Sock {
     pub begun: AtomicBool,
     /// From another host: how many records this process had taken out of TCP when it last took one out here. See `remote::records`.
     pub heard: AtomicU64,
+    /// From another host: since when TCP has bytes of which only more can tell whether they are a record's; 0: it has none.
+    pub undecided_ns: AtomicU64,
     /// From another host: the stream was left for the sake of somebody else, who reads TCP past this library.
     pub handed: AtomicBool,
     /// Counters for the outside; null if none could be had.

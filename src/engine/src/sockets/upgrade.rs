@@ -190,6 +190,7 @@ pub fn attach(
         sock.far.store(false, Ordering::Relaxed);
         sock.begun.store(false, Ordering::Relaxed);
         sock.handed.store(false, Ordering::Relaxed);
+        sock.undecided_ns.store(0, Ordering::Relaxed);
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
     }

@@ -64,11 +64,16 @@ pub fn advance(sock: &'static Sock) {
 
 /// The same in a moment: there is no event for what it waits for.
 pub fn advance_soon(sock: &'static Sock) {
+    advance_at(sock, sys::now_ns() + SOON_NS);
+}
+
+/// The same at that time (`sys::now_ns`), or sooner.
+pub fn advance_at(sock: &'static Sock, due: u64) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
-    let known = list.iter().any(|job| matches!(job, Job::AdvanceLater(s, g, _) if core::ptr::eq(*s, sock) && *g == generation));
+    let known = list.iter().any(|job| matches!(job, Job::AdvanceLater(s, g, at) if core::ptr::eq(*s, sock) && *g == generation && *at <= due));
     if !known {
-        list.push(Job::AdvanceLater(sock, generation, sys::now_ns() + SOON_NS));
+        list.push(Job::AdvanceLater(sock, generation, due));
         drop(list);
         poke();
     }

@@ -41,13 +41,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     // more come.
     let over = tcp::state(fd).is_none_or(tcp::is_over);
     let mut head = [0u8; RECORD_LEN];
-    let kept = wire.with(|pump| {
-        let part = pump.part(stream);
-        let room = head.iter_mut().zip(part);
-        room.for_each(|(to, from)| *to = *from);
-        part.len()
-    });
-    let kept = kept.unwrap_or(0);
+    let kept = part_of(wire, stream, &mut head);
     let mut got = kept;
     if unread_of(fd) > 0 {
         let room = head.get_mut(kept..).unwrap_or_default();
@@ -119,6 +113,17 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         }
         _ => false,
     }
+}
+
+/// Copies what of the peer's record was taken out of TCP before the rest had come; how much that is.
+pub(super) fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
+    let kept = wire.with(|pump| {
+        let part = pump.part(stream);
+        let room = head.iter_mut().zip(part);
+        room.for_each(|(to, from)| *to = *from);
+        part.len()
+    });
+    kept.unwrap_or(0)
 }
 
 /// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be silent. Meanwhile waits that TCP

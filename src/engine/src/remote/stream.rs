@@ -14,7 +14,7 @@
 
 use super::Before;
 use super::handing::{claim, leaving_of};
-use super::hearing::{hear_tcp, hears, reads_link, unread_of};
+use super::hearing::{hear_tcp, hears, part_of, reads_link, unread_of};
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
@@ -568,24 +568,21 @@ pub fn awaits_record(sock: &Sock) -> bool {
 
 /// Removes the peer's record that crossed our last word, if it is here.
 fn drop_crossing(wire: &Wire, stream: u16, fd: i32) -> bool {
-    if unread_of(fd) < RECORD_LEN as u64 {
+    let mut head = [0u8; RECORD_LEN];
+    let kept = part_of(wire, stream, &mut head);
+    let rest = head.get_mut(kept..).unwrap_or_default();
+    if unread_of(fd) < rest.len() as u64 {
         return false;
     }
-    let mut head = [0u8; RECORD_LEN];
-    let receive = |head: &mut [u8; RECORD_LEN], flags| {
+    let receive = |rest: &mut [u8], flags| {
+        let flags = flags | libc::MSG_DONTWAIT;
         // SAFETY: room of ours.
-        unsafe {
-            sys::recv(
-                fd,
-                head.as_mut_ptr(),
-                RECORD_LEN,
-                flags | libc::MSG_DONTWAIT,
-            )
-        }
+        unsafe { sys::recv(fd, rest.as_mut_ptr(), rest.len(), flags) }
     };
-    let _ = receive(&mut head, libc::MSG_PEEK);
+    let _ = receive(rest, libc::MSG_PEEK);
     let is = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_crossing(&head)));
-    is == Some(true) && receive(&mut head, 0).is_ok()
+    let rest = head.get_mut(kept..).unwrap_or_default();
+    is == Some(true) && receive(rest, 0).is_ok()
 }
 
 /// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which nobody reads any more? The peer's

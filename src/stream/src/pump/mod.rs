@@ -82,6 +82,8 @@ pub struct Pump {
     heard: u16,
     /// What is to be said of no stream of this end's, or of one that it has left: by the peer's number.
     says: VecDeque<(u16, Control)>,
+    /// Streams that the peer has left before this end has opened them: its word may overtake what agrees on them.
+    early: Vec<u16>,
     /// A count is due, whatever it says.
     probe: bool,
     /// Some stream waits to hear that the link has been emptied.
@@ -117,6 +119,7 @@ impl Pump {
             controls: 0,
             heard: 0,
             says: VecDeque::new(),
+            early: Vec::new(),
             probe: false,
             drains: false,
             switching: 0,
@@ -132,7 +135,7 @@ impl Pump {
         self.flows.get_mut(usize::from(stream))?.as_deref_mut()
     }
 
-    /// A stream that both ends have agreed on. Its number must be free: by both, what the peer says of its last use is over.
+    /// A stream that both ends have agreed on, of which the peer may have gone again: then a step is to be taken. Its number must be free: by both, what the peer says of its last use is over.
     ///
     /// # Errors
     /// [`PeerFault::Malformed`]: a number is in use or none, or the ring that was lent cannot be one.
@@ -153,6 +156,8 @@ impl Pump {
             mode, direct_min, ..
         } = self.terms;
         let terms = |len| Config::new(mode, Provider::Push, len, direct_min);
+        let early = self.early.iter().position(|of| *of == stream);
+        let peer_left = early.map(|at| self.early.swap_remove(at)).is_some();
         let flow = Flow {
             transit: Transit::new(with.role, with.nonce, with.tcp_read),
             nonce: with.nonce,
@@ -176,7 +181,7 @@ impl Pump {
             lending: Lending::default(),
             consented: false,
             peer_consented: false,
-            steps: VecDeque::new(),
+            steps: peer_left.then_some(Step::Cancel).into_iter().collect(),
             tcp_read: with.tcp_read,
             record: None,
             written: 0,
@@ -186,7 +191,7 @@ impl Pump {
             switching: true,
             ticks: 0,
             left: false,
-            peer_left: false,
+            peer_left,
         };
         self.switching += 1;
         let at = usize::from(stream);
@@ -661,6 +666,12 @@ impl Pump {
         }
         if let Control::Lane(lane) = control {
             return Ok(Came::Lane(lane));
+        }
+        if control == Control::Closed && self.flow(stream).is_none() {
+            if !self.early.contains(&stream) {
+                self.early.push(stream);
+            }
+            return Ok(Came::Nothing);
         }
         let Some(flow) = self.flow(stream) else {
             return Ok(Came::Nothing);

@@ -208,8 +208,8 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-#[test]
-fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
+/// Terms of small messages, and a stream whose second end this is.
+fn alone() -> (Terms, Opening) {
     let terms = Terms {
         ours: 8,
         theirs: 8,
@@ -232,6 +232,31 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
             len: 64,
         },
     };
+    (terms, opening)
+}
+
+#[test]
+fn a_peer_may_leave_a_stream_before_this_end_has_opened_it() {
+    let (terms, opening) = alone();
+    let word = Immediate::new(3, Notice::Control, 0).unwrap().emit();
+    for role in [Role::First, Role::Second] {
+        let mut pump = Pump::new(terms).unwrap();
+        let came = pump.on_came(word, CONTROL_LEN as u32, |_| Control::Closed.emit());
+        assert_eq!(came, Ok(Came::Nothing));
+        pump.open(3, &Opening { role, ..opening }).unwrap();
+        assert_eq!(pump.step(3), Ok(Stepped::Taken));
+        assert!(pump.transit(3).unwrap().is_over());
+        // Its number is free at once, and the next stream of that number is another.
+        assert!(pump.close(3));
+        pump.open(3, &Opening { role, ..opening }).unwrap();
+        assert_eq!(pump.step(3), Ok(Stepped::None));
+        assert!(!pump.close(3));
+    }
+}
+
+#[test]
+fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
+    let (terms, opening) = alone();
     let far = Control::Switch(Step::First(2));
     let word = Immediate::new(0, Notice::Control, 0).unwrap().emit();
     for leaves in [false, true] {

@@ -3,7 +3,7 @@
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, Stage, full, said};
 use crate::remote::proof::Known;
 use crate::remote::wire::{Lost, Offered, Wire};
-use crate::rendezvous::diag;
+use crate::rendezvous::{control, diag};
 use crate::sockets::sock::{self, role};
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
@@ -286,6 +286,8 @@ impl Hosts {
         if let Err(reason) = opened {
             return seek.stays(reason);
         }
+        // The other end may have left it by now.
+        control::advance(seek.sock);
         // Of others that were asked, too, nobody waits any more.
         for other in self
             .asked

@@ -2,7 +2,7 @@
 
 use super::{
     AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, MET_QUIET_NS,
-    QUIET_MOST, QUIET_NS, Question, Quiet, Seek, Stage, full, tell, token,
+    QUIET_MOST, QUIET_NS, Question, Quiet, Seek, Stage, Up, full, tell, token,
 };
 use crate::config::config;
 use crate::remote::hello::{self, Answer, Request, VERSION};
@@ -276,6 +276,11 @@ impl Hosts {
             seek.stays(Reason::ProofFailed);
             return refuse(&id, Reason::ProofFailed);
         }
+        // One link joins two processes: over the one that there is, or will be in a moment, this end answers.
+        let joined = |up: &Up| !up.lost && request.token != 0 && up.token == Some(request.token);
+        if self.ups.iter().any(joined) {
+            return refuse(&id, Reason::Meeting);
+        }
         let key = self.key();
         let (wire, ours) = match self.raise(key, id, [seek.local.ip(), seek.peer.ip()], true) {
             Ok(raised) => raised,
@@ -297,6 +302,7 @@ impl Hosts {
         answer.proof = proof;
         if let Some(up) = self.ups.iter_mut().find(|up| up.key == key) {
             up.salt = [request.proof, answer.proof];
+            up.token = Some(request.token);
         }
         let accepted = wire.with_id(|id| id.accept(&answer.emit()));
         if accepted != Some(Ok(())) {
@@ -322,6 +328,7 @@ impl Hosts {
                 Ok((proof, answer)) => {
                     up.wire.heard(answer.hello);
                     (up.salt, up.stands) = ([proof, answer.proof], true);
+                    up.token = Some(answer.token);
                     up.wire.stands();
                     self.link_stands(key);
                     if seek.is_open() {

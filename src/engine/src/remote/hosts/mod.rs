@@ -181,6 +181,8 @@ struct Up {
     answers: bool,
     /// Of both ends' proofs when it was made: what is proved over it is worth nothing elsewhere.
     salt: [Proof; 2],
+    /// The process at the other end, once it has said so.
+    token: Option<Token>,
     stands: bool,
     lost: bool,
     /// The peer was told so: not while the port is down.
@@ -469,6 +471,7 @@ impl Hosts {
             local,
             answers,
             salt: [[0; 16]; 2],
+            token: None,
             stands: false,
             lost: false,
             told: false,

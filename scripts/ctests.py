@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CTEST = ROOT / "c-tests" / "bin" / "ctest"
 EAGER = {"SLUICE_UPGRADE": "eager"}
+SLOW = float(os.environ.get("GUEST_SLOW", "1"))  # factor of a guest on every time limit
 LINKED = os.environ.get("GUEST_DEVICE", "none") != "none"  # the two hosts, if that is where this runs, have RDMA
 # iWARP is used only where that was agreed on; the addresses of scripts/guest/run.
 PEERS = {"SLUICE_PEERS": "10.99.0.0/24,fd99::/64"}
@@ -178,7 +179,7 @@ def backtraces(pids, log):
             print(f"==== {pid} {name}", file=out, flush=True)
             try:
                 subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"], stdin=subprocess.DEVNULL,
-                               stdout=out, stderr=subprocess.STDOUT, timeout=30)
+                               stdout=out, stderr=subprocess.STDOUT, timeout=30 * SLOW)
             except (OSError, subprocess.TimeoutExpired) as e:
                 print(f"gdb: {e}", file=out)
 
@@ -245,7 +246,7 @@ def run(case, args):
         with open(dir / "stderr", "w+") as err:
             p = subprocess.Popen(case.command(args, extra), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
                                  start_new_session=True)
-            limit = case.body.limit * args.slow
+            limit = case.body.limit * args.slow * SLOW
             try:
                 out, _ = p.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
@@ -330,7 +331,7 @@ def arguments():
     p.add_argument("--repeat", type=int, default=1)
     p.add_argument("--warm", choices=("both", "warm", "cold"), default="both")
     p.add_argument("--families", default=",".join(FAMILIES))
-    p.add_argument("--slow", type=float, default=1, help="factor on every time limit")
+    p.add_argument("--slow", type=float, default=1, help="factor on every time limit, on top of what a guest needs")
     p.add_argument("--logs", type=pathlib.Path, default=ROOT / "target/ctests")
     p.add_argument("-v", "--verbose", action="store_true")
     args = p.parse_args()

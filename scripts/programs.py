@@ -74,7 +74,7 @@ class Run:
         # Whether both ends being preloaded means a link.
         self.links = not args.hosts or args.expect == "rdma"
         # System calls are, in a guest.
-        self.slow = 5 if args.hosts else 1
+        self.slow = int(5 * common.SLOW) if args.hosts else 1
         # Until a link between two hosts stands TCP moves tens of megabytes, and in a guest it is the faster of the two: a
         # long transfer is long.
         self.times = 8 if args.hosts and self.linked and args.expect == "rdma" else 1

@@ -29,6 +29,9 @@ LIB = os.environ.get("LIBSLUICE") or os.path.join(ROOT, "target", "release", "li
 FAULT_LIB = os.environ.get("LIBSLUICE_FAULT") or os.path.join(ROOT, "target", "fault", "release", "libsluice.so")
 CLI = os.path.join(ROOT, "target", "release", "sluice")
 
+# How many times longer than on this host everything may take in a guest: factor on every time limit.
+SLOW = float(os.environ.get("GUEST_SLOW", "1"))
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -130,6 +133,7 @@ def start(cmd, env=None, cpu=None, ends_with_us=True, **kw):
 
 def wait(child, limit):
     """The exit status; keeps what wait4 says in `child.usage`. Raises Hang after `limit` seconds."""
+    limit *= SLOW
     deadline = time.monotonic() + limit
     pause = 0.0005
     while child.returncode is None:
@@ -148,6 +152,7 @@ def wait(child, limit):
 
 def communicate(child, limit, data=None):
     """(stdout, stderr) of a program at its end. Raises Hang, the program still living."""
+    limit *= SLOW
     try:
         out = child.communicate(input=data, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -220,7 +225,7 @@ def tree(pid):
 def leftovers(grace=2.0):
     """Processes that ended programs left to us, after `grace` seconds to go by themselves: their
     command lines. They are ended here, by pid."""
-    deadline = time.monotonic() + grace
+    deadline = time.monotonic() + grace * SLOW
     while True:
         orphans = []
         for pid in children_of(os.getpid()):
@@ -296,7 +301,7 @@ def backtraces(pids, limit=20):
                 ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off", "-ex", "set print frame-arguments scalars",
                  "-ex", "thread apply all bt 30"],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                timeout=limit, text=True, errors="replace")
+                timeout=limit * SLOW, text=True, errors="replace")
             out.append(done.stdout.strip())
         except subprocess.TimeoutExpired:
             out.append("(gdb did not answer)")
@@ -325,6 +330,7 @@ def wait_listening(port, child=None, host="127.0.0.1", limit=10):
     """Until someone listens: looked up in /proc/net/tcp{,6}, so that no connection is spent on it; in the child's, which
     may have a net namespace of its own."""
     want = f":{port:04X}"
+    limit *= SLOW
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         for table in ("tcp", "tcp6"):
@@ -341,15 +347,16 @@ def wait_listening(port, child=None, host="127.0.0.1", limit=10):
                                                       os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 raise Failure(f"{os.path.basename(child.args[0])} ended instead of listening")
         time.sleep(0.01)
-    raise Hang(f"nobody listens on port {port} after {limit} s")
+    raise Hang(f"nobody listens on port {port} after {limit:g} s")
 
 
 def until(holds, otherwise, limit=10, pause=0.01):
     """Waits until `holds()` is true. Raises Hang with the text `otherwise`."""
+    limit *= SLOW
     deadline = time.monotonic() + limit
     while not holds():
         if time.monotonic() > deadline:
-            raise Hang(f"{otherwise} after {limit} s")
+            raise Hang(f"{otherwise} after {limit:g} s")
         time.sleep(pause)
 
 
@@ -477,7 +484,7 @@ def stat(pid=None, limit=10):
     need_file(CLI, "make build")
     cmd = [CLI, "stat"] + ([str(pid)] if pid else []) + ["--json"]
     done = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          timeout=limit, env=environment(False))
+                          timeout=limit * SLOW, env=environment(False))
     try:
         processes = json.loads(done.stdout)["processes"]
     except (ValueError, KeyError, TypeError):

@@ -28,11 +28,12 @@ def address(side):
 def ask(side, *cmd):
     """What a command says there."""
     return subprocess.run(["ip", "netns", "exec", side, *cmd], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=30).stdout
+                          stderr=subprocess.STDOUT, text=True, timeout=30 * common.SLOW).stdout
 
 
 def set_interface(side, state):
-    subprocess.run(["ip", "-n", side, "link", "set", "veth0", state], check=True, stdin=subprocess.DEVNULL, timeout=30)
+    subprocess.run(["ip", "-n", side, "link", "set", "veth0", state], check=True, stdin=subprocess.DEVNULL,
+                   timeout=30 * common.SLOW)
 
 
 def resources():

@@ -63,10 +63,11 @@ class Stage:
         whole(client.take_ended(), {seed + i: (s2c, c2s) for i in range(count)}, f"client{words}")
         whole(server.take_ended(), {seed + i: (c2s, s2c) for i in range(count)}, f"server{words}")
 
-    def warm(self, server, client):
+    def warm(self, server, client, size=1):
         """Streams long enough to be accelerated: what the library makes once is there then."""
+        length = int(size * (12 << 20))
         for _ in range(2):
-            self.exchange(server, client, 2, 12 << 20, 12 << 20, 0)
+            self.exchange(server, client, 2, length, length, 0)
 
 
 class Peer:
@@ -94,6 +95,7 @@ class Peer:
 
     def next_line(self, limit=HANG):
         """A line that is no `conn` line; those are kept. None at the end of the program."""
+        limit *= common.SLOW
         deadline = time.monotonic() + limit
         while True:
             try:
@@ -133,7 +135,7 @@ class Peer:
 
     def settle(self, limit=HANG):
         """Until the server has no connection left."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + limit * common.SLOW
         while n := self.live():
             if time.monotonic() > deadline:
                 raise Hang(f"server (pid {self.child.pid}): {n} connections do not end")
@@ -203,7 +205,7 @@ def kind(link):
 
 def no_growth(what, peer, before, limit=10):
     """A process holds no more than before; what goes away by itself has `limit` seconds for it."""
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + limit * common.SLOW
     while text := peer.footprint().grown(before):
         if time.monotonic() > deadline:
             raise Failure(f"{what}: {text}")

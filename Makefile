@@ -43,6 +43,7 @@ test: deps
 	@python3 scripts/lib/suite.py --sample $(SEED)
 
 test-full: deps
+	@scripts/install-deps.sh --rdma-qemu || true
 	@python3 scripts/lib/suite.py --full $(SEED)
 
 test-rdma:

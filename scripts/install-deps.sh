@@ -7,7 +7,7 @@
 #   scripts/install-deps.sh --demo   only what `make demo` uses
 #   scripts/install-deps.sh --rdma   what `make test-rdma` and scripts/guest/figures use: libibverbs and its tools, what builds
 #                                    a guest kernel
-#   scripts/install-deps.sh --rdma-qemu   the same, and QEMU
+#   scripts/install-deps.sh --rdma-qemu   the same, and what makes a guest for QEMU; QEMU itself is unpacked where it is missing
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -24,7 +24,7 @@ rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iprou
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
       rstream:rdmacm-utils ib_send_bw:perftest iperf3:iperf3 nginx:nginx curl:curl strace:strace
       ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers"
-qemu="qemu-system-x86_64:qemu-system-x86 modprobe:kmod /usr/include/libelf.h:libelf-dev"
+qemu="modprobe:kmod /usr/include/libelf.h:libelf-dev"
 
 wanted="$build $demo $tests"
 case ${1-} in

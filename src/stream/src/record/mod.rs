@@ -32,9 +32,9 @@
 //!     │     ───────── Open ───────────────────────────────────► Open
 //!     ╞═══════════════ bytes ═══════════════════════════════════════╡
 //!
-//!   Known, Open ── leave ──► Ending ── own work complete ──► Said{FROM}  ──┐
+//!   Known, Open ── close ──► Ending ── own work complete ──► Said{FROM}  ──┐
 //!       │                                                                  ├── the peer's record ──► Over
-//!       ├───── link lost, or left for somebody else ───────► Said{ASK}   ──┘
+//!       ├───── goes on by TCP, or the link is lost ────────► Said{ASK}   ──┘
 //!       └───── the peer's record: answer FROM its `taken` ─────────────────────────────────────────► Over
 //!   Quit ── the peer's first byte after N: a record (answered) or data ──► Over
 //!   any ── a lie, or the end of TCP where a record is due ──► Dead

@@ -33,6 +33,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check -p sluice-preload --features probe
+	$(CARGO) clippy -p sluice-preload --no-default-features -- -D warnings
 	$(CARGO) test --workspace
 
 deps:

@@ -725,7 +725,7 @@ const struct body end_bodies[] = {
     TWO("exit_in_thread", exit_in_thread_server, drain_client),
     TWO("raw_exit_after_write", raw_exit_server, drain_client),
     TWO("sigterm_after_write", sigterm_after_write_server, drain_client, .flags = MUTE_S | DIES),
-    TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S),
+    TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S | DIES),
     TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S | DIES),
     TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
     TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S | DIES),

@@ -25,16 +25,20 @@ use sluice_fabric::sys;
 use sluice_stats::Reason;
 
 use jobs::{JOBS, do_jobs};
-pub use jobs::{advance, advance_at, advance_soon, bury, seek, watch_far, watch_full};
+pub use jobs::{advance, bury, watch_full};
+#[cfg(feature = "verbs")]
+pub use jobs::{advance_at, advance_soon, seek, watch_far};
 #[cfg(test)]
 pub(super) use links::lost;
+#[cfg(feature = "verbs")]
 pub(crate) use links::sock_of;
 pub(super) use links::tell;
 use links::{READING, on_link};
 pub use links::{
-    ask_wake, attention, drop_bell, link_is_up, read_links, unwatch_remote, want_bell, watch_link,
-    watch_meeting, watch_remote,
+    ask_wake, attention, drop_bell, link_is_up, read_links, want_bell, watch_link, watch_meeting,
 };
+#[cfg(feature = "verbs")]
+pub use links::{unwatch_remote, watch_remote};
 
 const STOPPED: u32 = 0;
 const STARTING: u32 = 1;

@@ -326,6 +326,7 @@ static void shut_rdwr_unread_server(int fd)
 {
     T(put(fd, 1, 1000));
     meet();
+    await_in(fd, 1000);
     T(shutdown(fd, SHUT_RDWR));
     T(get(fd, 2, 1000));
     T(recv(fd, buf, 10, 0));

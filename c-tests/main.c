@@ -601,7 +601,13 @@ static int side(int resume)
     else {
         tell(getpid());
         peer_pid = hear();
-        (is_server ? body->server : body->client)(body->flags & RAW ? -1 : join());
+        int fd = body->flags & RAW ? -1 : join();
+        /* A server that dies at once takes nothing of the warm-up with it. */
+        if (fd >= 0 && warmed && is_server)
+            hear();
+        else if (fd >= 0 && warmed)
+            tell(0);
+        (is_server ? body->server : body->client)(fd);
     }
     say("open fds: %d", open_fds());
     if (!body->one)

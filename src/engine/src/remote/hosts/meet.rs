@@ -1,10 +1,11 @@
 //! Two ends of a connection meet over a link that there is: asking, granting, proving.
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, Stage, full, said};
+use crate::process;
 use crate::remote::proof::Known;
 use crate::remote::wire::{Lost, Offered, Wire};
 use crate::rendezvous::{control, diag};
-use crate::sockets::sock::{self, role};
+use crate::sockets::sock::{self, Sock, role};
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
@@ -172,8 +173,11 @@ impl Hosts {
                     Some(seek) if question.known.is_reached(seek.sock) => {
                         self.grant(seek, &question);
                     }
-                    _ if self.questions.len() < SEEKS => self.questions.push(question),
-                    _ => {}
+                    _ => match self.declines(connection) {
+                        Some(reason) => self.deny(key, connection, reason),
+                        None if self.questions.len() < SEEKS => self.questions.push(question),
+                        None => {}
+                    },
                 }
             }
             Meeting::Grant {
@@ -203,16 +207,7 @@ impl Hosts {
         if let Some(seek) = found {
             return seek.is_open().then_some(seek);
         }
-        let mut known = None;
-        sock::for_all(|sock| {
-            let generation = sock.generation.load(Ordering::Acquire);
-            if sock.key.load(Ordering::Relaxed) == connection
-                && sock.role.load(Ordering::Relaxed) == role::CONNECTING
-            {
-                known = Some((sock, generation));
-            }
-        });
-        let (sock, generation) = known?;
+        let (sock, generation) = connecting(connection)?;
         let fd = sock.fd.load(Ordering::Relaxed);
         let seek = Seek {
             sock,
@@ -222,6 +217,26 @@ impl Hosts {
             peer: diag::plain(diag::name(fd, true)?),
         };
         seek.is_open().then_some(seek)
+    }
+
+    /// Why the connection of this number has no stream here and comes to none soon, if that is known.
+    fn declines(&self, connection: u64) -> Option<Reason> {
+        let (sock, _) = connecting(connection)?;
+        let pinned = sock.pinned.load(Ordering::Relaxed);
+        if pinned != 0 {
+            return Reason::from_u16(pinned as u16);
+        }
+        let shared = sock.family().is_some_and(|f| f.is_shared(process::pid()));
+        shared.then_some(Reason::Shared)
+    }
+
+    /// Says over a link that a question comes to nothing.
+    pub(super) fn deny(&self, key: Key, connection: u64, reason: Reason) {
+        if let Some(up) = self.up(key) {
+            let reason = reason as u16;
+            let deny = Meeting::Deny { connection, reason };
+            up.wire.with(|pump| pump.meet(deny));
+        }
     }
 
     /// Questions that this end has come far enough for by now.
@@ -307,4 +322,18 @@ impl Hosts {
             up.wire.withdraw(asked.ours.stream);
         }
     }
+}
+
+/// The socket of this process that has made the connection of this number, with its generation.
+fn connecting(connection: u64) -> Option<(&'static Sock, u32)> {
+    let mut known = None;
+    sock::for_all(|sock| {
+        let generation = sock.generation.load(Ordering::Acquire);
+        if sock.key.load(Ordering::Relaxed) == connection
+            && sock.role.load(Ordering::Relaxed) == role::CONNECTING
+        {
+            known = Some((sock, generation));
+        }
+    });
+    known
 }

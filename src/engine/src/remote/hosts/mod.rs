@@ -694,11 +694,7 @@ impl Hosts {
             key, connection, ..
         } in late
         {
-            let reason = Reason::PeerPlain as u16;
-            if let Some(up) = self.up(key) {
-                let deny = Meeting::Deny { connection, reason };
-                up.wire.with(|pump| pump.meet(deny));
-            }
+            self.deny(key, connection, Reason::PeerPlain);
         }
         let mut late = Vec::new();
         for asked in self.asked.iter_mut().filter(|a| !a.late && now >= a.until) {

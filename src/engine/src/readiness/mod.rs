@@ -151,7 +151,7 @@ mod tests {
     use std::sync::Mutex;
 
     /// For tests that look into a set which is not in use: no other is given its structure.
-    static UNUSED: Mutex<()> = Mutex::new(());
+    pub static UNUSED: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_child_finds_the_making_of_sets_free() {

@@ -140,7 +140,9 @@ mod tests {
     }
 
     fn set_of(sock: &'static Sock, events: u32) -> &'static Set {
+        let unused = crate::readiness::tests::UNUSED.lock();
         let set = set::alloc(sys::epoll_create().unwrap().release()).unwrap();
+        drop(unused);
         let fd = sock.fd.load(Ordering::Relaxed);
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
         set.added(fd, sock, (events, DATA));

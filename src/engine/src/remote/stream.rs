@@ -136,6 +136,8 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
 /// Under the tx lock: nothing more is put into the ring.
 fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
     dir.tx.tail.flag();
+    // What the ring holds beyond what the record will tell of.
+    staged::stage(sock);
     sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);

@@ -17,7 +17,7 @@ pub fn strikes() -> bool {
 pub fn cuts() -> bool {
     #[cfg(feature = "fault")]
     {
-        matches!(crate::config::config().fault, Some(crate::config::Fault::Link(seed)) if drawn(seed) % 1999 == 0)
+        matches!(crate::config::config().fault, Some(crate::config::Fault::Link(seed)) if drawn(seed) % 499 == 0)
     }
     #[cfg(not(feature = "fault"))]
     false

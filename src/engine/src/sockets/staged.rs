@@ -1,7 +1,7 @@
-//! What a program writes while its stream is on the way from TCP to a link waits in the ring of this process. On TCP it would be in
-//! the kernel by then, and outlive the process; here it dies with that, and all that the peer sees is an end of TCP before the link was
-//! used, which looks like a clean one. So for as long as such bytes wait, here or to be sent again, the kernel is told that a close of
-//! the socket resets the connection (SO_LINGER with no time, socket(7)): nobody but the end of the process closes it meanwhile.
+//! What a program writes while its stream is on the way from TCP to a link, or back, waits in the ring of this process. On TCP it would
+//! be in the kernel by then, and outlive the process; here it dies with that, and all that the peer sees is an end of TCP before the link
+//! was used, or behind it, which looks like a clean one. So for as long as such bytes wait, the kernel is told that a close of the socket
+//! resets the connection (SO_LINGER with no time, socket(7)): nobody but the end of the process closes it meanwhile.
 
 use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -41,7 +41,7 @@ impl Staged {
     }
 }
 
-/// Under the tx lock, before the first write that waits.
+/// Under the tx lock, before the first write that waits, or when all does that the link was not given.
 #[cold]
 pub fn stage(sock: &Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);

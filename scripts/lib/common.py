@@ -308,6 +308,28 @@ def backtraces(pids, limit=20):
     return "\n".join(out)
 
 
+CORES = "/tmp/core.%p"    # in a guest, which loses it
+
+
+def keep_cores():
+    """In a guest: what is started from here on leaves a core when it crashes, for `crash`."""
+    if "GUEST_VEHICLE" in os.environ:
+        with open("/proc/sys/kernel/core_pattern", "w") as f:
+            f.write(CORES)
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def crash(pid, image, limit=30):
+    """Where this process of the program `image`, which has ended, crashed: its threads by gdb, or '' if it left no core."""
+    core = CORES.replace("%p", str(pid))
+    if not os.path.exists(core) or shutil.which("gdb") is None:
+        return ""
+    command = ["gdb", image, core, "-batch", "-nx", "-ex", "set pagination off", "-ex", "thread apply all bt 30"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          timeout=limit * SLOW, text=True, errors="replace")
+    return "\n" + done.stdout.strip()
+
+
 # --- ports and places ---
 
 def free_port(host="127.0.0.1"):

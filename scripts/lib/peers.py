@@ -23,6 +23,8 @@ ENTRY = struct.Struct("=4Q")
 Entry = namedtuple("Entry", "rx tx trying")
 NEVER = Entry(0, 0, 0)
 
+SOAK = os.path.join(common.BIN, "soak")
+
 
 def check_cut(seed, end, rx, tx, victim):
     """A survivor's connection whose other end was killed: `victim` is what that one's ledger says of it. Nothing was lost
@@ -80,7 +82,7 @@ class Peer:
         errors = subprocess.STDOUT
         if stage.logs:
             errors, extra = open(f"{stage.logs}/{name}", "w"), {"SLUICE_LOG": "debug"} | (extra or {})
-        self.child = common.start([os.path.join(common.BIN, "soak"), role, stage.address, waiting, self.ledger],
+        self.child = common.start([SOAK, role, stage.address, waiting, self.ledger],
                                   env=common.environment(not stage.plain, extra, self.report, lib, stage.where.get(role)),
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
         self.lines = queue.Queue()
@@ -110,7 +112,8 @@ class Peer:
     def wait_for(self, word, limit=HANG):
         line = self.next_line(limit)
         if line is None:
-            raise Failure(f"{self.role} ended with status {common.wait(self.child, 5)} instead of saying {word!r}")
+            status = common.wait(self.child, 5)
+            raise Failure(f"{self.role} ended with status {status} instead of saying {word!r}{common.crash(self.child.pid, SOAK)}")
         if line.split()[0] != word:
             raise Failure(f"{self.role}: {line}")
         return line

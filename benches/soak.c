@@ -421,6 +421,15 @@ static void enter(struct conn *c)
 	set_interest(c, EPOLL_CTL_ADD);
 }
 
+/* A set may tell nothing of a descriptor that was closed: what it would have told by is another's memory. */
+static int is_open(const struct conn *told)
+{
+	const struct conn *c = conns;
+	while (c && c != told)
+		c = c->next;
+	return c != NULL;
+}
+
 /* One wait, then a turn for whoever has something to do. Events on the two other descriptors are
  * returned as bits: 1 the listener, 2 the standard input. */
 static int round_of_epoll(char *buf, int *again)
@@ -435,6 +444,10 @@ static int round_of_epoll(char *buf, int *again)
 		if (ev[i].data.u64 <= 2) {
 			other |= (int)ev[i].data.u64;
 			continue;
+		}
+		if (!is_open(c)) {
+			fprintf(stderr, "event %#x under %p, whose connection was closed\n", ev[i].events, (void *)c);
+			abort();
 		}
 		if (ev[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 			c->can_read = 1;

@@ -423,9 +423,15 @@ void warm(int fd, int server)
         log_warm(fd);
     for (int i = 0; i < WARM_ROUNDS; i++) {
         size_t n = warm_size(i);
-        if (hosts && !server)
-            warm_pause(i);
-        if (server ? get(fd, i, n) != n || put(fd, ~i, n) != n : put(fd, i, n) != n || get(fd, ~i, n) != n)
+        int ok;
+        if (server) {
+            ok = get(fd, i, n) == n && put(fd, ~i, n) == n;
+        } else {
+            if (hosts)
+                warm_pause(i);
+            ok = put(fd, i, n) == n && get(fd, ~i, n) == n;
+        }
+        if (!ok)
             die("warm-up");
     }
 }

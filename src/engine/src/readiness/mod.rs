@@ -89,8 +89,7 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
     let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
     let unread = tail.offset.wrapping_sub(at);
     let news = match sock.rx.state() {
-        // What was not read is somebody else's, if he is to read TCP next, and comes by that.
-        state::LINK => unread >= low && !sock.handed.load(Ordering::Relaxed),
+        state::LINK => unread >= low,
         // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
         // to tell.
         state::PROVED | state::DRAINING => {

@@ -119,13 +119,17 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     };
     // What was read is certain while nobody reads.
     let how = leaving_of(sock, reason);
-    let needs = matches!(how, Leave::Stay | Leave::Hand);
-    let still = needs && sock.rx.lock.try_lock();
+    let needs_still = how.goes_on();
+    let still = needs_still && sock.rx.lock.try_lock();
     leave(
         sock,
         wire,
         stream,
-        if needs && !still { Leave::Shut } else { how },
+        if needs_still && !still {
+            Leave::Shut
+        } else {
+            how
+        },
     );
     if still {
         sock.rx.lock.unlock();

@@ -421,8 +421,8 @@ fn withdraw(sock: &'static Sock, fd: c_int, alone: bool) -> bool {
 
 /// A lingering connection has nothing left to send: its last descriptor is closed.
 pub fn bury(sock: &'static Sock) {
-    let ended = sock.tx.state() == state::PLAIN && !goes_on(sock);
-    if !ended || !sock.lingers.swap(false, Ordering::AcqRel) {
+    let goes_on = sock.tx.state() != state::PLAIN || crate::remote::awaits_record(sock);
+    if goes_on || !sock.lingers.swap(false, Ordering::AcqRel) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);

@@ -283,8 +283,7 @@ pub fn unread(sock: &'static Sock) -> u64 {
     let count = sock.rx.dir().map_or(0, |d| {
         let tail = d.tx.tail.read();
         let switched = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
-        let comes_again = sock.rx.state() == state::RETURNING;
-        if switched && !tail.flagged && !comes_again {
+        if switched && !tail.flagged {
             tail.offset.wrapping_sub(sock.rx.at.load(Ordering::Relaxed))
         } else {
             0

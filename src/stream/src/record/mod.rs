@@ -68,13 +68,19 @@ pub enum Role {
 pub enum Leave {
     /// Both directions go on by TCP (demotion): what neither program has read comes again. Nobody reads the link's bytes meanwhile.
     Stay,
-    /// Nothing more is sent (shutdown): what the programs have not read stays in their rings, and TCP's end follows at once. Also if
-    /// somebody may be reading now.
+    /// What the programs have not read stays in their rings: a link was lost, or somebody may be reading now.
     Shut,
     /// As `Stay`, and somebody else reads TCP next (exec, passing, raw use).
     Hand,
     /// Nobody reads any more (close, exit). The peer sends no record back, which would meet a closed socket.
     Close,
+}
+
+impl Leave {
+    /// Does the connection go on by TCP, so that what was not read comes again there?
+    pub fn goes_on(self) -> bool {
+        matches!(self, Self::Stay | Self::Hand)
+    }
 }
 
 /// Where the program's next byte goes.

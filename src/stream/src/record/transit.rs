@@ -660,7 +660,7 @@ impl Transit {
     fn try_say(&mut self, leave: Leave) {
         if self.completed == self.posted
             || self.credited == self.posted
-            || matches!(leave, Leave::Stay | Leave::Hand)
+            || leave.goes_on()
             || !self.keeps_to(Rule::FromWaits)
         {
             self.say(leave);
@@ -673,8 +673,7 @@ impl Transit {
     fn say(&mut self, leave: Leave) {
         // On a lost link only what was read is certain to be the peer's. What stays in a ring only one process can read, and the peer's
         // program may have forked: so no more of it than where nothing follows by TCP.
-        let goes_on = matches!(leave, Leave::Stay | Leave::Hand);
-        let asks = self.lost || goes_on && self.keeps_to(Rule::LeaverAsks);
+        let asks = self.lost || leave.goes_on() && self.keeps_to(Rule::LeaverAsks);
         let decided = self.credited == self.posted || !asks;
         let goes = if decided {
             let from = self.posted;
@@ -704,8 +703,7 @@ impl Transit {
     }
 
     fn taken(&self, leave: Leave) -> Seq {
-        let comes_again = matches!(leave, Leave::Stay | Leave::Hand);
-        if comes_again && self.keeps_to(Rule::HandSaysRead) {
+        if leave.goes_on() && self.keeps_to(Rule::HandSaysRead) {
             self.read
         } else {
             self.received

@@ -173,7 +173,7 @@ impl Hosts {
                     Some(seek) if question.known.is_reached(seek.sock) => {
                         self.grant(seek, &question);
                     }
-                    _ => match self.declines(connection) {
+                    _ => match declines(connection) {
                         Some(reason) => self.deny(key, connection, reason),
                         None if self.questions.len() < SEEKS => self.questions.push(question),
                         None => {}
@@ -217,17 +217,6 @@ impl Hosts {
             peer: diag::plain(diag::name(fd, true)?),
         };
         seek.is_open().then_some(seek)
-    }
-
-    /// Why the connection of this number has no stream here and comes to none soon, if that is known.
-    fn declines(&self, connection: u64) -> Option<Reason> {
-        let (sock, _) = connecting(connection)?;
-        let pinned = sock.pinned.load(Ordering::Relaxed);
-        if pinned != 0 {
-            return Reason::from_u16(pinned as u16);
-        }
-        let shared = sock.family().is_some_and(|f| f.is_shared(process::pid()));
-        shared.then_some(Reason::Shared)
     }
 
     /// Says over a link that a question comes to nothing.
@@ -336,4 +325,15 @@ fn connecting(connection: u64) -> Option<(&'static Sock, u32)> {
         }
     });
     known
+}
+
+/// Why the connection of this number has no stream here and comes to none soon, if that is known.
+fn declines(connection: u64) -> Option<Reason> {
+    let (sock, _) = connecting(connection)?;
+    let pinned = sock.pinned.load(Ordering::Relaxed);
+    if pinned != 0 {
+        return Reason::from_u16(pinned as u16);
+    }
+    let shared = sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    shared.then_some(Reason::Shared)
 }

@@ -227,9 +227,9 @@ static int receive(struct conn *c, char *buf)
 		want = draw_size(&c->rng);
 		n = recv(c->fd, buf, want, 0);
 		if (n > 0) {
-			if ((size_t)n > want || (uint64_t)n > c->rx_total - c->rx)
-				wrong(c, "more bytes than were sent");
-			if (!same(stream_key(c, !c->is_client), c->rx, buf, (size_t)n))
+			if ((size_t)n > want)
+				wrong(c, "more bytes than were asked for");
+			if ((uint64_t)n > c->rx_total - c->rx || !same(stream_key(c, !c->is_client), c->rx, buf, (size_t)n))
 				wrong_bytes(c, buf, (size_t)n);
 			pthread_mutex_lock(&c->lock);
 			c->rx += (uint64_t)n;

@@ -79,9 +79,11 @@ class Peer:
         self.role = role
         name = f"{role}-{next(stage.number)}"
         self.report, self.ledger = common.fresh_report(f"{stage.dir}/report-{name}"), f"{stage.dir}/ledger-{name}"
-        errors = subprocess.STDOUT
+        errors, self.log = subprocess.STDOUT, None
         if stage.logs:
-            errors, extra = open(f"{stage.logs}/{name}", "w"), {"SLUICE_LOG": "debug"} | (extra or {})
+            os.makedirs(stage.logs, exist_ok=True)
+            self.log = f"{stage.logs}/{name}"
+            errors, extra = open(self.log, "w"), {"SLUICE_LOG": "debug"} | (extra or {})
         self.child = common.start([SOAK, role, stage.address, waiting, self.ledger],
                                   env=common.environment(not stage.plain, extra, self.report, lib, stage.where.get(role)),
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)

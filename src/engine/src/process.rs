@@ -332,7 +332,7 @@ pub fn sandboxed(reason: Reason) {
     sock::for_all(|sock| {
         crate::sockets::life::give_up(sock, reason);
         // The control thread, which would, is about to end.
-        crate::sockets::life::bury(sock);
+        crate::sockets::life::bury(sock, true);
     });
     control::stop();
 }

@@ -490,12 +490,19 @@ impl Set {
 
     /// The kernel has accepted a registration of a tracked socket.
     pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, (events, data): (u32, u64)) {
-        if !enter_set(sock, self) {
+        self.note(events);
+        // In one step: what the control thread takes out meanwhile may be the socket's last registration here.
+        let entered = self.with(|inside| {
+            let enters = enter_set(sock, self);
+            if enters {
+                inside.insert(sock, fd, events, data);
+            }
+            enters
+        });
+        if entered != Some(true) {
             crate::sockets::life::give_up(sock, Reason::Limit);
             return;
         }
-        self.note(events);
-        self.with(|inside| inside.insert(sock, fd, events, data));
         if sock.link().is_some() {
             self.adopt(sock, true);
         }
@@ -520,14 +527,14 @@ impl Set {
 
     /// The kernel has dropped a registration.
     pub(super) fn removed(&'static self, fd: i32, sock: &'static Sock) {
-        let last = self.with(|inside| {
-            inside
+        self.with(|inside| {
+            if inside
                 .find(fd, sock)
                 .is_none_or(|at| self.drop_reg(inside, at, sock))
+            {
+                leave_set(sock, self);
+            }
         });
-        if last == Some(true) {
-            leave_set(sock, self);
-        }
     }
 
     /// True: it was the socket's last.
@@ -562,14 +569,14 @@ impl Set {
     }
 
     /// The last descriptor of the socket, `fd`, is about to be closed, but its file lives on: takes out the
-    /// registrations that the kernel would have dropped. False: one is under a number that is closed.
+    /// registrations that the kernel would have dropped. False: one is under a number that is closed, and stays.
     pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
         self.with(|inside| {
             let all: Vec<u32> = inside.of_sock(sock).collect();
             let reachable = all
                 .iter()
                 .all(|&at| inside.reg(at).is_none_or(|reg| reg.fd == fd));
-            if reachable && !all.is_empty() {
+            if !all.is_empty() {
                 let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
             reachable

@@ -568,8 +568,9 @@ pub fn awaits_record(sock: &Sock) -> bool {
     let awaits = of(sock).and_then(|(wire, stream)| {
         wire.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
     });
-    awaits == Some(true)
-        && tcp::state(sock.fd.load(Ordering::Relaxed)).is_some_and(|s| !tcp::is_over(s))
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let comes = || tcp::state(fd).is_some_and(|s| !tcp::is_over(s)) || unread_of(fd) > 0;
+    awaits == Some(true) && comes()
 }
 
 /// Removes the peer's record that crossed our last word, if it is here.

@@ -25,7 +25,7 @@ use sluice_fabric::sys;
 use sluice_stats::Reason;
 
 use jobs::{JOBS, do_jobs};
-pub use jobs::{advance, bury, watch_full};
+pub use jobs::{advance, bury, bury_at, watch_full};
 #[cfg(feature = "verbs")]
 pub use jobs::{advance_at, advance_soon, seek, watch_far};
 #[cfg(test)]

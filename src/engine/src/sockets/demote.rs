@@ -536,7 +536,7 @@ pub fn resetting(sock: &Sock) -> Resetting {
 /// Under no lock: a reset that another thread has begun is made behind this. It holds one of the locks, or both.
 pub fn let_reset_end(sock: &Sock) {
     if resetting(sock) == Resetting::Begun {
-        sock.let_attach_end();
+        sock.let_sections_end();
     }
 }
 

@@ -195,7 +195,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
 pub fn before_disconnect(sock: &'static Sock) {
     sock.pin(Reason::Disconnected);
     rendezvous::forget(sock);
-    sock.let_attach_end();
+    sock.let_sections_end();
     if sock.is_accelerated() {
         demote::leave_to_peer(sock, Reason::Disconnected);
     }
@@ -233,7 +233,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         return;
     }
     rendezvous::forget(sock);
-    sock.let_attach_end();
+    sock.let_sections_end();
     if !open {
         // The number is another file's by now.
         sock.fd.store(-1, Ordering::Relaxed);
@@ -246,7 +246,16 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     } else if sock.is_accelerated() {
         demote::demote(sock, Which::Both, Reason::RawSyscall);
     }
+    if open && sock.was_sought() && !is_shared(sock) {
+        // The control thread may be in a call about the file, which would outlive this close by that, and its registrations with it.
+        withdraw(sock, fd);
+    }
     leave_and_free(sock);
+}
+
+/// Do relatives hold the socket, too?
+fn is_shared(sock: &Sock) -> bool {
+    sock.family().is_some_and(|f| f.is_shared(process::pid()))
 }
 
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
@@ -255,6 +264,8 @@ fn leave_and_free(sock: &'static Sock) {
     if crate::remote::is_remote(sock) {
         demote::abandon(sock, Reason::Close);
     }
+    // Who is leaving the stream tells the sets, and finds them by the structure.
+    sock.let_sections_end();
     for i in 0..SETS {
         sock.leave_set_at(i);
     }
@@ -301,7 +312,7 @@ pub fn part(sock: &'static Sock, reason: Reason) {
         sock.rx.lock.unlock();
         unread
     });
-    let alone = !sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    let alone = !is_shared(sock);
     if unread && alone {
         // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
         staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));
@@ -328,7 +339,7 @@ fn goes_on(sock: &Sock) -> bool {
 /// is slow, and the program had filled TCP before. True: the connection lives on under a number of ours, until
 /// the control thread has sent the rest. False: nothing is left to send.
 fn linger(sock: &'static Sock, fd: c_int) -> bool {
-    let alone = !sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    let alone = !is_shared(sock);
     let unread = crate::remote::has_input(sock, fd);
     let seconds = staged::linger(sock, fd);
     if alone && (unread || seconds == Some(0)) {
@@ -346,7 +357,8 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
         }
     }
     let own = (control::is_running() && (alone || seconds.is_none()))
-        .then(|| withdraw(sock, fd, alone))
+        // With relatives that hold the file, its registrations stay.
+        .then(|| !alone || withdraw(sock, fd))
         .filter(|&gone| gone)
         .and_then(|_| internal::copy(fd));
     let Some(own) = own else {
@@ -365,7 +377,13 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
             sock.fd.store(own.raw(), Ordering::Relaxed);
             sock.lingers.store(true, Ordering::Release);
             sock.fds.store(1, Ordering::Release);
+            if alone {
+                end_sending(sock);
+            }
             control::watch_room(sock);
+            if sock.tx.state() == state::PLAIN {
+                control::bury_at(sock, sys::now_ns() + LINGERS_NS);
+            }
             later = true;
         }
         sock.tx.lock.unlock();
@@ -381,6 +399,20 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
     later
 }
 
+/// For how long a closed connection that has sent all waits for its peer's word: as long as the kernel waits for a peer's end
+/// (tcp_fin_timeout, tcp(7)).
+const LINGERS_NS: u64 = 60_000_000_000;
+
+/// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so, though its library may have no word for
+/// us.
+fn end_sending(sock: &'static Sock) {
+    if sock.tx.state() == state::PLAIN {
+        let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
+    } else {
+        sock.shut.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of it, unless the
 /// connection is to be reset, or its other end is this process's own.
 pub fn part_waiting(sock: &'static Sock) {
@@ -390,6 +422,11 @@ pub fn part_waiting(sock: &'static Sock) {
     }
     let resets = staged::linger(sock, fd) == Some(0);
     if !resets && !ends_here(sock, fd) {
+        let alone = !is_shared(sock);
+        if alone && sock.tx.lock.lock().is_ok() {
+            end_sending(sock);
+            sock.tx.lock.unlock();
+        }
         demote::finish_parting(sock, Patience::Endless);
     }
     demote::abandon_rest(sock);
@@ -411,18 +448,24 @@ fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
 
 /// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel would at the end
 /// of its file. False: not possible.
-fn withdraw(sock: &'static Sock, fd: c_int, alone: bool) -> bool {
-    // With relatives that hold the file, its registrations stay.
-    !alone
-        || (0..SETS)
-            .filter_map(|i| sock.set_at(i))
-            .all(|set| set.withdraw(sock, fd))
+fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
+    let mut gone = true;
+    for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
+        gone &= set.withdraw(sock, fd);
+    }
+    gone
 }
 
-/// A lingering connection has nothing left to send: its last descriptor is closed.
-pub fn bury(sock: &'static Sock) {
-    let goes_on = sock.tx.state() != state::PLAIN || crate::remote::awaits_record(sock);
-    if goes_on || !sock.lingers.swap(false, Ordering::AcqRel) {
+/// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer has a word to say. Also then, if that
+/// is `late`.
+pub fn bury(sock: &'static Sock, late: bool) {
+    if sock.tx.state() != state::PLAIN || !sock.lingers.load(Ordering::Acquire) {
+        return;
+    }
+    if !late && crate::remote::awaits_record(sock) {
+        return control::bury_at(sock, sys::now_ns() + LINGERS_NS);
+    }
+    if !sock.lingers.swap(false, Ordering::AcqRel) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
@@ -463,7 +506,7 @@ fn abandon_inherited(sock: &'static Sock) {
 pub fn give_up(sock: &'static Sock, reason: Reason) {
     sock.pin(reason);
     rendezvous::forget(sock);
-    sock.let_attach_end();
+    sock.let_sections_end();
     if sock.is_accelerated() {
         demote::demote(sock, Which::Both, reason);
         demote::finish_blocking(sock, reason);

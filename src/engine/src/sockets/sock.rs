@@ -400,6 +400,11 @@ impl Sock {
         }
     }
 
+    /// Was the other end looked for, so that the control thread has calls to make about this one?
+    pub fn was_sought(&self) -> bool {
+        self.key.load(Ordering::Relaxed) != 0
+    }
+
     #[cold]
     fn ask_nonblocking(&self, fd: i32) -> bool {
         let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
@@ -451,9 +456,10 @@ impl Sock {
         }
     }
 
-    /// A stream may be about to be attached by another thread that has not seen what this one has said before, in
-    /// `fds` or `pinned`: behind this it shows, and none is attached any more.
-    pub fn let_attach_end(&self) {
+    /// Under no lock: whoever is in a section under either has left it behind this. A stream may be about to be attached by
+    /// another thread that has not seen what this one has said before, in `fds` or `pinned`: behind this it shows, and none is
+    /// attached any more. Or it may be about to be left, by one that has told its state already.
+    pub fn let_sections_end(&self) {
         for half in [&self.rx, &self.tx] {
             if half.lock.lock().is_ok() {
                 half.lock.unlock();

@@ -139,7 +139,7 @@ pub fn ring_len(link: &Link) -> u32 {
 /// `link`: from now on hooks of this socket wait only in ways that a doorbell can end.
 ///
 /// Another thread may close the socket meanwhile, or give it up. It says so first, in `fds` or `pinned`, takes both
-/// locks for a moment ([`Sock::let_attach_end`]), and then looks for a stream; here they are asked under both locks. So
+/// locks for a moment ([`Sock::let_sections_end`]), and then looks for a stream; here they are asked under both locks. So
 /// either it is seen here, or the stream there.
 pub fn attach(
     sock: &'static Sock,

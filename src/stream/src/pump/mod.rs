@@ -214,9 +214,13 @@ impl Pump {
         if core::mem::replace(&mut flow.left, true) {
             return false;
         }
+        // Else the peer would wait for a record.
+        let unsaid = flow.step.take().filter(|step| *step == Step::Cancel);
         let switching = core::mem::take(&mut flow.switching);
         self.switching -= u16::from(switching);
         self.left += 1;
+        let unsaid = unsaid.map(|step| (theirs, Control::Switch(step)));
+        self.says.extend(unsaid);
         self.says.push_back((theirs, Control::Closed));
         self.forget_if(stream, free)
     }
@@ -684,10 +688,11 @@ impl Pump {
                 self.forget_if(stream, true);
                 return Ok(Came::Free(stream));
             }
-            if !flow.transit.may_cancel() {
+            let answered = flow.steps.iter().any(|s| matches!(s, Step::Second(_)));
+            if answered || !flow.transit.is_unanswered() {
+                // What it has said before, or its record, tells.
                 return Ok(Came::Nothing);
             }
-            // It has left before the switch was through.
             flow.steps.push_back(Step::Cancel);
             return Ok(Came::Step(stream));
         }

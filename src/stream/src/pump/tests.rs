@@ -255,6 +255,56 @@ fn a_peer_may_leave_a_stream_before_this_end_has_opened_it() {
 }
 
 #[test]
+fn behind_the_answer_a_record_tells_that_the_peer_has_left() {
+    let (terms, opening) = alone();
+    for role in [Role::First, Role::Second] {
+        let mut pump = Pump::new(terms).unwrap();
+        pump.open(0, &Opening { role, ..opening }).unwrap();
+        assert_eq!(pump.on_control(0, Control::Consent), Ok(Came::Step(0)));
+        pump.consent(0);
+        if role == Role::First {
+            pump.transit(0).unwrap().fix(0).unwrap();
+            pump.settle(0);
+            // Not looked at yet.
+            let answer = Control::Switch(Step::Second(0));
+            assert_eq!(pump.on_control(0, answer), Ok(Came::Step(0)));
+        } else {
+            let asked = Control::Switch(Step::First(0));
+            assert_eq!(pump.on_control(0, asked), Ok(Came::Step(0)));
+            assert_eq!(pump.step(0), Ok(Stepped::Taken));
+            pump.transit(0).unwrap().fix(0).unwrap();
+            pump.settle(0);
+        }
+        assert_eq!(pump.on_control(0, Control::Closed), Ok(Came::Nothing));
+        while pump.step(0) == Ok(Stepped::Taken) {}
+        let transit = pump.transit(0).unwrap();
+        assert!(transit.is_at_head() && !transit.is_over());
+        // Its number is the peer's no more.
+        assert!(pump.close(0));
+    }
+}
+
+#[test]
+fn who_calls_the_switch_off_says_so_before_it_has_left() {
+    let (terms, opening) = alone();
+    let mut pump = Pump::new(terms).unwrap();
+    let role = Role::First;
+    pump.open(0, &Opening { role, ..opening }).unwrap();
+    pump.transit(0).unwrap().fix(0).unwrap();
+    pump.settle(0);
+    pump.transit(0).unwrap().leave(Leave::Close);
+    pump.settle(0);
+    assert!(!pump.close(0));
+    let mut said = Vec::new();
+    while let Some(message) = pump.poll() {
+        if let What::Control { bytes, .. } = message.what {
+            said.push(Control::parse(&bytes).unwrap());
+        }
+    }
+    assert_eq!(said, [Control::Switch(Step::Cancel), Control::Closed]);
+}
+
+#[test]
 fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
     let (terms, opening) = alone();
     let far = Control::Switch(Step::First(2));

@@ -304,14 +304,12 @@ impl Transit {
         matches!(self.state, State::Ending(_))
     }
 
-    /// Whether the peer may still call the switch off.
+    /// Whether the second end has not answered with its N, as far as is known here: who leaves by then has written no record.
     #[must_use]
-    pub const fn may_cancel(&self) -> bool {
+    pub const fn is_unanswered(&self) -> bool {
         match self.role {
             Role::First => matches!(self.state, State::Plain | State::Fixed),
-            Role::Second => {
-                matches!(self.state, State::Plain | State::Asked | State::Answered(_))
-            }
+            Role::Second => matches!(self.state, State::Plain | State::Asked),
         }
     }
 

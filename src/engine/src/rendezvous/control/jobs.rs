@@ -29,8 +29,8 @@ pub(super) enum Job {
     /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
     /// the peer.
     Lost(&'static Link, u32, &'static Sock, u32, u64),
-    /// A connection that lingers, with its generation, has nothing left to send.
-    Bury(&'static Sock, u32),
+    /// A connection that lingers, with its generation, has nothing left to send. Then, or when so much time is over, it is closed.
+    Bury(&'static Sock, u32, u64),
 }
 
 pub(super) struct Far {
@@ -84,7 +84,16 @@ const SOON_NS: u64 = 1_000_000;
 
 /// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
 pub fn bury(sock: &'static Sock) {
-    add(Job::Bury(sock, sock.generation.load(Ordering::Acquire)));
+    add(Job::Bury(sock, sock.generation.load(Ordering::Acquire), 0));
+}
+
+/// The same at that time (`sys::now_ns`), whatever the peer still has to say.
+pub fn bury_at(sock: &'static Sock, due: u64) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let Some(mut list) = JOBS.lock() else { return };
+    list.push(Job::Bury(sock, generation, due));
+    drop(list);
+    poke();
 }
 
 /// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
@@ -229,10 +238,16 @@ pub(super) fn do_jobs() -> Option<u64> {
             }
             false
         }
-        Job::Bury(sock, generation) => {
-            if sock.generation.load(Ordering::Acquire) == *generation {
-                crate::sockets::life::bury(sock);
+        Job::Bury(sock, generation, due) => {
+            if sock.generation.load(Ordering::Acquire) != *generation {
+                return false;
             }
+            if now < *due {
+                let left = *due - now;
+                next = Some(next.map_or(left, |n: u64| n.min(left)));
+                return true;
+            }
+            crate::sockets::life::bury(sock, *due != 0);
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {

@@ -243,6 +243,8 @@ def run(case, args):
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
         env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
+        if case.env in MUST_UPGRADE and case.body.upgrades == "up" and LINKED:
+            env["CTEST_LINKED"] = "1"
         with open(dir / "stderr", "w+") as err:
             p = subprocess.Popen(case.command(args, extra), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
                                  start_new_session=True)

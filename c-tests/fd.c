@@ -244,27 +244,36 @@ static void range_cloexec_rest(int fd) { bulk_close(fd, RANGE_CLOEXEC); }
 static void range_unshare_rest(int fd) { bulk_close(fd, RANGE_UNSHARE); }
 
 /* ... and with the connection among what is closed. */
+enum { CLOSED_AT_ONCE = 6 };
+
 static void bulk_close_it_server(int fd)
 {
-    int second = join(), third = join();
+    int second = join(), more[CLOSED_AT_ONCE];
+    for (int i = 0; i < CLOSED_AT_ONCE; i++)
+        more[i] = join();
     T(put(fd, 1, 3000));
     T(put(second, 2, 3000));
     T(close_range(fd, fd, 0));
     meet();
     T(put(second, 3, 3000));
+    T(put(more[1], 4, 3000));
     closefrom(second);
-    T(write(third, buf, 1));
+    T(write(more[0], buf, 1));
     meet();
 }
 
 static void bulk_close_it_client(int fd)
 {
-    int second = join(), third = join();
+    int second = join(), more[CLOSED_AT_ONCE];
+    for (int i = 0; i < CLOSED_AT_ONCE; i++)
+        more[i] = join();
     T(drain(fd, 1));
     meet();
     T(get(second, 2, 3000));
     T(drain(second, 3));
-    T(recv(third, buf, 1, 0));
+    T(drain(more[1], 4));
+    for (int i = 0; i < CLOSED_AT_ONCE; i++)
+        T(recv(more[i], buf, 1, 0));
     meet();
 }
 

@@ -453,12 +453,9 @@ pub fn close_range(
     first: u32,
     last: u32,
     flags: c_int,
-    mut close: impl FnMut(u32, u32) -> c_int,
+    close: impl FnMut(u32, u32) -> c_int,
 ) -> c_int {
-    life::close_range(first, last, flags, |first, last| {
-        let _apart = Replacing::begin();
-        close(first, last)
-    })
+    life::close_range(first, last, flags, close)
 }
 
 /// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then has that flag at most).

@@ -360,7 +360,10 @@ fn linger(sock: &'static Sock, fd: c_int) -> bool {
         // With relatives that hold the file, its registrations stay.
         .then(|| !alone || withdraw(sock, fd))
         .filter(|&gone| gone)
-        .and_then(|_| internal::copy(fd));
+        .and_then(|_| {
+            let _low = internal::Low::begin();
+            internal::copy(fd)
+        });
     let Some(own) = own else {
         demote::finish_parting(sock, Patience::Endless);
         return false;
@@ -581,17 +584,21 @@ pub fn close_range(
     }
     let end = last.min(c_int::MAX as u32) as c_int;
     let start = first.min(c_int::MAX as u32) as c_int;
-    let mut internal: Vec<u32> = Vec::new();
-    let child = process::is_vfork_child();
-    table::for_range(start, end, |fd, entry| match entry.kind() {
-        Kind::Internal => internal.push(fd as u32),
-        _ if flags & CLOEXEC_ONLY == 0 && !child => before_close(entry, fd),
-        _ => {}
-    });
     if flags & CLOEXEC_ONLY != 0 {
         // Ours are close-on-exec anyway.
         return close(first, last);
     }
+    if !process::is_vfork_child() {
+        table::for_range(start, end, |fd, entry| before_close(entry, fd));
+    }
+    // What lingers has got a number of ours by now. No more come until all is closed.
+    let _apart = internal::Replacing::begin();
+    let mut internal: Vec<u32> = Vec::new();
+    table::for_range(start, end, |fd, entry| {
+        if entry == Entry::INTERNAL {
+            internal.push(fd as u32);
+        }
+    });
     let mut from = first;
     for ours in internal {
         if ours > from {

@@ -120,6 +120,7 @@ static struct end open_end(int fd, size_t size, int by_epoll)
 
 int main(int argc, char **argv)
 {
+	signal(SIGPIPE, SIG_IGN); /* as servers do */
 	const char *name = strrchr(argv[0], '/');
 	int by_epoll = strcmp(name ? name + 1 : argv[0], "epp") == 0;
 

@@ -110,6 +110,7 @@ static int transmit(const struct sockaddr_in *a, size_t size, uint64_t secs, int
 
 int main(int argc, char **argv)
 {
+	signal(SIGPIPE, SIG_IGN); /* as servers do */
 	const char *name = strrchr(argv[0], '/');
 	int by_epoll = strcmp(name ? name + 1 : argv[0], "est") == 0;
 

@@ -100,7 +100,7 @@ fn processors() -> u32 {
 }
 
 /// Yields before a sleep where there is one processor: to whoever brings the peer's bytes.
-const YIELDS: u32 = 2;
+const YIELDS: u32 = 6;
 /// Waits at most without them after they were in vain.
 const YIELDS_SKIP: u32 = 63;
 

@@ -589,7 +589,11 @@ pub fn close_range(
         return close(first, last);
     }
     if !process::is_vfork_child() {
-        table::for_range(start, end, |fd, entry| before_close(entry, fd));
+        table::for_range(start, end, |fd, entry| {
+            if entry != Entry::INTERNAL {
+                before_close(entry, fd);
+            }
+        });
     }
     // What lingers has got a number of ours by now. No more come until all is closed.
     let _apart = internal::Replacing::begin();

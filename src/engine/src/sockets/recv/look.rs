@@ -91,12 +91,13 @@ pub(super) unsafe fn look(
             if need == 0 {
                 return Look::Empty;
             }
-            let blocks = flags & (libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
-            if blocks
+            let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+            let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
+            if copies
                 && left >= remote::least() as usize
                 && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
                 && remote::is_remote(sock)
-                && !sock.is_nonblocking(fd)
+                && waits()
             {
                 remote::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, nap);
             }
@@ -109,13 +110,13 @@ pub(super) unsafe fn look(
                     left,
                     low: need.min(sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize),
                     waitall: flags & libc::MSG_WAITALL != 0,
-                    peek: flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0,
-                    nonblocking: flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd),
+                    peek: !copies,
+                    nonblocking: !waits(),
                     nap,
                 };
                 match direct::try_recv(&mut wants, cursor, head, at) {
                     Found::Nothing => {}
-                    // Whoever answers does so at once: TCP is asked before the sleep, not before the spin.
+                    // Whoever answers does so at once.
                     Found::Lent => return Look::Empty,
                     Found::Taken(n) => return Look::Moved(n),
                     Found::Again => return Look::Again,
@@ -125,6 +126,10 @@ pub(super) unsafe fn look(
                         return Look::Again;
                     }
                 }
+            }
+            if nap.is_fresh() && waits() {
+                // TCP is asked before the sleep, not before the spin.
+                return Look::Empty;
             }
             empty(sock, fd, nap.done != 0)
         }

@@ -37,11 +37,13 @@ def set_interface(side, state):
 
 
 def resources():
-    """What the kernel holds for RDMA: {"ha qp": 1, ...}"""
+    """What the kernel holds for RDMA, by all devices: {"ha qp": 1, ...}"""
     out = {}
     for side in SIDES:
-        words = ask(side, "rdma", "resource", "show").split()[2:]
-        out.update({f"{side} {name}": int(n) for name, n in zip(words[::2], words[1::2])})
+        for line in ask(side, "rdma", "resource", "show").splitlines():
+            words = line.split()[2:]
+            for name, n in zip(words[::2], words[1::2]):
+                out[f"{side} {name}"] = out.get(f"{side} {name}", 0) + int(n)
     return out
 
 

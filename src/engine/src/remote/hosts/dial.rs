@@ -276,8 +276,12 @@ impl Hosts {
             seek.stays(Reason::ProofFailed);
             return refuse(&id, Reason::ProofFailed);
         }
-        // One link joins two processes: over the one that there is, or will be in a moment, this end answers.
-        let joined = |up: &Up| !up.lost && request.token != 0 && up.token == Some(request.token);
+        // One link joins two processes by an address: over the one that there is, or will be in a moment, this end answers. Who dials
+        // finds it by that address; by another one the way may be another device's.
+        let joined = |up: &Up| {
+            let same = request.token != 0 && up.token == Some(request.token);
+            same && !up.lost && up.local == seek.local.ip()
+        };
         if self.ups.iter().any(joined) {
             return refuse(&id, Reason::Meeting);
         }

@@ -523,6 +523,7 @@ static void end_then_reset_server(int fd)
     T(put(fd, 1, 1000));
     await_in(fd, 1000);
     T(setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &none, sizeof none));
+    hear();
     T(raw_close(fd));
     meet();
 }
@@ -530,6 +531,8 @@ static void end_then_reset_server(int fd)
 static void end_then_reset_client(int fd)
 {
     T(put(fd, 2, 1000));
+    await_in(fd, 1000);
+    tell(0);
     await_state(fd, TCP_CLOSE);
     D(recv(fd, buf, 10000, 0));
     long r = recv(fd, buf, 10, 0);

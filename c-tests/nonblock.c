@@ -110,7 +110,7 @@ static void full_client(int fd)
             total += n > 0 ? n : 0;
         } while (n > 0);
         say("%zd %s", n, strerrorname_np(errno));
-        YES(total > 100000);
+        YES(total > 50000);
         tell(total);
         meet();
         await(fd, POLLOUT);

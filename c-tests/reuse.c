@@ -15,6 +15,17 @@ static int replace(int fd, int listener)
     return new;
 }
 
+/* The same, and the number is nobody's at no moment, in which a poll that is woken would find it so. */
+static int overwrite(int fd, int listener)
+{
+    int new = take(listener);
+    close(listener);
+    if (dup2(new, fd) != fd)
+        die("dup2");
+    close(new);
+    return fd;
+}
+
 static int listen_and_tell(void)
 {
     int port, listener = listen_any(&port);
@@ -202,7 +213,7 @@ static void outlived_server(int fd)
         number = old;
         pthread_t t = start_busy(taker, &number);
         await_asleep(busy);
-        fd = replace(old, listener);
+        fd = overwrite(old, listener);
         tell(0);
         say("of the closed one: %ld", (long)finish(t));
         t = start_busy(taker, &fd);

@@ -461,8 +461,9 @@ pub unsafe fn before_setsockopt(
 pub unsafe fn after_setsockopt(_: c_int, level: c_int, name: c_int, _: *const c_void) {
     notice(format_args!("after_setsockopt {level} {name}"));
 }
-pub fn before_getsockopt(_: Entry, level: c_int, name: c_int) {
+pub fn getsockopt(_: Entry, level: c_int, name: c_int, ask: impl FnOnce()) {
     notice(format_args!("before_getsockopt {level} {name}"));
+    ask();
 }
 pub fn raw_use(_: c_int, reason: Reason) {
     notice(format_args!("raw_use {}", reason.code()));

@@ -40,6 +40,10 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     // A recv would take an error that the program is to see, unless it finds bytes. First whether TCP is at its end: then no
     // more come.
     let over = tcp::state(fd).is_none_or(tcp::is_over);
+    if over {
+        // What the link has brought by now came before that.
+        wire.drive();
+    }
     let mut head = [0u8; RECORD_LEN];
     let kept = part_of(wire, stream, &mut head);
     let mut got = kept;

@@ -56,6 +56,7 @@ pub const fn bell(_: &Link, _: i32, _: u64) {}
 pub const fn settle_tx(_: &'static Sock, _: Reason) -> Resent {
     Resent::All
 }
+pub const fn deliver(_: &Sock) {}
 pub const fn wants_no_answer(_: &'static Sock) {}
 pub const fn settle_rx(_: &'static Sock, _: Reason) {}
 pub const fn before_resend(_: &'static Sock) -> Before {

@@ -20,7 +20,7 @@ use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
-use crate::sockets::{recv, staged, tcp, wake};
+use crate::sockets::{options, recv, staged, tcp, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -90,6 +90,24 @@ pub fn land(sock: &Sock) {
         } else if now >= until {
             return;
         }
+        wire.drive();
+        sys::sched_yield();
+    }
+}
+
+/// The connection is about to be reset, and what was sent has gone by another way, which the reset may overtake: waits until the peer's
+/// device has what was posted. Not for long: a peer's device answers also for one that is stopped.
+pub fn deliver(sock: &Sock) {
+    const DELIVER_NS: u64 = 20_000_000;
+    let Some((wire, _)) = of(sock) else { return };
+    wire.drive();
+    let done = wire.inside(|inner| {
+        inner.pump.probe();
+        inner.complete + inner.pump.outstanding() as u64
+    });
+    let until = sys::now_ns() + DELIVER_NS;
+    let waits = |wire: &Wire| wire.inside(|inner| Some(inner.complete) < done) == Some(true);
+    while waits(wire) && wire.is_lost().is_none() && sys::now_ns() < until {
         wire.drive();
         sys::sched_yield();
     }
@@ -247,7 +265,7 @@ pub fn before_resend(sock: &'static Sock) -> Before {
             Ok(n) => {
                 sock.tx.add_kernel_bytes(n as u64);
                 wire.with(|pump| pump.on_record_written(stream, n));
-                crate::sockets::options::push_out(sock, fd);
+                options::push_out(sock, fd);
             }
             Err(libc::EAGAIN) => return Before::Full,
             Err(libc::EINTR) => {}
@@ -289,6 +307,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     }
     if open && sock.rx.state() != state::RETURNING {
         dir.rx.head.flag();
+        options::release_low(sock);
         let from = sock.rx.kernel_bytes() + owed;
         sock.rx.from.store(from, Ordering::Relaxed);
         sock.rx.state.store(state::RETURNING, Ordering::SeqCst);
@@ -311,6 +330,7 @@ fn finish_rx(sock: &'static Sock) {
         // Who is about to sleep for the link's bytes sees it.
         dir.rx.head.flag();
     }
+    options::release_low(sock);
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     tell_readers(sock);
     sock.rx.set_dir(None);
@@ -450,6 +470,7 @@ fn enter(sock: &'static Sock, pump: &mut Pump, stream: u16) -> bool {
     if dir.tx_wishes.switched.load(Ordering::Relaxed) != 0 {
         return false;
     }
+    options::hold_low(sock);
     dir.tx_wishes.from.store(n, Ordering::Relaxed);
     dir.tx_wishes.switched.store(1, Ordering::Release);
     recv::enter_link(sock, n);

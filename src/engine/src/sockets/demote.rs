@@ -574,6 +574,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
     if sock.tx.lock.lock().is_ok() {
         count(sock, reason);
         staged::unstage(sock);
+        super::options::release_low(sock);
         for half in [&sock.rx, &sock.tx] {
             half.state.store(state::PLAIN, Ordering::SeqCst);
             half.set_dir(None);

@@ -197,6 +197,7 @@ pub fn before_disconnect(sock: &'static Sock) {
     rendezvous::forget(sock);
     sock.let_sections_end();
     if sock.is_accelerated() {
+        crate::remote::deliver(sock);
         demote::leave_to_peer(sock, Reason::Disconnected);
     }
     if sock.rx.lock.lock().is_ok() {
@@ -313,6 +314,12 @@ pub fn part(sock: &'static Sock, reason: Reason) {
         unread
     });
     let alone = !is_shared(sock);
+    if alone && crate::remote::is_remote(sock) {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        if unread || staged::linger(sock, fd) == Some(0) {
+            crate::remote::deliver(sock);
+        }
+    }
     if unread && alone {
         // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
         staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));

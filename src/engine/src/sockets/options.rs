@@ -125,6 +125,20 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
     }
 }
 
+/// In place of the real `getsockopt`, where the kernel would not give the program's own value.
+pub fn get(sock: &'static Sock, level: c_int, option: c_int, ask: impl FnOnce()) {
+    let low = (level, option) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    if !low || !sock.low_held.load(Ordering::Relaxed) || sock.rx.lock.lock().is_err() {
+        return ask();
+    }
+    let own = sock.rcvlowat.load(Ordering::Relaxed);
+    with_own_low(sock, || {
+        set_low(sock, own as c_int);
+        ask();
+    });
+    sock.rx.lock.unlock();
+}
+
 /// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To `getsockopt` it says what
 /// it says of no limit.
 const AT_ONCE: u64 = 1;
@@ -159,7 +173,11 @@ pub unsafe fn after_set(
     }
     // Without a stream they are the kernel's to honour, and to be read when one is attached.
     if sock.is_accelerated() {
-        note(sock, fd);
+        if cell.is_none() {
+            with_own_low(sock, || note(sock, fd));
+        } else {
+            note(sock, fd);
+        }
     }
     if locked {
         sock.rx.lock.unlock();
@@ -187,8 +205,40 @@ pub fn note(sock: &'static Sock, fd: c_int) {
             cell.store(ns, Ordering::Relaxed);
         }
     }
+    if sock.low_held.load(Ordering::Relaxed) {
+        return;
+    }
     if let Ok(low) = sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
         sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
+    }
+}
+
+/// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to tell though it is less than the
+/// program's SO_RCVLOWAT.
+pub fn hold_low(sock: &Sock) {
+    if sock.rcvlowat.load(Ordering::Relaxed) > 1 && !sock.low_held.swap(true, Ordering::Relaxed) {
+        set_low(sock, 1);
+    }
+}
+
+/// Under the rx lock: what TCP has is the program's again.
+pub fn release_low(sock: &Sock) {
+    if sock.low_held.swap(false, Ordering::Relaxed) {
+        set_low(sock, sock.rcvlowat.load(Ordering::Relaxed) as c_int);
+    }
+}
+
+fn set_low(sock: &Sock, low: c_int) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
+}
+
+/// Under the rx lock: the kernel has the program's own SO_RCVLOWAT, for a moment.
+fn with_own_low(sock: &'static Sock, f: impl FnOnce()) {
+    let held = sock.low_held.swap(false, Ordering::Relaxed);
+    f();
+    if held || remote::reads_link(sock) {
+        hold_low(sock);
     }
 }
 

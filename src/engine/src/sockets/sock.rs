@@ -225,6 +225,8 @@ pub struct Sock {
     pub snd_timeout_ns: AtomicU64,
     /// SO_RCVLOWAT of a socket with a stream; 0 means 1.
     pub rcvlowat: AtomicU32,
+    /// The kernel has 1 instead, since it is to tell of the peer's record. Changed under the rx lock.
+    pub low_held: AtomicBool,
     /// For trim.rs.
     pub noted: Noted,
     /// What is kept of a demoted stream.

@@ -62,8 +62,17 @@ hooks! {
     }
 
     unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt, tracked e of fd {
-        tell(fd, || api::before_getsockopt(e, level, name));
-        forward!(getsockopt(fd, level, name, value, len))
+        let mut answer = None;
+        tell(fd, || api::getsockopt(e, level, name, || {
+            answer = Some((forward!(getsockopt(fd, level, name, value, len)), errno::current()));
+        }));
+        let Some((ret, error)) = answer else {
+            return forward!(getsockopt(fd, level, name, value, len));
+        };
+        if ret < 0 {
+            errno::restore(error);
+        }
+        ret
     }
 }
 

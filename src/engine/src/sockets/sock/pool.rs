@@ -56,6 +56,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.far,
         &sock.begun,
         &sock.handed,
+        &sock.low_held,
     ] {
         flag.store(false, Ordering::Relaxed);
     }

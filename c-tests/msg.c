@@ -77,6 +77,35 @@ static void peek_blocks_client(int fd)
     meet();
 }
 
+/* A look that wants more than can come any more: of this side's doing, and of the other's. */
+static void peek_past_end_server(int fd)
+{
+    T(put(fd, 1, 500));
+    meet();
+    int second = join();
+    T(put(second, 2, 500));
+    meet();
+    close(second);
+    meet();
+}
+
+static void peek_past_end_client(int fd)
+{
+    await_in(fd, 500);
+    meet();
+    T(shutdown(fd, SHUT_RD));
+    D(recv(fd, buf, 1000, MSG_PEEK | MSG_WAITALL));
+    D(recv(fd, buf, 1000, MSG_WAITALL));
+    T(recv(fd, buf, 1000, MSG_WAITALL));
+    int second = join();
+    await_in(second, 500);
+    meet();
+    D(recv(second, buf, 1000, MSG_PEEK | MSG_WAITALL));
+    D(recv(second, buf, 1000, 0));
+    T(recv(second, buf, 1000, MSG_PEEK));
+    meet();
+}
+
 static void waitall_server(int fd)
 {
     hear();
@@ -479,6 +508,7 @@ const struct body msg_bodies[] = {
     TWO("peek", peek_server, peek_client),
     TWO("peek_growing", peek_growing_server, peek_growing_client),
     TWO("peek_blocks", peek_blocks_server, peek_blocks_client),
+    TWO("peek_past_end", peek_past_end_server, peek_past_end_client),
     TWO("waitall_short", waitall_server, waitall_client),
     TWO("waitall_eof", waitall_eof_server, waitall_eof_client),
     TWO("waitall_signal", waitall_signal_server, waitall_signal_client),

@@ -258,9 +258,11 @@ static void lowat_client(int fd)
     meet();
     meet();
     await_in(fd, 400);
-    say("ready %s", mask_name(ready(fd)));
+    say("ready %s, %d", mask_name(ready(fd)), get_int(fd, SOL_SOCKET, SO_RCVLOWAT));
     tell(0);
     await(fd, POLLIN);
+    T(set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 500));
+    say("%d", get_int(fd, SOL_SOCKET, SO_RCVLOWAT));
     D(recv(fd, buf, 1000, 0));
     meet();
     tell(0);

@@ -504,13 +504,18 @@ pub unsafe fn before_setsockopt(
         unsafe { options::before_set(sock, fd, level, name, value, len) };
     }
 }
-/// The real `getsockopt`, by `ask`, which this calls once: one of the options is a read, and not all are as the program has set them.
-pub fn getsockopt(e: Entry, level: c_int, name: c_int, ask: impl FnOnce()) {
-    let Some(sock) = e.as_sock() else {
-        return ask();
-    };
-    options::before_get(sock, level, name);
-    options::get(sock, level, name, ask);
+/// Before the real `getsockopt`: one of the options is a read.
+pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
+    if let Some(sock) = e.as_sock() {
+        options::before_get(sock, level, name);
+    }
+}
+/// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the real one and behind it: if either
+/// has an answer, that.
+#[inline]
+pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
+    e.as_sock()
+        .and_then(|sock| options::own_value(sock, level, name))
 }
 /// Behind a real `setsockopt` that succeeded: notes time limits and low-water marks.
 /// # Safety

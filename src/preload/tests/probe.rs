@@ -461,9 +461,11 @@ pub unsafe fn before_setsockopt(
 pub unsafe fn after_setsockopt(_: c_int, level: c_int, name: c_int, _: *const c_void) {
     notice(format_args!("after_setsockopt {level} {name}"));
 }
-pub fn getsockopt(_: Entry, level: c_int, name: c_int, ask: impl FnOnce()) {
+pub fn before_getsockopt(_: Entry, level: c_int, name: c_int) {
     notice(format_args!("before_getsockopt {level} {name}"));
-    ask();
+}
+pub fn own_value(_: Entry, _: c_int, _: c_int) -> Option<c_int> {
+    None
 }
 pub fn raw_use(_: c_int, reason: Reason) {
     notice(format_args!("raw_use {}", reason.code()));

@@ -101,6 +101,8 @@ fn processors() -> u32 {
 
 /// Yields before a sleep where there is one processor: to whoever brings the peer's bytes.
 const YIELDS: u32 = 6;
+/// One that took longer than this was a slice of somebody who computes; those who bring bytes sleep soon.
+const YIELDS_MAX_NS: u64 = 1_000_000;
 /// Waits at most without them after they were in vain.
 const YIELDS_SKIP: u32 = 63;
 
@@ -115,10 +117,14 @@ pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) ->
         return false;
     }
     for _ in 0..YIELDS {
+        let before = sys::now_ns();
         sys::sched_yield();
         if news() {
             spin_ns.store(0, Ordering::Relaxed);
             return true;
+        }
+        if sys::now_ns() - before > YIELDS_MAX_NS {
+            break;
         }
     }
     let vain = (2 * spin_ns.load(Ordering::Relaxed) + 1).min(YIELDS_SKIP);

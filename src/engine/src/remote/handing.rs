@@ -61,6 +61,8 @@ pub fn claim(sock: &'static Sock, half: &Half) {
         );
         demote::reset_hard(sock);
     }
+    // Who has handed it over has given the kernel the program's own mark, too.
+    sock.low_held.store(false, Ordering::Relaxed);
     half.state.store(state::PLAIN, Ordering::SeqCst);
     half.set_dir(None);
     if sock.rx.state() == state::PLAIN

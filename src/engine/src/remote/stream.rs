@@ -470,7 +470,6 @@ fn enter(sock: &'static Sock, pump: &mut Pump, stream: u16) -> bool {
     if dir.tx_wishes.switched.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    options::hold_low(sock);
     dir.tx_wishes.from.store(n, Ordering::Relaxed);
     dir.tx_wishes.switched.store(1, Ordering::Release);
     recv::enter_link(sock, n);

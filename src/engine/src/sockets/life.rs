@@ -500,6 +500,7 @@ pub fn disown(sock: &'static Sock) {
 }
 
 fn abandon_inherited(sock: &'static Sock) {
+    sock.low_held.store(false, Ordering::Relaxed);
     for half in [&sock.rx, &sock.tx] {
         half.state.store(state::PLAIN, Ordering::SeqCst);
         half.set_dir(None);

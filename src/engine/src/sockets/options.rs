@@ -125,18 +125,11 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
     }
 }
 
-/// In place of the real `getsockopt`, where the kernel would not give the program's own value.
-pub fn get(sock: &'static Sock, level: c_int, option: c_int, ask: impl FnOnce()) {
+/// What `getsockopt` is to say where the kernel has another value than the program has set. Asked before and behind it: one is right.
+pub fn own_value(sock: &Sock, level: c_int, option: c_int) -> Option<c_int> {
     let low = (level, option) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    if !low || !sock.low_held.load(Ordering::Relaxed) || sock.rx.lock.lock().is_err() {
-        return ask();
-    }
-    let own = sock.rcvlowat.load(Ordering::Relaxed);
-    with_own_low(sock, || {
-        set_low(sock, own as c_int);
-        ask();
-    });
-    sock.rx.lock.unlock();
+    let held = low && sock.low_held.load(Ordering::Acquire);
+    held.then(|| sock.rcvlowat.load(Ordering::Relaxed) as c_int)
 }
 
 /// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To `getsockopt` it says what
@@ -174,7 +167,10 @@ pub unsafe fn after_set(
     // Without a stream they are the kernel's to honour, and to be read when one is attached.
     if sock.is_accelerated() {
         if cell.is_none() {
-            with_own_low(sock, || note(sock, fd));
+            // SAFETY: the kernel has read one there.
+            note_low(sock, fd, unsafe {
+                core::ptr::read_unaligned(value.cast::<c_int>())
+            });
         } else {
             note(sock, fd);
         }
@@ -233,11 +229,14 @@ fn set_low(sock: &Sock, low: c_int) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
 }
 
-/// Under the rx lock: the kernel has the program's own SO_RCVLOWAT, for a moment.
-fn with_own_low(sock: &'static Sock, f: impl FnOnce()) {
-    let held = sock.low_held.swap(false, Ordering::Relaxed);
-    f();
-    if held || remote::reads_link(sock) {
+/// Under the rx lock: the program has asked for this SO_RCVLOWAT.
+fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
+    if sock.low_held.swap(false, Ordering::Relaxed) {
+        // The kernel's may have been changed since. (Where it cannot have been a second time would be a second edge.)
+        set_low(sock, asked);
+    }
+    note(sock, fd);
+    if remote::reads_link(sock) {
         hold_low(sock);
     }
 }

@@ -141,6 +141,7 @@ unsafe fn recv_stream(
     };
     let mut done = nap.done;
     let mut busy_until = None;
+    let mut over = false;
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
@@ -165,14 +166,16 @@ unsafe fn recv_stream(
                 let enough = n >= want || sock.rx.state() != state::LINK;
                 let at = sock.rx.at.load(Ordering::Relaxed);
                 let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
-                if enough || nonblocking {
+                if enough || nonblocking || over {
                     sock.rx.lock.unlock();
                     return Verdict::Done(n as isize);
                 }
                 // A peek that wants more than there is waits for more; what is there stays.
                 nap.note(sock);
                 match wait::for_data(sock, fd, deadline_of(sock, nap), at + n as u64 + 1, None) {
-                    Waited::News | Waited::Parked => {}
+                    // If TCP is over no more comes behind what the next look finds.
+                    Waited::News => over = matches!(at_hand(fd), AtHand::Over),
+                    Waited::Parked => {}
                     Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
                 }
             }

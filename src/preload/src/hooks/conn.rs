@@ -62,15 +62,12 @@ hooks! {
     }
 
     unsafe fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => on_getsockopt, tracked e of fd {
-        let mut answer = None;
-        tell(fd, || api::getsockopt(e, level, name, || {
-            answer = Some((forward!(getsockopt(fd, level, name, value, len)), errno::current()));
-        }));
-        let Some((ret, error)) = answer else {
-            return forward!(getsockopt(fd, level, name, value, len));
-        };
-        if ret < 0 {
-            errno::restore(error);
+        tell(fd, || api::before_getsockopt(e, level, name));
+        let before = api::own_value(e, level, name);
+        let ret = forward!(getsockopt(fd, level, name, value, len));
+        if let Some(own) = api::own_value(e, level, name).or(before) && ret == 0 {
+            // SAFETY: the kernel has written so many bytes there, an integer's at most.
+            unsafe { core::ptr::copy_nonoverlapping((&raw const own).cast(), value, (*len).min(size_of::<c_int>() as socklen_t) as usize) };
         }
         ret
     }

@@ -183,6 +183,9 @@ pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
         sock.rx.from.store(from, Ordering::Relaxed);
         direct::begin_rx(sock);
         sock.rx.state.store(state::LINK, Ordering::SeqCst);
+        if remote::is_remote(sock) {
+            super::super::options::hold_low(sock);
+        }
     }
 }
 

@@ -82,7 +82,8 @@ pub enum Next {
     Withdraw(Offer),
     /// Send this, then wait. The buffer is lent until [`Receiver::on_revoke`] or until it is used.
     Advertise(Advert),
-    /// Wait for an arrival, or return empty-handed.
+    /// Wait for an arrival, or return empty-handed. Push: [`Receiver::flush`] first, if it wants more than there is: what was
+    /// read and is not yet said to be may be what the writer waits for.
     Wait,
     /// The direction is seized: read TCP.
     Demoted,
@@ -173,7 +174,7 @@ pub struct Receiver {
     direct_min: u32,
     mode: Mode,
     provider: Provider,
-    /// The writer waits for credit: return it at the next byte.
+    /// Pull: the writer waits for credit: return it at the next byte.
     peer_blocked: bool,
     /// Pull: the offer last seen up. It may be gone; a take finds out.
     offer: Option<Offer>,
@@ -549,13 +550,16 @@ impl Receiver {
         Ok(came != 0)
     }
 
-    /// The writer waits for credit. `Some`: return this at once; else the next byte copied does.
+    /// Pull: the writer waits for credit. `Some`: return this at once; else the next byte copied does.
     ///
-    /// Pull: the writer sees by itself what is copied out, and may have used some of `freed` already.
-    /// So what is returned here may be nothing new to it, and the next byte is due as well.
+    /// The writer sees by itself what is copied out, and may have used some of `freed` already. So what is returned here
+    /// may be nothing new to it, and the next byte is due as well.
+    ///
+    /// A push writer does not say that it waits: half of a full ring is read before long, and credit for less would have
+    /// it send less, and say so again.
     #[must_use = "the writer waits for it"]
     pub fn on_blocked(&mut self) -> Option<Ack> {
-        if matches!(self.state, State::Seized) {
+        if matches!(self.state, State::Seized) || self.provider == Provider::Push {
             return None;
         }
         self.peer_blocked = true;
@@ -590,7 +594,6 @@ impl Receiver {
 
     fn ack(&mut self) -> Ack {
         let credit = Credit::new(self.freed);
-        self.peer_blocked &= self.freed == 0 || self.provider == Provider::Pull;
         self.freed = 0;
         Ack {
             credit,

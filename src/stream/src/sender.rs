@@ -304,8 +304,8 @@ impl Sender {
                     tell: false,
                 };
             }
-            let tell = !self.told;
-            self.told = true;
+            let tell = self.provider == Provider::Pull && !self.told;
+            self.told |= tell;
             return Action::Blocked {
                 on: Wait::Credit,
                 tell,
@@ -720,38 +720,26 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_is_told_once_per_credit() {
-        let mut tx = sender(Provider::Push);
-        assert_eq!(
-            tx.on_send(150, Route::Ring),
-            Action::Ring {
-                len: 100,
-                turn: Some(Turn {
-                    phase: Phase::new(1),
-                    seq: Seq::START
-                }),
-            }
-        );
-        let blocked = |tell| Action::Blocked {
-            on: Wait::Credit,
-            tell,
-        };
-        assert_eq!(tx.on_send(50, Route::Ring), blocked(true));
-        assert_eq!(tx.on_send(50, Route::Ring), blocked(false));
-        tx.on_ack(ack(0, 0)).unwrap();
-        assert_eq!(tx.on_send(50, Route::Ring), blocked(false));
-        tx.on_ack(ack(50, 50)).unwrap();
-        assert_eq!(
-            tx.on_send(50, Route::Ring),
-            Action::Ring {
-                len: 50,
-                turn: None
-            }
-        );
-        assert_eq!(tx.on_send(1, Route::Ring), blocked(true));
-        assert_eq!(
-            tx.on_send(0, Route::Ring),
-            Action::Ring { len: 0, turn: None }
-        );
+    fn a_full_ring_is_told_to_a_puller_once_per_credit() {
+        for (provider, tells) in [(Provider::Pull, true), (Provider::Push, false)] {
+            let mut tx = sender(provider);
+            let blocked = |tell| Action::Blocked {
+                on: Wait::Credit,
+                tell,
+            };
+            let sent = |tx: &mut Sender, len| match tx.on_send(len, Route::Ring) {
+                Action::Ring { len, .. } => len,
+                action => panic!("{action:?}"),
+            };
+            assert_eq!(sent(&mut tx, 150), 100);
+            assert_eq!(tx.on_send(50, Route::Ring), blocked(tells));
+            assert_eq!(tx.on_send(50, Route::Ring), blocked(false));
+            tx.on_ack(ack(0, 0)).unwrap();
+            assert_eq!(tx.on_send(50, Route::Ring), blocked(false));
+            tx.on_ack(ack(50, 50)).unwrap();
+            assert_eq!(sent(&mut tx, 50), 50);
+            assert_eq!(tx.on_send(1, Route::Ring), blocked(tells));
+            assert_eq!(sent(&mut tx, 0), 0);
+        }
     }
 }

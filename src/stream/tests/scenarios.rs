@@ -228,18 +228,47 @@ fn credit_comes_back_by_half_rings() {
 }
 
 #[test]
-fn a_blocked_writer_gets_credit_for_the_next_byte() {
+fn a_reader_slower_than_its_writer_gives_credit_by_half_rings() {
     let mut flow = push();
-    flow.send(RING + 1, Route::Ring);
-    flow.run(1).unwrap();
-    assert_eq!(flow.written(), u64::from(RING));
-    flow.recv(Want::some(1));
-    flow.run(1).unwrap();
+    flow.send(10 * RING, Route::Ring);
+    for _ in 0..5 * RING {
+        flow.recv(Want::some(1));
+        flow.run(1).unwrap();
+    }
     assert_eq!(
-        (flow.seen().ack_count, flow.written()),
-        (1, u64::from(RING) + 1)
+        (flow.read(), flow.seen().ack_count),
+        (u64::from(5 * RING), 10)
     );
     flow.drain().unwrap();
+}
+
+#[test]
+fn a_reader_that_wants_more_than_there_is_gives_credit_for_every_byte() {
+    for want in [
+        Want {
+            peek: true,
+            ..Want::all(RING)
+        },
+        Want {
+            low: RING,
+            ..Want::some(RING)
+        },
+    ] {
+        let mut flow = push();
+        flow.send(RING + 1, Route::Ring);
+        flow.run(1).unwrap();
+        assert_eq!(flow.written(), u64::from(RING));
+        flow.recv(Want::some(1));
+        flow.run(1).unwrap();
+        assert_eq!(
+            (flow.seen().ack_count, flow.written()),
+            (0, u64::from(RING))
+        );
+        flow.recv(want);
+        flow.run(1).unwrap();
+        assert_eq!(flow.written(), u64::from(RING) + 1);
+        flow.drain().unwrap();
+    }
 }
 
 #[test]

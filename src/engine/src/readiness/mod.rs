@@ -14,6 +14,7 @@ pub mod spin;
 mod told;
 pub mod vigil;
 
+use crate::remote;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wake;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -89,7 +90,13 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
     let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
     let unread = tail.offset.wrapping_sub(at);
     let news = match sock.rx.state() {
-        state::LINK => unread >= low,
+        state::LINK => {
+            if low > unread {
+                let ring_len = sock.rx.ring().map_or(0, |ring| ring.len());
+                remote::wants_more(sock, unread, ring_len);
+            }
+            unread >= low
+        }
         // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
         // to tell.
         state::PROVED | state::DRAINING => {

@@ -65,7 +65,7 @@ pub(crate) use queue::{arm_all, bell, drive_all, unbell};
 pub(crate) use stream::{
     advance, arm, awaits_record, before_resend, deliver, demote, drive, goes_direct, has_input,
     is_far, is_held, is_remote, is_switching, is_to_another_host, land, left, may_finish, moved,
-    settle_rx, settle_tx, wants_no_answer,
+    settle_rx, settle_tx, wants_more, wants_no_answer,
 };
 
 /// So long exec, passing and raw use wait for the peer's record.

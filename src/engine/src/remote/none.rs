@@ -41,6 +41,8 @@ pub const fn left(_: &Link, _: u32) -> bool {
     false
 }
 #[inline(always)]
+pub const fn wants_more(_: &Sock, _: u64, _: u64) {}
+
 pub const fn drive(_: &Link) -> bool {
     false
 }

@@ -52,13 +52,23 @@ pub(super) fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
     Some((wire_of(link)?, sock.index.load(Ordering::Relaxed) as u16))
 }
 
+/// A thread of the program reads or writes the link: the control thread need not hear of what this one will find, although it may
+/// never have to sleep for it.
+#[inline]
+fn uses(link: &'static Link) {
+    if !link.has_waiters() {
+        let _ = crate::thread::slot_on(link);
+    }
+}
+
 /// The program has moved a word of stream `index`; false: no wire plays the other end.
 #[inline]
-pub fn moved(link: &Link, index: u32) -> bool {
+pub fn moved(link: &'static Link, index: u32) -> bool {
     let Some(wire) = wire_of(link) else {
         return false;
     };
     if !link.is_foreign() {
+        uses(link);
         if crate::sockets::fault::cuts() {
             wire.lose(Lost::Silent);
         }
@@ -113,12 +123,29 @@ pub fn deliver(sock: &Sock) {
     }
 }
 
-/// Takes and gives all that can be, for whoever looks for news; false: no wire plays the other end.
+/// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit for all that was read. It waits
+/// for that only with a full ring.
 #[inline]
-pub fn drive(link: &Link) -> bool {
+pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
+    if unread > ring_len / 2 && is_remote(sock) {
+        flush(sock);
+    }
+}
+
+#[cold]
+fn flush(sock: &Sock) {
+    if let Some((wire, stream)) = of(sock) {
+        wire.with_stream(stream, |pump| pump.flush(stream));
+    }
+}
+
+/// Takes and gives all that can be, for a thread of the program that looks for news; false: no wire plays the other end.
+#[inline]
+pub fn drive(link: &'static Link) -> bool {
     let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
         return false;
     };
+    uses(link);
     wire.drive();
     true
 }

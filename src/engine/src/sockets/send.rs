@@ -9,7 +9,7 @@ use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, fault, staged, wake};
+use crate::sockets::{PUBLISH, PUBLISH_REMOTE, fault, staged, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
@@ -425,11 +425,13 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     let at = sock.tx.at.load(Ordering::Relaxed);
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
     let mut seen = sock.tx.seen.load(Ordering::Relaxed);
-    // All at once where a buffer waits for it.
-    let portion = if left > PUBLISH && remote::goes_direct(sock) {
+    let portion = if left <= PUBLISH || !remote::is_remote(sock) {
+        PUBLISH
+    } else if remote::goes_direct(sock) {
+        // All at once where a buffer waits for it.
         left
     } else {
-        PUBLISH
+        PUBLISH_REMOTE
     };
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(portion) as u64) > most {

@@ -21,6 +21,7 @@ use crate::readiness::set::Set;
 use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
+use crate::sockets::full::Full;
 use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
 use crate::sockets::staged::Staged;
@@ -227,6 +228,8 @@ pub struct Sock {
     pub rcvlowat: AtomicU32,
     /// The kernel has 1 instead, since it is to tell of the peer's record. Changed under the rx lock.
     pub low_held: AtomicBool,
+    /// The watch over a full ring.
+    pub full: Full,
     /// For trim.rs.
     pub noted: Noted,
     /// What is kept of a demoted stream.

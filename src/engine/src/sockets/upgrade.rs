@@ -184,6 +184,8 @@ pub fn attach(
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
         sock.linked_before.store(sock.linked(), Ordering::Relaxed);
+        // In the child of a fork nobody watches what the parent did.
+        sock.full.reset();
         sock.adopted.store(false, Ordering::Relaxed);
         sock.counted.store(false, Ordering::Relaxed);
         sock.upgraded.store(false, Ordering::Relaxed);

@@ -298,7 +298,13 @@ impl Flow {
                 self.control(Class::Advert, Control::Advert(Advert { seq, ..advert }));
             }
             Next::Wait if want.patience == Some(0) => self.finish()?,
-            Next::Wait => return Ok(false),
+            Next::Wait => {
+                let wants_more = self.provider == Provider::Push && self.receiver.readable() != 0;
+                match wants_more.then(|| self.receiver.flush()).flatten() {
+                    Some(ack) => self.ack(ack),
+                    None => return Ok(false),
+                }
+            }
             Next::Demoted => return Err(Fault::Accounts("demoted without a demotion")),
         }
         self.check()?;

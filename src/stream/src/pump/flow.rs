@@ -171,7 +171,6 @@ impl Flow {
                 self.held = Some(bytes);
                 Some(Said::Control(Control::Turn(turn)))
             }
-            Transfer::Blocked { tell: true, .. } => Some(Said::Control(Control::Blocked)),
             _ => None,
         }
     }

@@ -494,6 +494,18 @@ impl Pump {
         Ok(())
     }
 
+    /// The program waits for more than the ring holds: all that it has read is the peer's to use again.
+    pub fn flush(&mut self, stream: u16) {
+        let Some(flow) = self.flow(stream) else {
+            return;
+        };
+        if let Some(ack) = flow.receiver.flush()
+            && flow.tell(ack)
+        {
+            self.due.set(stream);
+        }
+    }
+
     /// Where the staging ring begins that must be kept: what is before was completed and credited.
     #[must_use]
     pub fn kept(&mut self, stream: u16) -> Seq {
@@ -707,13 +719,6 @@ impl Pump {
                 self.settle(stream);
                 Ok(Came::Credit(stream))
             }
-            Control::Blocked => {
-                let ack = flow.receiver.on_blocked();
-                if ack.is_some_and(|ack| flow.tell(ack)) {
-                    self.due.set(stream);
-                }
-                Ok(Came::Nothing)
-            }
             Control::Switch(step) => {
                 if flow.steps.len() == STEPS {
                     return Err(PeerFault::Step.into());
@@ -739,7 +744,7 @@ impl Pump {
             Control::Revoke(revoked) => self.on_revoked(stream, revoked).map(|()| Came::Nothing),
             Control::Direct(landed) => self.on_landed(stream, landed),
             Control::Again(from) => self.on_again(stream, from),
-            Control::Meeting(_) | Control::Lane(_) | Control::Closed => {
+            Control::Meeting(_) | Control::Lane(_) | Control::Closed | Control::Blocked => {
                 Err(PeerFault::Malformed.into())
             }
         }

@@ -2,18 +2,14 @@
 
 use super::links::{look, lose};
 use super::*;
+use crate::sockets::full::Look;
 
 /// Something to do later, or by the control thread only.
 pub(super) enum Job {
     /// Look at stream `index` of a link with oneself.
     Look(&'static Link, u32),
-    /// A non-blocking writer found the ring full; the reader's head stood at `seen`.
-    Full {
-        sock: &'static Sock,
-        generation: u32,
-        seen: u64,
-        deadline: u64,
-    },
+    /// A non-blocking writer found the ring full: its socket and generation.
+    Full(&'static Sock, u32),
     /// The peer of a stream to another host waits for the program to read TCP up to the switch.
     Far(Far),
     /// Ask over a new link for whoever looks for a peer.
@@ -104,18 +100,18 @@ pub fn watch_full(sock: &'static Sock) {
         || sock.tx.seen.load(Ordering::Relaxed),
         |d| d.rx.head.read().offset,
     );
-    let Some(mut list) = JOBS.lock() else { return };
-    let known = list.iter().any(|j| matches!(j, Job::Full { sock: s, seen: h, .. } if core::ptr::eq(*s, sock) && *h == seen));
-    if !known {
-        list.push(Job::Full {
-            sock,
-            generation,
-            seen,
-            deadline: sys::now_ns() + wait::full_ns(sock),
-        });
-        drop(list);
-        poke();
+    let due = sys::now_ns() + wait::full_ns(sock);
+    if !sock.full.begin(seen, due) {
+        return;
     }
+    let Some(mut list) = JOBS.lock() else {
+        // A handler within this thread's own look at them: the next time.
+        sock.full.end(due);
+        return;
+    };
+    list.push(Job::Full(sock, generation));
+    drop(list);
+    poke();
 }
 
 /// Before a switch the program has so much of TCP to read that the peer must wait. It waits no longer than for a full ring while
@@ -192,6 +188,28 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
     did
 }
 
+/// In how long to look again at the reader of a ring that was full, if at all.
+fn look_at_full(sock: &'static Sock, now: u64) -> Option<u64> {
+    let (due, seen) = match sock.full.look(now) {
+        Look::Later(left) if sock.tx.state() == state::LINK => return Some(left),
+        Look::Later(left) => (now + left, 0),
+        Look::Now { due, seen } => (due, seen),
+    };
+    if sock.tx.state() == state::LINK {
+        match reader_since(sock, seen) {
+            Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
+            Reader::Reads => {}
+            Reader::ReadAndStopped(head) => {
+                // Its patience begins anew: it may have stopped for good this time.
+                let patience = wait::full_ns(sock);
+                sock.full.begin(head, now + patience);
+                return Some(patience);
+            }
+        }
+    }
+    (!sock.full.end(due)).then_some(0)
+}
+
 /// Does what is due; the time until the next thing is.
 pub(super) fn do_jobs() -> Option<u64> {
     let mut due = JOBS
@@ -264,34 +282,13 @@ pub(super) fn do_jobs() -> Option<u64> {
             next = next.into_iter().chain(left).min();
             left.is_some()
         }
-        Job::Full {
-            sock,
-            generation,
-            seen,
-            deadline,
-        } => {
-            if sock.generation.load(Ordering::Acquire) != *generation
-                || sock.tx.state() != state::LINK
-            {
+        Job::Full(sock, generation) => {
+            if sock.generation.load(Ordering::Acquire) != *generation {
                 return false;
             }
-            if now < *deadline {
-                let left = *deadline - now;
-                next = Some(next.map_or(left, |n: u64| n.min(left)));
-                return true;
-            }
-            match reader_since(sock, *seen) {
-                Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
-                Reader::Reads => {}
-                Reader::ReadAndStopped(head) => {
-                    // Its patience begins anew: it may have stopped for good this time.
-                    let patience = wait::full_ns(sock);
-                    (*seen, *deadline) = (head, now + patience);
-                    next = Some(next.map_or(patience, |n: u64| n.min(patience)));
-                    return true;
-                }
-            }
-            false
+            let left = look_at_full(sock, now);
+            next = next.into_iter().chain(left).min();
+            left.is_some()
         }
     });
     if let Some(mut list) = JOBS.lock() {

@@ -297,6 +297,9 @@ unsafe fn from_ring(
     }
     let n = left.min(available as usize).min(PUBLISH);
     if flags & libc::MSG_PEEK != 0 {
+        if left as u64 > available {
+            remote::wants_more(sock, available, ring.len());
+        }
         // SAFETY: passed on.
         return Look::Moved(if flags & libc::MSG_TRUNC != 0 {
             left.min(available as usize)

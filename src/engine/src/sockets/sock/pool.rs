@@ -84,6 +84,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
         Ordering::Relaxed,
     );
+    sock.full.reset();
     sock.staged.forget();
     sock.prefix.begin(sock.is_in_use());
     Some(sock)

@@ -458,7 +458,25 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
         }
         sock.tx.lock.unlock();
     }
+    if sock.rx.lock.lock().is_ok() {
+        drop_unread(sock);
+        sock.rx.lock.unlock();
+    }
     demote(sock, Which::Rx, reason);
+}
+
+/// Under the rx lock: takes what is unread out of the ring. The peer would send it again, and if the reset came in between its `send` would
+/// be told of that, and not the program.
+fn drop_unread(sock: &Sock) {
+    let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
+        return;
+    };
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    let (tail, head) = (dir.tx.tail.read(), dir.rx.head.read());
+    let possible = tail.offset > at && tail.offset - at <= ring.len();
+    if possible && !tail.flagged && dir.rx.head.consume(head.round, at, tail.offset).is_ok() {
+        sock.rx.at.store(tail.offset, Ordering::Relaxed);
+    }
 }
 
 /// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP, its

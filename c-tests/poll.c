@@ -272,7 +272,8 @@ static void ppoll_mask_client(int fd)
     T(pselect(fd + 1, &r, NULL, NULL, NULL, &none));
     say("signals %d", signals[SIGUSR1]);
     tell(0);
-    meet(); /* the third is pending now, and the bytes are there */
+    meet();
+    await_in(fd, 10); /* the third is pending now, and the bytes are there */
     T(ppoll(&p, 1, (&(struct timespec){0, 1000000}), &blocked));
     say("signals %d", signals[SIGUSR1]);
     T(ppoll(&p, 1, (&(struct timespec){10, 0}), &none));

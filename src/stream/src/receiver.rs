@@ -27,6 +27,10 @@ use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::wire::{Ack, Advert, AdvertId, Credit, Phase, Seq, Turn};
 
+/// Credit comes back by so many bytes at most: so often a writer hears of a slow reader with a long ring, and so much, twice, is
+/// what a writer needs at least that keeps less than the ring holds.
+pub const CREDIT_MAX: u32 = 128 << 10;
+
 /// What a recv still wants. After each part it comes back with `place`, `len` and `low` moved on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recv {
@@ -168,7 +172,7 @@ pub struct Receiver {
     phase: Phase,
     /// The size of the ring: bounds `buffered`, with push `buffered + freed`.
     ring_len: u32,
-    /// Half a ring: `freed` never stays at or above it.
+    /// Half a ring, or [`CREDIT_MAX`]: `freed` never stays at or above it.
     batch: u32,
     /// A buffer shorter than this is not worth lending.
     direct_min: u32,
@@ -198,7 +202,7 @@ impl Receiver {
             freed: 0,
             phase: Phase::START,
             ring_len: config.ring_len(),
-            batch: config.ring_len().div_ceil(2),
+            batch: config.ring_len().div_ceil(2).min(CREDIT_MAX),
             direct_min: config.direct_min(),
             mode: config.mode,
             provider: config.provider,

@@ -119,6 +119,13 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
     }
 }
 
+/// As [`finish`], of a stream whose program goes on with it, no longer than `ns`.
+pub fn finish_within(sock: &'static Sock, ns: u64) {
+    drive_while(sock, sys::now_ns() + ns, || {
+        sock.tx.state() == state::RESENDING
+    });
+}
+
 /// For a socket that others are to read and write next, or that is about to be closed with the process: drives the link until
 /// TCP has all of it, 5 s at most; then it is reset.
 fn hand_over(sock: &'static Sock, until_ns: u64) {

@@ -42,7 +42,7 @@ mod stream;
 pub mod wire;
 
 #[cfg(feature = "verbs")]
-pub(crate) use handing::{answer_calls, claim, finish, release};
+pub(crate) use handing::{answer_calls, claim, finish, finish_within, release};
 #[cfg(feature = "verbs")]
 #[cfg(test)]
 pub(crate) use hearing::note_removed;

@@ -42,7 +42,7 @@ pub const fn left(_: &Link, _: u32) -> bool {
 }
 #[inline(always)]
 pub const fn wants_more(_: &Sock, _: u64, _: u64) {}
-
+#[inline(always)]
 pub const fn drive(_: &Link) -> bool {
     false
 }
@@ -92,6 +92,8 @@ pub const fn is_far(_: &Sock) -> bool {
     false
 }
 pub const fn finish(_: &'static Sock, _: Reason) {}
+#[inline(always)]
+pub const fn finish_within(_: &'static Sock, _: u64) {}
 pub const fn release(_: &'static Sock, _: u64) {}
 pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
     Err(Reason::PeerRemote)
@@ -133,7 +135,7 @@ pub(crate) fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Fou
 pub(crate) fn end_loan(_: &'static Sock, _: &mut Nap) {}
 pub(crate) fn revoke_loan(_: Known, _: &mut Nap) {}
 pub(crate) fn shut_loan(_: &Sock) {}
-pub(crate) fn land(_: &Sock) {}
+pub(crate) fn land(_: &Sock, _: bool) {}
 pub(crate) fn goes_direct(_: &Sock) -> bool {
     false
 }

@@ -20,6 +20,11 @@
 //! behind, the wire is listed and S has announced, unless news woke it: P arms for it. A wire leaves the list only when it is
 //! looked at under the lock and is not keen: S lists it behind announcing, so whoever looks later sees it asleep.
 //!
+//! A wire that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control thread's to look after, but not while threads
+//! of the program look by themselves: then to arm for each message would wake it for nothing. So P does not arm for such a wire, and
+//! has the control thread see, every [`LEASE_NS`], whether anybody has looked since. If nobody has, it arms and looks itself.
+//! To arm for somebody who sleeps ends that: P finds the queue not armed, and looks who is keen.
+//!
 //! The memory of a `Queue` is one for the life of the process.
 
 use super::inbox::Inboxes;
@@ -29,7 +34,7 @@ use super::wire::{NEED, Wire};
 use crate::rendezvous::control;
 use crate::sockets::internal;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::lock::{Guard, Guarded};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
@@ -44,10 +49,26 @@ const LINKS: u32 = 2;
 const GROWTH: u32 = 4;
 const GROWTH_NEXT: u32 = 16;
 
+/// For how long the control thread leaves a queue to the threads of the program that look at it, at a time.
+const LEASE_NS: u64 = 10_000_000;
+
+/// Is the descriptor to tell of what comes next for a wire?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Keen {
+    No,
+    /// Unless threads of the program look.
+    Unless,
+    Yes,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Queue {
     inner: Guarded<Option<Held>>,
+    /// A thread of the program has looked since the control thread last asked.
+    looked: AtomicBool,
+    /// When the control thread asks again (`sys::now_ns`); 0: it need not.
+    lease_ends: AtomicU64,
     /// A handler wanted to look while this thread's own look went on.
     again: AtomicBool,
     /// Of its descriptor; -1: not in use.
@@ -64,6 +85,8 @@ struct Held {
     /// The next completion makes the descriptor readable, or it was made so; so many events may be in it.
     armed: bool,
     events: u32,
+    /// It is not armed for the sake of wires that are keen only if nobody looks.
+    leased: bool,
     /// Links that it has room for, and that have a share.
     room: u32,
     links: u32,
@@ -159,6 +182,12 @@ pub fn unbell(set: i32) {
     }
 }
 
+/// By the control thread: queues that it had left to the threads of the program, and that none has looked at since, are its own again. In
+/// how many ns to ask again.
+pub(super) fn end_leases(now: u64) -> Option<u64> {
+    all().filter_map(|queue| queue.end_lease(now)).min()
+}
+
 /// The device has told that the queue at this address works no more: no other link is to use it.
 pub(super) fn condemn(address: usize) {
     for queue in all() {
@@ -181,6 +210,8 @@ impl Queue {
     const fn new() -> Self {
         Self {
             inner: Guarded::new(None),
+            looked: AtomicBool::new(false),
+            lease_ends: AtomicU64::new(0),
             again: AtomicBool::new(false),
             fd: AtomicI32::new(-1),
             next: AtomicPtr::new(ptr::null_mut()),
@@ -207,6 +238,9 @@ impl Queue {
 
     /// By whom holds the wire's inner lock: what has come for it, from its inbox, or else from the device if it `polls`.
     pub fn take(&self, share: &Share, into: &mut [News; BATCH], polls: bool) -> Taken {
+        if polls {
+            self.is_looked_at();
+        }
         let look = |held: &mut Held| {
             let mut count = held.inboxes.take(share.at, into);
             let mut more = count != 0;
@@ -243,6 +277,7 @@ impl Queue {
 
     /// Takes what has come for any wire, and drives those.
     fn drive(&self) {
+        self.is_looked_at();
         loop {
             let look = |held: &mut Held| {
                 let more = held.poll(|told, inboxes| inboxes.put(told));
@@ -264,7 +299,21 @@ impl Queue {
     /// waits hears of what comes next.
     pub fn settle(&self) {
         self.hand_out();
-        let armed = self.with(|held| held.is_anybody_keen() && held.arm());
+        let by_control = control::is_own_thread();
+        let mut leased = false;
+        let armed = self.with(|held| match held.keenest() {
+            Keen::Yes => held.arm(),
+            Keen::Unless if by_control => held.arm(),
+            Keen::Unless => {
+                held.leased = true;
+                leased = true;
+                false
+            }
+            Keen::No => false,
+        });
+        if leased {
+            self.begin_lease();
+        }
         if armed == Some(true) {
             // What came before does not tell by itself. Of what came since, the descriptor has told.
             let mut more = true;
@@ -277,6 +326,43 @@ impl Queue {
         if self.was_wanted() {
             self.drive();
         }
+    }
+
+    /// By whoever is about to look.
+    #[inline]
+    fn is_looked_at(&self) {
+        if !self.looked.load(Ordering::Relaxed) && !control::is_own_thread() {
+            self.looked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The control thread is to ask in a while whether anybody looks.
+    fn begin_lease(&self) {
+        let ends = sys::now_ns() + LEASE_NS;
+        let begun = self
+            .lease_ends
+            .compare_exchange(0, ends, Ordering::SeqCst, Ordering::Relaxed);
+        if begun.is_ok() {
+            control::poke();
+        }
+    }
+
+    fn end_lease(&self, now: u64) -> Option<u64> {
+        let ends = self.lease_ends.load(Ordering::SeqCst);
+        if ends == 0 {
+            return None;
+        }
+        if now < ends {
+            return Some(ends - now);
+        }
+        if self.looked.swap(false, Ordering::Relaxed) {
+            self.lease_ends.store(now + LEASE_NS, Ordering::SeqCst);
+            return Some(LEASE_NS);
+        }
+        self.lease_ends.store(0, Ordering::SeqCst);
+        self.with(|held| held.leased = false);
+        self.drive();
+        None
     }
 
     fn hand_out(&self) {
@@ -338,7 +424,7 @@ impl Held {
     }
 
     fn is_any_rest(&self) -> bool {
-        self.inboxes.is_any_due() || !self.armed && !self.keen.is_empty()
+        self.inboxes.is_any_due() || !self.armed && !self.leased && !self.keen.is_empty()
     }
 
     fn list(&mut self, queue: &Queue, wire: &'static Wire) {
@@ -350,18 +436,24 @@ impl Held {
         }
     }
 
-    /// Is anybody to hear of what comes next? Looks at wires until one is keen; those before it leave the list.
-    fn is_anybody_keen(&mut self) -> bool {
-        while let Some(wire) = self.keen.last() {
+    /// Is anybody to hear of what comes next? Looks at wires until one is keen without conditions; those that are not keen at all leave the list.
+    fn keenest(&mut self) -> Keen {
+        let mut keenest = Keen::No;
+        let mut at = self.keen.len();
+        while at > 0 && keenest < Keen::Yes {
+            at -= 1;
+            let Some(wire) = self.keen.get(at) else { break };
             // Whoever finds it listed before this has said before why.
             wire.listed.store(false, Ordering::SeqCst);
-            if wire.is_keen() {
+            let keen = wire.keen();
+            if keen == Keen::No {
+                self.keen.swap_remove(at);
+            } else {
                 wire.listed.store(true, Ordering::SeqCst);
-                return true;
+                keenest = keenest.max(keen);
             }
-            self.keen.pop();
         }
-        false
+        keenest
     }
 
     /// The next completion is to tell; false: it does already.
@@ -369,6 +461,7 @@ impl Held {
         if self.broken || core::mem::replace(&mut self.armed, true) {
             return false;
         }
+        self.leased = false;
         // One for each time that it was armed before.
         while self.events > 0 {
             self.events -= 1;
@@ -478,6 +571,7 @@ impl Share {
             broken: false,
             armed: false,
             events: 0,
+            leased: false,
             room: completions.room().min(most) / NEED,
             links: 1,
             inboxes: Inboxes::new(),

@@ -13,8 +13,10 @@
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
 use super::Before;
-use super::handing::{claim, leaving_of};
+use super::handing::{claim, finish_within, leaving_of};
 use super::hearing::{hear_tcp, hears, part_of, reads_link, unread_of};
+use super::hosts::STARVE_NS;
+use super::parts::Parts;
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
@@ -26,6 +28,7 @@ use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
+use sluice_stream::Mode;
 use sluice_stream::pump::{Pump, Stepped};
 use sluice_stream::record::{Leave, Out, RECORD_LEN};
 
@@ -52,23 +55,13 @@ pub(super) fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
     Some((wire_of(link)?, sock.index.load(Ordering::Relaxed) as u16))
 }
 
-/// A thread of the program reads or writes the link: the control thread need not hear of what this one will find, although it may
-/// never have to sleep for it.
-#[inline]
-fn uses(link: &'static Link) {
-    if !link.has_waiters() {
-        let _ = crate::thread::slot_on(link);
-    }
-}
-
 /// The program has moved a word of stream `index`; false: no wire plays the other end.
 #[inline]
-pub fn moved(link: &'static Link, index: u32) -> bool {
+pub fn moved(link: &Link, index: u32) -> bool {
     let Some(wire) = wire_of(link) else {
         return false;
     };
     if !link.is_foreign() {
-        uses(link);
         if crate::sockets::fault::cuts() {
             wire.lose(Lost::Silent);
         }
@@ -87,11 +80,17 @@ pub fn goes_direct(sock: &Sock) -> bool {
 
 /// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told when it is there: waits for that, so
 /// that it takes nothing more of this process. Not for long: a peer that is stopped answers all the same, its device does.
-pub fn land(sock: &Sock) {
+///
+/// Where all goes directly (`waits`: the call may wait), also until the reader has lent a buffer for it, or if it does not, until TCP has it,
+/// as the mode does within a host.
+pub fn land(sock: &'static Sock, waits: bool) {
     const LAND_NS: u64 = 5_000_000;
     let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
         return;
     };
+    if waits && super::loan::mode() == Mode::Direct {
+        await_taker(sock, wire, stream);
+    }
     let mut until = 0;
     while wire.inside(|inner| inner.pump.is_writing(stream)) == Some(true) {
         let now = sys::now_ns();
@@ -103,6 +102,36 @@ pub fn land(sock: &Sock) {
         wire.drive();
         sys::sched_yield();
     }
+}
+
+#[cold]
+fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
+    // Not for long: a reader that is stopped has nothing to say.
+    const WORD_NS: u64 = 200_000_000;
+    let starves = || {
+        let starves = |inner: &mut Parts| inner.pump.starved().any(|(of, _)| of == stream);
+        wire.inside(starves) == Some(true)
+    };
+    wire.drive();
+    if !starves() {
+        return;
+    }
+    let [there, not_yet] = STARVE_NS;
+    let patience = if wire.has_lane() { there } else { not_yet };
+    if sock.tx.lock.lock().is_err() {
+        return;
+    }
+    if sock.tx.state() == state::LINK {
+        // Unlocks.
+        crate::sockets::wait::for_taker(sock, sys::now_ns() + patience);
+    } else {
+        sock.tx.lock.unlock();
+    }
+    if starves() {
+        sock.pin(Reason::DirectNoAdvert);
+        demote(sock, Reason::DirectNoAdvert);
+    }
+    finish_within(sock, WORD_NS);
 }
 
 /// The connection is about to be reset, and what was sent has gone by another way, which the reset may overtake: waits until the peer's
@@ -123,11 +152,11 @@ pub fn deliver(sock: &Sock) {
     }
 }
 
-/// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit for all that was read. It waits
-/// for that only with a full ring.
+/// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit for all that was read. It may wait
+/// for that from two thirds of the ring on, of which half may have been read without a word.
 #[inline]
 pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
-    if unread > ring_len / 2 && is_remote(sock) {
+    if unread > ring_len / 8 && is_remote(sock) {
         flush(sock);
     }
 }
@@ -141,11 +170,10 @@ fn flush(sock: &Sock) {
 
 /// Takes and gives all that can be, for a thread of the program that looks for news; false: no wire plays the other end.
 #[inline]
-pub fn drive(link: &'static Link) -> bool {
+pub fn drive(link: &Link) -> bool {
     let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
         return false;
     };
-    uses(link);
     wire.drive();
     true
 }

@@ -10,9 +10,9 @@
 pub use super::parts::Offered;
 
 use super::lane::Lanes;
-use super::memory::{Slabs, Use};
+use super::memory::{self, Slabs, Use};
 use super::parts::{BATCH, FENCE, Parts, Places};
-use super::queue::{Queue, Share};
+use super::queue::{Keen, Queue, Share};
 use super::small::Small;
 use crate::config::{Level, log};
 use core::ptr;
@@ -25,6 +25,7 @@ use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain, Trouble};
 use sluice_fabric::verbs::queue::{News, Shape};
 use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
+use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Lane, Meeting};
 use sluice_stream::{Error, Seq};
@@ -295,15 +296,18 @@ impl Wire {
     }
 
     /// Is the descriptor to tell of what comes next, for somebody who sleeps or for the control thread?
-    pub(super) fn is_keen(&self) -> bool {
+    pub(super) fn keen(&self) -> Keen {
         if self.dead.load(Ordering::Relaxed) {
-            return false;
+            return Keen::No;
         }
         let flags = [&self.busy, &self.expected];
-        flags.iter().any(|flag| flag.load(Ordering::SeqCst))
-            || self
-                .links()
-                .is_some_and(|[near, _]| near.is_anybody_asleep() || !near.has_waiters())
+        let asked = flags.iter().any(|flag| flag.load(Ordering::SeqCst));
+        match self.links() {
+            _ if asked => Keen::Yes,
+            Some([near, _]) if near.is_anybody_asleep() => Keen::Yes,
+            Some([near, _]) if !near.has_waiters() => Keen::Unless,
+            _ => Keen::No,
+        }
     }
 
     /// Why it is lost, if it is.
@@ -361,7 +365,8 @@ impl Wire {
     }
 
     /// Opens a stream that was offered here and whose other end the peer has offered. `owner` as in
-    /// [`offer`](Self::offer).
+    /// [`offer`](Self::offer). If it cannot, the stream is over at this end, and the peer is told if it has opened it: if this
+    /// end's role is First.
     ///
     /// # Errors
     /// ENOBUFS: no ring memory; EPROTO: the peer's offer cannot be; the device's.
@@ -374,12 +379,55 @@ impl Wire {
         owner: usize,
     ) -> Result<(), Errno> {
         let index = u32::from(ours.stream);
-        let [_, far] = self.links().ok_or(libc::ENOTCONN)?;
-        if !theirs.ring.len.is_power_of_two() || !far.join_stream(index, theirs.ring.len, owner) {
-            return Err(libc::ENOBUFS);
+        let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
+        // This end may have less memory to lock than the peer.
+        let staging_len = theirs
+            .ring
+            .len
+            .min(memory::ring_len(near).max(2 * CREDIT_MAX));
+        let mut opening = Opening {
+            role,
+            nonce,
+            theirs: theirs.stream,
+            tcp_read,
+            ring_len: ours.ring.len,
+            staging_len,
+            lent: theirs.ring,
+        };
+        let fits = theirs.ring.len.is_power_of_two();
+        let opened = if fits && far.join_stream(index, staging_len, owner) {
+            let opened = self.open_joined(far, &mut opening, ours.stream);
+            if opened.is_err() {
+                match role {
+                    Role::First => {
+                        near.leave_stream(index);
+                        self.refuse(ours.stream, &opening);
+                        return opened;
+                    }
+                    Role::Second => far.leave_stream(index),
+                }
+            }
+            opened
+        } else {
+            if role == Role::First {
+                self.lose(Lost::Device(0));
+            }
+            Err(libc::ENOBUFS)
+        };
+        if opened.is_err() {
+            self.withdraw(ours.stream);
         }
+        opened
+    }
+
+    fn open_joined(
+        &self,
+        far: &'static Link,
+        opening: &mut Opening,
+        stream: u16,
+    ) -> Result<(), Errno> {
         // Whatever the program does to a word, the pump hears of it.
-        if let Some([out, into]) = self.directions(ours.stream) {
+        if let Some([out, into]) = self.directions(stream) {
             out.rx_wishes.waiters.store(1, Ordering::Relaxed);
             into.tx_wishes.waiters.store(1, Ordering::Relaxed);
         }
@@ -387,35 +435,30 @@ impl Wire {
             if inner.lost.is_some() {
                 return Err(libc::ENOTCONN);
             }
-            let (staging, staging_len) = inner.place(far, index, Use::Staging)?;
-            note(&mut inner.staging, ours.stream, staging);
-            let opening = Opening {
-                role,
-                nonce,
-                theirs: theirs.stream,
-                tcp_read,
-                ring_len: ours.ring.len,
-                staging_len,
-                lent: theirs.ring,
-            };
-            inner
-                .pump
-                .open(ours.stream, &opening)
-                .map_err(|_| libc::EPROTO)?;
+            let (staging, staging_len) = inner.place(far, u32::from(stream), Use::Staging)?;
+            note(&mut inner.staging, stream, staging);
+            opening.staging_len = staging_len;
+            inner.pump.open(stream, opening).map_err(|_| libc::EPROTO)?;
             let place = Places {
                 staging,
                 staging_len,
                 tail: 0,
                 head: 0,
             };
-            note(&mut inner.places, ours.stream, place);
+            note(&mut inner.places, stream, place);
             Ok(())
         });
-        let opened = opened.unwrap_or(Err(libc::ENOTCONN));
-        if opened.is_err() {
-            far.leave_stream(index);
+        opened.unwrap_or(Err(libc::ENOTCONN))
+    }
+
+    /// The peer has opened the stream, and this end cannot: it leaves at once.
+    fn refuse(&self, stream: u16, opening: &Opening) {
+        let tells =
+            |inner: &mut Parts| inner.lost.is_some() || inner.pump.open(stream, opening).is_ok();
+        if self.inside(tells) != Some(true) {
+            self.lose(Lost::Device(0));
         }
-        opened
+        self.leave(stream);
     }
 
     /// The program has left the stream, and [`Link::leave_stream`] was called for it.
@@ -514,7 +557,8 @@ impl Wire {
     /// threads will, unless something is under way, or `expected`.
     pub fn watch(&self, expected: bool) {
         self.expected.store(expected, Ordering::SeqCst);
-        let keen = self.inside(|inner| self.is_keen().then_some((inner.wire, inner.share.queue)));
+        let keen = self
+            .inside(|inner| (self.keen() != Keen::No).then_some((inner.wire, inner.share.queue)));
         if let Some((wire, queue)) = keen.flatten()
             && !self.listed.load(Ordering::SeqCst)
         {

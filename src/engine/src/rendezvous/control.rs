@@ -17,6 +17,7 @@ use crate::sockets::sock::{Sock, state};
 use crate::sockets::tcp;
 use crate::sockets::wait;
 use crate::sockets::wake;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use sluice_fabric::layout::STREAMS;
 use sluice_fabric::lock::Guarded;
@@ -55,6 +56,16 @@ const KIND_LINK: u64 = 3 << 56;
 const KIND_SOCK: u64 = 4 << 56;
 const KIND_REMOTE: u64 = 5 << 56;
 const KIND_MASK: u64 = 0xff << 56;
+
+thread_local! {
+    /// See [`is_own_thread`].
+    static OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Is it the control thread that calls?
+pub fn is_own_thread() -> bool {
+    OWN.get()
+}
 
 /// Has the thread look at what there is to do.
 pub fn poke() {
@@ -164,6 +175,7 @@ fn spawn() -> Result<(), ()> {
 
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
+    OWN.set(true);
     let (set, wake) = (SET.load(Ordering::Acquire), WAKE.load(Ordering::Acquire));
     while RUN.load(Ordering::Acquire) == STARTING {
         sys::sched_yield();

@@ -16,6 +16,8 @@ pub struct Full {
 /// What the control thread is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
+    /// Nothing: it does not watch.
+    Nothing,
     /// Nothing for so many ns.
     Later(u64),
     /// The patience of `due` is over: has the reader read beyond `seen`?
@@ -31,22 +33,24 @@ impl Full {
     /// The ring was found full when the reader had read `seen`; it has until `due` to go on. True: the control thread is to be told to
     /// watch.
     pub fn begin(&self, seen: u64, due: u64) -> bool {
-        let watched = self.due.load(Ordering::Relaxed) != 0;
-        if watched && self.seen.load(Ordering::Relaxed) == seen {
+        let before = self.due.load(Ordering::Relaxed);
+        if is_watched(before, due) && self.seen.load(Ordering::Relaxed) == seen {
             // Its time runs already.
             return false;
         }
         // In this order: whoever sees the new position sees the new time.
         let before = self.due.swap(due, Ordering::AcqRel);
         self.seen.store(seen, Ordering::Release);
-        before == 0
+        !is_watched(before, due)
     }
 
     /// By who watches.
     pub fn look(&self, now: u64) -> Look {
         let seen = self.seen.load(Ordering::Acquire);
         let due = self.due.load(Ordering::Acquire);
-        if now < due {
+        if due == 0 {
+            Look::Nothing
+        } else if now < due {
             Look::Later(due - now)
         } else {
             Look::Now { due, seen }
@@ -59,6 +63,13 @@ impl Full {
             .compare_exchange(due, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
+}
+
+/// Does the control thread watch until `before`, when somebody wants it to until `due`? What it has not looked at long after that it was
+/// never told: a handler left by a jump the call that was to tell it.
+const fn is_watched(before: u64, due: u64) -> bool {
+    const LONG_NS: u64 = 10_000_000_000;
+    before != 0 && due < before + LONG_NS
 }
 
 #[cfg(test)]
@@ -81,6 +92,15 @@ mod tests {
         assert!(!full.begin(9, 150));
         assert_eq!(full.look(100), Look::Later(50));
         assert_eq!(full.look(150), Look::Now { due: 150, seen: 9 });
+    }
+
+    #[test]
+    fn a_watch_that_nobody_keeps_begins_anew() {
+        let full = Full::default();
+        assert_eq!(full.look(50), Look::Nothing);
+        assert!(full.begin(7, 100));
+        assert!(!full.begin(7, 10_000_000_099));
+        assert!(full.begin(7, 10_000_000_100));
     }
 
     #[test]

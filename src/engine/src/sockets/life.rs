@@ -154,6 +154,8 @@ fn opened(sock: &'static Sock, side: u8) {
 /// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP has no room for
 /// all of it the program has its answer at once, and the control thread shuts TCP down behind the last byte.
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
+    /// For another host's word of what it has read, on which the rest waits.
+    const WORD_NS: u64 = 20_000_000;
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         Known::of(sock).shuts();
         if how == libc::SHUT_RDWR {
@@ -162,6 +164,9 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         demote::demote(sock, Which::Tx, Reason::Shutdown);
         let mut later = false;
         if sock.tx.state() == state::RESENDING && control::is_running() {
+            if sends_rest(sock) == Resent::Held {
+                crate::remote::finish_within(sock, WORD_NS);
+            }
             if sock.tx.lock.lock().is_ok() {
                 if sock.tx.state() == state::RESENDING
                     && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held)
@@ -189,6 +194,19 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         }
     }
     Verdict::Pass(Pass::NOBODY)
+}
+
+fn sends_rest(sock: &'static Sock) -> Resent {
+    if sock.tx.lock.lock().is_err() {
+        return Resent::NoRoom;
+    }
+    let resent = if sock.tx.state() == state::RESENDING {
+        demote::resend(sock)
+    } else {
+        Resent::All
+    };
+    sock.tx.lock.unlock();
+    resent
 }
 
 /// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread here.

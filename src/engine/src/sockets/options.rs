@@ -86,6 +86,7 @@ pub unsafe fn before_set(
     match option {
         libc::SO_SNDBUF
             if sock.tx.state() == state::LINK
+                && !remote::is_remote(sock)
                 && len as usize >= size_of::<c_int>()
                 && !value.is_null() =>
         {
@@ -349,6 +350,9 @@ pub fn unread(sock: &'static Sock) -> u64 {
 pub fn unsent(sock: &'static Sock) -> u64 {
     if sock.tx.lock.lock().is_err() {
         return 0;
+    }
+    if let Some(link) = sock.link() {
+        remote::drive(link);
     }
     let count = match sock.tx.state() {
         state::LINK if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {

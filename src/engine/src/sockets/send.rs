@@ -176,7 +176,7 @@ unsafe fn send_stream(
                 }
                 sock.tx.lock.unlock();
                 if job.done == total {
-                    remote::land(sock);
+                    remote::land(sock, !job.is_nonblocking());
                     return finish(sock, total);
                 }
             }

@@ -128,6 +128,26 @@ pub fn for_advert(sock: &'static Sock, until: u64, serial: u64) -> Waited {
     waited
 }
 
+/// With the tx lock held, which it gives back: waits until another host's reader has all that was sent.
+#[cold]
+pub fn for_taker(sock: &'static Sock, until: u64) {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        sock.tx.lock.unlock();
+        return;
+    };
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    link.pin();
+    sock.tx.lock.unlock();
+    let news = || {
+        let head = dir.rx.head.read();
+        head.flagged || head.offset >= at || dir.tx.tail.read().flagged
+    };
+    while !news() && sys::now_ns() < until {
+        let _ = sleep(sock, link, Side::Writer(dir), Some(until), news, None);
+    }
+    link.unpin();
+}
+
 /// With the tx lock held, which it gives back: waits until the ring has room again. A reader that does not
 /// read has the stream demoted.
 #[cold]

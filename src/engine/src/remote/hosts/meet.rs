@@ -89,10 +89,7 @@ impl Hosts {
         let read = seek.sock.rx.kernel_bytes();
         let (role, _) = terms;
         let opened = wire.open(ours, theirs, terms, read, owner);
-        if let Err(errno) = opened {
-            wire.withdraw(ours.stream);
-            return Err(full(errno));
-        }
+        opened.map_err(full)?;
         let index = u32::from(ours.stream);
         let attached = upgrade::attach(seek.sock, seek.generation, near, index);
         if attached.is_err() {
@@ -275,13 +272,12 @@ impl Hosts {
             // The other end has opened it, and is to hear that this one has left.
             let owner = core::ptr::from_ref(seek.sock) as usize;
             let terms = (Role::First, Nonce::new([0; 16]));
-            if wire.open(ours, berth.into(), terms, 0, owner).is_err() {
-                wire.lose(Lost::Device(0));
-            }
-            if let Some([near, _]) = wire.links() {
+            if wire.open(ours, berth.into(), terms, 0, owner).is_ok()
+                && let Some([near, _]) = wire.links()
+            {
                 near.leave_stream(u32::from(ours.stream));
+                wire.leave(ours.stream);
             }
-            wire.leave(ours.stream);
             if !proved && !asked.late {
                 seek.stays(Reason::ProofFailed);
             }

@@ -303,7 +303,9 @@ pub fn progress() -> Option<u64> {
     if !is_used() {
         return None;
     }
-    with(|hosts| hosts.progress(sys::now_ns())).flatten()
+    let now = sys::now_ns();
+    let hosts_left = with(|hosts| hosts.progress(now)).flatten();
+    hosts_left.into_iter().chain(queue::end_leases(now)).min()
 }
 
 /// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is open is closed.
@@ -719,7 +721,7 @@ impl Hosts {
 }
 
 /// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue pair for it is made, for so long.
-const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
+pub(super) const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
 
 /// Looks after such streams; when it is to be looked again.
 fn feed(up: &mut Up, now: u64) -> Option<u64> {

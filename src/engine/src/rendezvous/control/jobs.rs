@@ -173,6 +173,8 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
     }
     let mut did = Reader::Reads;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        // Nobody may have heard of what another host's reader has read.
+        remote::drive(link);
         let head = dir.rx.head.read().offset;
         let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
         if head == seen {
@@ -191,6 +193,7 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
 /// In how long to look again at the reader of a ring that was full, if at all.
 fn look_at_full(sock: &'static Sock, now: u64) -> Option<u64> {
     let (due, seen) = match sock.full.look(now) {
+        Look::Nothing => return None,
         Look::Later(left) if sock.tx.state() == state::LINK => return Some(left),
         Look::Later(left) => (now + left, 0),
         Look::Now { due, seen } => (due, seen),

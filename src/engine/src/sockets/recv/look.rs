@@ -78,7 +78,8 @@ pub(super) unsafe fn look(
                     remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
                 }
             }
-            if available == 0
+            let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
+            if (available == 0 || wants_more)
                 && let Some(link) = sock.link()
                 && remote::drive(link)
             {
@@ -330,9 +331,9 @@ unsafe fn from_ring(
     fence_after_rmw();
     let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
     if waiters != 0 {
-        // Wake a blocked writer when it can go on for a while, not at every byte.
+        // Wake a blocked writer when it can go on for a while, not at every byte. Another host's hears when there is enough to say.
         let unread = dir.tx.tail.read().offset.wrapping_sub(to);
-        if unread <= ring.len() / 2 {
+        if unread <= ring.len() / 2 || remote::is_to_another_host(link) {
             let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
             sock.conn().rx.doorbells.add(rung);
         }

@@ -495,6 +495,7 @@ static void kill_unread_server(int fd)
 
 static void kill_unread_client(int fd)
 {
+    await_in(fd, 1000); /* what a death meets has arrived */
     T(put(fd, 2, 1000));
     await(fd, POLLERR | POLLHUP);
     D(recv(fd, buf, 10000, 0));

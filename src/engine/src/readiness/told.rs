@@ -12,8 +12,10 @@ use super::nest::kernel_ready;
 use crate::remote;
 use crate::sockets::demote::{self, Resetting};
 use crate::sockets::sock::Sock;
+use crate::sockets::tcp;
 use core::sync::atomic::Ordering;
 use libc::c_short;
+use sluice_fabric::sys;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -59,8 +61,9 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 
 /// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
-    let record = told & READ != 0 && (remote::reads_link(sock) || since.is_before_record(sock));
-    record || told & libc::POLLHUP != 0 && demote::resetting(sock) != Resetting::None
+    let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_held(sock);
+    told & READ != 0 && record
+        || told & libc::POLLHUP != 0 && demote::resetting(sock) != Resetting::None
 }
 
 /// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the program is to see it. What is not
@@ -91,11 +94,25 @@ pub(super) fn correct(
             // Of a record that came behind our own look, and another thread has heard.
         }
     }
-    if hides {
+    if hides || is_below_low(sock) {
         // Come since, or not known yet to be one: the kernel tells when there is more.
         told &= !READ;
     }
     told
+}
+
+/// Does the kernel tell of the first byte, for the record's sake, where the program wants more?
+fn is_low_held(sock: &Sock) -> bool {
+    sock.low_held.load(Ordering::Relaxed)
+}
+
+/// Are there fewer bytes than the program wants to hear of, and will there be more?
+fn is_below_low(sock: &Sock) -> bool {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let low = sock.rcvlowat.load(Ordering::Relaxed) as i32;
+    is_low_held(sock)
+        && sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread < low)
+        && tcp::state(fd) == Some(tcp::ESTABLISHED)
 }
 
 /// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt. That it tells itself, to whom

@@ -135,7 +135,7 @@ pub(crate) fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Fou
 pub(crate) fn end_loan(_: &'static Sock, _: &mut Nap) {}
 pub(crate) fn revoke_loan(_: Known, _: &mut Nap) {}
 pub(crate) fn shut_loan(_: &Sock) {}
-pub(crate) fn land(_: &Sock, _: bool) {}
+pub(crate) fn land(_: &Sock, _: impl Fn() -> bool) {}
 pub(crate) fn goes_direct(_: &Sock) -> bool {
     false
 }

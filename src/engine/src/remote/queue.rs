@@ -300,20 +300,17 @@ impl Queue {
     pub fn settle(&self) {
         self.hand_out();
         let by_control = control::is_own_thread();
-        let mut leased = false;
         let armed = self.with(|held| match held.keenest() {
             Keen::Yes => held.arm(),
             Keen::Unless if by_control => held.arm(),
             Keen::Unless => {
+                // In this order: a handler may jump out of here.
+                self.begin_lease();
                 held.leased = true;
-                leased = true;
                 false
             }
             Keen::No => false,
         });
-        if leased {
-            self.begin_lease();
-        }
         if armed == Some(true) {
             // What came before does not tell by itself. Of what came since, the descriptor has told.
             let mut more = true;
@@ -338,11 +335,11 @@ impl Queue {
 
     /// The control thread is to ask in a while whether anybody looks.
     fn begin_lease(&self) {
-        let ends = sys::now_ns() + LEASE_NS;
-        let begun = self
-            .lease_ends
-            .compare_exchange(0, ends, Ordering::SeqCst, Ordering::Relaxed);
-        if begun.is_ok() {
+        let now = sys::now_ns();
+        let ends = self.lease_ends.load(Ordering::SeqCst);
+        // One that is long over it was never told of.
+        if ends == 0 || ends + LEASE_NS < now {
+            self.lease_ends.store(now + LEASE_NS, Ordering::SeqCst);
             control::poke();
         }
     }
@@ -355,12 +352,17 @@ impl Queue {
         if now < ends {
             return Some(ends - now);
         }
-        if self.looked.swap(false, Ordering::Relaxed) {
-            self.lease_ends.store(now + LEASE_NS, Ordering::SeqCst);
+        let looked = self.looked.swap(false, Ordering::Relaxed);
+        let goes_on = self.with(|held| {
+            let goes_on = held.leased && looked;
+            held.leased = goes_on;
+            let next = if goes_on { now + LEASE_NS } else { 0 };
+            self.lease_ends.store(next, Ordering::SeqCst);
+            goes_on
+        });
+        if goes_on == Some(true) {
             return Some(LEASE_NS);
         }
-        self.lease_ends.store(0, Ordering::SeqCst);
-        self.with(|held| held.leased = false);
         self.drive();
         None
     }
@@ -428,6 +430,8 @@ impl Held {
     }
 
     fn list(&mut self, queue: &Queue, wire: &'static Wire) {
+        // Whatever it was left unarmed for, this may be more.
+        self.leased = false;
         // Not one that has left meanwhile.
         if wire.queue().is_some_and(|own| ptr::eq(own, queue))
             && !wire.listed.swap(true, Ordering::SeqCst)

@@ -22,7 +22,7 @@ use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
-use crate::sockets::{options, recv, staged, tcp, wake};
+use crate::sockets::{options, recv, staged, tcp, wait, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -81,14 +81,14 @@ pub fn goes_direct(sock: &Sock) -> bool {
 /// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told when it is there: waits for that, so
 /// that it takes nothing more of this process. Not for long: a peer that is stopped answers all the same, its device does.
 ///
-/// Where all goes directly (`waits`: the call may wait), also until the reader has lent a buffer for it, or if it does not, until TCP has it,
-/// as the mode does within a host.
-pub fn land(sock: &'static Sock, waits: bool) {
+/// Where all goes directly, and the call `waits` if it must: also until the reader has lent a buffer for it, or if it does not for a while,
+/// until TCP has it.
+pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
     let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
         return;
     };
-    if waits && super::loan::mode() == Mode::Direct {
+    if super::loan::mode() == Mode::Direct && waits() {
         await_taker(sock, wire, stream);
     }
     let mut until = 0;
@@ -108,28 +108,32 @@ pub fn land(sock: &'static Sock, waits: bool) {
 fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
     // Not for long: a reader that is stopped has nothing to say.
     const WORD_NS: u64 = 200_000_000;
+    let generation = sock.generation.load(Ordering::Acquire);
     let starves = || {
-        let starves = |inner: &mut Parts| inner.pump.starved().any(|(of, _)| of == stream);
-        wire.inside(starves) == Some(true)
+        let at = |inner: &mut Parts| inner.pump.starved().find(|(of, _)| *of == stream);
+        wire.inside(at).flatten().map(|(_, at)| at)
     };
     wire.drive();
-    if !starves() {
-        return;
-    }
     let [there, not_yet] = STARVE_NS;
-    let patience = if wire.has_lane() { there } else { not_yet };
-    if sock.tx.lock.lock().is_err() {
-        return;
-    }
-    if sock.tx.state() == state::LINK {
+    while let Some(at) = starves() {
+        let patience = if wire.has_lane() { there } else { not_yet };
+        if sock.tx.lock.lock().is_err() {
+            return;
+        }
+        if sock.tx.state() != state::LINK {
+            sock.tx.lock.unlock();
+            break;
+        }
         // Unlocks.
-        crate::sockets::wait::for_taker(sock, sys::now_ns() + patience);
-    } else {
-        sock.tx.lock.unlock();
-    }
-    if starves() {
-        sock.pin(Reason::DirectNoAdvert);
-        demote(sock, Reason::DirectNoAdvert);
+        wait::for_taker(sock, sys::now_ns() + patience, || starves() != Some(at));
+        if sock.generation.load(Ordering::Acquire) != generation {
+            return;
+        }
+        if starves() == Some(at) {
+            sock.pin(Reason::DirectNoAdvert);
+            demote(sock, Reason::DirectNoAdvert);
+            break;
+        }
     }
     finish_within(sock, WORD_NS);
 }
@@ -156,7 +160,8 @@ pub fn deliver(sock: &Sock) {
 /// for that from two thirds of the ring on, of which half may have been read without a word.
 #[inline]
 pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
-    if unread > ring_len / 8 && is_remote(sock) {
+    const LEAST: u64 = 32 << 10;
+    if unread > LEAST.min(ring_len / 8) && is_remote(sock) {
         flush(sock);
     }
 }

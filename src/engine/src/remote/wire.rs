@@ -28,7 +28,7 @@ use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
 use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Lane, Meeting};
-use sluice_stream::{Error, Seq};
+use sluice_stream::{Error, Mode, Seq};
 use std::collections::VecDeque;
 
 /// Receives that each end of a link keeps posted: part of the protocol.
@@ -556,11 +556,11 @@ impl Wire {
     /// By the control thread, when it has done what there was to do: shall it hear of what comes next? Not where the program's
     /// threads will, unless something is under way, or `expected`.
     pub fn watch(&self, expected: bool) {
-        self.expected.store(expected, Ordering::SeqCst);
+        let expected_before = self.expected.swap(expected, Ordering::SeqCst);
         let keen = self
             .inside(|inner| (self.keen() != Keen::No).then_some((inner.wire, inner.share.queue)));
         if let Some((wire, queue)) = keen.flatten()
-            && !self.listed.load(Ordering::SeqCst)
+            && (expected && !expected_before || !self.listed.load(Ordering::SeqCst))
         {
             queue.list(wire);
             queue.settle();
@@ -629,11 +629,12 @@ impl Wire {
         alarm |= inner.starts_to_starve();
         let (wire, queue) = (inner.wire, inner.share.queue);
         let mut rest = core::mem::take(&mut inner.rest);
-        if self.busy.load(Ordering::Relaxed) != busy {
+        let was_busy = self.busy.load(Ordering::Relaxed);
+        if was_busy != busy {
             self.busy.store(busy, Ordering::SeqCst);
         }
         drop(guard);
-        if busy && !self.listed.load(Ordering::SeqCst) {
+        if busy && !(was_busy && self.listed.load(Ordering::SeqCst)) {
             queue.list(wire);
             rest = true;
         }
@@ -782,7 +783,16 @@ impl Wire {
                 })?;
                 match came {
                     Came::Bytes(stream, _) | Came::Direct(stream, _) => self.bring(inner, stream),
-                    Came::Credit(stream) => self.free(inner, stream),
+                    Came::Credit(stream) => {
+                        self.free(inner, stream);
+                        if super::loan::mode() == Mode::Direct
+                            && let (Some([out, _]), Some([near, _])) =
+                                (self.directions(stream), self.links())
+                        {
+                            // Whoever waits for a taker: there is one.
+                            wake_writers(near, out, stream);
+                        }
+                    }
                     Came::Step(stream) => inner.notes.push_back(Note::Stream(stream)),
                     Came::Meeting(meeting) => inner.notes.push_back(Note::Meeting(meeting)),
                     Came::Free(stream) => {
@@ -833,8 +843,13 @@ impl Wire {
         if to > place.head && out.rx.head.consume(0, place.head, to).is_ok() {
             place.head = to;
             fence(Ordering::SeqCst);
-            let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
-            crate::sockets::wake::own(near, waiters, u32::from(stream));
+            wake_writers(near, out, stream);
         }
     }
+}
+
+/// Whoever waits to write looks again.
+fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
+    let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
+    crate::sockets::wake::own(near, waiters, u32::from(stream));
 }

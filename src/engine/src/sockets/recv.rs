@@ -222,7 +222,7 @@ unsafe fn recv_stream(
                         Step::Kernel => {}
                         Step::Busy => {
                             let now = sys::now_ns();
-                            if now < *busy_until.get_or_insert(now + remains::OWED_MS * 1_000_000) {
+                            if now < *busy_until.get_or_insert(now + remains::owed_ns()) {
                                 sys::sched_yield();
                                 continue;
                             }

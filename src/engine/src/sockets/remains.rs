@@ -7,10 +7,11 @@
 //! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the kernel counts beyond
 //! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away.
 
+use crate::remote;
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::Sock;
-use crate::sockets::tcp;
+use crate::sockets::{tcp, wait};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
@@ -152,10 +153,16 @@ fn missing(sock: &Sock) -> usize {
     (missing as usize).min(sock.remains.len.load(Ordering::Relaxed))
 }
 
-/// Longest wait for bytes that a peer sends again, in ms. It does so at once; it may have lost its CPU.
-pub const OWED_MS: u64 = 50;
-/// After a peer was late, nobody waits so for this long: a hostile one takes 5 % of our time at most.
-const OWED_PAUSE_NS: u64 = 1_000_000_000;
+/// Longest wait for bytes that a peer sends again, in ns. It does so at once; it may have lost its CPU, or be on another host.
+pub fn owed_ns() -> u64 {
+    if remote::is_used() {
+        wait::FULL_REMOTE_NS
+    } else {
+        50_000_000
+    }
+}
+/// After a peer was late, nobody waits so for so many times as long: a hostile one takes 5 % of our time at most.
+const OWED_PAUSE: u64 = 20;
 /// Between two looks where the kernel gives no event.
 const OWED_NAP_NS: u64 = 200_000;
 
@@ -164,18 +171,18 @@ const OWED_NAP_NS: u64 = 200_000;
 /// Waits until the first of them is on TCP.
 #[cold]
 pub fn await_owed(sock: &'static Sock) {
-    static LATE_NS: AtomicU64 = AtomicU64::new(0);
+    static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if read >= owed {
         settle(sock);
         return;
     }
-    if sys::now_ns().saturating_sub(LATE_NS.load(Ordering::Relaxed)) < OWED_PAUSE_NS {
+    if sys::now_ns() < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    let most = sys::timespec(OWED_MS * 1_000_000);
-    let end = sys::now_ns() + OWED_MS * 1_000_000;
+    let most = sys::timespec(owed_ns());
+    let end = sys::now_ns() + owed_ns();
     let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
     // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
     while !late && !recv::has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
@@ -184,7 +191,7 @@ pub fn await_owed(sock: &'static Sock) {
     }
     if late {
         settle(sock);
-        LATE_NS.store(sys::now_ns(), Ordering::Relaxed);
+        PAUSES_UNTIL_NS.store(sys::now_ns() + OWED_PAUSE * owed_ns(), Ordering::Relaxed);
     }
 }
 
@@ -195,7 +202,7 @@ pub fn await_all_owed(sock: &'static Sock) {
         return;
     }
     await_owed(sock);
-    let end = sys::now_ns() + OWED_MS * 1_000_000;
+    let end = sys::now_ns() + owed_ns();
     loop {
         // 0 where the peer was late.
         let owed = sock.rx.owed.load(Ordering::Relaxed);

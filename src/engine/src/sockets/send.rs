@@ -176,7 +176,7 @@ unsafe fn send_stream(
                 }
                 sock.tx.lock.unlock();
                 if job.done == total {
-                    remote::land(sock, !job.is_nonblocking());
+                    remote::land(sock, || !job.is_nonblocking());
                     return finish(sock, total);
                 }
             }
@@ -572,6 +572,7 @@ pub unsafe fn sendfile(
     let mut position = unsafe { offset.as_ref() }.copied();
     let verdict = loop {
         if job.done == total {
+            remote::land(sock, || !job.is_nonblocking());
             break finish(sock, job.done);
         }
         if sock.tx.lock.lock().is_err() {

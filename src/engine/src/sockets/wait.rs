@@ -128,20 +128,16 @@ pub fn for_advert(sock: &'static Sock, until: u64, serial: u64) -> Waited {
     waited
 }
 
-/// With the tx lock held, which it gives back: waits until another host's reader has all that was sent.
+/// With the tx lock held, which it gives back: waits until another host's reader `takes` something, or the stream has other news.
 #[cold]
-pub fn for_taker(sock: &'static Sock, until: u64) {
+pub fn for_taker(sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         sock.tx.lock.unlock();
         return;
     };
-    let at = sock.tx.at.load(Ordering::Relaxed);
     link.pin();
     sock.tx.lock.unlock();
-    let news = || {
-        let head = dir.rx.head.read();
-        head.flagged || head.offset >= at || dir.tx.tail.read().flagged
-    };
+    let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes();
     while !news() && sys::now_ns() < until {
         let _ = sleep(sock, link, Side::Writer(dir), Some(until), news, None);
     }

@@ -59,8 +59,8 @@ pub struct Config {
     pub mode: Mode,
     /// Longest wait on the CPU before sleeping; 0 forbids spinning.
     pub spin_ns: u32,
-    /// Length of a ring at most, if that was said; a power of two.
-    pub ring_len: Option<u32>,
+    /// Length of a ring at most; a power of two.
+    pub ring_len: u32,
     /// Smallest direct transfer in [`Mode::Dynamic`]; `None` for no direct transfer.
     pub direct_min: Option<u32>,
     /// What is worth a line on stderr.
@@ -92,7 +92,7 @@ impl Config {
         upgrade: Upgrade::At(32 << 10),
         mode: Mode::Dynamic,
         spin_ns: 50_000,
-        ring_len: None,
+        ring_len: 256 << 10,
         direct_min: Some(32 << 10),
         log: Level::Error,
         fault: None,
@@ -169,19 +169,14 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "SLUICE_RING",
-        values: "a power of two from 4K to 4M, or auto",
-        default: "auto",
+        values: "a power of two from 4K to 4M",
+        default: "256K",
         meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
-                  for each direction. auto: up to 256K, the first connections to another host \
-                  up to 1M.",
+                  for each direction.",
         set: |value, config| {
-            config.ring_len = if value == b"auto" {
-                None
-            } else {
-                let len = u32::try_from(bytes(value)?).ok()?;
-                let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
-                Some(fits.then_some(len)?)
-            };
+            let len = u32::try_from(bytes(value)?).ok()?;
+            let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
+            config.ring_len = fits.then_some(len)?;
             Some(())
         },
     },
@@ -513,9 +508,9 @@ mod tests {
         assert_eq!(accepted("SLUICE_MODE", "indirect").mode, Mode::Indirect);
         assert_eq!(accepted("SLUICE_SPIN_US", "0").spin_ns, 0);
         assert_eq!(accepted("SLUICE_SPIN_US", "1000").spin_ns, 1_000_000);
-        assert_eq!(accepted("SLUICE_RING", "4K").ring_len, Some(4096));
-        assert_eq!(accepted("SLUICE_RING", "65536").ring_len, Some(65536));
-        assert_eq!(accepted("SLUICE_RING", "4M").ring_len, Some(4 << 20));
+        assert_eq!(accepted("SLUICE_RING", "4K").ring_len, 4096);
+        assert_eq!(accepted("SLUICE_RING", "65536").ring_len, 65536);
+        assert_eq!(accepted("SLUICE_RING", "4M").ring_len, 4 << 20);
         assert_eq!(accepted("SLUICE_DIRECT", "off").direct_min, None);
         assert_eq!(accepted("SLUICE_DIRECT", "1").direct_min, Some(1));
         assert_eq!(accepted("SLUICE_DIRECT", "1024M").direct_min, Some(1 << 30));
@@ -606,7 +601,7 @@ mod tests {
         );
         assert_eq!(
             said,
-            "sluice: SLUICE_RING=\"1G\" is not a power of two from 4K to 4M, or auto, using auto; \
+            "sluice: SLUICE_RING=\"1G\" is not a power of two from 4K to 4M, using 256K; \
              SLUICE_SPEED=\"9\" is no setting, ignored\n"
         );
         assert_eq!(

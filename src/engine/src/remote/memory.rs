@@ -1,11 +1,8 @@
 //! What of a link's arena the device may reach: slabs in which rings are lent, registered when the first ring in them is.
 
-use crate::config::config;
-use crate::sockets::upgrade;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::ring::Ring;
-use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::device::{Domain, Region};
 
@@ -60,26 +57,6 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         REGISTERED.fetch_sub(self.0, Ordering::Relaxed);
-    }
-}
-
-/// Ring length for one more stream to another host. Credit has a way to go there, and a reader sleeps longer: with few streams
-/// it is longer than within a host, as long as there is plenty of memory that may be locked.
-pub(super) fn ring_len(link: &Link) -> u32 {
-    const PLENTY: u64 = 16;
-    let usual = upgrade::ring_len(link);
-    let wanted = match link.stream_count() {
-        _ if config().ring_len.is_some() => usual,
-        0..=3 => 1 << 20,
-        4..=15 => 512 << 10,
-        _ => usual,
-    };
-    let used = REGISTERED.load(Ordering::Relaxed);
-    let left = (sys::lockable() / 2).saturating_sub(used);
-    if left >= PLENTY * u64::from(wanted) {
-        wanted
-    } else {
-        usual
     }
 }
 

@@ -109,13 +109,17 @@ fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
     // Not for long: a reader that is stopped has nothing to say.
     const WORD_NS: u64 = 200_000_000;
     let generation = sock.generation.load(Ordering::Acquire);
-    let starves = || {
-        let at = |inner: &mut Parts| inner.pump.starved().find(|(of, _)| *of == stream);
-        wire.inside(at).flatten().map(|(_, at)| at)
+    let waits = || {
+        wire.inside(|inner| inner.pump.awaits_buffer(stream))
+            .flatten()
+    };
+    let starves = |at| {
+        let starves = |inner: &mut Parts| inner.pump.starved().any(|of| of == (stream, at));
+        wire.inside(starves) == Some(true)
     };
     wire.drive();
     let [there, not_yet] = STARVE_NS;
-    while let Some(at) = starves() {
+    while let Some(at) = waits() {
         let patience = if wire.has_lane() { there } else { not_yet };
         if sock.tx.lock.lock().is_err() {
             return;
@@ -125,11 +129,11 @@ fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
             break;
         }
         // Unlocks.
-        wait::for_taker(sock, sys::now_ns() + patience, || starves() != Some(at));
+        wait::for_taker(sock, sys::now_ns() + patience, || waits() != Some(at));
         if sock.generation.load(Ordering::Acquire) != generation {
             return;
         }
-        if starves() == Some(at) {
+        if starves(at) {
             sock.pin(Reason::DirectNoAdvert);
             demote(sock, Reason::DirectNoAdvert);
             break;
@@ -318,6 +322,10 @@ pub fn before_resend(sock: &'static Sock) -> Before {
                 Out::Tcp(from) => Before::Ready(from.value()),
                 Out::Link | Out::Held => Before::Held,
             };
+        }
+        if sys::has_error(fd) {
+            // It is the program's to see, and a send would take it.
+            return Before::Over;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: bytes of ours.

@@ -10,7 +10,7 @@
 pub use super::parts::Offered;
 
 use super::lane::Lanes;
-use super::memory::{self, Slabs, Use};
+use super::memory::{Slabs, Use};
 use super::parts::{BATCH, FENCE, Parts, Places};
 use super::queue::{Keen, Queue, Share};
 use super::small::Small;
@@ -384,7 +384,7 @@ impl Wire {
         let staging_len = theirs
             .ring
             .len
-            .min(memory::ring_len(near).max(2 * CREDIT_MAX));
+            .min(crate::sockets::upgrade::ring_len(near).max(2 * CREDIT_MAX));
         let mut opening = Opening {
             role,
             nonce,

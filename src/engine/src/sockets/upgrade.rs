@@ -123,19 +123,17 @@ pub fn demoted(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
 }
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together
-/// they stay within a processor's cache.
+/// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec, say, TCP must take what lies
+/// unread, and its buffers are small as long as nothing has gone through them.
 pub fn ring_len(link: &Link) -> u32 {
-    const USUAL: u32 = 256 << 10;
+    let most = config().ring_len;
     let wanted = match link.stream_count() {
-        0..=15 => USUAL,
+        0..=15 => 256 << 10,
         16..=63 => 128 << 10,
         64..=255 => 64 << 10,
         _ => 32 << 10,
     };
-    match config().ring_len {
-        Some(most) if most > USUAL => most,
-        most => wanted.min(most.unwrap_or(USUAL)),
-    }
+    most.min(if most > 256 << 10 { most } else { wanted })
 }
 
 /// The peer of the connection that `sock` was in `generation` is proved and both ends have joined stream `index` of

@@ -95,6 +95,13 @@ pub struct Loan {
 }
 
 impl Flow {
+    /// See [`Pump::awaits_buffer`].
+    pub fn awaits_buffer(&self) -> Option<Seq> {
+        let posted = self.transit.posted();
+        let waits = self.tail > posted && !self.left && self.transit.out() == Out::Link;
+        (self.mode == Mode::Direct && waits).then_some(posted)
+    }
+
     /// Is it decided how the next bytes go? Not while a run is not, nor where all are to go directly.
     pub fn holds(&self) -> bool {
         self.run.is_some() || self.mode == Mode::Direct
@@ -304,15 +311,27 @@ impl Pump {
 
     /// Streams of which all goes directly, and something waits that could not for want of a buffer: each with where it waits.
     pub fn starved(&self) -> impl Iterator<Item = (u16, Seq)> {
-        let starves = |flow: &Flow| {
-            let waits = flow.tail > flow.transit.posted() && flow.run.is_none();
-            flow.mode == Mode::Direct && !flow.left && waits && flow.transit.out() == Out::Link
-        };
         let numbered = (0..).zip(&self.flows);
-        numbered.filter_map(move |(stream, flow)| {
-            let flow = flow.as_deref().filter(|flow| starves(flow))?;
-            Some((stream, flow.transit.posted()))
+        numbered.filter_map(|(stream, flow)| {
+            let flow = flow.as_deref().filter(|flow| flow.run.is_none())?;
+            Some((stream, flow.awaits_buffer()?))
         })
+    }
+
+    /// Does something wait to go directly, as all of its stream does?
+    pub(super) fn waits_for_buffer(&self) -> bool {
+        self.terms.mode == Mode::Direct
+            && self
+                .flows
+                .iter()
+                .flatten()
+                .any(|flow| flow.awaits_buffer().is_some())
+    }
+
+    /// Where the bytes begin that wait for a buffer of the peer's, if all of the stream goes directly and some do.
+    #[must_use]
+    pub fn awaits_buffer(&mut self, stream: u16) -> Option<Seq> {
+        self.flow(stream)?.awaits_buffer()
     }
 
     /// Whether a recv of so many bytes may lend its buffer: nothing that came is unread, and the peer may post.

@@ -402,11 +402,12 @@ impl Pump {
     }
 
     /// Whether what the peer says next matters although no program may wait for it: a switch is under way, something is to be
-    /// said and could not be yet, or a stream that this end has left is the peer's to leave.
+    /// said and could not be yet, bytes wait for a buffer of the peer's, or a stream that this end has left is the peer's to leave.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let under_way = self.switching != 0 || self.left != 0;
-        !self.lost && (under_way || !self.says.is_empty() || self.due.any())
+        let waits = || !self.says.is_empty() || self.due.any() || self.waits_for_buffer();
+        !self.lost && (under_way || waits())
     }
 
     /// Does a stream wait for [`on_emptied`](Self::on_emptied)?

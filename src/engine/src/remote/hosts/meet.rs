@@ -2,7 +2,6 @@
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, Stage, full, said};
 use crate::process;
-use crate::remote::memory;
 use crate::remote::proof::Known;
 use crate::remote::wire::{Lost, Offered, Wire};
 use crate::rendezvous::{control, diag};
@@ -52,7 +51,7 @@ impl Hosts {
         }
         let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let ours = wire.offer(memory::ring_len(near), owner).map_err(full)?;
+        let ours = wire.offer(upgrade::ring_len(near), owner).map_err(full)?;
         let grant = |proof| Meeting::Grant {
             connection: seek.connection,
             berth: ours.into(),
@@ -124,7 +123,7 @@ impl Hosts {
             return false;
         };
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let Ok(ours) = up.wire.offer(memory::ring_len(near), owner) else {
+        let Ok(ours) = up.wire.offer(upgrade::ring_len(near), owner) else {
             return false;
         };
         let ask = |proof| Meeting::Ask {

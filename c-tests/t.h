@@ -91,6 +91,8 @@ void await_asleep(pid_t tid); /* until that thread sleeps in the kernel */
 
 /* Bytes: a pattern by seed and offset. put and get return how many went well. */
 void fill(void *p, unsigned seed, size_t off, size_t n);
+/* Behind a call that failed: whether to make it again, having waited for the events if it was EAGAIN. */
+int again(int fd, short events);
 size_t put_at(int fd, unsigned seed, size_t off, size_t n);
 size_t get_at(int fd, unsigned seed, size_t off, size_t n);
 static inline size_t put(int fd, unsigned seed, size_t n) { return put_at(fd, seed, 0, n); }

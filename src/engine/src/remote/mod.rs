@@ -11,6 +11,8 @@
 //! Without the feature `verbs` there are none, and `none` answers.
 
 #[cfg(feature = "verbs")]
+mod berths;
+#[cfg(feature = "verbs")]
 mod handing;
 #[cfg(feature = "verbs")]
 mod hearing;

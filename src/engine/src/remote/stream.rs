@@ -91,11 +91,18 @@ pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
     if super::loan::mode() == Mode::Direct && waits() {
         await_taker(sock, wire, stream);
     }
+    yield_while(wire, LAND_NS, || {
+        wire.inside(|inner| inner.pump.is_writing(stream)) == Some(true)
+    });
+}
+
+/// Drives the wire, and lets others run, while `goes_on`, at most for so many ns.
+fn yield_while(wire: &Wire, ns: u64, goes_on: impl Fn() -> bool) {
     let mut until = 0;
-    while wire.inside(|inner| inner.pump.is_writing(stream)) == Some(true) {
+    while goes_on() {
         let now = sys::now_ns();
         if until == 0 {
-            until = now + LAND_NS;
+            until = now + ns;
         } else if now >= until {
             return;
         }
@@ -152,12 +159,9 @@ pub fn deliver(sock: &Sock) {
         inner.pump.probe();
         inner.complete + inner.pump.outstanding() as u64
     });
-    let until = sys::now_ns() + DELIVER_NS;
-    let waits = |wire: &Wire| wire.inside(|inner| Some(inner.complete) < done) == Some(true);
-    while waits(wire) && wire.is_lost().is_none() && sys::now_ns() < until {
-        wire.drive();
-        sys::sched_yield();
-    }
+    yield_while(wire, DELIVER_NS, || {
+        wire.inside(|inner| Some(inner.complete) < done) == Some(true) && wire.is_lost().is_none()
+    });
 }
 
 /// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit for all that was read. It may wait

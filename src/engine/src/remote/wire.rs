@@ -10,8 +10,8 @@
 pub use super::parts::Offered;
 
 use super::lane::Lanes;
-use super::memory::{Slabs, Use};
-use super::parts::{BATCH, FENCE, Parts, Places};
+use super::memory::Slabs;
+use super::parts::{BATCH, FENCE, Parts};
 use super::queue::{Keen, Queue, Share};
 use super::small::Small;
 use crate::config::{Level, log};
@@ -24,9 +24,7 @@ use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain, Trouble};
 use sluice_fabric::verbs::queue::{News, Shape};
-use sluice_stream::pump::{Came, Lent, Opening, Pump, Terms};
-use sluice_stream::receiver::CREDIT_MAX;
-use sluice_stream::record::{Nonce, Role};
+use sluice_stream::pump::{Came, Pump, Terms};
 use sluice_stream::wire::{Lane, Meeting};
 use sluice_stream::{Error, Mode, Seq};
 use std::collections::VecDeque;
@@ -109,17 +107,6 @@ pub struct Wire {
     dead: AtomicBool,
     /// There are notes, a look is to be scheduled, or the link is lost: has the control thread look.
     alarm: fn(),
-}
-
-/// What is known of a stream.
-fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
-    let at = usize::from(stream);
-    if places.len() <= at {
-        places.resize(at + 1, None);
-    }
-    if let Some(cell) = places.get_mut(at) {
-        *cell = Some(place);
-    }
 }
 
 impl Wire {
@@ -325,180 +312,6 @@ impl Wire {
     pub fn streams(&self) -> Vec<u16> {
         self.inside(|inner| inner.pump.streams().collect())
             .unwrap_or_default()
-    }
-
-    /// Gives a stream out at this end: what the peer needs to open its own.
-    ///
-    /// # Errors
-    /// ENOBUFS: no more streams or ring memory; the device's.
-    pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
-        let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
-        let stream = near.give_stream(ring_len, owner).ok_or(libc::ENOBUFS)?;
-        let placed = self.inside(|inner| {
-            let placed = inner.place(near, stream, Use::Lent)?;
-            note(&mut inner.lent, stream as u16, placed.0);
-            Ok(placed)
-        });
-        let placed = placed.unwrap_or(Err(libc::ENOTCONN));
-        if placed.is_err() {
-            self.withdraw(stream as u16);
-        }
-        let (place, len) = placed?;
-        Ok(Offered {
-            stream: stream as u16,
-            ring: Lent {
-                place: place.at as u64,
-                key: place.remote_key,
-                len,
-            },
-        })
-    }
-
-    /// A stream that was offered does not come to be. (That the peer writes to its ring meanwhile it must not.)
-    pub fn withdraw(&self, stream: u16) {
-        self.inside(|inner| inner.give_back(stream));
-        if let Some([near, far]) = self.links() {
-            near.leave_stream(u32::from(stream));
-            // Never joined there: what its end of the slot says is all that is missing.
-            far.leave_unjoined(u32::from(stream));
-        }
-    }
-
-    /// Opens a stream that was offered here and whose other end the peer has offered. `owner` as in
-    /// [`offer`](Self::offer). If it cannot, the stream is over at this end, and the peer is told if it has opened it: if this
-    /// end's role is First.
-    ///
-    /// # Errors
-    /// ENOBUFS: no ring memory; EPROTO: the peer's offer cannot be; the device's.
-    pub fn open(
-        &self,
-        ours: Offered,
-        theirs: Offered,
-        (role, nonce): (Role, Nonce),
-        tcp_read: u64,
-        owner: usize,
-    ) -> Result<(), Errno> {
-        let index = u32::from(ours.stream);
-        let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
-        // This end may have less memory to lock than the peer.
-        let staging_len = theirs
-            .ring
-            .len
-            .min(crate::sockets::upgrade::ring_len(near).max(2 * CREDIT_MAX));
-        let mut opening = Opening {
-            role,
-            nonce,
-            theirs: theirs.stream,
-            tcp_read,
-            ring_len: ours.ring.len,
-            staging_len,
-            lent: theirs.ring,
-        };
-        let fits = theirs.ring.len.is_power_of_two();
-        let opened = if fits && far.join_stream(index, staging_len, owner) {
-            let opened = self.open_joined(far, &mut opening, ours.stream);
-            if opened.is_err() {
-                match role {
-                    Role::First => {
-                        near.leave_stream(index);
-                        self.refuse(ours.stream, &opening);
-                        return opened;
-                    }
-                    Role::Second => far.leave_stream(index),
-                }
-            }
-            opened
-        } else {
-            if role == Role::First {
-                self.lose(Lost::Device(0));
-            }
-            Err(libc::ENOBUFS)
-        };
-        if opened.is_err() {
-            self.withdraw(ours.stream);
-        }
-        opened
-    }
-
-    fn open_joined(
-        &self,
-        far: &'static Link,
-        opening: &mut Opening,
-        stream: u16,
-    ) -> Result<(), Errno> {
-        // Whatever the program does to a word, the pump hears of it.
-        if let Some([out, into]) = self.directions(stream) {
-            out.rx_wishes.waiters.store(1, Ordering::Relaxed);
-            into.tx_wishes.waiters.store(1, Ordering::Relaxed);
-        }
-        let opened = self.inside(|inner| {
-            if inner.lost.is_some() {
-                return Err(libc::ENOTCONN);
-            }
-            let (staging, staging_len) = inner.place(far, u32::from(stream), Use::Staging)?;
-            note(&mut inner.staging, stream, staging);
-            opening.staging_len = staging_len;
-            inner.pump.open(stream, opening).map_err(|_| libc::EPROTO)?;
-            let place = Places {
-                staging,
-                staging_len,
-                tail: 0,
-                head: 0,
-            };
-            note(&mut inner.places, stream, place);
-            Ok(())
-        });
-        opened.unwrap_or(Err(libc::ENOTCONN))
-    }
-
-    /// The peer has opened the stream, and this end cannot: it leaves at once.
-    fn refuse(&self, stream: u16, opening: &Opening) {
-        let tells =
-            |inner: &mut Parts| inner.lost.is_some() || inner.pump.open(stream, opening).is_ok();
-        if self.inside(tells) != Some(true) {
-            self.lose(Lost::Device(0));
-        }
-        self.leave(stream);
-    }
-
-    /// The program has left the stream, and [`Link::leave_stream`] was called for it.
-    pub fn leave(&self, stream: u16) {
-        let mut free = true;
-        self.work(true, |_, inner| {
-            if let Some(place) = inner.places.get_mut(usize::from(stream)) {
-                *place = None;
-            }
-            free = inner.pump.close(stream) || inner.lost.is_some();
-            Ok(())
-        });
-        let by_both = if free { ", as its peer has" } else { "" };
-        log(
-            Level::Debug,
-            format_args!("stream {stream} was left{by_both}"),
-        );
-        if free {
-            self.inside(|inner| inner.give_back(stream));
-            self.forget(stream);
-        }
-    }
-
-    /// As [`leave`](Self::leave), of a stream that the peer has never heard to be open.
-    pub fn discard(&self, stream: u16) {
-        self.work(true, |_, inner| {
-            if let Some(place) = inner.places.get_mut(usize::from(stream)) {
-                *place = None;
-            }
-            inner.pump.discard(stream);
-            inner.give_back(stream);
-            Ok(())
-        });
-        self.forget(stream);
-    }
-
-    fn forget(&self, stream: u16) {
-        if let Some([_, far]) = self.links() {
-            far.leave_stream(u32::from(stream));
-        }
     }
 
     /// Runs `f` on the pump, then drives the wire. `None`: it is not in service, or this is a handler that interrupted

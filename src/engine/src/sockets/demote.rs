@@ -301,6 +301,20 @@ pub fn leave(sock: &'static Sock) {
     }
 }
 
+/// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send of the same socket.
+pub fn resend_now(sock: &'static Sock) -> Resent {
+    if sock.tx.lock.lock().is_err() {
+        return Resent::Lost;
+    }
+    let resent = if sock.tx.state() == state::RESENDING {
+        resend(sock)
+    } else {
+        Resent::All
+    };
+    sock.tx.lock.unlock();
+    resent
+}
+
 /// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
 /// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
 pub fn finish_blocking(sock: &'static Sock, reason: Reason) {
@@ -308,16 +322,7 @@ pub fn finish_blocking(sock: &'static Sock, reason: Reason) {
         return remote::finish(sock, reason);
     }
     while sock.tx.state() == state::RESENDING {
-        if sock.tx.lock.lock().is_err() {
-            return;
-        }
-        let resent = if sock.tx.state() == state::RESENDING {
-            resend(sock)
-        } else {
-            Resent::All
-        };
-        sock.tx.lock.unlock();
-        match resent {
+        match resend_now(sock) {
             Resent::All | Resent::Lost | Resent::Held => return,
             Resent::NoRoom => {
                 let fd = sock.fd.load(Ordering::Relaxed);

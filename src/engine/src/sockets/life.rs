@@ -164,7 +164,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         demote::demote(sock, Which::Tx, Reason::Shutdown);
         let mut later = false;
         if sock.tx.state() == state::RESENDING && control::is_running() {
-            if sends_rest(sock) == Resent::Held {
+            if demote::resend_now(sock) == Resent::Held {
                 crate::remote::finish_within(sock, WORD_NS);
             }
             if sock.tx.lock.lock().is_ok() {
@@ -194,19 +194,6 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         }
     }
     Verdict::Pass(Pass::NOBODY)
-}
-
-fn sends_rest(sock: &'static Sock) -> Resent {
-    if sock.tx.lock.lock().is_err() {
-        return Resent::NoRoom;
-    }
-    let resent = if sock.tx.state() == state::RESENDING {
-        demote::resend(sock)
-    } else {
-        Resent::All
-    };
-    sock.tx.lock.unlock();
-    resent
 }
 
 /// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread here.

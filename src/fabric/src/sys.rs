@@ -42,8 +42,10 @@ macro_rules! sys {
     }};
 }
 
+mod clock;
 mod signal;
 
+pub use clock::{now_ns, rough_ns, timespec};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
 /// A descriptor of our own; closed on drop, by a raw call.
@@ -622,30 +624,6 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Errno> {
         Ok(())
     } else {
         Err(libc::EIO)
-    }
-}
-
-/// CLOCK_MONOTONIC in nanoseconds. The vDSO's, through libc: it is not a hooked symbol.
-#[must_use]
-pub fn now_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `t` is a valid timespec; clock_gettime is async-signal-safe and leaves errno alone on success.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    (t.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(t.tv_nsec as u64)
-}
-
-/// So many nanoseconds, as system calls take them.
-#[inline]
-#[must_use]
-pub const fn timespec(ns: u64) -> libc::timespec {
-    libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as i64,
-        tv_nsec: (ns % 1_000_000_000) as i64,
     }
 }
 

@@ -377,7 +377,7 @@ impl Waiter {
     }
 
     fn kernel_due(&self) -> bool {
-        sys::now_ns().saturating_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
+        sys::rough_ns().wrapping_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
     }
 
     /// The kernel's events behind the first `ready` ones, translated: the count of all, and whether a bell rang.
@@ -427,7 +427,7 @@ impl Waiter {
         began: Moment,
     ) -> Result<(usize, bool), sys::Errno> {
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
-            self.set.looked_ns.store(sys::now_ns(), Ordering::Relaxed);
+            self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
         let got = got?;
         if got == 0 {

@@ -65,7 +65,7 @@ pub struct Set {
     pub(super) kernel_turn: AtomicBool,
     /// Answers filled by streams in a row.
     pub(super) full_answers: AtomicU32,
-    /// When the kernel's part was last looked at.
+    /// When the kernel's part was last looked at (`sys::rough_ns`).
     pub(super) looked_ns: AtomicU64,
     /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
     pub(super) peer_cpu: AtomicU32,

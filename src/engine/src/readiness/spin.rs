@@ -99,16 +99,10 @@ fn processors() -> u32 {
     asked
 }
 
-/// A clock that costs no system call anywhere, for what need not be exact.
-fn cycles() -> u64 {
-    // SAFETY: every x86-64 has it.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
 /// Yields before a sleep where there is one processor: to whoever brings the peer's bytes.
 const YIELDS: u32 = 6;
-/// One that took longer than this, about a millisecond, was a slice of somebody who computes; those who bring bytes sleep soon.
-const YIELD_MAX_CYCLES: u64 = 3_000_000;
+/// One that took longer than this (`sys::rough_ns`) was a slice of somebody who computes; those who bring bytes sleep soon.
+const SLICE_NS: u64 = 1_000_000;
 /// Waits at most without them after they were in vain.
 const YIELDS_SKIP: u32 = 63;
 
@@ -123,13 +117,13 @@ pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) ->
         return false;
     }
     for _ in 0..YIELDS {
-        let before = cycles();
+        let before = sys::rough_ns();
         sys::sched_yield();
         if news() {
             spin_ns.store(0, Ordering::Relaxed);
             return true;
         }
-        if cycles().wrapping_sub(before) > YIELD_MAX_CYCLES {
+        if sys::rough_ns().wrapping_sub(before) > SLICE_NS {
             break;
         }
     }

@@ -22,7 +22,7 @@
 //!
 //! A wire that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control thread's to look after, but not while threads
 //! of the program look by themselves: then to arm for each message would wake it for nothing. So P does not arm for such a wire, and
-//! has the control thread see, every [`LEASE_NS`], whether anybody has looked since. If nobody has, it arms and looks itself.
+//! has the control thread see, after [`LEASE_NS`], whether anybody has looked since. If nobody has, it arms and looks itself.
 //! To arm for somebody who sleeps ends that: P finds the queue not armed, and looks who is keen.
 //!
 //! The memory of a `Queue` is one for the life of the process.
@@ -49,8 +49,13 @@ const LINKS: u32 = 2;
 const GROWTH: u32 = 4;
 const GROWTH_NEXT: u32 = 16;
 
-/// For how long the control thread leaves a queue to the threads of the program that look at it, at a time.
+/// For how long the control thread leaves a queue to the threads of the program that look at it, at a time: so long at first, and
+/// twice as long each time that it finds they did, so many times.
 const LEASE_NS: u64 = 10_000_000;
+const LEASE_DOUBLINGS: u32 = 2;
+
+const WANTED: u64 = 1;
+const TOLD: u64 = 2;
 
 /// Is the descriptor to tell of what comes next for a wire?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +72,7 @@ pub(super) struct Queue {
     inner: Guarded<Option<Held>>,
     /// A thread of the program has looked since the control thread last asked.
     looked: AtomicBool,
-    /// When the control thread asks again (`sys::now_ns`); 0: it need not.
+    /// When the control thread asks again (`sys::now_ns`); 0: it need not; [`WANTED`] or [`TOLD`]: it has not seen yet that it is to.
     lease_ends: AtomicU64,
     /// A handler wanted to look while this thread's own look went on.
     again: AtomicBool,
@@ -87,6 +92,8 @@ struct Held {
     events: u32,
     /// It is not armed for the sake of wires that are keen only if nobody looks.
     leased: bool,
+    /// So many times the lease was made twice as long.
+    doublings: u32,
     /// Links that it has room for, and that have a share.
     room: u32,
     links: u32,
@@ -182,10 +189,15 @@ pub fn unbell(set: i32) {
     }
 }
 
-/// By the control thread: queues that it had left to the threads of the program, and that none has looked at since, are its own again. In
-/// how many ns to ask again.
-pub(super) fn end_leases(now: u64) -> Option<u64> {
-    all().filter_map(|queue| queue.end_lease(now)).min()
+/// By the control thread: begins leases; queues that it had left to the threads of the program, and that none has looked at since, are
+/// its own again. In how many ns to ask again.
+pub(super) fn see_to_leases(now: u64) -> Option<u64> {
+    all().for_each(|queue| queue.see_to_lease(now));
+    let ends = |queue: &Queue| Some(queue.lease_ends.load(Ordering::SeqCst)).filter(|at| *at != 0);
+    all()
+        .filter_map(ends)
+        .min()
+        .map(|at| at.saturating_sub(now))
 }
 
 /// The device has told that the queue at this address works no more: no other link is to use it.
@@ -302,10 +314,10 @@ impl Queue {
         let by_control = control::is_own_thread();
         let armed = self.with(|held| match held.keenest() {
             Keen::Yes => held.arm(),
-            Keen::Unless if by_control => held.arm(),
+            Keen::Unless if by_control && !self.looked.swap(false, Ordering::Relaxed) => held.arm(),
             Keen::Unless => {
                 // In this order: a handler may jump out of here.
-                self.begin_lease();
+                self.begin_lease(by_control);
                 held.leased = true;
                 false
             }
@@ -334,37 +346,51 @@ impl Queue {
     }
 
     /// The control thread is to ask in a while whether anybody looks.
-    fn begin_lease(&self) {
-        let now = sys::now_ns();
-        let ends = self.lease_ends.load(Ordering::SeqCst);
-        // One that is long over it was never told of.
-        if ends == 0 || ends + LEASE_NS < now {
-            self.lease_ends.store(now + LEASE_NS, Ordering::SeqCst);
-            control::poke();
+    fn begin_lease(&self, by_control: bool) {
+        // A handler may have jumped out of here before it told.
+        if self.lease_ends.load(Ordering::SeqCst) <= WANTED {
+            self.lease_ends.store(WANTED, Ordering::SeqCst);
+            // That thread itself asks for the next before it sleeps.
+            if !by_control {
+                control::poke();
+            }
+            let _ =
+                self.lease_ends
+                    .compare_exchange(WANTED, TOLD, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 
-    fn end_lease(&self, now: u64) -> Option<u64> {
-        let ends = self.lease_ends.load(Ordering::SeqCst);
-        if ends == 0 {
-            return None;
+    /// By the control thread: begins the lease that was wanted, and ends the one that is over.
+    fn see_to_lease(&self, now: u64) {
+        match self.lease_ends.load(Ordering::SeqCst) {
+            0 => {}
+            WANTED | TOLD => self.lease_ends.store(now + LEASE_NS, Ordering::SeqCst),
+            ends if now < ends => {}
+            _ => self.end_lease(now),
         }
-        if now < ends {
-            return Some(ends - now);
-        }
+    }
+
+    fn end_lease(&self, now: u64) {
+        // First: what is not used any more has no lease, and one that is wanted from now on is not this one.
+        self.lease_ends.store(0, Ordering::SeqCst);
         let looked = self.looked.swap(false, Ordering::Relaxed);
         let goes_on = self.with(|held| {
-            let goes_on = held.leased && looked;
-            held.leased = goes_on;
-            let next = if goes_on { now + LEASE_NS } else { 0 };
-            self.lease_ends.store(next, Ordering::SeqCst);
+            // Not if it tells by itself. If a wire was listed since, whoever listed it sees to that.
+            let goes_on = looked && !held.armed;
+            held.leased &= goes_on;
+            held.doublings = match goes_on {
+                true => LEASE_DOUBLINGS.min(held.doublings + 1),
+                false => 0,
+            };
+            if goes_on {
+                let next = now + (LEASE_NS << held.doublings);
+                self.lease_ends.store(next, Ordering::SeqCst);
+            }
             goes_on
         });
-        if goes_on == Some(true) {
-            return Some(LEASE_NS);
+        if goes_on != Some(true) {
+            self.drive();
         }
-        self.drive();
-        None
     }
 
     fn hand_out(&self) {
@@ -576,6 +602,7 @@ impl Share {
             armed: false,
             events: 0,
             leased: false,
+            doublings: 0,
             room: completions.room().min(most) / NEED,
             links: 1,
             inboxes: Inboxes::new(),

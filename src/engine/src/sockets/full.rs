@@ -1,75 +1,68 @@
 //! The watch over a ring that a non-blocking writer found full: a reader that does not read any more is found by the control
 //! thread, which looks when its patience may be over. A writer that finds the ring full again and again, since its reader is
-//! only slower, pays for it by two words, and the control thread is woken once in that time.
+//! only slower, pays for it by one word: no clock, and the control thread is woken once in that time.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// See the [module](self).
+/// See the [module](self). 0: nobody watches; else what the reader had read when the ring was last found full, plus one, twice, and
+/// whether the control thread knows.
 #[derive(Debug, Default)]
-pub struct Full {
-    /// When the control thread is to look (`sys::now_ns`); 0: it does not watch.
-    due: AtomicU64,
-    /// What the reader had read when the ring was found full.
-    seen: AtomicU64,
+pub struct Full(AtomicU64);
+
+const TOLD: u64 = 1;
+
+const fn mark(seen: u64) -> u64 {
+    (seen + 1) << 1
 }
 
-/// What the control thread is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// Nothing: it does not watch.
-    Nothing,
-    /// Nothing for so many ns.
-    Later(u64),
-    /// The patience of `due` is over: has the reader read beyond `seen`?
-    Now { due: u64, seen: u64 },
+const fn seen(mark: u64) -> u64 {
+    (mark >> 1) - 1
 }
 
 impl Full {
     /// Nobody watches.
     pub fn reset(&self) {
-        self.due.store(0, Ordering::Relaxed);
+        self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The ring was found full when the reader had read `seen`; it has until `due` to go on. True: the control thread is to be told to
-    /// watch.
-    pub fn begin(&self, seen: u64, due: u64) -> bool {
-        let before = self.due.load(Ordering::Relaxed);
-        if is_watched(before, due) && self.seen.load(Ordering::Relaxed) == seen {
-            // Its time runs already.
-            return false;
+    /// The ring was found full when the reader had read `at`. True: the control thread is to be told to watch.
+    pub fn found(&self, at: u64) -> bool {
+        let mut before = self.0.load(Ordering::Relaxed);
+        // Another writer may have found it full behind that.
+        while before & !TOLD < mark(at) {
+            let after = mark(at) | before & TOLD;
+            match self
+                .0
+                .compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(now) => before = now,
+            }
         }
-        // In this order: whoever sees the new position sees the new time.
-        let before = self.due.swap(due, Ordering::AcqRel);
-        self.seen.store(seen, Ordering::Release);
-        !is_watched(before, due)
+        before & TOLD == 0
     }
 
-    /// By who watches.
-    pub fn look(&self, now: u64) -> Look {
-        let seen = self.seen.load(Ordering::Acquire);
-        let due = self.due.load(Ordering::Acquire);
-        if due == 0 {
-            Look::Nothing
-        } else if now < due {
-            Look::Later(due - now)
-        } else {
-            Look::Now { due, seen }
-        }
+    /// By the control thread, which was told: it watches from now on, the reader had read so much. `None`: it does already, or need not.
+    pub fn watch(&self) -> Option<u64> {
+        let told = |mark: u64| (mark != 0 && mark & TOLD == 0).then_some(mark | TOLD);
+        self.0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, told)
+            .ok()
+            .map(seen)
     }
 
-    /// Nobody watches any more; false: the ring was found full since `due` was looked at, so that somebody must.
-    pub fn end(&self, due: u64) -> bool {
-        self.due
-            .compare_exchange(due, 0, Ordering::AcqRel, Ordering::Relaxed)
+    /// By who watches: what the reader had read when the ring was last found full. `None`: there is nothing to watch any more.
+    pub fn look(&self) -> Option<u64> {
+        let mark = self.0.load(Ordering::Acquire);
+        (mark & TOLD != 0).then(|| seen(mark))
+    }
+
+    /// By who watches, and has seen `at` last: nobody does any more. False: the ring was found full since, so that somebody must.
+    pub fn end(&self, at: u64) -> bool {
+        self.0
+            .compare_exchange(mark(at) | TOLD, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
-}
-
-/// Does the control thread watch until `before`, when somebody wants it to until `due`? What it has not looked at long after that it was
-/// never told: a handler left by a jump the call that was to tell it.
-const fn is_watched(before: u64, due: u64) -> bool {
-    const LONG_NS: u64 = 10_000_000_000;
-    before != 0 && due < before + LONG_NS
 }
 
 #[cfg(test)]
@@ -77,39 +70,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_writer_that_tries_again_does_not_prolong_the_patience() {
+    fn the_control_thread_is_told_until_it_knows() {
         let full = Full::default();
-        assert!(full.begin(7, 100));
-        assert!(!full.begin(7, 150));
-        assert_eq!(full.look(99), Look::Later(1));
-        assert_eq!(full.look(100), Look::Now { due: 100, seen: 7 });
+        assert_eq!((full.watch(), full.look()), (None, None));
+        assert!(full.found(0));
+        assert!(full.found(0));
+        assert_eq!(full.look(), None);
+        assert_eq!(full.watch(), Some(0));
+        assert_eq!(full.watch(), None);
+        assert!(!full.found(0));
+        assert!(!full.found(9));
+        assert_eq!(full.look(), Some(9));
     }
 
     #[test]
-    fn a_reader_that_has_read_has_all_the_time_again() {
+    fn a_writer_that_looked_earlier_does_not_hide_a_later_one() {
         let full = Full::default();
-        assert!(full.begin(7, 100));
-        assert!(!full.begin(9, 150));
-        assert_eq!(full.look(100), Look::Later(50));
-        assert_eq!(full.look(150), Look::Now { due: 150, seen: 9 });
+        assert!(full.found(9));
+        assert_eq!(full.watch(), Some(9));
+        assert!(!full.found(7));
+        assert_eq!(full.look(), Some(9));
     }
 
     #[test]
-    fn a_watch_that_nobody_keeps_begins_anew() {
+    fn a_watch_over_a_ring_that_was_full_again_does_not_end() {
         let full = Full::default();
-        assert_eq!(full.look(50), Look::Nothing);
-        assert!(full.begin(7, 100));
-        assert!(!full.begin(7, 10_000_000_099));
-        assert!(full.begin(7, 10_000_000_100));
+        assert!(full.found(7));
+        assert_eq!(full.watch(), Some(7));
+        assert!(!full.found(9));
+        assert!(!full.end(7));
+        assert!(full.end(9));
+        assert_eq!(full.look(), None);
+        assert!(full.found(9));
     }
 
     #[test]
-    fn a_watch_that_was_begun_meanwhile_does_not_end() {
+    fn what_was_reset_is_told_of_anew() {
         let full = Full::default();
-        assert!(full.begin(7, 100));
-        assert!(!full.begin(9, 150));
-        assert!(!full.end(100));
-        assert!(full.end(150));
-        assert!(full.begin(9, 200));
+        assert!(full.found(7));
+        assert_eq!(full.watch(), Some(7));
+        full.reset();
+        assert!(full.found(3));
+        assert_eq!(full.look(), None);
+        assert_eq!(full.watch(), Some(3));
     }
 }

@@ -425,13 +425,13 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     let at = sock.tx.at.load(Ordering::Relaxed);
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
     let mut seen = sock.tx.seen.load(Ordering::Relaxed);
-    let portion = if left <= PUBLISH || !remote::is_remote(sock) {
-        PUBLISH
+    let (portion, rest) = if left <= PUBLISH || !remote::is_remote(sock) {
+        (PUBLISH, 0)
     } else if remote::goes_direct(sock) {
         // All at once where a buffer waits for it.
-        left
+        (left, 0)
     } else {
-        PUBLISH_REMOTE
+        (PUBLISH_REMOTE, PUBLISH_REMOTE / 4)
     };
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(portion) as u64) > most {
@@ -461,7 +461,14 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     if room == 0 {
         return Room::Full;
     }
-    Room::Bytes(ring, at, left.min(room as usize).min(portion))
+    let fits = left.min(room as usize);
+    // Little behind a whole portion goes with it: it is not worth a message.
+    let now = if fits <= portion + rest {
+        fits
+    } else {
+        portion
+    };
+    Room::Bytes(ring, at, now)
 }
 
 #[cold]
@@ -549,13 +556,14 @@ pub unsafe fn sendfile(
     {
         return Verdict::Pass(pass);
     }
-    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve;
-    // only regular files and block devices go by the ring.
-    let regular = sys::fstat(file)
-        .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK));
-    if !regular || (count as isize) < 0 {
+    let by_kernel = || {
         crate::sockets::life::give_up(sock, Reason::Splice);
-        return Verdict::Pass(Pass::NOBODY);
+        Verdict::Pass(Pass::NOBODY)
+    };
+    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve. To read at one shows that;
+    // what is to be read without might take bytes out of a pipe.
+    if (count as isize) < 0 || offset.is_null() && !is_on_disk(file) {
+        return by_kernel();
     }
     // sendfile(2) moves at most this many bytes.
     let total = count.min(iov::MOST);
@@ -610,6 +618,9 @@ pub unsafe fn sendfile(
                     Ok(read) => read,
                     Err(e) => {
                         sock.tx.lock.unlock();
+                        if job.done == 0 && is_of_the_file(e) {
+                            return by_kernel();
+                        }
                         break job.partly(Error::Kernel(e));
                     }
                 };
@@ -642,6 +653,18 @@ pub unsafe fn sendfile(
         *to = position;
     }
     verdict
+}
+
+/// Is it a regular file or a block device?
+fn is_on_disk(file: c_int) -> bool {
+    sys::fstat(file)
+        .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
+}
+
+/// Does the error of a read say what kind of file it was made on, or what its offset or memory must be like: nothing that sendfile(2)
+/// would say?
+const fn is_of_the_file(e: sys::Errno) -> bool {
+    matches!(e, libc::ESPIPE | libc::EISDIR | libc::EINVAL)
 }
 
 unsafe fn rest_by_sendfile(

@@ -305,7 +305,10 @@ pub fn progress() -> Option<u64> {
     }
     let now = sys::now_ns();
     let hosts_left = with(|hosts| hosts.progress(now)).flatten();
-    hosts_left.into_iter().chain(queue::end_leases(now)).min()
+    hosts_left
+        .into_iter()
+        .chain(queue::see_to_leases(now))
+        .min()
 }
 
 /// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is open is closed.

@@ -2,14 +2,13 @@
 
 use super::links::{look, lose};
 use super::*;
-use crate::sockets::full::Look;
 
 /// Something to do later, or by the control thread only.
 pub(super) enum Job {
     /// Look at stream `index` of a link with oneself.
     Look(&'static Link, u32),
-    /// A non-blocking writer found the ring full: its socket and generation.
-    Full(&'static Sock, u32),
+    /// A non-blocking writer found the ring full.
+    Full(Watch),
     /// The peer of a stream to another host waits for the program to read TCP up to the switch.
     Far(Far),
     /// Ask over a new link for whoever looks for a peer.
@@ -37,6 +36,15 @@ pub(super) struct Far {
     look: u64,
     /// The end of all patience.
     until: u64,
+}
+
+/// The watch over the reader of a ring that was full.
+pub(super) struct Watch {
+    sock: &'static Sock,
+    generation: u32,
+    /// What it had read at the last look, and when to look again; 0: at once, for the first time.
+    seen: u64,
+    due: u64,
 }
 
 pub(super) static JOBS: Guarded<Vec<Job>> = Guarded::new(Vec::new());
@@ -100,18 +108,14 @@ pub fn watch_full(sock: &'static Sock) {
         || sock.tx.seen.load(Ordering::Relaxed),
         |d| d.rx.head.read().offset,
     );
-    let due = sys::now_ns() + wait::full_ns(sock);
-    if !sock.full.begin(seen, due) {
-        return;
+    if sock.full.found(seen) {
+        add(Job::Full(Watch {
+            sock,
+            generation,
+            seen,
+            due: 0,
+        }));
     }
-    let Some(mut list) = JOBS.lock() else {
-        // A handler within this thread's own look at them: the next time.
-        sock.full.end(due);
-        return;
-    };
-    list.push(Job::Full(sock, generation));
-    drop(list);
-    poke();
 }
 
 /// Before a switch the program has so much of TCP to read that the peer must wait. It waits no longer than for a full ring while
@@ -190,27 +194,35 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
     did
 }
 
-/// In how long to look again at the reader of a ring that was full, if at all.
-fn look_at_full(sock: &'static Sock, now: u64) -> Option<u64> {
-    let (due, seen) = match sock.full.look(now) {
-        Look::Nothing => return None,
-        Look::Later(left) if sock.tx.state() == state::LINK => return Some(left),
-        Look::Later(left) => (now + left, 0),
-        Look::Now { due, seen } => (due, seen),
-    };
-    if sock.tx.state() == state::LINK {
-        match reader_since(sock, seen) {
-            Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
-            Reader::Reads => {}
-            Reader::ReadAndStopped(head) => {
-                // Its patience begins anew: it may have stopped for good this time.
-                let patience = wait::full_ns(sock);
-                sock.full.begin(head, now + patience);
-                return Some(patience);
+impl Watch {
+    /// In how long to look again, if at all. A reader that stands still is found when the patience with it is over, at most twice that
+    /// time behind the call that found the ring full.
+    fn look(&mut self, now: u64) -> Option<u64> {
+        let (sock, patience) = (self.sock, wait::full_ns(self.sock));
+        if self.due == 0 {
+            self.seen = sock.full.watch()?;
+            self.due = now + patience;
+        }
+        if now < self.due {
+            return Some(self.due - now);
+        }
+        let seen = sock.full.look()?;
+        if seen == self.seen || sock.tx.state() != state::LINK {
+            if sock.tx.state() == state::LINK {
+                match reader_since(sock, seen) {
+                    Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
+                    Reader::Reads => {}
+                    Reader::ReadAndStopped(head) => drop(sock.full.found(head)),
+                }
+            }
+            if sock.full.end(seen) {
+                return None;
             }
         }
+        // It has read since, and its patience begins anew: it may have stopped for good this time.
+        (self.seen, self.due) = (sock.full.look()?, now + patience);
+        Some(patience)
     }
-    (!sock.full.end(due)).then_some(0)
 }
 
 /// Does what is due; the time until the next thing is.
@@ -285,11 +297,11 @@ pub(super) fn do_jobs() -> Option<u64> {
             next = next.into_iter().chain(left).min();
             left.is_some()
         }
-        Job::Full(sock, generation) => {
-            if sock.generation.load(Ordering::Acquire) != *generation {
+        Job::Full(watch) => {
+            if watch.sock.generation.load(Ordering::Acquire) != watch.generation {
                 return false;
             }
-            let left = look_at_full(sock, now);
+            let left = watch.look(now);
             next = next.into_iter().chain(left).min();
             left.is_some()
         }

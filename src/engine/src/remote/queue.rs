@@ -190,7 +190,7 @@ pub fn unbell(set: i32) {
 }
 
 /// By the control thread: begins leases; queues that it had left to the threads of the program, and that none has looked at since, are
-/// its own again. In how many ns to ask again.
+/// its own again. It has just looked at all of them. In how many ns to ask again.
 pub(super) fn see_to_leases(now: u64) -> Option<u64> {
     all().for_each(|queue| queue.see_to_lease(now));
     let ends = |queue: &Queue| Some(queue.lease_ends.load(Ordering::SeqCst)).filter(|at| *at != 0);
@@ -311,18 +311,18 @@ impl Queue {
     /// waits hears of what comes next.
     pub fn settle(&self) {
         self.hand_out();
-        let by_control = control::is_own_thread();
-        let armed = self.with(|held| match held.keenest() {
-            Keen::Yes => held.arm(),
-            Keen::Unless if by_control && !self.looked.swap(false, Ordering::Relaxed) => held.arm(),
-            Keen::Unless => {
-                // In this order: a handler may jump out of here.
-                self.begin_lease(by_control);
-                held.leased = true;
-                false
+        let armed = match self.with(Held::keenest) {
+            Some(Keen::Yes) => self.with(Held::arm),
+            Some(Keen::Unless) if self.is_left_to_program() => {
+                // In this order, and not under the lock: a handler may jump out of here.
+                self.begin_lease();
+                // Whoever has listed a wire since arms, or settles.
+                self.with(|held| held.leased |= !held.armed);
+                None
             }
-            Keen::No => false,
-        });
+            Some(Keen::Unless) => self.with(Held::arm),
+            _ => None,
+        };
         if armed == Some(true) {
             // What came before does not tell by itself. Of what came since, the descriptor has told.
             let mut more = true;
@@ -345,13 +345,25 @@ impl Queue {
         }
     }
 
+    /// Do threads of the program look, or is it one that asks?
+    fn is_left_to_program(&self) -> bool {
+        if !control::is_own_thread() {
+            return true;
+        }
+        // The lease that runs asks for itself.
+        if self.lease_ends.load(Ordering::SeqCst) > TOLD {
+            return self.looked.load(Ordering::Relaxed);
+        }
+        self.looked.swap(false, Ordering::Relaxed)
+    }
+
     /// The control thread is to ask in a while whether anybody looks.
-    fn begin_lease(&self, by_control: bool) {
+    fn begin_lease(&self) {
         // A handler may have jumped out of here before it told.
         if self.lease_ends.load(Ordering::SeqCst) <= WANTED {
             self.lease_ends.store(WANTED, Ordering::SeqCst);
             // That thread itself asks for the next before it sleeps.
-            if !by_control {
+            if !control::is_own_thread() {
                 control::poke();
             }
             let _ =

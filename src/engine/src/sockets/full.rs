@@ -1,66 +1,112 @@
 //! The watch over a ring that a non-blocking writer found full: a reader that does not read any more is found by the control
 //! thread, which looks when its patience may be over. A writer that finds the ring full again and again, since its reader is
 //! only slower, pays for it by one word: no clock, and the control thread is woken once in that time.
+//!
+//! ```text
+//!   writer: found -> Some(ring): adds a job, told(ring)     control thread: watch(ring), then look(ring) ... end(ring) or again
+//!           found -> None: somebody watches, or will
+//! ```
+//!
+//! A handler may jump out between `found` and `told`: then the next that finds the ring full adds a job, and of two jobs one watches.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_fabric::words::OFFSET_MAX;
 
-/// See the [module](self). 0: nobody watches; else what the reader had read when the ring was last found full, plus one, twice, and
-/// whether the control thread knows.
+/// See the [module](self). From the lowest bit on: who knows ([`TOLD`], [`WATCHED`]), what the reader had read when the ring was last
+/// found full, plus one (0: it was not), and of which ring that is said.
 #[derive(Debug, Default)]
 pub struct Full(AtomicU64);
 
+/// There is a job for the control thread.
 const TOLD: u64 = 1;
+/// It watches.
+const WATCHED: u64 = 2;
+const WHO: u64 = TOLD | WATCHED;
+const AT_SHIFT: u32 = 2;
+const RING_SHIFT: u32 = 57;
+const AT_BITS: u64 = (1 << (RING_SHIFT - AT_SHIFT)) - 1;
+const _: () = assert!(OFFSET_MAX < AT_BITS);
 
-const fn mark(seen: u64) -> u64 {
-    (seen + 1) << 1
+/// Of which ring something is said: one of the next 127 is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+const fn ring(word: u64) -> Epoch {
+    Epoch(word >> RING_SHIFT)
 }
 
-const fn seen(mark: u64) -> u64 {
-    (mark >> 1) - 1
+/// What the reader had read, plus one.
+const fn after(word: u64) -> u64 {
+    word >> AT_SHIFT & AT_BITS
+}
+
+const fn word(ring: Epoch, at: u64, who: u64) -> u64 {
+    ring.0 << RING_SHIFT | (at + 1) << AT_SHIFT | who
 }
 
 impl Full {
-    /// Nobody watches.
+    /// Another ring, which nobody watches.
     pub fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        let next = |word: u64| Some((ring(word).0 + 1) << RING_SHIFT);
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// The ring was found full when the reader had read `at`. True: the control thread is to be told to watch.
-    pub fn found(&self, at: u64) -> bool {
-        let mut before = self.0.load(Ordering::Relaxed);
+    /// The ring was found full when the reader had read `at`. `Some`: the control thread is to be told to watch.
+    pub fn found(&self, at: u64) -> Option<Epoch> {
         // Another writer may have found it full behind that.
-        while before & !TOLD < mark(at) {
-            let after = mark(at) | before & TOLD;
-            match self
-                .0
-                .compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed)
-            {
-                Ok(_) => break,
-                Err(now) => before = now,
-            }
-        }
-        before & TOLD == 0
+        let later = |now: u64| (after(now) < at + 1).then(|| word(ring(now), at, now & WHO));
+        let (Ok(before) | Err(before)) =
+            self.0
+                .fetch_update(Ordering::AcqRel, Ordering::Relaxed, later);
+        (before & WHO == 0).then(|| ring(before))
     }
 
-    /// By the control thread, which was told: it watches from now on, the reader had read so much. `None`: it does already, or need not.
-    pub fn watch(&self) -> Option<u64> {
-        let told = |mark: u64| (mark != 0 && mark & TOLD == 0).then_some(mark | TOLD);
+    /// There is a job for it.
+    pub fn told(&self, of: Epoch) {
+        let tell = |now: u64| (ring(now) == of && now & WHO == 0).then_some(now | TOLD);
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, tell);
+    }
+
+    /// By the control thread, for a job: it watches from now on, the reader had read so much. `None`: it does already, or need not.
+    pub fn watch(&self, of: Epoch) -> Option<u64> {
+        let begin = |now: u64| {
+            let is_due = ring(now) == of && after(now) != 0 && now & WATCHED == 0;
+            is_due.then_some(now | WHO)
+        };
         self.0
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, told)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, begin)
             .ok()
-            .map(seen)
+            .map(|now| after(now) - 1)
     }
 
-    /// By who watches: what the reader had read when the ring was last found full. `None`: there is nothing to watch any more.
-    pub fn look(&self) -> Option<u64> {
-        let mark = self.0.load(Ordering::Acquire);
-        (mark & TOLD != 0).then(|| seen(mark))
+    /// By who watches: what the reader had read when the ring was last found full. `None`: it is another ring.
+    pub fn look(&self, of: Epoch) -> Option<u64> {
+        let now = self.0.load(Ordering::Acquire);
+        (ring(now) == of && now & WATCHED != 0).then(|| after(now) - 1)
+    }
+
+    /// By who watches, and has seen `at` last: as if the ring had been found full when the reader had read `to`.
+    pub fn moves(&self, of: Epoch, at: u64, to: u64) {
+        let (from, to) = (word(of, at, WHO), word(of, to, WHO));
+        let _ = self
+            .0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// By who watches, and has seen `at` last: nobody does any more. False: the ring was found full since, so that somebody must.
-    pub fn end(&self, at: u64) -> bool {
+    pub fn end(&self, of: Epoch, at: u64) -> bool {
+        let nothing = of.0 << RING_SHIFT;
         self.0
-            .compare_exchange(mark(at) | TOLD, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(
+                word(of, at, WHO),
+                nothing,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
             .is_ok()
     }
 }
@@ -70,48 +116,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_control_thread_is_told_until_it_knows() {
+    fn the_control_thread_is_told_once() {
         let full = Full::default();
-        assert_eq!((full.watch(), full.look()), (None, None));
-        assert!(full.found(0));
-        assert!(full.found(0));
-        assert_eq!(full.look(), None);
-        assert_eq!(full.watch(), Some(0));
-        assert_eq!(full.watch(), None);
-        assert!(!full.found(0));
-        assert!(!full.found(9));
-        assert_eq!(full.look(), Some(9));
+        let ring = full.found(0).unwrap();
+        // The one before has not told yet, and may never.
+        assert_eq!(full.found(0), Some(ring));
+        full.told(ring);
+        assert_eq!(full.found(5), None);
+        assert_eq!(full.look(ring), None);
+        assert_eq!(full.watch(ring), Some(5));
+        assert_eq!(full.watch(ring), None);
+        full.told(ring);
+        assert_eq!(full.found(9), None);
+        assert_eq!(full.look(ring), Some(9));
     }
 
     #[test]
     fn a_writer_that_looked_earlier_does_not_hide_a_later_one() {
         let full = Full::default();
-        assert!(full.found(9));
-        assert_eq!(full.watch(), Some(9));
-        assert!(!full.found(7));
-        assert_eq!(full.look(), Some(9));
+        let ring = full.found(9).unwrap();
+        assert_eq!(full.watch(ring), Some(9));
+        assert_eq!(full.found(7), None);
+        assert_eq!(full.look(ring), Some(9));
     }
 
     #[test]
     fn a_watch_over_a_ring_that_was_full_again_does_not_end() {
         let full = Full::default();
-        assert!(full.found(7));
-        assert_eq!(full.watch(), Some(7));
-        assert!(!full.found(9));
-        assert!(!full.end(7));
-        assert!(full.end(9));
-        assert_eq!(full.look(), None);
-        assert!(full.found(9));
+        let ring = full.found(7).unwrap();
+        full.watch(ring).unwrap();
+        assert_eq!(full.found(9), None);
+        assert!(!full.end(ring, 7));
+        full.moves(ring, 7, 20);
+        assert_eq!(full.look(ring), Some(9));
+        full.moves(ring, 9, 8);
+        assert_eq!(full.look(ring), Some(8));
+        assert!(full.end(ring, 8));
+        assert_eq!(full.look(ring), None);
+        assert_eq!(full.found(9), Some(ring));
     }
 
     #[test]
-    fn what_was_reset_is_told_of_anew() {
+    fn of_another_ring_a_job_knows_nothing() {
         let full = Full::default();
-        assert!(full.found(7));
-        assert_eq!(full.watch(), Some(7));
-        full.reset();
-        assert!(full.found(3));
-        assert_eq!(full.look(), None);
-        assert_eq!(full.watch(), Some(3));
+        for _ in 0..300 {
+            let ring = full.found(7).unwrap();
+            assert_eq!(full.watch(ring), Some(7));
+            full.reset();
+            let next = full.found(3).unwrap();
+            full.told(ring);
+            assert_eq!((full.watch(ring), full.look(ring)), (None, None));
+            assert!(!full.end(ring, 3));
+            assert_eq!(full.watch(next), Some(3));
+            full.reset();
+        }
     }
 }

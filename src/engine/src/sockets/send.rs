@@ -556,14 +556,13 @@ pub unsafe fn sendfile(
     {
         return Verdict::Pass(pass);
     }
-    let by_kernel = || {
+    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve; only regular files and block
+    // devices go by the ring. A read at an offset does not show it: some devices allow one, and it may wait.
+    let regular = sys::fstat(file)
+        .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK));
+    if !regular || (count as isize) < 0 {
         crate::sockets::life::give_up(sock, Reason::Splice);
-        Verdict::Pass(Pass::NOBODY)
-    };
-    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve. To read at one shows that;
-    // what is to be read without might take bytes out of a pipe.
-    if (count as isize) < 0 || offset.is_null() && !is_on_disk(file) {
-        return by_kernel();
+        return Verdict::Pass(Pass::NOBODY);
     }
     // sendfile(2) moves at most this many bytes.
     let total = count.min(iov::MOST);
@@ -618,9 +617,6 @@ pub unsafe fn sendfile(
                     Ok(read) => read,
                     Err(e) => {
                         sock.tx.lock.unlock();
-                        if job.done == 0 && is_of_the_file(e) {
-                            return by_kernel();
-                        }
                         break job.partly(Error::Kernel(e));
                     }
                 };
@@ -653,18 +649,6 @@ pub unsafe fn sendfile(
         *to = position;
     }
     verdict
-}
-
-/// Is it a regular file or a block device?
-fn is_on_disk(file: c_int) -> bool {
-    sys::fstat(file)
-        .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
-}
-
-/// Does the error of a read say what kind of file it was made on, or what its offset or memory must be like: nothing that sendfile(2)
-/// would say?
-const fn is_of_the_file(e: sys::Errno) -> bool {
-    matches!(e, libc::ESPIPE | libc::EISDIR | libc::EINVAL)
 }
 
 unsafe fn rest_by_sendfile(

@@ -29,9 +29,14 @@ impl Hosts {
         }
         let key = self.key();
         let ip = subnet::mapped(&config().map, seek.local.ip());
-        let at = SocketAddr::new(ip, hello::port(seek.local.port()));
+        let at = |port| SocketAddr::new(ip, port);
+        let [first, second] = hello::ports(seek.local.port());
         let opening = internal::Opening::begin();
-        let listening = Id::listen(&self.channel, key, at).and_then(|id| {
+        let mut id = Id::listen(&self.channel, key, at(first));
+        if matches!(id, Err(libc::EADDRINUSE)) {
+            id = Id::listen(&self.channel, key, at(second));
+        }
+        let listening = id.and_then(|id| {
             self.may_use(&id, seek.peer.ip())?;
             Ok(id)
         });
@@ -92,6 +97,7 @@ impl Hosts {
             until: now + DIAL_NS,
             from: now + FIRST_NS,
             vain: 0,
+            second: None,
         });
     }
 
@@ -118,7 +124,13 @@ impl Hosts {
             let mut dial = self.dials.swap_remove(at);
             let Seek { local, peer, .. } = dial.seek;
             let mapped = |ip| subnet::mapped(&config().map, ip);
-            let to = SocketAddr::new(mapped(peer.ip()), hello::port(peer.port()));
+            let [first, second] = hello::ports(peer.port());
+            let port = if dial.second == Some(true) {
+                second
+            } else {
+                first
+            };
+            let to = SocketAddr::new(mapped(peer.ip()), port);
             let from = SocketAddr::new(mapped(local.ip()), 0);
             if !dial.seek.is_open() {
                 continue;
@@ -192,6 +204,9 @@ impl Hosts {
         let host = dial.seek.peer.ip();
         match self.may_use(&id, host).and_then(|()| id.route(DIAL_MS)) {
             Ok(()) => {
+                if dial.second.is_none() && id.device().is_ok_and(|d| !d.limits.immediate) {
+                    dial.second = Some(false);
+                }
                 dial.stage = Stage::Routing(id);
                 self.dials.push(dial);
             }
@@ -364,10 +379,14 @@ impl Hosts {
             let host = dial.seek.peer.ip();
             let again = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
             let again = again.filter(|_| event == REJECTED && early && dial.seek.is_open());
+            // Where there is another port, it is that one's turn.
+            let other = dial.second == Some(false);
+            dial.second = dial.second.map(|_| other);
             if let Some(wait) = again {
-                let from = sys::now_ns() + wait;
-                (dial.key, dial.stage, dial.vain) = (self.key(), Stage::Queued, dial.vain + 1);
+                let from = sys::now_ns() + if other { 0 } else { *wait };
+                (dial.key, dial.stage) = (self.key(), Stage::Queued);
                 (dial.from, dial.until) = (from, from + DIAL_NS);
+                dial.vain += usize::from(!other);
                 self.dials.push(dial);
             } else {
                 self.meets(host);

@@ -131,6 +131,8 @@ struct Dial {
     from: u64,
     /// How often nobody listened.
     vain: usize,
+    /// Whether it is the second port's turn, where the first may be somebody else's: on iWARP.
+    second: Option<bool>,
 }
 
 /// A question of ours.

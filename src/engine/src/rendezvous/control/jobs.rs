@@ -2,6 +2,7 @@
 
 use super::links::{look, lose};
 use super::*;
+use crate::sockets::full::Epoch;
 
 /// Something to do later, or by the control thread only.
 pub(super) enum Job {
@@ -41,7 +42,7 @@ pub(super) struct Far {
 /// The watch over the reader of a ring that was full.
 pub(super) struct Watch {
     sock: &'static Sock,
-    generation: u32,
+    ring: Epoch,
     /// What it had read at the last look, and when to look again; 0: at once, for the first time.
     seen: u64,
     due: u64,
@@ -102,19 +103,19 @@ pub fn bury_at(sock: &'static Sock, due: u64) {
 
 /// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
 pub fn watch_full(sock: &'static Sock) {
-    let generation = sock.generation.load(Ordering::Acquire);
     // What the reader has read by now; callers keep the direction's memory by a lock or a pin.
     let seen = sock.tx.dir().map_or_else(
         || sock.tx.seen.load(Ordering::Relaxed),
         |d| d.rx.head.read().offset,
     );
-    if sock.full.found(seen) {
+    if let Some(ring) = sock.full.found(seen) {
         add(Job::Full(Watch {
             sock,
-            generation,
+            ring,
             seen,
             due: 0,
         }));
+        sock.full.told(ring);
     }
 }
 
@@ -198,29 +199,33 @@ impl Watch {
     /// In how long to look again, if at all. A reader that stands still is found when the patience with it is over, at most twice that
     /// time behind the call that found the ring full.
     fn look(&mut self, now: u64) -> Option<u64> {
-        let (sock, patience) = (self.sock, wait::full_ns(self.sock));
+        let Self { sock, ring, .. } = *self;
+        let patience = wait::full_ns(sock);
         if self.due == 0 {
-            self.seen = sock.full.watch()?;
+            self.seen = sock.full.watch(ring)?;
             self.due = now + patience;
         }
-        if now < self.due {
-            return Some(self.due - now);
+        let seen = sock.full.look(ring)?;
+        if sock.tx.state() != state::LINK && sock.full.end(ring, seen) {
+            return None;
         }
-        let seen = sock.full.look()?;
-        if seen == self.seen || sock.tx.state() != state::LINK {
-            if sock.tx.state() == state::LINK {
-                match reader_since(sock, seen) {
-                    Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
-                    Reader::Reads => {}
-                    Reader::ReadAndStopped(head) => drop(sock.full.found(head)),
-                }
+        // It has less of it behind a switch.
+        self.due = self.due.min(now + patience);
+        if now < self.due {
+            return Some((self.due - now).min(wait::FULL_REMOTE_NS));
+        }
+        if seen == self.seen {
+            match reader_since(sock, seen) {
+                Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
+                Reader::Reads => {}
+                Reader::ReadAndStopped(head) => sock.full.moves(ring, seen, head),
             }
-            if sock.full.end(seen) {
+            if sock.full.end(ring, seen) {
                 return None;
             }
         }
         // It has read since, and its patience begins anew: it may have stopped for good this time.
-        (self.seen, self.due) = (sock.full.look()?, now + patience);
+        (self.seen, self.due) = (sock.full.look(ring)?, now + patience);
         Some(patience)
     }
 }
@@ -298,9 +303,6 @@ pub(super) fn do_jobs() -> Option<u64> {
             left.is_some()
         }
         Job::Full(watch) => {
-            if watch.sock.generation.load(Ordering::Acquire) != watch.generation {
-                return false;
-            }
             let left = watch.look(now);
             next = next.into_iter().chain(left).min();
             left.is_some()

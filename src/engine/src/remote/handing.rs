@@ -162,6 +162,14 @@ pub fn release(sock: &'static Sock, until_ns: u64) {
     });
 }
 
+/// The program may know of bytes that were dropped: waits until TCP brings the first of them, or the stream has returned to it.
+pub fn await_return(sock: &'static Sock, until_ns: u64) {
+    drive_while(sock, until_ns, || {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.rx.state() != state::RETURNING || !recv::has_bytes(fd)
+    });
+}
+
 fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
     while is_remote(sock) && goes_on() && sys::now_ns() < until_ns {
         advance(sock);

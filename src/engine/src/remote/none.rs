@@ -94,6 +94,7 @@ pub const fn is_far(_: &Sock) -> bool {
 pub const fn finish(_: &'static Sock, _: Reason) {}
 #[inline(always)]
 pub const fn finish_within(_: &'static Sock, _: u64) {}
+pub const fn await_return(_: &'static Sock, _: u64) {}
 pub const fn release(_: &'static Sock, _: u64) {}
 pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
     Err(Reason::PeerRemote)

@@ -15,6 +15,8 @@ use super::parts::{BATCH, FENCE, Parts};
 use super::queue::{Keen, Queue, Share};
 use super::small::Small;
 use crate::config::{Level, log};
+use crate::rendezvous::control;
+use crate::sockets::remains;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -636,6 +638,11 @@ impl Wire {
             return;
         };
         // Back, under the reader's lock: what was not read by then comes again by TCP.
+        if to < place.tail
+            && let Some(sock) = control::sock_of(near, u32::from(stream))
+        {
+            sock.rx.owed.store(remains::SOME, Ordering::Relaxed);
+        }
         if to != place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
             place.tail = to;
             fence(Ordering::SeqCst);

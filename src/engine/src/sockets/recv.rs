@@ -314,6 +314,10 @@ unsafe fn recv_stream(
                 }
                 if flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd) {
                     sock.rx.lock.unlock();
+                    if done == 0 && sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
+                        remains::await_owed(sock);
+                        continue;
+                    }
                     return partly(done, Error::WouldBlock);
                 }
                 let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;

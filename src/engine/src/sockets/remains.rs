@@ -166,6 +166,10 @@ const OWED_PAUSE: u64 = 20;
 /// Between two looks where the kernel gives no event.
 const OWED_NAP_NS: u64 = 200_000;
 
+/// [`owed`](super::sock::Half::owed) of a stream from another host that dropped bytes of the link: how many come by TCP instead is not
+/// known yet.
+pub const SOME: u64 = u64::MAX;
+
 /// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
 /// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
 /// Waits until the first of them is on TCP.
@@ -173,6 +177,10 @@ const OWED_NAP_NS: u64 = 200_000;
 pub fn await_owed(sock: &'static Sock) {
     static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
+    if owed == SOME {
+        // Of these one call waits.
+        sock.rx.owed.store(0, Ordering::Relaxed);
+    }
     if read >= owed {
         settle(sock);
         return;
@@ -181,8 +189,9 @@ pub fn await_owed(sock: &'static Sock) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    let most = sys::timespec(owed_ns());
     let end = sys::now_ns() + owed_ns();
+    remote::await_return(sock, end);
+    let most = sys::timespec(end.saturating_sub(sys::now_ns()));
     let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
     // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
     while !late && !recv::has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {

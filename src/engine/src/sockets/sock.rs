@@ -94,7 +94,7 @@ pub struct Half {
     /// rx: stream offset in TCP at which the link begins.
     pub from: AtomicU64,
     /// rx, off the link: bytes of TCP (as in `calls`) up to which the peer owes what the program may have been
-    /// told of already, sent again after a demotion; 0: none.
+    /// told of already, sent again after a demotion; 0: none; [`remains::SOME`](super::remains::SOME).
     pub owed: AtomicU64,
     /// Bytes that went by links, ever, without going by TCP too.
     pub linked: AtomicU64,

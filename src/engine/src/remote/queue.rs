@@ -317,8 +317,12 @@ impl Queue {
                 // In this order, and not under the lock: a handler may jump out of here.
                 self.begin_lease();
                 // Whoever has listed a wire since arms, or settles.
-                self.with(|held| held.leased |= !held.armed);
-                None
+                self.with(|held| {
+                    let runs = self.lease_ends.load(Ordering::SeqCst) != 0;
+                    held.leased |= runs && !held.armed;
+                    // One that is over already is not asked about.
+                    !runs && held.arm()
+                })
             }
             Some(Keen::Unless) => self.with(Held::arm),
             _ => None,

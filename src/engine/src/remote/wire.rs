@@ -600,6 +600,10 @@ impl Wire {
                     Came::Bytes(stream, _) | Came::Direct(stream, _) => self.bring(inner, stream),
                     Came::Credit(stream) => {
                         self.free(inner, stream);
+                        if inner.pump.record(stream).is_some() {
+                            // All is read that was posted: the record need not wait for more.
+                            inner.notes.push_back(Note::Stream(stream));
+                        }
                         if super::loan::mode() == Mode::Direct
                             && let (Some([out, _]), Some([near, _])) =
                                 (self.directions(stream), self.links())

@@ -72,7 +72,11 @@ pub(super) fn give(len: usize) {
 
 /// The registered slabs of a link, in its protection domain.
 #[derive(Debug, Default)]
-pub struct Slabs(Vec<Slab>);
+pub struct Slabs {
+    all: Vec<Slab>,
+    /// Some without a ring, more than [`SPARE`], stay for messages that are not complete.
+    late: bool,
+}
 
 /// Where a ring lies, for work requests.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +118,7 @@ impl Slabs {
         let holds = |slab: &&Slab| {
             slab.for_what == for_what && slab.from <= first && first + len <= slab.from + slab.len
         };
-        if let Some(slab) = self.0.iter_mut().find(|slab| holds(&&**slab)) {
+        if let Some(slab) = self.all.iter_mut().find(|slab| holds(&&**slab)) {
             slab.rings += 1;
             return Ok(key(slab));
         }
@@ -139,7 +143,7 @@ impl Slabs {
             _share: share,
         };
         let place = key(&slab);
-        self.0.push(slab);
+        self.all.push(slab);
         Ok(place)
     }
 
@@ -148,16 +152,30 @@ impl Slabs {
     pub fn give_back(&mut self, place: Place, [complete, posted]: [u64; 2]) {
         // By its key: others may hold the same bytes.
         let holds = |slab: &&mut Slab| slab.region.local_key() == place.local_key;
-        if let Some(slab) = self.0.iter_mut().find(holds) {
+        if let Some(slab) = self.all.iter_mut().find(holds) {
             slab.rings = slab.rings.saturating_sub(1);
             slab.until = posted;
         }
-        let is_spare = |slab: &Slab| slab.rings == 0 && slab.until <= complete;
-        if self.0.iter().filter(|slab| is_spare(slab)).count() > SPARE
-            && let Some(spare) = self.0.iter().position(is_spare)
-        {
-            self.0.swap_remove(spare);
+        self.trim(complete);
+    }
+
+    /// So many of the link's messages are complete now.
+    #[inline]
+    pub fn completed(&mut self, complete: u64) {
+        if self.late {
+            self.trim(complete);
         }
+    }
+
+    /// Of the slabs without a ring all but [`SPARE`] go that may.
+    fn trim(&mut self, complete: u64) {
+        let mut more = self.all.iter().filter(|slab| slab.rings == 0).count();
+        self.all.retain(|slab| {
+            let goes = more > SPARE && slab.rings == 0 && slab.until <= complete;
+            more -= usize::from(goes);
+            !goes
+        });
+        self.late = more > SPARE;
     }
 }
 

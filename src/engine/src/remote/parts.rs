@@ -156,6 +156,13 @@ impl Parts {
         give_back(&mut self.staging);
     }
 
+    /// What the stream's record waited for may be complete, or read: then it is to be written.
+    pub fn note_record(&mut self, stream: u16) {
+        if self.pump.record(stream).is_some() {
+            self.notes.push_back(Note::Stream(stream));
+        }
+    }
+
     /// A look is due: in how many ns the next is, if any.
     pub fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
         let (asked, came) = self.looked;

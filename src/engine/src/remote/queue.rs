@@ -54,7 +54,9 @@ const GROWTH_NEXT: u32 = 16;
 const LEASE_NS: u64 = 10_000_000;
 const LEASE_DOUBLINGS: u32 = 2;
 
+/// A lease is wanted, and the control thread may not know it.
 const WANTED: u64 = 1;
+/// It was told, and has not begun it.
 const TOLD: u64 = 2;
 
 /// Is the descriptor to tell of what comes next for a wire?
@@ -311,23 +313,26 @@ impl Queue {
     /// waits hears of what comes next.
     pub fn settle(&self) {
         self.hand_out();
-        let armed = match self.with(Held::keenest) {
-            Some(Keen::Yes) => self.with(Held::arm),
-            Some(Keen::Unless) if self.is_left_to_program() => {
-                // In this order, and not under the lock: a handler may jump out of here.
-                self.begin_lease();
-                // Whoever has listed a wire since arms, or settles.
-                self.with(|held| {
-                    let runs = self.lease_ends.load(Ordering::SeqCst) != 0;
-                    held.leased |= runs && !held.armed;
-                    // One that is over already is not asked about.
-                    !runs && held.arm()
-                })
-            }
-            Some(Keen::Unless) => self.with(Held::arm),
-            _ => None,
+        let look = |held: &mut Held| match held.keenest() {
+            Keen::Yes => (held.arm(), false),
+            Keen::Unless if self.is_left_to_program() => (false, true),
+            Keen::Unless => (held.arm(), false),
+            Keen::No => (false, false),
         };
-        if armed == Some(true) {
+        let (mut armed, lease) = self.with(look).unwrap_or_default();
+        if lease {
+            // In this order, and not under the lock: a handler may jump out of here.
+            self.begin_lease();
+            // Whoever has listed a wire since arms, or settles.
+            let begun = self.with(|held| {
+                let runs = self.lease_ends.load(Ordering::SeqCst) != 0;
+                held.leased |= runs && !held.armed;
+                // One that is over already is not asked about.
+                !runs && held.arm()
+            });
+            armed = begun.unwrap_or(false);
+        }
+        if armed {
             // What came before does not tell by itself. Of what came since, the descriptor has told.
             let mut more = true;
             while more {
@@ -394,13 +399,12 @@ impl Queue {
             // Not if it tells by itself. If a wire was listed since, whoever listed it sees to that.
             let goes_on = looked && !held.armed;
             held.leased &= goes_on;
-            held.doublings = match goes_on {
-                true => LEASE_DOUBLINGS.min(held.doublings + 1),
-                false => 0,
-            };
             if goes_on {
+                held.doublings = LEASE_DOUBLINGS.min(held.doublings + 1);
                 let next = now + (LEASE_NS << held.doublings);
                 self.lease_ends.store(next, Ordering::SeqCst);
+            } else {
+                held.doublings = 0;
             }
             goes_on
         });

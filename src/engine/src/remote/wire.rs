@@ -567,6 +567,7 @@ impl Wire {
             News::Done { mark } => {
                 inner.marked += 1;
                 inner.complete += mark;
+                inner.slabs.completed(inner.complete);
                 // The streams are looked at behind: at most as many as messages.
                 let mut done = [u16::MAX; SENDS as usize];
                 let mut n = 0;
@@ -578,9 +579,7 @@ impl Wire {
                 })?;
                 for stream in done.iter().take(n) {
                     self.free(inner, *stream);
-                    if inner.pump.record(*stream).is_some() {
-                        inner.notes.push_back(Note::Stream(*stream));
-                    }
+                    inner.note_record(*stream);
                 }
                 Ok(())
             }
@@ -600,10 +599,7 @@ impl Wire {
                     Came::Bytes(stream, _) | Came::Direct(stream, _) => self.bring(inner, stream),
                     Came::Credit(stream) => {
                         self.free(inner, stream);
-                        if inner.pump.record(stream).is_some() {
-                            // All is read that was posted: the record need not wait for more.
-                            inner.notes.push_back(Note::Stream(stream));
-                        }
+                        inner.note_record(stream);
                         if super::loan::mode() == Mode::Direct
                             && let (Some([out, _]), Some([near, _])) =
                                 (self.directions(stream), self.links())

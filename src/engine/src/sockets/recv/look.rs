@@ -155,8 +155,8 @@ pub(super) unsafe fn look(
             }
             // SAFETY: passed on.
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
-            if matches!(look, Look::Moved(_)) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                // Here they are.
+            if matches!(look, Look::Moved(_)) {
+                // What is owed is here.
                 sock.rx.owed.store(0, Ordering::Relaxed);
             }
             end_of_tcp(sock, look)

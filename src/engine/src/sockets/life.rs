@@ -292,6 +292,8 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         }
         sock.fd.store(other, Ordering::Relaxed);
         sock.conn().moved_to(other);
+        // Another thread may be about to use the number that goes, which is nobody's soon, or another file's.
+        sock.let_sections_end();
         if sock.is_accelerated() {
             control::watch(sock);
         }

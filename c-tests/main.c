@@ -90,6 +90,12 @@ uint32_t sum(const void *p, size_t n)
     return h;
 }
 
+static int is_netlink(int fd)
+{
+    int domain = 0;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain}) == 0 && domain == AF_NETLINK;
+}
+
 /* `opening`: one of them is of those that are open while libraries and a device are looked for. */
 static int count_fds(int *opening)
 {
@@ -103,7 +109,7 @@ static int count_fds(int *opening)
         n++;
         ssize_t len = readlinkat(dirfd(d), e->d_name, path, sizeof path - 1);
         path[len < 0 ? 0 : len] = 0;
-        *opening |= strstr(path, ".so.") || strstr(path, "infiniband") || strstr(path, "libibverbs");
+        *opening |= strstr(path, ".so.") || strstr(path, "infiniband") || strstr(path, "libibverbs") || is_netlink(atoi(e->d_name));
     }
     if (d)
         closedir(d);

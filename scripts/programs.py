@@ -511,8 +511,10 @@ def haproxy(run, mode="http", options=""):
         curl_file(run, f"{url}/big", "", f"{run.dir}/got")
         same(f"{run.dir}/got", f"{back.dir}/www/big", f"haproxy ({mode})")
     if run.times > 1:
-        curl_pipe(run, run.times, f"{url}/big")(f"{back.dir}/www/big", f"haproxy ({mode}), again and again")
-        run.payload += run.times * big
+        # Before it a new process of curl's has loaded what it needs, while two connections fill their buffers.
+        times = 2 * run.times
+        curl_pipe(run, times, f"{url}/big")(f"{back.dir}/www/big", f"haproxy ({mode}), again and again")
+        run.payload += times * big
     text = run.client("wrk", "-t1", "-c16", "-d2s", f"{url}/k")
     if apps.parse_wrk(text)[0] == 0:
         raise Failure("wrk completed no request")

@@ -269,10 +269,13 @@ pub unsafe fn recvmsg(
         )
     };
     if let Verdict::Done(_) = verdict {
-        // tcp_recvmsg leaves no name, no control data and no flags.
-        header.msg_namelen = 0;
+        // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was asked (net/socket.c,
+        // ____sys_recvmsg).
+        if !header.msg_name.is_null() {
+            header.msg_namelen = 0;
+        }
         header.msg_controllen = 0;
-        header.msg_flags = 0;
+        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     }
     verdict
 }
@@ -360,8 +363,16 @@ pub fn woken(nap: &mut Nap) -> Option<Verdict> {
 /// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to
 /// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
-    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-        life::give_up(sock, reason);
+    match table::lookup(fd).map(Entry::kind) {
+        Some(Kind::Sock(sock)) => life::give_up(sock, reason),
+        // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
+        Some(Kind::Fresh) if reason != sluice_stats::Reason::RawSyscall => {
+            if let Some(sock) = sock_of(Entry::FRESH, fd) {
+                life::give_up(sock, reason);
+            }
+        }
+        Some(Kind::Set(set)) => set.waited_elsewhere(reason),
+        _ => {}
     }
 }
 
@@ -759,8 +770,8 @@ fn broken(verdict: Verdict, flags: c_int) -> Verdict {
         Verdict::Failed(Error::Kernel(libc::EPIPE)) => Verdict::Failed(Error::BrokenPipe {
             raise: flags & libc::MSG_NOSIGNAL == 0,
         }),
-        Verdict::Failed(Error::BrokenPipe { .. }) => Verdict::Failed(Error::BrokenPipe {
-            raise: flags & libc::MSG_NOSIGNAL == 0,
+        Verdict::Failed(Error::BrokenPipe { raise }) => Verdict::Failed(Error::BrokenPipe {
+            raise: raise && flags & libc::MSG_NOSIGNAL == 0,
         }),
         other => other,
     }

@@ -134,6 +134,7 @@ extern "C" fn before_fork() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
     readiness::before_fork();
+    crate::sockets::life::track_fresh();
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {

@@ -94,6 +94,12 @@ pub fn getpid() -> c_int {
     sys!(getpid).unwrap_or(0) as c_int
 }
 
+/// `kill(2)` with signal 0: is there such a process, be it another user's?
+#[must_use]
+pub fn is_process(pid: u32) -> bool {
+    sys!(kill, pid, 0) != Err(libc::ESRCH)
+}
+
 /// `sched_yield(2)`.
 pub fn sched_yield() {
     let _ = sys!(sched_yield);

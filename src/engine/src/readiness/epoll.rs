@@ -46,10 +46,14 @@ pub fn created(fd: c_int) {
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
+    let target = table::lookup(fd);
     let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
+        if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
+            // A set that came from elsewhere, or one of more than there is room for: the kernel alone tells of it.
+            crate::api::raw_use(fd, Reason::NotHooked);
+        }
         return Verdict::Pass(Pass::NOBODY);
     };
-    let target = table::lookup(fd);
     if matches!(target.map(Entry::kind), Some(Kind::Internal)) {
         return Verdict::Failed(Error::Kernel(libc::EBADF));
     }

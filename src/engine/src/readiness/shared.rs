@@ -68,6 +68,15 @@ impl Set {
         self.ring();
     }
 
+    /// A raw call is to wait for the set, which the kernel alone answers.
+    #[cold]
+    pub fn waited_elsewhere(&'static self, reason: Reason) {
+        let socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        for sock in socks {
+            crate::sockets::life::give_up(sock, reason);
+        }
+    }
+
     /// No stream is served by this set any more.
     #[cold]
     pub(super) fn back_to_tcp(&'static self, reason: Reason) {

@@ -186,8 +186,7 @@ pub fn resend(sock: &'static Sock) -> Resent {
     }
     let pid = process::pid();
     if let Err(other) = family.claim(pid) {
-        // SAFETY: signal 0 only asks.
-        let dead = other != pid && unsafe { libc::kill(other as i32, 0) } != 0;
+        let dead = other != pid && !sys::is_process(other);
         return if dead { Resent::Lost } else { Resent::NoRoom };
     }
     let end = sock.tx.at.load(Ordering::Relaxed);

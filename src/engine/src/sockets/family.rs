@@ -248,8 +248,7 @@ impl Family {
     fn prune(&self) {
         for holder in &self.holders {
             let pid = holder.load(Ordering::Acquire);
-            // SAFETY: signal 0 only asks; kill is not hooked.
-            if pid != 0 && pid != UNBORN && unsafe { libc::kill(pid as i32, 0) } != 0 {
+            if pid != 0 && pid != UNBORN && !sys::is_process(pid) {
                 let _ = holder.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }

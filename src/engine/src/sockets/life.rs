@@ -79,9 +79,18 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     }
 }
 
-/// A socket is registered in an epoll set before it is connected: tracked from here on.
+/// A socket is registered in an epoll set, copied, or otherwise used before it is connected: tracked from here on.
 pub fn registered_fresh(fd: c_int) {
     track(fd, role::UNKNOWN);
+}
+
+/// Before a fork: what is connected later is a connection of both processes.
+pub fn track_fresh() {
+    table::for_range(0, c_int::MAX, |fd, entry| {
+        if entry == Entry::FRESH {
+            registered_fresh(fd);
+        }
+    });
 }
 
 /// `listen()` on `fd` succeeded.
@@ -533,10 +542,23 @@ pub fn give_up(sock: &'static Sock, reason: Reason) {
 
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
-    if new < 0 || old == new || process::is_vfork_child() {
+    if new < 0 || old == new {
+        return;
+    }
+    if process::is_vfork_child() {
+        // The table is the parent's. But this is a child's way of handing a connection to the program that it executes next.
+        if new <= libc::STDERR_FILENO
+            && let Some(sock) = table::lookup(old).and_then(Entry::as_sock)
+        {
+            give_up(sock, Reason::Exec);
+        }
         return;
     }
     renumbered(new);
+    if table::lookup(old) == Some(Entry::FRESH) {
+        // Both will be the connection's.
+        registered_fresh(old);
+    }
     let Some(entry) = table::lookup(old) else {
         return;
     };

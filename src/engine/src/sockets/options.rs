@@ -84,7 +84,7 @@ pub unsafe fn before_set(
         return;
     }
     match option {
-        libc::SO_SNDBUF
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE
             if sock.tx.state() == state::LINK
                 && !remote::is_remote(sock)
                 && len as usize >= size_of::<c_int>()
@@ -253,6 +253,11 @@ pub fn inherited_pin(fd: c_int) -> Option<Reason> {
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
         (libc::IPPROTO_TCP, libc::TCP_INQ),
     ];
+    // All bits are on where there is no limit.
+    let pace = sys::getsockopt::<u32>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+    if pace.is_ok_and(|rate| rate != u32::MAX) {
+        return Some(Reason::PacingRate);
+    }
     if let Some((level, name)) = flags.into_iter().find(is_on) {
         return pins(level, name);
     }

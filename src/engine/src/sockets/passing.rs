@@ -1,7 +1,6 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
 use crate::sockets::life;
-use crate::sockets::table::{self, Entry};
 use libc::msghdr;
 use sluice_stats::Reason;
 
@@ -37,11 +36,7 @@ unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
 pub unsafe fn leaving(msg: *const msghdr) {
     // SAFETY: passed on.
     unsafe {
-        for_each(msg, |fd| {
-            if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-                life::give_up(sock, Reason::Passed);
-            }
-        });
+        for_each(msg, |fd| crate::api::raw_use(fd, Reason::Passed));
     }
 }
 

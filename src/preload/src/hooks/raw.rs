@@ -30,7 +30,7 @@ pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void 
 /// Does [`served`] have anything to do? Called for every `syscall()`: a table and a look-up.
 fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
-        n if is_use(n) || n == SYS_connect => api::lookup(a1 as c_int).is_some(),
+        n if is_use(n) || is_epoll_wait(n) || n == SYS_connect => api::lookup(a1 as c_int).is_some(),
         SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
         n if is_fork(n, a1, a2) => true,
         SYS_clone | SYS_clone3 => {
@@ -66,13 +66,19 @@ fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
     }
 }
 
-/// Uses the stream of the descriptor in its first argument, or waits for it.
+/// Uses the stream of the descriptor in its first argument.
 fn is_use(number: c_long) -> bool {
     match number {
         SYS_read | SYS_readv | SYS_preadv2 | SYS_recvfrom | SYS_recvmmsg | SYS_write
         | SYS_writev | SYS_pwritev2 | SYS_sendto | SYS_sendmmsg | SYS_sendfile | SYS_tee
-        | SYS_vmsplice | SYS_shutdown | SYS_getsockopt | SYS_setsockopt | SYS_ioctl
-        | SYS_epoll_pwait | SYS_epoll_pwait2 => true,
+        | SYS_vmsplice | SYS_shutdown | SYS_getsockopt | SYS_setsockopt | SYS_ioctl => true,
+        _ => false,
+    }
+}
+
+fn is_epoll_wait(number: c_long) -> bool {
+    match number {
+        SYS_epoll_pwait | SYS_epoll_pwait2 => true,
         #[cfg(target_arch = "x86_64")]
         SYS_epoll_wait => true,
         _ => false,
@@ -241,6 +247,42 @@ unsafe extern "C" fn served(
                 pointer::<epoll_event>(a4).cast_mut(),
             )
         }),
+        SYS_epoll_pwait => {
+            // SAFETY: as for epoll_ctl; of the mask no more is read than the kernel would read.
+            c_long::from(unsafe {
+                epoll::on_epoll_pwait(
+                    fd,
+                    pointer::<epoll_event>(a2).cast_mut(),
+                    a3 as c_int,
+                    a4 as c_int,
+                    pointer(a5),
+                )
+            })
+        }
+        SYS_epoll_pwait2 => {
+            // SAFETY: as above.
+            c_long::from(unsafe {
+                epoll::on_epoll_pwait2(
+                    fd,
+                    pointer::<epoll_event>(a2).cast_mut(),
+                    a3 as c_int,
+                    pointer(a4),
+                    pointer(a5),
+                )
+            })
+        }
+        #[cfg(target_arch = "x86_64")]
+        SYS_epoll_wait => {
+            // SAFETY: as above.
+            c_long::from(unsafe {
+                epoll::on_epoll_wait(
+                    fd,
+                    pointer::<epoll_event>(a2).cast_mut(),
+                    a3 as c_int,
+                    a4 as c_int,
+                )
+            })
+        }
         SYS_epoll_create1 => c_long::from(epoll::set_made(call() as c_int)),
         #[cfg(target_arch = "x86_64")]
         SYS_epoll_create => c_long::from(epoll::set_made(call() as c_int)),
@@ -259,7 +301,10 @@ unsafe extern "C" fn served(
         SYS_pipe => unsafe { pair(call(), a1) },
         SYS_accept | SYS_accept4 => c_long::from(conn::accepted(fd, call() as c_int)),
         SYS_listen => c_long::from(conn::listening(fd, call() as c_int)),
-        SYS_connect => c_long::from(conn::connected(fd, call() as c_int)),
+        SYS_connect => {
+            // SAFETY: the C caller vouches for the address, as it would to connect.
+            c_long::from(unsafe { conn::on_connect(fd, pointer(a2), a3 as libc::socklen_t) })
+        }
         SYS_close => {
             if !fd::closing(fd) {
                 return errno::fail(Error::Kernel(EBADF)) as c_long;

@@ -9,13 +9,12 @@ pub(in crate::sockets) use self::look::{AtHand, at_hand, tcp_speaks};
 use self::look::{Look, look};
 use crate::api::{Error, Pass, READ, Verdict};
 use crate::remote;
-use crate::sockets::direct;
 use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, upgrade};
+use crate::sockets::{PUBLISH, direct, fault, upgrade};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -168,7 +167,7 @@ unsafe fn recv_stream(
                 let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
                 if enough || nonblocking || over {
                     sock.rx.lock.unlock();
-                    return Verdict::Done(n as isize);
+                    return Verdict::Done(fault::peeked(n) as isize);
                 }
                 // A peek that wants more than there is waits for more; what is there stays.
                 nap.note(sock);

@@ -15,7 +15,7 @@ help:
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
-	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (SECONDS=300 SEED=N)'
+	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (TIME=300 seconds, SEED=N)'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library and command into PREFIX (/usr/local)'
 	@echo 'make clean      removes what was built'
@@ -58,9 +58,10 @@ bench: deps build benches
 compare: deps build benches
 	scripts/compare.sh
 
-# What `make test` runs for two minutes; SECONDS is bash's own word, so its value here is what was given on the command line.
+# What `make test` runs for two minutes, here with a seed of its own each time.
+TIME ?= 300
 fuzz: build build-fault
-	scripts/fuzz.py --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),300) --seed $(SEED) \
+	scripts/fuzz.py --seconds $(TIME) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) \
 		--fault-lib target/fault/release/libsluice.so
 
 stress: deps build-fault benches

@@ -311,3 +311,44 @@ void do_exchange(const struct command *c)
 out:
     answer("= %ld good", good);
 }
+
+/* As many as asked for, unless it ends or takes too long. */
+static size_t gather(int fd, char *p, size_t len)
+{
+    size_t done = 0;
+    while (done < len) {
+        struct pollfd in = {fd, POLLIN, 0};
+        ssize_t r = poll(&in, 1, PATIENCE_MS) == 1 ? recv(fd, p + done, len - done, 0) : 0;
+        if (r <= 0)
+            break;
+        done += r;
+    }
+    return done;
+}
+
+/* urgent HANDLE LEN SEED OFFSET: what the other end sends by one call as urgent data, which is its last byte, and a byte
+ * behind it. */
+void do_urgent(const struct command *c)
+{
+    int fd = fd_of(number(c, 1)), marks[3] = {-1, -1, -1}, left = -1;
+    size_t len = number(c, 2), before, behind;
+    char byte = 0, first[64], second[64];
+    struct pollfd p = {fd, POLLPRI, 0};
+    int told = poll(&p, 1, PATIENCE_MS);
+    ioctl(fd, SIOCATMARK, &marks[0]);
+    errno = 0;
+    strcpy(first, result(recv(fd, &byte, 1, MSG_OOB)));
+    int same = wrong_at(&byte, number(c, 3), number(c, 4) + len - 1, 1) < 0;
+    errno = 0;
+    strcpy(second, result(recv(fd, &byte, 1, MSG_OOB)));
+    before = gather(fd, me.room, len - 1);
+    ioctl(fd, SIOCATMARK, &marks[1]);
+    /* Beyond the mark, so that what counts unread bytes counts on. */
+    behind = gather(fd, me.room + before, 1);
+    ioctl(fd, SIOCATMARK, &marks[2]);
+    ioctl(fd, FIONREAD, &left);
+    answer("%d %s, %s %s, then %s; %zu and %zu %s, at the mark %d %d %d, %d left", told, mask_name(p.revents), first,
+           same ? "good" : "WRONG", second, before, behind,
+           wrong_at(me.room, number(c, 3), number(c, 4), before + behind) < 0 ? "good" : "WRONG", marks[0], marks[1], marks[2],
+           left);
+}

@@ -153,12 +153,12 @@ void do_epoll_wait(const struct command *c)
     answer("%s%s", result(r < 0 ? -1 : n), text);
 }
 
-/* settle HANDLE BYTES none|fin|rst: until so many bytes can be read, and the end, if one is to come, has come. */
+/* settle HANDLE BYTES none|fin|rst|err: until so many bytes can be read, and the end, if one is to come, has come. */
 void do_settle(const struct command *c)
 {
     int fd = fd_of(number(c, 1)), bytes = -1;
     struct pollfd p = {fd, POLLIN | POLLPRI | POLLOUT | POLLRDHUP, 0};
-    short must = c->word[3][0] == 'f' ? POLLRDHUP : c->word[3][0] == 'r' ? POLLHUP : 0;
+    short must = c->word[3][0] == 'f' ? POLLRDHUP : c->word[3][0] == 'r' ? POLLHUP : c->word[3][0] == 'e' ? POLLERR : 0;
     for (int i = 0; i < 10 * PATIENCE_MS; i++) {
         if (ioctl(fd, FIONREAD, &bytes) || poll(&p, 1, 0) < 0)
             break;

@@ -26,6 +26,7 @@ class Bytes:
         note = {"tx": tx, "len": size}
         if s.rst == 2 or s.shut_wr or not size:
             return note
+        need(not s.peer.shut_both or self.is_still(tx), "a reset may overtake bytes")
         waits = not (s.nonblock or "DONTWAIT" in flags)
         need(tx.unread + size <= (self.most_blocking if waits else self.most_nonblocking), "there may be no room")
         held = s.cork or "MORE" in flags
@@ -36,10 +37,18 @@ class Bytes:
         tx.held = held
         return note
 
+    @staticmethod
+    def is_still(direction):
+        """All that was sent has arrived, and nobody is in a call about it."""
+        return direction.arrived == direction.sent and not direction.reader and not direction.writer
+
     def send_bytes(self, s, size):
         s.tx.sent += size
         if s.peer.dead:
             s.rst = 1       # nobody is there any more
+        elif s.peer.shut_both:
+            s.rst = s.peer.rst = 1
+            self.wake(s.peer)
         else:
             self.wake(s.peer, data=True)
 
@@ -49,7 +58,7 @@ class Bytes:
         tx, full = s.tx, op.number("full")
         need(kind in SENDS and way in WAYS and 0 < size <= LONGEST_LOOP and not op.flags(), "how?")
         need(0 < op.number("chunk", 65536) <= (32768 if kind == "splice" else LONGEST), "in which portions?")
-        need(s.rst == 0 and not s.shut_wr and not s.peer.dead, "it ends in an error")
+        need(s.rst == 0 and not s.shut_wr and not s.peer.dead and not s.peer.shut_both, "it ends in an error")
         need(not tx.writer and not tx.fuzzy and not tx.full, "another writes")
         need(not (tx.reader and tx.reader.strict), "a read may return a part")
         need(full or (way == "block") == (not s.nonblock), "does it wait?")
@@ -80,7 +89,8 @@ class Bytes:
             tx.writer = None
             if tx.broken:
                 tx.fuzzy = True
-            return {"fuzzy": tx.broken}
+            # Whether its last bytes came before the other end's close or behind it decides which error a reset is.
+            return {"fuzzy": tx.broken, "reset": s.rst}
 
         tx.broken = False
         tx.writer = self.begin(op, p, False, fired, finish, [s])
@@ -93,13 +103,17 @@ class Bytes:
         rx = s.rx
         need(kind in RECVS and 0 <= size <= LONGEST, "how?")
         need(not flags or kind in FLAGGED or (kind == "preadv2" and flags == {"DONTWAIT"}), "takes no flags")
-        need(flags <= {"DONTWAIT", "WAITALL", "PEEK", "TRUNC"}, "no flag of this call")
+        need(flags <= {"DONTWAIT", "WAITALL", "PEEK", "TRUNC", "OOB"}, "no flag of this call")
         need(not rx.reader and not rx.fuzzy, "another reads")
         need(s.rst != 1, "an error may have come or not")
         peek, waitall = "PEEK" in flags, "WAITALL" in flags
         note = {"rx": rx, "len": size}
+        if "OOB" in flags:
+            # `urgent` reads its byte itself, so there is none.
+            need(not op.begins and kind != "recvmmsg", "it does not sleep")
+            return note
         waits = not (s.nonblock or "DONTWAIT" in flags)
-        low = size if waitall else min(max(s.lowat, 1), max(size, 1))
+        low = max(size, 1) if waitall else min(max(s.lowat, 1), max(size, 1))
         if kind == "recvmmsg":
             need(not peek and size > 0, "each message would be the same")
             low = size
@@ -183,18 +197,36 @@ class Bytes:
     def op_warm(self, op, p):
         """To and fro between the two ends, `with=` the other thread and its handle: what makes a connection worth an upgrade."""
         s, rounds, size = self.stream(op), op.number("rounds"), op.number("len")
+        need(0 < rounds <= 400 and 0 < size <= 4096, "how much?")
+        note = self.both_ends(op, p, s)
+        for end in (s, s.peer):
+            end.tx.sent += rounds * size
+            end.tx.read = end.tx.arrived = end.tx.sent
+            self.wake(end, data=True)
+        return note
+
+    def op_urgent(self, op, p):
+        """`len` bytes of which the last is urgent, a byte behind them, and how the other end, `with=` its thread and handle, finds
+        them. That is one step, since the mark, until it is passed, changes what other calls tell."""
+        s, size = self.stream(op), op.number("len")
+        need(0 < size <= 4096, "how much?")
+        note = self.both_ends(op, p, s)
+        # The urgent byte is none of the stream's, that behind it is.
+        s.tx.sent += size
+        s.tx.read = s.tx.arrived = s.tx.sent
+        self.wake(s.peer, data=True)
+        return note
+
+    def both_ends(self, op, p, s):
+        """Of a connection where nothing is under way, for a step that both its ends take part in."""
         other, _, handle = op.text("with").partition(":")
         q = self.processes.get(other[:1])
         need(q and q.alive and q.threads.get(int(other[1:]), 0) is None, "no such thread")
         need((q.name, int(other[1:])) != (p.name, op.thread), "the same thread")
         h = q.handles.get(int(handle))
-        need(h and h.file is s.peer and 0 < rounds <= 400 and 0 < size <= 4096, "no such end")
+        need(h and h.file is s.peer, "no such end")
         for end in (s, s.peer):
             need(end.settled and not end.ended and not end.shut_wr and not end.cork and not end.tx.held, "not at rest")
             need(not end.rx.unread and not end.rx.reader and not end.rx.writer and not end.tx.full, "not at rest")
             need(not end.rcvtimeo and not end.sndtimeo and end.lowat == 1, "it may end early")
-        for end in (s, s.peer):
-            end.tx.sent += rounds * size
-            end.tx.read = end.tx.arrived = end.tx.sent
-            self.wake(end, data=True)
         return {"tx": s.tx, "rx": s.rx, "q": q, "thread": int(other[1:]), "handle": int(handle)}

@@ -6,11 +6,15 @@ import time
 
 import common
 
-from .model import admitted
+from .model import admitted, size_of
 from .program import Program
-from .world import World
+from .world import LIMIT, World
 
 TRIES = 8       # runs that class a difference as steady or not
+# Seconds that a program may seem to hang while it is made smaller: one that hangs is run many times then.
+IMPATIENT = 2
+# With these on TCP at the end of a report's line a connection belongs there.
+PINNED = {"msg-oob"}
 
 
 class Tally:
@@ -18,7 +22,7 @@ class Tally:
 
     def __init__(self):
         self.programs = self.calls = self.unsteady = 0
-        self.connections = self.accelerated = self.demotions = self.tcp = self.link = self.direct = 0
+        self.connections = self.eligible = self.accelerated = self.demotions = self.tcp = self.link = self.direct = 0
         self.names = {}
 
     def add(self, other):
@@ -29,13 +33,16 @@ class Tally:
             else:
                 setattr(self, key, getattr(self, key) + value)
 
-    def report(self, path):
+    def report(self, path, program):
         """Both ends tell of a connection, and so do the processes that share an end."""
+        upgrade = program.settings.get("SLUICE_UPGRADE", "32K")
+        # A try at the threshold may be too early for the other end, which then has another.
+        worth = 4 * (1 if upgrade == "eager" else size_of(upgrade))
         try:
             lines = common.report_lines(path)
         except common.Failure:
             return
-        ends = {}
+        moved, linked, pinned = {}, set(), set()
         for fields in lines:
             ports = frozenset(fields[end].rsplit(":", 1)[1] for end in ("local", "peer"))
             link = sum(int(v) for k, v in fields.items() if re.fullmatch(r"[tr]x_(direct|indirect|file)", k))
@@ -43,16 +50,22 @@ class Tally:
             self.link += link
             self.direct += sum(int(v) for k, v in fields.items() if re.fullmatch(r"[tr]x_direct", k))
             self.demotions += int(fields["demotions"])
-            ends[ports] = ends.get(ports, False) or link > 0 or int(fields["upgrades"]) > 0
-        self.connections += len(ends)
-        self.accelerated += sum(ends.values())
+            moved[ports] = max(moved.get(ports, 0), link + int(fields["tx_tcp"]) + int(fields["rx_tcp"]))
+            if link or int(fields["upgrades"]):
+                linked.add(ports)
+            if fields["reason"] in PINNED:
+                pinned.add(ports)
+        eligible = {p for p, n in moved.items() if n >= worth and p in linked | (moved.keys() - pinned)}
+        self.connections += len(moved)
+        self.eligible += len(eligible)
+        self.accelerated += len(eligible & linked)
 
     def __str__(self):
-        share = self.accelerated / self.connections if self.connections else 0
+        share = self.accelerated / self.eligible if self.eligible else 0
         bytes_ = self.link / (self.tcp + self.link) if self.link else 0
         direct = self.direct / self.link if self.link else 0
-        return (f"{self.programs} programs, {self.calls} calls; {self.accelerated} of {self.connections} connections accelerated"
-                f" ({share:.0%}), {bytes_:.0%} of {(self.tcp + self.link) / 1e6:.0f} MB by link ({direct:.0%} of that direct),"
+        return (f"{self.programs} programs, {self.calls} calls; {self.accelerated} of {self.eligible} connections that were worth it"
+                f" accelerated ({share:.0%}), {self.connections} in all, {bytes_:.0%} of {(self.tcp + self.link) / 1e6:.0f} MB by link ({direct:.0%} of that direct),"
                 f" {self.demotions} demotions")
 
 
@@ -66,6 +79,8 @@ class Difference:
     def signature(self):
         """What it is, without numbers: to tell it from others while a program shrinks."""
         name = self.call.split()[1] if len(self.call.split()) > 1 else "end"
+        if self.sluice.startswith("HANGS") or "STUCK" in self.sluice:
+            return name, "", "HANGS"
         return name, shape(self.plain), shape(self.sluice)
 
     def __str__(self):
@@ -82,16 +97,17 @@ class Judge:
         self.dir, self.lib, self.fault_lib, self.twice = dir, lib, fault_lib, twice
         self.tally = Tally()
         self.on_hang = None
+        self.limit = LIMIT
 
     def run(self, program, calls, preloaded, expected=None):
         lib = None
         if preloaded and not self.twice:
             lib = self.fault_lib if program.library == "fault" else self.lib
-        world = World(program, calls, self.dir, lib, expected)
+        world = World(program, calls, self.dir, lib, expected, self.limit if preloaded else LIMIT)
         world.on_hang = self.on_hang if preloaded else None
         lines = world.run()
         if lib:
-            self.tally.report(world.report)
+            self.tally.report(world.report, program)
         return lines
 
     def once(self, program, repeat=1):
@@ -134,11 +150,13 @@ class Judge:
             found, plain, _, calls = self.once(candidate, repeat)
             return found is not None and found.signature() == signature and self.run(candidate, calls, False) == plain
 
+        self.limit = IMPATIENT
         # What comes behind the difference has nothing to do with it.
         calls, _ = admitted(program)
         best = program.with_ops([op for op, _ in calls])
         for step in (self.fewer_settings, self.fewer_calls, self.smaller_calls, self.fewer_calls, self.fewer_settings):
             best = step(best, shows, deadline)
+        self.limit = LIMIT
         calls, _ = admitted(best)
         return best.with_ops([op for op, _ in calls])
 

@@ -40,6 +40,8 @@ class Life:
         h = self.handle(op)
         need(isinstance(h.file, Fresh) and len(h.file.refs) == 1 and not any(h.file is f for s in self.sets() for _, f in s.regs),
              "connected already")
+        if op.text("to") == "nobody":
+            return {"listener": None}
         name, _, handle = op.text("to").partition(":")
         q = self.processes.get(name)
         need(q and int(handle) in q.handles, "nobody listens")
@@ -88,18 +90,21 @@ class Life:
         need(how in ("RD", "WR", "RDWR") and s.rst != 1, "how?")
         if s.rst == 2:
             return {"how": how}
-        if "WR" in how and not s.shut_wr:
+        read, write = "RD" in how, "WR" in how and not s.shut_wr
+        if write:
             need(not s.tx.fuzzy and not (s.tx.writer is None and s.tx.full), "room may come or not")
             need(not (s.tx.reader and s.tx.reader.strict and s.tx.unread), "a read may return a part")
-            if s.tx.writer:
-                need(not s.tx.writer.is_fired(), "it may be through or not")
-                s.tx.broken = True
-            s.shut_wr, s.tx.fin, s.tx.held = True, 1, False
-            self.wake(s.peer)
-        if "RD" in how:
+            need(not s.tx.writer or not s.tx.writer.is_fired(), "it may be through or not")
+        if read:
             need(s.settled or s.rx.reader, "bytes may have come or not")
             need(not s.rx.writer and not (s.rx.reader and s.rx.reader.consumed()), "bytes may have come or not")
-            s.shut_rd = True
+        if (read or s.shut_rd) and (write or s.shut_wr):
+            need(not s.rx.writer and s.settled, "a reset may overtake bytes")
+        if write:
+            s.tx.broken = s.tx.broken or bool(s.tx.writer)
+            s.shut_wr, s.tx.fin, s.tx.held = True, 1, False
+            self.wake(s.peer)
+        s.shut_rd = s.shut_rd or read
         self.wake(s)
         return {"how": how}
 

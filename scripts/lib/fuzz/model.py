@@ -25,10 +25,12 @@ class Model(Bytes, Ready, Life):
             self.new_process(name)
         self.conns = 0
         self.cookies = 0
-        ring = _size(program.settings.get("SLUICE_RING", "256K"))
+        ring = size_of(program.settings.get("SLUICE_RING", "256K"))
         # A call that does not wait: within half a ring, which every ring is lent at least.
         self.most_nonblocking = min(ring // 2, 32 << 10)
         self.most_blocking = 192 << 10
+        # What comes to the other end though nobody reads there: well within the smallest buffer that TCP receives into.
+        self.most_settled = 48 << 10
         # What one call brings in one piece.
         self.most_whole = min(ring // 2, 4096)
 
@@ -96,7 +98,8 @@ class Model(Bytes, Ready, Life):
         return x
 
 
-def _size(text):
+def size_of(text):
+    """Of a setting."""
     return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]] if text[-1] in "KM" else int(text)
 
 

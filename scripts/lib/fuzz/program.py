@@ -61,10 +61,12 @@ class Program:
     family: int = 4
     start: str = "AB"
 
+    def head(self):
+        settings = [f"set {k}={v}" for k, v in self.settings.items()]
+        return [*settings, f"library {self.library}", f"family {self.family}", "start " + " ".join(self.start)]
+
     def __str__(self):
-        head = [f"set {k}={v}" for k, v in self.settings.items()]
-        head += [f"library {self.library}", f"family {self.family}", "start " + " ".join(self.start)]
-        return "\n".join(head + [str(op) for op in self.ops]) + "\n"
+        return "\n".join(self.head() + [str(op) for op in self.ops]) + "\n"
 
     @staticmethod
     def parse(text):

@@ -241,7 +241,9 @@ class Ready:
         s = self.stream(op)
         rx = s.rx
         need(not rx.reader and not rx.writer and not rx.held, "it may not come")
-        end = "rst" if s.rst else "fin" if rx.fin else "none"
+        need(rx.unread <= self.most_settled and not rx.fuzzy, "there may be no room for all of it")
+        # One that has shut both directions is hung up anyway.
+        end = "err" if s.rst and s.shut_both else "rst" if s.rst else "fin" if rx.fin else "none"
         note = {"rx": rx, "end": end, "fuzzy_out": not self.is_quiet_out(s)}
         rx.arrived = rx.sent
         rx.fin = 2 if rx.fin else 0

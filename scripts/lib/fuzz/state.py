@@ -62,6 +62,11 @@ class Stream(File):
         return self.rx.arrived == self.rx.sent and self.rx.fin != 1 and self.rst != 1 and not self.rx.fuzzy
 
     @property
+    def shut_both(self):
+        """What arrives now resets both ends."""
+        return self.shut_rd and self.shut_wr
+
+    @property
     def ended(self):
         return self.rx.fin == 2 or self.rst == 2 or self.shut_rd
 

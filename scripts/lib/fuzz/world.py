@@ -22,10 +22,12 @@ THREADS, COMMANDS, ANSWERS, MAIL_TO, MAIL_FROM = 3, 500, 540, 550, 560
 LIMIT = 6
 
 FLAGS = {"DONTWAIT": socket.MSG_DONTWAIT, "WAITALL": socket.MSG_WAITALL, "PEEK": socket.MSG_PEEK, "TRUNC": socket.MSG_TRUNC,
-         "MORE": 0x8000, "NOSIGNAL": socket.MSG_NOSIGNAL}
+         "MORE": 0x8000, "NOSIGNAL": socket.MSG_NOSIGNAL, "OOB": socket.MSG_OOB}
 SOCK = {"NONBLOCK": os.O_NONBLOCK, "CLOEXEC": os.O_CLOEXEC}
 SIGNALS = {"USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}
 REQUESTS = {"FIONREAD": 0x541B, "OUTQ": 0x5411}
+# A port of the loopback device where nobody listens: what asked for it (tcpmux) is gone.
+NOBODY = 1
 _COUNT = re.compile(r"= (-?\d+)")
 
 
@@ -276,7 +278,7 @@ class World:
             return "port" if hit else text
         if op.name == "connect":
             hit = re.match(r"port (\d+)", text)
-            if hit:
+            if hit and note["listener"]:
                 self.clients[note["conn"]] = int(hit.group(1))
             return re.sub(r"port \d+", "port", text)
         if op.name == "accept":
@@ -296,6 +298,8 @@ class World:
             self.sent[note["tx"].key] = self.sent.get(note["tx"].key, 0) + n
         elif "PEEK" not in op.flags():
             self.read[note["rx"].key] = self.read.get(note["rx"].key, 0) + n
+        if note.get("reset"):
+            text = re.sub(r"ECONNRESET|EPIPE SIGPIPE", "reset", text)
         if note.get("fuzzy"):
             return _COUNT.sub("= some", text)
         if note.get("every"):
@@ -340,6 +344,18 @@ class World:
                 counts[d.key] = counts.get(d.key, 0) + rounds * size
         return ", ".join(texts)
 
+    def run_urgent(self, op, note):
+        tx, q, size = note["tx"], note["q"].name, op.number("len")
+        begin = self.sent.get(tx.key, 0)
+        self.tell(q, note["thread"], f"urgent {note['handle']} {size} {tx.seed} {begin}")
+        texts = []
+        for length, flags, at in ((size, FLAGS["OOB"], begin), (1, 0, begin + size - 1)):
+            self.tell(op.proc, op.thread, f"send {op.handle()} send {length} {flags} 1 {tx.seed} {at}")
+            texts.append(self.hear(op.proc, op.thread))
+        for counts in (self.sent, self.read):
+            counts[tx.key] = counts.get(tx.key, 0) + size
+        return ", ".join((*texts, self.hear(q, note["thread"])))
+
     def say_settle(self, op, note):
         return f"settle {op.handle()} {self.unread(note['rx'])} {note['end']}"
 
@@ -363,7 +379,8 @@ class World:
         return f"socket {op.handle()} {self.program.family} {bits(op, SOCK)}"
 
     def say_connect(self, op, note):
-        return f"connect {op.handle()} {self.program.family} {self.ports[id(note['listener'])]}"
+        port = self.ports[id(note["listener"])] if note["listener"] else NOBODY
+        return f"connect {op.handle()} {self.program.family} {port}"
 
     def say_accept(self, op, note):
         return f"accept {op.handle()} {op.handle(1)} {op.text('kind', 'accept')} {bits(op, SOCK)}"

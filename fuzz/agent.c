@@ -286,7 +286,7 @@ static const struct {
 } calls[] = {
     {"send", do_send}, {"recv", do_recv}, {"put", do_put}, {"get", do_get}, {"exchange", do_exchange}, {"urgent", do_urgent},
     {"poll", do_poll}, {"epoll_create", do_epoll_create}, {"epoll_ctl", do_epoll_ctl}, {"epoll_wait", do_epoll_wait},
-    {"settle", do_settle}, {"socket", do_socket}, {"listen", do_listen}, {"connect", do_connect}, {"accept", do_accept},
+    {"settle", do_settle}, {"over", do_over}, {"socket", do_socket}, {"listen", do_listen}, {"connect", do_connect}, {"accept", do_accept},
     {"close", do_close}, {"dup", do_dup}, {"shutdown", do_shutdown}, {"setopt", do_setopt}, {"getopt", do_getopt},
     {"ioctl", do_ioctl}, {"fcntl", do_fcntl}, {"names", do_names}, {"pass", do_pass}, {"take", do_take},
     {"thread", do_thread}, {"cancel", do_cancel}, {"kill", do_kill}, {"sigaction", do_sigaction}, {"fork", do_fork},

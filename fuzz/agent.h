@@ -73,6 +73,6 @@ void leave(int fd, enum way way, int *armed);
 /* Calls, by the first word of their commands. */
 typedef void call(const struct command *c);
 call do_send, do_recv, do_put, do_get, do_exchange, do_urgent;
-call do_poll, do_epoll_create, do_epoll_ctl, do_epoll_wait, do_settle;
+call do_poll, do_epoll_create, do_epoll_ctl, do_epoll_wait, do_settle, do_over;
 call do_socket, do_listen, do_connect, do_accept, do_close, do_dup, do_shutdown, do_setopt, do_getopt, do_ioctl, do_fcntl,
     do_names, do_pass, do_take;

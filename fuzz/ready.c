@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
+#include <sys/socket.h>
 #include <time.h>
 
 static struct timespec timespec_of(long ms) { return (struct timespec){ms / 1000, ms % 1000 * 1000000}; }
@@ -167,4 +168,13 @@ void do_settle(const struct command *c)
         usleep(i < 50 ? 50 : 100);
     }
     answer("%s bytes, %s", bytes == number(c, 2) ? "all" : bytes > number(c, 2) ? "MORE" : "FEWER", mask_name(p.revents));
+}
+
+/* over HANDLE: until a reset has come, whose error is taken. */
+void do_over(const struct command *c)
+{
+    struct pollfd p = {fd_of(number(c, 1)), 0, 0};
+    int told = poll(&p, 1, PATIENCE_MS), error;
+    getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error});
+    answer("%s", told == 1 && p.revents & POLLHUP ? "over" : "NOT OVER");
 }

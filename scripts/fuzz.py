@@ -68,17 +68,18 @@ class Runner:
         program = self.drawn(number)
         found, plain, _, calls = self.judge.once(program)
         seconds = time.time() - self.args.begin
+        self.judge.tally.programs += 1
+        self.judge.tally.calls += len(calls)
         for op, _ in calls:
             self.judge.tally.names[op.name] = self.judge.tally.names.get(op.name, 0) + 1
         name = f"{self.args.seed}.{number}"
         if judge.broken(plain):
-            path = self.write(f"{name}.model", program)
-            return Found("model", f"plain TCP does not get through, {plain[-1]}: {path}", seconds)
+            return Found("model", f"plain TCP does not get through, {plain[-1]}{self.mistake(name, program, self.judge.is_broken, len(plain))}", seconds)
         if not found:
             return None
         if not self.judge.is_steady(program, plain):
-            path = self.write(f"{name}.unsteady", program)
-            return Found("model", f"plain TCP says now this, now that ({found}): {path}", seconds)
+            text = self.mistake(name, program, self.judge.is_unsteady, found.at + 1)
+            return Found("model", f"plain TCP says now this, now that, {found}{text}", seconds)
         path = self.write(name, program)
         if self.args.defect:
             # One will do.
@@ -89,11 +90,21 @@ class Runner:
         steady = "steady" if differ == runs else f"{differ} in {runs} again"
         text = f"{found}  [{steady}]"
         if self.args.shrink and seen[found.signature()] < MOST_SHRUNK and not self.args.plain:
-            small = self.judge.shrink(program, found.signature(), max(differ, 0.5) / runs, self.args.shrink)
+            shows = self.judge.shows(found.signature(), max(differ, 0.5) / runs)
+            small = self.judge.shrink(program, shows, found.at + 1, self.args.shrink)
             path = self.write(f"{name}.small", small)
             _, plain, sluice, calls = self.judge.once(small, 20)
             text += f"\n{len(small.ops)} of {len(program.ops)} calls, {', '.join(small.head())}:\n" + judge.told(calls, plain, sluice)
         return Found(found.signature(), f"{text}\n  again: scripts/fuzz.py --replay {path}", seconds)
+
+    def mistake(self, name, program, shows, lines):
+        """Of the model: what is to be said of it."""
+        path = self.write(f"{name}.model", program)
+        if self.args.shrink:
+            small = self.judge.shrink(program, shows, lines, self.args.shrink)
+            path = self.write(f"{name}.model.small", small)
+            return f"\n{small}  again: scripts/fuzz.py --plain --replay {path}"
+        return f"\n  again: scripts/fuzz.py --plain --replay {path}"
 
     @staticmethod
     def write(name, program):
@@ -162,7 +173,8 @@ def replay(args):
         print(f"{n} of {args.times}: {text}")
     if args.smaller and differences:
         found, *_ = runner.judge.once(program, 30)
-        print(runner.judge.shrink(program, found.signature(), sum(differences.values()) / args.times, args.shrink))
+        shows = runner.judge.shows(found.signature(), sum(differences.values()) / args.times)
+        print(runner.judge.shrink(program, shows, found.at + 1, args.shrink))
     print(runner.judge.tally)
     return 1 if differences else 0
 

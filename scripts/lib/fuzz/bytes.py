@@ -27,9 +27,11 @@ class Bytes:
         if s.rst == 2 or s.shut_wr or not size:
             return note
         need(not s.peer.shut_both or self.is_still(tx), "a reset may overtake bytes")
+        need(not s.rx.reader or not s.peer.dead and not s.peer.shut_both, "it may see the end or a reset")
         waits = not (s.nonblock or "DONTWAIT" in flags)
         need(tx.unread + size <= (self.most_blocking if waits else self.most_nonblocking), "there may be no room")
         held = s.cork or "MORE" in flags
+        note["lost"] = s.peer.shut_both
         if tx.reader and tx.reader.strict:
             whole = kind not in ("splice", "sendmmsg") and not held and not tx.held
             need(whole and size <= self.most_whole, "a read may return a part")
@@ -43,12 +45,14 @@ class Bytes:
         return direction.arrived == direction.sent and not direction.reader and not direction.writer
 
     def send_bytes(self, s, size):
+        if s.peer.shut_both and not s.peer.dead:
+            # Lost bytes.
+            s.rst = s.peer.rst = 1
+            self.wake(s.peer)
+            return
         s.tx.sent += size
         if s.peer.dead:
             s.rst = 1       # nobody is there any more
-        elif s.peer.shut_both:
-            s.rst = s.peer.rst = 1
-            self.wake(s.peer)
         else:
             self.wake(s.peer, data=True)
 
@@ -89,8 +93,10 @@ class Bytes:
             tx.writer = None
             if tx.broken:
                 tx.fuzzy = True
-            # Whether its last bytes came before the other end's close or behind it decides which error a reset is.
-            return {"fuzzy": tx.broken, "reset": s.rst}
+            # It may have been through before its end was, and has seen of a reset one of two errors, or none.
+            if tx.broken and s.rst == 1:
+                s.rst = 2
+            return {"broken": tx.broken, "reset": tx.broken and s.rst}
 
         tx.broken = False
         tx.writer = self.begin(op, p, False, fired, finish, [s])
@@ -119,12 +125,15 @@ class Bytes:
             low = size
         if op.begins:
             need(waits and not s.rcvtimeo and size > 0 and kind != "recvmmsg", "it does not sleep")
+            need(not self.is_watched(s), "somebody waits for what it would take")
+            # TCP wakes readers at the low mark only: one that wants less, or the rest, may sleep on.
+            need(s.lowat == 1 or not waitall and size >= s.lowat, "it may sleep on")
             need(not rx.writer and s.settled and not s.ended and not rx.held and s.avail < low, "it would not sleep")
             return {**note, **self.begin_recv(op, p, s, low, size, peek, waitall)}
         if size == 0 and kind in ("read", "readv", "preadv2"):
             return note
         # Whether it has come or not: a call that waits for all of it.
-        sure = waits and waitall and not peek and not s.rcvtimeo and size <= rx.unread and not rx.held and s.lowat <= size
+        sure = size and waits and waitall and not peek and not s.rcvtimeo and size <= rx.unread and not rx.held and s.lowat == 1
         if not sure and s.avail < max(size, 1):
             need(not rx.writer and s.settled, "bytes may have come or not")
             need(s.avail >= low or s.ended or not waits or 0 < s.rcvtimeo <= 100, "it would sleep")
@@ -166,6 +175,8 @@ class Bytes:
         need(op.flags() <= {"WAITALL"} and (not op.flags() or kind in FLAGGED), "no flag of this call")
         need(0 < op.number("chunk", 65536) <= LONGEST, "in which portions?")
         need(not rx.reader and s.rst != 1, "another reads")
+        # What a call that sleeps has sent is counted when it is joined.
+        need(not every or not rx.writer, "how many there are is not known")
         need((way == "block") == (not s.nonblock) and not s.rcvtimeo and s.lowat == 1, "does it wait?")
         need(way == "block" or kind in FLAGGED or s.nonblock, "does it wait?")
         note = {"rx": rx, "len": size, "every": every}
@@ -181,6 +192,7 @@ class Bytes:
             self.read_bytes(s, min(size, rx.unread))
             return note
         need(not rx.writer, "two that sleep for each other")
+        need(not self.is_watched(s), "somebody waits for what it would take")
         begin = rx.read
 
         def fired():

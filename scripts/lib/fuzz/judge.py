@@ -103,7 +103,7 @@ class Judge:
         lib = None
         if preloaded and not self.twice:
             lib = self.fault_lib if program.library == "fault" else self.lib
-        world = World(program, calls, self.dir, lib, expected, self.limit if preloaded else LIMIT)
+        world = World(program, calls, self.dir, lib, expected, self.limit)
         world.on_hang = self.on_hang if preloaded else None
         lines = world.run()
         if lib:
@@ -115,8 +115,6 @@ class Judge:
         difference shows, `repeat` times at most."""
         calls, _ = admitted(program)
         plain = self.run(program, calls, False)
-        self.tally.programs += 1
-        self.tally.calls += len(calls)
         if broken(plain):
             return None, plain, None, calls
         for _ in range(repeat):
@@ -141,19 +139,34 @@ class Judge:
 
     # --- shrinking ---
 
-    def shrink(self, program, signature, often, seconds):
-        """The smallest program found within so many seconds that shows the same difference, which `often` of 1 runs do."""
-        deadline = time.monotonic() + seconds
+    def shows(self, signature, often):
+        """Does a program show this difference, which `often` of 1 runs do?"""
         repeat = max(1, min(30, round(3 / max(often, 0.1))))
 
         def shows(candidate):
             found, plain, _, calls = self.once(candidate, repeat)
             return found is not None and found.signature() == signature and self.run(candidate, calls, False) == plain
+        return shows
 
+    def is_broken(self, candidate):
+        """Does plain TCP not get through?"""
+        return broken(self.run(candidate, admitted(candidate)[0], False))
+
+    def is_unsteady(self, candidate):
+        """Does plain TCP say now this, now that?"""
+        calls, _ = admitted(candidate)
+        plain = self.run(candidate, calls, False)
+        return not broken(plain) and any(self.run(candidate, calls, False) != plain for _ in range(20))
+
+    def shrink(self, program, shows, lines, seconds):
+        """The smallest program found within so many seconds that shows it, too, which is told in the last of so many lines."""
+        deadline = time.monotonic() + seconds
         self.limit = IMPATIENT
-        # What comes behind the difference has nothing to do with it.
         calls, _ = admitted(program)
         best = program.with_ops([op for op, _ in calls])
+        # What comes behind has nothing to do with it, mostly.
+        if shows(candidate := best.with_ops(best.ops[:lines])):
+            best = candidate
         for step in (self.fewer_settings, self.fewer_calls, self.smaller_calls, self.fewer_calls, self.fewer_settings):
             best = step(best, shows, deadline)
         self.limit = LIMIT

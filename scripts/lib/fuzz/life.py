@@ -76,6 +76,7 @@ class Life:
 
         if op.begins:
             need(not listener.queue and not listener.nonblock, "it would not sleep")
+            need(not self.is_watched(listener), "somebody waits for what it would take")
             x = listener.acceptor = self.begin(op, p, True, lambda: listener.queue, take, [listener])
             x.restartable = True
             return {}
@@ -101,7 +102,7 @@ class Life:
         if (read or s.shut_rd) and (write or s.shut_wr):
             need(not s.rx.writer and s.settled, "a reset may overtake bytes")
         if write:
-            s.tx.broken = s.tx.broken or bool(s.tx.writer)
+            s.tx.break_writer()
             s.shut_wr, s.tx.fin, s.tx.held = True, 1, False
             self.wake(s.peer)
         s.shut_rd = s.shut_rd or read
@@ -150,6 +151,7 @@ class Life:
         if s.rst or s.peer.dead:
             return
         reader = s.tx.reader
+        need(not reader or not s.peer.shut_wr, "has it seen the reset?")
         need(not s.tx.unread if reader else s.tx.arrived == s.tx.sent and s.tx.fin != 1, "a reset may overtake bytes")
         need(s.peer.rst == 0, "reset twice")
 
@@ -173,8 +175,7 @@ class Life:
         if reset:
             if not s.peer.dead:
                 s.peer.rst = 1
-                if s.peer.tx.writer:
-                    s.peer.tx.broken = True
+                s.peer.tx.break_writer()
         else:
             s.tx.fin = max(s.tx.fin, 1)
         s.tx.held = False

@@ -48,6 +48,17 @@ class Ready:
                 and not file.tx.writer and not file.tx.fuzzy and not file.tx.full
                 and file.tx.unread <= self.most_nonblocking)
 
+    def is_read(self, file):
+        """Somebody sleeps in a call that takes what would be shown."""
+        if isinstance(file, Epoll):
+            return any(self.is_read(f) for _, f in file.regs)
+        return isinstance(file, Stream) and file.rx.reader or isinstance(file, Listener) and file.acceptor
+
+    def is_watched(self, file):
+        """Somebody sleeps until it shows something."""
+        around = [s for s in self.sets() if any(f is file for _, f in s.regs)]
+        return any(file in x.files and x.op.name in ("poll", "epoll_wait") for x in self.pendings()) or any(map(self.is_watched, around))
+
     @staticmethod
     def is_certain(reg, file):
         # The peer's word that it has our end moves the connection to another state, at any time, and an edge is told again.
@@ -113,6 +124,7 @@ class Ready:
             need(ready or 0 <= ms <= SHORT, "it would sleep")
             return note
         need(not ready and (ms < 0 or ms >= LONG), "it would not sleep for good")
+        need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
         files = [h.file for h, _ in items]
         self.begin(op, p, True, lambda: any(is_ready_soon(self, h.file, m) for h, m in items), lambda: None, files)
         return note
@@ -207,6 +219,7 @@ class Ready:
         need(times == 1 or most == 1 and times <= max(1, len(reported)), "how often?")
         if op.begins:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
+            need(not self.is_read(set_), "another may take what it waits for")
             # One that tells of more than one thing would tell of them one by one.
             x = self.begin(op, p, True, lambda: self.soon(set_), lambda: self.told(set_, self.soon(set_)), [set_])
             x.files += [f for _, f in set_.regs]
@@ -242,8 +255,8 @@ class Ready:
         rx = s.rx
         need(not rx.reader and not rx.writer and not rx.held, "it may not come")
         need(rx.unread <= self.most_settled and not rx.fuzzy, "there may be no room for all of it")
-        # One that has shut both directions is hung up anyway.
-        end = "err" if s.rst and s.shut_both else "rst" if s.rst else "fin" if rx.fin else "none"
+        # One that has shut its writing half is hung up by an end, too; that a reset was seen once is sure.
+        end = "err" if s.rst == 1 and s.shut_wr else "rst" if s.rst else "fin" if rx.fin else "none"
         note = {"rx": rx, "end": end, "fuzzy_out": not self.is_quiet_out(s)}
         rx.arrived = rx.sent
         rx.fin = 2 if rx.fin else 0

@@ -26,6 +26,11 @@ class Direction:
         self.writer = None      # a pending call that writes
         self.broken = False     # it ends in an error
 
+    def break_writer(self):
+        """A call that writes ends in an error, which has to be taken before anything shows whether there is one."""
+        if self.writer:
+            self.broken = self.writer.strict = True
+
     @property
     def unread(self):
         return self.sent - self.read

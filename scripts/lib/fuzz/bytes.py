@@ -128,22 +128,19 @@ class Bytes:
             need(not self.is_watched(s), "somebody waits for what it would take")
             # TCP wakes readers at the low mark only: one that wants less, or the rest, may sleep on.
             need(s.lowat == 1 or not waitall and size >= s.lowat, "it may sleep on")
+            need(not peek or rx.piled + size <= self.most_settled, "there may be no room for all of it")
             need(not rx.writer and s.settled and not s.ended and not rx.held and s.avail < low, "it would not sleep")
             return {**note, **self.begin_recv(op, p, s, low, size, peek, waitall)}
         if size == 0 and kind in ("read", "readv", "preadv2"):
             return note
         # Whether it has come or not: a call that waits for all of it.
-        sure = size and waits and waitall and not peek and not s.rcvtimeo and size <= rx.unread and not rx.held and s.lowat == 1
+        sure = size and waits and waitall and not peek and not s.shut_rd and not s.rcvtimeo and size <= rx.unread and not rx.held and s.lowat == 1
         if not sure and s.avail < max(size, 1):
             need(not rx.writer and s.settled, "bytes may have come or not")
             need(s.avail >= low or s.ended or not waits or 0 < s.rcvtimeo <= 100, "it would sleep")
         if not peek:
-            self.read_bytes(s, size if sure else min(size, s.avail))
+            rx.take(size if sure else min(size, s.avail))
         return note
-
-    def read_bytes(self, s, size):
-        s.rx.read += size
-        s.rx.arrived = max(s.rx.arrived, s.rx.read)
 
     def begin_recv(self, op, p, s, low, size, peek, waitall):
         rx = s.rx
@@ -155,7 +152,7 @@ class Bytes:
         def finish():
             rx.reader = None
             if not peek:
-                self.read_bytes(s, min(size, rx.unread))
+                rx.take(min(size, rx.unread))
 
         x = rx.reader = self.begin(op, p, not waitall, fired, finish, [s])
         x.until = begin + size
@@ -175,6 +172,8 @@ class Bytes:
         need(op.flags() <= {"WAITALL"} and (not op.flags() or kind in FLAGGED), "no flag of this call")
         need(0 < op.number("chunk", 65536) <= LONGEST, "in which portions?")
         need(not rx.reader and s.rst != 1, "another reads")
+        # It finds an end wherever there is nothing at the moment.
+        need(not s.shut_rd or s.settled and not op.begins, "bytes may have come or not")
         # What a call that sleeps has sent is counted when it is joined.
         need(not every or not rx.writer, "how many there are is not known")
         need((way == "block") == (not s.nonblock) and not s.rcvtimeo and s.lowat == 1, "does it wait?")
@@ -182,14 +181,14 @@ class Bytes:
         note = {"rx": rx, "len": size, "every": every}
         if rx.fuzzy:
             need(every and not rx.writer and not op.begins and not rx.held, "how many there are is not known")
-            rx.sent = rx.read = rx.arrived
+            rx.exchange(0)
             rx.fuzzy = False
             return note
         need(0 < size <= LONGEST_LOOP, "how many?")
         if not op.begins:
             need(size <= rx.unread or rx.fin or s.ended, "it would sleep")
             need(not rx.held, "it may sleep for long")
-            self.read_bytes(s, min(size, rx.unread))
+            rx.take(min(size, rx.unread))
             return note
         need(not rx.writer, "two that sleep for each other")
         need(not self.is_watched(s), "somebody waits for what it would take")
@@ -200,7 +199,7 @@ class Bytes:
 
         def finish():
             rx.reader = None
-            self.read_bytes(s, min(size, rx.unread))
+            rx.take(min(size, rx.unread))
 
         rx.reader = self.begin(op, p, False, fired, finish, [s])
         rx.reader.until = begin + size
@@ -212,8 +211,7 @@ class Bytes:
         need(0 < rounds <= 400 and 0 < size <= 4096, "how much?")
         note = self.both_ends(op, p, s)
         for end in (s, s.peer):
-            end.tx.sent += rounds * size
-            end.tx.read = end.tx.arrived = end.tx.sent
+            end.tx.exchange(rounds * size)
             self.wake(end, data=True)
         return note
 
@@ -224,8 +222,7 @@ class Bytes:
         need(0 < size <= 4096, "how much?")
         note = self.both_ends(op, p, s)
         # The urgent byte is none of the stream's, that behind it is.
-        s.tx.sent += size
-        s.tx.read = s.tx.arrived = s.tx.sent
+        s.tx.exchange(size)
         self.wake(s.peer, data=True)
         return note
 

@@ -20,7 +20,7 @@ class Life:
     # --- connections ---
 
     def new_handle(self, p, n, file, cloexec=False):
-        need(0 <= n < HANDLES and n not in p.handles, "this handle is taken")
+        need(0 <= n < HANDLES and n not in p.handles and n not in p.promised(), "this handle is taken")
         p.handles[n] = Handle(file, p.lowest(), cloexec)
         # From here on numbers of closed ones may be others'.
         p.closed.pop(n, None)
@@ -265,7 +265,7 @@ class Life:
     def op_cancel(self, op, p):
         n = int(op.words[0])
         x = p.threads.get(n)
-        need(n != op.thread and x and not x.is_fired() and not x.consumed(), "it does not sleep")
+        need(0 < n != op.thread and x and not x.is_fired() and not x.consumed(), "it does not sleep")
         # Peeks that have something go on when cancelled, loops hold things: docs/limitations.md.
         need(x.op.name in ("recv", "poll", "epoll_wait", "accept") and not x.peeks_on, "it cannot be cancelled")
         for f in x.files:

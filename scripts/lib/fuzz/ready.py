@@ -146,7 +146,7 @@ class Ready:
             return True
         if "IN" not in mask or "OUT" in mask and not (self.is_quiet_out(s)):
             return False
-        return s.rx.unread >= max(s.lowat, 1) and not s.rx.held and not s.rx.fuzzy
+        return s.rx.unread >= max(s.lowat, 1) and not s.rx.held and not s.rx.fuzzy and (s.lowat == 1 or s.rx.piled <= self.most_settled)
 
     def is_quiet_out(self, s):
         return not s.tx.writer and not s.tx.fuzzy and not s.tx.full and s.tx.unread <= self.most_nonblocking
@@ -174,7 +174,7 @@ class Ready:
         key = (h.number, file)
         reg = set_.regs.get(key)
         note = {"cookie": self.cookies}
-        if "EXCLUSIVE" in mask:
+        if "EXCLUSIVE" in mask and what != "del":
             # Refused with others, and for a MOD; then nothing changes.
             need(not isinstance(file, Epoll), "refused")
             if mask & {"ONESHOT", "RDHUP", "PRI", "RDNORM", "WRNORM"} or what == "mod":
@@ -254,7 +254,7 @@ class Ready:
         s = self.stream(op)
         rx = s.rx
         need(not rx.reader and not rx.writer and not rx.held, "it may not come")
-        need(rx.unread <= self.most_settled and not rx.fuzzy, "there may be no room for all of it")
+        need(rx.piled <= self.most_settled and not rx.fuzzy, "there may be no room for all of it")
         # One that has shut its writing half is hung up by an end, too; that a reset was seen once is sure.
         end = "err" if s.rst == 1 and s.shut_wr else "rst" if s.rst else "fin" if rx.fin else "none"
         note = {"rx": rx, "end": end, "fuzzy_out": not self.is_quiet_out(s)}

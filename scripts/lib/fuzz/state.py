@@ -18,6 +18,7 @@ class Direction:
         self.seed = 2 * conn + side
         self.sent = self.read = 0
         self.arrived = 0        # of those sent, seen at the other end
+        self.emptied = 0        # sent when nothing of it was unread for the last time
         self.held = False       # some may wait in the writer's kernel for more (MSG_MORE, TCP_CORK)
         self.fin = 0            # 1: sent, 2: seen at the other end
         self.fuzzy = False      # how many are sent is known only when it runs
@@ -34,6 +35,23 @@ class Direction:
     @property
     def unread(self):
         return self.sent - self.read
+
+    @property
+    def piled(self):
+        """What may take room at the reader's: a segment does until the last byte of it is read."""
+        return self.sent - self.emptied
+
+    def take(self, size):
+        """So many bytes are read."""
+        self.read += size
+        self.arrived = max(self.arrived, self.read)
+        if not self.unread:
+            self.emptied = self.sent
+
+    def exchange(self, size):
+        """So many bytes are sent and read."""
+        self.sent += size
+        self.take(self.sent - self.read)
 
 
 class File:
@@ -121,6 +139,10 @@ class Process:
         while n in taken:
             n += 1
         return n
+
+    def promised(self):
+        """Handles that calls which sleep will give."""
+        return {x.op.handle(1) for x in self.threads.values() if x and x.op.name == "accept"}
 
     def is_free(self, number):
         return all(h.number != number for h in self.handles.values())

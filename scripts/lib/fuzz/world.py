@@ -293,7 +293,7 @@ class World:
             known = {p: "the listener" for p in self.ports.values()} | {p: f"connection {c}" for c, p in self.clients.items()}
             return re.sub(r"\d+", lambda m: known.get(int(m.group()), m.group()), text)
         if op.name == "settle" and note["fuzzy_out"]:
-            return re.sub(r"\|OUT|OUT\|?", "", text)
+            return re.sub(r"OUT$", "none", re.sub(r"\|OUT|OUT\|", "", text))
         return text
 
     def counted(self, op, note, text):
@@ -310,7 +310,8 @@ class World:
         if note.get("fuzzy"):
             return _COUNT.sub("= some", text)
         if note.get("every"):
-            return _COUNT.sub("= all" if n == note["count"] else f"= NOT ALL, {n} of {note['count']}", text)
+            # Behind none at all it tells of the end.
+            return "= all" if n == note["count"] else _COUNT.sub(f"= NOT ALL, {n} of {note['count']}", text)
         return text
 
     def unread(self, direction):

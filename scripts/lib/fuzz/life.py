@@ -96,6 +96,7 @@ class Life:
             need(not s.tx.fuzzy and not (s.tx.writer is None and s.tx.full), "room may come or not")
             need(not (s.tx.reader and s.tx.reader.strict and s.tx.unread), "a read may return a part")
             need(not s.tx.writer or not s.tx.writer.is_fired(), "it may be through or not")
+            self.check_seen(s)
         if read:
             need(s.settled or s.rx.reader, "bytes may have come or not")
             need(not s.rx.writer and not (s.rx.reader and s.rx.reader.consumed()), "bytes may have come or not")
@@ -105,6 +106,8 @@ class Life:
             s.tx.break_writer()
             s.shut_wr, s.tx.fin, s.tx.held = True, 1, False
             self.wake(s.peer)
+        if read and s.rx.reader:
+            s.rx.reader.strict = True
         s.shut_rd = s.shut_rd or read
         self.wake(s)
         return {"how": how}
@@ -145,6 +148,12 @@ class Life:
             need(not file.rx.reader, "somebody reads")
             if file.linger0 or file.rx.unread:
                 self.check_reset(file)
+            elif not file.peer.dead:
+                self.check_seen(file)
+
+    def check_seen(self, s):
+        """An end comes behind what was sent, for which there may be no room."""
+        need(not self.is_watched(s.peer) or s.tx.piled <= self.most_settled, "whoever waits for the end may not see it")
 
     def check_reset(self, s):
         """Whether a reset overtakes bytes is nobody's promise."""

@@ -146,6 +146,8 @@ class Life:
             need(file.rst != 1 and (file.settled or file.rx.writer), "bytes may have come or not")
             need(not file.tx.writer and not file.tx.fuzzy and not file.tx.full, "how much was sent?")
             need(not file.rx.reader, "somebody reads")
+            # What a call that sleeps has sent comes before the end or behind it, which makes it a reset.
+            need(not file.rx.writer or not file.tx.reader and not self.is_watched(file.peer), "an end or a reset?")
             if file.linger0 or file.rx.unread:
                 self.check_reset(file)
             elif not file.peer.dead:

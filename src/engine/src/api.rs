@@ -12,7 +12,7 @@ use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::Kind;
-use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
+use crate::sockets::{iov, life, options, recv as receiving, remains, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -365,7 +365,13 @@ pub fn woken(nap: &mut Nap) -> Option<Verdict> {
 /// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
     match table::lookup(fd).map(Entry::kind) {
-        Some(Kind::Sock(sock)) => life::give_up(sock, reason),
+        Some(Kind::Sock(sock)) => {
+            life::give_up(sock, reason);
+            if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+                // Behind the program's SHUT_RD the kernel would tell of an end where it has nothing yet.
+                remains::await_owed(sock);
+            }
+        }
         // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
         Some(Kind::Fresh) if reason != sluice_stats::Reason::RawSyscall => {
             if let Some(sock) = sock_of(Entry::FRESH, fd) {

@@ -19,11 +19,11 @@ volatile pid_t busy;
 
 extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
     option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[],
-    connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[], reuse_bodies[], ready_bodies[];
+    connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[], reuse_bodies[], ready_bodies[], fork_bodies[];
 static const struct body *const families[] = {
     basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
     poll_bodies, epoll_bodies, register_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
-    large_bodies, linger_bodies, reuse_bodies, ready_bodies,
+    large_bodies, linger_bodies, reuse_bodies, ready_bodies, fork_bodies,
 };
 static const struct body *body;
 static const char *role;

@@ -136,6 +136,18 @@ static void sndtimeo_client(int fd)
     T(put(fd, 2, 1000));
 }
 
+/* TCP takes more than a ring does, however little time it is given. */
+static void short_sndtimeo_client(int fd)
+{
+    long total = 400000;
+    timeout(fd, SO_SNDTIMEO, 10);
+    fill(buf, 1, 0, total);
+    T(send(fd, buf, total, 0));
+    tell(total);
+    hear();
+    T(put(fd, 2, 1000));
+}
+
 static void interrupter(int fd)
 {
     for (long sig; (sig = hear()) > 0; tell(0)) {
@@ -716,6 +728,7 @@ const struct body signal_bodies[] = {
     TWO("listener_timeouts", listener_timeouts_server, listener_timeouts_client, .flags = RAW),
     TWO("negative_rcvtimeo", negative_timeout_server, negative_timeout_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
+    TWO("sndtimeo_short", sndtimeo_server, short_sndtimeo_client, .flags = ONEHOST),
     TWO("eintr", interrupter, eintr_client),
     TWO("restart_recv", restart_recv_server, restart_recv_client),
     TWO("eintr_send", eintr_send_server, eintr_send_client),

@@ -221,7 +221,7 @@ class Ready:
         # Of more than it may tell nobody knows which.
         need(most * times >= len(reported) + 1 or most == 1 and times >= len(reported), "which?")
         # Each has its turn, if not in the same call: docs/limitations.md.
-        note = {"times": max(times, len(reported))}
+        note = {"times": max(times, len(reported)), "spare": self.spare_edges(set_, reported)}
         # Level-triggered ones are told again.
         need(times == 1 or most == 1 and times <= max(1, len(reported)), "how often?")
         if op.begins:
@@ -234,6 +234,11 @@ class Ready:
         need(reported or 0 <= ms <= SHORT, "it would sleep")
         self.told(set_, reported)
         return note
+
+    @staticmethod
+    def spare_edges(set_, reported):
+        """The registrations of which an edge of room alone may be told, or not: docs/limitations.md."""
+        return {r.cookie for r in set_.regs.values() if "ET" in r.mask and r.mask & {"OUT", "WRNORM"} and r not in reported}
 
     def soon(self, set_):
         out = []

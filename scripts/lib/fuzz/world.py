@@ -294,9 +294,21 @@ class World:
         if op.name == "names":
             known = {p: "the listener" for p in self.ports.values()} | {p: f"connection {c}" for c, p in self.clients.items()}
             return re.sub(r"\d+", lambda m: known.get(int(m.group()), m.group()), text)
+        if op.name == "epoll_wait" and not op.begins:
+            return self.without_edges(text, note["spare"])
         if op.name == "settle" and note["fuzzy_out"]:
             return re.sub(r"OUT$", "none", re.sub(r"\|OUT|OUT\|", "", text))
         return text
+
+    @staticmethod
+    def without_edges(text, spare):
+        """Events of a wait without those of room alone of these registrations."""
+        head, *events = text.split(" ")[1:]
+        room = {f"{cookie:x}:{bits}" for cookie in spare for bits in ("OUT", "WRNORM", "OUT|WRNORM")}
+        kept = [e for e in events if e not in room]
+        if head.isdigit():
+            head = str(int(head) - len(events) + len(kept))
+        return " ".join(["=", head, *kept])
 
     def counted(self, op, note, text):
         hit = _COUNT.match(text)

@@ -15,7 +15,8 @@ PATH=$PATH:/usr/sbin:/sbin
 demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-server:redis-server
       redis-benchmark:redis-tools iperf3:iperf3"
 tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy
-       pgbench:postgresql sshd:openssh-server ssh:openssh-client strace:strace gdb:gdb valgrind:valgrind
+       pgbench:postgresql sshd:openssh-server ssh:openssh-client rsync:rsync vsftpd:vsftpd tinyproxy:tinyproxy
+       apache2:apache2-bin git:git node:nodejs javac:default-jdk-headless strace:strace gdb:gdb valgrind:valgrind
        objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
 # What the library is built with.
 build="pkg-config:pkg-config /usr/include/infiniband/verbs.h:libibverbs-dev

@@ -199,7 +199,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         if SET.load(Ordering::Acquire) != set {
             break;
         }
-        let _low = internal::Low::begin();
+        let _turn = internal::Turn::begin();
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }

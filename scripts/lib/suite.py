@@ -74,11 +74,11 @@ def steps(seed, full):
     yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
     if full:
         yield "c-tests", script("ctests.py", "--full", *fault), {}, 120, True
-        yield "programs", script("programs.py"), {}, 60, True
+        yield "programs", script("programs.py"), {}, 90, True
         yield "soak", script("soak.py"), {}, 60, True
     else:
         yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed), *fault), {}, 6, True
-        yield "programs", script("programs.py", "--sample", str(seed)), {}, 6, True
+        yield "programs", script("programs.py", "--sample", str(seed)), {}, 10, True
         yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True
     yield "bad input", script("badinput.sh"), {}, 3, True

@@ -122,8 +122,9 @@ class Run:
             if self.linked and self.links:
                 if self.payload and counters.share() <= self.floor:
                     raise Failure(f"{role}: {counters}")
-                self.notes.append(f"{role} {counters.accelerated} of {counters.connections} accelerated, "
-                                   f"{counters.share() * 100:.1f} % by link")
+                self.notes.append(f"{role} {counters.accelerated} of {counters.connections} accelerated, " +
+                                  (f"{counters.share() * 100:.1f} % by link" if counters.accelerated else
+                                   " ".join(f"{k} {v}" for k, v in sorted(counters.reasons.items()))))
             if not self.linked and self.hops == 1:
                 # With something in between, that and one end may be preloaded both.
                 if counters.accelerated:

@@ -187,8 +187,8 @@ def nginx_upgrade(run):
     def disturb():
         time.sleep(1)       # load at each stage, not a wait for a state
         os.kill(old, signal.SIGUSR2)
-        common.until(lambda: server.pid not in (None, old), "there is no new master")
-        common.until(lambda: len(server.workers()) == 2, "the new master has no workers")
+        common.until(lambda: server.pid not in (None, old), "there is no new master", 30)
+        common.until(lambda: len(server.workers()) == 2, "the new master has no workers", 30)
         time.sleep(1)
         os.kill(old, signal.SIGWINCH)
         time.sleep(1)

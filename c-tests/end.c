@@ -507,17 +507,6 @@ static void kill_unread_client(int fd)
 /* A close that the library does not see, by a process that lives on: TCP says that it ended, and then resets. TCP knows
  * at once that bytes were not read; in shared memory they may pass for bytes that were still on their way. Either way
  * recv tells of the end or of a reset, of nothing else. */
-static long raw_close(int fd)
-{
-    long r = SYS_close;
-#ifdef __x86_64__
-    __asm__ volatile("syscall" : "+a"(r) : "D"(fd) : "rcx", "r11", "memory");
-#else
-    r = close(fd);
-#endif
-    return r;
-}
-
 static void end_then_reset_server(int fd)
 {
     int none = -1;
@@ -525,7 +514,7 @@ static void end_then_reset_server(int fd)
     await_in(fd, 1000);
     T(setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &none, sizeof none));
     hear();
-    T(raw_close(fd));
+    T(unseen_close(fd));
     meet();
 }
 

@@ -17,13 +17,16 @@ char buf[8 << 20];
 volatile sig_atomic_t signals[65];
 volatile pid_t busy;
 
-extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
-    option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[],
-    connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[], reuse_bodies[], ready_bodies[];
+extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], end_bodies[], signal_bodies[],
+    cancel_bodies[], timeout_bodies[], nonblock_bodies[], thread_bodies[], option_bodies[], pinned_bodies[],
+    ioctl_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], exec_bodies[],
+    passing_bodies[], file_bodies[], connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
+    reuse_bodies[], ready_bodies[];
 static const struct body *const families[] = {
-    basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
-    poll_bodies, epoll_bodies, register_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
-    large_bodies, linger_bodies, reuse_bodies, ready_bodies,
+    basic_bodies, stdio_bodies, msg_bodies, end_bodies, signal_bodies, cancel_bodies, timeout_bodies,
+    nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies, epoll_bodies,
+    register_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies, file_bodies, connect_bodies,
+    bulk_bodies, large_bodies, linger_bodies, reuse_bodies, ready_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -294,6 +297,21 @@ double now(void)
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+int get_int(int fd, int level, int name)
+{
+    int v = -77;
+    socklen_t len = sizeof v;
+    return getsockopt(fd, level, name, &v, &len) ? -errno : v;
+}
+
+int set_int(int fd, int level, int name, int v) { return setsockopt(fd, level, name, &v, sizeof v); }
+
+void timeout(int fd, int which, int ms)
+{
+    if (setsockopt(fd, SOL_SOCKET, which, &(struct timeval){ms / 1000, ms % 1000 * 1000}, sizeof(struct timeval)))
+        die("timeout");
+}
+
 void set_nonblock(int fd, int on)
 {
     int fl = fcntl(fd, F_GETFL);
@@ -306,6 +324,19 @@ void linger(int fd, int on, int seconds)
 }
 
 void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); }
+
+int unseen_close(int fd)
+{
+    long r = SYS_close;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "+a"(r) : "D"(fd) : "rcx", "r11", "memory");
+    if (r < 0)
+        errno = -r, r = -1;
+#else
+    r = close(fd);
+#endif
+    return r;
+}
 
 /* --- processes, threads, signals --- */
 
@@ -365,6 +396,12 @@ pid_t child(void)
     if (pid < 0)
         die("fork");
     return pid;
+}
+
+void drop(int fd)
+{
+    if (close(fd))
+        die("close");
 }
 
 static void say_status(const char *who, int status)

@@ -106,9 +106,14 @@ void await_in(int fd, int n);          /* until n bytes can be read */
 int ready(int fd);                     /* poll mask right now */
 void await_state(int fd, int tcp_state);
 double now(void);
+int get_int(int fd, int level, int name); /* of an option; -errno if it cannot be read */
+int set_int(int fd, int level, int name, int v);
+void timeout(int fd, int which, int ms); /* SO_RCVTIMEO or SO_SNDTIMEO */
 void set_nonblock(int fd, int on);
 void nodelay(int fd);
 void linger(int fd, int on, int seconds); /* SO_LINGER */
+int unseen_close(int fd); /* by a system call of our own, which nobody can intercept */
+void drop(int fd);        /* close; says nothing: another process may be writing to the transcript */
 
 /* Connections. */
 int listen_any(int *port);

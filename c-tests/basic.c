@@ -310,6 +310,7 @@ static void tiny_reads_client(int fd)
 static void positioned_server(int fd)
 {
     struct iovec v[2] = {{buf, 10}, {buf + 10, 90}};
+    fill(buf, 1, 0, 100);
     T(pwritev2(fd, v, 2, -1, 0));
     T(pwritev2(fd, v, 2, 0, 0));
     T(pwritev(fd, v, 2, 0));
@@ -318,7 +319,13 @@ static void positioned_server(int fd)
     T(ftruncate(fd, 0));
     T(fsync(fd));
     T(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+    fill(buf, 2, 0, 100);
+    T(pwritev64v2(fd, v, 2, -1, 0));
+    T(pwritev64v2(fd, v, 2, 0, 0));
+    fill(buf, 3, 0, 100);
     T(pwritev2(fd, v, 2, -1, RWF_NOWAIT));
+    fill(buf, 4, 0, 100);
+    T(pwritev64v2(fd, v, 2, -1, RWF_NOWAIT));
     meet();
     meet();
 }
@@ -327,13 +334,17 @@ static void positioned_client(int fd)
 {
     struct iovec v[2] = {{buf, 50}, {buf + 50, 70}};
     meet();
-    await_in(fd, 200);
+    await_in(fd, 400);
     D(preadv2(fd, v, 2, -1, 0));
     T(preadv2(fd, v, 2, 0, 0));
+    D(preadv64v2(fd, v, 2, -1, 0));
+    T(preadv64v2(fd, v, 2, 0, 0));
     T(preadv(fd, v, 2, 0));
     T(pread(fd, buf, 10, 0));
     D(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    D(preadv64v2(fd, v, 2, -1, RWF_NOWAIT));
     T(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    T(preadv64v2(fd, v, 2, -1, RWF_NOWAIT));
     T(preadv2(fd, v, 2, -1, RWF_HIPRI | RWF_NOWAIT));
     meet();
 }

@@ -406,6 +406,12 @@ static void _exit_after_write_server(int fd)
     _exit(6);
 }
 
+static void c99_exit_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    _Exit(10);
+}
+
 static void quick_exit_after_write_server(int fd)
 {
     T(put(fd, 1, 150000));
@@ -715,6 +721,7 @@ const struct body end_bodies[] = {
     TWO("close_after_small_write", small_close_server, late_drain_client),
     TWO("exit_after_write", exit_after_write_server, drain_client),
     TWO("_exit_after_write", _exit_after_write_server, drain_client),
+    TWO("_Exit_after_write", c99_exit_after_write_server, drain_client),
     TWO("quick_exit_after_write", quick_exit_after_write_server, drain_client),
     TWO("exit_in_thread", exit_in_thread_server, drain_client),
     TWO("raw_exit_after_write", raw_exit_server, drain_client),

@@ -17,16 +17,16 @@ char buf[8 << 20];
 volatile sig_atomic_t signals[65];
 volatile pid_t busy;
 
-extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], end_bodies[], signal_bodies[],
-    cancel_bodies[], timeout_bodies[], nonblock_bodies[], thread_bodies[], option_bodies[], pinned_bodies[],
-    ioctl_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], exec_bodies[],
-    passing_bodies[], file_bodies[], connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
-    reuse_bodies[], ready_bodies[];
+extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_bodies[], end_bodies[],
+    signal_bodies[], cancel_bodies[], timeout_bodies[], nonblock_bodies[], thread_bodies[], option_bodies[],
+    pinned_bodies[], ioctl_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
+    process_bodies[], exec_bodies[], passing_bodies[], file_bodies[], connect_bodies[], reuse_bodies[],
+    bulk_bodies[], large_bodies[], linger_bodies[];
 static const struct body *const families[] = {
-    basic_bodies, stdio_bodies, msg_bodies, end_bodies, signal_bodies, cancel_bodies, timeout_bodies,
-    nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies, epoll_bodies,
-    register_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies, file_bodies, connect_bodies,
-    bulk_bodies, large_bodies, linger_bodies, reuse_bodies, ready_bodies,
+    basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies, cancel_bodies,
+    timeout_bodies, nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies,
+    epoll_bodies, register_bodies, ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies,
+    file_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies, linger_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -76,7 +76,8 @@ const char *mask_name(unsigned mask)
     static __thread char text[128];
     static const struct { unsigned bit; const char *name; } names[] = {
         {POLLIN, "IN"}, {POLLPRI, "PRI"}, {POLLOUT, "OUT"}, {POLLERR, "ERR"}, {POLLHUP, "HUP"}, {POLLNVAL, "NVAL"},
-        {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"}, {POLLRDHUP, "RDHUP"},
+        {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"},
+        {POLLMSG, "MSG"}, {POLLREMOVE, "REMOVE"}, {POLLRDHUP, "RDHUP"},
     };
     text[0] = 0;
     for (size_t i = 0; i < COUNT(names); i++)

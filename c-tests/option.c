@@ -67,36 +67,160 @@ static void tcp_info_client(int fd)
     meet();
 }
 
-static const struct { int level, name, value; const char *text; } options[] = {
+struct option { int level, name, value; const char *text; };
 #define OPTION(level, name, value) {level, name, value, #name}
+enum { ASK = -5 }; /* in place of a value: only asked for, and not printed */
+
+static const struct option options[] = {
     OPTION(IPPROTO_TCP, TCP_NODELAY, 0), OPTION(IPPROTO_TCP, TCP_NODELAY, 1), OPTION(IPPROTO_TCP, TCP_QUICKACK, 0),
     OPTION(IPPROTO_TCP, TCP_KEEPIDLE, 50), OPTION(IPPROTO_TCP, TCP_KEEPINTVL, 7), OPTION(IPPROTO_TCP, TCP_KEEPCNT, 3),
     OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT, 12345), OPTION(IPPROTO_TCP, TCP_LINGER2, 9), OPTION(IPPROTO_TCP, TCP_SYNCNT, 3),
     OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT, 0), OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 70000), OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1),
     OPTION(SOL_SOCKET, SO_KEEPALIVE, 1), OPTION(SOL_SOCKET, SO_KEEPALIVE, 0), OPTION(SOL_SOCKET, SO_REUSEADDR, 1), OPTION(SOL_SOCKET, SO_OOBINLINE, 1),
-    OPTION(SOL_SOCKET, SO_PRIORITY, 3), OPTION(SOL_SOCKET, SO_RCVLOWAT, 1), OPTION(SOL_SOCKET, SO_SNDBUF, 100000),
+    OPTION(SOL_SOCKET, SO_PRIORITY, 3), OPTION(SOL_SOCKET, SO_RCVLOWAT, 1), OPTION(SOL_SOCKET, SO_SNDLOWAT, 5), OPTION(SOL_SOCKET, SO_SNDBUF, 100000),
     OPTION(SOL_SOCKET, SO_RCVBUF, 100000), OPTION(SOL_SOCKET, SO_DONTROUTE, 1), OPTION(SOL_SOCKET, SO_BROADCAST, 1), OPTION(SOL_SOCKET, SO_MARK, 0),
-    OPTION(SOL_SOCKET, SO_BUSY_POLL, 20), OPTION(SOL_SOCKET, SO_INCOMING_CPU, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 0),
-    OPTION(IPPROTO_IP, IP_TOS, 16), OPTION(IPPROTO_IP, IP_TTL, 33), OPTION(IPPROTO_IP, IP_RECVTOS, 1), OPTION(SOL_SOCKET, 9999, 1), OPTION(IPPROTO_TCP, 9999, 1), OPTION(9999, 1, 1),
+    OPTION(SOL_SOCKET, SO_BUSY_POLL, 20), OPTION(SOL_SOCKET, SO_INCOMING_CPU, 1), OPTION(IPPROTO_IP, IP_TOS, 16), OPTION(IPPROTO_IP, IP_TTL, 33),
+    OPTION(IPPROTO_IP, IP_RECVTOS, 1), OPTION(SOL_SOCKET, 9999, 1), OPTION(IPPROTO_TCP, 9999, 1), OPTION(9999, 1, 1),
+    /* With these two a connection leaves its link. */
+    OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 0),
 };
 
-/* The kernel changes these by itself at any moment: a delayed acknowledgement becomes due (tcp(7)), a packet comes. */
+/* These concern packets, the system's work, or a filter that is none. */
+static const struct option rare_options[] = {
+    OPTION(IPPROTO_IP, IP_MTU, ASK), /* a route's: SO_CNX_ADVICE has the kernel look for another one, with the next packet */
+    OPTION(SOL_SOCKET, SO_DEBUG, 1), OPTION(SOL_SOCKET, SO_BINDTOIFINDEX, 0), OPTION(SOL_SOCKET, SO_PREFER_BUSY_POLL, 1),
+    OPTION(SOL_SOCKET, SO_BUSY_POLL_BUDGET, 16), OPTION(SOL_SOCKET, SO_RESERVE_MEM, 65536), OPTION(SOL_SOCKET, SO_BUF_LOCK, 3),
+    OPTION(SOL_SOCKET, SO_TXREHASH, 1), OPTION(SOL_SOCKET, SO_SELECT_ERR_QUEUE, 1), OPTION(SOL_SOCKET, SO_CNX_ADVICE, 1),
+    OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0), OPTION(SOL_SOCKET, SO_LOCK_FILTER, 1), OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0),
+    OPTION(SOL_SOCKET, SO_INCOMING_NAPI_ID, ASK), OPTION(SOL_SOCKET, SO_REUSEPORT, 1),
+    OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP, 100000), OPTION(IPPROTO_TCP, TCP_THIN_DUPACK, 1), OPTION(IPPROTO_TCP, TCP_SAVE_SYN, 1),
+    OPTION(IPPROTO_TCP, TCP_TIMESTAMP, 5), OPTION(IPPROTO_TCP, TCP_TX_DELAY, 0),
+    OPTION(IPPROTO_TCP, TCP_FASTOPEN, 5), OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1), OPTION(IPPROTO_TCP, TCP_IS_MPTCP, ASK),
+    OPTION(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO), OPTION(IPPROTO_IP, IP_MINTTL, 1),
+    OPTION(IPPROTO_IP, IP_TRANSPARENT, 1), OPTION(IPPROTO_IP, IP_FREEBIND, 1), OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1),
+    OPTION(IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0), OPTION(IPPROTO_IP, IP_RECVERR, 1),
+    OPTION(IPPROTO_IPV6, IPV6_V6ONLY, 1), OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33), OPTION(IPPROTO_IPV6, IPV6_TCLASS, 16),
+    OPTION(IPPROTO_IPV6, IPV6_RECVERR, 1),
+};
+
+/* The kernel changes these by itself at any moment: a delayed acknowledgement becomes due (tcp(7)), a packet comes, time passes. */
 static int is_kernels(int level, int name)
 {
-    return (level == IPPROTO_TCP && name == TCP_QUICKACK) || (level == SOL_SOCKET && name == SO_INCOMING_CPU);
+    return (level == IPPROTO_TCP && (name == TCP_QUICKACK || name == TCP_TIMESTAMP)) || (level == SOL_SOCKET && name == SO_INCOMING_CPU);
 }
 
 /* Set and read back on a live connection, which works all the same in between. */
-static void options_kept(int fd)
+static void keep(int fd, const struct option *options, size_t count)
 {
-    for (size_t i = 0; i < COUNT(options); i++) {
-        int r = set_int(fd, options[i].level, options[i].name, options[i].value), e = errno;
-        int back = is_kernels(options[i].level, options[i].name) ? 0 : get_int(fd, options[i].level, options[i].name);
-        say("%s: set %s, then %d", options[i].text, r ? strerrorname_np(e) : "ok", back);
+    for (size_t i = 0; i < count; i++) {
+        const struct option *o = &options[i];
+        int r = o->value == ASK ? 0 : set_int(fd, o->level, o->name, o->value), e = errno;
+        int back = is_kernels(o->level, o->name) ? 0 : get_int(fd, o->level, o->name);
+        if (o->value == ASK)
+            say("%s: %s", o->text, back < 0 ? strerrorname_np(-back) : "told");
+        else
+            say("%s: set %s, then %d", o->text, r ? strerrorname_np(e) : "ok", back);
         if (i % 4 == 0)
             echo_rounds(fd, 3, 2000);
     }
     echo_rounds(fd, 10, 2000);
+}
+
+static void options_kept(int fd) { keep(fd, options, COUNT(options)); }
+
+/* ... and those that are no plain numbers. */
+static void rare_options_kept(int fd)
+{
+    keep(fd, rare_options, COUNT(rare_options));
+    for (int i = 0; i < 2; i++) {
+        int name = i ? SO_NETNS_COOKIE : SO_COOKIE;
+        uint64_t before = 0, after = 0;
+        T(getsockopt(fd, SOL_SOCKET, name, &before, &(socklen_t){sizeof before}));
+        echo_rounds(fd, 3, 2000);
+        T(getsockopt(fd, SOL_SOCKET, name, &after, &(socklen_t){sizeof after}));
+        YES(before == after);
+    }
+    char text[256] = "";
+    socklen_t len = sizeof text;
+    T(getsockopt(fd, SOL_SOCKET, SO_MEMINFO, text, &len));
+    say("length %d", len);
+    len = sizeof text;
+    T(getsockopt(fd, SOL_SOCKET, SO_PEERSEC, text, &len));
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 1));
+    len = sizeof text;
+    T(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, text, &len));
+    say("length %d", len);
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "no-such", 7));
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, text, &len));
+    say("length %d", len);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len));
+    say("length %d", len);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN_KEY, text, &len));
+    T(setsockopt(fd, IPPROTO_IP, IP_OPTIONS, "\1\1\1\1", 4)); /* no operation, four times */
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_IP, IP_OPTIONS, text, &len));
+    say("length %d", len);
+    echo_rounds(fd, 10, 2000);
+    T(setsockopt(fd, IPPROTO_IP, IP_OPTIONS, NULL, 0));
+    echo_rounds(fd, 10, 2000);
+}
+
+/* What a listener is told before it listens, and may hand on. */
+static void listener_options_server(int fd)
+{
+    int port, l;
+    char text[256];
+    socklen_t len;
+    l = listen_any(&port);
+    T(set_int(l, IPPROTO_TCP, TCP_SAVE_SYN, 1));
+    T(set_int(l, IPPROTO_TCP, TCP_FASTOPEN, 5));
+    T(set_int(l, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1));
+    T(setsockopt(l, IPPROTO_TCP, TCP_FASTOPEN_KEY, "sixteen bytes...", 16));
+    T(set_int(l, IPPROTO_TCP, TCP_WINDOW_CLAMP, 200000));
+    T(set_int(l, IPPROTO_IP, IP_TOS, 16));
+    T(set_int(l, SOL_SOCKET, SO_PRIORITY, 3));
+    say("%d %d %d", get_int(l, IPPROTO_TCP, TCP_SAVE_SYN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE));
+    len = sizeof text;
+    T(getsockopt(l, IPPROTO_TCP, TCP_FASTOPEN_KEY, text, &len));
+    say("%.*s", (int)len, text);
+    tell(port);
+    fd = take(l);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len));
+    YES(len > 20 && len < 200);
+    warm(fd, 1);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len)); /* told once */
+    say("length %d, tos %d, priority %d", len, get_int(fd, IPPROTO_IP, IP_TOS), get_int(fd, SOL_SOCKET, SO_PRIORITY));
+    echo_rounds(fd, 10, 2000);
+}
+
+static void listener_options_client(int fd)
+{
+    fd = join();
+    echo_rounds(fd, 10, 2000);
+}
+
+/* An IPv6 socket whose peer speaks IPv4 becomes one of IPv4; of others it is refused. */
+static void addrform(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    T(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET6));
+    T(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+    T(getpeername(fd, (void *)&a, &len));
+    say("domain %d, family %d, length %d", get_int(fd, SOL_SOCKET, SO_DOMAIN), a.ss_family, len);
+    echo_rounds(fd, 20, 3000);
+    T(put(fd, is_server, 3000));
+    meet();
+    await_in(fd, 3000);
+    T(get(fd, !is_server, 3000));
+    set_nonblock(fd, 1);
+    T(recv(fd, buf, 1, 0));
+    meet();
 }
 
 static void options_read(int fd)
@@ -218,12 +342,12 @@ static void listener_lowat_client(int fd)
     meet();
 }
 
-static void small_buffers(int fd)
+static void buffers(int snd, int rcv)
 {
     mss = 1400;
-    fd = join_cold();
-    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, 16384));
-    T(set_int(fd, SOL_SOCKET, SO_RCVBUF, 16384));
+    int fd = join_cold();
+    T(set_int(fd, SOL_SOCKET, snd, 16384));
+    T(set_int(fd, SOL_SOCKET, rcv, 16384));
     say("%d %d", get_int(fd, SOL_SOCKET, SO_SNDBUF), get_int(fd, SOL_SOCKET, SO_RCVBUF));
     warm(fd, is_server);
     echo_rounds(fd, 20, 1000);
@@ -232,14 +356,28 @@ static void small_buffers(int fd)
             T(put(fd, i, 300000));
         else
             T(get(fd, i, 300000));
-    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, 1 << 20));
-    T(set_int(fd, SOL_SOCKET, SO_RCVBUF, 1 << 20));
+    T(set_int(fd, SOL_SOCKET, snd, 1 << 20));
+    T(set_int(fd, SOL_SOCKET, rcv, 1 << 20));
+    say("%d %d", get_int(fd, SOL_SOCKET, SO_SNDBUF), get_int(fd, SOL_SOCKET, SO_RCVBUF));
     meet();
     for (int i = 0; i < 2; i++)
         if (is_server == i)
             T(put(fd, i, 3000000));
         else
             T(get(fd, i, 3000000));
+}
+
+static void small_buffers(int fd)
+{
+    (void)fd;
+    buffers(SO_SNDBUF, SO_RCVBUF);
+}
+
+/* Beyond what the system allows to all, for who may. */
+static void forced_buffers(int fd)
+{
+    (void)fd;
+    buffers(SO_SNDBUFFORCE, SO_RCVBUFFORCE);
 }
 
 /* The sizes change while the connection is in use. */
@@ -273,10 +411,14 @@ const struct body option_bodies[] = {
     TWO("names", names, names),
     TWO("tcp_info_state", tcp_info_server, tcp_info_client),
     TWO("options_kept", options_kept, options_kept),
+    TWO("rare_options_kept", rare_options_kept, rare_options_kept),
+    TWO("listener_options", listener_options_server, listener_options_client, .flags = RAW),
+    TWO("addrform", addrform, addrform),
     TWO("options_read", options_read, options_read),
     TWO("rcvlowat", lowat_server, lowat_client),
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
+    TWO("forced_buffers", forced_buffers, forced_buffers, .flags = RAW),
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),
     {0},

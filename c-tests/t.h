@@ -38,6 +38,34 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What older headers lack, as asm-generic/socket.h, linux/tcp.h and linux/in.h have it. */
+#ifndef SO_PREFER_BUSY_POLL
+#define SO_PREFER_BUSY_POLL 69
+#define SO_BUSY_POLL_BUDGET 70
+#endif
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#define SO_RESERVE_MEM 73
+#endif
+#ifndef SO_TXREHASH
+#define SO_TXREHASH 74
+#endif
+#ifndef TCP_TX_DELAY
+#define TCP_TX_DELAY 37
+#endif
+#ifndef TCP_IS_MPTCP
+#define TCP_IS_MPTCP 43
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
 enum flags {
     RAW = 1,     /* makes its connections itself: called with fd -1 */
     NOUP = 2,    /* its warmed connections must stay on TCP */

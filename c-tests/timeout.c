@@ -130,10 +130,91 @@ static void sndtimeo_client(int fd)
     T(put(fd, 2, 1000));
 }
 
+/* The numbers of these options where time has 64 bits everywhere (asm-generic/socket.h). */
+enum { RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
+
+static void new_numbers_server(int fd)
+{
+    long total = hear();
+    T(get(fd, 1, total) == (size_t)total);
+    meet();
+    T(put(fd, 2, 10));
+    meet();
+}
+
+static void new_numbers_client(int fd)
+{
+    struct { int64_t seconds, micros; } limit = {0, 150000}, told = {7, 7};
+    struct timeval tv;
+    T(setsockopt(fd, SOL_SOCKET, RCVTIMEO_NEW, &limit, sizeof limit));
+    TIMED(150, recv(fd, buf, 10, 0));
+    TIMED(150, recv(fd, buf, 10, MSG_PEEK));
+    T(getsockopt(fd, SOL_SOCKET, RCVTIMEO_NEW, &told, &(socklen_t){sizeof told}));
+    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, &(socklen_t){sizeof tv}));
+    YES(told.seconds == 0 && told.micros >= 150000 && told.micros < 161000 && tv.tv_sec == 0 && tv.tv_usec == told.micros);
+    T(setsockopt(fd, SOL_SOCKET, SNDTIMEO_NEW, &limit, sizeof limit));
+    T(setsockopt(fd, SOL_SOCKET, SNDTIMEO_NEW, &limit, 8));
+    tell(send_until_refused(fd, 0.149));
+    limit.seconds = -1;
+    T(setsockopt(fd, SOL_SOCKET, RCVTIMEO_NEW, &limit, sizeof limit));
+    TIMED(0, recv(fd, buf, 10, 0));
+    limit.seconds = limit.micros = 0;
+    T(setsockopt(fd, SOL_SOCKET, RCVTIMEO_NEW, &limit, sizeof limit));
+    meet();
+    D(recv(fd, buf, 10, 0));
+    meet();
+}
+
+/* The limit of recvmmsg is looked at behind each message, and ends no wait. */
+static void mmsg_timeout_server(int fd)
+{
+    T(put(fd, 1, 400));
+    meet();
+    hear();
+    await_asleep(peer_pid);
+    usleep(120000); /* it runs out */
+    T(put(fd, 2, 200));
+    meet();
+}
+
+static void mmsg_timeout_client(int fd)
+{
+    struct mmsghdr m[4] = {0};
+    struct iovec v[4];
+    struct timespec t = {0, 1};
+    for (int i = 0; i < 4; i++) {
+        v[i] = (struct iovec){buf + 100 * i, 100};
+        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
+    }
+    await_in(fd, 400);
+    T(recvmmsg(fd, m, 4, 0, (&(struct timespec){-1, 0})));
+    T(recvmmsg(fd, m, 4, 0, (&(struct timespec){0, 2000000000})));
+    T(recvmmsg(fd, m, 4, 0, &t));
+    say("left %ld %ld, sum %08x", t.tv_sec, t.tv_nsec, sum(buf, 100));
+    t = (struct timespec){100, 0};
+    T(recvmmsg(fd, m, 2, 0, &t));
+    YES(t.tv_sec > 90 && t.tv_sec < 100);
+    say("sum %08x", sum(buf, 200));
+    t = (struct timespec){0, 0};
+    T(recvmmsg(fd, m, 4, 0, &t));
+    say("left %ld %ld, sum %08x", t.tv_sec, t.tv_nsec, sum(buf, 100));
+    t = (struct timespec){100, 0};
+    T(recvmmsg(fd, m, 4, MSG_DONTWAIT, &t));
+    meet();
+    t = (struct timespec){0, 50000000};
+    tell(0);
+    TIMED(100, recvmmsg(fd, m, 4, 0, &t));
+    say("left %ld %ld, sum %08x", t.tv_sec, t.tv_nsec, sum(buf, 100));
+    D(recv(fd, buf, 1000, MSG_DONTWAIT));
+    meet();
+}
+
 const struct body timeout_bodies[] = {
     TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
     TWO("listener_timeouts", listener_timeouts_server, listener_timeouts_client, .flags = RAW),
     TWO("negative_rcvtimeo", negative_timeout_server, negative_timeout_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
+    TWO("timeouts_by_new_numbers", new_numbers_server, new_numbers_client),
+    TWO("mmsg_timeout", mmsg_timeout_server, mmsg_timeout_client),
     {0},
 };

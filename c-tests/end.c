@@ -698,6 +698,18 @@ static void disconnect_server(int fd)
     meet();
 }
 
+static void raw_disconnect_server(int fd)
+{
+    struct sockaddr a = {.sa_family = AF_UNSPEC};
+    T(put(fd, 1, 100));
+    meet();
+    T(syscall(SYS_connect, fd, &a, sizeof a));
+    T(send(fd, buf, 10, MSG_NOSIGNAL));
+    T(recv(fd, buf, 10, 0));
+    T(getpeername(fd, &a, &(socklen_t){sizeof a}));
+    meet();
+}
+
 const struct body end_bodies[] = {
     TWO("sigpipe", sigpipe_server, sigpipe_client),
     TWO("sigpipe_kills", sigpipe_server, sigpipe_kills_client, .flags = MUTE_C),
@@ -706,6 +718,7 @@ const struct body end_bodies[] = {
     TWO("reset_by_linger0", reset_server, reset_client),
     TWO("reset_wakes_recv", reset_wakes_server, reset_wakes_client),
     TWO("reset_by_disconnect", disconnect_server, reset_client),
+    TWO("reset_by_raw_disconnect", raw_disconnect_server, reset_client),
     TWO("half_close", half_close_server, half_close_client),
     TWO("half_close_both", half_close_both, half_close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),

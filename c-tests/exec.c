@@ -62,6 +62,24 @@ static void cat_reads_beside_server(int fd)
     drop(fd);
 }
 
+/* By way of vfork, whose child has its parent's memory until it is cat. */
+static void vfork_cat_server(int fd)
+{
+    meet();
+    await_in(fd, 40);
+    D(recv(fd, buf, 10, 0));
+    pid_t pid = vfork();
+    if (!pid) {
+        if (dup2(fd, 0) < 0)
+            _exit(9);
+        execl("/bin/cat", "cat", NULL);
+        _exit(9);
+    }
+    drop(fd);
+    tell(0);
+    reap(pid);
+}
+
 /* cat writes a file to the connection, behind what its parent wrote. */
 static void cat_writes_server(int fd)
 {
@@ -151,6 +169,111 @@ static void exec_self_client(int fd)
     T(get(fd, 3, 20000));
     warm(fd, is_server);
     echo_rounds(fd, 50, 3000);
+}
+
+/* By every function there is for it, each with a connection of its own, and bytes under way. */
+enum { EXECS = 7, RAW_EXECS = 2 };
+
+static void become(int how, char **argv)
+{
+    static const char self[] = "/proc/self/exe";
+    int fd = open(self, O_RDONLY | O_CLOEXEC);
+    switch (how) {
+    case 0: execve(self, argv, environ); break;
+    case 1: setenv("PATH", "/proc/self:/usr/bin:/bin", 1); execvp("exe", argv); break;
+    case 2: execvpe("exe", argv, environ); break;
+    case 3: execle(self, argv[0], argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], NULL, environ); break;
+    case 4: fexecve(fd, argv, environ); break;
+    case 5: execveat(AT_FDCWD, self, argv, environ, 0); break;
+    case 6: execveat(fd, "", argv, environ, AT_EMPTY_PATH); break;
+    case 7: syscall(SYS_execve, self, argv, environ); break;
+    case 8: syscall(SYS_execveat, fd, "", argv, environ, AT_EMPTY_PATH); break;
+    }
+    die("exec");
+}
+
+static void become_server(int fd, int how)
+{
+    char text[8];
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(get(fd, 2, 10000));
+    say("%d", how);
+    snprintf(text, sizeof text, "%d", how);
+    setenv("CTEST_HOW", text, 1);
+    become(how, self_argv(fd));
+}
+
+static void became(int fd)
+{
+    int how = atoi(getenv("CTEST_HOW")) + 1;
+    T(get_at(fd, 2, 10000, 20000));
+    T(put(fd, 3, 20000));
+    echo_rounds(fd, 10, 3000);
+    T(close(fd));
+    if (how != EXECS && how != EXECS + RAW_EXECS)
+        become_server(join(), how);
+}
+
+static void become_client(int fd, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (i)
+            fd = join();
+        T(put(fd, 2, 30000));
+        meet();
+        T(get(fd, 1, 20000));
+        T(get(fd, 3, 20000));
+        echo_rounds(fd, 10, 3000);
+        T(recv(fd, buf, 1, 0));
+        T(close(fd));
+    }
+}
+
+static void execs_server(int fd) { become_server(fd, 0); }
+static void execs_client(int fd) { become_client(fd, EXECS); }
+static void raw_execs_server(int fd) { become_server(fd, EXECS); }
+static void raw_execs_client(int fd) { become_client(fd, RAW_EXECS); }
+
+/* A child executes this program when its parent has closed the connection, at a number that no program knows by itself: it
+ * finds what lies unread, and what is unread of its own. */
+static void above_server(int fd)
+{
+    int turn[2];
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(get(fd, 2, 10000));
+    T(pipe(turn));
+    pid_t pid = child();
+    if (!pid) {
+        if (read(turn[0], buf, 1) != 1)
+            die("turn");
+        exec_self(fd);
+    }
+    T(close(fd));
+    T(write(turn[1], "x", 1));
+    reap(pid);
+}
+
+static void above_resume(int fd)
+{
+    T(get_at(fd, 2, 10000, 20000));
+    T(put(fd, 3, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(close(fd));
+    _exit(3);
+}
+
+static void above_client(int fd)
+{
+    T(put(fd, 2, 30000));
+    meet();
+    T(get(fd, 1, 20000));
+    T(get(fd, 3, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(recv(fd, buf, 1, 0));
 }
 
 /* Both ends exec at the same time. */
@@ -313,11 +436,15 @@ static void shell_client(int fd)
 const struct body exec_bodies[] = {
     TWO("cat_reads", cat_reads_server, cat_reads_client),
     TWO("cat_reads_beside", cat_reads_beside_server, cat_reads_client, .flags = ONEHOST),
+    TWO("vfork_cat_reads", vfork_cat_server, cat_reads_client),
     TWO("cat_writes", cat_writes_server, cat_writes_client),
     TWO("inetd", inetd_server, inetd_client),
     TWO("inetd_not_preloaded", inetd_plain_server, inetd_client),
     TWO("become_cat", become_cat_server, inetd_client),
     TWO("exec_self", exec_self_server, exec_self_client, .resume = exec_self_resume),
+    TWO("exec_every_way", execs_server, execs_client, .resume = became),
+    TWO("exec_by_syscall", raw_execs_server, raw_execs_client, .resume = became),
+    TWO("exec_above_stdio", above_server, above_client, .resume = above_resume),
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
     TWO("exec_fails", exec_fails, exec_fails),

@@ -20,13 +20,15 @@ volatile pid_t busy;
 extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_bodies[], end_bodies[],
     signal_bodies[], cancel_bodies[], timeout_bodies[], nonblock_bodies[], thread_bodies[], option_bodies[],
     pinned_bodies[], ioctl_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
-    process_bodies[], exec_bodies[], passing_bodies[], file_bodies[], connect_bodies[], reuse_bodies[],
-    bulk_bodies[], large_bodies[], linger_bodies[];
+    process_bodies[], exec_bodies[], passing_bodies[], sandbox_bodies[], raw_bodies[], file_bodies[],
+    socket_bodies[], connect_bodies[], reuse_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
+    events_bodies[], number_bodies[];
 static const struct body *const families[] = {
     basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies, cancel_bodies,
     timeout_bodies, nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies,
     epoll_bodies, register_bodies, ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies,
-    file_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies, linger_bodies,
+    sandbox_bodies, raw_bodies, file_bodies, socket_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies,
+    linger_bodies, events_bodies, number_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -422,33 +424,24 @@ void reap(pid_t pid)
     say_status("child", status);
 }
 
-static char **self_argv(const char *fd)
+char **self_argv(int fd)
 {
-    static char *argv[13];
-    static char fam[3];
-    int n = 0;
-    argv[n++] = "ctest";
-    argv[n++] = "-R", argv[n++] = (char *)role;
-    if (fd)
-        argv[n++] = "-X", argv[n++] = (char *)fd;
-    if (warmed)
-        argv[n++] = "-w";
-    if (nonblock)
-        argv[n++] = "-n";
-    if (hosts)
-        argv[n++] = "-N";
-    if (family != 4)
-        snprintf(fam, sizeof fam, "-%c", family == 6 ? '6' : 'm'), argv[n++] = fam;
-    argv[n++] = (char *)body->name;
-    argv[n] = NULL;
+    static char *argv[SELF_ARGC + 1];
+    static char number[12], flags[8];
+    snprintf(number, sizeof number, "%d", fd);
+    snprintf(flags, sizeof flags, "-%s%s%s%s", warmed ? "w" : "", nonblock ? "n" : "", hosts ? "N" : "",
+             family == 6 ? "6" : family == 'm' ? "m" : "");
+    argv[0] = "ctest";
+    argv[1] = "-R", argv[2] = (char *)role;
+    argv[3] = "-X", argv[4] = number;
+    argv[5] = flags[1] ? flags : "--";
+    argv[6] = (char *)body->name;
     return argv;
 }
 
 void exec_self(int fd)
 {
-    char num[12];
-    snprintf(num, sizeof num, "%d", fd);
-    execv("/proc/self/exe", self_argv(num));
+    execv("/proc/self/exe", self_argv(fd));
     die("exec");
 }
 
@@ -537,7 +530,7 @@ static void be_side(int i, int sync, char **env)
     for (; *env; env++)
         putenv(*env);
     role = body->one ? "one" : roles[i];
-    execv("/proc/self/exe", self_argv(NULL));
+    execv("/proc/self/exe", self_argv(-1));
     die("exec");
 }
 

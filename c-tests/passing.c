@@ -96,9 +96,156 @@ static void pass_to_self(int fd)
     echo_rounds(again, 50, 2000);
 }
 
+/* A listener that this program has not made: what it accepts leaves TCP all the same. */
+static void serve_on(int l)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    if (getsockname(l, (void *)&a, &len))
+        die("getsockname");
+    for (int i = 0; i < 3; i++) {
+        tell(ntohs(((struct sockaddr_in *)&a)->sin_port));
+        int fd = i == 2 ? accept4(l, NULL, NULL, SOCK_CLOEXEC) : take(l);
+        if (i == 2)
+            nodelay(fd);
+        warm(fd, 1);
+        echo_rounds(fd, 20, 3000);
+        T(close(fd));
+    }
+}
+
+static void served_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        fd = join();
+        echo_rounds(fd, 20, 3000);
+        T(recv(fd, buf, 1, 0));
+        T(close(fd));
+    }
+}
+
+static void listener_exec_server(int fd)
+{
+    exec_self(listen_any(&fd));
+}
+
+static void listener_passed_server(int fd)
+{
+    int u[2], port;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        exec_self(u[1]);
+    }
+    close(u[1]);
+    fd = listen_any(&port);
+    pass(u[0], fd);
+    drop(fd);
+    D(recv(u[0], buf, 4, MSG_WAITALL)); /* the helper is through */
+    T(close(u[0]));
+    reap(pid);
+}
+
+static void listener_passed_resume(int unix_fd)
+{
+    serve_on(passed(unix_fd));
+    if (write(unix_fd, "done", 4) != 4)
+        die("done");
+    _exit(0);
+}
+
+/* A set that this program has not made tells of its connections all the same. */
+static void use_set(int ep, int fd)
+{
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
+    say_wait(ep, 0);
+    order(10);
+    await_in(fd, 10);
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    say_wait(ep, 0);
+    for (int i = 0; i < 3; i++) {
+        tell(WHEN_ASLEEP + 20);
+        say_wait(ep, -1);
+        hear();
+        await_in(fd, 20);
+        T(recv(fd, buf, 100, 0));
+    }
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 7));
+    say_wait(ep, 0);
+    T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+    say_wait(ep, 0);
+}
+
+static void set_server(int fd)
+{
+    fd = join();
+    obey(fd);
+}
+
+static void set_received_client(int fd)
+{
+    int u[2], ep;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        pass(u[1], epoll_create1(0));
+        _exit(read(u[1], buf, 1));
+    }
+    close(u[1]);
+    ep = passed(u[0]);
+    fd = join();
+    use_set(ep, fd);
+    close(u[0]);
+    reap(pid);
+    tell(END);
+    meet();
+}
+
+/* One of our own comes back by another number, with a connection in it and without. */
+static void set_to_self_client(int fd)
+{
+    int u[2], ep, again;
+    fd = join();
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    ep = set_of(fd, EPOLLIN);
+    pass(u[0], ep);
+    again = passed(u[1]);
+    order(10);
+    await_in(fd, 10);
+    say_wait(again, -1);
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    T(ctl(again, EPOLL_CTL_DEL, fd, 0, 0));
+    say_wait(ep, 0);
+    use_set(again, fd);
+    tell(END);
+    meet();
+}
+
+static void set_exec_client(int fd)
+{
+    (void)fd;
+    exec_self(epoll_create1(0));
+}
+
+static void set_exec_resume(int ep)
+{
+    use_set(ep, join());
+    tell(END);
+    meet();
+}
+
 const struct body passing_bodies[] = {
     TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
+    TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
+    TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),
+    TWO("set_received", set_server, set_received_client, .flags = RAW),
+    TWO("set_to_self", set_server, set_to_self_client, .flags = RAW),
+    TWO("set_over_exec", set_server, set_exec_client, .flags = RAW, .resume = set_exec_resume),
     {0},
 };

@@ -265,10 +265,140 @@ static void daemon_first(int fd)
     meet();
 }
 
-static void clone_child(int fd)
+/* More processes than two: each has its turn, the first one with what lay unread before it was there. */
+enum { CHILDREN = 7 };
+
+static void eight_holders_server(int fd)
+{
+    int turn[CHILDREN][2];
+    pid_t pid[CHILDREN];
+    meet();
+    await_in(fd, 5000);
+    for (int i = 0; i < CHILDREN; i++) {
+        T(pipe(turn[i]));
+        if (!(pid[i] = child())) {
+            if (read(turn[i][0], buf, 1) != 1)
+                die("turn");
+            if (i == 0)
+                T(get(fd, 5, 5000));
+            echo_rounds(fd, 10, 2000);
+            _exit(i);
+        }
+    }
+    for (int i = 0; i < CHILDREN; i++) {
+        if (i == 3)
+            echo_rounds(fd, 10, 2000);
+        T(write(turn[i][1], "x", 1));
+        reap(pid[i]);
+    }
+    T(put(fd, 6, 5000));
+    echo_rounds(fd, 10, 2000);
+}
+
+static void eight_holders_client(int fd)
+{
+    T(put(fd, 5, 5000));
+    meet();
+    for (int i = 0; i < CHILDREN + 1; i++)
+        echo_rounds(fd, 10, 2000);
+    T(get(fd, 6, 5000));
+    echo_rounds(fd, 10, 2000);
+}
+
+/* Where they are there first, the connection never leaves TCP. */
+static void stays_crowded(int fd)
+{
+    int hold[2];
+    pid_t pid[CHILDREN];
+    fd = join_cold();
+    if (is_server) {
+        T(pipe(hold));
+        for (int i = 0; i < CHILDREN; i++)
+            if (!(pid[i] = child())) {
+                close(hold[1]);
+                if (read(hold[0], buf, 1) != 0)
+                    die("hold");
+                _exit(i);
+            }
+        close(hold[0]);
+    }
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 3000);
+    if (is_server) {
+        close(hold[1]);
+        for (int i = 0; i < CHILDREN; i++)
+            reap(pid[i]);
+    }
+    meet();
+    echo_rounds(fd, 20, 3000);
+}
+
+/* A child becomes somebody else, who may not so much as ask whether its parent lives; what it leaves unread is the parent's. */
+static void other_user_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
-        pid_t pid = syscall(SYS_fork);
+        if (i)
+            fd = join();
+        T(put(fd, 1, 20000));
+        meet();
+        await_in(fd, 30000);
+        T(get(fd, 2, 5000));
+        pid_t pid = child();
+        if (!pid) {
+            if (!geteuid() && (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)))
+                die("setresuid");
+            if (i) {
+                T(get_at(fd, 2, 5000, 5000));
+                T(put(fd, 3, 3000));
+            }
+            if (i == 1)
+                T(close(fd));
+            _exit(i);
+        }
+        reap(pid);
+        if (!i) {
+            T(get_at(fd, 2, 5000, 5000));
+            T(put(fd, 3, 3000));
+        }
+        T(get_at(fd, 2, 10000, 20000));
+        echo_rounds(fd, 20, 3000);
+        meet();
+    }
+}
+
+static void other_user_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        if (i)
+            fd = join();
+        T(put(fd, 2, 30000));
+        meet();
+        T(get(fd, 1, 20000));
+        T(get(fd, 3, 3000));
+        echo_rounds(fd, 20, 3000);
+        meet();
+    }
+}
+
+/* By system calls, with which glibc has no part in it. */
+static pid_t raw_child(int how)
+{
+    uint64_t arguments[8] = {[4] = SIGCHLD};
+    switch (how) {
+#ifdef SYS_fork
+    case 0: return syscall(SYS_fork);
+#endif
+    case 1: return syscall(SYS_clone3, arguments, sizeof arguments);
+    default: return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    }
+}
+
+static void raw_child_server(int fd, int how)
+{
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = raw_child(how);
+        if (pid < 0)
+            die("child");
         if (!pid) {
             if (i == 1)
                 echo_rounds(fd, 5, 100);
@@ -278,6 +408,10 @@ static void clone_child(int fd)
         echo_rounds(fd, 20, 3000);
     }
 }
+
+static void raw_fork_server(int fd) { raw_child_server(fd, 0); }
+static void raw_clone_server(int fd) { raw_child_server(fd, 2); }
+static void raw_clone3_server(int fd) { raw_child_server(fd, 1); }
 
 static void clone_child_client(int fd)
 {
@@ -347,7 +481,12 @@ const struct body process_bodies[] = {
     TWO("child_shuts_down", child_shuts_server, child_shuts_client),
     TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C | ONEHOST), /* libc itself ends the process that was warmed up */
     TWO("daemon_before", daemon_first, daemon_first, .flags = RAW),
-    TWO("raw_fork", clone_child, clone_child_client),
+    TWO("eight_processes", eight_holders_server, eight_holders_client),
+    TWO("stays_crowded", stays_crowded, stays_crowded, .flags = RAW | NOUP),
+    TWO("child_of_another_user", other_user_server, other_user_client),
+    TWO("raw_fork", raw_fork_server, clone_child_client),
+    TWO("raw_clone", raw_clone_server, clone_child_client),
+    TWO("raw_clone3", raw_clone3_server, clone_child_client),
     TWO("bare_fork", bare_fork_server, clone_child_client),
     TWO("fork_fails", fork_fails_server, fork_fails_client),
     {0},

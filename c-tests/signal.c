@@ -458,6 +458,77 @@ static void amid_malloc_client(int fd)
     meet();
 }
 
+/* What becomes of SIGPIPE, by every name there is for saying it. */
+extern int __sigaction(int, const struct sigaction *, struct sigaction *);
+extern __sighandler_t bsd_signal(int, __sighandler_t), __sysv_signal(int, __sighandler_t);
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static __sighandler_t by_sigaction(int sig, __sighandler_t handler)
+{
+    struct sigaction before;
+    return __sigaction(sig, &(struct sigaction){.sa_handler = handler}, &before) ? SIG_ERR : before.sa_handler;
+}
+
+static __sighandler_t by_sigignore(int sig, __sighandler_t handler)
+{
+    return handler != SIG_IGN ? sigset(sig, handler) : sigignore(sig) ? SIG_ERR : SIG_DFL;
+}
+
+static const struct { const char *name; __sighandler_t (*set)(int, __sighandler_t); } setters[] = {
+    {"signal", signal}, {"bsd_signal", bsd_signal}, {"ssignal", ssignal}, {"sysv_signal", sysv_signal}, {"__sysv_signal", __sysv_signal},
+    {"sigset", sigset}, {"sigignore", by_sigignore}, {"__sigaction", by_sigaction},
+};
+
+static void counting_handler(int sig) { signals[sig]++; }
+
+static void setters_server(int fd)
+{
+    for (size_t i = 0; i < COUNT(setters); i++) {
+        if (i)
+            fd = join();
+        echo_rounds(fd, 10, 3000);
+        echo_rounds(fd, 10, 3000);
+        T(close(fd));
+    }
+    meet();
+}
+
+static void setters_client(int fd)
+{
+    for (size_t i = 0; i < COUNT(setters); i++) {
+        __sighandler_t (*set)(int, __sighandler_t) = setters[i].set;
+        if (i)
+            fd = join();
+        say("%s", setters[i].name);
+        signals[SIGPIPE] = 0;
+        YES(set(SIGPIPE, SIG_IGN) != SIG_ERR);
+        echo_rounds(fd, 10, 3000);
+        YES(set(SIGPIPE, counting_handler) == SIG_IGN);
+        echo_rounds(fd, 10, 3000);
+        await(fd, POLLRDHUP);
+        T(write(fd, buf, 100)); /* goes out, and is answered by a reset */
+        await(fd, POLLHUP);
+        T(write(fd, buf, 100));
+        say("signals %d", signals[SIGPIPE]);
+        YES(set(SIGPIPE, SIG_IGN) != SIG_ERR);
+        T(send(fd, buf, 100, 0));
+        YES(set(SIGPIPE, counting_handler) == SIG_IGN);
+        T(write(fd, buf, 100));
+        say("signals %d", signals[SIGPIPE]);
+        if (set == sigset) {
+            sigset_t held;
+            YES(set(SIGPIPE, SIG_HOLD) == counting_handler);
+            T(write(fd, buf, 100));
+            sigpending(&held);
+            say("signals %d, pending %d", signals[SIGPIPE], sigismember(&held, SIGPIPE));
+            YES(set(SIGPIPE, counting_handler) == SIG_HOLD);
+            say("signals %d", signals[SIGPIPE]);
+        }
+        T(close(fd));
+    }
+    meet();
+}
+
 const struct body signal_bodies[] = {
     TWO("eintr", interrupter, eintr_client),
     TWO("restart_recv", restart_recv_server, restart_recv_client),
@@ -469,6 +540,7 @@ const struct body signal_bodies[] = {
     TWO("longjmp_out_of_waits", longjmp_server, longjmp_waits_client),
     TWO("blocked_signal", blocked_signal_server, blocked_signal_client),
     TWO("stopped_reader", stopped_server, stopped_client),
+    TWO("sigpipe_by_every_name", setters_server, setters_client),
     TWO("signal_ends_waitall", waitall_signal_server, waitall_signal_client),
     TWO("waitall_goes_on_by_tcp", waitall_rest_server, waitall_rest_client),
     TWO("handler_sends_amid_malloc", amid_malloc_server, amid_malloc_client, .flags = STEADY),

@@ -87,9 +87,64 @@ static void stdio_in_place_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
+extern int __dprintf_chk(int, int, const char *, ...), __vdprintf_chk(int, int, const char *, va_list);
+
+static int print(int fd, int how, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    int n = how ? __vdprintf_chk(fd, 1, format, ap) : vdprintf(fd, format, ap);
+    va_end(ap);
+    return n;
+}
+
+/* Printed behind what was written, and before what is written next; each way on a connection of its own. */
+static void printed_server(int fd)
+{
+    for (int how = 0; how < 4; how++) {
+        if (how)
+            fd = join();
+        T(put(fd, 1, 3000));
+        meet();
+        await_in(fd, 3000);
+        T(write(fd, "one ", 4));
+        switch (how) {
+        case 0: T(print(fd, 0, "two %d%s", 2, " ")); break;
+        case 1: T(print(fd, 1, "two %d%s", 2, " ")); break;
+        case 2: T(__dprintf_chk(fd, 1, "two %d%s %.1f ", 2, "", 2.5)); break;
+        case 3: T(dprintf(fd, "two %d%s %.1f ", 2, "", 2.5)); break;
+        }
+        T(write(fd, "three ", 6));
+        T(print(fd, how % 2, "%05000d", 4));
+        T(write(fd, "five", 4));
+        T(get(fd, 2, 3000));
+        T(shutdown(fd, SHUT_WR));
+        T(recv(fd, buf, 1, 0));
+        drop(fd);
+    }
+}
+
+static void printed_client(int fd)
+{
+    for (int how = 0; how < 4; how++) {
+        if (how)
+            fd = join();
+        T(put(fd, 2, 3000));
+        meet();
+        await_in(fd, 3000);
+        T(get(fd, 1, 3000));
+        size_t n = 0;
+        for (ssize_t r; (r = read(fd, buf + n, 10000)) > 0; n += r)
+            ;
+        say("%zu: %.20s ... %.6s, sum %08x", n, buf, buf + n - 6, sum(buf, n));
+        drop(fd);
+    }
+}
+
 const struct body stdio_bodies[] = {
     TWO("stdio_lines", stdio_server, stdio_client),
     TWO("stdio_in_place", stdio_in_place_server, stdio_in_place_client),
     TWO("stdio_mixed", stdio_mixed_server, stdio_mixed_client),
+    TWO("stdio_prints", printed_server, printed_client),
     {0},
 };

@@ -181,4 +181,6 @@ void background_last(void);
 pid_t child(void);         /* fork; dies if it cannot */
 void reap(pid_t pid);      /* prints how it ended */
 void exec_self(int fd);    /* this program anew: goes on in body.resume(fd) */
+enum { SELF_ARGC = 7 };
+char **self_argv(int fd);  /* what it is called with for that, from /proc/self/exe */
 int temp_file(unsigned seed, size_t n);

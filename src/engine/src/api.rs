@@ -11,6 +11,7 @@ use crate::readiness::{epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
+use crate::sockets::table::Kind;
 use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{

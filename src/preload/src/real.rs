@@ -264,7 +264,7 @@ macro_rules! late_hooks {
                 unsafe { $hook($($v),*) }
             }
 
-            unsafe extern "C" fn $hook($($v: $t),*) -> $r $body
+            pub unsafe extern "C" fn $hook($($v: $t),*) -> $r $body
         )*
 
         /// Looks up the real functions of this module's late hooks.

@@ -30,7 +30,9 @@ pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void 
 /// Does [`served`] have anything to do? Called for every `syscall()`: a table and a look-up.
 fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
-        n if is_use(n) || is_epoll_wait(n) || n == SYS_connect => api::lookup(a1 as c_int).is_some(),
+        n if is_use(n) || is_epoll_wait(n) || n == SYS_connect => {
+            api::lookup(a1 as c_int).is_some()
+        }
         SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
         n if is_fork(n, a1, a2) => true,
         SYS_clone | SYS_clone3 => {

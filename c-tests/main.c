@@ -328,15 +328,15 @@ void linger(int fd, int on, int seconds)
 
 void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); }
 
-int unseen_close(int fd)
+long unseen(long number, long argument)
 {
-    long r = SYS_close;
+    long r = number;
 #ifdef __x86_64__
-    __asm__ volatile("syscall" : "+a"(r) : "D"(fd) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "+a"(r) : "D"(argument) : "rcx", "r11", "memory");
     if (r < 0)
         errno = -r, r = -1;
 #else
-    r = close(fd);
+    r = syscall(number, argument);
 #endif
     return r;
 }

@@ -5,6 +5,7 @@
 #include <linux/perf_event.h>
 #include <sys/fanotify.h>
 #include <sys/inotify.h>
+#include <sys/pidfd.h>
 #include <sys/signalfd.h>
 
 extern int __open(const char *, int, ...), __open64(const char *, int, ...), __open_2(const char *, int), __open64_2(const char *, int),

@@ -204,6 +204,53 @@ static void set_received_client(int fd)
     meet();
 }
 
+/* One of our own is waited for by another process: for what was in it when it was passed, and for what is put into it then. */
+static void set_passed_server(int fd)
+{
+    int second;
+    fd = join();
+    second = join();
+    for (long n; (n = hear()) != END; tell(0))
+        put(n % 2 ? second : fd, 1, 20);
+    meet();
+}
+
+static void set_passed_client(int fd)
+{
+    int u[2], ep;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        for (ep = passed(u[1]); read(u[1], buf, 1) == 1;) {
+            say_wait(ep, -1);
+            if (write(u[1], "w", 1) != 1)
+                die("waited");
+        }
+        _exit(0);
+    }
+    close(u[1]);
+    fd = join();
+    int both[2] = {fd, join()};
+    ep = set_of(fd, EPOLLIN);
+    pass(u[0], ep);
+    for (int i = 0; i < 4; i++) {
+        if (i == 1)
+            T(ctl(ep, EPOLL_CTL_ADD, both[1], EPOLLIN, 7));
+        T(write(u[0], "g", 1));
+        await_asleep(pid);
+        order(i);
+        T(read(u[0], buf, 1));
+        await_in(both[i % 2], 20);
+        say_wait(ep, -1);
+        T(get(both[i % 2], 1, 20));
+    }
+    close(u[0]);
+    reap(pid);
+    tell(END);
+    meet();
+}
+
 /* One of our own comes back by another number, with a connection in it and without. */
 static void set_to_self_client(int fd)
 {
@@ -225,17 +272,38 @@ static void set_to_self_client(int fd)
     meet();
 }
 
-static void set_exec_client(int fd)
-{
-    (void)fd;
-    exec_self(epoll_create1(0));
-}
-
-static void set_exec_resume(int ep)
+static void use_and_end(int ep)
 {
     use_set(ep, join());
     tell(END);
     meet();
+}
+
+/* One that nobody saw being made. */
+static void set_unseen_client(int fd)
+{
+    (void)fd;
+    use_and_end(unseen(SYS_epoll_create1, 0));
+}
+
+/* One of more than the library keeps in mind. */
+static void one_of_many_client(int fd)
+{
+    struct rlimit r;
+    int ep = -1;
+    (void)fd;
+    getrlimit(RLIMIT_NOFILE, &r);
+    r.rlim_cur = 6000;
+    T(setrlimit(RLIMIT_NOFILE, &r));
+    for (int i = 0; i < 4100; i++)
+        ep = epoll_create1(0);
+    use_and_end(ep);
+}
+
+static void set_exec_client(int fd)
+{
+    (void)fd;
+    exec_self(epoll_create1(0));
 }
 
 const struct body passing_bodies[] = {
@@ -245,7 +313,10 @@ const struct body passing_bodies[] = {
     TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
     TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),
     TWO("set_received", set_server, set_received_client, .flags = RAW),
+    TWO("set_passed", set_passed_server, set_passed_client, .flags = RAW),
     TWO("set_to_self", set_server, set_to_self_client, .flags = RAW),
-    TWO("set_over_exec", set_server, set_exec_client, .flags = RAW, .resume = set_exec_resume),
+    TWO("set_unseen", set_server, set_unseen_client, .flags = RAW),
+    TWO("set_one_of_many", set_server, one_of_many_client, .flags = RAW),
+    TWO("set_over_exec", set_server, set_exec_client, .flags = RAW, .resume = use_and_end),
     {0},
 };

@@ -228,6 +228,27 @@ static void stay_signed(int fd)
     echo_rounds(fd, 20, 3000);
 }
 
+/* Set by a system call, before there is a connection. */
+static void stay_early_server(int fd)
+{
+    fd = join_cold();
+    warm(fd, 1);
+    echo_rounds(fd, 20, 3000);
+}
+
+static void stay_early_client(int fd)
+{
+    struct sock_fprog f = accept_all();
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, hear(), 0);
+    fd = socket(a.ss_family, SOCK_STREAM, 0);
+    T(syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, &f, sizeof f));
+    T(connect(fd, (void *)&a, len));
+    nodelay(fd);
+    warm(fd, 0);
+    echo_rounds(fd, 20, 3000);
+}
+
 /* The same set on a connection that is accelerated already, with bytes under way: they stay whole. */
 static void pin_late(int fd)
 {
@@ -319,6 +340,7 @@ const struct body pinned_bodies[] = {
     TWO("stays_timestamping", stay_timestamping, stay_timestamping, .flags = RAW | NOUP),
     TWO("stays_pacing", stay_pacing, stay_pacing, .flags = RAW | NOUP),
     TWO("stays_filter", stay_filter, stay_filter, .flags = RAW | NOUP),
+    TWO("stays_filter_early", stay_early_server, stay_early_client, .flags = RAW | NOUP),
     TWO("pinned_late", pin_late, pin_late),
     TWO("msg_zerocopy", zerocopy_server, zerocopy_client),
     {0},

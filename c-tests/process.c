@@ -288,7 +288,8 @@ static void eight_holders_server(int fd)
     for (int i = 0; i < CHILDREN; i++) {
         if (i == 3)
             echo_rounds(fd, 10, 2000);
-        T(write(turn[i][1], "x", 1));
+        if (write(turn[i][1], "x", 1) != 1)
+            die("turn");
         reap(pid[i]);
     }
     T(put(fd, 6, 5000));

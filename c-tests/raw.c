@@ -60,6 +60,7 @@ static void messages_server(int fd)
         T(get_at(fd, 4, read, BYTES - read));
         meet();
         T(recv(fd, buf, 1, MSG_DONTWAIT));
+        meet();
         echo_rounds(fd, 10, 2000);
         drop(fd);
     }
@@ -76,6 +77,7 @@ static void messages_client(int fd)
         T(get(fd, 1, BYTES));
         T(get(fd, 2, raw_sends(i)));
         T(get(fd, 3, BYTES));
+        meet();
         meet();
         echo_rounds(fd, 10, 2000);
         drop(fd);

@@ -203,6 +203,55 @@ static void early_copies_client(int fd)
     }
 }
 
+/* Of a socket that is to listen, too: each number takes connections, and so does a child's. */
+static void early_listener_server(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        struct sockaddr_storage a;
+        socklen_t len = loopback(&a, 0, 1);
+        int l[2] = {socket(a.ss_family, SOCK_STREAM, 0)}, turn[2];
+        pid_t pid = -1;
+        if (bind(l[0], (void *)&a, len) || getsockname(l[0], (void *)&a, &len) || pipe(turn))
+            die("bind");
+        T((l[1] = dup(l[0])) > 2);
+        if (i == 2 && !(pid = child())) {
+            if (read(turn[0], buf, 1) != 1)
+                die("turn");
+            await(l[0], POLLIN);
+            fd = take(l[1]);
+            warm(fd, 1);
+            echo_rounds(fd, 20, 3000);
+            _exit(0);
+        }
+        T(listen(l[i % 2], 5));
+        for (int k = 0; k < 2; k++) {
+            tell(port_of(&a));
+            if (i == 2 && k == 0) {
+                if (write(turn[1], "x", 1) != 1)
+                    die("turn");
+                reap(pid);
+                continue;
+            }
+            await(l[!k], POLLIN);
+            fd = take(l[k]);
+            warm(fd, 1);
+            echo_rounds(fd, 20, 3000);
+            T(close(fd));
+        }
+        close(l[0]), close(l[1]), close(turn[0]), close(turn[1]);
+    }
+}
+
+static void early_listener_client(int fd)
+{
+    for (int i = 0; i < 6; i++) {
+        fd = join();
+        echo_rounds(fd, 20, 3000);
+        T(recv(fd, buf, 1, 0));
+        T(close(fd));
+    }
+}
+
 /* A child that was there before the connection has it, too: one of the two connects, then both use it by turns. */
 static void early_child_server(int fd)
 {
@@ -242,8 +291,8 @@ static void early_child_client(int fd)
             T(put(fd, 2, 3000));
             _exit(0);
         }
-        if (!i)
-            T(write(turn[1], "x", 1));
+        if (!i && write(turn[1], "x", 1) != 1)
+            die("turn");
         reap(pid);
         close(turn[0]), close(turn[1]);
         T(get_at(fd, 1, 10000, 10000));
@@ -260,6 +309,7 @@ const struct body socket_bodies[] = {
     TWO("fastopen_connect", fastopen_connect_server, fastopen_connect_client, .flags = RAW),
     TWO("two_listeners", two_listeners_server, two_listeners_client, .flags = RAW),
     TWO("dup_before_connect", early_copies_server, early_copies_client, .flags = RAW),
+    TWO("dup_before_listen", early_listener_server, early_listener_client, .flags = RAW),
     TWO("fork_before_connect", early_child_server, early_child_client, .flags = RAW | MAYUP),
     {0},
 };

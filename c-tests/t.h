@@ -140,7 +140,8 @@ void timeout(int fd, int which, int ms); /* SO_RCVTIMEO or SO_SNDTIMEO */
 void set_nonblock(int fd, int on);
 void nodelay(int fd);
 void linger(int fd, int on, int seconds); /* SO_LINGER */
-int unseen_close(int fd); /* by a system call of our own, which nobody can intercept */
+long unseen(long number, long argument); /* a system call of our own, which nobody can intercept */
+static inline int unseen_close(int fd) { return unseen(SYS_close, fd); }
 void drop(int fd);        /* close; says nothing: another process may be writing to the transcript */
 
 /* Connections. */

@@ -372,7 +372,7 @@ pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
                 life::give_up(sock, reason);
             }
         }
-        Some(Kind::Set(set)) => set.waited_elsewhere(reason),
+        Some(Kind::Set(set)) => set.used_elsewhere(),
         _ => {}
     }
 }

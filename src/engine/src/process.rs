@@ -336,6 +336,7 @@ pub fn sandboxed(reason: Reason) {
         crate::sockets::life::bury(sock, true);
     });
     control::stop();
+    crate::rendezvous::expect_nothing();
 }
 
 /// What is known of an inherited seccomp filter, one of the next four.

@@ -68,12 +68,13 @@ impl Set {
         self.ring();
     }
 
-    /// A raw call is to wait for the set, which the kernel alone answers.
+    /// A raw call is to wait for the set, or another process has it: the kernel alone answers there.
     #[cold]
-    pub fn waited_elsewhere(&'static self, reason: Reason) {
+    pub fn used_elsewhere(&'static self) {
+        self.is_used_elsewhere.store(true, Ordering::SeqCst);
         let socks = self.with(|inside| inside.socks()).unwrap_or_default();
         for sock in socks {
-            crate::sockets::life::give_up(sock, reason);
+            crate::sockets::life::give_up(sock, Reason::SetElsewhere);
         }
     }
 

@@ -253,7 +253,8 @@ static void above_server(int fd)
         exec_self(fd);
     }
     T(close(fd));
-    T(write(turn[1], "x", 1));
+    if (write(turn[1], "x", 1) != 1)
+        die("turn");
     reap(pid);
 }
 

@@ -106,7 +106,8 @@ static void child_uses(int fd)
         _exit(0);
     }
     echo_rounds(fd, 20, 2000);
-    T(write(turn[1], "x", 1));
+    if (write(turn[1], "x", 1) != 1)
+        die("turn");
     reap(pid);
 }
 

@@ -332,6 +332,7 @@ pub fn sandboxed(reason: Reason) {
     forbid(reason);
     sock::for_all(|sock| {
         crate::sockets::life::give_up(sock, reason);
+        crate::sockets::remains::call_in(sock);
         // The control thread, which would, is about to end.
         crate::sockets::life::bury(sock, true);
     });

@@ -100,6 +100,18 @@ pub fn is_process(pid: u32) -> bool {
     sys!(kill, pid, 0) != Err(libc::ESRCH)
 }
 
+/// `gettid(2)`.
+#[must_use]
+pub fn gettid() -> c_int {
+    sys!(gettid).unwrap_or(0) as c_int
+}
+
+/// `tgkill(2)` with signal 0: does this process have such a thread?
+#[must_use]
+pub fn is_thread(tid: c_int) -> bool {
+    sys!(tgkill, getpid(), tid, 0).is_ok()
+}
+
 /// `sched_yield(2)`.
 pub fn sched_yield() {
     let _ = sys!(sched_yield);

@@ -176,6 +176,7 @@ fn spawn() -> Result<(), ()> {
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
     OWN.set(true);
+    TID.store(sys::gettid(), Ordering::Release);
     let (set, wake) = (SET.load(Ordering::Acquire), WAKE.load(Ordering::Acquire));
     while RUN.load(Ordering::Acquire) == STARTING {
         sys::sched_yield();
@@ -230,6 +231,26 @@ pub fn stop() {
         let wake = WAKE.swap(-1, Ordering::AcqRel);
         SET.store(-1, Ordering::Release);
         let _ = sys::ring(wake);
+    }
+}
+
+/// The thread's number, from when it runs.
+static TID: AtomicI32 = AtomicI32::new(0);
+
+/// Longest wait for the end of the thread, which may be in the middle of something, in ns; and the time between two looks.
+const END_NS: u64 = 50_000_000;
+const END_LOOK_NS: u64 = 100_000;
+
+/// Behind [`stop`], with no lock held: the thread is gone. Who limits itself to `exit` of its one thread is told of by how the last one
+/// of its process ended.
+pub fn await_end() {
+    if process::is_vfork_child() || is_running() {
+        return;
+    }
+    let tid = TID.swap(0, Ordering::AcqRel);
+    let end = sys::now_ns() + END_NS;
+    while tid != 0 && !is_own_thread() && sys::is_thread(tid) && sys::now_ns() < end {
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(END_LOOK_NS)));
     }
 }
 

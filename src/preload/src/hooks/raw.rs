@@ -31,7 +31,9 @@ pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void 
 fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
         n if is_use(n) || is_epoll_wait(n) => api::lookup(a1 as c_int).is_some(),
-        SYS_connect | SYS_setsockopt | SYS_getsockopt => api::lookup(a1 as c_int).is_some(),
+        SYS_connect | SYS_setsockopt | SYS_getsockopt | SYS_ioctl => {
+            api::lookup(a1 as c_int).is_some()
+        }
         SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
         n if is_fork(n, a1, a2) => true,
         SYS_clone | SYS_clone3 => {
@@ -72,7 +74,7 @@ fn is_use(number: c_long) -> bool {
     match number {
         SYS_read | SYS_readv | SYS_preadv2 | SYS_recvfrom | SYS_recvmmsg | SYS_write
         | SYS_writev | SYS_pwritev2 | SYS_sendto | SYS_sendmmsg | SYS_sendfile | SYS_tee
-        | SYS_vmsplice | SYS_shutdown | SYS_ioctl => true,
+        | SYS_vmsplice | SYS_shutdown => true,
         _ => false,
     }
 }
@@ -324,6 +326,8 @@ unsafe extern "C" fn served(
                 )
             })
         }
+        // SAFETY: as for setsockopt.
+        SYS_ioctl => c_long::from(unsafe { fd::on_ioctl(fd, a2 as c_ulong, a3) }),
         SYS_close => {
             if !fd::closing(fd) {
                 return errno::fail(Error::Kernel(EBADF)) as c_long;

@@ -94,7 +94,7 @@ pub fn getpid() -> c_int {
     sys!(getpid).unwrap_or(0) as c_int
 }
 
-/// `kill(2)` with signal 0: is there such a process, be it another user's?
+/// `kill(2)` with signal 0: is there such a process, be it another user's, or such a thread?
 #[must_use]
 pub fn is_process(pid: u32) -> bool {
     sys!(kill, pid, 0) != Err(libc::ESRCH)
@@ -104,12 +104,6 @@ pub fn is_process(pid: u32) -> bool {
 #[must_use]
 pub fn gettid() -> c_int {
     sys!(gettid).unwrap_or(0) as c_int
-}
-
-/// `tgkill(2)` with signal 0: does this process have such a thread?
-#[must_use]
-pub fn is_thread(tid: c_int) -> bool {
-    sys!(tgkill, getpid(), tid, 0).is_ok()
 }
 
 /// `sched_yield(2)`.

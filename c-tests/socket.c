@@ -203,7 +203,8 @@ static void early_copies_client(int fd)
     }
 }
 
-/* Of a socket that is to listen, too: each number takes connections, and so does a child's. */
+/* Of a socket that is to listen, too: each number takes connections, and so does a child's, who is first (and no child of a
+ * process that has links to other hosts). */
 static void early_listener_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -214,7 +215,7 @@ static void early_listener_server(int fd)
         if (bind(l[0], (void *)&a, len) || getsockname(l[0], (void *)&a, &len) || pipe(turn))
             die("bind");
         T((l[1] = dup(l[0])) > 2);
-        if (i == 2 && !(pid = child())) {
+        if (i == 0 && !(pid = child())) {
             if (read(turn[0], buf, 1) != 1)
                 die("turn");
             await(l[0], POLLIN);
@@ -226,7 +227,7 @@ static void early_listener_server(int fd)
         T(listen(l[i % 2], 5));
         for (int k = 0; k < 2; k++) {
             tell(port_of(&a));
-            if (i == 2 && k == 0) {
+            if (i == 0 && k == 0) {
                 if (write(turn[1], "x", 1) != 1)
                     die("turn");
                 reap(pid);

@@ -25,7 +25,7 @@ pub mod fed;
 
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
-pub use crate::thread::Nap;
+pub use crate::thread::{Nap, hold_cancel, release_cancel};
 
 /// What became of a call.
 #[must_use]

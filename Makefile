@@ -8,7 +8,7 @@ export CARGO
 
 help:
 	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
-	@echo 'make check      formatting, clippy, quick tests'
+	@echo 'make check      formatting, clippy, quick tests, the compatibility table'
 	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
 	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
@@ -35,6 +35,8 @@ check:
 	$(CARGO) check -p sluice-preload --features probe
 	$(CARGO) clippy -p sluice-preload --no-default-features -- -D warnings
 	$(CARGO) test --workspace
+	scripts/compat.py --self-test
+	scripts/compat.py --check
 
 deps:
 	@scripts/install-deps.sh

@@ -68,6 +68,8 @@ def steps(seed, full):
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "this suite", script("lib/suitetest.py"), {}, 1, True
     yield "symbols and needed libraries", script("check-symbols.sh"), {}, 1, True
+    yield "compatibility table", script("compat.py", "--check"), {}, 1, True
+    yield "that table's checks", script("compat.py", "--self-test"), {}, 1, True
     yield "hooks", script("preload-tests.sh"), {}, 5, True
     yield "cost of hooks", script("untracked-cost.py"), {}, 3, True
     yield "unit and property tests", cargo("test", "--workspace", "--no-fail-fast"), {}, 20 if full else 6, True

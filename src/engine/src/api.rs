@@ -12,7 +12,9 @@ use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::Kind;
-use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
+use crate::sockets::{
+    iov, life, options, recv as receiving, remains, send as sending, table, wait,
+};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -23,7 +25,7 @@ pub mod fed;
 
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
-pub use crate::thread::Nap;
+pub use crate::thread::{Nap, hold_cancel, release_cancel};
 
 /// What became of a call.
 #[must_use]
@@ -365,14 +367,18 @@ pub fn woken(nap: &mut Nap) -> Option<Verdict> {
 /// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
     match table::lookup(fd).map(Entry::kind) {
-        Some(Kind::Sock(sock)) => life::give_up(sock, reason),
+        Some(Kind::Sock(sock)) => {
+            life::give_up(sock, reason);
+            // What a poll has told of is there for whoever reads next.
+            remains::await_all_owed(sock);
+        }
         // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
         Some(Kind::Fresh) if reason != sluice_stats::Reason::RawSyscall => {
             if let Some(sock) = sock_of(Entry::FRESH, fd) {
                 life::give_up(sock, reason);
             }
         }
-        Some(Kind::Set(set)) => set.waited_elsewhere(reason),
+        Some(Kind::Set(set)) => set.used_elsewhere(),
         _ => {}
     }
 }
@@ -728,6 +734,7 @@ pub fn exiting() {
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);
+    rendezvous::control::await_end();
 }
 /// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its kin.
 pub fn before_bare_fork() {

@@ -50,7 +50,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
             // A set that came from elsewhere, or one of more than there is room for: the kernel alone tells of it.
-            crate::api::raw_use(fd, Reason::NotHooked);
+            crate::api::raw_use(fd, Reason::SetElsewhere);
         }
         return Verdict::Pass(Pass::NOBODY);
     };

@@ -181,6 +181,11 @@ impl Set {
         if writes {
             of_kernel &= !WRITABLE;
         }
+        let edge_of_kernel = !level && !once && !super::reads_ring(sock);
+        if edge_of_kernel && reg.events & READS != 0 && state & reg.events != 0 {
+            // What is told of the link does not go ahead of what TCP has.
+            self.looked_ns.store(0, Ordering::Relaxed);
+        }
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
             let told = told::ask(sock, of_kernel as i16);

@@ -9,6 +9,8 @@ use super::parked;
 use super::set::{self, Set};
 use crate::process;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::remains;
+use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -68,12 +70,21 @@ impl Set {
         self.ring();
     }
 
-    /// A raw call is to wait for the set, which the kernel alone answers.
+    /// Somebody waits for the set, or may, whom no hook serves: who sees what the kernel has in it, and that alone.
     #[cold]
-    pub fn waited_elsewhere(&'static self, reason: Reason) {
-        let socks = self.with(|inside| inside.socks()).unwrap_or_default();
+    pub fn used_elsewhere(&'static self) {
+        self.is_used_elsewhere.store(true, Ordering::SeqCst);
+        let inside = self.with(|inside| (inside.socks(), inside.set_numbers()));
+        let (socks, sets) = inside.unwrap_or_default();
         for sock in socks {
-            crate::sockets::life::give_up(sock, reason);
+            crate::sockets::life::give_up(sock, Reason::SetElsewhere);
+            remains::await_all_owed(sock);
+        }
+        self.takes_bells_out();
+        for inner in sets {
+            if let Some(inner) = table::lookup(inner).and_then(Entry::as_set) {
+                inner.used_elsewhere();
+            }
         }
     }
 

@@ -15,6 +15,7 @@ help:
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
+	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (TIME=300 seconds, SEED=N)'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library and command into PREFIX (/usr/local)'
 	@echo 'make clean      removes what was built'
@@ -59,6 +60,12 @@ bench: deps build benches
 compare: deps build benches
 	scripts/compare.sh
 
+# What `make test` runs for two minutes, here with a seed of its own each time.
+TIME ?= 300
+fuzz: build build-fault
+	scripts/fuzz.py --seconds $(TIME) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) \
+		--fault-lib target/fault/release/libsluice.so
+
 stress: deps build-fault benches
 	scripts/soak.py stress
 
@@ -73,5 +80,6 @@ install: build
 clean:
 	$(CARGO) clean
 	$(MAKE) -C benches clean
+	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare fuzz stress demo install clean

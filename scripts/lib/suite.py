@@ -33,7 +33,8 @@ _SEED_LINE = re.compile(r"^seed (\d+)")
 
 
 def again(name, cmd, test, drawn):
-    """The command that runs one test of a step once more, as it was: `drawn` is the seed that the step printed."""
+    """The command that runs one test of a step once more, as it was: `drawn` is the seed that the step printed. None where the
+    runner itself has run again what failed."""
     runner = cmd[0]
 
     def given(option):
@@ -52,6 +53,8 @@ def again(name, cmd, test, drawn):
         return [*cmd[:inside + 1], *one, *seed, *given("--fault-lib")]
     if name == "soak":
         return [runner, test, *(a for a in cmd if a == "--quick"), *seed]
+    if name in ("fuzz", "seeded defects"):
+        return None
     if name in ("hooks", "bad input"):
         return [runner, test]
     return cmd
@@ -82,6 +85,9 @@ def steps(seed, full):
         yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed), *fault), {}, 6, True
         yield "programs", script("programs.py", "--sample", str(seed)), {}, 10, True
         yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
+    yield "fuzz", script("fuzz.py", "--seconds", "1200" if full else "115", "--seed", str(seed), *fault), {}, 30 if full else 4, True
+    # A fuzzer that finds nothing has to be one that could.
+    yield "seeded defects", script("fuzz.py", "--prove", "--seconds", "120", "--shrink", "10", "--seed", str(seed)), {}, 6, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True
     yield "bad input", script("badinput.sh"), {}, 3, True
     yield "guest", script("guest/run", "--prepare"), {}, 30, False
@@ -241,7 +247,8 @@ def second_chance(name, cmd, env, minutes, deadline, out):
     """Runs what failed once more. Tests that can only run together do so once."""
     lines = collections.defaultdict(list)
     for test in out.bad:
-        lines[tuple(again(name, cmd, test, out.drawn))].append(test)
+        if line := again(name, cmd, test, out.drawn):
+            lines[tuple(line)].append(test)
     for line, tests in lines.items():
         what = ", ".join(dict.fromkeys(tests))
         seconds = min(minutes * 60, deadline - time.monotonic())

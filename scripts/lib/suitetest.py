@@ -113,6 +113,9 @@ def second_runs_have_the_draws_of_the_first(place):
     expect(hosts[hosts.index("--") + 2:],
            ["--hosts", "--jobs", "1", "--slow", "4", "--case", "pipelining [fault warm ip6 hosts]", "--seed", "7",
             "--fault-lib", common.FAULT_LIB])
+    # What differed was run again by itself.
+    for step in ("fuzz", "seeded defects"):
+        expect(suite.again(step, commands[step], "7.42", None), None)
     # A seed that the step drew.
     expect(suite.again("c-tests", ["runner"], "a [eager cold ip4]", "99")[-2:], ["--seed", "99"])
 

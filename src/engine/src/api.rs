@@ -369,7 +369,8 @@ pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Sock(sock)) => {
             life::give_up(sock, reason);
-            // What a poll has told of is there for whoever reads next.
+            // What a poll has told of is there for whoever reads next; and behind the program's SHUT_RD the kernel would tell of an
+            // end where it has nothing yet.
             remains::await_all_owed(sock);
         }
         // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)

@@ -84,6 +84,10 @@ pub enum Fault {
     Demote(u64),
     /// Ends the work of a link to another host.
     Link(u64),
+    /// A defect that tests must find: forgets to ring a peer that sleeps.
+    Wakeup(u64),
+    /// A defect that tests must find: says one byte less of a peek.
+    Peek(u64),
 }
 
 impl Config {
@@ -215,16 +219,22 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: FAULT,
-        values: "demote:SEED or link:SEED (builds with cargo feature fault only)",
+        values: "demote:SEED, link:SEED, wakeup:SEED or peek:SEED (builds with cargo feature fault only)",
         default: "no fault",
         meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn from the number \
-                  SEED; for tests.",
+                  SEED; or is wrong then, in a way that tests must find.",
         set: |value, config| {
             let seed = |what: &[u8]| number(value.strip_prefix(what)?);
-            config.fault = Some(match (seed(b"demote:"), seed(b"link:")) {
-                (Some(seed), _) => Fault::Demote(seed),
-                (None, seed) => Fault::Link(seed?),
-            });
+            let kinds: [(&[u8], fn(u64) -> Fault); 4] = [
+                (b"demote:", Fault::Demote),
+                (b"link:", Fault::Link),
+                (b"wakeup:", Fault::Wakeup),
+                (b"peek:", Fault::Peek),
+            ];
+            let fault = kinds
+                .into_iter()
+                .find_map(|(what, kind)| Some(kind(seed(what)?)));
+            config.fault = Some(fault?);
             Some(())
         },
     },
@@ -521,6 +531,8 @@ mod tests {
         let fault = |value| accepted("SLUICE_FAULT", value).fault;
         assert_eq!(fault("demote:42"), Some(Fault::Demote(42)));
         assert_eq!(fault("link:7"), Some(Fault::Link(7)));
+        assert_eq!(fault("wakeup:1"), Some(Fault::Wakeup(1)));
+        assert_eq!(fault("peek:0"), Some(Fault::Peek(0)));
         assert_eq!(
             accepted("SLUICE_LIBRARY", "/opt/any thing.so"),
             Config::DEFAULT

@@ -139,6 +139,9 @@ extern "C" fn before_fork() {
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
             family.expect_child();
+            if is_to_itself(sock) {
+                demote::demote(sock, Which::Both, Reason::Fork);
+            }
         } else {
             sock.pin(Reason::Shared);
             demote::demote(sock, Which::Both, Reason::Shared);
@@ -149,6 +152,12 @@ extern "C" fn before_fork() {
     // In the order in which they nest, each behind all that may be done under it.
     readiness::hold();
     control::hold_last();
+}
+
+/// A connection of this process with itself, within the host: what the child takes of it has to be sent again by this
+/// process, whose control thread no child can reach.
+fn is_to_itself(sock: &Sock) -> bool {
+    sock.link().is_some_and(|link| link.twin().is_some()) && !crate::remote::is_remote(sock)
 }
 
 extern "C" fn after_fork_parent() {
@@ -235,6 +244,15 @@ pub fn inherited_tx(sock: &'static Sock) {
         return crate::remote::claim(sock, &sock.tx);
     }
     demote::settle_tx(sock, Reason::Fork);
+}
+
+/// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
+pub fn takes_back_inherited(sock: &'static Sock) -> bool {
+    let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
+    if inherited {
+        demote::demote(sock, Which::Both, Reason::Fork);
+    }
+    inherited
 }
 
 /// Before `exec*`: the new image finds every stream on TCP that it could use.

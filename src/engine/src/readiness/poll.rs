@@ -9,7 +9,7 @@ use crate::process;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::{table, upgrade};
+use crate::sockets::{remains, table, upgrade};
 use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
@@ -32,9 +32,9 @@ struct Streams {
 
 /// Streams of a parent's are not served here: they go back to TCP at their first use.
 fn own(sock: &'static Sock) -> bool {
-    let inherited = state::INHERITED;
-    if sock.rx.state() == inherited || sock.tx.state() == inherited {
-        demote::demote(sock, Which::Both, Reason::Fork);
+    if process::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
+        // What lay in the ring is readable on TCP.
+        remains::await_owed(sock);
     }
     sock.is_accelerated()
 }

@@ -1,4 +1,5 @@
-//! Faults at random moments, for tests: `SLUICE_FAULT` in builds with the feature `fault`.
+//! Faults at random moments, for tests, and defects on request, which tests must find: `SLUICE_FAULT` in builds with the feature
+//! `fault`. In others each of these is a constant.
 
 /// Is a stream to be taken back to TCP at this look? One in about two hundred, drawn from the seed.
 #[inline(always)]
@@ -21,6 +22,29 @@ pub fn cuts() -> bool {
     }
     #[cfg(not(feature = "fault"))]
     false
+}
+
+/// A defect on request: is this wake-up of a peer forgotten? One in about fifty.
+#[inline(always)]
+pub fn forgets_to_ring() -> bool {
+    #[cfg(feature = "fault")]
+    {
+        matches!(crate::config::config().fault, Some(crate::config::Fault::Wakeup(seed)) if drawn(seed) % 47 == 0)
+    }
+    #[cfg(not(feature = "fault"))]
+    false
+}
+
+/// A defect on request: what a peek that has seen `n` bytes says. One in about twenty says one less.
+#[inline(always)]
+pub fn peeked(n: usize) -> usize {
+    #[cfg(feature = "fault")]
+    let n = n
+        - usize::from(
+            n > 1
+                && matches!(crate::config::config().fault, Some(crate::config::Fault::Peek(seed)) if drawn(seed) % 19 == 0),
+        );
+    n
 }
 
 #[cfg(feature = "fault")]

@@ -1,6 +1,7 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
 use crate::api::{Error, Pass, Verdict};
+use crate::process;
 use crate::readiness;
 use crate::remote;
 use crate::sockets::sock::{Sock, state};
@@ -298,8 +299,12 @@ pub fn push_out(sock: &Sock, fd: c_int) {
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
+    let counts = request == libc::FIONREAD || request == libc::TIOCOUTQ;
+    if counts && process::takes_back_inherited(sock) && request == libc::FIONREAD {
+        remains::await_all_owed(sock);
+    }
     if request == libc::FIONREAD && sock.rx.owed.load(Ordering::Relaxed) != 0 {
-        super::remains::await_owed(sock);
+        remains::await_owed(sock);
     }
     let count = match request {
         libc::FIONREAD if sock.rx.state() != state::PLAIN => unread(sock),

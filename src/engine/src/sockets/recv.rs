@@ -9,14 +9,12 @@ pub(in crate::sockets) use self::look::{AtHand, at_hand, tcp_speaks};
 use self::look::{Look, look};
 use crate::api::{Error, Pass, READ, Verdict};
 use crate::remote;
-use crate::sockets::demote;
-use crate::sockets::direct;
 use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, upgrade};
+use crate::sockets::{PUBLISH, demote, direct, fault, upgrade};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -170,7 +168,7 @@ unsafe fn recv_stream(
                 let current = sock.rx.state();
                 if n >= want || nonblocking || over || current == state::RETURNING {
                     sock.rx.lock.unlock();
-                    return Verdict::Done(n as isize);
+                    return Verdict::Done(fault::peeked(n) as isize);
                 }
                 nap.note(sock);
                 if current != state::LINK {

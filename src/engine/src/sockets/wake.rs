@@ -1,6 +1,7 @@
 //! Waking whoever waits on a stream: the peer's waiters, and this process's own.
 
 use crate::readiness::set::Set;
+use crate::sockets::fault;
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -40,7 +41,7 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
         };
         if is_to_ring(slot, index) {
             rung += 1;
-            if !link.ring_peer(slot_index) {
+            if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
                 crate::rendezvous::control::ask_wake(link, slot_index);
             }
         }

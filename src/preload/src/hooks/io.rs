@@ -74,13 +74,13 @@ late_hooks! {
     unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => on_preadv2 {
         let Some((e, n, recv_flags)) = positionless(fd, count, offset, flags) else { return late!(preadv2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags), late!(preadv2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags | api::READ), late!(preadv2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t => on_preadv64v2 {
         let Some((e, n, recv_flags)) = positionless(fd, count, offset, flags) else { return late!(preadv64v2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags), late!(preadv64v2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags | api::READ), late!(preadv64v2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => on_pwritev2 {

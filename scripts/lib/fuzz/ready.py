@@ -1,0 +1,293 @@
+"""Which calls that tell of readiness have one outcome."""
+
+from .state import Epoll, Listener, Registration, Stream, need
+
+LONG = 5000     # ms: for an event that comes, however slow the machine is
+SHORT = 50      # at most, for one that does not
+BITS = {"IN", "OUT", "PRI", "RDHUP", "ET", "ONESHOT", "EXCLUSIVE", "RDNORM", "WRNORM"}
+
+
+def mask_of(text):
+    mask = set(filter(lambda w: w not in ("", "none"), text.split("|")))
+    need(mask <= BITS, "no such event")
+    return mask
+
+
+class Ready:
+    # --- what is shown ---
+
+    def shown(self, file):
+        """What poll shows when nothing is under way. ERR is left out: who has had the error is not noted."""
+        if isinstance(file, Listener):
+            return {"IN"} if file.queue else set()
+        if isinstance(file, Epoll):
+            return {"IN"} if self.reported(file) else set()
+        if not isinstance(file, Stream):
+            return {"OUT", "HUP"}
+        out = set()
+        if file.avail >= max(1, file.lowat) or file.ended:
+            out |= {"IN", "RDNORM"}
+        if file.ended:
+            out |= {"RDHUP"}
+        out |= {"OUT", "WRNORM"}
+        if file.rst == 2 or (file.shut_wr and file.ended):
+            out |= {"HUP"}
+        return out
+
+    def is_quiet(self, file):
+        """Nothing is under way that would change what is shown."""
+        if isinstance(file, Listener):
+            return file.known and not (file.acceptor and file.queue)
+        if isinstance(file, Epoll):
+            return all(self.is_quiet(f) and self.is_certain(r, f) for (_, f), r in file.regs.items())
+        if not isinstance(file, Stream):
+            return True
+        reader = file.rx.reader
+        return (file.settled and not file.rx.held and not file.rx.writer
+                and not (reader and reader.consumed() or reader and file.rx.unread)
+                and not file.tx.writer and not file.tx.fuzzy and not file.tx.full
+                and file.tx.unread <= self.most_nonblocking)
+
+    def is_read(self, file):
+        """Somebody sleeps in a call that takes what would be shown."""
+        if isinstance(file, Epoll):
+            return any(self.is_read(f) for _, f in file.regs)
+        return isinstance(file, Stream) and file.rx.reader or isinstance(file, Listener) and file.acceptor
+
+    def is_watched(self, file):
+        """Somebody sleeps until it shows something."""
+        around = [s for s in self.sets() if any(f is file for _, f in s.regs)]
+        return any(file in x.files and x.op.name in ("poll", "epoll_wait") for x in self.pendings()) or any(map(self.is_watched, around))
+
+    @staticmethod
+    def is_certain(reg, file):
+        # The peer's word that it has our end moves the connection to another state, at any time, and an edge is told again.
+        return not ("ET" in reg.mask and isinstance(file, Stream) and file.shut_wr)
+
+    def reported(self, set_):
+        """The registrations of a set that a wait would report."""
+        out = []
+        for (number, file), r in set_.regs.items():
+            if r.armed and self.shown(file) & (r.mask | {"HUP", "ERR"}) and ("ET" not in r.mask or r.listed):
+                out.append(r)
+        return out
+
+    def sets(self):
+        seen = {}
+        for p in self.processes.values():
+            if p.alive:
+                seen.update((id(h.file), h.file) for h in p.handles.values() if isinstance(h.file, Epoll))
+        return list(seen.values())
+
+    def wake(self, file, data=False):
+        """Something has happened to a file."""
+        if data and isinstance(file, Stream) and file.rx.unread < file.lowat and not file.rx.fuzzy:
+            return
+        for set_ in self.sets():
+            for (_, f), r in set_.regs.items():
+                if f is file and (not data or r.mask & {"IN", "RDNORM", "PRI"}):
+                    if not r.listed:
+                        r.listed = True
+                        self.wake(set_)
+
+    # --- poll and select ---
+
+    def op_poll(self, op, p):
+        kind, ms = op.text("kind", "poll"), op.number("ms")
+        need(kind in ("poll", "ppoll", "select", "pselect") and 0 < len(op.words) <= 8, "how?")
+        items = []
+        for word in op.words:
+            handle, _, mask = word.partition(":")
+            if int(handle) in p.handles:
+                items.append((p.handles[int(handle)], mask_of(mask)))
+            else:
+                need(p.is_free(p.closed.get(int(handle), -1)) and int(handle) in p.closed and "select" not in kind, "no such descriptor")
+                need(not op.begins and ms >= 0, "it does not sleep")
+        for h, mask in items:
+            need(mask <= {"IN", "OUT", "PRI", "RDHUP", "RDNORM", "WRNORM"}, "no event of poll")
+            need("select" not in kind or mask <= {"IN", "OUT", "PRI"}, "no event of select")
+        note = {"items": [str(w) for w in op.words]}
+
+        def is_ready(h, mask):
+            shown = self.shown(h.file)
+            if "select" in kind:
+                # HUP and ERR are readable; ERR is writable.
+                return bool(shown & mask or "HUP" in shown and mask & {"IN", "OUT"})
+            return bool(shown & (mask | {"HUP"}))
+
+        if not op.begins and ms > SHORT and len(items) == len(op.words) and self.will_show(items):
+            return note
+        for h, _ in items:
+            need(self.is_quiet(h.file), "it may show something or not")
+        ready = len(items) < len(op.words) or any(is_ready(h, m) for h, m in items)
+        if not op.begins:
+            need(ready or 0 <= ms <= SHORT, "it would sleep")
+            return note
+        need(not ready and (ms < 0 or ms >= LONG), "it would not sleep for good")
+        need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
+        files = [h.file for h, _ in items]
+        self.begin(op, p, True, lambda: any(is_ready_soon(self, h.file, m) for h, m in items), lambda: None, files)
+        return note
+
+    def will_show(self, items):
+        """One poll that waits for what is under way: bytes, or room where there was none."""
+        if len(items) != 1:
+            return False
+        s, mask = items[0][0].file, items[0][1]
+        if isinstance(s, Listener) and s.queue and mask == {"IN"} and not s.acceptor:
+            s.known = True
+            return True
+        if not isinstance(s, Stream):
+            return False
+        if s.rx.fin == 1 or s.rst == 1 or s.rx.reader:
+            return False
+        if mask == {"OUT"} and s.tx.full and not s.tx.fuzzy and not s.tx.unread and s.settled:
+            s.tx.full = False
+            return True
+        if "IN" not in mask or "OUT" in mask and not (self.is_quiet_out(s)):
+            return False
+        return s.rx.unread >= max(s.lowat, 1) and not s.rx.held and not s.rx.fuzzy and (s.lowat == 1 or s.rx.piled <= self.most_settled)
+
+    def is_quiet_out(self, s):
+        return not s.tx.writer and not s.tx.fuzzy and not s.tx.full and s.tx.unread <= self.most_nonblocking
+
+    # --- epoll ---
+
+    def op_epoll_create(self, op, p):
+        self.new_handle(p, op.handle(), Epoll(), "CLOEXEC" in op.flags())
+
+    def op_epoll_ctl(self, op, p):
+        set_, what, mask = self.handle(op).file, op.words[1], mask_of(op.text("mask", "none"))
+        need(isinstance(set_, Epoll) and what in ("add", "mod", "del"), "not a set")
+        h = p.handles.get(op.handle(2))
+        if not h:
+            need(p.is_free(p.closed.get(op.handle(2), -1)) and op.handle(2) in p.closed, "no such descriptor")
+            return {"cookie": 0}
+        file = h.file
+        need(not isinstance(file, Epoll) or not self.contains(file, set_, 0), "a set in itself")
+        if isinstance(file, Epoll):
+            need(self.depth(file) < 3 and self.height(set_) + self.depth(file) < 4, "too deep")
+        # Whether it is ready at this moment decides what the next wait tells.
+        need(what == "del" or self.is_quiet(file), "it may be ready or not")
+        need(not any(set_ in x.files for x in self.pendings()) or what != "mod", "somebody waits")
+        self.cookies += 1
+        key = (h.number, file)
+        reg = set_.regs.get(key)
+        note = {"cookie": self.cookies}
+        if "EXCLUSIVE" in mask and what != "del":
+            # Refused with others, and for a MOD; then nothing changes.
+            need(not isinstance(file, Epoll), "refused")
+            if mask & {"ONESHOT", "RDHUP", "PRI", "RDNORM", "WRNORM"} or what == "mod":
+                return note
+        if what == "del":
+            if reg:
+                del set_.regs[key]
+        elif what == "add" and not reg:
+            r = set_.regs[key] = Registration(mask, self.cookies)
+            self.rearm(set_, file, r)
+        elif what == "mod" and reg and "EXCLUSIVE" not in reg.mask:
+            reg.mask, reg.cookie, reg.armed = mask, self.cookies, True
+            self.rearm(set_, file, reg)
+        return note
+
+    def rearm(self, set_, file, r):
+        r.listed = r.listed or bool(self.shown(file) & (r.mask | {"HUP"}))
+        if r.listed:
+            self.wake(set_)
+
+    def contains(self, set_, other, depth):
+        need(depth < 6, "too deep")
+        return set_ is other or any(isinstance(f, Epoll) and self.contains(f, other, depth + 1) for _, f in set_.regs)
+
+    def depth(self, set_):
+        return 1 + max((self.depth(f) for _, f in set_.regs if isinstance(f, Epoll)), default=0)
+
+    def height(self, set_):
+        return 1 + max((self.height(s) for s in self.sets() if any(f is set_ for _, f in s.regs)), default=0)
+
+    def op_epoll_wait(self, op, p):
+        set_, ms = self.handle(op).file, op.number("ms")
+        most, times = op.number("most", 16), op.number("times", 1)
+        need(isinstance(set_, Epoll) and op.text("kind", "epoll_wait") in ("epoll_wait", "epoll_pwait", "epoll_pwait2"), "how?")
+        need(0 < most and most * times <= 64, "how many?")
+        need(self.is_quiet(set_), "it may show something or not")
+        need(not any(set_ in x.files for x in self.pendings()) or op.begins is False, "two wait")
+        reported = self.reported(set_)
+        # Of more than it may tell nobody knows which.
+        need(most * times >= len(reported) + 1 or most == 1 and times >= len(reported), "which?")
+        # Level-triggered ones are told again.
+        need(times == 1 or most == 1 and times <= max(1, len(reported)), "how often?")
+        if op.begins:
+            need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
+            need(not self.is_read(set_), "another may take what it waits for")
+            # One that tells of more than one thing would tell of them one by one.
+            x = self.begin(op, p, True, lambda: self.soon(set_), lambda: self.told(set_, self.soon(set_)), [set_])
+            x.files += [f for _, f in set_.regs]
+            return {}
+        need(reported or 0 <= ms <= SHORT, "it would sleep")
+        self.told(set_, reported)
+        return {}
+
+    def soon(self, set_):
+        out = []
+        for (_, file), r in set_.regs.items():
+            if isinstance(file, Epoll):
+                ready = bool(self.soon(file))
+            else:
+                ready = is_ready_soon(self, file, r.mask)
+            if r.armed and ready and ("ET" not in r.mask or r.listed):
+                out.append(r)
+        return out
+
+    def told(self, set_, reported):
+        for r in set_.regs.values():
+            if "ET" in r.mask or r not in reported:
+                r.listed = False
+        for r in reported:
+            if "ONESHOT" in r.mask:
+                r.armed = False
+
+    # --- what has come, and numbers ---
+
+    def op_settle(self, op, p):
+        """Waits until all that the other end did is seen here: what it did before is certain then."""
+        s = self.stream(op)
+        rx = s.rx
+        need(not rx.reader and not rx.writer and not rx.held, "it may not come")
+        need(rx.piled <= self.most_settled and not rx.fuzzy, "there may be no room for all of it")
+        # One that has shut its writing half is hung up by an end, too; that a reset was seen once is sure.
+        end = "err" if s.rst == 1 and s.shut_wr else "rst" if s.rst else "fin" if rx.fin else "none"
+        note = {"rx": rx, "end": end, "fuzzy_out": not self.is_quiet_out(s)}
+        rx.arrived = rx.sent
+        rx.fin = 2 if rx.fin else 0
+        s.rst = 2 if s.rst else 0
+        return note
+
+    def op_ioctl(self, op, p):
+        s, what = self.stream(op), op.text("what", "FIONREAD")
+        if what == "OUTQ":
+            # Until all is acknowledged: bytes that were read are.
+            need(not s.tx.unread and not s.tx.writer and not s.tx.fuzzy and s.rst == 0 and s.tx.fin == 0 and not s.peer.dead, "when?")
+            return {}
+        need(what == "FIONREAD" and s.settled and not s.rx.reader and not s.rx.writer, "bytes may have come or not")
+        return {}
+
+
+def is_ready_soon(model, file, mask):
+    """Has something happened that makes it show `mask`?"""
+    if isinstance(file, Listener):
+        return bool(file.queue) and "IN" in mask
+    if isinstance(file, Epoll):
+        return bool(model.soon(file)) and "IN" in mask
+    if not isinstance(file, Stream):
+        return True
+    shown = set()
+    ended = file.rx.fin or file.rst or file.shut_rd
+    if file.rx.unread >= max(1, file.lowat) or ended:
+        shown |= {"IN", "RDNORM"}
+    if ended:
+        shown |= {"RDHUP"}
+    if file.rst or (file.shut_wr and ended):
+        shown |= {"HUP"}
+    shown |= {"OUT", "WRNORM"}
+    return bool(shown & (mask | {"HUP"}))

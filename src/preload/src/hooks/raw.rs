@@ -71,12 +71,23 @@ fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
 
 /// Uses the stream of the descriptor in its first argument.
 fn is_use(number: c_long) -> bool {
-    match number {
-        SYS_read | SYS_readv | SYS_preadv2 | SYS_recvfrom | SYS_recvmmsg | SYS_write
-        | SYS_writev | SYS_pwritev2 | SYS_sendto | SYS_sendmmsg | SYS_sendfile | SYS_tee
-        | SYS_vmsplice | SYS_shutdown => true,
-        _ => false,
-    }
+    matches!(
+        number,
+        SYS_read
+            | SYS_readv
+            | SYS_preadv2
+            | SYS_recvfrom
+            | SYS_recvmmsg
+            | SYS_write
+            | SYS_writev
+            | SYS_pwritev2
+            | SYS_sendto
+            | SYS_sendmmsg
+            | SYS_sendfile
+            | SYS_tee
+            | SYS_vmsplice
+            | SYS_shutdown
+    )
 }
 
 fn is_epoll_wait(number: c_long) -> bool {

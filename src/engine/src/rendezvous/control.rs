@@ -243,8 +243,8 @@ static TID: AtomicI32 = AtomicI32::new(0);
 /// Made, and not yet running.
 const BORN: i32 = -1;
 
-/// Longest wait for the end of the thread, which may be in the middle of something, in ns; and the time between two looks.
-const END_NS: u64 = 50_000_000;
+/// Longest wait for the end of the thread, which may be opening a device, in ns; and the time between two looks.
+const END_NS: u64 = 1_000_000_000;
 const END_LOOK_NS: u64 = 100_000;
 
 /// Behind [`stop`], with no lock held: the thread is gone. What is told of a process that ends by `exit` of its one thread is how the

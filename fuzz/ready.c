@@ -124,8 +124,19 @@ static int by_cookie(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* epoll_wait HANDLE KIND MS MOST TIMES: so often, all that came in the order of their cookies, since the order of a set is
- * nobody's promise. Only the first waits. */
+static int is_among(const struct epoll_event *e, int n, uint64_t cookie)
+{
+    for (int i = 0; i < n; i++)
+        if (e[i].data.u64 == cookie)
+            return 1;
+    return 0;
+}
+
+/* Calls in which each of several has its turn. The kernel takes one behind the other, the library a few of a kind. */
+enum { TURNS = 8 };
+
+/* epoll_wait HANDLE KIND MS MOST TIMES: until so many different ones have been told of, all in the order of their cookies, since
+ * the order of a set is nobody's promise but that everyone has a turn. Only the first call waits. */
 void do_epoll_wait(const struct command *c)
 {
     struct epoll_event e[64];
@@ -133,7 +144,8 @@ void do_epoll_wait(const struct command *c)
     const char *kind = c->word[2];
     long ms = number(c, 3);
     int set = fd_of(number(c, 1)), most = number(c, 4), n = 0, r = 0;
-    for (long i = 0; i < number(c, 5) && r >= 0 && n + most <= 64; i++, ms = 0) {
+    int want = number(c, 5), calls = want > 1 ? TURNS * want : 1;
+    for (int i = 0; i < calls && r >= 0 && (i == 0 || n < want); i++, ms = 0) {
         struct timespec ts = timespec_of(ms);
         errno = 0;
         if (!strcmp(kind, "epoll_pwait"))
@@ -142,7 +154,9 @@ void do_epoll_wait(const struct command *c)
             r = epoll_pwait2(set, e + n, most, ms < 0 ? NULL : &ts, NULL);
         else
             r = epoll_wait(set, e + n, most, ms);
-        n += r > 0 ? r : 0;
+        if (i > 0 && r == 0)
+            break;
+        n += r > 0 && !(want > 1 && is_among(e, n, e[n].data.u64)) ? r : 0;
     }
     int error = errno;
     qsort(e, n, sizeof *e, by_cookie);

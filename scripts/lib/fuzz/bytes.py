@@ -48,11 +48,13 @@ class Bytes:
         if s.peer.shut_both and not s.peer.dead:
             # Lost bytes.
             s.rst = s.peer.rst = 1
+            self.wake(s)
             self.wake(s.peer)
             return
         s.tx.sent += size
         if s.peer.dead:
             s.rst = 1       # nobody is there any more
+            self.wake(s)
         else:
             self.wake(s.peer, data=True)
 

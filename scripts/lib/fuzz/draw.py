@@ -41,11 +41,15 @@ class Draw(DrawBytes, DrawReady, DrawLife):
         self.model = Model(self.program)
         self.length = length or rng.choice((10, 20, 30, 60, 100))
         self.nodelay = rng.random() < 0.8
+        # Calls after which a connection stays on TCP for good.
+        self.pins = rng.random() < 0.15
         self.sizes = rng.choice(((1, 100), (1, 2000), (1, 4096), (1000, 30000), (1, 200000), (30000, 190000)))
         # Leanings: some kinds of steps not at all, others much.
         self.weights = {name: weight * rng.choice((0, 0.3, 1, 1, 1, 4)) for name, weight in STEPS.items()}
         for name in ("talk", "read", "connect", "begin"):
             self.weights[name] = self.weights[name] or STEPS[name]
+        if not self.pins:
+            self.weights["urgent"] = 0
 
     # --- helpers ---
 
@@ -173,7 +177,7 @@ STEPS = {
     "talk": 10, "send": 6, "read": 8, "begin": 10, "fulfil": 12, "join": 3, "poll": 4, "epoll_set": 1, "epoll_ctl": 4,
     "epoll_wait": 4, "epoll_talk": 6, "option": 4, "dup": 2, "close": 1.5, "shutdown": 1, "signal": 2, "cancel": 1, "fork": 0.7,
     "pass": 0.7, "exec": 0.4, "end": 0.3, "pause": 0.7, "full": 0.4, "bulk": 2, "connect": 1.5, "restore": 1,
-    "urgent": 0.15, "refused": 0.3,
+    "urgent": 1, "refused": 0.3,
 }
 
 

@@ -9,9 +9,13 @@ class DrawBytes:
     def wait(self):
         return self.rng.choice(("asleep", "asleep", "none", "none", "0.05", "0.3"))
 
+    def kind(self, *kinds):
+        """One of these, by which bytes are moved."""
+        return self.rng.choice([k for k in kinds if self.pins or k != "splice"])
+
     def send_text(self, who, n, size):
         rng = self.rng
-        kind = rng.choice(moving.SENDS + ("send", "write"))
+        kind = self.kind(*moving.SENDS, "send", "write")
         text = f"{who} send {n} kind={kind} len={size}"
         if kind in moving.FLAGGED:
             text += self.flags("DONTWAIT", "NOSIGNAL", chance=0.25)
@@ -41,7 +45,7 @@ class DrawBytes:
         text = f"{who} recv {n} kind={kind} len={size if rng.random() > 0.03 else 0}"
         if kind in moving.FLAGGED:
             text += self.flags("WAITALL", chance=0.4) if begins else self.flags("DONTWAIT", "WAITALL", "PEEK", "TRUNC", chance=0.2)
-            if not begins and rng.random() < 0.01:
+            if not begins and self.pins and rng.random() < 0.05:
                 text += "|OOB" if "flags=" in text else " flags=OOB"
             if begins and rng.random() < 0.15:
                 text += "|PEEK" if "flags=" in text else " flags=PEEK"
@@ -71,7 +75,7 @@ class DrawBytes:
     def get(self, who, s, size, begins=""):
         rng = self.rng
         way = "block" if not s.nonblock else rng.choice(moving.WAYS[1:])
-        kind = rng.choice(("recv", "read", "readv", "recvmsg", "recvfrom", "splice"))
+        kind = self.kind("recv", "read", "readv", "recvmsg", "recvfrom", "splice")
         if not s.nonblock and kind in moving.FLAGGED and way == "block" and rng.random() < 0.3:
             kind += " flags=WAITALL"
         chunk = rng.choice((7, 100, 3000, 65536, 300000))
@@ -110,7 +114,7 @@ class DrawBytes:
         elif kind == "put":
             way = "block" if not s.nonblock else rng.choice(moving.WAYS[1:])
             size = rng.choice((rng.randint(1, 300000), rng.randint(4 << 20, 12 << 20)))
-            kind = rng.choice(("send", "sendmsg", "sendto") + (("write", "writev", "sendfile", "splice") if not s.nonblock else ()))
+            kind = self.kind("send", "sendmsg", "sendto", *(("write", "writev", "sendfile", "splice") if not s.nonblock else ()))
             chunk = rng.choice((1000, 30000)) if kind == "splice" else rng.choice((1000, 65536, 300000, 2000000))
             self.put(f"{who}& put {n} kind={kind} len={size} chunk={max(chunk, size // 2000)} way={way} wait={wait}")
         elif kind == "poll":
@@ -212,7 +216,7 @@ class DrawBytes:
             while left > 0:
                 part = min(left, self.rng.choice((left, left, self.rng.randint(1, left))))
                 way = "block" if not s.nonblock else self.rng.choice(moving.WAYS[1:])
-                kind = self.rng.choice(("send", "sendmsg") + (("write", "writev", "sendfile", "splice") if not s.nonblock else ()))
+                kind = self.kind("send", "sendmsg", *(("write", "writev", "sendfile", "splice") if not s.nonblock else ()))
                 chunk = self.rng.choice((5000, 30000)) if kind == "splice" else self.rng.choice((3000, 65536, 1000000))
                 if not self.put(f"{p.name}{t} put {n} kind={kind} len={part} chunk={max(chunk, part // 1000)} way={way}"):
                     break

@@ -51,14 +51,14 @@ class DrawLife:
         if self.nodelay:
             self.put(f"{p.name}{t} setopt {far} NODELAY value=1")
             self.put(f"{q.name}{u} setopt {near} NODELAY value=1")
-        if rng.random() < 0.75:
+        if rng.random() < 0.85:
             self.warm(p.name, far, q.name, near)
 
     def warm(self, p, far, q, near):
         t = self.idle(self.model.processes[p])
         u = self.idle(self.model.processes[q], other_than=t if p == q else None)
         if t is not None and u is not None:
-            rounds = self.rng.choice((1, 4, 20, 40, 80))
+            rounds = self.rng.choice((2, 4, 20, 40, 80))
             self.put(f"{p}{t} warm {far} with={q}{u}:{near} rounds={rounds} len={self.rng.choice((1, 60, 500, 3000))}")
 
     def do_option(self):

@@ -28,6 +28,8 @@ SIGNALS = {"USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}
 REQUESTS = {"FIONREAD": 0x541B, "OUTQ": 0x5411}
 # A port of the loopback device where nobody listens: what asked for it (tcpmux) is gone.
 NOBODY = 1
+# Of bytes whose number only the run shows.
+MOST_PORTIONS = 1000
 _COUNT = re.compile(r"= (-?\d+)")
 
 
@@ -336,7 +338,8 @@ class World:
         rx = note["rx"]
         note["count"] = self.unread(rx)
         size = max(1, note["count"]) if note["every"] else op.number("len")
-        return (f"get {op.handle()} {op.text('kind', 'recv')} {size} {op.number('chunk', 65536)} "
+        chunk = max(op.number("chunk", 65536), size // MOST_PORTIONS)
+        return (f"get {op.handle()} {op.text('kind', 'recv')} {size} {chunk} "
                 f"{op.text('way', 'block')} {bits(op, FLAGS)} {rx.seed} {self.read.get(rx.key, 0)}")
 
     def run_warm(self, op, note):

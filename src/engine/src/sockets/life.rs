@@ -201,6 +201,12 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
             }
             return Verdict::Done(0);
         }
+    } else if how == libc::SHUT_RD {
+        // From now on the kernel says that there is something to read, whatever comes: nothing is to be read elsewhere.
+        sock.pin(Reason::Shutdown);
+        if super::options::unread(sock) == 0 {
+            demote::demote(sock, Which::Rx, Reason::Shutdown);
+        }
     }
     Verdict::Pass(Pass::NOBODY)
 }

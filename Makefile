@@ -15,6 +15,7 @@ help:
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
+	@echo 'make suites     the test suites of CPython, libuv, libevent, uvloop, redis and curl, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library and command into PREFIX (/usr/local)'
 	@echo 'make clean      removes what was built'
@@ -60,6 +61,10 @@ compare: deps build benches
 stress: deps build-fault benches
 	scripts/soak.py stress
 
+suites: build
+	@scripts/install-deps.sh --suites
+	@scripts/suites/run
+
 demo:
 	@scripts/demo.sh
 
@@ -72,4 +77,4 @@ clean:
 	$(CARGO) clean
 	$(MAKE) -C benches clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare stress suites demo install clean

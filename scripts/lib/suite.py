@@ -67,6 +67,7 @@ def steps(seed, full):
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "this suite", script("lib/suitetest.py"), {}, 1, True
+    yield "comparison of suites", script("suites/run", "--self-test"), {}, 1, True
     yield "symbols and needed libraries", script("check-symbols.sh"), {}, 1, True
     yield "hooks", script("preload-tests.sh"), {}, 5, True
     yield "cost of hooks", script("untracked-cost.py"), {}, 3, True

@@ -15,7 +15,7 @@ help:
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
-	@echo 'make suites     the test suites of CPython, libuv, libevent, uvloop, redis and curl, plain and preloaded'
+	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library and command into PREFIX (/usr/local)'
 	@echo 'make clean      removes what was built'

@@ -1,7 +1,8 @@
 """CPython's own tests of what has to do with sockets, processes and descriptors: a unit is a module of its `test` package.
 
 The interpreter is $SUITES_PYTHON, else the one that runs this if its `test` package is whole, else Debian's with the tests of
-Debian's package. Tests that need the world outside ask for a resource that is not given.
+Debian's package. Some modules ask for the resource `network`, though most of their tests only use this host; tests that want the
+world outside fail or skip themselves, plain too.
 """
 
 import os
@@ -68,7 +69,7 @@ class Cpython:
     def command(self, unit, place, tests):
         some = [word for test in tests or () for word in ("-m", test)]
         env = {"LC_ALL": "C.UTF-8", **({"PYTHONPATH": self.path} if self.path else {})}
-        return [self.python, journal.__file__, f"{place}/journal", "test", "-v", *some, unit], place, env
+        return [self.python, journal.__file__, f"{place}/journal", "test", "-v", "-u", "network", *some, unit], place, env
 
     def results(self, unit, place, text):
         return journal.read(f"{place}/journal")

@@ -85,18 +85,16 @@ def _apt():
 
 
 def debian_source(folder, package):
-    """Debian's source of a package, patched as Debian does, in `folder`/source: its version."""
-    apt = _apt()
+    """The source that Debian's package is made of, as its authors released it, in `folder`/source: Debian's version."""
+    get = [*_apt(), "--only-source", "--download-only", "source", package]
     try:
-        step(folder, *apt, "--only-source", "source", package)
+        step(folder, *get)
     except Unavailable:
-        step(folder, *apt, "update")
-        step(folder, *apt, "--only-source", "source", package)
-    unpacked = [d for d in glob.glob(f"{folder}/*/") if os.path.exists(f"{d}/debian/changelog")]
-    if len(unpacked) != 1:
-        raise Unavailable(f"apt-get source {package} unpacked {unpacked}")
-    os.rename(unpacked[0], f"{folder}/source")
-    with open(glob.glob(f"{folder}/*.dsc")[0]) as f:
+        step(folder, *_apt(), "update")
+        step(folder, *get)
+    description = glob.glob(f"{folder}/*.dsc")[0]
+    step(folder, "dpkg-source", "--no-check", "--skip-patches", "-x", description, "source")
+    with open(description) as f:
         return next(line.split()[1] for line in f if line.startswith("Version:"))
 
 

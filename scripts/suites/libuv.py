@@ -11,8 +11,6 @@ class Libuv:
     name = "libuv"
     limit = 900
     tools = ("cmake", "cc", "dpkg-source")
-    # Its pipes have names in /tmp.
-    serial = True
 
     def prepare(self):
         self.folder, version = fetch.prepared("libuv", 1, self._build)
@@ -26,6 +24,7 @@ class Libuv:
         return version
 
     def units(self):
+        # Two could not run side by side: their pipes have names in /tmp.
         return ["tests"]
 
     def alone(self, _test):

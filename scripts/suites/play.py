@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 
 import common
 from judge import FAIL, PASS, PLAIN
@@ -21,6 +22,9 @@ _OTHERS = {"off", "inherited", "shared", "not-hooked", "peer-plain", "peer-remot
 _OPTIONS = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zerocopy", "timestamping", "pacing-rate", "tcp-inq",
             "signal-driven", "peek-off", "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "io-uring", "preadv2"}
 NOT_ELIGIBLE = _SHORT | _OTHERS | _OPTIONS
+
+# Seconds without a word after which a run has hung: they all name their tests.
+SILENCE = 100
 
 
 class Connections:
@@ -98,6 +102,19 @@ def _sweep():
                 pass
 
 
+def _wait(child, log, limit):
+    """The status of a run at its end; Hang where it takes longer than it may, or says nothing for long."""
+    begin = time.monotonic()
+    while True:
+        try:
+            return common.wait(child, 1)
+        except common.Hang:
+            if time.monotonic() - begin > limit:
+                raise common.Hang(f"not done after {limit} s") from None
+            if time.time() - os.stat(log).st_mtime > SILENCE:
+                raise common.Hang(f"silent for {SILENCE} s") from None
+
+
 class Player:
     """Runs units. `keep`: the directory for what they print."""
 
@@ -129,11 +146,11 @@ class Player:
             # A session of its own: tests send signals to their group.
             child = common.start(cmd, env=env, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
             try:
-                status = common.wait(child, suite.limit)
+                status = _wait(child, out.log, suite.limit)
                 if status < 0:
                     out.note = f"ended by signal {-status}"
-            except common.Hang:
-                out.note = f"not done after {suite.limit} s"
+            except common.Hang as hang:
+                out.note = str(hang)
                 log.write(f"\n{out.note}\n{common.backtraces(common.tree(child.pid))}\n".encode())
             finally:
                 for pid in common.tree(child.pid):

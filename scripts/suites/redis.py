@@ -22,7 +22,6 @@ class Redis:
 
     def _build(self, folder):
         version = fetch.debian_source(folder, "redis")
-        # Debian's patches take the libraries of the distribution; what the tests need is in the source.
         fetch.make(folder, "MALLOC=libc", "BUILD_TLS=no", cwd=f"{folder}/source")
         return version
 

@@ -159,9 +159,12 @@ class Player:
                 _sweep()
         with open(out.log, errors="replace") as log:
             out.results = suite.results(unit, work, log.read())
+        if side != PLAIN:
+            try:
+                out.connections.add_report(report)
+            except common.Failure as e:
+                out.note = str(e)
         if tests is None:
             # A crash after the last test is nobody's but the unit's.
             out.results[f"{unit}: ends"] = FAIL if out.note else PASS
-        if side != PLAIN:
-            out.connections.add_report(report)
         return out

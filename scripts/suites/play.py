@@ -116,10 +116,10 @@ def _wait(child, log, limit):
 
 
 class Player:
-    """Runs units. `keep`: the directory for what they print."""
+    """Runs units. `keep`: the directory for what they print; `settings`: variables of preloaded runs."""
 
-    def __init__(self, lib, keep):
-        self.lib, self.keep = lib, keep
+    def __init__(self, lib, keep, settings=None):
+        self.lib, self.keep, self.settings = lib, keep, settings or {}
         self.count, self.lock = 0, threading.Lock()
 
     def play(self, suite, unit, side, tests=None):
@@ -138,7 +138,7 @@ class Player:
         report, work = common.fresh_report(f"{place}/report"), f"{place}/w"
         for directory in (work, f"{place}/tmp"):
             os.mkdir(directory)
-        env = common.environment(side != PLAIN, THRESHOLDS.get(side), report, self.lib)
+        env = common.environment(side != PLAIN, {**THRESHOLDS.get(side, {}), **self.settings}, report, self.lib)
         cmd, cwd, extra = suite.command(unit, work, tests)
         env.update({"TMPDIR": f"{place}/tmp", **extra})
         out.log = os.path.join(self.keep, f"{suite.name}-{unit.replace('/', '-')}-{side}-{number}.log")

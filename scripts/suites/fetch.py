@@ -57,7 +57,7 @@ def step(folder, *cmd, cwd=None, limit=1200, **env):
         f.seek(begin)
         text = f.read().decode(errors="replace")
     if status != 0:
-        raise Unavailable(f"`{' '.join(cmd)}` ended with {status}: {' / '.join(text.strip().splitlines()[-4:])}")
+        raise Unavailable(f"`{' '.join(cmd)[:200]}` ended with {status}: {' / '.join(text.strip().splitlines()[-4:])}")
     return text
 
 

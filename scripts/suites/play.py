@@ -116,7 +116,7 @@ def _wait(child, log, limit):
 
 
 class Player:
-    """Runs units. `keep`: the directory for what they print; `settings`: variables of preloaded runs."""
+    """Runs units. `keep`: the directory for what they print, and for their libraries' reports; `settings`: variables of preloaded runs."""
 
     def __init__(self, lib, keep, settings=None):
         self.lib, self.keep, self.settings = lib, keep, settings or {}
@@ -164,6 +164,7 @@ class Player:
                 out.connections.add_report(report)
             except common.Failure as e:
                 out.note = str(e)
+            shutil.move(report, f"{out.log.removesuffix('.log')}.report")
         if tests is None:
             # A crash after the last test is nobody's but the unit's.
             out.results[f"{unit}: ends"] = FAIL if out.note else PASS

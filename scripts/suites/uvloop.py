@@ -19,11 +19,10 @@ class Uvloop:
         return version
 
     def _get(self, folder):
-        python = fetch.environment_of_python(folder, sys.executable, "uvloop", "aiohttp", "psutil", "pyOpenSSL", "setuptools", "Cython")
+        python = fetch.environment_of_python(folder, sys.executable, "uvloop", "aiohttp", "psutil", "pyOpenSSL")
         said = fetch.step(folder, python, "-m", "pip", "show", "uvloop")
         version = re.search(r"^Version: (\S+)", said, re.M).group(1)
-        fetch.step(folder, python, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
-                   f"uvloop=={version}")
+        fetch.step(folder, python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "uvloop", f"uvloop=={version}")
         fetch.step(folder, "tar", "-xf", glob.glob(f"{folder}/uvloop-*.tar.gz")[0], "--strip-components=1", "--one-top-level=source")
         # Only the tests: beside them the package's sources would be taken for the built package.
         os.rename(f"{folder}/source/tests", f"{folder}/tests")

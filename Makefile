@@ -16,6 +16,7 @@ help:
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
 	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (TIME=300 seconds, SEED=N)'
+	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library and command into PREFIX (/usr/local)'
 	@echo 'make clean      removes what was built'
@@ -69,6 +70,10 @@ fuzz: build build-fault
 stress: deps build-fault benches
 	scripts/soak.py stress
 
+suites: build
+	@scripts/install-deps.sh --suites
+	@scripts/suites/run
+
 demo:
 	@scripts/demo.sh
 
@@ -82,4 +87,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare fuzz stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare fuzz suites stress demo install clean

@@ -70,6 +70,7 @@ def steps(seed, full):
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "this suite", script("lib/suitetest.py"), {}, 1, True
+    yield "comparison of suites", script("suites/run", "--self-test"), {}, 1, True
     yield "symbols and needed libraries", script("check-symbols.sh"), {}, 1, True
     yield "compatibility table", script("compat.py", "--check"), {}, 1, True
     yield "that table's checks", script("compat.py", "--self-test"), {}, 1, True

@@ -132,8 +132,9 @@ static int is_among(const struct epoll_event *e, int n, uint64_t cookie)
     return 0;
 }
 
-/* Calls in which each of several has its turn. The kernel takes one behind the other, the library a few of a kind. */
-enum { TURNS = 8 };
+/* Calls in which each of several has its turn. The kernel takes one behind the other; the library now and then looks only at what it
+ * has itself, for microseconds, or a few calls long. */
+enum { TURNS = 64 };
 
 /* epoll_wait HANDLE KIND MS MOST TIMES: until so many different ones have been told of, all in the order of their cookies, since
  * the order of a set is nobody's promise but that everyone has a turn. Only the first call waits. */
@@ -144,8 +145,10 @@ void do_epoll_wait(const struct command *c)
     const char *kind = c->word[2];
     long ms = number(c, 3);
     int set = fd_of(number(c, 1)), most = number(c, 4), n = 0, r = 0;
-    int want = number(c, 5), calls = want > 1 ? TURNS * want : 1;
-    for (int i = 0; i < calls && r >= 0 && (i == 0 || n < want); i++, ms = 0) {
+    int want = number(c, 5), calls = want > 1 ? TURNS : 1;
+    for (int i = 0; i < calls && r >= 0 && (i == 0 || n < want) && n + most <= 64; i++, ms = 0) {
+        if (i > 0)
+            usleep(20);
         struct timespec ts = timespec_of(ms);
         errno = 0;
         if (!strcmp(kind, "epoll_pwait"))
@@ -154,9 +157,9 @@ void do_epoll_wait(const struct command *c)
             r = epoll_pwait2(set, e + n, most, ms < 0 ? NULL : &ts, NULL);
         else
             r = epoll_wait(set, e + n, most, ms);
-        if (i > 0 && r == 0)
-            break;
-        n += r > 0 && !(want > 1 && is_among(e, n, e[n].data.u64)) ? r : 0;
+        for (int got = 0, at = n; got < r; got++)
+            if (!is_among(e, n, e[at + got].data.u64))
+                e[n++] = e[at + got];
     }
     int error = errno;
     qsort(e, n, sizeof *e, by_cookie);

@@ -117,6 +117,7 @@ class Registration:
         self.mask, self.cookie = mask, cookie
         self.armed = True
         self.listed = False     # something has happened since it was last told
+        self.by_data = False    # that was the arrival of bytes alone
 
 
 class Handle:

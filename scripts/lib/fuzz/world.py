@@ -381,7 +381,7 @@ class World:
         return f"epoll_ctl {op.handle()} {op.words[1]} {op.handle(2)} {op.text('mask', 'none')} {note['cookie']}"
 
     def say_epoll_wait(self, op, note):
-        return f"epoll_wait {op.handle()} {op.text('kind', 'epoll_wait')} {op.number('ms')} {op.number('most', 16)} {op.number('times', 1)}"
+        return f"epoll_wait {op.handle()} {op.text('kind', 'epoll_wait')} {op.number('ms')} {op.number('most', 16)} {note['times']}"
 
     def say_listen(self, op, note):
         return f"listen {op.handle()} {self.program.family} {bits(op, SOCK)}"

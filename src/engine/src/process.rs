@@ -139,7 +139,7 @@ extern "C" fn before_fork() {
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
             family.expect_child();
-            if is_to_itself(sock) {
+            if no_child_can_use(sock) {
                 demote::demote(sock, Which::Both, Reason::Fork);
             }
         } else {
@@ -154,10 +154,12 @@ extern "C" fn before_fork() {
     control::hold_last();
 }
 
-/// A connection of this process with itself, within the host: what the child takes of it has to be sent again by this
-/// process, whose control thread no child can reach.
-fn is_to_itself(sock: &Sock) -> bool {
-    sock.link().is_some_and(|link| link.twin().is_some()) && !crate::remote::is_remote(sock)
+/// A stream within the host that no child could take back to TCP: one that is not in use yet, for which this process may get
+/// a ring that the child knows nothing of, and one to this process itself, which would have to send again what the child takes,
+/// and whose control thread no child can reach.
+fn no_child_can_use(sock: &Sock) -> bool {
+    let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
+    (to_itself || sock.tx.state() == state::PROVED) && !crate::remote::is_remote(sock)
 }
 
 extern "C" fn after_fork_parent() {

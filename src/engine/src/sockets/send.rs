@@ -288,10 +288,10 @@ impl Job {
         self.deadline().map_or(patience, |d| d.min(patience))
     }
 
-    /// Is the patience with a reader that makes no ADVERT over? It begins with the first question.
+    /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins with the first question. TCP takes
+    /// bytes then that no reader waits for, or says itself that it has no room.
     pub fn out_of_patience(&mut self) -> bool {
-        self.until();
-        self.patience.is_some_and(|p| sys::now_ns() >= p)
+        sys::now_ns() >= self.until()
     }
 
     /// Waits, or says why not. Called with the tx lock held; returns with it given back.

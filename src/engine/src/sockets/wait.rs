@@ -170,7 +170,8 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
             nap.seen = seen;
         }
         match sleep(sock, link, Side::Writer(dir), Some(until), news, nap) {
-            Waited::TimedOut if deadline.is_some_and(|d| sys::now_ns() >= d) => Waited::TimedOut,
+            // Also where the program's own patience (SO_SNDTIMEO) was shorter: TCP has room for more than the ring, and says
+            // itself when it has none.
             Waited::TimedOut => {
                 if !news() {
                     demote::demote(sock, Which::Both, Reason::RingFull);
@@ -288,11 +289,10 @@ pub fn woken(nap: &mut Nap) -> Waited {
     if waited != Waited::News {
         direct::revoke(nap);
     }
-    let over = nap.deadline != 0 && sys::now_ns() >= nap.deadline;
-    if waited != Waited::TimedOut || over {
+    if waited != Waited::TimedOut {
         return waited;
     }
-    // A writer's patience is over, or the time between two looks.
+    // A writer's patience is over, its program's (as in `for_space`), or the time between two looks.
     if let Some(known) = nap.known.filter(|_| nap.writer && !nap.word.is_null()) {
         let sock = known.sock();
         let stuck = sock.tx.lock.lock().is_ok_and(|()| {
@@ -309,9 +309,14 @@ pub fn woken(nap: &mut Nap) -> Waited {
         });
         if stuck {
             demote::demote(sock, Which::Both, Reason::RingFull);
+            return Waited::News;
         }
     }
-    Waited::News
+    if nap.deadline != 0 && sys::now_ns() >= nap.deadline {
+        Waited::TimedOut
+    } else {
+        Waited::News
+    }
 }
 
 /// With the tx lock held, which it gives back: waits until the link, or the peer, has told how a re-send goes on.

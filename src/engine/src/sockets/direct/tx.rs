@@ -322,14 +322,10 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
             demote::settle_tx(sock, Reason::DirectNoAdvert);
             Tried::Ring
         }
-        Some(Action::Blocked { .. }) => {
-            let deadline = job.deadline();
-            match wait::for_advert(sock, job.until(), serial) {
-                Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Tried::Again,
-                Waited::News => Tried::Again,
-                other => Tried::Waited(other),
-            }
-        }
+        Some(Action::Blocked { .. }) => match wait::for_advert(sock, job.until(), serial) {
+            Waited::TimedOut | Waited::News => Tried::Again,
+            other => Tried::Waited(other),
+        },
         _ => Tried::Ring,
     }
 }

@@ -91,6 +91,7 @@ static void broken_server(int fd)
     for (int i = 0; i < 4; i++) {
         if (i)
             fd = join();
+        meet(); /* a reset does not meet the other end's connect */
         if (i == 1)
             linger(fd, 1, 0);
         if (i < 2)
@@ -124,6 +125,7 @@ static void broken_client(int fd)
         off_t off = 0;
         if (i)
             fd = join();
+        meet();
         count_signal(SIGPIPE, 0);
         lseek(file, 0, SEEK_SET);
         meet();

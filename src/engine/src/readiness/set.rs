@@ -469,22 +469,6 @@ impl Set {
         .flatten()
     }
 
-    /// No stream is left to ring for: takes what is the library's out of the kernel's set.
-    pub(super) fn takes_bells_out(&'static self) {
-        let idle = self.with(|inside| {
-            let (idle, rest) = core::mem::take(&mut inside.links)
-                .into_iter()
-                .partition::<Vec<_>, _>(|on| on.streams == 0);
-            inside.links = rest;
-            idle
-        });
-        idle.into_iter().flatten().for_each(release);
-        if self.remote.load(Ordering::Relaxed) {
-            crate::remote::unbell(self.fd());
-        }
-        self.wake.close(internal::forget);
-    }
-
     /// A link has lost its peer. What it left in the rings is still told.
     pub fn drop_link(&'static self, link: &'static Link) {
         let gone = self.with(|inside| {
@@ -762,7 +746,7 @@ impl Set {
 }
 
 /// Gives a place on a link up.
-fn release(on: OnLink) {
+pub(super) fn release(on: OnLink) {
     if let Some(bell) = &on.bell {
         internal::forget(bell.raw());
     }

@@ -9,6 +9,7 @@ use super::parked;
 use super::set::{self, Set};
 use crate::process;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::internal;
 use crate::sockets::remains;
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -86,6 +87,22 @@ impl Set {
                 inner.used_elsewhere();
             }
         }
+    }
+
+    /// No stream is left to ring for: takes what is the library's out of the kernel's set.
+    fn takes_bells_out(&'static self) {
+        let idle = self.with(|inside| {
+            let (idle, rest) = core::mem::take(&mut inside.links)
+                .into_iter()
+                .partition::<Vec<_>, _>(|on| on.streams == 0);
+            inside.links = rest;
+            idle
+        });
+        idle.into_iter().flatten().for_each(set::release);
+        if self.remote.load(Ordering::Relaxed) {
+            crate::remote::unbell(self.fd());
+        }
+        self.wake.close(internal::forget);
     }
 
     /// No stream is served by this set any more.

@@ -333,6 +333,7 @@ static void positioned_server(int fd)
 static void positioned_client(int fd)
 {
     struct iovec v[2] = {{buf, 50}, {buf + 50, 70}};
+    T(preadv2(fd, &(struct iovec){buf, 0}, 1, -1, 0));
     meet();
     await_in(fd, 400);
     D(preadv2(fd, v, 2, -1, 0));

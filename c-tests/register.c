@@ -277,6 +277,23 @@ static void threads_server(int fd)
     meet();
 }
 
+/* Shut for reading, it is ready to be read whatever comes and goes. */
+static void shut_read_client(int fd)
+{
+    int ep;
+    T(shutdown(fd, SHUT_RD));
+    ep = set_of(fd, EPOLLIN | EPOLLET);
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, PATTERN));
+    for (int i = 0; i < 3; i++) {
+        order(1);
+        await_in(fd, 1);
+        T(get(fd, 1, 1));
+        say_wait(ep, 0);
+    }
+    tell(END);
+    meet();
+}
+
 const struct body register_bodies[] = {
     TWO("register_churn", churn_server, churn_client),
     TWO("register_refused", obey, refused_client),
@@ -285,5 +302,6 @@ const struct body register_bodies[] = {
     TWO("register_numbers", numbers_server, numbers_client),
     TWO("register_seen", obey, seen_client),
     TWO("register_threads", threads_server, threads_client),
+    TWO("register_shut_read", obey, shut_read_client),
     {0},
 };

@@ -130,6 +130,18 @@ static void sndtimeo_client(int fd)
     T(put(fd, 2, 1000));
 }
 
+/* TCP takes more than a ring does, however little time it is given. */
+static void short_sndtimeo_client(int fd)
+{
+    long total = 400000;
+    timeout(fd, SO_SNDTIMEO, 10);
+    fill(buf, 1, 0, total);
+    T(send(fd, buf, total, 0));
+    tell(total);
+    hear();
+    T(put(fd, 2, 1000));
+}
+
 /* The numbers of these options where time has 64 bits everywhere (asm-generic/socket.h). */
 enum { RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
 
@@ -214,6 +226,7 @@ const struct body timeout_bodies[] = {
     TWO("listener_timeouts", listener_timeouts_server, listener_timeouts_client, .flags = RAW),
     TWO("negative_rcvtimeo", negative_timeout_server, negative_timeout_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
+    TWO("sndtimeo_short", sndtimeo_server, short_sndtimeo_client, .flags = ONEHOST),
     TWO("timeouts_by_new_numbers", new_numbers_server, new_numbers_client),
     TWO("mmsg_timeout", mmsg_timeout_server, mmsg_timeout_client),
     {0},

@@ -66,11 +66,10 @@ class Draw(DrawBytes, DrawReady, DrawLife):
 
     def join_fired(self):
         """What must be joined before anything else."""
-        if not self.program.ops[-1].name == "join" or True:
-            for x in self.model.pendings():
-                if x.strict and x.is_fired():
-                    self.put(f"{x.process.name}{x.thread} join")
-                    return
+        for x in self.model.pendings():
+            if x.strict and x.is_fired():
+                self.put(f"{x.process.name}{x.thread} join")
+                return
 
     def living(self):
         return [p for p in self.model.processes.values() if p.alive]

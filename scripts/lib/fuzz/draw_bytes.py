@@ -31,7 +31,7 @@ class DrawBytes:
         size = size or (0 if self.rng.random() < 0.03 else self.size())
         if s.tx.reader and s.tx.reader.strict:
             size = min(size, self.model.most_whole)
-        for n_tries in range(3):
+        for _ in range(3):
             if self.put(self.send_text(f"{p.name}{t}", n, size)):
                 return True
             size = min(size, self.size(4000))

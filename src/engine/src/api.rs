@@ -371,7 +371,7 @@ pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
             life::give_up(sock, reason);
             // What a poll has told of is there for whoever reads next; and behind the program's SHUT_RD the kernel would tell of an
             // end where it has nothing yet.
-            remains::await_all_owed(sock);
+            remains::part_with(sock);
         }
         // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
         Some(Kind::Fresh) if reason != sluice_stats::Reason::RawSyscall => {

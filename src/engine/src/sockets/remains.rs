@@ -234,6 +234,18 @@ pub fn call_in(sock: &'static Sock) {
     }
 }
 
+/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can know what of it is still to come.
+pub fn part_with(sock: &'static Sock) {
+    if sock.rx.owed.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    await_all_owed(sock);
+    if sock.rx.lock.lock().is_ok() {
+        renounce(sock);
+        sock.rx.lock.unlock();
+    }
+}
+
 /// Nobody waits for what is owed any more; but what is kept of it is still watched.
 fn settle(sock: &'static Sock) {
     if !sock.remains.are_kept() {

@@ -1,0 +1,94 @@
+/* A child and its parent on one connection, where its stream was in an unusual state at the fork. */
+#include "t.h"
+
+static int gate[2];
+
+/* A child that comes to work when it is let. */
+static pid_t child_that_waits(void)
+{
+    char c;
+    if (pipe(gate))
+        die("pipe");
+    pid_t pid = child();
+    if (!pid && read(gate[0], &c, 1) != 1)
+        _exit(9);
+    return pid;
+}
+
+static void let(pid_t pid)
+{
+    T(write(gate[1], "", 1));
+    reap(pid);
+    close(gate[0]);
+    close(gate[1]);
+}
+
+/* The parent reads on; the child counts what is left now. */
+static void counts_server(int fd)
+{
+    T(put(fd, 1, 100));
+    meet();
+    meet();
+}
+
+static void counts_client(int fd)
+{
+    int n = -1;
+    meet();
+    await_in(fd, 100);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(ioctl(fd, FIONREAD, &n) || n != 40 ? 1 : ready(fd) & POLLIN ? 0 : 2);
+    T(get(fd, 1, 60));
+    let(pid);
+    T(get_at(fd, 1, 60, 40));
+    meet();
+}
+
+/* Both ends are this process's, which sleeps while the child reads. */
+static void pair_of_parent(void)
+{
+    int end[2];
+    pair(end);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(get(end[1], 1, 5000) == 5000 ? 0 : 1);
+    T(put(end[0], 1, 5000));
+    let(pid);
+    T(put(end[1], 2, 5000));
+    T(get(end[0], 2, 5000));
+}
+
+/* Both ends would use a link, but what TCP holds is not read yet; the parent writes, then the child. */
+static void agreed_server(int fd)
+{
+    int conn = join_cold();
+    T(get(conn, 1, 100));
+    meet();
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(put_at(conn, 2, 80000, 500) == 500 ? 0 : 1);
+    T(put(conn, 2, 80000));
+    let(pid);
+    T(get(conn, 3, 150000));
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+static void agreed_client(int fd)
+{
+    int conn = join_cold();
+    T(put(conn, 1, 100));
+    T(put(conn, 3, 150000));
+    meet();
+    T(get(conn, 2, 80500));
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+const struct body fork_bodies[] = {
+    TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
+    ONE("fork_of_both_ends", pair_of_parent),
+    TWO("fork_before_the_switch", agreed_server, agreed_client),
+    {0},
+};

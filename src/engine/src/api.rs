@@ -356,7 +356,7 @@ pub fn woken(nap: &mut Nap) -> Option<Verdict> {
         wait::Waited::Interrupted => Error::Interrupted,
         wait::Waited::TimedOut => Error::WouldBlock,
     };
-    Some(if nap.done == 0 {
+    Some(if nap.done == 0 && !nap.empty {
         Verdict::Failed(error)
     } else {
         Verdict::Done(nap.done as ssize_t)

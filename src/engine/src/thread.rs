@@ -379,6 +379,8 @@ pub struct Nap {
     pub(crate) seen: u64,
     /// A recv that has made an ADVERT, which ends with it.
     pub(crate) lent: bool,
+    /// A recv that asks for no byte: the kernel waits once and does not look what came of it.
+    pub(crate) empty: bool,
     /// A recv that has lent its buffer to another host: signals wait, and what the program's mask is.
     pub(crate) mask: Option<u64>,
     /// `errno` of the sleep.
@@ -402,6 +404,7 @@ impl Nap {
             writer: false,
             seen: 0,
             lent: false,
+            empty: false,
             mask: None,
             errno: 0,
         }

@@ -356,9 +356,11 @@ unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut N
         iov_len: 1,
     };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
+    nap.empty = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
     // SAFETY: one byte of ours.
     match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, nap) } {
         Verdict::Done(_) => Verdict::Done(0),
+        Verdict::Failed(Error::WouldBlock | Error::Interrupted) if nap.empty => Verdict::Done(0),
         other => other,
     }
 }

@@ -8,7 +8,7 @@ export CARGO
 
 help:
 	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
-	@echo 'make check      formatting, clippy, quick tests'
+	@echo 'make check      formatting, clippy, quick tests, the compatibility table'
 	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
 	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
@@ -16,6 +16,7 @@ help:
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
 	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (TIME=300 seconds, SEED=N)'
+	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library and command into PREFIX (/usr/local)'
 	@echo 'make clean      removes what was built'
@@ -36,6 +37,8 @@ check:
 	$(CARGO) check -p sluice-preload --features probe
 	$(CARGO) clippy -p sluice-preload --no-default-features -- -D warnings
 	$(CARGO) test --workspace
+	scripts/compat.py --self-test
+	scripts/compat.py --check
 
 deps:
 	@scripts/install-deps.sh
@@ -67,6 +70,10 @@ fuzz: build build-fault
 stress: deps build-fault benches
 	scripts/soak.py stress
 
+suites: build
+	@scripts/install-deps.sh --suites
+	@scripts/suites/run
+
 demo:
 	@scripts/demo.sh
 
@@ -80,4 +87,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare fuzz stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare fuzz suites stress demo install clean

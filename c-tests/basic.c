@@ -1,4 +1,4 @@
-/* Bytes by every plain call: read and write, vectors, messages, stdio, raw system calls. */
+/* Bytes by every plain call: read and write, vectors, messages, raw system calls. */
 #include "t.h"
 
 static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
@@ -277,92 +277,6 @@ static void raw_syscalls_client(int fd)
     T(read(fd, buf, 10));
 }
 
-static void stdio_server(int fd)
-{
-    FILE *f = fdopen(fd, "r+");
-    char line[256];
-    setvbuf(f, NULL, _IOFBF, 512);
-    for (int i = 0; i < 300 && fgets(line, sizeof line, f); i++) {
-        fseek(f, 0, SEEK_CUR);
-        fprintf(f, "%d: %s", i, line);
-        fflush(f);
-    }
-    say("error %d eof %d", ferror(f), feof(f));
-    T(fclose(f));
-}
-
-static void stdio_client(int fd)
-{
-    char line[300];
-    uint32_t h = 0;
-    for (int i = 0; i < 300; i++) {
-        dprintf(fd, "line %d of %s\n", i, i % 3 ? "many" : "quite a lot of them, each of another length");
-        size_t n = 0;
-        while (n < sizeof line && read(fd, line + n, 1) == 1 && line[n++] != '\n')
-            ;
-        h = h * 31 + sum(line, n);
-    }
-    say("replies %08x", h);
-    T(shutdown(fd, SHUT_WR));
-    T(read(fd, line, 1));
-}
-
-/* stdio for the bulk, the bare fd before and after it */
-static void stdio_mixed_server(int fd)
-{
-    T(put(fd, 1, 50000));
-    FILE *f = fdopen(dup(fd), "w");
-    for (int i = 0; i < 20000; i++)
-        fprintf(f, "%d\n", i);
-    T(fclose(f));
-    T(put(fd, 2, 50000));
-}
-
-static void stdio_mixed_client(int fd)
-{
-    T(get(fd, 1, 50000));
-    FILE *f = fdopen(dup(fd), "r");
-    int good = 0, v;
-    setvbuf(f, NULL, _IONBF, 0);
-    for (int i = 0; i < 20000 && fscanf(f, "%d", &v) == 1; i++)
-        good += v == i;
-    say("%d numbers, then %d", good, fgetc(f));
-    T(fclose(f));
-    T(get(fd, 2, 50000));
-}
-
-/* stdio's own streams come to stand for the connection, in the same process. */
-static void stdio_in_place_server(int fd)
-{
-    char line[64] = "";
-    int in = dup(0), err = dup(2);
-    T(put(fd, 1, 50000));
-    T(get(fd, 2, 50000));
-    dup2(fd, 2);
-    T(write(2, "first\n", 6));
-    fputs("second\n", stderr);
-    T(write(2, "third\n", 6));
-    dup2(fd, 0);
-    meet();
-    say("%s", fgets(line, sizeof line, stdin) ? line : "nothing");
-    T(read(0, buf, 1));
-    dup2(in, 0);
-    dup2(err, 2);
-    close(in);
-    close(err);
-}
-
-static void stdio_in_place_client(int fd)
-{
-    T(get(fd, 1, 50000));
-    T(put(fd, 2, 50000));
-    T(recv(fd, buf, 19, MSG_WAITALL));
-    say("%.19s", buf);
-    T(write(fd, "a line\n", 7));
-    meet();
-    T(shutdown(fd, SHUT_WR));
-}
-
 static void tiny_writes_server(int fd)
 {
     size_t sent = 0;
@@ -396,6 +310,7 @@ static void tiny_reads_client(int fd)
 static void positioned_server(int fd)
 {
     struct iovec v[2] = {{buf, 10}, {buf + 10, 90}};
+    fill(buf, 1, 0, 100);
     T(pwritev2(fd, v, 2, -1, 0));
     T(pwritev2(fd, v, 2, 0, 0));
     T(pwritev(fd, v, 2, 0));
@@ -404,7 +319,13 @@ static void positioned_server(int fd)
     T(ftruncate(fd, 0));
     T(fsync(fd));
     T(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+    fill(buf, 2, 0, 100);
+    T(pwritev64v2(fd, v, 2, -1, 0));
+    T(pwritev64v2(fd, v, 2, 0, 0));
+    fill(buf, 3, 0, 100);
     T(pwritev2(fd, v, 2, -1, RWF_NOWAIT));
+    fill(buf, 4, 0, 100);
+    T(pwritev64v2(fd, v, 2, -1, RWF_NOWAIT));
     meet();
     meet();
 }
@@ -414,13 +335,17 @@ static void positioned_client(int fd)
     struct iovec v[2] = {{buf, 50}, {buf + 50, 70}};
     T(preadv2(fd, &(struct iovec){buf, 0}, 1, -1, 0));
     meet();
-    await_in(fd, 200);
+    await_in(fd, 400);
     D(preadv2(fd, v, 2, -1, 0));
     T(preadv2(fd, v, 2, 0, 0));
+    D(preadv64v2(fd, v, 2, -1, 0));
+    T(preadv64v2(fd, v, 2, 0, 0));
     T(preadv(fd, v, 2, 0));
     T(pread(fd, buf, 10, 0));
     D(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    D(preadv64v2(fd, v, 2, -1, RWF_NOWAIT));
     T(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    T(preadv64v2(fd, v, 2, -1, RWF_NOWAIT));
     T(preadv2(fd, v, 2, -1, RWF_HIPRI | RWF_NOWAIT));
     meet();
 }
@@ -464,9 +389,6 @@ const struct body basic_bodies[] = {
     TWO("names_of_calls", names_of_calls_server, names_of_calls_client),
     TWO("fortified_calls", fortified_server, fortified_client),
     TWO("raw_syscalls", raw_syscalls_server, raw_syscalls_client),
-    TWO("stdio_lines", stdio_server, stdio_client),
-    TWO("stdio_in_place", stdio_in_place_server, stdio_in_place_client),
-    TWO("stdio_mixed", stdio_mixed_server, stdio_mixed_client),
     TWO("tiny_writes", tiny_writes_server, tiny_writes_client, .flags = NB, .limit = 20),
     TWO("tiny_reads", tiny_reads_server, tiny_reads_client, .flags = NB, .limit = 20),
     TWO("positioned_io", positioned_server, positioned_client),

@@ -406,6 +406,12 @@ static void _exit_after_write_server(int fd)
     _exit(6);
 }
 
+static void c99_exit_after_write_server(int fd)
+{
+    T(put(fd, 1, 150000));
+    _Exit(10);
+}
+
 static void quick_exit_after_write_server(int fd)
 {
     T(put(fd, 1, 150000));
@@ -507,17 +513,6 @@ static void kill_unread_client(int fd)
 /* A close that the library does not see, by a process that lives on: TCP says that it ended, and then resets. TCP knows
  * at once that bytes were not read; in shared memory they may pass for bytes that were still on their way. Either way
  * recv tells of the end or of a reset, of nothing else. */
-static long raw_close(int fd)
-{
-    long r = SYS_close;
-#ifdef __x86_64__
-    __asm__ volatile("syscall" : "+a"(r) : "D"(fd) : "rcx", "r11", "memory");
-#else
-    r = close(fd);
-#endif
-    return r;
-}
-
 static void end_then_reset_server(int fd)
 {
     int none = -1;
@@ -525,7 +520,7 @@ static void end_then_reset_server(int fd)
     await_in(fd, 1000);
     T(setsockopt(fd, IPPROTO_TCP, TCP_LINGER2, &none, sizeof none));
     hear();
-    T(raw_close(fd));
+    T(unseen_close(fd));
     meet();
 }
 
@@ -703,6 +698,18 @@ static void disconnect_server(int fd)
     meet();
 }
 
+static void raw_disconnect_server(int fd)
+{
+    struct sockaddr a = {.sa_family = AF_UNSPEC};
+    T(put(fd, 1, 100));
+    meet();
+    T(syscall(SYS_connect, fd, &a, sizeof a));
+    T(send(fd, buf, 10, MSG_NOSIGNAL));
+    T(recv(fd, buf, 10, 0));
+    T(getpeername(fd, &a, &(socklen_t){sizeof a}));
+    meet();
+}
+
 const struct body end_bodies[] = {
     TWO("sigpipe", sigpipe_server, sigpipe_client),
     TWO("sigpipe_kills", sigpipe_server, sigpipe_kills_client, .flags = MUTE_C),
@@ -711,6 +718,7 @@ const struct body end_bodies[] = {
     TWO("reset_by_linger0", reset_server, reset_client),
     TWO("reset_wakes_recv", reset_wakes_server, reset_wakes_client),
     TWO("reset_by_disconnect", disconnect_server, reset_client),
+    TWO("reset_by_raw_disconnect", raw_disconnect_server, reset_client),
     TWO("half_close", half_close_server, half_close_client),
     TWO("half_close_both", half_close_both, half_close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),
@@ -726,6 +734,7 @@ const struct body end_bodies[] = {
     TWO("close_after_small_write", small_close_server, late_drain_client),
     TWO("exit_after_write", exit_after_write_server, drain_client),
     TWO("_exit_after_write", _exit_after_write_server, drain_client),
+    TWO("_Exit_after_write", c99_exit_after_write_server, drain_client),
     TWO("quick_exit_after_write", quick_exit_after_write_server, drain_client),
     TWO("exit_in_thread", exit_in_thread_server, drain_client),
     TWO("raw_exit_after_write", raw_exit_server, drain_client),

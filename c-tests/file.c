@@ -85,6 +85,65 @@ static void errors_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
+/* A connection that takes nothing any more, by this side's doing and by the other's: an error, and one signal for each call. */
+static void broken_server(int fd)
+{
+    for (int i = 0; i < 4; i++) {
+        if (i)
+            fd = join();
+        meet(); /* a reset does not meet the other end's connect */
+        if (i == 1)
+            linger(fd, 1, 0);
+        if (i < 2)
+            T(close(fd));
+        meet();
+        if (i >= 2)
+            T(drain(fd, 1));
+        meet();
+    }
+}
+
+static void say_broken(int fd, int file)
+{
+    off_t off = 0;
+    for (int i = 0; i < 2; i++) {
+        T(sendfile(fd, file, &off, 1000));
+        say("offset %ld, SIGPIPE %d", (long)off, signals[SIGPIPE]);
+        T(sendfile64(fd, file, NULL, 1000));
+        say("position %ld, SIGPIPE %d", (long)lseek(file, 0, SEEK_CUR), signals[SIGPIPE]);
+    }
+    T(sendfile(fd, file, &off, 0));
+    off = SIZE;
+    T(sendfile(fd, file, &off, 10)); /* nothing is there */
+    say("SIGPIPE %d", signals[SIGPIPE]);
+}
+
+static void broken_client(int fd)
+{
+    int file = temp_file(1, SIZE);
+    for (int i = 0; i < 4; i++) {
+        off_t off = 0;
+        if (i)
+            fd = join();
+        meet();
+        count_signal(SIGPIPE, 0);
+        lseek(file, 0, SEEK_SET);
+        meet();
+        switch (i) {
+        case 0: /* the first goes out, and is answered by a reset */
+            await(fd, POLLRDHUP);
+            T(sendfile(fd, file, &off, 100));
+            await(fd, POLLHUP);
+            break;
+        case 1: await(fd, POLLHUP); T(sendfile(fd, file, &off, 100)); break; /* this one tells of the reset */
+        case 2: T(shutdown(fd, SHUT_WR)); break;
+        case 3: T(sendfile(fd, file, &off, 100)); T(shutdown(fd, SHUT_WR)); break;
+        }
+        say_broken(fd, file);
+        meet();
+    }
+}
+
 /* The file shrinks and grows between and behind the calls. */
 static void truncated_server(int fd)
 {
@@ -353,6 +412,7 @@ static void splice_proxy_client(int fd)
 const struct body file_bodies[] = {
     TWO("sendfile", whole_server, whole_client, .flags = NB),
     TWO("sendfile_errors", errors_server, errors_client),
+    TWO("sendfile_broken", broken_server, broken_client),
     TWO("sendfile_truncated", truncated_server, truncated_client),
     TWO("sendfile_truncated_race", truncated_race_server, truncated_race_client),
     TWO("sendfile_nonblocking", nonblocking_server, nonblocking_client),

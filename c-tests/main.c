@@ -17,13 +17,18 @@ char buf[8 << 20];
 volatile sig_atomic_t signals[65];
 volatile pid_t busy;
 
-extern const struct body basic_bodies[], msg_bodies[], end_bodies[], signal_bodies[], nonblock_bodies[], thread_bodies[],
-    option_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], fd_bodies[], process_bodies[], file_bodies[],
-    connect_bodies[], bulk_bodies[], large_bodies[], linger_bodies[], reuse_bodies[], ready_bodies[], fork_bodies[];
+extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_bodies[], end_bodies[],
+    signal_bodies[], cancel_bodies[], timeout_bodies[], nonblock_bodies[], thread_bodies[], option_bodies[],
+    pinned_bodies[], ioctl_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
+    process_bodies[], exec_bodies[], passing_bodies[], sandbox_bodies[], raw_bodies[], file_bodies[],
+    socket_bodies[], connect_bodies[], reuse_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
+    events_bodies[], number_bodies[], fork_bodies[];
 static const struct body *const families[] = {
-    basic_bodies, msg_bodies, end_bodies, signal_bodies, nonblock_bodies, thread_bodies, option_bodies,
-    poll_bodies, epoll_bodies, register_bodies, fd_bodies, process_bodies, file_bodies, connect_bodies, bulk_bodies,
-    large_bodies, linger_bodies, reuse_bodies, ready_bodies, fork_bodies,
+    basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies, cancel_bodies,
+    timeout_bodies, nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies,
+    epoll_bodies, register_bodies, ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies,
+    sandbox_bodies, raw_bodies, file_bodies, socket_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies,
+    linger_bodies, events_bodies, number_bodies, fork_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -73,7 +78,8 @@ const char *mask_name(unsigned mask)
     static __thread char text[128];
     static const struct { unsigned bit; const char *name; } names[] = {
         {POLLIN, "IN"}, {POLLPRI, "PRI"}, {POLLOUT, "OUT"}, {POLLERR, "ERR"}, {POLLHUP, "HUP"}, {POLLNVAL, "NVAL"},
-        {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"}, {POLLRDHUP, "RDHUP"},
+        {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"},
+        {POLLMSG, "MSG"}, {POLLREMOVE, "REMOVE"}, {POLLRDHUP, "RDHUP"},
     };
     text[0] = 0;
     for (size_t i = 0; i < COUNT(names); i++)
@@ -294,6 +300,21 @@ double now(void)
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+int get_int(int fd, int level, int name)
+{
+    int v = -77;
+    socklen_t len = sizeof v;
+    return getsockopt(fd, level, name, &v, &len) ? -errno : v;
+}
+
+int set_int(int fd, int level, int name, int v) { return setsockopt(fd, level, name, &v, sizeof v); }
+
+void timeout(int fd, int which, int ms)
+{
+    if (setsockopt(fd, SOL_SOCKET, which, &(struct timeval){ms / 1000, ms % 1000 * 1000}, sizeof(struct timeval)))
+        die("timeout");
+}
+
 void set_nonblock(int fd, int on)
 {
     int fl = fcntl(fd, F_GETFL);
@@ -306,6 +327,19 @@ void linger(int fd, int on, int seconds)
 }
 
 void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); }
+
+long unseen(long number, long argument)
+{
+    long r = number;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "+a"(r) : "D"(argument) : "rcx", "r11", "memory");
+    if (r < 0)
+        errno = -r, r = -1;
+#else
+    r = syscall(number, argument);
+#endif
+    return r;
+}
 
 /* --- processes, threads, signals --- */
 
@@ -367,6 +401,12 @@ pid_t child(void)
     return pid;
 }
 
+void drop(int fd)
+{
+    if (close(fd))
+        die("close");
+}
+
 static void say_status(const char *who, int status)
 {
     if (WIFSIGNALED(status))
@@ -384,33 +424,24 @@ void reap(pid_t pid)
     say_status("child", status);
 }
 
-static char **self_argv(const char *fd)
+char **self_argv(int fd)
 {
-    static char *argv[13];
-    static char fam[3];
-    int n = 0;
-    argv[n++] = "ctest";
-    argv[n++] = "-R", argv[n++] = (char *)role;
-    if (fd)
-        argv[n++] = "-X", argv[n++] = (char *)fd;
-    if (warmed)
-        argv[n++] = "-w";
-    if (nonblock)
-        argv[n++] = "-n";
-    if (hosts)
-        argv[n++] = "-N";
-    if (family != 4)
-        snprintf(fam, sizeof fam, "-%c", family == 6 ? '6' : 'm'), argv[n++] = fam;
-    argv[n++] = (char *)body->name;
-    argv[n] = NULL;
+    static char *argv[SELF_ARGC + 1];
+    static char number[12], flags[8];
+    snprintf(number, sizeof number, "%d", fd);
+    snprintf(flags, sizeof flags, "-%s%s%s%s", warmed ? "w" : "", nonblock ? "n" : "", hosts ? "N" : "",
+             family == 6 ? "6" : family == 'm' ? "m" : "");
+    argv[0] = "ctest";
+    argv[1] = "-R", argv[2] = (char *)role;
+    argv[3] = "-X", argv[4] = number;
+    argv[5] = flags[1] ? flags : "--";
+    argv[6] = (char *)body->name;
     return argv;
 }
 
 void exec_self(int fd)
 {
-    char num[12];
-    snprintf(num, sizeof num, "%d", fd);
-    execv("/proc/self/exe", self_argv(num));
+    execv("/proc/self/exe", self_argv(fd));
     die("exec");
 }
 
@@ -499,7 +530,7 @@ static void be_side(int i, int sync, char **env)
     for (; *env; env++)
         putenv(*env);
     role = body->one ? "one" : roles[i];
-    execv("/proc/self/exe", self_argv(NULL));
+    execv("/proc/self/exe", self_argv(-1));
     die("exec");
 }
 

@@ -335,17 +335,17 @@ static void oob_client(int fd)
     await(fd, POLLPRI);
     await_in(fd, 3);
     T(ioctl(fd, SIOCATMARK, &mark));
-    say("mark %d", mark);
+    say("mark %d %d", mark, sockatmark(fd));
     D(recv(fd, buf, 10, MSG_OOB | MSG_PEEK));
     D(recv(fd, buf, 10, 0)); /* stops before the mark */
     T(ioctl(fd, SIOCATMARK, &mark));
-    say("mark %d", mark);
+    say("mark %d %d", mark, sockatmark(fd));
     D(recv(fd, buf, 10, MSG_OOB));
     T(recv(fd, buf, 10, MSG_OOB));
     await(fd, POLLIN);
     D(recv(fd, buf, 10, 0));
     T(ioctl(fd, SIOCATMARK, &mark));
-    say("mark %d", mark);
+    say("mark %d %d", mark, sockatmark(fd));
     echo_rounds(fd, 20, 3000);
     meet();
     await(fd, POLLPRI);
@@ -375,7 +375,7 @@ static void oob_inline_client(int fd)
     await_in(fd, 4);
     D(recv(fd, buf, 10, 0));
     T(ioctl(fd, SIOCATMARK, &mark));
-    say("mark %d signals %d", mark, signals[SIGURG]);
+    say("mark %d %d signals %d", mark, sockatmark(fd), signals[SIGURG]);
     T(recv(fd, buf, 10, MSG_OOB));
     await_in(fd, 4);
     D(recv(fd, buf, 10, 0));

@@ -1,98 +1,5 @@
-/* ioctl, fcntl, socket options, TCP_INFO: what they answer, and what they do. */
+/* Socket options, TCP_INFO, names: what they answer, and what they do. */
 #include "t.h"
-#include <linux/filter.h>
-#include <linux/net_tstamp.h>
-
-static int get_int(int fd, int level, int name)
-{
-    int v = -77;
-    socklen_t len = sizeof v;
-    return getsockopt(fd, level, name, &v, &len) ? -errno : v;
-}
-
-static int set_int(int fd, int level, int name, int v) { return setsockopt(fd, level, name, &v, sizeof v); }
-
-static void say_queued(int fd)
-{
-    int n = -1, m = -1;
-    T(ioctl(fd, FIONREAD, &n));
-    ioctl(fd, SIOCINQ, &m);
-    say("queued %d %d", n, m);
-}
-
-static void fionread_server(int fd)
-{
-    meet();
-    T(put(fd, 1, 3000));
-    meet();
-    hear();
-    T(put(fd, 2, 70000));
-    T(shutdown(fd, SHUT_WR));
-    meet();
-}
-
-static void fionread_client(int fd)
-{
-    say_queued(fd);
-    meet();
-    meet();
-    await_in(fd, 3000);
-    say_queued(fd);
-    D(recv(fd, buf, 1000, MSG_PEEK));
-    say_queued(fd);
-    D(recv(fd, buf, 1000, 0));
-    say_queued(fd);
-    D(recv(fd, buf, 2000, 0));
-    say_queued(fd);
-    tell(0);
-    await_in(fd, 70000);
-    await(fd, POLLRDHUP);
-    say_queued(fd);
-    T(get(fd, 2, 60000));
-    say_queued(fd);
-    T(get(fd, 2, 10000));
-    T(recv(fd, buf, 1, 0));
-    say_queued(fd);
-    meet();
-}
-
-static int unsent(int fd)
-{
-    int n = -1;
-    for (int i = 0; ioctl(fd, SIOCOUTQ, &n) == 0 && n > 0 && i < 5000; i++)
-        usleep(1000);
-    return n;
-}
-
-static void outq_server(int fd)
-{
-    say("%d", unsent(fd));
-    T(put(fd, 1, 20000));
-    say("%d", unsent(fd)); /* all of it is with the peer, read or not */
-    meet();
-    meet();
-    say("%d", unsent(fd));
-    set_nonblock(fd, 1);
-    int n = 0, waiting;
-    while (write(fd, buf, 100000) > 0)
-        ;
-    T(ioctl(fd, SIOCOUTQ, &waiting));
-    T(ioctl(fd, TIOCOUTQ, &n));
-    YES(waiting > 0 && n > 0);
-    T(ioctl(fd, SIOCOUTQNSD, &n));
-    T(shutdown(fd, SHUT_WR));
-    meet();
-}
-
-static void outq_client(int fd)
-{
-    meet();
-    T(get(fd, 1, 20000));
-    meet();
-    meet();
-    while (read(fd, buf, sizeof buf) > 0)
-        ;
-}
 
 static void so_error_server(int fd)
 {
@@ -160,36 +67,160 @@ static void tcp_info_client(int fd)
     meet();
 }
 
-static const struct { int level, name, value; const char *text; } options[] = {
+struct option { int level, name, value; const char *text; };
 #define OPTION(level, name, value) {level, name, value, #name}
+enum { ASK = -5 }; /* in place of a value: only asked for, and not printed */
+
+static const struct option options[] = {
     OPTION(IPPROTO_TCP, TCP_NODELAY, 0), OPTION(IPPROTO_TCP, TCP_NODELAY, 1), OPTION(IPPROTO_TCP, TCP_QUICKACK, 0),
     OPTION(IPPROTO_TCP, TCP_KEEPIDLE, 50), OPTION(IPPROTO_TCP, TCP_KEEPINTVL, 7), OPTION(IPPROTO_TCP, TCP_KEEPCNT, 3),
     OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT, 12345), OPTION(IPPROTO_TCP, TCP_LINGER2, 9), OPTION(IPPROTO_TCP, TCP_SYNCNT, 3),
     OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT, 0), OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 70000), OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1),
     OPTION(SOL_SOCKET, SO_KEEPALIVE, 1), OPTION(SOL_SOCKET, SO_KEEPALIVE, 0), OPTION(SOL_SOCKET, SO_REUSEADDR, 1), OPTION(SOL_SOCKET, SO_OOBINLINE, 1),
-    OPTION(SOL_SOCKET, SO_PRIORITY, 3), OPTION(SOL_SOCKET, SO_RCVLOWAT, 1), OPTION(SOL_SOCKET, SO_SNDBUF, 100000),
+    OPTION(SOL_SOCKET, SO_PRIORITY, 3), OPTION(SOL_SOCKET, SO_RCVLOWAT, 1), OPTION(SOL_SOCKET, SO_SNDLOWAT, 5), OPTION(SOL_SOCKET, SO_SNDBUF, 100000),
     OPTION(SOL_SOCKET, SO_RCVBUF, 100000), OPTION(SOL_SOCKET, SO_DONTROUTE, 1), OPTION(SOL_SOCKET, SO_BROADCAST, 1), OPTION(SOL_SOCKET, SO_MARK, 0),
-    OPTION(SOL_SOCKET, SO_BUSY_POLL, 20), OPTION(SOL_SOCKET, SO_INCOMING_CPU, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 0),
-    OPTION(IPPROTO_IP, IP_TOS, 16), OPTION(IPPROTO_IP, IP_TTL, 33), OPTION(IPPROTO_IP, IP_RECVTOS, 1), OPTION(SOL_SOCKET, 9999, 1), OPTION(IPPROTO_TCP, 9999, 1), OPTION(9999, 1, 1),
+    OPTION(SOL_SOCKET, SO_BUSY_POLL, 20), OPTION(SOL_SOCKET, SO_INCOMING_CPU, 1), OPTION(IPPROTO_IP, IP_TOS, 16), OPTION(IPPROTO_IP, IP_TTL, 33),
+    OPTION(IPPROTO_IP, IP_RECVTOS, 1), OPTION(SOL_SOCKET, 9999, 1), OPTION(IPPROTO_TCP, 9999, 1), OPTION(9999, 1, 1),
+    /* With these two a connection leaves its link. */
+    OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 0),
 };
 
-/* The kernel changes these by itself at any moment: a delayed acknowledgement becomes due (tcp(7)), a packet comes. */
+/* These concern packets, the system's work, or a filter that is none. */
+static const struct option rare_options[] = {
+    OPTION(IPPROTO_IP, IP_MTU, ASK), /* a route's: SO_CNX_ADVICE has the kernel look for another one, with the next packet */
+    OPTION(SOL_SOCKET, SO_DEBUG, 1), OPTION(SOL_SOCKET, SO_BINDTOIFINDEX, 0), OPTION(SOL_SOCKET, SO_PREFER_BUSY_POLL, 1),
+    OPTION(SOL_SOCKET, SO_BUSY_POLL_BUDGET, 16), OPTION(SOL_SOCKET, SO_RESERVE_MEM, 65536), OPTION(SOL_SOCKET, SO_BUF_LOCK, 3),
+    OPTION(SOL_SOCKET, SO_TXREHASH, 1), OPTION(SOL_SOCKET, SO_SELECT_ERR_QUEUE, 1), OPTION(SOL_SOCKET, SO_CNX_ADVICE, 1),
+    OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0), OPTION(SOL_SOCKET, SO_LOCK_FILTER, 1), OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0),
+    OPTION(SOL_SOCKET, SO_INCOMING_NAPI_ID, ASK), OPTION(SOL_SOCKET, SO_REUSEPORT, 1),
+    OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP, 100000), OPTION(IPPROTO_TCP, TCP_THIN_DUPACK, 1), OPTION(IPPROTO_TCP, TCP_SAVE_SYN, 1),
+    OPTION(IPPROTO_TCP, TCP_TIMESTAMP, 5), OPTION(IPPROTO_TCP, TCP_TX_DELAY, 0),
+    OPTION(IPPROTO_TCP, TCP_FASTOPEN, 5), OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1), OPTION(IPPROTO_TCP, TCP_IS_MPTCP, ASK),
+    OPTION(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO), OPTION(IPPROTO_IP, IP_MINTTL, 1),
+    OPTION(IPPROTO_IP, IP_TRANSPARENT, 1), OPTION(IPPROTO_IP, IP_FREEBIND, 1), OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1),
+    OPTION(IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0), OPTION(IPPROTO_IP, IP_RECVERR, 1),
+    OPTION(IPPROTO_IPV6, IPV6_V6ONLY, 1), OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33), OPTION(IPPROTO_IPV6, IPV6_TCLASS, 16),
+    OPTION(IPPROTO_IPV6, IPV6_RECVERR, 1),
+};
+
+/* The kernel changes these by itself at any moment: a delayed acknowledgement becomes due (tcp(7)), a packet comes, time passes. */
 static int is_kernels(int level, int name)
 {
-    return (level == IPPROTO_TCP && name == TCP_QUICKACK) || (level == SOL_SOCKET && name == SO_INCOMING_CPU);
+    return (level == IPPROTO_TCP && (name == TCP_QUICKACK || name == TCP_TIMESTAMP)) || (level == SOL_SOCKET && name == SO_INCOMING_CPU);
 }
 
 /* Set and read back on a live connection, which works all the same in between. */
-static void options_kept(int fd)
+static void keep(int fd, const struct option *options, size_t count)
 {
-    for (size_t i = 0; i < COUNT(options); i++) {
-        int r = set_int(fd, options[i].level, options[i].name, options[i].value), e = errno;
-        int back = is_kernels(options[i].level, options[i].name) ? 0 : get_int(fd, options[i].level, options[i].name);
-        say("%s: set %s, then %d", options[i].text, r ? strerrorname_np(e) : "ok", back);
+    for (size_t i = 0; i < count; i++) {
+        const struct option *o = &options[i];
+        int r = o->value == ASK ? 0 : set_int(fd, o->level, o->name, o->value), e = errno;
+        int back = is_kernels(o->level, o->name) ? 0 : get_int(fd, o->level, o->name);
+        if (o->value == ASK)
+            say("%s: %s", o->text, back < 0 ? strerrorname_np(-back) : "told");
+        else
+            say("%s: set %s, then %d", o->text, r ? strerrorname_np(e) : "ok", back);
         if (i % 4 == 0)
             echo_rounds(fd, 3, 2000);
     }
     echo_rounds(fd, 10, 2000);
+}
+
+static void options_kept(int fd) { keep(fd, options, COUNT(options)); }
+
+/* ... and those that are no plain numbers. */
+static void rare_options_kept(int fd)
+{
+    keep(fd, rare_options, COUNT(rare_options));
+    for (int i = 0; i < 2; i++) {
+        int name = i ? SO_NETNS_COOKIE : SO_COOKIE;
+        uint64_t before = 0, after = 0;
+        T(getsockopt(fd, SOL_SOCKET, name, &before, &(socklen_t){sizeof before}));
+        echo_rounds(fd, 3, 2000);
+        T(getsockopt(fd, SOL_SOCKET, name, &after, &(socklen_t){sizeof after}));
+        YES(before == after);
+    }
+    char text[256] = "";
+    socklen_t len = sizeof text;
+    T(getsockopt(fd, SOL_SOCKET, SO_MEMINFO, text, &len));
+    say("length %d", len);
+    len = sizeof text;
+    T(getsockopt(fd, SOL_SOCKET, SO_PEERSEC, text, &len));
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "", 1));
+    len = sizeof text;
+    T(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, text, &len));
+    say("length %d", len);
+    T(setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "no-such", 7));
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, text, &len));
+    say("length %d", len);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len));
+    say("length %d", len);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN_KEY, text, &len));
+    T(setsockopt(fd, IPPROTO_IP, IP_OPTIONS, "\1\1\1\1", 4)); /* no operation, four times */
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_IP, IP_OPTIONS, text, &len));
+    say("length %d", len);
+    echo_rounds(fd, 10, 2000);
+    T(setsockopt(fd, IPPROTO_IP, IP_OPTIONS, NULL, 0));
+    echo_rounds(fd, 10, 2000);
+}
+
+/* What a listener is told before it listens, and may hand on. */
+static void listener_options_server(int fd)
+{
+    int port, l;
+    char text[256];
+    socklen_t len;
+    l = listen_any(&port);
+    T(set_int(l, IPPROTO_TCP, TCP_SAVE_SYN, 1));
+    T(set_int(l, IPPROTO_TCP, TCP_FASTOPEN, 5));
+    T(set_int(l, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1));
+    T(setsockopt(l, IPPROTO_TCP, TCP_FASTOPEN_KEY, "sixteen bytes...", 16));
+    T(set_int(l, IPPROTO_TCP, TCP_WINDOW_CLAMP, 200000));
+    T(set_int(l, IPPROTO_IP, IP_TOS, 16));
+    T(set_int(l, SOL_SOCKET, SO_PRIORITY, 3));
+    say("%d %d %d", get_int(l, IPPROTO_TCP, TCP_SAVE_SYN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE));
+    len = sizeof text;
+    T(getsockopt(l, IPPROTO_TCP, TCP_FASTOPEN_KEY, text, &len));
+    say("%.*s", (int)len, text);
+    tell(port);
+    fd = take(l);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len));
+    YES(len > 20 && len < 200);
+    warm(fd, 1);
+    len = sizeof text;
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len)); /* told once */
+    say("length %d, tos %d, priority %d", len, get_int(fd, IPPROTO_IP, IP_TOS), get_int(fd, SOL_SOCKET, SO_PRIORITY));
+    echo_rounds(fd, 10, 2000);
+}
+
+static void listener_options_client(int fd)
+{
+    fd = join();
+    echo_rounds(fd, 10, 2000);
+}
+
+/* An IPv6 socket whose peer speaks IPv4 becomes one of IPv4; of others it is refused. */
+static void addrform(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    T(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET6));
+    T(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+    T(getpeername(fd, (void *)&a, &len));
+    say("domain %d, family %d, length %d", get_int(fd, SOL_SOCKET, SO_DOMAIN), a.ss_family, len);
+    echo_rounds(fd, 20, 3000);
+    T(put(fd, is_server, 3000));
+    meet();
+    await_in(fd, 3000);
+    T(get(fd, !is_server, 3000));
+    set_nonblock(fd, 1);
+    T(recv(fd, buf, 1, 0));
+    meet();
 }
 
 static void options_read(int fd)
@@ -311,12 +342,12 @@ static void listener_lowat_client(int fd)
     meet();
 }
 
-static void small_buffers(int fd)
+static void buffers(int snd, int rcv)
 {
     mss = 1400;
-    fd = join_cold();
-    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, 16384));
-    T(set_int(fd, SOL_SOCKET, SO_RCVBUF, 16384));
+    int fd = join_cold();
+    T(set_int(fd, SOL_SOCKET, snd, 16384));
+    T(set_int(fd, SOL_SOCKET, rcv, 16384));
     say("%d %d", get_int(fd, SOL_SOCKET, SO_SNDBUF), get_int(fd, SOL_SOCKET, SO_RCVBUF));
     warm(fd, is_server);
     echo_rounds(fd, 20, 1000);
@@ -325,14 +356,28 @@ static void small_buffers(int fd)
             T(put(fd, i, 300000));
         else
             T(get(fd, i, 300000));
-    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, 1 << 20));
-    T(set_int(fd, SOL_SOCKET, SO_RCVBUF, 1 << 20));
+    T(set_int(fd, SOL_SOCKET, snd, 1 << 20));
+    T(set_int(fd, SOL_SOCKET, rcv, 1 << 20));
+    say("%d %d", get_int(fd, SOL_SOCKET, SO_SNDBUF), get_int(fd, SOL_SOCKET, SO_RCVBUF));
     meet();
     for (int i = 0; i < 2; i++)
         if (is_server == i)
             T(put(fd, i, 3000000));
         else
             T(get(fd, i, 3000000));
+}
+
+static void small_buffers(int fd)
+{
+    (void)fd;
+    buffers(SO_SNDBUF, SO_RCVBUF);
+}
+
+/* Beyond what the system allows to all, for who may. */
+static void forced_buffers(int fd)
+{
+    (void)fd;
+    buffers(SO_SNDBUFFORCE, SO_RCVBUFFORCE);
 }
 
 /* The sizes change while the connection is in use. */
@@ -361,259 +406,20 @@ static void nodelay_toggled(int fd)
     }
 }
 
-/* O_ASYNC: a signal when something can be read. */
-static void sigio_server(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        hear();
-        T(put(fd, i, 100));
-    }
-    meet();
-}
-
-static void sigio_client(int fd)
-{
-    sigset_t s;
-    siginfo_t info;
-    sigemptyset(&s);
-    sigaddset(&s, SIGIO);
-    sigaddset(&s, SIGRTMIN + 1);
-    T(sigprocmask(SIG_BLOCK, &s, NULL));
-    T(fcntl(fd, F_SETOWN, getpid()));
-    T(fcntl(fd, F_SETFL, O_ASYNC | O_NONBLOCK));
-    YES(fcntl(fd, F_GETFL) & O_ASYNC);
-    YES(fcntl(fd, F_GETOWN) == getpid());
-    for (int i = 0; i < 3; i++) {
-        if (i == 2)
-            T(fcntl(fd, F_SETSIG, SIGRTMIN + 1));
-        tell(0);
-        int sig = sigtimedwait(&s, &info, &(struct timespec){5, 0});
-        YES(sig == (i == 2 ? SIGRTMIN + 1 : SIGIO));
-        await_in(fd, 100);
-        while (sigtimedwait(&s, &info, &(struct timespec){0, 0}) > 0)
-            ;
-        D(recv(fd, buf, 1000, 0));
-        while (sigtimedwait(&s, &info, &(struct timespec){0, 0}) > 0)
-            ;
-    }
-    meet();
-}
-
-static void sigio_other_server(int fd)
-{
-    fd = join();
-    hear();
-    T(put(fd, 1, 100));
-    meet();
-}
-
-/* By other ways than F_SETFL on a connection. */
-static void sigio_other_client(int fd, int early)
-{
-    sigset_t s;
-    struct sockaddr_storage a;
-    int on = 1, port = hear();
-    sigemptyset(&s);
-    sigaddset(&s, SIGIO);
-    T(sigprocmask(SIG_BLOCK, &s, NULL));
-    socklen_t len = loopback(&a, port, 0);
-    fd = socket(a.ss_family, SOCK_STREAM, 0);
-    if (early) {
-        T(fcntl(fd, F_SETFL, O_ASYNC));
-        T(fcntl(fd, F_SETOWN, getpid()));
-    }
-    T(connect(fd, (void *)&a, len));
-    warm(fd, 0);
-    if (!early) {
-        T(fcntl(fd, F_SETOWN, getpid()));
-        T(ioctl(fd, FIOASYNC, &on));
-    }
-    YES(fcntl(fd, F_GETFL) & O_ASYNC);
-    while (sigtimedwait(&s, NULL, &(struct timespec){0, 0}) > 0)
-        ;
-    tell(0);
-    YES(sigtimedwait(&s, NULL, &(struct timespec){5, 0}) == SIGIO);
-    D(recv(fd, buf, 100, MSG_WAITALL));
-    meet();
-}
-
-static void fioasync_client(int fd) { sigio_other_client(fd, 0); }
-static void sigio_early_client(int fd) { sigio_other_client(fd, 1); }
-
-/* What recvmsg tells besides bytes. The kernel begins to stamp what arrives a moment after it was asked to. */
-static void ancillary_server(int fd)
-{
-    T(put(fd, 1, 3000));
-    for (int i = 0; hear(); i++)
-        put(fd, i, 100);
-}
-
-static void ancillary_client(int fd)
-{
-    char control[200];
-    struct msghdr m = {.msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    await_in(fd, 3000);
-    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 1));
-    await_in(fd, 3000);
-    D(recvmsg(fd, &m, 0));
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    say("inq %d", c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ ? *(int *)CMSG_DATA(c) : -1);
-    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 0));
-    D(recv(fd, buf, 2000, MSG_WAITALL));
-    for (int k = 0; k < 2; k++) {
-        int option = k ? SO_TIMESTAMPNS : SO_TIMESTAMP, seen = 0;
-        T(set_int(fd, SOL_SOCKET, option, 1));
-        for (int i = 0; i < 1000 && !seen; i++) {
-            tell(1);
-            await_in(fd, 100);
-            m.msg_controllen = sizeof control;
-            recvmsg(fd, &m, 0);
-            c = CMSG_FIRSTHDR(&m);
-            seen = c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == option;
-        }
-        YES(seen);
-        T(set_int(fd, SOL_SOCKET, option, 0));
-    }
-    tell(0);
-}
-
-/* Reads of another kind, of bytes that are there already. */
-static void read_otherwise_server(int fd)
-{
-    T(put(fd, 1, 3000));
-    meet();
-    meet();
-    T(put(fd, 2, 500));
-    meet();
-}
-
-static void peek_off_client(int fd)
-{
-    meet();
-    await_in(fd, 3000);
-    T(set_int(fd, SOL_SOCKET, SO_PEEK_OFF, 0));
-    await_in(fd, 3000);
-    D(recv(fd, buf, 1000, MSG_PEEK));
-    D(recv(fd, buf, 1000, MSG_PEEK));
-    D(recv(fd, buf, 500, 0));
-    D(recv(fd, buf, 1000, MSG_PEEK));
-    D(recv(fd, buf, 2500, MSG_WAITALL));
-    meet();
-    await_in(fd, 500);
-    D(recv(fd, buf, 100, MSG_PEEK));
-    D(recv(fd, buf, 500, MSG_WAITALL));
-    meet();
-}
-
-static void zerocopy_receive_client(int fd)
-{
-    struct { uint64_t address; uint32_t length, hint; } z = {0};
-    meet();
-    await_in(fd, 3000);
-    T(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &z, &(socklen_t){sizeof z}));
-    say("length %u hint %u", z.length, z.hint);
-    D(recv(fd, buf, 3000, MSG_WAITALL));
-    meet();
-    await_in(fd, 500);
-    T(getsockopt(fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &z, &(socklen_t){sizeof z}));
-    say("length %u hint %u", z.length, z.hint);
-    D(recv(fd, buf, 500, MSG_WAITALL));
-    meet();
-}
-
-/* Options a link cannot honour: such connections stay on TCP for good. */
-static void pinned(int fd, int (*pin)(int))
-{
-    T(pin(fd = join_cold()));
-    warm(fd, is_server);
-    echo_rounds(fd, 20, 3000);
-}
-
-static int pin_zerocopy(int fd) { return set_int(fd, SOL_SOCKET, SO_ZEROCOPY, 1); }
-static int pin_timestamping(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE); }
-static int pin_pacing(int fd) { return set_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 100 << 20); }
-static int pin_filter(int fd)
-{
-    struct sock_filter all = {BPF_RET | BPF_K, 0, 0, 0xffffffff};
-    return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){1, &all}, sizeof(struct sock_fprog));
-}
-
-/* Some are told of what a listener has accepted, too. */
-static void stay_inherited(int fd)
-{
-    if (is_server) {
-        int port, l = listen_any(&port);
-        T(pin_zerocopy(l));
-        tell(port);
-        fd = take(l);
-        say("zerocopy %d", get_int(fd, SOL_SOCKET, SO_ZEROCOPY));
-    } else {
-        fd = join_cold();
-    }
-    warm(fd, is_server);
-    echo_rounds(fd, 20, 3000);
-}
-
-static void stay_zerocopy(int fd) { pinned(fd, pin_zerocopy); }
-static void stay_timestamping(int fd) { pinned(fd, pin_timestamping); }
-static void stay_pacing(int fd) { pinned(fd, pin_pacing); }
-static void stay_filter(int fd) { pinned(fd, pin_filter); }
-
-/* The same set on a connection that is accelerated already: the bytes stay whole. */
-static void pin_late(int fd)
-{
-    T(pin_filter(fd));
-    echo_rounds(fd, 20, 3000);
-    T(pin_pacing(fd));
-    echo_rounds(fd, 20, 3000);
-    T(pin_timestamping(fd));
-    echo_rounds(fd, 20, 3000);
-}
-
-static void zerocopy_server(int fd)
-{
-    char control[200];
-    struct msghdr m = {.msg_control = control, .msg_controllen = sizeof control};
-    T(pin_zerocopy(fd));
-    fill(buf, 1, 0, 200000);
-    T(send(fd, buf, 200000, MSG_ZEROCOPY));
-    await(fd, POLLERR);
-    T(recvmsg(fd, &m, MSG_ERRQUEUE));
-    say("flags %x, control %d", m.msg_flags, CMSG_FIRSTHDR(&m) != NULL);
-    meet();
-}
-
-static void zerocopy_client(int fd)
-{
-    T(get(fd, 1, 200000));
-    meet();
-}
-
 const struct body option_bodies[] = {
-    TWO("fionread", fionread_server, fionread_client),
-    TWO("siocoutq", outq_server, outq_client),
     TWO("so_error", so_error_server, so_error_client),
     TWO("names", names, names),
     TWO("tcp_info_state", tcp_info_server, tcp_info_client),
     TWO("options_kept", options_kept, options_kept),
+    TWO("rare_options_kept", rare_options_kept, rare_options_kept),
+    TWO("listener_options", listener_options_server, listener_options_client, .flags = RAW),
+    TWO("addrform", addrform, addrform),
     TWO("options_read", options_read, options_read),
     TWO("rcvlowat", lowat_server, lowat_client),
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
+    TWO("forced_buffers", forced_buffers, forced_buffers, .flags = RAW),
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),
-    TWO("sigio", sigio_server, sigio_client),
-    TWO("sigio_by_ioctl", sigio_other_server, fioasync_client, .flags = RAW),
-    TWO("ancillary_data", ancillary_server, ancillary_client),
-    TWO("peek_off", read_otherwise_server, peek_off_client),
-    TWO("zerocopy_receive", read_otherwise_server, zerocopy_receive_client),
-    TWO("stays_signal_driven", sigio_other_server, sigio_early_client, .flags = RAW | NOUP),
-    TWO("stays_zerocopy", stay_zerocopy, stay_zerocopy, .flags = RAW | NOUP),
-    TWO("stays_inherited", stay_inherited, stay_inherited, .flags = RAW | NOUP),
-    TWO("stays_timestamping", stay_timestamping, stay_timestamping, .flags = RAW | NOUP),
-    TWO("stays_pacing", stay_pacing, stay_pacing, .flags = RAW | NOUP),
-    TWO("stays_filter", stay_filter, stay_filter, .flags = RAW | NOUP),
-    TWO("pinned_late", pin_late, pin_late),
-    TWO("msg_zerocopy", zerocopy_server, zerocopy_client),
     {0},
 };

@@ -3,6 +3,8 @@
 
 static volatile int more_than_nofile = 5000;
 
+enum { NEVER = POLLWRBAND | POLLMSG | POLLREMOVE }; /* what TCP does not know */
+
 static void states_server(int fd)
 {
     meet();
@@ -17,16 +19,17 @@ static void states_server(int fd)
 
 static void states_client(int fd)
 {
-    struct pollfd p[4];
+    struct pollfd p[5];
     say("idle: %s", mask_name(ready(fd)));
     meet();
     meet();
     await(fd, POLLIN);
-    for (int i = 0; i < 4; i++) /* one fd in several places, each with its own wishes */
-        p[i] = (struct pollfd){.fd = fd, .events = (short[]){0, POLLOUT, POLLIN | POLLRDHUP, POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLPRI}[i], .revents = -1};
-    T(poll(p, 4, -1));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++) /* one fd in several places, each with its own wishes */
+        p[i] = (struct pollfd){.fd = fd, .events = (short[]){0, POLLOUT, POLLIN | POLLRDHUP, POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLPRI, NEVER}[i], .revents = -1};
+    T(poll(p, 5, -1));
+    for (int i = 0; i < 5; i++)
         say("%s", mask_name(p[i].revents));
+    T(poll(p + 4, 1, 20));
     say("again: %s", mask_name(ready(fd)));
     D(recv(fd, buf, 60, 0));
     say("some left: %s", mask_name(ready(fd)));
@@ -43,6 +46,8 @@ static void states_client(int fd)
     await(fd, POLLHUP);
     T(poll(p, 1, -1));
     say("%s", mask_name(p[0].revents));
+    T(poll(p + 4, 1, -1));
+    say("%s", mask_name(p[4].revents));
     meet();
     meet();
 }

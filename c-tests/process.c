@@ -1,15 +1,5 @@
-/* fork, exec, spawn, passing: several processes and one connection. */
+/* fork, daemon: several processes and one connection. */
 #include "t.h"
-#include <sys/stat.h>
-
-extern char **environ;
-
-/* Says nothing: another process may be writing to the transcript. */
-static void drop(int fd)
-{
-    if (close(fd))
-        die("close");
-}
 
 /* The accepting process forks; the child serves, the parent closes its copy. */
 static void accept_fork_server(int fd)
@@ -116,7 +106,8 @@ static void child_uses(int fd)
         _exit(0);
     }
     echo_rounds(fd, 20, 2000);
-    T(write(turn[1], "x", 1));
+    if (write(turn[1], "x", 1) != 1)
+        die("turn");
     reap(pid);
 }
 
@@ -251,414 +242,6 @@ static void child_shuts_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
-/* --- exec --- */
-
-static void be_cat(void)
-{
-    execl("/bin/cat", "cat", NULL);
-    die("exec");
-}
-
-static void cat_on(int in, int out, int preloaded)
-{
-    if (!preloaded)
-        unsetenv("LD_PRELOAD");
-    if ((in != 0 && dup2(in, 0) < 0) || (out != 1 && dup2(out, 1) < 0))
-        die("dup2");
-    closefrom(3);
-    be_cat();
-}
-
-/* cat reads the connection into the transcript, with bytes pending before the exec. */
-/* A child becomes cat, which reads on where this process has stopped. */
-static pid_t cat_reads_on(int fd)
-{
-    meet();
-    await_in(fd, 40);
-    D(recv(fd, buf, 10, 0));
-    pid_t pid = child();
-    if (!pid)
-        cat_on(fd, 1, 1);
-    return pid;
-}
-
-static void cat_reads_server(int fd)
-{
-    pid_t pid = cat_reads_on(fd);
-    drop(fd);
-    tell(0);
-    reap(pid);
-}
-
-static void cat_reads_client(int fd)
-{
-    T(send(fd, "0123456789this was there before the exec\n", 41, 0));
-    meet();
-    hear();
-    for (int i = 0; i < 200; i++)
-        dprintf(fd, "line %d, sent to a cat\n", i);
-    T(write(fd, "and the last one\n", 17));
-    T(shutdown(fd, SHUT_WR));
-    T(recv(fd, buf, 10, 0));
-}
-
-/* The parent stays: what cat has read it does not read, too. */
-static void cat_reads_beside_server(int fd)
-{
-    pid_t pid = cat_reads_on(fd);
-    tell(0);
-    reap(pid);
-    T(recv(fd, buf, 100, 0));
-    drop(fd);
-}
-
-/* cat writes a file to the connection, behind what its parent wrote. */
-static void cat_writes_server(int fd)
-{
-    T(put(fd, 1, 5000));
-    pid_t pid = child();
-    if (!pid) {
-        int file = temp_file(2, 500000);
-        T(put(fd, 3, 5000));
-        cat_on(file, fd, 1);
-    }
-    reap(pid);
-    T(put(fd, 4, 5000));
-    T(close(fd));
-}
-
-static void cat_writes_client(int fd)
-{
-    T(get(fd, 1, 5000));
-    T(get(fd, 3, 5000));
-    T(get(fd, 2, 500000));
-    T(drain(fd, 4));
-}
-
-/* As inetd does it: cat at 0 and 1 echoes; bytes are pending both ways at the exec. */
-static void inetd(int fd, int preloaded)
-{
-    T(put(fd, 1, 20000));
-    meet();
-    await_in(fd, 30000);
-    T(get(fd, 2, 10000));
-    pid_t pid = child();
-    if (!pid)
-        cat_on(fd, fd, preloaded);
-    T(close(fd));
-    reap(pid);
-}
-
-static void inetd_server(int fd) { inetd(fd, 1); }
-static void inetd_plain_server(int fd) { inetd(fd, 0); }
-
-static void inetd_client(int fd)
-{
-    T(put(fd, 2, 30000));
-    meet();
-    T(get(fd, 1, 20000));
-    T(get_at(fd, 2, 10000, 20000));
-    for (int i = 0; i < 50; i++)
-        if (put(fd, i, 3000) != 3000 || get(fd, i, 3000) != 3000)
-            die("echo");
-    T(shutdown(fd, SHUT_WR));
-    T(recv(fd, buf, 10, 0));
-}
-
-/* The process itself becomes cat, without a fork. */
-static void become_cat_server(int fd)
-{
-    T(put(fd, 1, 20000));
-    meet();
-    await_in(fd, 30000);
-    T(get(fd, 2, 10000));
-    cat_on(fd, fd, 1);
-}
-
-/* exec of this program: it goes on with the connection where it stopped, also with cold and warm bytes pending. */
-static void exec_self_server(int fd)
-{
-    T(put(fd, 1, 20000));
-    meet();
-    await_in(fd, 30000);
-    T(get(fd, 2, 10000));
-    exec_self(fd);
-}
-
-static void exec_self_resume(int fd)
-{
-    T(get_at(fd, 2, 10000, 20000));
-    T(put(fd, 3, 20000));
-    warm(fd, is_server);
-    echo_rounds(fd, 50, 3000);
-}
-
-static void exec_self_client(int fd)
-{
-    T(put(fd, 2, 30000));
-    meet();
-    T(get(fd, 1, 20000));
-    T(get(fd, 3, 20000));
-    warm(fd, is_server);
-    echo_rounds(fd, 50, 3000);
-}
-
-/* Both ends exec at the same time. */
-static void exec_both(int fd)
-{
-    T(put(fd, is_server, 30000));
-    meet();
-    exec_self(fd);
-}
-
-static void exec_both_resume(int fd)
-{
-    T(get(fd, !is_server, 30000));
-    T(put(fd, is_server, 30000));
-    T(get(fd, !is_server, 30000));
-    echo_rounds(fd, 50, 3000);
-}
-
-/* Marked close-on-exec: the peer gets all bytes, then the end. */
-static void exec_cloexec_server(int fd)
-{
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    T(put(fd, 1, 100000));
-    exec_self(fd);
-}
-
-static void exec_cloexec_resume(int fd)
-{
-    T(write(fd, buf, 1));
-    meet();
-}
-
-static void exec_cloexec_client(int fd)
-{
-    T(drain(fd, 1));
-    T(recv(fd, buf, 1, 0));
-    meet();
-}
-
-/* An exec that fails changes nothing. */
-static void exec_fails(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        T(execl("/nonexistent/program", "program", NULL));
-        T(execlp("no-such-program-anywhere", "program", NULL));
-        T(execv("/dev/null", (char *[]){"null", NULL}));
-        echo_rounds(fd, 20, 3000);
-    }
-}
-
-/* Other programs are run while the stream lives. */
-static int run(int how)
-{
-    int status;
-    pid_t pid;
-    char line[100] = "";
-    FILE *f;
-    switch (how) {
-    case 0: return system("exit 3");
-    case 1: return posix_spawn(&pid, "/bin/true", NULL, NULL, (char *[]){"true", NULL}, environ) || waitpid(pid, &status, 0) != pid ? -1 : status;
-    case 2:
-        f = popen("echo hello; cat /dev/null", "r");
-        if (!f || !fgets(line, sizeof line, f))
-            return -1;
-        return pclose(f) + strcmp(line, "hello\n");
-    case 3:
-        if (!(pid = vfork())) {
-            close(SYNC + 1); /* in a vfork child, whose memory is ours */
-            execl("/bin/sh", "sh", "-c", "exit 5", NULL);
-            _exit(9);
-        }
-        return waitpid(pid, &status, 0) == pid ? status : -1;
-    case 4:
-        f = popen("cat >/dev/null; exit 7", "w");
-        fputs("text", f);
-        return pclose(f);
-    case 5:
-        return posix_spawnp(&pid, "false", NULL, NULL, (char *[]){"false", NULL}, environ) || waitpid(pid, &status, 0) != pid ? -1 : status;
-    default:
-        if (!(pid = vfork()))
-            _exit(11);
-        return waitpid(pid, &status, 0) == pid ? status : -1;
-    }
-}
-
-static void spawns(int fd)
-{
-    for (int how = 0; how < 7; how++) {
-        say("%d: status %x", how, run(how));
-        echo_rounds(fd, 10, 3000);
-    }
-}
-
-static void *spawner(void *arg)
-{
-    (void)arg;
-    long sum = 0;
-    for (int i = 0; i < 7; i++)
-        sum += run(i);
-    return (void *)sum;
-}
-
-static void spawn_under_load(int fd)
-{
-    pthread_t t = start(spawner, NULL);
-    echo_rounds(fd, 300, 5000);
-    say("statuses %lx", (long)finish(t));
-}
-
-/* posix_spawn with file actions: the child has the connection as its standard output. */
-static void spawn_on_server(int fd)
-{
-    posix_spawn_file_actions_t a;
-    pid_t pid;
-    posix_spawn_file_actions_init(&a);
-    posix_spawn_file_actions_adddup2(&a, fd, 1);
-    T(put(fd, 1, 3000));
-    T(posix_spawn(&pid, "/bin/sh", &a, NULL, ((char *[]){"sh", "-c", "echo first; echo second", NULL}), environ));
-    reap(pid);
-    T(put(fd, 2, 3000));
-    T(close(fd));
-}
-
-static void spawn_on_client(int fd)
-{
-    T(get(fd, 1, 3000));
-    D(recv(fd, buf, 13, MSG_WAITALL));
-    say("%.13s", buf);
-    T(drain(fd, 2));
-}
-
-/* A shell script on the connection. */
-static void shell_server(int fd)
-{
-    pid_t pid = child();
-    if (!pid) {
-        dup2(fd, 0);
-        dup2(fd, 1);
-        closefrom(3);
-        execl("/bin/sh", "sh", "-c", "while read a b; do echo \"$b $a\"; done; echo bye", NULL);
-        die("exec");
-    }
-    T(close(fd));
-    reap(pid);
-}
-
-static void shell_client(int fd)
-{
-    for (int i = 0; i < 20; i++) {
-        int n = dprintf(fd, "%d words\n", i);
-        if (recv(fd, buf, n, MSG_WAITALL) != n)
-            die("answer");
-        say("%.*s", n - 1, buf);
-    }
-    T(shutdown(fd, SHUT_WR));
-    D(recv(fd, buf, 4, MSG_WAITALL));
-    T(recv(fd, buf, 1, 0));
-}
-
-/* --- passing --- */
-
-static void pass(int unix_fd, int fd)
-{
-    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c = {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
-    struct iovec v = {"f", 1};
-    memcpy(CMSG_DATA(&c.h), &fd, sizeof fd);
-    if (sendmsg(unix_fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}, 0) != 1)
-        die("pass");
-}
-
-static int passed(int unix_fd)
-{
-    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c;
-    char byte;
-    int fd = -1;
-    struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
-    if (recvmsg(unix_fd, &m, 0) == 1 && m.msg_controllen >= sizeof(struct cmsghdr))
-        memcpy(&fd, CMSG_DATA(&c.h), sizeof fd);
-    return fd;
-}
-
-/* A helper process, there before any connection, is given ours; it may have the library or not. */
-static void passing(int preloaded)
-{
-    int u[2];
-    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
-    pid_t pid = child();
-    if (!pid) {
-        close(u[0]);
-        if (!preloaded)
-            unsetenv("LD_PRELOAD");
-        exec_self(u[1]);
-    }
-    close(u[1]);
-    int fd = join();
-    T(put(fd, 1, 20000));
-    meet();
-    await_in(fd, 30000);
-    T(get(fd, 2, 10000));
-    pass(u[0], fd);
-    drop(fd);
-    D(recv(u[0], buf, 4, MSG_WAITALL)); /* the helper is through */
-    T(close(u[0]));
-    reap(pid);
-}
-
-static void passing_server(int fd)
-{
-    (void)fd;
-    passing(1);
-}
-
-static void passing_plain_server(int fd)
-{
-    (void)fd;
-    passing(0);
-}
-
-static void passing_resume(int unix_fd)
-{
-    int fd = passed(unix_fd);
-    T(get_at(fd, 2, 10000, 20000));
-    T(put(fd, 3, 20000));
-    echo_rounds(fd, 50, 3000);
-    T(close(fd));
-    if (write(unix_fd, "done", 4) != 4)
-        die("done");
-    _exit(0);
-}
-
-static void passing_client(int fd)
-{
-    fd = join();
-    T(put(fd, 2, 30000));
-    meet();
-    T(get(fd, 1, 20000));
-    T(get(fd, 3, 20000));
-    echo_rounds(fd, 50, 3000);
-    T(recv(fd, buf, 1, 0));
-}
-
-/* The connection is passed to ourselves: two numbers for one socket. */
-static void pass_to_self(int fd)
-{
-    int u[2];
-    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
-    pass(u[0], fd);
-    echo_rounds(fd, 10, 2000);
-    int again = passed(u[1]);
-    say("fd %d", again);
-    echo_rounds(again, 10, 2000);
-    T(close(fd));
-    echo_rounds(again, 50, 2000);
-}
-
-/* --- daemon --- */
-
 static void daemonized(int fd)
 {
     T(put(fd, is_server, 50000));
@@ -683,10 +266,141 @@ static void daemon_first(int fd)
     meet();
 }
 
-static void clone_child(int fd)
+/* More processes than two: each has its turn, the first one with what lay unread before it was there. */
+enum { CHILDREN = 7 };
+
+static void eight_holders_server(int fd)
+{
+    int turn[CHILDREN][2];
+    pid_t pid[CHILDREN];
+    meet();
+    await_in(fd, 5000);
+    for (int i = 0; i < CHILDREN; i++) {
+        T(pipe(turn[i]));
+        if (!(pid[i] = child())) {
+            if (read(turn[i][0], buf, 1) != 1)
+                die("turn");
+            if (i == 0)
+                T(get(fd, 5, 5000));
+            echo_rounds(fd, 10, 2000);
+            _exit(i);
+        }
+    }
+    for (int i = 0; i < CHILDREN; i++) {
+        if (i == 3)
+            echo_rounds(fd, 10, 2000);
+        if (write(turn[i][1], "x", 1) != 1)
+            die("turn");
+        reap(pid[i]);
+    }
+    T(put(fd, 6, 5000));
+    echo_rounds(fd, 10, 2000);
+}
+
+static void eight_holders_client(int fd)
+{
+    T(put(fd, 5, 5000));
+    meet();
+    for (int i = 0; i < CHILDREN + 1; i++)
+        echo_rounds(fd, 10, 2000);
+    T(get(fd, 6, 5000));
+    echo_rounds(fd, 10, 2000);
+}
+
+/* Where they are there first, the connection never leaves TCP. */
+static void stays_crowded(int fd)
+{
+    int hold[2];
+    pid_t pid[CHILDREN];
+    fd = join_cold();
+    if (is_server) {
+        T(pipe(hold));
+        for (int i = 0; i < CHILDREN; i++)
+            if (!(pid[i] = child())) {
+                close(hold[1]);
+                if (read(hold[0], buf, 1) != 0)
+                    die("hold");
+                _exit(i);
+            }
+        close(hold[0]);
+    }
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 3000);
+    if (is_server) {
+        close(hold[1]);
+        for (int i = 0; i < CHILDREN; i++)
+            reap(pid[i]);
+    }
+    meet();
+    echo_rounds(fd, 20, 3000);
+}
+
+/* A child becomes somebody else, who may not so much as ask whether its parent lives; what it leaves unread is the parent's. */
+static void other_user_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
-        pid_t pid = syscall(SYS_fork);
+        if (i)
+            fd = join();
+        T(put(fd, 1, 20000));
+        meet();
+        await_in(fd, 30000);
+        T(get(fd, 2, 5000));
+        pid_t pid = child();
+        if (!pid) {
+            if (!geteuid() && (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)))
+                die("setresuid");
+            if (i) {
+                T(get_at(fd, 2, 5000, 5000));
+                T(put(fd, 3, 3000));
+            }
+            if (i == 1)
+                T(close(fd));
+            _exit(i);
+        }
+        reap(pid);
+        if (!i) {
+            T(get_at(fd, 2, 5000, 5000));
+            T(put(fd, 3, 3000));
+        }
+        T(get_at(fd, 2, 10000, 20000));
+        echo_rounds(fd, 20, 3000);
+        meet();
+    }
+}
+
+static void other_user_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        if (i)
+            fd = join();
+        T(put(fd, 2, 30000));
+        meet();
+        T(get(fd, 1, 20000));
+        T(get(fd, 3, 3000));
+        echo_rounds(fd, 20, 3000);
+        meet();
+    }
+}
+
+/* By system calls, with which glibc has no part in it. */
+static pid_t raw_child(int how)
+{
+    uint64_t arguments[8] = {[4] = SIGCHLD};
+    switch (how) {
+#ifdef SYS_fork
+    case 0: return syscall(SYS_fork);
+#endif
+    case 1: return syscall(SYS_clone3, arguments, sizeof arguments);
+    default: return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    }
+}
+
+static void raw_child_server(int fd, int how)
+{
+    for (int i = 0; i < 3; i++) {
+        pid_t pid = raw_child(how);
+        if (pid < 0)
+            die("child");
         if (!pid) {
             if (i == 1)
                 echo_rounds(fd, 5, 100);
@@ -696,6 +410,10 @@ static void clone_child(int fd)
         echo_rounds(fd, 20, 3000);
     }
 }
+
+static void raw_fork_server(int fd) { raw_child_server(fd, 0); }
+static void raw_clone_server(int fd) { raw_child_server(fd, 2); }
+static void raw_clone3_server(int fd) { raw_child_server(fd, 1); }
 
 static void clone_child_client(int fd)
 {
@@ -763,26 +481,14 @@ const struct body process_bodies[] = {
     TWO("fork_bytes_pending", fork_pending_server, fork_pending_client),
     TWO("parent_leaves", parent_leaves, parent_leaves, .flags = ONEHOST),
     TWO("child_shuts_down", child_shuts_server, child_shuts_client),
-    TWO("cat_reads", cat_reads_server, cat_reads_client),
-    TWO("cat_reads_beside", cat_reads_beside_server, cat_reads_client, .flags = ONEHOST),
-    TWO("cat_writes", cat_writes_server, cat_writes_client),
-    TWO("inetd", inetd_server, inetd_client),
-    TWO("inetd_not_preloaded", inetd_plain_server, inetd_client),
-    TWO("become_cat", become_cat_server, inetd_client),
-    TWO("exec_self", exec_self_server, exec_self_client, .resume = exec_self_resume),
-    TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
-    TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
-    TWO("exec_fails", exec_fails, exec_fails),
-    TWO("spawn_while_streaming", spawns, spawns),
-    TWO("spawn_under_load", spawn_under_load, spawn_under_load),
-    TWO("spawn_on_connection", spawn_on_server, spawn_on_client),
-    TWO("shell_on_connection", shell_server, shell_client),
-    TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
-    TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
-    TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
     TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C | ONEHOST), /* libc itself ends the process that was warmed up */
     TWO("daemon_before", daemon_first, daemon_first, .flags = RAW),
-    TWO("raw_fork", clone_child, clone_child_client),
+    TWO("eight_processes", eight_holders_server, eight_holders_client),
+    TWO("stays_crowded", stays_crowded, stays_crowded, .flags = RAW | NOUP),
+    TWO("child_of_another_user", other_user_server, other_user_client),
+    TWO("raw_fork", raw_fork_server, clone_child_client),
+    TWO("raw_clone", raw_clone_server, clone_child_client),
+    TWO("raw_clone3", raw_clone3_server, clone_child_client),
     TWO("bare_fork", bare_fork_server, clone_child_client),
     TWO("fork_fails", fork_fails_server, fork_fails_client),
     {0},

@@ -2,7 +2,7 @@
  * edges of what was not asked for. And whatever waits: what is told as readable is. */
 #include "t.h"
 
-enum { SHUT_BOTH = -4 };
+enum { SHUT_BOTH = -4, ORDERED = 1000, IN_A_ROW = 60 };
 
 /* A registration that has told its one event tells of no end either, until it is armed anew. */
 static const struct {
@@ -298,6 +298,41 @@ static void told_client(int fd)
     }
 }
 
+/* Whoever sleeps hears of two connections in the order in which they were written to, also where one has left TCP and the other,
+ * a new one, has not. Soon, that is: a set's first news may come by a longer way. Between hosts the two come by different devices. */
+static void in_order_server(int fd)
+{
+    for (int i = 0; hear(); i++) {
+        int other = join_cold();
+        meet();
+        await_asleep(peer_pid);
+        put(fd, i, 1), put(other, i, 1);
+        meet();
+        close(other);
+    }
+}
+
+static void in_order_client(int fd)
+{
+    int ep = epoll_create1(0), in_a_row = 0;
+    ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+    for (int i = 0; i < ORDERED && in_a_row < IN_A_ROW; i++) {
+        struct epoll_event e[2];
+        tell(1);
+        int other = join_cold();
+        ctl(ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
+        meet();
+        if (epoll_wait(ep, e, 2, -1) < 1)
+            die("epoll_wait");
+        in_a_row = hosts || e[0].data.u64 == 1 ? in_a_row + 1 : 0;
+        get(fd, i, 1), get(other, i, 1);
+        meet();
+        close(other);
+    }
+    tell(0);
+    say("%d in a row", in_a_row);
+}
+
 const struct body ready_bodies[] = {
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
@@ -306,5 +341,6 @@ const struct body ready_bodies[] = {
     TWO("ready_other_edge", obey, other_edge_client),
     TWO("ready_too_many", obey, too_many_client),
     TWO("ready_is_what_is_told", told_server, told_client, .flags = RAW, .limit = 60),
+    TWO("ready_in_order", in_order_server, in_order_client, .flags = STEADY),
     {0},
 };

@@ -1,152 +1,5 @@
-/* Time limits, interrupted and restarted calls, handlers that use sockets, longjmp and cancellation. */
+/* Interrupted and restarted calls, handlers that use sockets, longjmp. */
 #include "t.h"
-
-static void timeout(int fd, int which, int ms)
-{
-    if (setsockopt(fd, SOL_SOCKET, which, &(struct timeval){ms / 1000, ms % 1000 * 1000}, sizeof(struct timeval)))
-        die("timeout");
-}
-
-/* Prints what a call returned, and that it took at least this long, and not much longer. */
-#define TIMED(ms, call) do { \
-        double began = now(), took; \
-        T(call); \
-        took = (now() - began) * 1000; \
-        if (took < (ms) - 1 || took > (ms) + 3000) \
-            say("that took %.0f ms, not %d", took, ms); \
-    } while (0)
-
-static void rcvtimeo_server(int fd)
-{
-    meet();
-    T(put(fd, 1, 10));
-    meet();
-    T(put(fd, 2, 10));
-}
-
-static void rcvtimeo_client(int fd)
-{
-    struct timeval tv;
-    timeout(fd, SO_RCVTIMEO, 150);
-    TIMED(150, recv(fd, buf, 10, 0));
-    TIMED(150, read(fd, buf, 10));
-    TIMED(150, readv(fd, (&(struct iovec){buf, 10}), 1));
-    TIMED(150, recv(fd, buf, 10, MSG_PEEK));
-    TIMED(0, recv(fd, buf, 10, MSG_DONTWAIT));
-    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, &(socklen_t){sizeof tv}));
-    YES(tv.tv_sec == 0 && tv.tv_usec >= 150000 && tv.tv_usec < 161000);
-    timeout(fd, SO_RCVTIMEO, 5000);
-    meet();
-    TIMED(0, recv(fd, buf, 10, 0));
-    timeout(fd, SO_RCVTIMEO, 0);
-    meet();
-    T(recv(fd, buf, 10, 0));
-}
-
-/* Writes until the peer's side is full and the time for it is over, `least` seconds or more; how much that was. */
-static long send_until_refused(int fd, double least)
-{
-    long total = 0;
-    double t;
-    ssize_t n;
-    do {
-        fill(buf, 1, total, 1 << 20);
-        t = now();
-        n = send(fd, buf, 1 << 20, 0);
-        total += n > 0 ? n : 0;
-    } while (n > 0);
-    t = now() - t;
-    say("%zd %s", n, strerrorname_np(errno));
-    YES(t > least && t < 5);
-    return total;
-}
-
-/* What a listener was told holds for what it accepts. */
-static void listener_timeouts_server(int fd)
-{
-    int port, l = listen_any(&port);
-    timeout(l, SO_RCVTIMEO, 200);
-    timeout(l, SO_SNDTIMEO, 200);
-    tell(port);
-    fd = take(l);
-    warm(fd, 1);
-    TIMED(200, recv(fd, buf, 10, 0));
-    TIMED(200, recv(fd, buf, 10, MSG_PEEK));
-    tell(send_until_refused(fd, 0.19));
-    meet();
-}
-
-static void listener_timeouts_client(int fd)
-{
-    fd = join();
-    long total = hear();
-    YES(get(fd, 1, total) == (size_t)total);
-    meet();
-}
-
-/* Below zero: the kernel does not wait at all, and says it is zero. */
-static void negative_timeout_server(int fd)
-{
-    meet();
-    T(put(fd, 1, 10));
-    meet();
-    hear();
-    await_asleep(peer_pid);
-    T(put(fd, 2, 10));
-    meet();
-}
-
-static void negative_timeout_client(int fd)
-{
-    struct timeval tv = {-1, 0};
-    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv));
-    TIMED(0, recv(fd, buf, 10, 0));
-    T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, &(socklen_t){sizeof tv}));
-    say("%ld %ld", tv.tv_sec, tv.tv_usec);
-    TIMED(0, recv(fd, buf, 10, MSG_PEEK));
-    meet();
-    await_in(fd, 10);
-    TIMED(0, recv(fd, buf, 20, MSG_WAITALL));
-    meet();
-    tv.tv_usec = -1;
-    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv));
-    TIMED(0, recv(fd, buf, 10, 0));
-    timeout(fd, SO_RCVTIMEO, 0);
-    tell(0);
-    D(recv(fd, buf, 10, 0));
-    meet();
-}
-
-static void sndtimeo_server(int fd)
-{
-    long total = hear();
-    T(get(fd, 1, total) == (size_t)total);
-    tell(0);
-    T(get(fd, 2, 1000));
-}
-
-static void sndtimeo_client(int fd)
-{
-    timeout(fd, SO_SNDTIMEO, 150);
-    long total = send_until_refused(fd, 0.149);
-    long some = hosts ? 100000 : 1000000; /* a real path's segments are small, and its buffers begin so */
-    YES(total > some);
-    tell(total);
-    hear();
-    T(put(fd, 2, 1000));
-}
-
-/* TCP takes more than a ring does, however little time it is given. */
-static void short_sndtimeo_client(int fd)
-{
-    long total = 400000;
-    timeout(fd, SO_SNDTIMEO, 10);
-    fill(buf, 1, 0, total);
-    T(send(fd, buf, total, 0));
-    tell(total);
-    hear();
-    T(put(fd, 2, 1000));
-}
 
 static void interrupter(int fd)
 {
@@ -422,124 +275,6 @@ static void longjmp_waits_client(int fd)
     meet();
 }
 
-static void *recv_thread(void *arg)
-{
-    tell(gettid());
-    return (void *)recv(*(int *)arg, buf, 100, 0);
-}
-
-static void cancel_server(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        pthread_t t = start(recv_thread, &fd);
-        hear();
-        pthread_cancel(t);
-        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
-        tell(0);
-        T(get(fd, i, 5000));
-        T(put(fd, i, 5000));
-    }
-}
-
-static void cancel_client(int fd)
-{
-    for (int i = 0; i < 3; i++) {
-        await_asleep(hear());
-        tell(0);
-        hear();
-        T(put(fd, i, 5000));
-        T(get(fd, i, 5000));
-    }
-}
-
-/* A thread is cancelled while it waits for an accelerated connection; another then uses connection and set. */
-static int cancelled_set;
-
-static void *epoll_thread(void *arg)
-{
-    struct epoll_event e[4];
-    (void)arg;
-    tell(gettid());
-    return (void *)(long)epoll_wait(cancelled_set, e, 4, -1);
-}
-
-static void *poll_thread(void *arg)
-{
-    struct pollfd p[2] = {{.fd = *(int *)arg, .events = POLLIN}, {.fd = -1}};
-    tell(gettid());
-    return (void *)(long)poll(p, 2, -1);
-}
-
-static void *select_thread(void *arg)
-{
-    int fd = *(int *)arg;
-    struct timeval t = {1000, 0};
-    fd_set r;
-    FD_ZERO(&r);
-    FD_SET(fd, &r);
-    tell(gettid());
-    return (void *)(long)select(fd + 1, &r, NULL, NULL, &t);
-}
-
-static void *wait_for_data(void *arg)
-{
-    struct epoll_event e[4];
-    (void)arg;
-    tell(gettid());
-    return (void *)(long)epoll_wait(cancelled_set, e, 4, 10000);
-}
-
-static void cancel_waits(int fd, void *(*wait)(void *))
-{
-    for (int i = 0; i < 3; i++) {
-        pthread_t t = start(wait, &fd), other = 0;
-        hear();
-        if (i == 2) { /* beside one that sleeps on */
-            other = start(wait_for_data, NULL);
-            hear();
-        }
-        pthread_cancel(t);
-        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
-        tell(0);
-        if (other)
-            say("the other one: %ld", (long)finish(other));
-        else
-            say("events %d", epoll_wait(cancelled_set, &(struct epoll_event){0}, 1, 10000));
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        T(poll(&p, 1, 10000));
-        T(get(fd, i, 5000));
-        T(poll(&p, 1, 0));
-        T(epoll_wait(cancelled_set, &(struct epoll_event){0}, 1, 0));
-        T(put(fd, i, 5000));
-    }
-}
-
-static void cancel_waits_server(int fd)
-{
-    cancelled_set = epoll_create1(0);
-    T(epoll_ctl(cancelled_set, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN}));
-    cancel_waits(fd, epoll_thread);
-    cancel_waits(fd, poll_thread);
-    cancel_waits(fd, select_thread);
-    meet();
-}
-
-static void cancel_waits_client(int fd)
-{
-    for (int i = 0; i < 9; i++) {
-        await_asleep(hear());
-        tell(0);
-        if (i % 3 == 2) {
-            await_asleep(hear());
-            tell(0);
-        }
-        hear();
-        T(put(fd, i % 3, 5000));
-        T(get(fd, i % 3, 5000));
-    }
-    meet();
-}
-
 /* A blocked signal does not interrupt; it is there afterwards. */
 static void blocked_signal_server(int fd)
 {
@@ -723,12 +458,78 @@ static void amid_malloc_client(int fd)
     meet();
 }
 
+/* What becomes of SIGPIPE, by every name there is for saying it. */
+extern int __sigaction(int, const struct sigaction *, struct sigaction *);
+extern __sighandler_t bsd_signal(int, __sighandler_t), __sysv_signal(int, __sighandler_t);
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static __sighandler_t by_sigaction(int sig, __sighandler_t handler)
+{
+    struct sigaction before;
+    return __sigaction(sig, &(struct sigaction){.sa_handler = handler}, &before) ? SIG_ERR : before.sa_handler;
+}
+
+static __sighandler_t by_sigignore(int sig, __sighandler_t handler)
+{
+    return handler != SIG_IGN ? sigset(sig, handler) : sigignore(sig) ? SIG_ERR : SIG_DFL;
+}
+
+static const struct { const char *name; __sighandler_t (*set)(int, __sighandler_t); } setters[] = {
+    {"signal", signal}, {"bsd_signal", bsd_signal}, {"ssignal", ssignal}, {"sysv_signal", sysv_signal}, {"__sysv_signal", __sysv_signal},
+    {"sigset", sigset}, {"sigignore", by_sigignore}, {"__sigaction", by_sigaction},
+};
+
+static void counting_handler(int sig) { signals[sig]++; }
+
+static void setters_server(int fd)
+{
+    for (size_t i = 0; i < COUNT(setters); i++) {
+        if (i)
+            fd = join();
+        echo_rounds(fd, 10, 3000);
+        echo_rounds(fd, 10, 3000);
+        T(close(fd));
+    }
+    meet();
+}
+
+static void setters_client(int fd)
+{
+    for (size_t i = 0; i < COUNT(setters); i++) {
+        __sighandler_t (*set)(int, __sighandler_t) = setters[i].set;
+        if (i)
+            fd = join();
+        say("%s", setters[i].name);
+        signals[SIGPIPE] = 0;
+        YES(set(SIGPIPE, SIG_IGN) != SIG_ERR);
+        echo_rounds(fd, 10, 3000);
+        YES(set(SIGPIPE, counting_handler) == SIG_IGN);
+        echo_rounds(fd, 10, 3000);
+        await(fd, POLLRDHUP);
+        T(write(fd, buf, 100)); /* goes out, and is answered by a reset */
+        await(fd, POLLHUP);
+        T(write(fd, buf, 100));
+        say("signals %d", signals[SIGPIPE]);
+        YES(set(SIGPIPE, SIG_IGN) != SIG_ERR);
+        T(send(fd, buf, 100, 0));
+        YES(set(SIGPIPE, counting_handler) == SIG_IGN);
+        T(write(fd, buf, 100));
+        say("signals %d", signals[SIGPIPE]);
+        if (set == sigset) {
+            sigset_t held;
+            YES(set(SIGPIPE, SIG_HOLD) == counting_handler);
+            T(write(fd, buf, 100));
+            sigpending(&held);
+            say("signals %d, pending %d", signals[SIGPIPE], sigismember(&held, SIGPIPE));
+            YES(set(SIGPIPE, counting_handler) == SIG_HOLD);
+            say("signals %d", signals[SIGPIPE]);
+        }
+        T(close(fd));
+    }
+    meet();
+}
+
 const struct body signal_bodies[] = {
-    TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
-    TWO("listener_timeouts", listener_timeouts_server, listener_timeouts_client, .flags = RAW),
-    TWO("negative_rcvtimeo", negative_timeout_server, negative_timeout_client),
-    TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
-    TWO("sndtimeo_short", sndtimeo_server, short_sndtimeo_client, .flags = ONEHOST),
     TWO("eintr", interrupter, eintr_client),
     TWO("restart_recv", restart_recv_server, restart_recv_client),
     TWO("eintr_send", eintr_send_server, eintr_send_client),
@@ -737,10 +538,9 @@ const struct body signal_bodies[] = {
     TWO("signal_storm", storm_server, storm_client),
     TWO("longjmp_out_of_recv", longjmp_server, longjmp_client),
     TWO("longjmp_out_of_waits", longjmp_server, longjmp_waits_client),
-    TWO("cancel_in_recv", cancel_server, cancel_client),
-    TWO("cancel_in_waits", cancel_waits_server, cancel_waits_client),
     TWO("blocked_signal", blocked_signal_server, blocked_signal_client),
     TWO("stopped_reader", stopped_server, stopped_client),
+    TWO("sigpipe_by_every_name", setters_server, setters_client),
     TWO("signal_ends_waitall", waitall_signal_server, waitall_signal_client),
     TWO("waitall_goes_on_by_tcp", waitall_rest_server, waitall_rest_client),
     TWO("handler_sends_amid_malloc", amid_malloc_server, amid_malloc_client, .flags = STEADY),

@@ -38,6 +38,34 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What older headers lack, as asm-generic/socket.h, linux/tcp.h and linux/in.h have it. */
+#ifndef SO_PREFER_BUSY_POLL
+#define SO_PREFER_BUSY_POLL 69
+#define SO_BUSY_POLL_BUDGET 70
+#endif
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#define SO_RESERVE_MEM 73
+#endif
+#ifndef SO_TXREHASH
+#define SO_TXREHASH 74
+#endif
+#ifndef TCP_TX_DELAY
+#define TCP_TX_DELAY 37
+#endif
+#ifndef TCP_IS_MPTCP
+#define TCP_IS_MPTCP 43
+#endif
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
 enum flags {
     RAW = 1,     /* makes its connections itself: called with fd -1 */
     NOUP = 2,    /* its warmed connections must stay on TCP */
@@ -106,9 +134,15 @@ void await_in(int fd, int n);          /* until n bytes can be read */
 int ready(int fd);                     /* poll mask right now */
 void await_state(int fd, int tcp_state);
 double now(void);
+int get_int(int fd, int level, int name); /* of an option; -errno if it cannot be read */
+int set_int(int fd, int level, int name, int v);
+void timeout(int fd, int which, int ms); /* SO_RCVTIMEO or SO_SNDTIMEO */
 void set_nonblock(int fd, int on);
 void nodelay(int fd);
 void linger(int fd, int on, int seconds); /* SO_LINGER */
+long unseen(long number, long argument); /* a system call of our own, which nobody can intercept */
+static inline int unseen_close(int fd) { return unseen(SYS_close, fd); }
+void drop(int fd);        /* close; says nothing: another process may be writing to the transcript */
 
 /* Connections. */
 int listen_any(int *port);
@@ -148,4 +182,6 @@ void background_last(void);
 pid_t child(void);         /* fork; dies if it cannot */
 void reap(pid_t pid);      /* prints how it ended */
 void exec_self(int fd);    /* this program anew: goes on in body.resume(fd) */
+enum { SELF_ARGC = 7 };
+char **self_argv(int fd);  /* what it is called with for that, from /proc/self/exe */
 int temp_file(unsigned seed, size_t n);

@@ -7,6 +7,7 @@
 #   scripts/install-deps.sh --demo   only what `make demo` uses
 #   scripts/install-deps.sh --rdma   what `make test-rdma` and scripts/guest/figures use: libibverbs and its tools, what builds
 #                                    a guest kernel
+#   scripts/install-deps.sh --suites what `make suites` builds other people's test suites with
 #   scripts/install-deps.sh --rdma-qemu   the same, and what makes a guest for QEMU; QEMU itself is unpacked where it is missing
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
@@ -15,7 +16,8 @@ PATH=$PATH:/usr/sbin:/sbin
 demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-server:redis-server
       redis-benchmark:redis-tools iperf3:iperf3"
 tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy
-       pgbench:postgresql sshd:openssh-server ssh:openssh-client strace:strace gdb:gdb valgrind:valgrind
+       pgbench:postgresql sshd:openssh-server ssh:openssh-client rsync:rsync vsftpd:vsftpd tinyproxy:tinyproxy
+       apache2:apache2-bin git:git node:nodejs javac:default-jdk-headless strace:strace gdb:gdb valgrind:valgrind
        objdump:binutils unshare:util-linux ss:iproute2 ps:procps"
 # What the library is built with.
 build="pkg-config:pkg-config /usr/include/infiniband/verbs.h:libibverbs-dev
@@ -24,6 +26,8 @@ rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iprou
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
       rstream:rdmacm-utils ib_send_bw:perftest iperf3:iperf3 nginx:nginx curl:curl strace:strace
       ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers"
+suites="cc:gcc make:make cmake:cmake dpkg-source:dpkg-dev perl:perl tclsh:tcl python3:python3 gdb:gdb ps:procps
+        /usr/share/python-wheels:python3-venv /usr/include/openssl/ssl.h:libssl-dev /usr/include/zlib.h:zlib1g-dev"
 qemu="modprobe:kmod /usr/include/libelf.h:libelf-dev"
 
 wanted="$build $demo $tests"
@@ -31,8 +35,9 @@ case ${1-} in
 "") ;;
 --demo) wanted="$build $demo" ;;
 --rdma) wanted="$build $rdma" ;;
+--suites) wanted="$build $suites" ;;
 --rdma-qemu) wanted="$build $rdma $qemu" ;;
-*) echo "usage: $0 [--demo | --rdma | --rdma-qemu]" >&2; exit 2 ;;
+*) echo "usage: $0 [--demo | --rdma | --rdma-qemu | --suites]" >&2; exit 2 ;;
 esac
 
 missing_packages() {

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -89,7 +90,7 @@ def redis_run(side, place, secs, clients, count, *flags):
 # --- nginx ---
 
 NGINX_CONF = """
-daemon off;
+daemon {daemon};
 {user}
 worker_processes {workers};
 pid {dir}/nginx.pid;
@@ -128,10 +129,11 @@ def random_file(path, size, seed):
 
 
 class Nginx:
-    """Master and workers on a port of their own, with the given files {name: size}."""
+    """Master and workers on a port of their own, with the given files {name: size}. As a daemon it can replace its binary:
+    `pid` is the master's, whoever that is at the time."""
 
     def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", more="", directory=None,
-                 wrapper=(), host=HOST):
+                 wrapper=(), host=HOST, daemon=False):
         self.dir = directory or common.workplace()
         self.host, self.port = host, common.free_port()
         self.env = env
@@ -141,20 +143,42 @@ class Nginx:
         self.conf = f"{self.dir}/nginx.conf"
         with open(self.conf, "w") as f:
             f.write(NGINX_CONF.format(user=user if os.geteuid() == 0 else "", workers=workers, dir=self.dir,
-                                      host=host, port=self.port, more=more))
+                                      host=host, port=self.port, more=more,
+                                      daemon="on" if daemon else "off"))
         self.log = f"{self.dir}/error.log"
-        self.child = common.start([*wrapper, "nginx", "-e", self.log, "-c", self.conf, "-p", self.dir], env=env, cpu=cpu,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        common.wait_listening(self.port, self.child)
+        self.daemon = daemon
+        # By its path, which it executes again to replace itself.
+        self.child = common.start([*wrapper, shutil.which("nginx"), "-e", self.log, "-c", self.conf, "-p", self.dir], env=env, cpu=cpu,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL if daemon else subprocess.PIPE, text=True)
+        if daemon:
+            # It listens before it goes to the background.
+            common.wait(self.child, 20)
+            common.until(lambda: self.pid is not None, "nginx wrote no file with its pid")
+        else:
+            common.wait_listening(self.port, self.child)
+
+    @property
+    def pid(self):
+        if not self.daemon:
+            return self.child.pid
+        try:
+            with open(f"{self.dir}/nginx.pid") as f:
+                return int(f.read() or 0) or None
+        except FileNotFoundError:
+            return None
 
     def workers(self):
-        return common.children_of(self.child.pid)
+        return common.children_of(self.pid)
 
     def url(self, name):
         return f"http://{self.host}:{self.port}/{name}"
 
     def stop(self):
         """SIGQUIT: workers finish and exit by `exit`. TERM after five seconds."""
+        if self.daemon:
+            pid = self.pid
+            os.kill(pid, signal.SIGQUIT)
+            return common.until_gone([pid], "nginx", 15)
         if self.child.returncode is not None:
             raise Failure(f"nginx ended early with {self.child.returncode}: {self.complaints()}")
         if not common.end(self.child, signal.SIGQUIT, 15):

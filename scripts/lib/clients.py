@@ -1,7 +1,8 @@
 """Small clients that scripts/programs.py runs as processes of their own, so that they can be
 preloaded: `clients.py memcached HOST PORT SEED COUNT`, `clients.py urllib URL SHA256 TIMES`,
-`clients.py keepalive HOST PORT PATH SHA256 TIMES`. Status 0 if every byte was right."""
+`clients.py keepalive HOST PORT PATH SHA256 TIMES`, `clients.py ftp HOST PORT NAME SHA256 TIMES`. Status 0 if every byte was right."""
 
+import ftplib
 import hashlib
 import http.client
 import random
@@ -103,12 +104,27 @@ def keepalive(host, port, path, want, times):
             sys.exit(f"{path}: wrong bytes ({n} of them)")
 
 
+def ftp(host, port, name, want, times):
+    """A data connection for each, some of which the server opens."""
+    with ftplib.FTP() as connection:
+        connection.connect(host, port, timeout=60)
+        connection.login()
+        for n in range(times):
+            connection.set_pasv(n % 4 != 3)
+            got = hashlib.sha256()
+            connection.retrbinary(f"RETR {name}", got.update)
+            if got.hexdigest() != want:
+                sys.exit(f"{name}: wrong bytes")
+
+
 def main():
     kind, args = sys.argv[1], sys.argv[2:]
     if kind == "memcached":
         memcached(args[0], int(args[1]), int(args[2]), int(args[3]))
     elif kind == "urllib":
         by_urllib(args[0], args[1], int(args[2]))
+    elif kind == "ftp":
+        ftp(args[0], int(args[1]), args[2], args[3], int(args[4]))
     elif kind == "keepalive":
         keepalive(args[0], int(args[1]), args[2], args[3], int(args[4]))
     else:

@@ -382,6 +382,11 @@ def until(holds, otherwise, limit=10, pause=0.01):
         time.sleep(pause)
 
 
+def until_gone(pids, what, limit=20):
+    """Until these processes are over, whoever reaps them."""
+    until(lambda: all(command_line(pid) in ("", "?") for pid in pids), f"{what} still there", limit, 0.05)
+
+
 def workplace(prefix="sluice-"):
     """A private directory, gone at exit. World-searchable: servers that drop privileges read there.
 

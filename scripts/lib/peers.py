@@ -177,7 +177,7 @@ class Footprint:
 
     def __init__(self, pid):
         self.pid = pid
-        self.has_slept = False
+        self.to_come = SET
         self.fds = {}
         for fd in os.listdir(f"/proc/{pid}/fd"):
             try:
@@ -200,8 +200,8 @@ class Footprint:
         text = ", ".join(f"{k} {old[k]} -> {new[k]}" for k in new if new[k] > old[k])
         if text and new["fds"] > old["fds"]:
             more = self.more(before)
-            if new == old | {"fds": old["fds"] + 2} and more == SET and not before.has_slept:
-                before.has_slept, before.fds = True, self.fds
+            if new == old | {"fds": old["fds"] + more.total()} and more <= before.to_come:
+                before.to_come, before.fds = before.to_come - more, self.fds
                 return ""
             text += f" ({', '.join(f'{n} of {k}' for k, n in sorted(more.items()))})"
         return text
@@ -211,7 +211,8 @@ class Footprint:
         return Counter(map(kind, self.fds.values())) - Counter(map(kind, before.fds.values()))
 
 
-# What the first thread that sleeps in poll with a stream makes for itself, and keeps: the set that it sleeps in, and its doorbell.
+# What the first thread that sleeps in poll with a stream makes for itself, and keeps: the set that it sleeps in, and its doorbell,
+# the latter when another thread is to ring it.
 SET = Counter({"anon_inode:[eventpoll]": 1, "anon_inode:[eventfd]": 1})
 
 

@@ -70,20 +70,24 @@ def steps(seed, full):
                                       "--target-dir", "target/fault"), {}, 15, False)
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "this suite", script("lib/suitetest.py"), {}, 1, True
+    yield "comparison of suites", script("suites/run", "--self-test"), {}, 1, True
     yield "symbols and needed libraries", script("check-symbols.sh"), {}, 1, True
+    yield "compatibility table", script("compat.py", "--check"), {}, 1, True
+    yield "that table's checks", script("compat.py", "--self-test"), {}, 1, True
     yield "hooks", script("preload-tests.sh"), {}, 5, True
     yield "cost of hooks", script("untracked-cost.py"), {}, 3, True
     yield "unit and property tests", cargo("test", "--workspace", "--no-fail-fast"), {}, 20 if full else 6, True
     yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
     if full:
         yield "c-tests", script("ctests.py", "--full", *fault), {}, 120, True
-        yield "programs", script("programs.py"), {}, 60, True
+        yield "programs", script("programs.py"), {}, 90, True
         yield "soak", script("soak.py"), {}, 60, True
     else:
         yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed), *fault), {}, 6, True
-        yield "programs", script("programs.py", "--sample", str(seed)), {}, 6, True
+        yield "programs", script("programs.py", "--sample", str(seed)), {}, 10, True
         yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
-    yield "fuzz", script("fuzz.py", "--seconds", "1200" if full else "115", "--seed", str(seed), *fault), {}, 30 if full else 4, True
+    if full:
+        yield "fuzz", script("fuzz.py", "--seconds", "1200", "--seed", str(seed), *fault), {}, 30, True
     # A fuzzer that finds nothing has to be one that could.
     yield "seeded defects", script("fuzz.py", "--prove", "--seconds", "120", "--shrink", "10", "--seed", str(seed)), {}, 6, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True

@@ -12,7 +12,9 @@ use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::Kind;
-use crate::sockets::{iov, life, options, recv as receiving, remains, send as sending, table, wait};
+use crate::sockets::{
+    iov, life, options, recv as receiving, remains, send as sending, table, wait,
+};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -23,7 +25,7 @@ pub mod fed;
 
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
-pub use crate::thread::Nap;
+pub use crate::thread::{Nap, hold_cancel, release_cancel};
 
 /// What became of a call.
 #[must_use]
@@ -354,7 +356,7 @@ pub fn woken(nap: &mut Nap) -> Option<Verdict> {
         wait::Waited::Interrupted => Error::Interrupted,
         wait::Waited::TimedOut => Error::WouldBlock,
     };
-    Some(if nap.done == 0 {
+    Some(if nap.done == 0 && !nap.empty {
         Verdict::Failed(error)
     } else {
         Verdict::Done(nap.done as ssize_t)
@@ -367,10 +369,9 @@ pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Sock(sock)) => {
             life::give_up(sock, reason);
-            if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                // Behind the program's SHUT_RD the kernel would tell of an end where it has nothing yet.
-                remains::await_owed(sock);
-            }
+            // What a poll has told of is there for whoever reads next; and behind the program's SHUT_RD the kernel would tell of an
+            // end where it has nothing yet.
+            remains::part_with(sock);
         }
         // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
         Some(Kind::Fresh) if reason != sluice_stats::Reason::RawSyscall => {
@@ -378,7 +379,7 @@ pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
                 life::give_up(sock, reason);
             }
         }
-        Some(Kind::Set(set)) => set.waited_elsewhere(reason),
+        Some(Kind::Set(set)) => set.used_elsewhere(),
         _ => {}
     }
 }
@@ -734,6 +735,7 @@ pub fn exiting() {
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);
+    rendezvous::control::await_end();
 }
 /// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its kin.
 pub fn before_bare_fork() {

@@ -225,15 +225,11 @@ pub const SETTINGS: &[Setting] = &[
                   SEED; or is wrong then, in a way that tests must find.",
         set: |value, config| {
             let seed = |what: &[u8]| number(value.strip_prefix(what)?);
-            let kinds: [(&[u8], fn(u64) -> Fault); 4] = [
-                (b"demote:", Fault::Demote),
-                (b"link:", Fault::Link),
-                (b"wakeup:", Fault::Wakeup),
-                (b"peek:", Fault::Peek),
-            ];
-            let fault = kinds
-                .into_iter()
-                .find_map(|(what, kind)| Some(kind(seed(what)?)));
+            let fault = seed(b"demote:")
+                .map(Fault::Demote)
+                .or_else(|| seed(b"link:").map(Fault::Link))
+                .or_else(|| seed(b"wakeup:").map(Fault::Wakeup))
+                .or_else(|| seed(b"peek:").map(Fault::Peek));
             config.fault = Some(fault?);
             Some(())
         },

@@ -352,10 +352,12 @@ pub fn sandboxed(reason: Reason) {
     forbid(reason);
     sock::for_all(|sock| {
         crate::sockets::life::give_up(sock, reason);
+        crate::sockets::remains::call_in(sock);
         // The control thread, which would, is about to end.
         crate::sockets::life::bury(sock, true);
     });
     control::stop();
+    crate::rendezvous::expect_nothing();
 }
 
 /// What is known of an inherited seccomp filter, one of the next four.

@@ -310,6 +310,30 @@ fn take_back(old: Asleep) {
 
 unsafe extern "C" {
     fn pthread_setcanceltype(kind: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// From here on this thread is not cancelled: libraries of a device's call the C library, whose functions are cancellation points.
+/// Our own system calls are none, so without a device there is nothing to hold. Returns what [`release_cancel`] needs.
+#[inline(always)]
+pub fn hold_cancel() -> Option<libc::c_int> {
+    const DISABLE: libc::c_int = 1;
+    if !crate::remote::is_used() {
+        return None;
+    }
+    let mut before = 0;
+    // SAFETY: a valid pointer; the call is not hooked.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    Some(before)
+}
+
+/// As before [`hold_cancel`].
+#[inline(always)]
+pub fn release_cancel(held: Option<libc::c_int>) {
+    if let Some(before) = held {
+        // SAFETY: null is allowed for the old state.
+        unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+    }
 }
 
 /// From here on this thread may be cancelled at any moment; a pending cancellation acts at once. Returns
@@ -355,6 +379,8 @@ pub struct Nap {
     pub(crate) seen: u64,
     /// A recv that has made an ADVERT, which ends with it.
     pub(crate) lent: bool,
+    /// A recv that asks for no byte: the kernel waits once and does not look what came of it.
+    pub(crate) empty: bool,
     /// A recv that has lent its buffer to another host: signals wait, and what the program's mask is.
     pub(crate) mask: Option<u64>,
     /// `errno` of the sleep.
@@ -378,6 +404,7 @@ impl Nap {
             writer: false,
             seen: 0,
             lent: false,
+            empty: false,
             mask: None,
             errno: 0,
         }

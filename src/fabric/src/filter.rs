@@ -9,7 +9,7 @@ use libc::c_int;
 use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
-pub const OURS: [Sysno; 54] = [
+pub const OURS: [Sysno; 55] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -54,6 +54,7 @@ pub const OURS: [Sysno; 54] = [
     Sysno::prlimit64,
     Sysno::epoll_pwait2,
     Sysno::getpid,
+    Sysno::gettid,
     Sysno::geteuid,
     Sysno::getegid,
     Sysno::rt_sigaction,

@@ -94,10 +94,16 @@ pub fn getpid() -> c_int {
     sys!(getpid).unwrap_or(0) as c_int
 }
 
-/// `kill(2)` with signal 0: is there such a process, be it another user's?
+/// `kill(2)` with signal 0: is there such a process, be it another user's, or such a thread?
 #[must_use]
 pub fn is_process(pid: u32) -> bool {
     sys!(kill, pid, 0) != Err(libc::ESRCH)
+}
+
+/// `gettid(2)`.
+#[must_use]
+pub fn gettid() -> c_int {
+    sys!(gettid).unwrap_or(0) as c_int
 }
 
 /// `sched_yield(2)`.

@@ -40,6 +40,7 @@ struct Asked<R, F> {
 )]
 extern "C" fn run<R, F: FnOnce() -> R>(fd: c_int, asked: &mut Asked<R, F>) -> bool {
     let errno = errno::kept();
+    let cancel = api::hold_cancel();
     let result = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: taken once, here.
         let call = unsafe { ManuallyDrop::take(&mut asked.call) };
@@ -54,6 +55,7 @@ extern "C" fn run<R, F: FnOnce() -> R>(fd: c_int, asked: &mut Asked<R, F>) -> bo
             false
         }
     };
+    api::release_cancel(cancel);
     errno.restore();
     answered
 }

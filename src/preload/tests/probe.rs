@@ -470,6 +470,10 @@ pub fn own_value(_: Entry, _: c_int, _: c_int) -> Option<c_int> {
 pub fn raw_use(_: c_int, reason: Reason) {
     notice(format_args!("raw_use {}", reason.code()));
 }
+pub fn hold_cancel() -> Option<c_int> {
+    None
+}
+pub fn release_cancel(_: Option<c_int>) {}
 pub unsafe fn passing_descriptors(_: *const msghdr) {
     notice(format_args!("passing_descriptors"));
 }

@@ -64,6 +64,8 @@ reasons! {
     Shared = 5, "shared", "two processes use the socket";
     /// The socket is not an established TCP connection.
     NotEstablished = 6, "not-established", "the connection is not in the ESTABLISHED state";
+    /// The epoll set was made elsewhere, or another process or a raw system call waits for it.
+    SetElsewhere = 7, "set-elsewhere", "it is in an epoll set that is used where Sluice does not see it";
 
     // Meeting the peer.
     /// Nobody met us at the name: the peer does not run Sluice, or not on this connection.
@@ -166,6 +168,8 @@ reasons! {
     Passed = 85, "passed", "the descriptor was passed to another process";
     /// preadv2 or pwritev2 with flags that a link cannot honour.
     Preadv2 = 86, "preadv2", "the descriptor was used with preadv2 or pwritev2";
+    /// MSG_PEEK | MSG_WAITALL for more than there is, on the way to the link.
+    PeekWaits = 87, "peek-waits", "a peek waits for bytes behind those that TCP has";
 
     // The end of a connection or of its process.
     /// shutdown().

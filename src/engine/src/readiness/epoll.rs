@@ -50,7 +50,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
             // A set that came from elsewhere, or one of more than there is room for: the kernel alone tells of it.
-            crate::api::raw_use(fd, Reason::NotHooked);
+            crate::api::raw_use(fd, Reason::SetElsewhere);
         }
         return Verdict::Pass(Pass::NOBODY);
     };
@@ -200,7 +200,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         }
         if ready != 0 || poll || over {
             let mut found = waiter.kernel(ready, Some(&AT_ONCE));
-            if matches!(found, Ok((count, true)) if count == ready) {
+            if matches!(found, Ok((count, Some(_))) if count == ready) {
                 // A bell alone: what the kernel says of a registration that is the program's again comes behind it.
                 found = waiter.kernel(ready, Some(&AT_ONCE));
             }
@@ -384,12 +384,12 @@ impl Waiter {
         sys::rough_ns().wrapping_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
     }
 
-    /// The kernel's events behind the first `ready` ones, translated: the count of all, and whether a bell rang.
+    /// The kernel's events behind the first `ready` ones, translated: the count of all, and before which of them a bell rang.
     fn kernel(
         &mut self,
         ready: usize,
         timeout: Option<&timespec>,
-    ) -> Result<(usize, bool), sys::Errno> {
+    ) -> Result<(usize, Option<usize>), sys::Errno> {
         let room = self.max - ready;
         // A call that has an answer delivers no signal that only its mask lets through.
         let mask = if ready == 0 {
@@ -429,13 +429,13 @@ impl Waiter {
         ready: usize,
         got: Result<usize, sys::Errno>,
         began: Moment,
-    ) -> Result<(usize, bool), sys::Errno> {
+    ) -> Result<(usize, Option<usize>), sys::Errno> {
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
         let got = got?;
         if got == 0 {
-            return Ok((ready, false));
+            return Ok((ready, None));
         }
         let set = self.set;
         if set.has_sets.load(Ordering::Relaxed) {
@@ -541,19 +541,25 @@ impl Waiter {
     /// What the kernel gave at the end of a sleep.
     fn slept(
         &mut self,
-        got: Result<(usize, bool), sys::Errno>,
+        got: Result<(usize, Option<usize>), sys::Errno>,
         sliced: bool,
     ) -> Result<Slept, sys::Errno> {
         let (count, bell) = got?;
-        if bell {
+        if bell.is_some() {
             // Woken for all that sleep for links to other hosts: the program may not come back soon.
             self.set.drive();
         }
         if count != 0 {
-            // Streams that became ready too go into the same answer where there is room.
-            return Ok(Slept::Events(self.append(count)));
+            // Streams that became ready too go into the same answer where there is room. The kernel tells of sockets in the order
+            // in which they became ready, and programs with clients that do not wait for each other (Redis' tests) see that
+            // one command came before another: a stream's place is that of the bell which told of it.
+            let all = self.append(count);
+            if let Some(told) = bell.and_then(|at| self.out().get_mut(at..all)) {
+                told.rotate_right(all - count);
+            }
+            return Ok(Slept::Events(all));
         }
-        Ok(if bell || sliced {
+        Ok(if bell.is_some() || sliced {
             Slept::News
         } else {
             Slept::Nothing

@@ -20,6 +20,7 @@ use crate::sockets::wake;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
 
 /// Threads in a kernel `poll` or `select` over more tracked sockets than are marked one by one.
 pub(crate) static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
@@ -100,13 +101,21 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
         // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
         // to tell.
         state::PROVED | state::DRAINING => {
-            let from = &dir.tx_wishes.from;
-            dir.tx_wishes.switched.load(Ordering::Acquire) == 1
-                && if sock.rx.kernel_bytes() >= from.load(Ordering::Relaxed) {
+            let is_switched = dir.tx_wishes.switched.load(Ordering::Acquire) == 1;
+            let from = dir.tx_wishes.from.load(Ordering::Relaxed);
+            let of_tcp = from.saturating_sub(sock.rx.kernel_bytes());
+            let fd = sock.fd.load(Ordering::Relaxed);
+            // Less than the program wants to hear of may be on TCP, and the rest of it here.
+            let both_do = || {
+                let here = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
+                here >= of_tcp && of_tcp + unread >= low
+            };
+            is_switched
+                && if of_tcp == 0 {
                     unread >= low
                 } else {
-                    let fd = sock.fd.load(Ordering::Relaxed);
-                    unread != 0 && nest::kernel_ready(fd, libc::POLLIN) != 0
+                    unread != 0
+                        && (nest::kernel_ready(fd, libc::POLLIN) != 0 || low > 1 && both_do())
                 }
         }
         _ => false,

@@ -181,6 +181,11 @@ impl Set {
         if writes {
             of_kernel &= !WRITABLE;
         }
+        let edge_of_kernel = !level && !once && !super::reads_ring(sock);
+        if edge_of_kernel && reg.events & READS != 0 && state & reg.events != 0 {
+            // What is told of the link does not go ahead of what TCP has.
+            self.looked_ns.store(0, Ordering::Relaxed);
+        }
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
             let told = told::ask(sock, of_kernel as i16);
@@ -255,15 +260,15 @@ impl Set {
     }
 
     /// Turns the kernel's events `all[start..end]`, of a look that began then, into the program's: doorbells out, streams' states in, merged with
-    /// what `all[..start]` says of the same registrations. Returns the new end, and whether a bell was among them.
+    /// what `all[..start]` says of the same registrations. Returns the new end, and where the first bell stood among them, if any did.
     pub(super) fn translate(
         &'static self,
         all: &mut [libc::epoll_event],
         start: usize,
         end: usize,
         began: Moment,
-    ) -> (usize, bool) {
-        let mut bells = false;
+    ) -> (usize, Option<usize>) {
+        let mut bell = None;
         let mut to = start;
         if told::is_any_other()
             && let Some(told) = all.get_mut(start..end)
@@ -279,7 +284,7 @@ impl Set {
                     break;
                 };
                 if let Some(at) = parked::ours(event.u64) {
-                    bells = true;
+                    bell.get_or_insert(to);
                     if let Some(inside) = inside.as_deref_mut() {
                         self.unpark(inside, at);
                     }
@@ -314,7 +319,7 @@ impl Set {
             // A handler inside this very set: nothing can be looked up.
             keep(None);
         }
-        (to, bells)
+        (to, bell)
     }
 
     /// What the kernel has told that may be none of the program's is put right, without the set's lock. No bit may be left.

@@ -207,6 +207,11 @@ impl Inside {
         self.sets.extend(reg);
     }
 
+    /// The numbers under which sets are registered.
+    pub fn set_numbers(&self) -> Vec<i32> {
+        self.sets.iter().map(|reg| reg.fd).collect()
+    }
+
     /// The registration of a set with this data.
     pub fn set_with_data(&self, data: u64) -> Option<SetReg> {
         self.sets.iter().find(|reg| reg.data == data).copied()

@@ -61,6 +61,8 @@ pub struct Set {
     pub(super) nested: AtomicBool,
     /// Another process may see the kernel's set: nothing is parked in it any more.
     pub(super) seen: AtomicBool,
+    /// Somebody waits for it, or may, whom no hook serves: what is in it stays on TCP, also what comes later.
+    pub(super) is_used_elsewhere: AtomicBool,
     /// Streams filled a whole answer while the kernel's part was due to be looked at.
     pub(super) kernel_turn: AtomicBool,
     /// Answers filled by streams in a row.
@@ -157,6 +159,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     sleepers: AtomicU32::new(0),
                     nested: AtomicBool::new(false),
                     seen: AtomicBool::new(false),
+                    is_used_elsewhere: AtomicBool::new(false),
                     kernel_turn: AtomicBool::new(false),
                     full_answers: AtomicU32::new(0),
                     looked_ns: AtomicU64::new(0),
@@ -178,6 +181,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         for flag in [
             &set.nested,
             &set.seen,
+            &set.is_used_elsewhere,
             &set.private,
             &set.inherited,
             &set.has_oneshots,
@@ -503,6 +507,11 @@ impl Set {
             crate::sockets::life::give_up(sock, Reason::Limit);
             return;
         }
+        // The flag behind the registration, as who sets it looks for registrations behind that.
+        if self.is_used_elsewhere.load(Ordering::SeqCst) {
+            crate::sockets::life::give_up(sock, Reason::SetElsewhere);
+            return;
+        }
         if sock.link().is_some() {
             self.adopt(sock, true);
         }
@@ -737,7 +746,7 @@ impl Set {
 }
 
 /// Gives a place on a link up.
-fn release(on: OnLink) {
+pub(super) fn release(on: OnLink) {
     if let Some(bell) = &on.bell {
         internal::forget(bell.raw());
     }

@@ -9,6 +9,9 @@ use super::parked;
 use super::set::{self, Set};
 use crate::process;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::internal;
+use crate::sockets::remains;
+use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -68,13 +71,38 @@ impl Set {
         self.ring();
     }
 
-    /// A raw call is to wait for the set, which the kernel alone answers.
+    /// Somebody waits for the set, or may, whom no hook serves: who sees what the kernel has in it, and that alone.
     #[cold]
-    pub fn waited_elsewhere(&'static self, reason: Reason) {
-        let socks = self.with(|inside| inside.socks()).unwrap_or_default();
+    pub fn used_elsewhere(&'static self) {
+        self.is_used_elsewhere.store(true, Ordering::SeqCst);
+        let inside = self.with(|inside| (inside.socks(), inside.set_numbers()));
+        let (socks, sets) = inside.unwrap_or_default();
         for sock in socks {
-            crate::sockets::life::give_up(sock, reason);
+            crate::sockets::life::give_up(sock, Reason::SetElsewhere);
+            remains::await_all_owed(sock);
         }
+        self.takes_bells_out();
+        for inner in sets {
+            if let Some(inner) = table::lookup(inner).and_then(Entry::as_set) {
+                inner.used_elsewhere();
+            }
+        }
+    }
+
+    /// No stream is left to ring for: takes what is the library's out of the kernel's set.
+    fn takes_bells_out(&'static self) {
+        let idle = self.with(|inside| {
+            let (idle, rest) = core::mem::take(&mut inside.links)
+                .into_iter()
+                .partition::<Vec<_>, _>(|on| on.streams == 0);
+            inside.links = rest;
+            idle
+        });
+        idle.into_iter().flatten().for_each(set::release);
+        if self.remote.load(Ordering::Relaxed) {
+            crate::remote::unbell(self.fd());
+        }
+        self.wake.close(internal::forget);
     }
 
     /// No stream is served by this set any more.

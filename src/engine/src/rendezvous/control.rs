@@ -139,7 +139,9 @@ fn launch() -> Result<(), Reason> {
     .map_err(|_| limit)?;
     SET.store(set.raw(), Ordering::Release);
     WAKE.store(wake.raw(), Ordering::Release);
-    if spawn().is_err() {
+    TID.store(BORN, Ordering::Release);
+    if spawn(set.raw(), wake.raw()).is_err() {
+        TID.store(0, Ordering::Release);
         SET.store(-1, Ordering::Release);
         WAKE.store(-1, Ordering::Release);
         internal::forget(set.raw());
@@ -150,7 +152,9 @@ fn launch() -> Result<(), Reason> {
     Ok(())
 }
 
-fn spawn() -> Result<(), ()> {
+fn spawn(set: i32, wake: i32) -> Result<(), ()> {
+    // Told to the thread, which may come to its first look when it is to end already.
+    let both = set as usize | (wake as usize) << 32;
     // The new thread inherits the mask. Signals 32 and 33 are glibc's: without them setuid() hangs.
     let before = sys::set_signal_mask(!(1 << 31 | 1 << 32));
     let mut thread: libc::pthread_t = 0;
@@ -164,7 +168,7 @@ fn spawn() -> Result<(), ()> {
             &raw mut thread,
             &raw const attributes,
             run,
-            core::ptr::null_mut(),
+            core::ptr::without_provenance_mut(both),
         );
         libc::pthread_attr_destroy(&raw mut attributes);
         failed
@@ -173,10 +177,11 @@ fn spawn() -> Result<(), ()> {
     if failed == 0 { Ok(()) } else { Err(()) }
 }
 
-extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
     OWN.set(true);
-    let (set, wake) = (SET.load(Ordering::Acquire), WAKE.load(Ordering::Acquire));
+    TID.store(sys::gettid(), Ordering::Release);
+    let (set, wake) = (both.addr() as i32, (both.addr() >> 32) as i32);
     while RUN.load(Ordering::Acquire) == STARTING {
         sys::sched_yield();
     }
@@ -199,7 +204,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         if SET.load(Ordering::Acquire) != set {
             break;
         }
-        let _low = internal::Low::begin();
+        let _turn = internal::Turn::begin();
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }
@@ -231,6 +236,32 @@ pub fn stop() {
         SET.store(-1, Ordering::Release);
         let _ = sys::ring(wake);
     }
+}
+
+/// The thread's number, from when it runs; 0: there was none, or nobody asks any more.
+static TID: AtomicI32 = AtomicI32::new(0);
+/// Made, and not yet running.
+const BORN: i32 = -1;
+
+/// Longest wait for the end of the thread, which may be opening a device, in ns; and the time between two looks.
+const END_NS: u64 = 1_000_000_000;
+const END_LOOK_NS: u64 = 100_000;
+
+/// Behind [`stop`], with no lock held: the thread is gone. What is told of a process that ends by `exit` of its one thread is how the
+/// last one ended.
+pub fn await_end() {
+    if process::is_vfork_child() || is_running() || is_own_thread() {
+        return;
+    }
+    let end = sys::now_ns() + END_NS;
+    let lives = || match TID.load(Ordering::Acquire) {
+        0 => false,
+        tid => tid == BORN || sys::is_process(tid as u32),
+    };
+    while lives() && sys::now_ns() < end {
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(END_LOOK_NS)));
+    }
+    TID.store(0, Ordering::Release);
 }
 
 fn address<T>(data: u64) -> Option<&'static T> {
@@ -372,6 +403,7 @@ pub fn release() {
 /// In the child: no thread, no jobs, no meetings.
 pub fn after_fork() {
     RUN.store(STOPPED, Ordering::Release);
+    TID.store(0, Ordering::Release);
     if remote::is_used() {
         let wake = WAKE.swap(-1, Ordering::AcqRel);
         let old = PARENT.swap(wake, Ordering::AcqRel);

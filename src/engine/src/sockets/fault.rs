@@ -39,10 +39,11 @@ pub fn forgets_to_ring() -> bool {
 #[inline(always)]
 pub fn peeked(n: usize) -> usize {
     #[cfg(feature = "fault")]
-    let n = n - usize::from(
-        n > 1
-            && matches!(crate::config::config().fault, Some(crate::config::Fault::Peek(seed)) if drawn(seed) % 19 == 0),
-    );
+    let n = n
+        - usize::from(
+            n > 1
+                && matches!(crate::config::config().fault, Some(crate::config::Fault::Peek(seed)) if drawn(seed) % 19 == 0),
+        );
     n
 }
 

@@ -6,7 +6,7 @@
 //! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's.
 
 use crate::sockets::table::{self, Entry};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_fabric::sys::{self, Fd};
 
 /// However high the limit: the kernel's table of descriptors grows with the highest number in use.
@@ -29,6 +29,9 @@ const PATIENCE_NS: u64 = 10_000_000;
 /// interrupts. Nobody waits for longer than this, in ns: whoever does may hold the dynamic linker's lock.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 const OPENING_NS: u64 = 1_000_000_000;
+
+/// Whether the control thread is in a [`Low`], which is its whole turn then: it may wait for a processor.
+static TURN: AtomicBool = AtomicBool::new(false);
 
 /// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
 fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
@@ -54,6 +57,8 @@ struct Patience {
     /// When it began, and when libraries were last seen to open something; 0: not yet.
     began: u64,
     opened: u64,
+    /// Whoever waits holds nothing that the control thread may want.
+    patient: bool,
 }
 
 impl Patience {
@@ -61,6 +66,9 @@ impl Patience {
         let now = sys::now_ns();
         if self.began == 0 {
             self.began = now;
+        }
+        if self.patient && TURN.load(Ordering::SeqCst) {
+            return now > self.began + OPENING_NS;
         }
         if OPENING.load(Ordering::SeqCst) != 0 {
             self.opened = now;
@@ -130,10 +138,32 @@ impl Drop for Low {
     }
 }
 
-/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far.
+/// A turn of the control thread.
+#[derive(Debug)]
+pub struct Turn(Low);
+
+impl Turn {
+    /// From here on, by the control thread.
+    pub fn begin() -> Self {
+        let low = Low::begin();
+        TURN.store(true, Ordering::SeqCst);
+        Self(low)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURN.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far. Not with a lock.
 #[cold]
 pub fn lows() -> u32 {
-    let mut patience = Patience::default();
+    let mut patience = Patience {
+        patient: true,
+        ..Patience::default()
+    };
     while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
         sys::sched_yield();
     }
@@ -143,6 +173,7 @@ pub fn lows() -> u32 {
 /// In the child of a fork: the threads that made descriptors do not exist here.
 pub fn after_fork() {
     LOW.store(0, Ordering::Relaxed);
+    TURN.store(false, Ordering::Relaxed);
     OPENING.store(0, Ordering::Relaxed);
     REPLACING.store(0, Ordering::Relaxed);
 }

@@ -14,7 +14,7 @@ use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, direct, fault, upgrade};
+use crate::sockets::{PUBLISH, demote, direct, fault, upgrade};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -138,9 +138,11 @@ unsafe fn recv_stream(
     } else {
         (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
     };
-    let mut done = nap.done;
+    // What a peek has seen is seen anew.
+    let mut done = if peek { 0 } else { nap.done };
     let mut busy_until = None;
-    let mut over = false;
+    // If TCP is over no more comes behind what the next look finds.
+    let mut over = peek && nap.done != 0 && matches!(at_hand(fd), AtHand::Over);
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
@@ -152,7 +154,7 @@ unsafe fn recv_stream(
         if nap.is_lost() {
             // Most programs that want the call to end have shut the socket down before, and TCP has come to its end.
             sock.rx.lock.unlock();
-            return Verdict::Done(done as isize);
+            return Verdict::Done(done.max(nap.done) as isize);
         }
         let fd = sock.valid_number(given);
         let need = want.saturating_sub(done);
@@ -162,19 +164,25 @@ unsafe fn recv_stream(
         let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, need, nap) };
         match look {
             Look::Moved(n) if peek => {
-                let enough = n >= want || sock.rx.state() != state::LINK;
-                let at = sock.rx.at.load(Ordering::Relaxed);
                 let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
-                if enough || nonblocking || over {
+                let current = sock.rx.state();
+                if n >= want || nonblocking || over || current == state::RETURNING {
                     sock.rx.lock.unlock();
                     return Verdict::Done(fault::peeked(n) as isize);
                 }
-                // A peek that wants more than there is waits for more; what is there stays.
                 nap.note(sock);
-                match wait::for_data(sock, fd, deadline_of(sock, nap), at + n as u64 + 1, None) {
-                    // If TCP is over no more comes behind what the next look finds.
+                if current != state::LINK {
+                    // Nobody can wait for TCP and for the link behind it: let TCP have it all.
+                    demote::settle_rx(sock, Reason::PeekWaits);
+                    sock.rx.lock.unlock();
+                    continue;
+                }
+                // A peek that wants more than there is waits for more; what is there stays.
+                let beyond = sock.rx.at.load(Ordering::Relaxed) + n as u64 + 1;
+                nap.done = n;
+                match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap)) {
                     Waited::News => over = matches!(at_hand(fd), AtHand::Over),
-                    Waited::Parked => {}
+                    Waited::Parked => return Verdict::Block,
                     Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
                 }
             }
@@ -348,9 +356,11 @@ unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut N
         iov_len: 1,
     };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
+    nap.empty = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
     // SAFETY: one byte of ours.
     match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, nap) } {
         Verdict::Done(_) => Verdict::Done(0),
+        Verdict::Failed(Error::WouldBlock | Error::Interrupted) if nap.empty => Verdict::Done(0),
         other => other,
     }
 }

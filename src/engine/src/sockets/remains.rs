@@ -204,11 +204,11 @@ pub fn await_owed(sock: &'static Sock) {
     }
 }
 
-/// As [`await_owed`], until all of them are: for a call that tells how many there are.
+/// As [`await_owed`], until all of them are: for a call that tells how many there are, or is nobody's to follow. False: not all.
 #[cold]
-pub fn await_all_owed(sock: &'static Sock) {
+pub fn await_all_owed(sock: &'static Sock) -> bool {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
-        return;
+        return true;
     }
     await_owed(sock);
     let end = sys::now_ns() + owed_ns();
@@ -219,9 +219,30 @@ pub fn await_all_owed(sock: &'static Sock) {
         let fd = sock.fd.load(Ordering::Relaxed);
         let here = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
         if here >= missing || tcp::state(fd) != Some(tcp::ESTABLISHED) || sys::now_ns() >= end {
-            return;
+            return here >= missing;
         }
         let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
+    }
+}
+
+/// Has TCP bring what is owed, so that later calls look for none of it: the program is about to lose what that takes. One whose peer
+/// is late goes on looking.
+pub fn call_in(sock: &'static Sock) {
+    if await_all_owed(sock) && sock.rx.lock.lock().is_ok() {
+        renounce(sock);
+        sock.rx.lock.unlock();
+    }
+}
+
+/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can know what of it is still to come.
+pub fn part_with(sock: &'static Sock) {
+    if sock.rx.owed.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    await_all_owed(sock);
+    if sock.rx.lock.lock().is_ok() {
+        renounce(sock);
+        sock.rx.lock.unlock();
     }
 }
 

@@ -30,7 +30,8 @@ pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void 
 /// Does [`served`] have anything to do? Called for every `syscall()`: a table and a look-up.
 fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
-        n if is_use(n) || is_epoll_wait(n) || n == SYS_connect => {
+        n if is_use(n) || is_epoll_wait(n) => api::lookup(a1 as c_int).is_some(),
+        SYS_connect | SYS_setsockopt | SYS_getsockopt | SYS_ioctl => {
             api::lookup(a1 as c_int).is_some()
         }
         SYS_close => api::lookup(a1 as c_int).is_some() || api::is_internal(a1 as c_int),
@@ -70,12 +71,23 @@ fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
 
 /// Uses the stream of the descriptor in its first argument.
 fn is_use(number: c_long) -> bool {
-    match number {
-        SYS_read | SYS_readv | SYS_preadv2 | SYS_recvfrom | SYS_recvmmsg | SYS_write
-        | SYS_writev | SYS_pwritev2 | SYS_sendto | SYS_sendmmsg | SYS_sendfile | SYS_tee
-        | SYS_vmsplice | SYS_shutdown | SYS_getsockopt | SYS_setsockopt | SYS_ioctl => true,
-        _ => false,
-    }
+    matches!(
+        number,
+        SYS_read
+            | SYS_readv
+            | SYS_preadv2
+            | SYS_recvfrom
+            | SYS_recvmmsg
+            | SYS_write
+            | SYS_writev
+            | SYS_pwritev2
+            | SYS_sendto
+            | SYS_sendmmsg
+            | SYS_sendfile
+            | SYS_tee
+            | SYS_vmsplice
+            | SYS_shutdown
+    )
 }
 
 fn is_epoll_wait(number: c_long) -> bool {
@@ -305,8 +317,28 @@ unsafe extern "C" fn served(
         SYS_listen => c_long::from(conn::listening(fd, call() as c_int)),
         SYS_connect => {
             // SAFETY: the C caller vouches for the address, as it would to connect.
-            c_long::from(unsafe { conn::on_connect(fd, pointer(a2), a3 as libc::socklen_t) })
+            c_long::from(unsafe { conn::on_connect(fd, pointer(a2), a3 as socklen_t) })
         }
+        SYS_setsockopt => {
+            // SAFETY: the C caller vouches for the value, as it would to setsockopt.
+            c_long::from(unsafe {
+                conn::on_setsockopt(fd, a2 as c_int, a3 as c_int, pointer(a4), a5 as socklen_t)
+            })
+        }
+        SYS_getsockopt => {
+            // SAFETY: as for setsockopt.
+            c_long::from(unsafe {
+                conn::on_getsockopt(
+                    fd,
+                    a2 as c_int,
+                    a3 as c_int,
+                    pointer::<c_void>(a4).cast_mut(),
+                    pointer::<socklen_t>(a5).cast_mut(),
+                )
+            })
+        }
+        // SAFETY: as for setsockopt.
+        SYS_ioctl => c_long::from(unsafe { fd::on_ioctl(fd, a2 as c_ulong, a3) }),
         SYS_close => {
             if !fd::closing(fd) {
                 return errno::fail(Error::Kernel(EBADF)) as c_long;

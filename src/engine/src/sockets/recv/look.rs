@@ -249,7 +249,7 @@ unsafe fn from_kernel(
             let mut beyond = *cursor;
             beyond.advance(n, |_, _| ());
             // SAFETY: passed on.
-            Look::Moved(n + unsafe { peek_ring(sock, &mut beyond) })
+            Look::Moved(n + unsafe { peek_ring(sock, &mut beyond, flags) })
         }
         Ok(n) => {
             sock.rx.add_kernel_bytes(n as u64);
@@ -266,8 +266,8 @@ unsafe fn from_kernel(
     }
 }
 
-/// Copies what lies in the ring without taking it.
-unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor) -> usize {
+/// Copies what lies in the ring without taking it, or with MSG_TRUNC says how much it is.
+unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor, flags: c_int) -> usize {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
         return 0;
     };
@@ -275,8 +275,10 @@ unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor) -> usize {
     let available = dir.tx.tail.read().offset.wrapping_sub(at);
     let n = cursor.most().min(available.min(ring.len()) as usize);
     cursor.advance(n, |to, len| {
-        // SAFETY: the caller's buffer, and at most the ring's length.
-        unsafe { ring.copy_out(at, to, len) };
+        if flags & libc::MSG_TRUNC == 0 {
+            // SAFETY: the caller's buffer, and at most the ring's length.
+            unsafe { ring.copy_out(at, to, len) };
+        }
         at += len as u64;
     });
     n
@@ -307,12 +309,7 @@ unsafe fn from_ring(
             remote::wants_more(sock, available, ring.len());
         }
         // SAFETY: passed on.
-        return Look::Moved(if flags & libc::MSG_TRUNC != 0 {
-            left.min(available as usize)
-        } else {
-            // SAFETY: passed on.
-            unsafe { peek_ring(sock, &mut { *cursor }) }
-        });
+        return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }, flags) });
     }
     let before = *cursor;
     if flags & libc::MSG_TRUNC != 0 {

@@ -1,0 +1,322 @@
+/* Descriptors that travel over Unix sockets. */
+#include "t.h"
+
+static void pass(int unix_fd, int fd)
+{
+    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c = {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct iovec v = {"f", 1};
+    memcpy(CMSG_DATA(&c.h), &fd, sizeof fd);
+    if (sendmsg(unix_fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}, 0) != 1)
+        die("pass");
+}
+
+static int passed(int unix_fd)
+{
+    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c;
+    char byte;
+    int fd = -1;
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
+    if (recvmsg(unix_fd, &m, 0) == 1 && m.msg_controllen >= sizeof(struct cmsghdr))
+        memcpy(&fd, CMSG_DATA(&c.h), sizeof fd);
+    return fd;
+}
+
+/* A helper process, there before any connection, is given ours; it may have the library or not. */
+static void passing(int preloaded)
+{
+    int u[2];
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        if (!preloaded)
+            unsetenv("LD_PRELOAD");
+        exec_self(u[1]);
+    }
+    close(u[1]);
+    int fd = join();
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(get(fd, 2, 10000));
+    pass(u[0], fd);
+    drop(fd);
+    D(recv(u[0], buf, 4, MSG_WAITALL)); /* the helper is through */
+    T(close(u[0]));
+    reap(pid);
+}
+
+static void passing_server(int fd)
+{
+    (void)fd;
+    passing(1);
+}
+
+static void passing_plain_server(int fd)
+{
+    (void)fd;
+    passing(0);
+}
+
+static void passing_resume(int unix_fd)
+{
+    int fd = passed(unix_fd);
+    T(get_at(fd, 2, 10000, 20000));
+    T(put(fd, 3, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(close(fd));
+    if (write(unix_fd, "done", 4) != 4)
+        die("done");
+    _exit(0);
+}
+
+static void passing_client(int fd)
+{
+    fd = join();
+    T(put(fd, 2, 30000));
+    meet();
+    T(get(fd, 1, 20000));
+    T(get(fd, 3, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(recv(fd, buf, 1, 0));
+}
+
+/* The connection is passed to ourselves: two numbers for one socket. */
+static void pass_to_self(int fd)
+{
+    int u[2];
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pass(u[0], fd);
+    echo_rounds(fd, 10, 2000);
+    int again = passed(u[1]);
+    say("fd %d", again);
+    echo_rounds(again, 10, 2000);
+    T(close(fd));
+    echo_rounds(again, 50, 2000);
+}
+
+/* A listener that this program has not made: what it accepts leaves TCP all the same. */
+static void serve_on(int l)
+{
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    if (getsockname(l, (void *)&a, &len))
+        die("getsockname");
+    for (int i = 0; i < 3; i++) {
+        tell(ntohs(((struct sockaddr_in *)&a)->sin_port));
+        int fd = i == 2 ? accept4(l, NULL, NULL, SOCK_CLOEXEC) : take(l);
+        if (i == 2)
+            nodelay(fd);
+        warm(fd, 1);
+        echo_rounds(fd, 20, 3000);
+        T(close(fd));
+    }
+}
+
+static void served_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        fd = join();
+        echo_rounds(fd, 20, 3000);
+        T(recv(fd, buf, 1, 0));
+        T(close(fd));
+    }
+}
+
+static void listener_exec_server(int fd)
+{
+    exec_self(listen_any(&fd));
+}
+
+static void listener_passed_server(int fd)
+{
+    int u[2], port;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        exec_self(u[1]);
+    }
+    close(u[1]);
+    fd = listen_any(&port);
+    pass(u[0], fd);
+    drop(fd);
+    D(recv(u[0], buf, 4, MSG_WAITALL)); /* the helper is through */
+    T(close(u[0]));
+    reap(pid);
+}
+
+static void listener_passed_resume(int unix_fd)
+{
+    serve_on(passed(unix_fd));
+    if (write(unix_fd, "done", 4) != 4)
+        die("done");
+    _exit(0);
+}
+
+/* A set that this program has not made tells of its connections all the same. */
+static void use_set(int ep, int fd)
+{
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
+    say_wait(ep, 0);
+    order(10);
+    await_in(fd, 10);
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    say_wait(ep, 0);
+    for (int i = 0; i < 3; i++) {
+        tell(WHEN_ASLEEP + 20);
+        say_wait(ep, -1);
+        hear();
+        await_in(fd, 20);
+        T(recv(fd, buf, 100, 0));
+    }
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 7));
+    say_wait(ep, 0);
+    T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+    say_wait(ep, 0);
+}
+
+static void set_server(int fd)
+{
+    fd = join();
+    obey(fd);
+}
+
+static void set_received_client(int fd)
+{
+    int u[2], ep;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        pass(u[1], epoll_create1(0));
+        _exit(read(u[1], buf, 1));
+    }
+    close(u[1]);
+    ep = passed(u[0]);
+    fd = join();
+    use_set(ep, fd);
+    close(u[0]);
+    reap(pid);
+    tell(END);
+    meet();
+}
+
+/* One of our own is waited for by another process: for what was in it when it was passed, and for what is put into it then. */
+static void set_passed_server(int fd)
+{
+    int second;
+    fd = join();
+    second = join();
+    for (long n; (n = hear()) != END; tell(0))
+        put(n % 2 ? second : fd, 1, 20);
+    meet();
+}
+
+static void set_passed_client(int fd)
+{
+    int u[2], ep;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        for (ep = passed(u[1]); read(u[1], buf, 1) == 1;) {
+            say_wait(ep, -1);
+            if (write(u[1], "w", 1) != 1)
+                die("waited");
+        }
+        _exit(0);
+    }
+    close(u[1]);
+    fd = join();
+    int both[2] = {fd, join()};
+    ep = set_of(fd, EPOLLIN);
+    pass(u[0], ep);
+    for (int i = 0; i < 4; i++) {
+        if (i == 1)
+            T(ctl(ep, EPOLL_CTL_ADD, both[1], EPOLLIN, 7));
+        T(write(u[0], "g", 1));
+        await_asleep(pid);
+        order(i);
+        T(read(u[0], buf, 1));
+        await_in(both[i % 2], 20);
+        say_wait(ep, -1);
+        T(get(both[i % 2], 1, 20));
+    }
+    close(u[0]);
+    reap(pid);
+    tell(END);
+    meet();
+}
+
+/* One of our own comes back by another number, with a connection in it and without. */
+static void set_to_self_client(int fd)
+{
+    int u[2], ep, again;
+    fd = join();
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    ep = set_of(fd, EPOLLIN);
+    pass(u[0], ep);
+    again = passed(u[1]);
+    order(10);
+    await_in(fd, 10);
+    say_wait(again, -1);
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    T(ctl(again, EPOLL_CTL_DEL, fd, 0, 0));
+    say_wait(ep, 0);
+    use_set(again, fd);
+    tell(END);
+    meet();
+}
+
+static void use_and_end(int ep)
+{
+    use_set(ep, join());
+    tell(END);
+    meet();
+}
+
+/* One that nobody saw being made. */
+static void set_unseen_client(int fd)
+{
+    (void)fd;
+    use_and_end(unseen(SYS_epoll_create1, 0));
+}
+
+/* One of more than the library keeps in mind. */
+static void one_of_many_client(int fd)
+{
+    struct rlimit r;
+    int ep = -1;
+    (void)fd;
+    getrlimit(RLIMIT_NOFILE, &r);
+    r.rlim_cur = 6000;
+    T(setrlimit(RLIMIT_NOFILE, &r));
+    for (int i = 0; i < 4100; i++)
+        ep = epoll_create1(0);
+    use_and_end(ep);
+}
+
+static void set_exec_client(int fd)
+{
+    (void)fd;
+    exec_self(epoll_create1(0));
+}
+
+const struct body passing_bodies[] = {
+    TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
+    TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
+    TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
+    TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
+    TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),
+    TWO("set_received", set_server, set_received_client, .flags = RAW),
+    TWO("set_passed", set_passed_server, set_passed_client, .flags = RAW),
+    TWO("set_to_self", set_server, set_to_self_client, .flags = RAW),
+    TWO("set_unseen", set_server, set_unseen_client, .flags = RAW),
+    TWO("set_one_of_many", set_server, one_of_many_client, .flags = RAW),
+    TWO("set_over_exec", set_server, set_exec_client, .flags = RAW, .resume = use_and_end),
+    {0},
+};

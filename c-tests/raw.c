@@ -1,0 +1,406 @@
+/* System calls by syscall(), one after the other in the middle of a stream that the C library's functions move. */
+#include "t.h"
+#include <linux/io_uring.h>
+
+/* Each of these is the first such call of a connection on which bytes are under way in both directions. */
+enum { BYTES = 3000, PIECE = 500 };
+enum how { SET_OPTION, GET_OPTION, IOCTL, SEND, RECEIVE, SEND_MANY, RECEIVE_MANY, WRITEV, READV, SEND_FILE, SPLICE_TO, SPLICE_FROM, HOWS };
+
+static size_t raw_sends(enum how how) { return how == SEND || how == SEND_MANY || how == WRITEV || how == SEND_FILE || how == SPLICE_TO ? PIECE : 0; }
+
+/* Returns how many of the bytes that wait to be read it has read. */
+static size_t raw_use(int fd, enum how how)
+{
+    int n = 1, p[2];
+    struct iovec v = {buf, PIECE};
+    struct mmsghdr m = {.msg_hdr = {.msg_iov = &v, .msg_iovlen = 1}};
+    fill(buf, 2, 0, PIECE);
+    switch (how) {
+    case SET_OPTION: T(syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_KEEPALIVE, &n, sizeof n)); break;
+    case GET_OPTION: T(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &n, &(socklen_t){sizeof n})); break;
+    case IOCTL:
+        T(syscall(SYS_ioctl, fd, FIONREAD, &n));
+        say("queued %d", n);
+        break;
+    case SEND: T(syscall(SYS_sendmsg, fd, &m.msg_hdr, 0)); break;
+    case RECEIVE: D(syscall(SYS_recvmsg, fd, &m.msg_hdr, MSG_WAITALL)); return PIECE;
+    case SEND_MANY: T(syscall(SYS_sendmmsg, fd, &m, 1, 0)); break;
+    case RECEIVE_MANY: T(syscall(SYS_recvmmsg, fd, &m, 1, MSG_WAITALL, NULL)); say("sum %08x", sum(buf, PIECE)); return PIECE;
+    case WRITEV: T(syscall(SYS_writev, fd, &v, 1)); break;
+    case READV: D(syscall(SYS_readv, fd, &v, 1)); return PIECE;
+    case SEND_FILE: T(syscall(SYS_sendfile, fd, n = temp_file(2, PIECE), NULL, PIECE)); close(n); break;
+    case SPLICE_TO:
+    case SPLICE_FROM:
+        if (pipe(p))
+            die("pipe");
+        if (how == SPLICE_TO) {
+            put(p[1], 2, PIECE);
+            T(syscall(SYS_splice, p[0], NULL, fd, NULL, PIECE, 0));
+        } else {
+            T(syscall(SYS_splice, fd, NULL, p[1], NULL, PIECE, 0));
+            T(get(p[0], 4, PIECE));
+        }
+        close(p[0]), close(p[1]);
+        return how == SPLICE_FROM ? PIECE : 0;
+    default: break;
+    }
+    return 0;
+}
+
+static void messages_server(int fd)
+{
+    for (int i = 0; i < HOWS; i++) {
+        if (i)
+            fd = join();
+        T(put(fd, 1, BYTES));
+        meet();
+        await_in(fd, BYTES);
+        size_t read = raw_use(fd, i);
+        T(put(fd, 3, BYTES));
+        T(get_at(fd, 4, read, BYTES - read));
+        meet();
+        T(recv(fd, buf, 1, MSG_DONTWAIT));
+        meet();
+        echo_rounds(fd, 10, 2000);
+        drop(fd);
+    }
+}
+
+static void messages_client(int fd)
+{
+    for (int i = 0; i < HOWS; i++) {
+        if (i)
+            fd = join();
+        T(put(fd, 4, BYTES));
+        meet();
+        await_in(fd, BYTES);
+        T(get(fd, 1, BYTES));
+        T(get(fd, 2, raw_sends(i)));
+        T(get(fd, 3, BYTES));
+        meet();
+        meet();
+        echo_rounds(fd, 10, 2000);
+        drop(fd);
+    }
+}
+
+/* Waits for a connection, or for a set that it is in: bytes are there, or come when the thread sleeps. */
+enum wait { PPOLL, PSELECT, POLL, SELECT, WAITS };
+
+static int raw_wait(int fd, enum wait how, int ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    switch (how) {
+#ifdef SYS_poll
+    case POLL: return syscall(SYS_poll, &p, 1, ms);
+#endif
+#ifdef SYS_select
+    case SELECT: return syscall(SYS_select, fd + 1, &r, NULL, NULL, ms < 0 ? NULL : &(struct timeval){ms / 1000, ms % 1000 * 1000});
+#endif
+    case PSELECT: return syscall(SYS_pselect6, fd + 1, &r, NULL, NULL, ms < 0 ? NULL : &t, NULL);
+    default: return syscall(SYS_ppoll, &p, 1, ms < 0 ? NULL : &t, NULL, 0);
+    }
+}
+
+static void waits_server(int fd)
+{
+    for (int i = 0; i < 2 * WAITS; i++) {
+        if (i)
+            fd = join();
+        hear();
+        if (i % 2)
+            await_asleep(peer_pid);
+        T(put(fd, i, 1000));
+        meet();
+        T(get(fd, i, 1000));
+        drop(fd);
+    }
+}
+
+static void waits(int fd, int by_set)
+{
+    for (int i = 0; i < 2 * WAITS; i++) {
+        if (i)
+            fd = join();
+        int waited = by_set ? set_of(fd, EPOLLIN) : fd;
+        tell(0);
+        if (i % 2 == 0)
+            await_in(fd, 1000);
+        T(raw_wait(waited, i / 2, -1));
+        meet();
+        await_in(fd, 1000);
+        T(raw_wait(waited, i / 2, 0));
+        if (by_set)
+            say_wait(waited, 0);
+        T(get(fd, i, 1000));
+        T(raw_wait(waited, i / 2, 20));
+        T(put(fd, i, 1000));
+        if (by_set)
+            close(waited);
+        drop(fd);
+    }
+}
+
+static void waits_client(int fd) { waits(fd, 0); }
+static void set_polled_client(int fd) { waits(fd, 1); }
+
+static int raw_ctl(int ep, int op, int fd, unsigned events, uint64_t data)
+{
+    return syscall(SYS_epoll_ctl, ep, op, fd, &(struct epoll_event){.events = events, .data.u64 = data});
+}
+
+/* A set that is made and filled so, and waited for by function. */
+static void sets_client(int fd)
+{
+    int ep;
+    T((ep = syscall(SYS_epoll_create1, EPOLL_CLOEXEC)) > 2);
+    T(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
+    T(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1));
+    say_wait(ep, 0);
+    order(10);
+    await_in(fd, 10);
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    say_wait(ep, 0);
+    tell(WHEN_ASLEEP + 20);
+    say_wait(ep, -1);
+    hear();
+    await_in(fd, 20);
+    T(raw_ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT | EPOLLET, 7));
+    say_wait(ep, 0);
+    say_wait(ep, 0);
+    T(recv(fd, buf, 100, 0));
+    T(raw_ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+    T(raw_ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 0));
+    order(30);
+    await_in(fd, 30);
+    say_wait(ep, 0);
+    T(raw_ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 8));
+    say_wait(ep, 0);
+    say_wait(ep, 0);
+    T(get(fd, 30, 30));
+    T(syscall(SYS_epoll_create1, 77));
+    tell(END);
+    meet();
+}
+
+/* A set that is waited for so. */
+static void raw_say_wait(int ep, int how, int ms)
+{
+    struct epoll_event e[4] = {0};
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    int n;
+    switch (how) {
+#ifdef SYS_epoll_wait
+    case 2: n = syscall(SYS_epoll_wait, ep, e, 4, ms); break;
+#endif
+    case 1: n = syscall(SYS_epoll_pwait2, ep, e, 4, ms < 0 ? NULL : &t, NULL, 8); break;
+    default: n = syscall(SYS_epoll_pwait, ep, e, 4, ms, NULL, 8); break;
+    }
+    if (n == 1)
+        say("wait: %lx %s", (unsigned long)e[0].data.u64, mask_name(e[0].events));
+    else
+        say("wait: %d %s", n, n < 0 ? strerrorname_np(errno) : "");
+}
+
+static void set_waits_client(int fd)
+{
+    sigset_t usr1;
+    unsigned char none[8] = {0};
+    struct epoll_event e;
+    for (int how = 0; how < 3; how++) {
+        int ep = set_of(fd, EPOLLIN | EPOLLRDHUP);
+        raw_say_wait(ep, how, 0);
+        order(10);
+        await_in(fd, 10);
+        raw_say_wait(ep, how, -1);
+        raw_say_wait(ep, how, 1000);
+        T(get(fd, 10, 10));
+        raw_say_wait(ep, how, 20);
+        for (int i = 0; i < 3; i++) {
+            tell(WHEN_ASLEEP + 20);
+            raw_say_wait(ep, how, i ? 10000 : -1);
+            hear();
+            await_in(fd, 20);
+            T(recv(fd, buf, 100, 0));
+        }
+        raw_say_wait(fd, how, 0);
+        close(ep);
+    }
+    int ep = set_of(fd, EPOLLIN);
+    count_signal(SIGUSR1, 0);
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    T(sigprocmask(SIG_BLOCK, &usr1, NULL));
+    raise(SIGUSR1);
+    T(syscall(SYS_epoll_pwait, ep, &e, 1, 10, NULL, 8));
+    T(syscall(SYS_epoll_pwait, ep, &e, 1, 10000, none, 8));
+    say("signals %d", signals[SIGUSR1]);
+    tell(END);
+    meet();
+}
+
+/* Connections that are made so, and their copies. */
+static void sockets_server(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t len = loopback(&a, 0, 1);
+    int l;
+    T((l = syscall(SYS_socket, a.ss_family, SOCK_STREAM, 0)) > 2);
+    T(bind(l, (void *)&a, len));
+    T(syscall(SYS_listen, l, 5));
+    getsockname(l, (void *)&a, &len);
+    for (int i = 0; i < 2; i++) {
+        tell(ntohs(((struct sockaddr_in *)&a)->sin_port));
+        T((fd = i ? syscall(SYS_accept4, l, NULL, NULL, SOCK_CLOEXEC) : syscall(SYS_accept, l, NULL, NULL)) > 2);
+        nodelay(fd);
+        warm(fd, 1);
+        echo_rounds(fd, 20, 3000);
+        for (int k = 0; k < 4; k++)
+            T(get(fd, k, 3000));
+        hear();
+        T(put(fd, 5, 100));
+        meet();
+        say("not over: %s", mask_name(ready(fd)));
+        meet();
+        await(fd, POLLRDHUP);
+        T(recv(fd, buf, 1, 0));
+        T(close(fd));
+    }
+}
+
+static void sockets_client(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        struct sockaddr_storage a;
+        int copy[4];
+        socklen_t len = loopback(&a, hear(), 0);
+        T((fd = syscall(SYS_socket, a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP)) > 2);
+        T(syscall(SYS_connect, fd, &a, len));
+        nodelay(fd);
+        warm(fd, 0);
+        echo_rounds(fd, 20, 3000);
+        T((copy[0] = syscall(SYS_dup, fd)) > 2);
+        T(copy[1] = syscall(SYS_dup3, fd, 60, O_CLOEXEC));
+        T(copy[2] = syscall(SYS_fcntl, fd, F_DUPFD, 70));
+#ifdef SYS_dup2
+        T(copy[3] = syscall(SYS_dup2, fd, 80));
+#else
+        T(copy[3] = syscall(SYS_dup3, fd, 80, 0));
+#endif
+        for (int k = 0; k < 4; k++)
+            T(put(copy[k], k, 3000));
+        T(syscall(SYS_fcntl, fd, F_SETFL, O_NONBLOCK));
+        T(recv(copy[1], buf, 1, 0));
+        YES(syscall(SYS_fcntl, copy[2], F_GETFL) & O_NONBLOCK);
+        T(syscall(SYS_fcntl, copy[3], F_SETFL, 0));
+        tell(0);
+        D(recv(copy[0], buf, 100, MSG_WAITALL));
+        T(syscall(SYS_dup3, 0, fd, 0) == fd); /* the number is another file's now */
+        T(close(fd));
+        for (int k = 0; k < 3; k++)
+            T(close(copy[k]));
+        meet();
+        meet();
+        T(close(copy[3]));
+    }
+}
+
+/* --- io_uring --- */
+
+struct ring { int fd; unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_mask; struct io_uring_sqe *sqe; struct io_uring_cqe *cqe; };
+
+static int make_ring(struct ring *r)
+{
+    struct io_uring_params p = {0};
+    if ((r->fd = syscall(SYS_io_uring_setup, 4, &p)) < 0)
+        return -1;
+    char *sq = mmap(NULL, p.sq_off.array + p.sq_entries * sizeof(unsigned), PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, IORING_OFF_SQ_RING);
+    char *cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof *r->cqe, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, IORING_OFF_CQ_RING);
+    r->sqe = mmap(NULL, p.sq_entries * sizeof *r->sqe, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, IORING_OFF_SQES);
+    if (sq == MAP_FAILED || cq == MAP_FAILED || r->sqe == MAP_FAILED)
+        die("mmap");
+    r->sq_tail = (unsigned *)(sq + p.sq_off.tail), r->sq_mask = (unsigned *)(sq + p.sq_off.ring_mask), r->sq_array = (unsigned *)(sq + p.sq_off.array);
+    r->cq_head = (unsigned *)(cq + p.cq_off.head), r->cq_mask = (unsigned *)(cq + p.cq_off.ring_mask), r->cqe = (void *)(cq + p.cq_off.cqes);
+    return 0;
+}
+
+/* One operation: what it came to, in the place of errno if it failed. */
+static long by_ring(struct ring *r, int operation, int fd, size_t n)
+{
+    unsigned at = *r->sq_tail & *r->sq_mask, head;
+    r->sqe[at] = (struct io_uring_sqe){.opcode = operation, .fd = fd, .addr = (uintptr_t)buf, .len = n};
+    r->sq_array[at] = at;
+    __atomic_store_n(r->sq_tail, *r->sq_tail + 1, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, r->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1)
+        return -1;
+    head = *r->cq_head;
+    long result = r->cqe[head & *r->cq_mask].res;
+    __atomic_store_n(r->cq_head, head + 1, __ATOMIC_RELEASE);
+    if (result < 0)
+        errno = -result, result = -1;
+    return result;
+}
+
+/* The kernel moves the bytes of connections that were on their way otherwise. Where it has no such thing nothing changes. */
+static void uring_server(int fd)
+{
+    struct ring r;
+    int second = join(), third = join(), made;
+    T(put(fd, 1, 3000));
+    T(put(second, 1, 3000));
+    meet();
+    await_in(fd, 3000);
+    await_in(third, 3000);
+    T(made = make_ring(&r));
+    tell(made);
+    if (!made) {
+        D(by_ring(&r, IORING_OP_RECV, fd, 1000));
+        D(by_ring(&r, IORING_OP_READ, third, 1000));
+        fill(buf, 2, 0, 1000);
+        T(by_ring(&r, IORING_OP_SEND, fd, 1000));
+        T(by_ring(&r, IORING_OP_WRITE, second, 1000));
+        T(syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_FILES, &fd, 1));
+        T(syscall(SYS_io_uring_register, r.fd, IORING_UNREGISTER_FILES, NULL, 0));
+    }
+    T(put(fd, 3, 3000));
+    T(put(second, 3, 3000));
+    T(get_at(fd, 4, made ? 0 : 1000, made ? 3000 : 2000));
+    T(get_at(third, 4, made ? 0 : 1000, made ? 3000 : 2000));
+    echo_rounds(fd, 20, 3000);
+    echo_rounds(join_cold(), 50, 3000); /* none leaves TCP any more */
+    meet();
+}
+
+static void uring_client(int fd)
+{
+    int second = join(), third = join();
+    T(put(fd, 4, 3000));
+    T(put(third, 4, 3000));
+    meet();
+    long made = hear();
+    for (int i = 0; i < 2; i++) {
+        T(get(i ? second : fd, 1, 3000));
+        if (!made)
+            T(get(i ? second : fd, 2, 1000));
+        T(get(i ? second : fd, 3, 3000));
+    }
+    echo_rounds(fd, 20, 3000);
+    echo_rounds(join_cold(), 50, 3000);
+    meet();
+}
+
+const struct body raw_bodies[] = {
+    TWO("raw_messages", messages_server, messages_client),
+    TWO("raw_waits", waits_server, waits_client),
+    TWO("raw_sets", obey, sets_client),
+    TWO("raw_set_waits", obey, set_waits_client),
+    TWO("raw_set_polled", waits_server, set_polled_client),
+    TWO("raw_sockets", sockets_server, sockets_client, .flags = RAW),
+    TWO("raw_io_uring", uring_server, uring_client),
+    {0},
+};

@@ -1,0 +1,199 @@
+"""nginx under curl, wrk and ab, reloaded and replaced under load."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import apps
+import common
+from common import Failure
+from .run import CLIENT_LIMIT, same, sha256
+
+
+def nginx(run, files, user="user root;", role="server", **kw):
+    server = apps.Nginx(run.env[role], files, workers=2, user=user, directory=f"{run.dir}/nginx",
+                        host=run.address(role), **kw)
+    run.serve(server, server.stop)
+    run.ports.add(server.port)
+    return server
+
+
+def curl_file(run, server, name, out):
+    # Emptying an old file of this size takes a tenth of a second, in which curl reads nothing.
+    if os.path.exists(out):
+        os.unlink(out)
+    run.client("curl", "-sS", "--fail", "-o", out, server if isinstance(server, str) else server.url(name))
+
+
+def curl_pipe(run, times, *words):
+    """Begins to fetch something so many times over one connection: gives what waits for it and compares."""
+    curl = common.start(["curl", "-sS", "--fail", *words[:-1], *words[-1:] * times], env=run.env["client"], stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE, text=True)
+    digest = common.start(["sha256sum"], stdin=curl.stdout, stdout=subprocess.PIPE, text=True)
+    curl.stdout.close()
+    curl.stdout = None
+
+    def ends_as(path, what):
+        out, _ = common.communicate(digest, CLIENT_LIMIT)
+        _, err = common.communicate(curl, CLIENT_LIMIT)
+        if curl.returncode != 0:
+            raise Failure(f"curl of {what}: {err.strip()}")
+        if out.split()[0] != sha256(path, times):
+            raise Failure(f"{what}: other bytes arrived than were sent")
+    return ends_as
+
+
+def nginx_curl(run, user="user root;"):
+    """Small and long files, one connection each and many files over one connection."""
+    # Until the link stands a connection moves what the kernel's buffers take, 5 to 10 MB: a long transfer is long.
+    big = run.scaled(512 << 20) if run.hosts else 512 << 20
+    server = nginx(run, {"empty": 0, "one": 1, "small": 1000, "mid": 300_000, "big": big}, user)
+    www = f"{server.dir}/www"
+    for name in ("empty", "one", "small", "mid"):
+        curl_file(run, server, name, f"{run.dir}/got")
+        same(f"{run.dir}/got", f"{www}/{name}", name)
+    curl_file(run, server, "big", f"{run.dir}/got")
+    same(f"{run.dir}/got", f"{www}/big", "big")
+    run.payload += big
+    third = big // 3
+    if run.times > 1:
+        curl_pipe(run, run.times, server.url("big"))(f"{www}/big", "big, again and again")
+        kids = [(i, curl_pipe(run, run.times, "-r", f"{i * third}-{(i + 1) * third - 1}", server.url("big"))) for i in range(3)]
+        for i, ends_as in kids:
+            with open(f"{www}/big", "rb") as f, open(f"{run.dir}/part", "wb") as part:
+                f.seek(i * third)
+                part.write(f.read(third))
+            ends_as(f"{run.dir}/part", "a range, again and again")
+        run.payload += run.times * (big + 3 * third)
+        return
+    # Ranges in parallel, put together again.
+    kids = [run.background("curl", "-sS", "--fail", "-r", r, "-o", f"{run.dir}/part{i}", server.url("big"))
+            for i, r in enumerate((f"0-{third - 1}", f"{third}-{2 * third - 1}", f"{2 * third}-"))]
+    for kid in kids:
+        out, _ = common.communicate(kid, CLIENT_LIMIT)
+        if kid.returncode != 0:
+            raise Failure(f"curl of a range: {out.strip()}")
+    with open(f"{run.dir}/got", "wb") as f:
+        for i in range(3):
+            with open(f"{run.dir}/part{i}", "rb") as part:
+                f.write(part.read())
+    same(f"{run.dir}/got", f"{www}/big", "ranges of big")
+    run.payload += big
+
+
+def nginx_curl_dropped(run):
+    """Workers that gave up root, as packages configure it."""
+    nginx_curl(run, user="")
+
+
+def wrk(run, server, name, connections, secs, *more):
+    text = run.client("wrk", "-t2", f"-c{connections}", f"-d{secs}s", *more, server.url(name))
+    requests, _, _, _ = apps.parse_wrk(text)
+    if requests == 0:
+        raise Failure("wrk completed no request")
+    return requests
+
+
+def nginx_wrk(run):
+    server = nginx(run, {"k": 1024, "m": 1 << 20})
+    secs = run.scaled(4, 2) * run.times
+    # 1 KiB bodies come with about 240 bytes of head; the requests are not counted.
+    run.payload += wrk(run, server, "k", 32, secs) * 1024
+    run.payload += wrk(run, server, "m", 8, secs) << 20
+
+
+def nginx_wrk_close(run):
+    server = nginx(run, {"k": 1024})
+    wrk(run, server, "k", 32, 2, "-H", "Connection: close")
+
+
+def nginx_ab(run):
+    server = nginx(run, {"k": 1024, "m": 1 << 20})
+    for name, count, flags in (("k", run.scaled(20000, 4000), ["-k"]), ("k", run.scaled(8000, 2000), []),
+                               ("m", run.scaled(600, 200), ["-k"])):
+        text = run.client("ab", "-q", *flags, "-n", str(count), "-c", "16", server.url(name))
+        for line, want in (("Complete requests:", count), ("Failed requests:", 0)):
+            got = [int(x.split()[-1]) for x in text.splitlines() if x.startswith(line)]
+            if got != [want]:
+                raise Failure(f"ab {name} {' '.join(flags)}: {line} {got}, not {want}")
+        if "Non-2xx" in text:
+            raise Failure(f"ab {name}: answers other than 2xx")
+
+
+def wrk_across(run, server, seconds, disturb, times):
+    """Load on both kinds of connections while `disturb` has the server replace its workers so many times, and a download
+    across it all. No request fails.
+
+    wrk counts a kept connection's end as an error, though each is announced with the answer before it; and TCP shows one more
+    now and then, where a request was on its way to a worker that had nothing to do. That many are let pass, and shown."""
+    connections = 16
+    fresh = run.background("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-H", "Connection: close", server.url("k"))
+    kept = run.background("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", server.url("k"))
+    fetch = run.background("curl", "-sS", "--fail", "--limit-rate", "24M", "-o", f"{run.dir}/got", server.url("big"))
+    disturb()
+    text, _ = common.communicate(fresh, CLIENT_LIMIT)
+    if fresh.returncode != 0:
+        raise Failure(f"wrk: {text[-300:]}")
+    if apps.parse_wrk(text)[0] == 0:
+        raise Failure("wrk completed no request")
+    text, _ = common.communicate(kept, CLIENT_LIMIT)
+    if kept.returncode != 0 or "Non-2xx" in text:
+        raise Failure(f"wrk: {text[-300:]}")
+    ended, most = ends(text), times * connections
+    if ended > most + connections:
+        raise Failure(f"wrk: {ended} of {connections} kept connections ended, {times} times")
+    run.notes.append(f"{ended} kept connections ended, {most} were announced")
+    out, _ = common.communicate(fetch, CLIENT_LIMIT)
+    if fetch.returncode != 0:
+        raise Failure(f"a download meanwhile: {out.strip()}")
+    same(f"{run.dir}/got", f"{server.dir}/www/big", "a download meanwhile")
+
+
+def ends(text):
+    """Connections that wrk says ended; no other error may be in its answer."""
+    found = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
+    if not found:
+        return 0
+    connect, read, write, late = map(int, found.groups())
+    if connect or late:
+        raise Failure(f"wrk: {found.group(0)}")
+    return read + write
+
+
+def nginx_reload(run):
+    """Reloads under load: no request fails."""
+    server = nginx(run, {"k": 1024, "big": 64 << 20})
+    before, reloads = set(server.workers()), 3
+
+    def disturb():
+        for _ in range(reloads):
+            time.sleep(1)       # load between reloads, not a wait for a state
+            run.client("nginx", "-e", server.log, "-c", server.conf, "-p", server.dir, "-s", "reload", env=run.env["server"])
+    wrk_across(run, server, 5, disturb, reloads)
+    common.until_gone(before, "old workers of nginx")
+
+
+def nginx_upgrade(run):
+    """A new binary in place of the old one under load: a master beside the master, by exec with the listening sockets, until
+    the old one is told to go."""
+    # It clears its environment, and keeps for a new binary what it is told to.
+    kept = " ".join(f"env {name};" for name in run.env["server"] if name.startswith(("LD_PRELOAD", "SLUICE_")))
+    server = nginx(run, {"k": 1024, "big": 64 << 20}, user=f"user root; {kept}", daemon=True)
+    old = server.pid
+    before = [old, *server.workers()]
+
+    def disturb():
+        time.sleep(1)       # load at each stage, not a wait for a state
+        os.kill(old, signal.SIGUSR2)
+        common.until(lambda: server.pid not in (None, old), "there is no new master", 30)
+        common.until(lambda: len(server.workers()) == 2, "the new master has no workers", 30)
+        time.sleep(1)
+        os.kill(old, signal.SIGWINCH)
+        time.sleep(1)
+        os.kill(old, signal.SIGQUIT)
+    wrk_across(run, server, 5, disturb, 1)
+    common.until_gone(before, "the old nginx")
+    curl_file(run, server, "big", f"{run.dir}/got")
+    same(f"{run.dir}/got", f"{server.dir}/www/big", "a download from the new nginx")

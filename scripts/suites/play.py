@@ -1,0 +1,171 @@
+"""One run of one unit of a suite, plain or preloaded: its results, and what its connections came to.
+
+Runs may go side by side: each worker thread has a network namespace of its own where that is allowed, so that two of them
+may use the same ports, and what a run leaves behind is known by it.
+"""
+
+import collections
+import concurrent.futures
+import os
+import shutil
+import tempfile
+import threading
+import time
+
+import common
+from judge import FAIL, PASS, PLAIN
+
+THRESHOLDS = {"eager": {"SLUICE_UPGRADE": "eager"}, "default": {}}
+# Nothing about Sluice kept these on TCP: too short, nobody at the other end who could, or the program asked for what only TCP has.
+_SHORT = {"below-threshold", "not-established", "peer-closed", "close", "shutdown", "exit", "disconnected", "linger-reset"}
+_OTHERS = {"off", "inherited", "shared", "not-hooked", "peer-plain", "peer-remote", "fork", "exec", "passed"}
+_OPTIONS = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zerocopy", "timestamping", "pacing-rate", "tcp-inq",
+            "signal-driven", "peek-off", "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "io-uring", "preadv2"}
+NOT_ELIGIBLE = _SHORT | _OTHERS | _OPTIONS
+
+# Seconds without a word after which a run has hung: they all name their tests.
+SILENCE = 100
+
+
+class Connections:
+    """What the libraries reported, summed: an end of a connection counts as one."""
+
+    def __init__(self):
+        self.ends = self.accelerated = self.link = self.tcp = 0
+        self.reasons = collections.Counter()        # of those that were never accelerated
+
+    def add_report(self, path):
+        for fields in common.report_lines(path):
+            one = common.Counters()
+            one.add(fields)
+            self.ends += 1
+            self.accelerated += one.accelerated
+            self.link += one.link
+            self.tcp += one.tcp
+            if not one.accelerated:
+                self.reasons[fields["reason"]] += 1
+
+    def add(self, other):
+        self.ends += other.ends
+        self.accelerated += other.accelerated
+        self.link += other.link
+        self.tcp += other.tcp
+        self.reasons.update(other.reasons)
+
+    def eligible(self):
+        return self.accelerated + sum(n for reason, n in self.reasons.items() if reason not in NOT_ELIGIBLE)
+
+    def __str__(self):
+        moved = self.link + self.tcp
+        share = f"{100 * self.accelerated / self.eligible():.1f} %" if self.eligible() else "none"
+        reasons = ", ".join(f"{reason} {n}" for reason, n in self.reasons.most_common())
+        return (f"{self.ends} ends of connections, {self.eligible()} eligible, {self.accelerated} accelerated ({share}), "
+                f"{100 * self.link / moved if moved else 0:.1f} % of {moved / 1e6:.1f} MB by link; on TCP: {reasons or 'none'}")
+
+
+class Outcome:
+    def __init__(self):
+        self.results = {}
+        self.connections = Connections()
+        self.note = ""          # a hang, a crash
+        self.log = None
+
+
+def have_namespaces():
+    """May a thread have a network of its own?"""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(common.private_network).result()
+
+
+def _namespace(pid="thread-self"):
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+def _orphans():
+    """What ended runs of this worker have left to us. Without namespaces there is one worker, and all is its own."""
+    here = _namespace()
+    mine = [pid for pid in common.children_of(os.getpid()) if pid not in common._children]
+    return [pid for pid in mine if _namespace(pid) in (here, None)]
+
+
+def _sweep():
+    """Ends what a run left behind, and what that leaves."""
+    while pids := _orphans():
+        for pid in pids:
+            common._signal(pid, 9)
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass
+
+
+def _wait(child, log, limit):
+    """The status of a run at its end; Hang where it takes longer than it may, or says nothing for long."""
+    begin = time.monotonic()
+    while True:
+        try:
+            return common.wait(child, 1)
+        except common.Hang:
+            if time.monotonic() - begin > limit:
+                raise common.Hang(f"not done after {limit} s") from None
+            if time.time() - os.stat(log).st_mtime > SILENCE:
+                raise common.Hang(f"silent for {SILENCE} s") from None
+
+
+class Player:
+    """Runs units. `keep`: the directory for what they print, and for their libraries' reports; `settings`: variables of preloaded runs."""
+
+    def __init__(self, lib, keep, settings=None):
+        self.lib, self.keep, self.settings = lib, keep, settings or {}
+        self.count, self.lock = 0, threading.Lock()
+
+    def play(self, suite, unit, side, tests=None):
+        with self.lock:
+            self.count += 1
+            number = self.count
+        place = tempfile.mkdtemp(prefix="suites-")
+        os.chmod(place, 0o755)
+        try:
+            return self._play(suite, unit, side, tests, place, f"{number:05}")
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _play(self, suite, unit, side, tests, place, number):
+        out = Outcome()
+        report, work = common.fresh_report(f"{place}/report"), f"{place}/w"
+        for directory in (work, f"{place}/tmp"):
+            os.mkdir(directory)
+        env = common.environment(side != PLAIN, {**THRESHOLDS.get(side, {}), **self.settings}, report, self.lib)
+        cmd, cwd, extra = suite.command(unit, work, tests)
+        env.update({"TMPDIR": f"{place}/tmp", **extra})
+        out.log = os.path.join(self.keep, f"{suite.name}-{unit.replace('/', '-')}-{side}-{number}.log")
+        with open(out.log, "wb") as log:
+            # A session of its own: tests send signals to their group.
+            child = common.start(cmd, env=env, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
+            try:
+                status = _wait(child, out.log, suite.limit)
+                if status < 0:
+                    out.note = f"ended by signal {-status}"
+            except common.Hang as hang:
+                out.note = str(hang)
+                log.write(f"\n{out.note}\n{common.backtraces(common.tree(child.pid))}\n".encode())
+            finally:
+                for pid in common.tree(child.pid):
+                    common._signal(pid, 9)
+                common.end(child, 9)
+                _sweep()
+        with open(out.log, errors="replace") as log:
+            out.results = suite.results(unit, work, log.read())
+        if side != PLAIN:
+            try:
+                out.connections.add_report(report)
+            except common.Failure as e:
+                out.note = str(e)
+            shutil.move(report, f"{out.log.removesuffix('.log')}.report")
+        if tests is None:
+            # A crash after the last test is nobody's but the unit's.
+            out.results[f"{unit}: ends"] = FAIL if out.note else PASS
+        return out

@@ -1,0 +1,147 @@
+"""Is a regression told from what fails anyway? With a suite made up here, of one unit. Last line: N passed, N failed."""
+
+import contextlib
+import io
+import os
+import tempfile
+
+import common
+import journal
+import judge
+import play
+from judge import FAIL, MISSING, PASS, PLAIN, SKIP
+
+TESTS = {
+    # How each answers, by the side and by how often it has run there.
+    "good": lambda preloaded, n: PASS,
+    "broken": lambda preloaded, n: FAIL,
+    "regressed": lambda preloaded, n: FAIL if preloaded else PASS,
+    "skips itself": lambda preloaded, n: SKIP if preloaded else PASS,
+    "regressed now and then": lambda preloaded, n: FAIL if preloaded and n in (0, 3) else PASS,
+    "flaky": lambda preloaded, n: FAIL if n % 3 == (0 if preloaded else 1) else PASS,
+    "once": lambda preloaded, n: FAIL if preloaded and n == 0 else PASS,
+    "mostly regressed": lambda preloaded, n: FAIL if preloaded or n == 2 else PASS,
+    "only after others": lambda preloaded, n: PASS,
+}
+
+
+class Fake:
+    """Plays those tests; one of them fails preloaded only where the others run before it."""
+
+    def __init__(self, crash_after=None):
+        self.ran, self.crash_after = {}, crash_after
+
+    def play(self, side, tests):
+        results = {}
+        for test in tests or TESTS:
+            preloaded = side != PLAIN
+            n = self.ran[test, preloaded] = self.ran.get((test, preloaded), -1) + 1
+            results[test] = TESTS[test](preloaded, n)
+            if test == "only after others" and preloaded and tests is None:
+                results[test] = FAIL
+            if preloaded and test == self.crash_after:
+                results[test] = FAIL
+                break
+        return results
+
+
+def verdicts(alone):
+    fake = Fake()
+    plain, preloaded = fake.play(PLAIN, None), fake.play("eager", None)
+    tallies = judge.again(fake.play, "eager", plain, preloaded, 5, lambda test: alone)
+    return {test: tally.verdict() for test, tally in tallies.items()}, tallies
+
+
+def expect(seen, wanted):
+    if seen != wanted:
+        raise common.Failure(f"{seen!r}, {wanted!r} expected")
+
+
+def regressions_are_told_from_flaky_tests():
+    found, tallies = verdicts(alone=True)
+    expect(found, {"regressed": "regression", "skips itself": "regression", "regressed now and then": "regression", "flaky": "flaky",
+                   "once": "once", "mostly regressed": "regression", "only after others": "regression"})
+    expect(str(tallies["regressed"]), "plain 0 of 6, preloaded 6 of 6 failed")
+    expect(str(tallies["mostly regressed"]), "plain 1 of 6, preloaded 6 of 6 failed")
+
+
+def so_where_tests_run_only_together():
+    found, _ = verdicts(alone=False)
+    expect(found["regressed"], "regression")
+    expect(found["flaky"], "flaky")
+    expect("broken" in found, False)
+
+
+def what_a_crash_left_out_runs_on_its_own():
+    fake = Fake(crash_after="skips itself")
+    plain, preloaded = fake.play(PLAIN, None), fake.play("eager", None)
+    expect("flaky" in preloaded, False)
+    preloaded = judge.complete(fake.play, "eager", preloaded, plain, lambda test: True)
+    expect(set(preloaded), set(TESTS))
+    expect(preloaded["only after others"], PASS)
+
+
+def what_never_comes_is_missing():
+    tallies = judge.again(lambda side, tests: {"a": PASS}, "eager", {"a": PASS, "b": PASS}, {"a": PASS}, 2, lambda test: True)
+    expect({test: (tally.how, tally.bad) for test, tally in tallies.items()}, {"b": (MISSING, {True: 3, False: 2})})
+
+
+def chance_is_fishers():
+    tally = judge.Tally()
+    for _ in range(5):
+        tally.add(True, FAIL)
+        tally.add(False, PASS)
+    expect(round(tally.by_chance(), 5), round(1 / 252, 5))
+    tally.add(False, FAIL)
+    tally.add(True, PASS)
+    expect(round(tally.by_chance(), 4), 0.0400)
+
+
+def a_journal_keeps_what_a_crash_leaves():
+    with tempfile.TemporaryDirectory() as place:
+        path = os.path.join(place, "journal")
+        with open(path, "w") as f:
+            f.write("begin a\npass a\nbegin b\nfail b\nbegin c\nskip c\nfail setUpClass (d)\nbegin e\n")
+        expect(journal.read(path), {"a": PASS, "b": FAIL, "c": SKIP, "setUpClass (d)": FAIL, "e": FAIL})
+        expect(journal.read(path + "x"), {})
+
+
+class Shell:
+    """A suite whose unit is a line of shell."""
+    name, limit = "shell", 2
+
+    def command(self, unit, place, tests):
+        return ["sh", "-c", unit], place, {}
+
+    def results(self, unit, place, text):
+        return dict(line.split() for line in text.splitlines() if line.endswith(("pass", "fail")))
+
+
+def a_unit_that_crashes_or_hangs_is_ended_and_says_so():
+    with tempfile.TemporaryDirectory() as keep:
+        player = play.Player(common.LIB, keep)
+        whole = player.play(Shell(), "echo a pass; sleep 100 & exit 1", PLAIN)
+        expect((whole.results, whole.note), ({"a": PASS, "echo a pass; sleep 100 & exit 1: ends": PASS}, ""))
+        expect(player.play(Shell(), "echo a pass; kill -11 $$", PLAIN).note, "ended by signal 11")
+        hung = player.play(Shell(), "echo a pass; exec sleep 101", PLAIN, tests=["a"])
+        expect((hung.results, hung.note), ({"a": PASS}, "not done after 2 s"))
+        expect(common.leftovers(0), [])
+
+
+def main():
+    common.adopt_orphans()
+    passed = failed = 0
+    for test in (regressions_are_told_from_flaky_tests, so_where_tests_run_only_together, what_a_crash_left_out_runs_on_its_own,
+                 what_never_comes_is_missing, chance_is_fishers, a_journal_keeps_what_a_crash_leaves,
+                 a_unit_that_crashes_or_hangs_is_ended_and_says_so):
+        name = test.__name__.replace("_", " ")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                test()
+            passed += 1
+            print(f"ok      {name}", flush=True)
+        except common.Failure as e:
+            failed += 1
+            print(f"FAILED  {name}: {e}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0

@@ -16,7 +16,7 @@ int wait_for(int fd, enum way way, short events, int *armed)
 {
     struct pollfd p = {fd, events, 0};
     struct timeval t = {PATIENCE_MS / 1000, 0};
-    struct epoll_event e = {.events = events};
+    struct epoll_event e;
     int op = *armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, r;
     fd_set set;
     do {
@@ -29,7 +29,8 @@ int wait_for(int fd, enum way way, short events, int *armed)
         case LEVEL:
         case EDGE:
         case ONESHOT:
-            e.events |= way == EDGE ? EPOLLET : way == ONESHOT ? EPOLLONESHOT : 0;
+            /* Anew each time: a wait that had nothing to tell may have used its array. */
+            e = (struct epoll_event){.events = events | (way == EDGE ? EPOLLET : way == ONESHOT ? EPOLLONESHOT : 0)};
             if ((!*armed || way == ONESHOT) && epoll_ctl(me.set, op, fd, &e))
                 return 0;
             *armed = 1;

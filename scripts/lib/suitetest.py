@@ -98,7 +98,7 @@ def no_step_begins_after_the_end(place):
 
 
 def second_runs_have_the_draws_of_the_first(place):
-    commands = {name: cmd for name, cmd, *_ in suite.steps(7, full=False)}
+    commands = {name: cmd for full in (True, False) for name, cmd, *_ in suite.steps(7, full)}
 
     def again(step, test):
         return suite.again(step, commands[step], test, None)[1:]

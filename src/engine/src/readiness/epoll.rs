@@ -24,6 +24,8 @@ const AT_ONCE: timespec = sys::timespec(0);
 /// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
 
+/// Programs that wait for one event, or two, may use what they gave the array for once more when none came.
+pub(super) const KEPT: usize = 2;
 /// The kernel refuses to be asked for more events at once (EP_MAX_EVENTS).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
@@ -132,6 +134,7 @@ pub unsafe fn wait(
         && v.stage != Stage::Fresh
     {
         let mut waiter = Waiter::new(set, epfd, events, max, mask);
+        waiter.kept = v.kept;
         let slept = waiter.woken(v);
         return match waiter.told(slept, false) {
             Some(verdict) => verdict,
@@ -251,6 +254,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
 #[cold]
 pub unsafe fn looked(set: &'static Set, events: *mut epoll_event, got: c_int) -> Verdict {
     let mut waiter = Waiter::new(set, set.fd(), events, got.max(0), core::ptr::null());
+    waiter.kept = None;
     if got <= 0 {
         // With -1 in errno stands what the kernel said.
         return Verdict::Done(got as isize);
@@ -338,6 +342,8 @@ struct Waiter {
     events: *mut epoll_event,
     max: usize,
     mask: *const sigset_t,
+    /// What the front of the array was before the call.
+    kept: Option<[epoll_event; KEPT]>,
 }
 
 impl Waiter {
@@ -348,12 +354,21 @@ impl Waiter {
         max: c_int,
         mask: *const sigset_t,
     ) -> Self {
+        let mut kept = None;
+        if set.adopted.load(Ordering::Relaxed) != 0 {
+            let front = kept.insert([epoll_event { events: 0, u64: 0 }; KEPT]);
+            // SAFETY: the caller's array of `max` events, found plausible where streams are in the set.
+            unsafe {
+                core::ptr::copy_nonoverlapping(events, front.as_mut_ptr(), KEPT.min(max as usize))
+            };
+        }
         Self {
             set,
             epfd,
             events,
             max: max as usize,
             mask,
+            kept,
         }
     }
 
@@ -442,7 +457,20 @@ impl Waiter {
             let told = self.out().get_mut(ready..ready + got);
             set.look_into_sets(told.unwrap_or_default());
         }
-        Ok(set.translate(self.out(), ready, ready + got, began))
+        let found = set.translate(self.out(), ready, ready + got, began);
+        if let Some(kept) = self.kept {
+            // The kernel leaves alone what it has no event for.
+            for (event, old) in self
+                .out()
+                .iter_mut()
+                .zip(kept)
+                .take(ready + got)
+                .skip(found.0)
+            {
+                *event = old;
+            }
+        }
+        Ok(found)
     }
 
     /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `vigil`.
@@ -501,6 +529,7 @@ impl Waiter {
                     max: self.max as c_int,
                 }
             };
+            vigil.kept = self.kept;
             vigil.stage = Stage::Kernel;
             vigil.sliced = sliced;
             vigil.began = Moment::now();

@@ -4,6 +4,7 @@
 //! where nothing is held and nothing has a destructor; the engine is left with `Verdict::Block` and
 //! entered again. What was announced for the wait is noted in `thread`, which takes it back when nobody does.
 
+use super::epoll::KEPT;
 use super::poll::List;
 use super::told::Moment;
 use crate::thread;
@@ -46,6 +47,8 @@ pub struct Vigil {
     pub(super) mask: *const sigset_t,
     /// Of epoll: when the look at the kernel began.
     pub(super) began: Moment,
+    /// Of epoll: what the front of the program's array was before the call.
+    pub(super) kept: Option<[libc::epoll_event; KEPT]>,
     /// What the kernel said.
     pub(super) answer: Result<usize, sys::Errno>,
     /// When the call ends at the latest.
@@ -72,6 +75,7 @@ impl Vigil {
             left: None,
             mask: core::ptr::null(),
             began: Moment::unknown(),
+            kept: None,
             answer: Ok(0),
             deadline: None,
             idle: 0,

@@ -137,8 +137,23 @@ static int is_among(const struct epoll_event *e, int n, uint64_t cookie)
  * has itself, for microseconds, or a few calls long. */
 enum { TURNS = 64 };
 
-/* epoll_wait HANDLE KIND MS MOST TIMES: until so many different ones have been told of, all in the order of their cookies, since
- * the order of a set is nobody's promise but that everyone has a turn. Only the first call waits. */
+/* Events without those of room alone from registrations whose cookies the command has behind its fifth word: nobody's promise. */
+static int without_spare(const struct command *c, struct epoll_event *e, int n)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        int spare = 0;
+        for (int w = 6; w < c->count && !(e[i].events & ~(EPOLLOUT | EPOLLWRNORM)); w++)
+            spare |= e[i].data.u64 == (uint64_t)number(c, w);
+        if (!spare)
+            e[kept++] = e[i];
+    }
+    return kept;
+}
+
+/* epoll_wait HANDLE KIND MS MOST TIMES [COOKIE ...]: until so many different ones have been told of, all in the order of their cookies,
+ * since the order of a set is nobody's promise but that everyone has a turn. Only the first call waits, and again if it tells of nothing
+ * but room of COOKIEs. */
 void do_epoll_wait(const struct command *c)
 {
     struct epoll_event e[64];
@@ -146,19 +161,23 @@ void do_epoll_wait(const struct command *c)
     const char *kind = c->word[2];
     long ms = number(c, 3);
     int set = fd_of(number(c, 1)), most = number(c, 4), n = 0, r = 0;
-    int want = number(c, 5), calls = want > 1 ? TURNS : 1;
+    int want = number(c, 5), calls = want > 1 ? TURNS : 1, spare = TURNS;
     for (int i = 0; i < calls && r >= 0 && (i == 0 || n < want) && n + most <= 64; i++, ms = 0) {
         if (i > 0)
             usleep(20);
         struct timespec ts = timespec_of(ms);
-        errno = 0;
-        if (!strcmp(kind, "epoll_pwait"))
-            r = epoll_pwait(set, e + n, most, ms, NULL);
-        else if (!strcmp(kind, "epoll_pwait2"))
-            r = epoll_pwait2(set, e + n, most, ms < 0 ? NULL : &ts, NULL);
-        else
-            r = epoll_wait(set, e + n, most, ms);
-        for (int got = 0, at = n; got < r; got++)
+        int told;
+        do {
+            errno = 0;
+            if (!strcmp(kind, "epoll_pwait"))
+                r = epoll_pwait(set, e + n, most, ms, NULL);
+            else if (!strcmp(kind, "epoll_pwait2"))
+                r = epoll_pwait2(set, e + n, most, ms < 0 ? NULL : &ts, NULL);
+            else
+                r = epoll_wait(set, e + n, most, ms);
+            told = without_spare(c, e + n, r);
+        } while (r > 0 && told == 0 && spare-- > 0);
+        for (int got = 0, at = n; got < told; got++)
             if (!is_among(e, n, e[at + got].data.u64))
                 e[n++] = e[at + got];
     }

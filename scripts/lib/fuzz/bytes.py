@@ -203,8 +203,9 @@ class Bytes:
             rx.reader = None
             rx.take(min(size, rx.unread))
 
-        rx.reader = self.begin(op, p, False, fired, finish, [s])
-        rx.reader.until = begin + size
+        x = rx.reader = self.begin(op, p, False, fired, finish, [s])
+        x.until = begin + size
+        x.consumed = lambda: rx.sent > begin
         return note
 
     def op_warm(self, op, p):

@@ -139,7 +139,7 @@ class Life:
             if file.refs - refs:
                 # Where this process has none of them left its registrations are forgotten: docs/limitations.md.
                 here = {name for name, _ in refs} - {name for name, _ in file.refs - refs}
-                need(not here or not any(f is file for s in self.sets() for _, f in s.regs), "another process has it, too")
+                need(not here and not file.passed or not any(f is file for s in self.sets() for _, f in s.regs), "another process has it, too")
                 continue
             if isinstance(file, Listener):
                 need(not file.acceptor, "somebody accepts")
@@ -361,6 +361,7 @@ class Life:
         need(not isinstance(h.file, Epoll), "not for sets")
         need(0 <= new < HANDLES and new not in q.handles, "this handle is taken")
         self.new_handle(q, new, h.file, "CLOEXEC" in op.flags())
+        h.file.passed = True
         return {"q": q, "new": new}
 
     def op_exit(self, op, p):

@@ -59,8 +59,12 @@ class Ready:
         around = [s for s in self.sets() if any(f is file for _, f in s.regs)]
         return any(file in x.files and x.op.name in ("poll", "epoll_wait") for x in self.pendings()) or any(map(self.is_watched, around))
 
-    @staticmethod
-    def is_certain(reg, file):
+    def is_certain(self, reg, file):
+        if isinstance(file, Epoll) and self.spare_edges(file):
+            return False
+        if "ONESHOT" in reg.mask and self.is_edge_of_room(reg) and not reg.listed:
+            # Told once too often it is disarmed.
+            return False
         if "ET" in reg.mask and reg.listed and reg.by_data and isinstance(file, Stream) and file.avail < max(1, file.lowat):
             # Bytes that are read by now: whether their edge still tells of room is nobody's promise.
             return False
@@ -123,6 +127,7 @@ class Ready:
             return note
         for h, _ in items:
             need(self.is_quiet(h.file), "it may show something or not")
+            need(not isinstance(h.file, Epoll) or not self.spare_edges(h.file), "a set may show an edge or not")
         ready = len(items) < len(op.words) or any(is_ready(h, m) for h, m in items)
         if not op.begins:
             need(ready or 0 <= ms <= SHORT, "it would sleep")
@@ -173,6 +178,7 @@ class Ready:
             need(self.depth(file) < 3 and self.height(set_) + self.depth(file) < 4, "too deep")
         # Whether it is ready at this moment decides what the next wait tells.
         need(what == "del" or self.is_quiet(file), "it may be ready or not")
+        need(what == "del" or not isinstance(file, Epoll) or not self.spare_edges(file), "it may be ready or not")
         need(not any(set_ in x.files for x in self.pendings()) or what != "mod", "somebody waits")
         self.cookies += 1
         key = (h.number, file)
@@ -221,7 +227,7 @@ class Ready:
         # Of more than it may tell nobody knows which.
         need(most * times >= len(reported) + 1 or most == 1 and times >= len(reported), "which?")
         # Each has its turn, if not in the same call: docs/limitations.md.
-        note = {"times": max(times, len(reported)), "spare": self.spare_edges(set_, reported)}
+        note = {"times": max(times, len(reported)), "spare": self.spare_edges(set_)}
         # Level-triggered ones are told again.
         need(times == 1 or most == 1 and times <= max(1, len(reported)), "how often?")
         if op.begins:
@@ -235,10 +241,14 @@ class Ready:
         self.told(set_, reported)
         return note
 
-    @staticmethod
-    def spare_edges(set_, reported):
+    def spare_edges(self, set_):
         """The registrations of which an edge of room alone may be told, or not: docs/limitations.md."""
-        return {r.cookie for r in set_.regs.values() if "ET" in r.mask and r.mask & {"OUT", "WRNORM"} and r not in reported}
+        reported = self.reported(set_)
+        return {r.cookie for r in set_.regs.values() if self.is_edge_of_room(r) and r not in reported}
+
+    @staticmethod
+    def is_edge_of_room(reg):
+        return "ET" in reg.mask and reg.armed and bool(reg.mask & {"OUT", "WRNORM"})
 
     def soon(self, set_):
         out = []

@@ -60,6 +60,7 @@ class File:
     def __init__(self):
         self.refs = set()       # (process, handle)
         self.nonblock = False
+        self.passed = False     # so that one of them may be a descriptor of which its process does not know whose it is
 
 
 class Stream(File):

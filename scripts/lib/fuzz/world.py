@@ -294,21 +294,9 @@ class World:
         if op.name == "names":
             known = {p: "the listener" for p in self.ports.values()} | {p: f"connection {c}" for c, p in self.clients.items()}
             return re.sub(r"\d+", lambda m: known.get(int(m.group()), m.group()), text)
-        if op.name == "epoll_wait" and not op.begins:
-            return self.without_edges(text, note["spare"])
         if op.name == "settle" and note["fuzzy_out"]:
             return re.sub(r"OUT$", "none", re.sub(r"\|OUT|OUT\|", "", text))
         return text
-
-    @staticmethod
-    def without_edges(text, spare):
-        """Events of a wait without those of room alone of these registrations."""
-        head, *events = text.split(" ")[1:]
-        room = {f"{cookie:x}:{bits}" for cookie in spare for bits in ("OUT", "WRNORM", "OUT|WRNORM")}
-        kept = [e for e in events if e not in room]
-        if head.isdigit():
-            head = str(int(head) - len(events) + len(kept))
-        return " ".join(["=", head, *kept])
 
     def counted(self, op, note, text):
         hit = _COUNT.match(text)
@@ -393,7 +381,8 @@ class World:
         return f"epoll_ctl {op.handle()} {op.words[1]} {op.handle(2)} {op.text('mask', 'none')} {note['cookie']}"
 
     def say_epoll_wait(self, op, note):
-        return f"epoll_wait {op.handle()} {op.text('kind', 'epoll_wait')} {op.number('ms')} {op.number('most', 16)} {note['times']}"
+        spare = "".join(f" {cookie}" for cookie in sorted(note["spare"]))
+        return f"epoll_wait {op.handle()} {op.text('kind', 'epoll_wait')} {op.number('ms')} {op.number('most', 16)} {note['times']}{spare}"
 
     def say_listen(self, op, note):
         return f"listen {op.handle()} {self.program.family} {bits(op, SOCK)}"

@@ -343,6 +343,40 @@ static void shut_rdwr_unread_client(int fd)
     meet();
 }
 
+/* What comes behind both shutdowns is answered by a reset and lost; what had come before is read all the same. */
+static void refusing(int fd, int one, int other)
+{
+    T(put(fd, 1, 1000));
+    meet();
+    await_in(fd, 1000);
+    T(shutdown(fd, one));
+    if (other >= 0)
+        T(shutdown(fd, other));
+    meet();
+    meet();
+    await(fd, POLLERR);
+    T(get(fd, 2, 1000));
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+}
+
+static void refused_server(int fd) { refusing(fd, SHUT_RDWR, -1); }
+static void refused_rd_wr_server(int fd) { refusing(fd, SHUT_RD, SHUT_WR); }
+static void refused_wr_rd_server(int fd) { refusing(fd, SHUT_WR, SHUT_RD); }
+
+static void refused_client(int fd)
+{
+    T(get(fd, 1, 1000));
+    T(put(fd, 2, 1000));
+    meet();
+    meet();
+    await(fd, POLLRDHUP);
+    T(send(fd, buf, 70, MSG_NOSIGNAL));
+    await(fd, POLLHUP);
+    T(send(fd, buf, 70, MSG_NOSIGNAL));
+    meet();
+}
+
 /* One thread of ours sleeps in recv, another shuts the socket down. */
 static void *sleeper(void *arg)
 {
@@ -729,6 +763,9 @@ const struct body end_bodies[] = {
     TWO("shutdown_rdwr", shut_rdwr_server, shut_rdwr_client),
     TWO("shutdown_rdwr_written", shut_rdwr_written_server, shut_rdwr_written_client),
     TWO("shutdown_rdwr_unread", shut_rdwr_unread_server, shut_rdwr_unread_client),
+    TWO("shutdown_refuses", refused_server, refused_client),
+    TWO("shutdown_rd_wr_refuses", refused_rd_wr_server, refused_client),
+    TWO("shutdown_wr_rd_refuses", refused_wr_rd_server, refused_client),
     TWO("shutdown_wakes_recv", shutdown_wakes_server, shutdown_wakes_client),
     TWO("close_after_write", close_after_write_server, drain_client),
     TWO("close_after_small_write", small_close_server, late_drain_client),

@@ -200,7 +200,18 @@ def adopt_orphans():
         sys.exit("PR_SET_CHILD_SUBREAPER refused")
 
 
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return int(f.read().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def children_of(pid):
+    if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+        # A kernel without PROC_CHILDREN.
+        return [p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(p) == pid]
     out = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):

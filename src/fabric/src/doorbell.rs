@@ -23,7 +23,8 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_rmw};
 
-/// Waiter slots per side of a link; a direction names its waiters by a mask of this many bits.
+/// Waiter slots per side of a link; a direction names its waiters by a mask of this many bits. The last one is nobody's: its bit says
+/// something else ([`is_over`](crate::layout::ReaderWishes::is_over)).
 pub const SLOTS: usize = 64;
 
 /// Words of ready bits per slot: one bit per stream of the link.

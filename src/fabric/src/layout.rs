@@ -78,7 +78,7 @@ pub struct ReaderLine {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ReaderWishes {
-    /// Waiter slots of the reader's side that want to hear of data.
+    /// Waiter slots of the reader's side that want to hear of data; and one bit more: [`Self::is_over`].
     pub waiters: AtomicU64,
     /// Where the lent ring lies: offset from the start of the arena. Stable while the stream lives.
     pub ring_at: AtomicU64,
@@ -91,6 +91,23 @@ pub struct ReaderWishes {
     /// 1: the last recv that had to wait was blocking and large, so that an offer without an ADVERT
     /// is likely to be taken. A hint.
     pub pulls: AtomicU32,
+}
+
+impl ReaderWishes {
+    /// Bit of `waiters`: the program has shut both halves down, with bytes unread. What is written from now on goes by TCP, which
+    /// answers by a reset, as it does to whatever arrives behind such a shutdown (`tcp_rcv_state_process`).
+    const OVER: u64 = 1 << (SLOTS - 1);
+
+    /// Reader: says so.
+    pub fn set_over(&self) {
+        self.waiters.fetch_or(Self::OVER, Ordering::SeqCst);
+    }
+
+    /// Writer: has the reader said so?
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) & Self::OVER != 0
+    }
 }
 
 /// What the writer's end writes seldom; the reader reads it at every consume.

@@ -11,7 +11,7 @@
 use super::nest::kernel_ready;
 use crate::remote;
 use crate::sockets::demote::{self, Resetting};
-use crate::sockets::sock::Sock;
+use crate::sockets::sock::{Sock, half};
 use crate::sockets::tcp;
 use core::sync::atomic::Ordering;
 use libc::c_short;
@@ -61,7 +61,7 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 
 /// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
-    let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_held(sock);
+    let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     told & READ != 0 && record
         || told & libc::POLLHUP != 0 && demote::resetting(sock) != Resetting::None
 }
@@ -101,16 +101,19 @@ pub(super) fn correct(
     told
 }
 
-/// Does the kernel tell of the first byte, for the record's sake, where the program wants more?
-fn is_low_held(sock: &Sock) -> bool {
-    sock.low_held.load(Ordering::Relaxed)
+/// Does the kernel tell of the first byte, for the record's sake, where the program wants more? Or did it when it was asked: a record
+/// has been heard since.
+fn is_low_changed(sock: &Sock) -> bool {
+    sock.rcvlowat.load(Ordering::Relaxed) > 1
+        && (sock.low_held.load(Ordering::Relaxed) || sock.heard.load(Ordering::Relaxed) != 0)
 }
 
 /// Are there fewer bytes than the program wants to hear of, and will there be more?
 fn is_below_low(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let low = sock.rcvlowat.load(Ordering::Relaxed) as i32;
-    is_low_held(sock)
+    is_low_changed(sock)
+        && sock.halves.load(Ordering::Relaxed) & half::READING == 0
         && sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread < low)
         && tcp::state(fd) == Some(tcp::ESTABLISHED)
 }

@@ -5,7 +5,7 @@ use crate::process;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Resent, Which};
-use crate::sockets::sock::{self, Known, SETS, Sock, role, state};
+use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{internal, remains, staged};
 use core::sync::atomic::Ordering;
@@ -165,6 +165,13 @@ fn opened(sock: &'static Sock, side: u8) {
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     /// For another host's word of what it has read, on which the rest waits.
     const WORD_NS: u64 = 20_000_000;
+    let halves = match how {
+        libc::SHUT_RD => half::READING,
+        libc::SHUT_WR => half::WRITING,
+        _ => half::READING | half::WRITING,
+    };
+    let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
+    let both = halves == half::READING | half::WRITING;
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         Known::of(sock).shuts();
         if how == libc::SHUT_RDWR {
@@ -190,10 +197,8 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
             demote::finish_blocking(sock, Reason::Shutdown);
         }
         sock.pin(Reason::Shutdown);
-        // What the peer writes from now on must meet the kernel, which answers by a reset. What it wrote before is
-        // still to be read, and stays on the link if it is there.
-        if how == libc::SHUT_RDWR && super::options::unread(sock) == 0 {
-            demote::demote(sock, Which::Rx, Reason::Shutdown);
+        if both {
+            end_input(sock);
         }
         if later {
             if how == libc::SHUT_RDWR {
@@ -204,11 +209,27 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     } else if how == libc::SHUT_RD {
         // From now on the kernel says that there is something to read, whatever comes: nothing is to be read elsewhere.
         sock.pin(Reason::Shutdown);
-        if super::options::unread(sock) == 0 {
+        if both {
+            end_input(sock);
+        } else if super::options::unread(sock) == 0 {
             demote::demote(sock, Which::Rx, Reason::Shutdown);
         }
     }
     Verdict::Pass(Pass::NOBODY)
+}
+
+/// Both halves are shut down: what the peer writes from now on must meet the kernel, which answers by a reset. What it wrote before is
+/// still to be read, and stays on the link if it is there.
+fn end_input(sock: &'static Sock) {
+    if super::options::unread(sock) == 0 {
+        return demote::demote(sock, Which::Rx, Reason::Shutdown);
+    }
+    if sock.rx.lock.lock().is_ok() {
+        if let Some(dir) = sock.rx.dir() {
+            dir.rx_wishes.set_over();
+        }
+        sock.rx.lock.unlock();
+    }
 }
 
 /// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread here.

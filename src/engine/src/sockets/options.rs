@@ -221,8 +221,10 @@ pub fn hold_low(sock: &Sock) {
 
 /// Under the rx lock: what TCP has is the program's again.
 pub fn release_low(sock: &Sock) {
-    if sock.low_held.swap(false, Ordering::Relaxed) {
+    if sock.low_held.load(Ordering::Relaxed) {
         set_low(sock, sock.rcvlowat.load(Ordering::Relaxed) as c_int);
+        // Behind that: until then what the kernel tells is looked at.
+        sock.low_held.store(false, Ordering::Release);
     }
 }
 

@@ -518,6 +518,10 @@ pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
         return false;
     };
     let to = at + n as u64;
+    if dir.rx_wishes.is_over() {
+        refused(sock, to);
+        return true;
+    }
     dir.tx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
     if dir.tx.tail.advance(at, to).is_err() {
         demote::settle_tx(sock, Reason::PeerDemoted);
@@ -538,6 +542,16 @@ pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
         Ordering::Relaxed,
     );
     true
+}
+
+/// Under the tx lock: the reader has shut both halves down with bytes unread. What is written from now on, to `to` in the ring by now,
+/// must meet its kernel, which answers by a reset, and is never seen in the ring.
+#[cold]
+fn refused(sock: &'static Sock, to: u64) {
+    let at = sock.tx.at.swap(to, Ordering::Relaxed);
+    let linked = sock.tx.linked.load(Ordering::Relaxed);
+    sock.tx.linked.store(linked + (to - at), Ordering::Relaxed);
+    demote::settle_tx(sock, Reason::Shutdown);
 }
 
 /// `sendfile` into a tracked socket: the file's pages are read straight into the ring.

@@ -64,6 +64,14 @@ pub mod role {
     pub const ACCEPTED: u8 = 2;
 }
 
+/// Halves of a connection, in [`Sock::halves`].
+pub mod half {
+    /// `SHUT_RD`.
+    pub const READING: u8 = 1;
+    /// `SHUT_WR`.
+    pub const WRITING: u8 = 2;
+}
+
 /// Epoll sets that one socket can be in while accelerated.
 pub const SETS: usize = 8;
 
@@ -270,6 +278,8 @@ pub struct Sock {
     pub reset_made: AtomicBool,
     /// The writing half is shut down for the program; TCP's is when all is sent again.
     pub shut: AtomicBool,
+    /// What the program has shut down, of [`half`].
+    pub halves: AtomicU8,
     /// 1 + the generation that it had when the program last shut a writing half down.
     pub shut_in: AtomicU32,
     /// Every descriptor of the program is closed; `fd` is one of ours, closed when all is sent again.

@@ -624,7 +624,7 @@ impl Link {
         let mut used = self.slots.load(Ordering::Acquire);
         loop {
             let index = used.trailing_ones();
-            if index as usize >= SLOTS {
+            if index as usize >= SLOTS - 1 {
                 return None;
             }
             match self.slots.compare_exchange(

@@ -244,7 +244,8 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
         return Tried::Ring;
     };
     let head = dir.rx.head.read();
-    if sock.tx.state() != state::LINK || head.flagged || dir.tx.tail.read().flagged {
+    let sealed = head.flagged || dir.tx.tail.read().flagged || dir.rx_wishes.is_over();
+    if sock.tx.state() != state::LINK || sealed {
         return Tried::Ring;
     }
     let at = sock.tx.at.load(Ordering::Relaxed);

@@ -59,6 +59,50 @@ static void pair_of_parent(void)
     T(get(end[0], 2, 5000));
 }
 
+/* The parent is through with its connections before the child uses them, and others have begun since. */
+enum { HANDED_ON = 4 };
+
+static void handed_on(int forks, int server)
+{
+    int old[HANDED_ON], more[HANDED_ON];
+    for (int i = 0; i < HANDED_ON; i++)
+        old[i] = join();
+    meet();
+    pid_t pid = forks == server ? child_that_waits() : -1;
+    if (!pid) {
+        for (int i = 0; i < HANDED_ON; i++)
+            if (put(old[i], 10 + i, 3000) != 3000 || get(old[i], 20 + i, 3000) != 3000)
+                _exit(1 + i);
+        _exit(0);
+    }
+    for (int i = 0; pid > 0 && i < HANDED_ON; i++)
+        drop(old[i]);
+    meet();
+    for (int i = 0; i < HANDED_ON; i++) {
+        more[i] = join();
+        echo_rounds(more[i], 30, 700 + i);
+    }
+    meet();
+    if (pid > 0) {
+        let(pid);
+    } else {
+        for (int i = 0; i < HANDED_ON; i++) {
+            T(get(old[i], 10 + i, 3000));
+            T(put(old[i], 20 + i, 3000));
+        }
+        for (int i = 0; i < HANDED_ON; i++)
+            T(recv(old[i], buf, 10, 0));
+    }
+    meet();
+    for (int i = 0; i < HANDED_ON; i++)
+        echo_rounds(more[i], 30, 700 + i);
+}
+
+static void handed_on_server(int fd) { handed_on(1, 1), echo_rounds(fd, 3, 1000); }
+static void handed_on_client(int fd) { handed_on(1, 0), echo_rounds(fd, 3, 1000); }
+static void handed_back_server(int fd) { handed_on(0, 1), echo_rounds(fd, 3, 1000); }
+static void handed_back_client(int fd) { handed_on(0, 0), echo_rounds(fd, 3, 1000); }
+
 /* Both ends would use a link, but what TCP holds is not read yet; the parent writes, then the child. */
 static void agreed_server(int fd)
 {
@@ -89,6 +133,8 @@ static void agreed_client(int fd)
 const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
+    TWO("fork_handed_on", handed_on_server, handed_on_client),
+    TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),
     TWO("fork_before_the_switch", agreed_server, agreed_client),
     {0},
 };

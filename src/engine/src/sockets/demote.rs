@@ -3,7 +3,8 @@
 use crate::process;
 use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::family::Family;
+use crate::sockets::sock::{Half, Sock, state};
 use crate::sockets::{direct, staged, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
@@ -79,6 +80,35 @@ pub fn count(sock: &Sock, reason: Reason) {
     );
 }
 
+/// This process is at a stream's words: its own, or one that it has inherited, and that the parent does not give back meanwhile.
+struct Visit(Option<&'static Family>);
+
+impl Visit {
+    /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again has been sent. The half is on TCP.
+    fn begin(sock: &'static Sock, half: &Half) -> Option<Self> {
+        if half.state() != state::INHERITED {
+            return Some(Self(None));
+        }
+        let family = sock.family();
+        if family.is_some_and(Family::comes) {
+            return Some(Self(family));
+        }
+        count(sock, Reason::Fork);
+        half.state.store(state::PLAIN, Ordering::SeqCst);
+        half.set_dir(None);
+        leave(sock);
+        None
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(family) = self.0 {
+            family.goes();
+        }
+    }
+}
+
 /// Under the rx lock, in any state but PLAIN: fixes the words and reads TCP from now on.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(dir) = sock.rx.dir() else { return };
@@ -86,6 +116,9 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         count(sock, reason);
         return remote::settle_rx(sock, reason);
     }
+    let Some(_visit) = Visit::begin(sock, &sock.rx) else {
+        return;
+    };
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
@@ -131,6 +164,9 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
         }
         return resent;
     }
+    let Some(_visit) = Visit::begin(sock, &sock.tx) else {
+        return Resent::All;
+    };
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     let ring_len = sock.tx.ring().map_or(0, |r| r.len());
@@ -287,10 +323,10 @@ pub fn leave(sock: &'static Sock) {
             link.abandon_stream(index);
         } else {
             control::unwatch(sock);
+            let family = sock.family();
+            family.inspect(|f| f.leave_stream());
             link.leave_stream(index);
-            if let Some(family) = sock.family() {
-                family.hand();
-            }
+            family.inspect(|f| f.hand());
             if !remote::left(link, index) {
                 trim::returned(link);
                 control::attention(link, index);

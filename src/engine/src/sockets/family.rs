@@ -38,7 +38,16 @@ pub struct Family {
     owner: AtomicU32,
     /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`].
     handing: AtomicU32,
+    /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`].
+    visitors: AtomicU32,
 }
+
+const _: () = assert!(size_of::<Family>() == 64);
+
+/// In [`Family::visitors`]: the process whose stream it was has left it. Its words and rings may be another connection's by now.
+const LEFT: u32 = 1 << 31;
+/// For visitors, who are there for microseconds, in ns: a killed one never goes.
+const VISIT_NS: u64 = 10_000_000;
 
 const KEPT: u32 = 0;
 const WANTED: u32 = 1;
@@ -113,6 +122,7 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.resent.store(0, Ordering::Relaxed);
     slot.owner.store(0, Ordering::Relaxed);
     slot.handing.store(KEPT, Ordering::Relaxed);
+    slot.visitors.store(0, Ordering::Relaxed);
     slot.taken.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
@@ -162,6 +172,30 @@ impl Family {
         // SAFETY: in the shared region.
         let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most)) };
         self.handing.load(Ordering::SeqCst) == HANDED
+    }
+
+    /// By a process that has inherited the stream: may it touch its words? Then [`Family::goes`] is to follow.
+    pub fn comes(&self) -> bool {
+        let one_more = |now: u32| (now & LEFT == 0).then_some(now + 1);
+        self.visitors
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more)
+            .is_ok()
+    }
+
+    /// See [`Family::comes`].
+    pub fn goes(&self) {
+        self.visitors.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// By the process whose stream it is, before it gives that back: no relative touches it any more.
+    pub fn leave_stream(&self) {
+        if self.visitors.fetch_or(LEFT, Ordering::SeqCst) & !LEFT == 0 {
+            return;
+        }
+        let end = sys::now_ns() + VISIT_NS;
+        while self.visitors.load(Ordering::SeqCst) & !LEFT != 0 && sys::now_ns() < end {
+            sys::sched_yield();
+        }
     }
 
     /// Before a fork: the child will hold the socket too.
@@ -278,8 +312,9 @@ impl Family {
             .compare_exchange(0, at + 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Ready for another stream of the same socket.
-    pub fn clear_resend(&self) {
+    /// Ready for another stream of the same socket, which only this process holds.
+    pub fn begin_stream(&self) {
+        self.visitors.store(0, Ordering::SeqCst);
         self.resent.store(0, Ordering::Release);
     }
 

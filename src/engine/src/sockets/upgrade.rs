@@ -238,7 +238,7 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     if family.is_shared(process::pid()) {
         return Err(Reason::Shared);
     }
-    family.clear_resend();
+    family.begin_stream();
     family.is_owned_by(process::pid());
     Ok(())
 }

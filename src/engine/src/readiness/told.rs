@@ -111,7 +111,12 @@ fn is_low_changed(sock: &Sock) -> bool {
 /// Are there fewer bytes than the program wants to hear of, and will there be more?
 fn is_below_low(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
-    let low = sock.rcvlowat.load(Ordering::Relaxed) as i32;
+    // Where it is not held the kernel's is the program's, also in the middle of a call that sets it.
+    let low = if sock.low_held.load(Ordering::Acquire) {
+        sock.rcvlowat.load(Ordering::Relaxed) as i32
+    } else {
+        sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1)
+    };
     is_low_changed(sock)
         && sock.halves.load(Ordering::Relaxed) & half::READING == 0
         && sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread < low)

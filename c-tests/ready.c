@@ -298,36 +298,85 @@ static void told_client(int fd)
     }
 }
 
-/* Whoever sleeps hears of two connections in the order in which they were written to, also where one has left TCP and the other,
- * a new one, has not. Soon, that is: a set's first news may come by a longer way. Between hosts the two come by different devices. */
+/* Whoever sleeps hears first of the connection that was written to first, be it older or newer than others that have left TCP,
+ * and also where a new one has not. Soon, that is: a set's first news may come by a longer way. Between hosts they come by
+ * different devices. */
 static void in_order_server(int fd)
 {
+    int younger = join();
     for (int i = 0; hear(); i++) {
-        int other = join_cold();
+        int cold = join_cold();
         meet();
         await_asleep(peer_pid);
-        put(fd, i, 1), put(other, i, 1);
+        put(i % 2 ? fd : younger, i, 1), put(cold, i, 1), put(i % 2 ? younger : fd, i, 1);
         meet();
-        close(other);
+        close(cold);
     }
 }
 
 static void in_order_client(int fd)
 {
-    int ep = epoll_create1(0), in_a_row = 0;
+    int ep = epoll_create1(0), younger = join(), in_a_row = 0;
     ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+    ctl(ep, EPOLL_CTL_ADD, younger, EPOLLIN, 0);
     for (int i = 0; i < ORDERED && in_a_row < IN_A_ROW; i++) {
-        struct epoll_event e[2];
+        struct epoll_event e[3];
         tell(1);
-        int other = join_cold();
-        ctl(ep, EPOLL_CTL_ADD, other, EPOLLIN, 2);
+        int cold = join_cold();
+        ctl(ep, EPOLL_CTL_ADD, cold, EPOLLIN, 2);
         meet();
-        if (epoll_wait(ep, e, 2, -1) < 1)
+        if (epoll_wait(ep, e, 3, -1) < 1)
             die("epoll_wait");
-        in_a_row = hosts || e[0].data.u64 == 1 ? in_a_row + 1 : 0;
-        get(fd, i, 1), get(other, i, 1);
+        in_a_row = hosts || e[0].data.u64 == (unsigned)i % 2 ? in_a_row + 1 : 0;
+        get(fd, i, 1), get(younger, i, 1), get(cold, i, 1);
         meet();
-        close(other);
+        close(cold);
+    }
+    tell(0);
+    say("%d in a row", in_a_row);
+}
+
+/* Of connections of one kind it hears in the order in which they were written to, whatever numbers they have. */
+enum { IN_TURN = 6 };
+
+static int in_turn(int round, int i) { return (i * 5 + round) % IN_TURN; }
+
+static void in_turn_server(int fd)
+{
+    int all[IN_TURN] = {fd};
+    for (int i = 1; i < IN_TURN; i++)
+        all[i] = join();
+    for (int round = 0; hear(); round++) {
+        await_asleep(peer_pid);
+        for (int i = 0; i < IN_TURN; i++)
+            put(all[in_turn(round, i)], round, 1);
+        meet();
+    }
+}
+
+static void in_turn_client(int fd)
+{
+    int ep = epoll_create1(0), all[IN_TURN] = {fd}, in_a_row = 0;
+    for (int i = 0; i < IN_TURN; i++) {
+        all[i] = i ? join() : fd;
+        ctl(ep, EPOLL_CTL_ADD, all[i], EPOLLIN | EPOLLET, i);
+    }
+    while (epoll_wait(ep, &(struct epoll_event){0}, 1, 0) == 1)
+        ;
+    for (int round = 0; round < ORDERED && in_a_row < IN_A_ROW; round++) {
+        struct epoll_event e[IN_TURN];
+        int right = 1;
+        tell(1);
+        for (int told = 0, n; told < IN_TURN; told += n) {
+            if ((n = epoll_wait(ep, e, IN_TURN - told, 2000)) < 1)
+                die("epoll_wait");
+            for (int i = 0; i < n; i++)
+                right &= e[i].data.u64 == (unsigned)in_turn(round, told + i);
+        }
+        in_a_row = right ? in_a_row + 1 : 0;
+        for (int i = 0; i < IN_TURN; i++)
+            get(all[i], round, 1);
+        meet();
     }
     tell(0);
     say("%d in a row", in_a_row);
@@ -342,5 +391,6 @@ const struct body ready_bodies[] = {
     TWO("ready_too_many", obey, too_many_client),
     TWO("ready_is_what_is_told", told_server, told_client, .flags = RAW, .limit = 60),
     TWO("ready_in_order", in_order_server, in_order_client, .flags = STEADY),
+    TWO("ready_in_turn", in_turn_server, in_turn_client, .flags = STEADY),
     {0},
 };

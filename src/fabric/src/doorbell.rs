@@ -30,6 +30,11 @@ pub const SLOTS: usize = 64;
 /// Words of ready bits per slot: one bit per stream of the link.
 pub const READY_WORDS: usize = 64;
 
+/// Marks of which a slot knows the order.
+const ORDERED: usize = 8;
+/// No stream of a link.
+const NOBODY: u32 = u32::MAX;
+
 /// How the owner of a slot sleeps, and thus how it is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
@@ -49,10 +54,18 @@ pub struct Slot {
     cpu: AtomicU32,
     /// How the owner sleeps ([`Sleep`] as a number). Written by the owner when it takes the slot.
     kind: AtomicU32,
+    /// The stream that was marked when no other was, or [`NOBODY`]: the one whose news came first. Written by wakers, taken by the owner;
+    /// like `order` a hint.
+    first: AtomicU32,
     /// One bit per word of `ready` that may be non-zero. Set by wakers after the word, taken by the owner.
     summary: AtomicU64,
     /// One bit per stream with news. Set by wakers, taken by the owner.
     ready: [AtomicU64; READY_WORDS],
+    /// How many streams were marked behind a first one, and how many of these the owner has looked at.
+    marked: AtomicU32,
+    seen: AtomicU32,
+    /// The last of these, in the order in which they were marked.
+    order: [AtomicU32; ORDERED],
 }
 
 impl Default for Slot {
@@ -61,8 +74,12 @@ impl Default for Slot {
             sleeping: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             kind: AtomicU32::new(0),
+            first: AtomicU32::new(NOBODY),
             summary: AtomicU64::new(0),
             ready: [(); READY_WORDS].map(|()| AtomicU64::new(0)),
+            marked: AtomicU32::new(0),
+            seen: AtomicU32::new(0),
+            order: [(); ORDERED].map(|()| AtomicU32::new(NOBODY)),
         }
     }
 }
@@ -94,6 +111,10 @@ impl Slot {
     /// Owner: empties the slot for a new owner.
     pub fn reset(&self) {
         self.sleeping.store(0, Ordering::Relaxed);
+        self.first.store(NOBODY, Ordering::Relaxed);
+        for word in [&self.marked, &self.seen] {
+            word.store(0, Ordering::Relaxed);
+        }
         self.summary.store(0, Ordering::Relaxed);
         for word in &self.ready {
             word.store(0, Ordering::Relaxed);
@@ -144,6 +165,7 @@ impl Slot {
             // stopped, or left by a signal handler, before it came to the summary.
             let marked = word.load(Ordering::Relaxed) & bit != 0;
             if !marked {
+                self.queue(stream);
                 word.fetch_or(bit, Ordering::SeqCst);
             }
             if !marked || self.summary.load(Ordering::Relaxed) & (1 << index) == 0 {
@@ -154,6 +176,42 @@ impl Slot {
             }
         }
         self.must_ring()
+    }
+
+    /// Waker: notes that `stream` comes behind those that are marked now.
+    #[inline]
+    fn queue(&self, stream: u32) {
+        // Only the order hangs on these words, which loom need not see.
+        if cfg!(loom) {
+            return;
+        }
+        if self.summary.load(Ordering::Relaxed) == 0 {
+            return self.first.store(stream, Ordering::Relaxed);
+        }
+        let at = self.marked.fetch_add(1, Ordering::Relaxed);
+        if let Some(place) = self.order.get(at as usize % ORDERED) {
+            place.store(stream, Ordering::Relaxed);
+        }
+    }
+
+    /// Owner: the streams that were marked, in that order, as far as it is known; also some that are not marked any more.
+    fn queued(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = self.first.load(Ordering::Relaxed);
+        if first != NOBODY {
+            self.first.store(NOBODY, Ordering::Relaxed);
+        }
+        let end = self.marked.load(Ordering::Relaxed);
+        let begin = self.seen.load(Ordering::Relaxed);
+        self.seen.store(end, Ordering::Relaxed);
+        // Of more the earliest ones are not known any more.
+        let behind = end.wrapping_sub(begin).min(ORDERED as u32);
+        let place = move |back: u32| end.wrapping_sub(back) as usize % ORDERED;
+        let order = (1..=behind)
+            .rev()
+            .filter_map(move |back| self.order.get(place(back)));
+        core::iter::once(first)
+            .chain(order.map(|stream| stream.load(Ordering::Relaxed)))
+            .filter(|&stream| stream != NOBODY)
     }
 
     /// Waker, behind a full fence: takes the announcement, if there is one; true: ring now.
@@ -169,19 +227,35 @@ impl Slot {
         self.summary.load(Ordering::Relaxed) != 0
     }
 
-    /// Owner: takes all marks, calling `each` with the stream's number.
+    /// Owner: takes all marks, calling `each` with the stream's number, in the order in which they were made where that is known.
     #[inline]
     pub fn take_ready(&self, mut each: impl FnMut(u32)) {
         if self.summary.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut summary = self.summary.swap(0, Ordering::SeqCst);
+        if !cfg!(loom) {
+            for stream in self.queued() {
+                let (index, bit) = ((stream / 64) as usize % READY_WORDS, 1u64 << (stream % 64));
+                if let Some(word) = self.ready.get(index)
+                    && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+                {
+                    // As below.
+                    fence_after_rmw();
+                    each(stream);
+                }
+            }
+        }
         while summary != 0 {
             let index = summary.trailing_zeros();
             summary &= summary - 1;
             let Some(word) = self.ready.get(index as usize % READY_WORDS) else {
                 continue;
             };
+            // Whoever sets one later sets the summary's, too.
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
             let mut bits = word.swap(0, Ordering::SeqCst);
             // A waker that still finds the bit does not set it again; so its word must be seen by
             // whoever looks from here on.

@@ -581,10 +581,13 @@ impl Waiter {
         if count != 0 {
             // Streams that became ready too go into the same answer where there is room. The kernel tells of sockets in the order
             // in which they became ready, and programs with clients that do not wait for each other (Redis' tests) see that
-            // one command came before another: a stream's place is that of the bell which told of it.
+            // one command came before another: the stream that rang, which is the first, goes where its bell stands.
             let all = self.append(count);
-            if let Some(told) = bell.and_then(|at| self.out().get_mut(at..all)) {
-                told.rotate_right(all - count);
+            if let Some(at) = bell
+                && all != count
+                && let Some(told) = self.out().get_mut(at..=count)
+            {
+                told.rotate_right(1);
             }
             return Ok(Slept::Events(all));
         }

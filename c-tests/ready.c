@@ -371,7 +371,7 @@ static void in_turn_client(int fd)
             if ((n = epoll_wait(ep, e, IN_TURN - told, 2000)) < 1)
                 die("epoll_wait");
             for (int i = 0; i < n; i++)
-                right &= e[i].data.u64 == (unsigned)in_turn(round, told + i);
+                right &= hosts || e[i].data.u64 == (unsigned)in_turn(round, told + i);
         }
         in_a_row = right ? in_a_row + 1 : 0;
         for (int i = 0; i < IN_TURN; i++)

@@ -282,6 +282,7 @@ static void shut_read_client(int fd)
 {
     int ep;
     T(shutdown(fd, SHUT_RD));
+    await(fd, POLLOUT); /* a stream from another host is on its way to TCP by now */
     ep = set_of(fd, EPOLLIN | EPOLLET);
     T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, PATTERN));
     for (int i = 0; i < 3; i++) {

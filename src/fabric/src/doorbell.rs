@@ -212,6 +212,8 @@ impl Slot {
         core::iter::once(first)
             .chain(order.map(|stream| stream.load(Ordering::Relaxed)))
             .filter(|&stream| stream != NOBODY)
+            // A peer may write anything.
+            .map(|stream| stream % (READY_WORDS as u32 * 64))
     }
 
     /// Waker, behind a full fence: takes the announcement, if there is one; true: ring now.

@@ -355,6 +355,7 @@ static void refusing(int fd, int one, int other)
     meet();
     meet();
     await(fd, POLLERR);
+    await_in(fd, 1000);
     T(get(fd, 2, 1000));
     T(recv(fd, buf, 10, 0));
     T(recv(fd, buf, 10, 0));

@@ -137,13 +137,15 @@ static int is_among(const struct epoll_event *e, int n, uint64_t cookie)
  * has itself, for microseconds, or a few calls long. */
 enum { TURNS = 64 };
 
-/* Events without those of room alone from registrations whose cookies the command has behind its fifth word: nobody's promise. */
+/* Events without those, of bits that the command has as its sixth word, of registrations whose cookies follow: edges that were told
+ * before. */
 static int without_spare(const struct command *c, struct epoll_event *e, int n)
 {
+    unsigned bits = mask_of(c->word[6]);
     int kept = 0;
     for (int i = 0; i < n; i++) {
         int spare = 0;
-        for (int w = 6; w < c->count && !(e[i].events & ~(EPOLLOUT | EPOLLWRNORM)); w++)
+        for (int w = 7; w < c->count && !(e[i].events & ~bits); w++)
             spare |= e[i].data.u64 == (uint64_t)number(c, w);
         if (!spare)
             e[kept++] = e[i];
@@ -151,9 +153,9 @@ static int without_spare(const struct command *c, struct epoll_event *e, int n)
     return kept;
 }
 
-/* epoll_wait HANDLE KIND MS MOST TIMES [COOKIE ...]: until so many different ones have been told of, all in the order of their cookies,
+/* epoll_wait HANDLE KIND MS MOST TIMES BITS [COOKIE ...]: until so many different ones have been told of, all in the order of their cookies,
  * since the order of a set is nobody's promise but that everyone has a turn. Only the first call waits, and again if it tells of nothing
- * but room of COOKIEs. */
+ * but COOKIEs. */
 void do_epoll_wait(const struct command *c)
 {
     struct epoll_event e[64];

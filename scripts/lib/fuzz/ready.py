@@ -62,7 +62,7 @@ class Ready:
     def is_certain(self, reg, file):
         if isinstance(file, Epoll) and self.spare_edges(file):
             return False
-        if "ONESHOT" in reg.mask and self.is_edge_of_room(reg) and not reg.listed:
+        if "ONESHOT" in reg.mask and self.is_spare_edge(reg, file) and not reg.listed:
             # Told once too often it is disarmed.
             return False
         if "ET" in reg.mask and reg.listed and reg.by_data and isinstance(file, Stream) and file.avail < max(1, file.lowat):
@@ -134,6 +134,9 @@ class Ready:
             return note
         need(not ready and (ms < 0 or ms >= LONG), "it would not sleep for good")
         need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
+        # What one call does to both ends of a connection one of them shows first.
+        ends = [h.file for h, _ in items if isinstance(h.file, Stream)]
+        need(not any(s.peer in ends for s in ends), "one of them comes first")
         files = [h.file for h, _ in items]
         self.begin(op, p, True, lambda: any(is_ready_soon(self, h.file, m) for h, m in items), lambda: None, files)
         return note
@@ -233,6 +236,8 @@ class Ready:
         if op.begins:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
             need(not self.is_read(set_), "another may take what it waits for")
+            old = [self.shown(f) & r.mask for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
+            need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")
             # One that tells of more than one thing would tell of them one by one.
             x = self.begin(op, p, True, lambda: self.soon(set_), lambda: self.told(set_, self.soon(set_)), [set_])
             x.files += [f for _, f in set_.regs]
@@ -242,19 +247,18 @@ class Ready:
         return note
 
     def spare_edges(self, set_):
-        """The registrations of which an edge of room alone may be told, or not: docs/limitations.md."""
+        """The registrations of which an edge may be told that was told before: docs/limitations.md."""
         reported = self.reported(set_)
-        return {r.cookie for r in set_.regs.values() if self.is_edge_of_room(r) and r not in reported}
+        return {r.cookie for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f) and r not in reported}
 
-    @staticmethod
-    def is_edge_of_room(reg):
-        return "ET" in reg.mask and reg.armed and bool(reg.mask & {"OUT", "WRNORM"})
+    def is_spare_edge(self, reg, file):
+        return "ET" in reg.mask and reg.armed and isinstance(file, Stream) and bool(self.shown(file) & reg.mask)
 
     def soon(self, set_):
         out = []
         for (_, file), r in set_.regs.items():
             if isinstance(file, Epoll):
-                ready = bool(self.soon(file))
+                ready = "IN" in r.mask and bool(self.soon(file))
             else:
                 ready = is_ready_soon(self, file, r.mask)
             if r.armed and ready and ("ET" not in r.mask or r.listed):

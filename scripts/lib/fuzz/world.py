@@ -381,7 +381,9 @@ class World:
         return f"epoll_ctl {op.handle()} {op.words[1]} {op.handle(2)} {op.text('mask', 'none')} {note['cookie']}"
 
     def say_epoll_wait(self, op, note):
-        spare = "".join(f" {cookie}" for cookie in sorted(note["spare"]))
+        # A call that sleeps is to be told of news; those of room are none.
+        bits = "OUT|WRNORM" if op.begins else "IN|OUT|PRI|RDHUP|RDNORM|WRNORM"
+        spare = "".join(f" {word}" for word in (bits, *sorted(note["spare"])))
         return f"epoll_wait {op.handle()} {op.text('kind', 'epoll_wait')} {op.number('ms')} {op.number('most', 16)} {note['times']}{spare}"
 
     def say_listen(self, op, note):

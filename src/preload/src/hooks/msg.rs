@@ -47,6 +47,10 @@ hooks! {
             return ret;
         };
         test_cancel();
+        // An error that is pending comes before any message, as from no other call (`do_recvmmsg`).
+        if forward!(recvmmsg(fd, vec, 0, flags, core::ptr::null_mut())) < 0 {
+            return -1;
+        }
         let kernel = |from, left, flags| forward!(recvmmsg(fd, from, left, flags, timeout));
         // SAFETY: the C caller vouches for `count` headers and for the timeout.
         unsafe { receive_each(e, fd, vec, count, flags, timeout, kernel) }

@@ -252,7 +252,7 @@ class Ready:
         return {r.cookie for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f) and r not in reported}
 
     def is_spare_edge(self, reg, file):
-        return "ET" in reg.mask and reg.armed and isinstance(file, Stream) and bool(self.shown(file) & reg.mask)
+        return "ET" in reg.mask and reg.armed and isinstance(file, (Stream, Epoll)) and bool(self.shown(file) & reg.mask)
 
     def soon(self, set_):
         out = []

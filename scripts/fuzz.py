@@ -60,7 +60,7 @@ class Runner:
             # Each program has its own moments in which the defect shows.
             program.settings["SLUICE_FAULT"] = f"{self.args.defect}:{random.Random(name).randrange(1 << 31)}"
         program.settings.update(common.settings(self.args.set))
-        program.library = "fault" if "SLUICE_FAULT" in program.settings else "usual"
+        program.build = "fault" if "SLUICE_FAULT" in program.settings else "usual"
         return program
 
     def one(self, number, seen):
@@ -250,7 +250,7 @@ def main():
         return 0
     if not args.plain:
         common.need_file(args.lib, "make build")
-        if args.prove or args.replay and judge.replayed(args.replay).library == "fault":
+        if args.prove or args.replay and judge.replayed(args.replay).build == "fault":
             args.fault_lib = args.fault_lib or common.FAULT_LIB
         if args.fault_lib:
             args.fault_lib = os.path.abspath(args.fault_lib)

@@ -15,7 +15,7 @@ from .state import Epoll, Invalid, Stream
 
 
 def settings(rng, with_fault):
-    """(settings, library)"""
+    """(settings, build)"""
     out = {}
     if upgrade := rng.choice(("eager",) * 8 + ("1", "500", "4K", "20K", None)):
         out["SLUICE_UPGRADE"] = upgrade
@@ -35,9 +35,9 @@ def settings(rng, with_fault):
 class Draw(DrawBytes, DrawReady, DrawLife):
     def __init__(self, seed, with_fault=False, length=None):
         self.rng = rng = random.Random(seed)
-        chosen, library = settings(rng, with_fault)
+        chosen, build = settings(rng, with_fault)
         start = rng.choice(("AB", "AB", "AB", "ABC", "A"))
-        self.program = Program(chosen, [], library, rng.choice((4, 4, 4, 6, 46)), start)
+        self.program = Program(chosen, [], build, rng.choice((4, 4, 4, 6, 46)), start)
         self.model = Model(self.program)
         self.length = length or rng.choice((10, 20, 30, 60, 100))
         self.nodelay = rng.random() < 0.8

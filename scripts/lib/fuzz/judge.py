@@ -102,7 +102,7 @@ class Judge:
     def run(self, program, calls, preloaded, expected=None):
         lib = None
         if preloaded and not self.twice:
-            lib = self.fault_lib if program.library == "fault" else self.lib
+            lib = self.fault_lib if program.build == "fault" else self.lib
         world = World(program, calls, self.dir, lib, expected, self.limit)
         world.on_hang = self.on_hang if preloaded else None
         lines = world.run()
@@ -194,7 +194,7 @@ class Judge:
     def fewer_settings(best, shows, deadline):
         for key in list(best.settings):
             rest = {k: v for k, v in best.settings.items() if k != key}
-            candidate = dataclasses.replace(best, settings=rest, library="usual" if key == "SLUICE_FAULT" else best.library)
+            candidate = dataclasses.replace(best, settings=rest, build="usual" if key == "SLUICE_FAULT" else best.build)
             if time.monotonic() < deadline and shows(candidate):
                 best = candidate
         if best.family != 4 and time.monotonic() < deadline and shows(candidate := dataclasses.replace(best, family=4)):

@@ -1,7 +1,7 @@
 """Programs: what is executed, as text that a person can read, change and run again.
 
     set SLUICE_UPGRADE=eager        a setting of the preloaded world
-    library fault                   the build with SLUICE_FAULT, else the usual one
+    build fault                     the library with SLUICE_FAULT, else the usual one
     family 46                       4, 6, or 46: the accepted end sees a v4-mapped address
     start A B                       processes that are there from the beginning
     A0 listen 1                     thread 0 of A makes a listener and calls it 1
@@ -57,13 +57,13 @@ class Op:
 class Program:
     settings: dict
     ops: list
-    library: str = "usual"
+    build: str = "usual"
     family: int = 4
     start: str = "AB"
 
     def head(self):
         settings = [f"set {k}={v}" for k, v in self.settings.items()]
-        return [*settings, f"library {self.library}", f"family {self.family}", "start " + " ".join(self.start)]
+        return [*settings, f"build {self.build}", f"family {self.family}", "start " + " ".join(self.start)]
 
     def __str__(self):
         return "\n".join(self.head() + [str(op) for op in self.ops]) + "\n"
@@ -79,8 +79,8 @@ class Program:
             if word == "set":
                 key, _, value = rest.partition("=")
                 out.settings[key] = value
-            elif word == "library":
-                out.library = rest
+            elif word == "build":
+                out.build = rest
             elif word == "family":
                 out.family = int(rest)
             elif word == "start":

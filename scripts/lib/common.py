@@ -200,18 +200,23 @@ def adopt_orphans():
         sys.exit("PR_SET_CHILD_SUBREAPER refused")
 
 
-def parent_of(pid):
+def stat_of(task):
+    """The words of /proc/TASK/stat behind the name: state, parent, ... None if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat") as f:
-            return int(f.read().rpartition(")")[2].split()[1])
+        with open(f"/proc/{task}/stat") as f:
+            return f.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
+# Where the kernel was built without PROC_CHILDREN it does not.
+_KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")
+
+
 def children_of(pid):
-    if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
-        # A kernel without PROC_CHILDREN.
-        return [p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(p) == pid]
+    if not _KERNEL_LISTS_CHILDREN:
+        stats = {int(p): stat_of(p) for p in os.listdir("/proc") if p.isdigit()}
+        return [p for p, words in stats.items() if words and int(words[1]) == pid]
     out = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -116,3 +116,8 @@ def environment_of_python(folder, python, *packages):
     own = f"{folder}/venv/bin/python"
     step(folder, own, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages)
     return own
+
+
+def installed_version(folder, python, package):
+    """Of a package in that environment."""
+    return re.search(r"^Version: (\S+)", step(folder, python, "-m", "pip", "show", package), re.M).group(1)

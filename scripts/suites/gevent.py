@@ -3,7 +3,6 @@ libev's and libuv's."""
 
 import glob
 import os
-import re
 import sys
 
 import fetch
@@ -24,7 +23,7 @@ class Gevent:
     def _get(self, folder):
         python = fetch.environment_of_python(folder, sys.executable, "gevent", "dnspython", "idna", "requests", "psutil", "objgraph",
                                              "cffi")
-        return re.search(r"^Version: (\S+)", fetch.step(folder, python, "-m", "pip", "show", "gevent"), re.M).group(1)
+        return fetch.installed_version(folder, python, "gevent")
 
     def units(self):
         # Under "test__" are those of sockets, servers and loops, beside those of modules that do nothing of the kind.

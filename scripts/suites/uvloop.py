@@ -2,7 +2,6 @@
 
 import glob
 import os
-import re
 import sys
 
 import fetch
@@ -20,8 +19,7 @@ class Uvloop:
 
     def _get(self, folder):
         python = fetch.environment_of_python(folder, sys.executable, "uvloop", "aiohttp", "psutil", "pyOpenSSL")
-        said = fetch.step(folder, python, "-m", "pip", "show", "uvloop")
-        version = re.search(r"^Version: (\S+)", said, re.M).group(1)
+        version = fetch.installed_version(folder, python, "uvloop")
         fetch.step(folder, python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "uvloop", f"uvloop=={version}")
         fetch.step(folder, "tar", "-xf", glob.glob(f"{folder}/uvloop-*.tar.gz")[0], "--strip-components=1", "--one-top-level=source")
         # Only the tests: beside them the package's sources would be taken for the built package.

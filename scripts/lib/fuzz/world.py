@@ -229,18 +229,16 @@ class World:
 
     def await_asleep(self, name, thread):
         """Until the thread sleeps in the kernel, three looks in a row; or has come back."""
-        path, asleep = f"/proc/{self.pids[name]}/task/{self.tids[name, thread]}/stat", 0
+        task, asleep = f"{self.pids[name]}/task/{self.tids[name, thread]}", 0
         deadline = time.monotonic() + self.limit
         while asleep < 3 and time.monotonic() < deadline:
             self.take_answers()
             if self.answers.get(self.channel(name, thread)):
                 return
-            try:
-                with open(path) as f:
-                    state = f.read().rpartition(")")[2].split()[0]
-            except OSError:
+            words = common.stat_of(task)
+            if not words:
                 return
-            asleep = asleep + 1 if state == "S" else 0
+            asleep = asleep + 1 if words[0] == "S" else 0
             time.sleep(0.0005)
 
     # --- calls ---

@@ -45,6 +45,38 @@ static void counts_client(int fd)
     meet();
 }
 
+/* The child registers the connection, and no more, while a thread of the parent sleeps on it. */
+static void *get_some(void *conn)
+{
+    busy = gettid();
+    return (void *)(long)get(*(int *)conn, 2, 2800);
+}
+
+static void registers_server(int fd)
+{
+    int conn = join();
+    pid_t pid = child_that_waits();
+    if (!pid) {
+        struct epoll_event e = {.events = EPOLLIN};
+        int ep = epoll_create1(0);
+        _exit(epoll_ctl(ep, EPOLL_CTL_ADD, conn, &e) ? 1 : epoll_wait(ep, &e, 1, 0) ? 2 : 0);
+    }
+    pthread_t t = start_busy(get_some, &conn);
+    await_asleep(busy);
+    let(pid);
+    meet();
+    say("the thread got %ld", (long)finish(t));
+    echo_rounds(fd, 3, 1000);
+}
+
+static void registers_client(int fd)
+{
+    int conn = join();
+    meet();
+    T(put(conn, 2, 2800));
+    echo_rounds(fd, 3, 1000);
+}
+
 /* Both ends are this process's, which sleeps while the child reads. */
 static void pair_of_parent(void)
 {
@@ -132,6 +164,7 @@ static void agreed_client(int fd)
 
 const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
+    TWO("fork_registers", registers_server, registers_client),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),

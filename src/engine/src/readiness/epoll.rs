@@ -1,6 +1,7 @@
 //! `epoll_ctl` and `epoll_wait`.
 
 use super::nest;
+use super::poll;
 use super::set::{self, Set};
 use super::shared;
 use super::told::Moment;
@@ -78,6 +79,10 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
                 Ok(()) => Verdict::Done(0),
                 Err(e) => Verdict::Failed(Error::Kernel(e)),
             };
+        }
+        if op == libc::EPOLL_CTL_ADD && sock.is_accelerated() {
+            // A parent's stream goes back to TCP before the kernel looks at it.
+            poll::own(sock);
         }
     }
     // SAFETY: the caller's arguments.

@@ -31,7 +31,7 @@ struct Streams {
 }
 
 /// Streams of a parent's are not served here: they go back to TCP at their first use.
-fn own(sock: &'static Sock) -> bool {
+pub(super) fn own(sock: &'static Sock) -> bool {
     if process::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
         // What lay in the ring is readable on TCP.
         remains::await_owed(sock);

@@ -618,8 +618,11 @@ impl Link {
     // --- waiters ---
 
     /// Takes a waiter slot of this side. `owner` is what the user keeps with it (0: a thread, which
-    /// sleeps on the slot itself).
+    /// sleeps on the slot itself). None of a parent's link: which ones are in use only that knows.
     pub fn take_slot(&self, owner: usize) -> Option<u32> {
+        if self.is_foreign() {
+            return None;
+        }
         let arena = self.arena()?;
         let mut used = self.slots.load(Ordering::Acquire);
         loop {

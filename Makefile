@@ -12,6 +12,7 @@ help:
 	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
 	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
+	@echo 'make evidence   all that is promised between hosts, tests and figures, on one page: two hours'
 	@echo 'make bench      benchmarks of C programs and real ones, judged by the promised floors'
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
@@ -55,6 +56,16 @@ test-rdma:
 	@scripts/install-deps.sh --rdma
 	@python3 scripts/lib/suite.py --rdma $(SEED)
 
+# Two hours of a machine that has nothing else to do.
+evidence: build build-fault benches
+	@scripts/install-deps.sh --rdma
+	@scripts/install-deps.sh --rdma-qemu
+	@$(MAKE) --no-print-directory -s -C c-tests
+	$(CARGO) test --no-run -p sluice-fabric --features verbs --test verbs
+	$(CARGO) test --no-run -p sluice-engine --features verbs --test remote
+	@scripts/guest/run --prepare
+	@scripts/guest/evidence --seed $(SEED)
+
 bench: deps build benches
 	scripts/bench.py --check
 
@@ -87,4 +98,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma bench compare fuzz suites stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install clean

@@ -138,6 +138,11 @@ def newest(name):
     return max(built, key=os.path.getmtime)
 
 
+# Package, test program, the test in it that has two ends.
+TWO_ENDED = (("sluice-fabric", "verbs", "messages_between_two_hosts"),
+             ("sluice-engine", "remote", "streams_between_two_hosts"))
+
+
 def rdma_steps(seed, full):
     """The same, for what runs where there is RDMA."""
     guest = os.path.join(common.ROOT, "scripts", "guest")
@@ -147,17 +152,14 @@ def rdma_steps(seed, full):
     yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
     yield "first bytes", [os.path.join(common.ROOT, "scripts", "prefix.py")], {}, 2, True
     yield "guest", [os.path.join(guest, "run"), "--prepare"], {}, 60, False
-    # Package, test program, the test in it that has two ends.
-    programs = [("sluice-fabric", "verbs", "messages_between_two_hosts"),
-                ("sluice-engine", "remote", "streams_between_two_hosts")]
-    for package, _, _ in programs:
+    for package, _, _ in TWO_ENDED:
         yield f"build {package}", ["cargo", "clippy", "-p", package, "--features", "verbs", "--all-targets", "--",
                                    "-D", "warnings"], {}, 10, False
-    for package, program, _ in programs:
+    for package, program, _ in TWO_ENDED:
         yield (f"{program} alone", ["cargo", "test", "-p", package, "--features", "verbs", "--test", program], {}, 10,
                True)
     for device in ("rxe", "siw"):
-        for _, program, test in programs:
+        for _, program, test in TWO_ENDED:
             yield (f"{device} {program}", [os.path.join(guest, "run"), "--device", device, "--timeout", "300", "--",
                                            os.path.join(guest, "provider"), newest(program), test], {}, 8, True)
         yield (f"{device} self-test", [os.path.join(guest, "run"), "--device", device, "--timeout", "600", "--",

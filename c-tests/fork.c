@@ -77,6 +77,29 @@ static void registers_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* A writer that is killed has done all it had to; what it wrote is read by the child first, and then by the parent. */
+static void killed_writer(int fd)
+{
+    T(put(fd, 1, 8000));
+    meet();
+    meet();
+    raise(SIGKILL);
+}
+
+static void of_killed_writer(int fd)
+{
+    meet();
+    T(get(fd, 1, 1000));
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(get_at(fd, 1, 1000, 2000) == 2000 ? 0 : 1);
+    meet();
+    await(fd, POLLRDHUP);
+    let(pid);
+    T(get_at(fd, 1, 3000, 5000));
+    T(recv(fd, buf, 10, 0));
+}
+
 /* Both ends are this process's, which sleeps while the child reads. */
 static void pair_of_parent(void)
 {
@@ -165,6 +188,7 @@ static void agreed_client(int fd)
 const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_registers", registers_server, registers_client),
+    TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),

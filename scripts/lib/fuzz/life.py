@@ -103,6 +103,7 @@ class Life:
             need(not s.rx.writer and not (s.rx.reader and s.rx.reader.consumed()), "bytes may have come or not")
         if (read or s.shut_rd) and (write or s.shut_wr):
             need(not s.rx.writer and s.settled, "a reset may overtake bytes")
+        need(not self.is_watched_twice(s), "one of them shows it first")
         if write:
             s.tx.break_writer()
             s.shut_wr, s.tx.fin, s.tx.held = True, 1, False

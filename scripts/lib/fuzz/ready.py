@@ -4,6 +4,7 @@ from .state import Epoll, Listener, Registration, Stream, need
 
 LONG = 5000     # ms: for an event that comes, however slow the machine is
 SHORT = 50      # at most, for one that does not
+EDGES = {"ET", "ONESHOT", "EXCLUSIVE"}
 BITS = {"IN", "OUT", "PRI", "RDHUP", "ET", "ONESHOT", "EXCLUSIVE", "RDNORM", "WRNORM"}
 
 
@@ -58,6 +59,24 @@ class Ready:
         """Somebody sleeps until it shows something."""
         around = [s for s in self.sets() if any(f is file for _, f in s.regs)]
         return any(file in x.files and x.op.name in ("poll", "epoll_wait") for x in self.pendings()) or any(map(self.is_watched, around))
+
+    def is_watched_twice(self, file):
+        """Somebody sleeps until it shows something, or a set in which it is."""
+        calls = (x for x in self.pendings() if x.op.name in ("poll", "epoll_wait"))
+        return any(sum(f is file or isinstance(f, Epoll) and self.holds(f, file) for f in x.files[x.op.name == "epoll_wait":]) > 1
+                   for x in calls)
+
+    def holds(self, set_, file):
+        return any(f is file or isinstance(f, Epoll) and self.holds(f, file) for _, f in set_.regs)
+
+    def watchers(self, set_):
+        """Calls that sleep until the set, or one in which it is, shows something."""
+        return sum(any(f is set_ or isinstance(f, Epoll) and self.holds(f, set_) for f in x.files)
+                   for x in self.pendings() if x.op.name in ("poll", "epoll_wait"))
+
+    def has_edges(self, set_):
+        """Is there an event in it, or in a set in it, that only one is told of?"""
+        return any(r.mask & EDGES or isinstance(f, Epoll) and self.has_edges(f) for (_, f), r in set_.regs.items())
 
     def is_certain(self, reg, file):
         if isinstance(file, Epoll) and self.spare_edges(file):
@@ -135,6 +154,8 @@ class Ready:
         need(not ready and (ms < 0 or ms >= LONG), "it would not sleep for good")
         need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
         # What one call does to both ends of a connection one of them shows first.
+        for h, _ in items:
+            need(not isinstance(h.file, Epoll) or not self.has_edges(h.file) or not self.watchers(h.file), "only one of them is told")
         ends = [h.file for h, _ in items if isinstance(h.file, Stream)]
         need(not any(s.peer in ends for s in ends), "one of them comes first")
         files = [h.file for h, _ in items]
@@ -183,6 +204,7 @@ class Ready:
         need(what == "del" or self.is_quiet(file), "it may be ready or not")
         need(what == "del" or not isinstance(file, Epoll) or not self.spare_edges(file), "it may be ready or not")
         need(not any(set_ in x.files for x in self.pendings()) or what != "mod", "somebody waits")
+        need(what == "del" or not mask & EDGES or self.watchers(set_) < 2, "only one of those who wait is told")
         self.cookies += 1
         key = (h.number, file)
         reg = set_.regs.get(key)
@@ -236,6 +258,7 @@ class Ready:
         if op.begins:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
             need(not self.is_read(set_), "another may take what it waits for")
+            need(not self.has_edges(set_) or not self.watchers(set_), "only one of them is told")
             old = [self.shown(f) & r.mask for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
             need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")
             # One that tells of more than one thing would tell of them one by one.

@@ -5,7 +5,7 @@ use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
 use crate::sockets::sock::{Half, Sock, state};
-use crate::sockets::{direct, staged, wake};
+use crate::sockets::{direct, remains, staged, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words;
@@ -122,17 +122,16 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
-        let inherited = sock.rx.state() == state::INHERITED;
         let from = match sock.rx.state() {
             state::LINK => sock.rx.kernel_bytes(),
-            // The parent may have drained TCP since the fork.
             _ => dir.tx_wishes.from.load(Ordering::Relaxed),
         };
+        if sock.rx.state() == state::INHERITED {
+            remains::count_parents_reads(sock, from);
+        }
         let owed = from.wrapping_add(end.wrapping_sub(start));
         sock.rx.owed.store(owed, Ordering::Relaxed);
-        // One of a family keeps them, at most.
-        let keeps = !(inherited && sock.family().is_some_and(|f| f.is_shared(process::pid())));
-        if keeps && let Some(ring) = sock.rx.ring() {
+        if let Some(ring) = sock.rx.ring() {
             sock.remains.keep(ring, start, end);
         }
     }

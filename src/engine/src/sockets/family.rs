@@ -33,13 +33,15 @@ pub struct Family {
     resent: AtomicU64,
     /// 1 + next free slot.
     next: AtomicU32,
-    taken: AtomicU32,
+    in_use: AtomicU32,
     /// The process whose stream to another host the socket has: only that can take it back to TCP.
     owner: AtomicU32,
     /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`].
     handing: AtomicU32,
     /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`].
     visitors: AtomicU32,
+    /// Bytes that have been taken out of the copies of what a dead peer left in its ring (remains.rs): each relative may have one.
+    taken: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Family>() == 64);
@@ -123,7 +125,8 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.owner.store(0, Ordering::Relaxed);
     slot.handing.store(KEPT, Ordering::Relaxed);
     slot.visitors.store(0, Ordering::Relaxed);
-    slot.taken.store(1, Ordering::Relaxed);
+    slot.taken.store(0, Ordering::Relaxed);
+    slot.in_use.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
 }
@@ -254,7 +257,7 @@ impl Family {
         }
         let empty = self.holders.iter().all(|h| h.load(Ordering::Acquire) == 0);
         let crowded = self.crowded.load(Ordering::Relaxed) != 0;
-        if empty && !crowded && self.taken.swap(0, Ordering::AcqRel) == 1 {
+        if empty && !crowded && self.in_use.swap(0, Ordering::AcqRel) == 1 {
             self.put_back();
         }
     }
@@ -316,6 +319,21 @@ impl Family {
     pub fn begin_stream(&self) {
         self.visitors.store(0, Ordering::SeqCst);
         self.resent.store(0, Ordering::Release);
+        self.taken.store(0, Ordering::Release);
+    }
+
+    /// Of `len` bytes that each relative has a copy of: how many are gone.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Acquire) as usize
+    }
+
+    /// Takes `n` of them behind the first `gone`. False: a relative was faster.
+    pub fn take(&self, gone: usize, n: usize) -> bool {
+        let (old, new) = (gone as u32, (gone + n) as u32);
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        self.taken
+            .compare_exchange(old, new, order.0, order.1)
+            .is_ok()
     }
 
     /// Where the re-send stands.

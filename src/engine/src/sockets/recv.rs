@@ -210,7 +210,7 @@ unsafe fn recv_stream(
                 sock.rx.lock.unlock();
                 let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
                 if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                    remains::await_owed(sock);
+                    remains::await_owed_for(sock, total - done);
                 }
                 let kept = sock.remains.are_kept();
                 if kept {

@@ -5,9 +5,14 @@
 //! reads from it what is missing when TCP has ended.
 //!
 //! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the kernel counts beyond
-//! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away.
+//! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away. Of processes that
+//! share the socket each may have a copy; what one takes out of it is gone for all ([`Family::take`]).
+//!
+//! [`Family::take`]: super::family::Family::take
 
+use crate::process;
 use crate::remote;
+use crate::sockets::family::Family;
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::Sock;
@@ -22,6 +27,8 @@ use sluice_fabric::sys;
 pub struct Remains {
     base: AtomicPtr<u8>,
     len: AtomicUsize,
+    /// Bytes that this process has taken out of it.
+    taken: AtomicUsize,
 }
 
 /// Where the next byte of a demoted stream is.
@@ -62,6 +69,7 @@ impl Remains {
             }
         }
         self.len.store(len as usize, Ordering::Relaxed);
+        self.taken.store(0, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
     }
 
@@ -87,7 +95,7 @@ pub unsafe fn step(
     most: usize,
     flags: c_int,
 ) -> Step {
-    if missing(sock) == 0 {
+    if missing(sock).is_none_left() {
         renounce(sock);
         return Step::Kernel;
     }
@@ -107,11 +115,15 @@ pub unsafe fn step(
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;
     }
-    let missing = missing(sock);
-    let n = missing.min(most);
-    let len = sock.remains.len.load(Ordering::Relaxed);
-    // SAFETY: the last `missing` bytes of the copy.
-    let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(len - missing) };
+    let Missing { all, gone } = missing(sock);
+    let n = (all - gone).min(most);
+    let takes = flags & libc::MSG_PEEK == 0;
+    if takes && sock.family().is_some_and(|f| !f.take(gone, n)) {
+        return Step::Busy;
+    }
+    let skipped = sock.remains.len.load(Ordering::Relaxed) - all + gone;
+    // SAFETY: `all` bytes of the copy are missing at most, and `gone` of these at most are gone.
+    let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(skipped) };
     let mut beyond = *cursor;
     beyond.advance(n, |to, n| {
         if flags & libc::MSG_TRUNC == 0 {
@@ -121,8 +133,9 @@ pub unsafe fn step(
         // SAFETY: still inside, or its end.
         from = unsafe { from.add(n) };
     });
-    if flags & libc::MSG_PEEK == 0 {
+    if takes {
         *cursor = beyond;
+        sock.remains.taken.fetch_add(n, Ordering::Relaxed);
         sock.rx.add_kernel_bytes(n as u64);
     }
     Step::Moved(n)
@@ -140,17 +153,48 @@ fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
     let Some((state, read)) = tcp::read(fd) else {
         return false;
     };
-    // One more behind the end: a FIN is counted, a reset is not.
-    let more = read > sock.rx.kernel_bytes() + u64::from(tcp::is_over(state));
+    // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell whether a FIN came first: if with it
+    // all would be there that is owed, a relative may have read the last byte.
+    let doubtful = state == tcp::CLOSE
+        && read >= sock.rx.owed.load(Ordering::Relaxed)
+        && sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    let more = read > sock.rx.kernel_bytes() + u64::from(tcp::is_over(state)) || doubtful;
     // Who is on his way back from the kernel has not counted what he has got.
     more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls
 }
 
-/// Bytes of the copy that TCP has not brought.
-fn missing(sock: &Sock) -> usize {
+/// What of the copy TCP has not brought.
+struct Missing {
+    /// So many bytes, the copy's last,
+    all: usize,
+    /// of which these, the first, have been taken out of a copy.
+    gone: usize,
+}
+
+impl Missing {
+    const fn is_none_left(&self) -> bool {
+        self.all == self.gone
+    }
+}
+
+fn missing(sock: &Sock) -> Missing {
+    let own = sock.remains.taken.load(Ordering::Relaxed);
+    let by_tcp = sock.rx.kernel_bytes().saturating_sub(own as u64);
     let owed = sock.rx.owed.load(Ordering::Relaxed);
-    let missing = owed.saturating_sub(sock.rx.kernel_bytes());
-    (missing as usize).min(sock.remains.len.load(Ordering::Relaxed))
+    let all = (owed.saturating_sub(by_tcp) as usize).min(sock.remains.len.load(Ordering::Relaxed));
+    let gone = sock.family().map_or(own, Family::taken).min(all);
+    Missing { all, gone }
+}
+
+/// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent may have read these since
+/// the fork.
+pub fn count_parents_reads(sock: &Sock, from: u64) {
+    let Some((state, read)) = tcp::read(sock.fd.load(Ordering::Relaxed)) else {
+        return;
+    };
+    let read = from.min(read.saturating_sub(u64::from(tcp::is_over(state))));
+    let known = sock.rx.kernel_bytes();
+    sock.rx.add_kernel_bytes(read.saturating_sub(known));
 }
 
 /// Longest wait for bytes that a peer sends again, in ns. It does so at once; it may have lost its CPU, or be on another host.
@@ -207,19 +251,39 @@ pub fn await_owed(sock: &'static Sock) {
 /// As [`await_owed`], until all of them are: for a call that tells how many there are, or is nobody's to follow. False: not all.
 #[cold]
 pub fn await_all_owed(sock: &'static Sock) -> bool {
+    await_much_owed(sock, u64::MAX, owed_ns())
+}
+
+/// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it before some is read.
+#[cold]
+pub fn await_owed_for(sock: &'static Sock, asked: usize) {
+    await_much_owed(sock, asked as u64, STILL_NS);
+}
+
+/// Where so long no more comes, TCP has no room, in ns.
+const STILL_NS: u64 = 3_000_000;
+
+/// Until `most` of what is owed is on TCP, or nothing more has come for `still_ns`. False: there is not so much.
+fn await_much_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return true;
     }
     await_owed(sock);
-    let end = sys::now_ns() + owed_ns();
+    let (mut last, mut end) = (0, sys::now_ns() + still_ns);
     loop {
         // 0 where the peer was late.
         let owed = sock.rx.owed.load(Ordering::Relaxed);
-        let missing = owed.saturating_sub(sock.rx.kernel_bytes());
+        let missing = owed.saturating_sub(sock.rx.kernel_bytes()).min(most);
         let fd = sock.fd.load(Ordering::Relaxed);
         let here = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
+        if here > last {
+            (last, end) = (here, sys::now_ns() + still_ns);
+        }
         if here >= missing || tcp::state(fd) != Some(tcp::ESTABLISHED) || sys::now_ns() >= end {
             return here >= missing;
+        }
+        if renounce_if(sock, || are_others_reading(sock, fd)) {
+            return true;
         }
         let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
     }
@@ -228,9 +292,8 @@ pub fn await_all_owed(sock: &'static Sock) -> bool {
 /// Has TCP bring what is owed, so that later calls look for none of it: the program is about to lose what that takes. One whose peer
 /// is late goes on looking.
 pub fn call_in(sock: &'static Sock) {
-    if await_all_owed(sock) && sock.rx.lock.lock().is_ok() {
-        renounce(sock);
-        sock.rx.lock.unlock();
+    if await_all_owed(sock) {
+        renounce_if(sock, || true);
     }
 }
 
@@ -240,10 +303,20 @@ pub fn part_with(sock: &'static Sock) {
         return;
     }
     await_all_owed(sock);
-    if sock.rx.lock.lock().is_ok() {
-        renounce(sock);
-        sock.rx.lock.unlock();
+    renounce_if(sock, || true);
+}
+
+/// Whether it did.
+fn renounce_if(sock: &'static Sock, is_so: impl Fn() -> bool) -> bool {
+    if sock.rx.lock.lock().is_err() {
+        return false;
     }
+    let renounces = is_so();
+    if renounces {
+        renounce(sock);
+    }
+    sock.rx.lock.unlock();
+    renounces
 }
 
 /// Nobody waits for what is owed any more; but what is kept of it is still watched.
@@ -264,7 +337,8 @@ pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
         return 0;
     }
     let count = if sock.remains.are_kept() && !are_others_reading(sock, fd) {
-        missing(sock)
+        let Missing { all, gone } = missing(sock);
+        all - gone
     } else {
         0
     };

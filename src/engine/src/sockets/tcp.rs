@@ -5,7 +5,8 @@ use sluice_fabric::sys;
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
 const TIME_WAIT: u8 = 6;
-const CLOSE: u8 = 7;
+/// A reset has come, or both ends.
+pub const CLOSE: u8 = 7;
 /// The peer's end has come, ours has not been sent.
 pub const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;

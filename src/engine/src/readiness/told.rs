@@ -94,7 +94,9 @@ pub(super) fn correct(
             // Of a record that came behind our own look, and another thread has heard.
         }
     }
-    if hides || is_below_low(sock) {
+    // Once the program has shut its reading half there is an end to read, whatever else there is.
+    let ended = sock.halves.load(Ordering::Relaxed) & half::READING != 0;
+    if !ended && (hides || is_below_low(sock)) {
         // Come since, or not known yet to be one: the kernel tells when there is more.
         told &= !READ;
     }
@@ -110,6 +112,9 @@ fn is_low_changed(sock: &Sock) -> bool {
 
 /// Are there fewer bytes than the program wants to hear of, and will there be more?
 fn is_below_low(sock: &Sock) -> bool {
+    if !is_low_changed(sock) {
+        return false;
+    }
     let fd = sock.fd.load(Ordering::Relaxed);
     // Where it is not held the kernel's is the program's, also in the middle of a call that sets it.
     let low = if sock.low_held.load(Ordering::Acquire) {
@@ -117,9 +122,7 @@ fn is_below_low(sock: &Sock) -> bool {
     } else {
         sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1)
     };
-    is_low_changed(sock)
-        && sock.halves.load(Ordering::Relaxed) & half::READING == 0
-        && sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread < low)
+    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread < low)
         && tcp::state(fd) == Some(tcp::ESTABLISHED)
 }
 
@@ -380,6 +383,18 @@ mod tests {
             assert_eq!(ask(far.sock, libc::POLLIN), libc::POLLIN);
             let told = correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
             assert_eq!(told, libc::POLLIN);
+        }
+
+        #[test]
+        fn an_end_is_told_behind_a_part_of_a_record() {
+            let mut far = far();
+            far.peer_writes(&[0; 5]);
+            let fd = far.sock.fd.load(Ordering::Relaxed);
+            let correct = || correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
+            assert_eq!(correct(), 0);
+            far.sock.halves.store(half::READING, Ordering::Relaxed);
+            sys::shutdown(fd, libc::SHUT_RD).unwrap();
+            assert_eq!(correct(), libc::POLLIN);
         }
 
         #[test]

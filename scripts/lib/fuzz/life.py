@@ -154,6 +154,7 @@ class Life:
             # What a call that sleeps has sent comes before the end or behind it, which makes it a reset.
             need(not file.rx.writer or not file.tx.reader and not self.is_watched(file.peer), "an end or a reset?")
             if file.linger0 or file.rx.unread:
+                need(not (file.tx.fin and file.rx.fin), "a reset, or is all over?")
                 self.check_reset(file)
             elif not file.peer.dead:
                 self.check_seen(file)

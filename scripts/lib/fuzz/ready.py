@@ -262,7 +262,11 @@ class Ready:
             old = [self.shown(f) & r.mask for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
             need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")
             # One that tells of more than one thing would tell of them one by one.
-            x = self.begin(op, p, True, lambda: self.soon(set_), lambda: self.told(set_, self.soon(set_)), [set_])
+            def soon():
+                # An edge of room alone is waited over.
+                return [r for r in self.soon(set_) if r.cookie not in note["spare"] or self.shows_more(set_, r)]
+
+            x = self.begin(op, p, True, soon, lambda: self.told(set_, soon()), [set_])
             x.files += [f for _, f in set_.regs]
             return note
         need(reported or 0 <= ms <= SHORT, "it would sleep")
@@ -287,6 +291,11 @@ class Ready:
             if r.armed and ready and ("ET" not in r.mask or r.listed):
                 out.append(r)
         return out
+
+    def shows_more(self, set_, reg):
+        """Does a registration show anything but room?"""
+        file = next(f for (_, f), r in set_.regs.items() if r is reg)
+        return not isinstance(file, Stream) or bool(shown_soon(file) & (reg.mask | {"HUP"}) - {"OUT", "WRNORM"})
 
     def told(self, set_, reported):
         for r in set_.regs.values():
@@ -328,15 +337,17 @@ def is_ready_soon(model, file, mask):
         return bool(file.queue) and "IN" in mask
     if isinstance(file, Epoll):
         return bool(model.soon(file)) and "IN" in mask
-    if not isinstance(file, Stream):
-        return True
-    shown = set()
-    ended = file.rx.fin or file.rst or file.shut_rd
-    if file.rx.unread >= max(1, file.lowat) or ended:
+    return not isinstance(file, Stream) or bool(shown_soon(file) & (mask | {"HUP"}))
+
+
+def shown_soon(stream):
+    """What it shows when all has come that was sent."""
+    shown = {"OUT", "WRNORM"}
+    ended = stream.rx.fin or stream.rst or stream.shut_rd
+    if stream.rx.unread >= max(1, stream.lowat) or ended:
         shown |= {"IN", "RDNORM"}
     if ended:
         shown |= {"RDHUP"}
-    if file.rst or (file.shut_wr and ended):
+    if stream.rst or (stream.shut_wr and ended):
         shown |= {"HUP"}
-    shown |= {"OUT", "WRNORM"}
-    return bool(shown & (mask | {"HUP"}))
+    return shown

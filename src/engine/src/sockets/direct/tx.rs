@@ -36,6 +36,9 @@ const SKIP: u32 = 4;
 /// See [`SKIP`].
 const SKIP_MAX: u32 = 512;
 
+/// A send of so many bytes at most, over TCP, a reader that waits for it gets whole: what one of the kernel's buffers holds.
+const WHOLE: usize = 65536;
+
 /// What the tx lock guards.
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -282,6 +285,10 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
     let Some((from, len)) = first_piece(cursor, left) else {
         return Tried::Ring;
     };
+    if len < left && left <= WHOLE && !only {
+        // Of an offer the reader gets its own piece alone.
+        return Tried::Ring;
+    }
     match out.sender.on_offerable(len as u32, route) {
         Some(Action::Offer(offer)) => {
             put_up(sock, dir, link, &offer, from, head.round);

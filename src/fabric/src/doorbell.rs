@@ -84,6 +84,11 @@ impl Default for Slot {
     }
 }
 
+/// The word of [`Slot::ready`], and the bit in it, that stand for a stream.
+const fn mark_of(stream: u32) -> (usize, u64) {
+    ((stream / 64) as usize % READY_WORDS, 1 << (stream % 64))
+}
+
 impl Slot {
     /// Owner: empties the slot for a new owner that sleeps in this way.
     pub fn reset_for(&self, sleep: Sleep) {
@@ -158,7 +163,7 @@ impl Slot {
     #[inline]
     #[must_use]
     pub fn wake(&self, stream: u32) -> bool {
-        let (index, bit) = ((stream / 64) as usize % READY_WORDS, 1u64 << (stream % 64));
+        let (index, bit) = mark_of(stream);
         if let Some(word) = self.ready.get(index) {
             // Set already and not yet taken: the owner will look at the words after it takes it.
             // The summary bit is looked at on its own: whoever set the ready bit may have been
@@ -238,7 +243,7 @@ impl Slot {
         let mut summary = self.summary.swap(0, Ordering::SeqCst);
         if !cfg!(loom) {
             for stream in self.queued() {
-                let (index, bit) = ((stream / 64) as usize % READY_WORDS, 1u64 << (stream % 64));
+                let (index, bit) = mark_of(stream);
                 if let Some(word) = self.ready.get(index)
                     && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
                 {

@@ -149,6 +149,38 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     leave(sock);
 }
 
+/// Has either end of the direction taken it back to TCP?
+fn is_sealed(half: &Half) -> bool {
+    half.dir()
+        .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged)
+}
+
+/// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it does not send again is the copy's.
+pub fn follow_rx(sock: &'static Sock) {
+    if sock.rx.state() == state::PLAIN || sock.rx.lock.lock().is_err() {
+        return;
+    }
+    let on_link = matches!(
+        sock.rx.state(),
+        state::LINK | state::PROVED | state::DRAINING
+    );
+    if on_link && is_sealed(&sock.rx) {
+        settle_rx(sock, Reason::PeerDemoted);
+    }
+    sock.rx.lock.unlock();
+}
+
+/// As [`follow_rx`]: what the peer has not read goes by TCP.
+pub fn follow_tx(sock: &'static Sock) {
+    if sock.tx.state() == state::PLAIN || sock.tx.lock.lock().is_err() {
+        return;
+    }
+    if matches!(sock.tx.state(), state::LINK | state::PROVED) && is_sealed(&sock.tx) {
+        settle_tx(sock, Reason::PeerDemoted);
+    }
+    sock.tx.lock.unlock();
+}
+
 /// Under the tx lock, in state PROVED, LINK or INHERITED: fixes the words and begins to send again
 /// what the reader did not take.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {

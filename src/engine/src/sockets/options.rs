@@ -8,7 +8,6 @@ use crate::sockets::sock::{Sock, state};
 use crate::sockets::{demote, life, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, socklen_t};
-use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -307,7 +306,7 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
         remains::await_all_owed(sock);
     }
     if request == libc::FIONREAD {
-        notice_demotion(sock);
+        demote::follow_rx(sock);
         if sock.rx.owed.load(Ordering::Relaxed) != 0 {
             remains::await_owed(sock);
         }
@@ -336,22 +335,6 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
         }
         Err(e) => Verdict::Failed(Error::Kernel(e)),
     }
-}
-
-/// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it does not send again is the copy's.
-fn notice_demotion(sock: &'static Sock) {
-    if sock.rx.state() == state::PLAIN || sock.rx.lock.lock().is_err() {
-        return;
-    }
-    let sealed = |d: &Direction| d.tx.tail.read().flagged || d.rx.head.read().flagged;
-    let on_link = matches!(
-        sock.rx.state(),
-        state::LINK | state::PROVED | state::DRAINING
-    );
-    if on_link && sock.rx.dir().is_some_and(sealed) {
-        demote::settle_rx(sock, Reason::PeerDemoted);
-    }
-    sock.rx.lock.unlock();
 }
 
 /// Bytes in the ring that this end has not read.

@@ -185,31 +185,8 @@ pub(super) fn look(link: &'static Link, index: u32) {
     let Some(sock) = sock_of(link, index) else {
         return;
     };
-    if sock.tx.lock.lock().is_ok() {
-        let sealed = sock
-            .tx
-            .dir()
-            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
-        if sealed && matches!(sock.tx.state(), state::LINK | state::PROVED) {
-            demote::settle_tx(sock, Reason::PeerDemoted);
-        }
-        sock.tx.lock.unlock();
-    }
-    if sock.rx.lock.lock().is_ok() {
-        let sealed = sock
-            .rx
-            .dir()
-            .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
-        if sealed
-            && matches!(
-                sock.rx.state(),
-                state::LINK | state::PROVED | state::DRAINING
-            )
-        {
-            demote::settle_rx(sock, Reason::PeerDemoted);
-        }
-        sock.rx.lock.unlock();
-    }
+    demote::follow_tx(sock);
+    demote::follow_rx(sock);
 }
 
 /// The peer's process is gone. What it left in our rings is still read; what we left in its rings

@@ -329,21 +329,31 @@ static int make_ring(struct ring *r)
     return 0;
 }
 
-/* One operation: what it came to, in the place of errno if it failed. */
-static long by_ring(struct ring *r, int operation, int fd, size_t n)
+/* `n` operations at once: what the last came to, in the place of errno if it failed. */
+static long by_entries(struct ring *r, const struct io_uring_sqe *e, unsigned n)
 {
-    unsigned at = *r->sq_tail & *r->sq_mask, head;
-    r->sqe[at] = (struct io_uring_sqe){.opcode = operation, .fd = fd, .addr = (uintptr_t)buf, .len = n};
-    r->sq_array[at] = at;
-    __atomic_store_n(r->sq_tail, *r->sq_tail + 1, __ATOMIC_RELEASE);
-    if (syscall(SYS_io_uring_enter, r->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1)
+    unsigned tail = *r->sq_tail;
+    for (unsigned i = 0; i < n; i++, tail++) {
+        /* An entry need not be where its turn is. */
+        unsigned at = (tail + 1) & *r->sq_mask;
+        r->sqe[at] = e[i];
+        r->sq_array[tail & *r->sq_mask] = at;
+    }
+    __atomic_store_n(r->sq_tail, tail, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, r->fd, n, n, IORING_ENTER_GETEVENTS, NULL, 0) != n)
         return -1;
-    head = *r->cq_head;
+    unsigned head = *r->cq_head + n - 1;
     long result = r->cqe[head & *r->cq_mask].res;
     __atomic_store_n(r->cq_head, head + 1, __ATOMIC_RELEASE);
     if (result < 0)
         errno = -result, result = -1;
     return result;
+}
+
+static long by_ring(struct ring *r, int operation, int fd, size_t n)
+{
+    struct io_uring_sqe e = {.opcode = operation, .fd = fd, .addr = (uintptr_t)buf, .len = n};
+    return by_entries(r, &e, 1);
 }
 
 /* The kernel moves the bytes of connections that were on their way otherwise. Where it has no such thing nothing changes. */
@@ -394,6 +404,75 @@ static void uring_client(int fd)
     meet();
 }
 
+static long ring_ctl(struct ring *r, int ep, int op, int fd, unsigned events, uint64_t data)
+{
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    struct io_uring_sqe e = {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = op, .off = fd, .addr = (uintptr_t)&event};
+    return by_entries(r, &e, 1);
+}
+
+/* A set that is filled by a ring, as libuv does it, tells of connections as ever; one that is closed by a ring has ended. */
+static void ring_sets_client(int fd)
+{
+    struct ring r;
+    int second = join(), ep = epoll_create1(EPOLL_CLOEXEC);
+    if (make_ring(&r)) {
+        T(put(second, 5, 3000));
+        drop(second);
+        hear();
+        tell(END);
+        meet();
+        return;
+    }
+    T(ring_ctl(&r, ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
+    T(ring_ctl(&r, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1));
+    T(ring_ctl(&r, ep, EPOLL_CTL_MOD, second, EPOLLIN, 1));
+    T(ring_ctl(&r, ep, EPOLL_CTL_ADD, -1, EPOLLIN, 1));
+    say_wait(ep, 0);
+    order(10);
+    await_in(fd, 10);
+    say_wait(ep, -1);
+    T(get(fd, 10, 10));
+    say_wait(ep, 0);
+    for (int i = 0; i < 3; i++) {
+        tell(WHEN_ASLEEP + 20);
+        say_wait(ep, -1);
+        hear();
+        await_in(fd, 20);
+        T(recv(fd, buf, 100, 0));
+    }
+    T(ring_ctl(&r, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 7));
+    say_wait(ep, -1);
+    /* Three at once; the second takes the first back. */
+    struct epoll_event out = {.events = EPOLLOUT, .data.u64 = 8}, in = {.events = EPOLLIN, .data.u64 = 9};
+    struct io_uring_sqe e[] = {
+        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_ADD, .off = second, .addr = (uintptr_t)&out},
+        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_DEL, .off = second},
+        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_MOD, .off = fd, .addr = (uintptr_t)&in},
+    };
+    T(by_entries(&r, e, 3));
+    say_wait(ep, 0);
+    T(ring_ctl(&r, ep, EPOLL_CTL_DEL, fd, 0, 0));
+    T(ring_ctl(&r, ep, EPOLL_CTL_DEL, fd, 0, 0));
+    say_wait(ep, 0);
+    T(put(second, 5, 3000));
+    T(by_ring(&r, IORING_OP_CLOSE, second, 0));
+    T(fcntl(second, F_GETFD));
+    hear();
+    T(close(r.fd));
+    tell(END);
+    meet();
+}
+
+static void ring_sets_server(int fd)
+{
+    int second = join();
+    T(get(second, 5, 3000));
+    T(recv(second, buf, 1, 0));
+    tell(0);
+    obey(fd);
+}
+
 const struct body raw_bodies[] = {
     TWO("raw_messages", messages_server, messages_client),
     TWO("raw_waits", waits_server, waits_client),
@@ -402,5 +481,6 @@ const struct body raw_bodies[] = {
     TWO("raw_set_polled", waits_server, set_polled_client),
     TWO("raw_sockets", sockets_server, sockets_client, .flags = RAW),
     TWO("raw_io_uring", uring_server, uring_client),
+    TWO("raw_io_uring_sets", ring_sets_server, ring_sets_client),
     {0},
 };

@@ -26,6 +26,7 @@ pub mod fed;
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
 pub use crate::thread::{Nap, hold_cancel, release_cancel};
+pub use crate::uring;
 
 /// What became of a call.
 #[must_use]
@@ -754,10 +755,6 @@ pub fn before_daemon() {
 pub fn sigpipe_changed() {
     #[cfg(feature = "verbs")]
     sluice_fabric::verbs::sigpipe::changed();
-}
-/// The process made or used an io_uring by `syscall()`: from here on it stays on TCP.
-pub fn io_uring_used() {
-    process::sandboxed(sluice_stats::Reason::IoUring);
 }
 /// A panic was caught at the edge of a hook for `fd` (-1: for none, or for several): counts it, and
 /// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.

@@ -21,3 +21,4 @@ pub(crate) mod report;
 pub(crate) mod sockets;
 mod subnet;
 pub(crate) mod thread;
+pub mod uring;

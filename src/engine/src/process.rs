@@ -195,6 +195,7 @@ extern "C" fn after_fork_child() {
     thread::after_fork();
     control::after_fork();
     crate::sockets::internal::after_fork();
+    crate::uring::after_fork();
     sluice_stats::reset_after_fork(me);
     for link in shm::all() {
         link.after_fork();

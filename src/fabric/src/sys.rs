@@ -164,17 +164,17 @@ pub fn is_tmpfs(fd: c_int) -> bool {
 /// # Errors
 /// The kernel's.
 pub fn map_shared(fd: c_int, len: usize) -> Result<*mut u8, Errno> {
+    map_part(fd, len, 0)
+}
+
+/// As [`map_shared`], from `offset` on, a multiple of the page size.
+///
+/// # Errors
+/// The kernel's.
+pub fn map_part(fd: c_int, len: usize, offset: usize) -> Result<*mut u8, Errno> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    sys!(
-        mmap,
-        0,
-        len,
-        prot,
-        libc::MAP_SHARED | libc::MAP_NORESERVE,
-        fd,
-        0
-    )
-    .map(|p| p as *mut u8)
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    sys!(mmap, 0, len, prot, flags, fd, offset).map(|p| p as *mut u8)
 }
 
 /// Maps `len` bytes of zeroes, shared with children of this process or private to it.

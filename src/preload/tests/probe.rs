@@ -487,6 +487,23 @@ pub fn panicked(_: c_int) {
     trace(format_args!("panicked"));
 }
 
+/// Rings are made, and nobody looks into them.
+pub mod uring {
+    use super::*;
+    pub use sluice_engine::api::uring::{Params, Sqe};
+
+    pub fn made(_: c_int, _: &Params) {
+        notice(format_args!("uring::made"));
+    }
+    pub fn not_seen() {
+        notice(format_args!("uring::not_seen"));
+    }
+    pub fn entries(_: c_int, _: u32) -> Option<std::iter::Empty<*mut Sqe>> {
+        notice(format_args!("uring::entries"));
+        None
+    }
+}
+
 macro_rules! notices {
     ($($name:ident($($arg:ident)?);)*) => {
         $(pub fn $name($($arg: c_int)?) {
@@ -507,6 +524,5 @@ notices! {
     before_bare_fork();
     after_bare_fork(pid);
     fork_failed();
-    io_uring_used();
     sigpipe_changed();
 }

@@ -53,6 +53,7 @@ fn closed_behind(entry: Entry, fd: c_int) {
         Kind::Sock(sock) => drop_entry(sock, fd, false),
         Kind::Set(set) => set.drop_entry(),
         Kind::Internal => internal::taken(),
+        Kind::Ring => crate::uring::closed(fd),
         Kind::Fresh | Kind::Listener => {}
     }
 }
@@ -258,6 +259,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
     match entry.kind() {
         Kind::Sock(sock) => drop_entry(sock, fd, true),
         Kind::Set(set) => set.drop_entry(),
+        Kind::Ring => crate::uring::closed(fd),
         Kind::Fresh | Kind::Listener | Kind::Internal => {}
     }
 }
@@ -605,7 +607,8 @@ pub fn duped(old: c_int, new: c_int) {
         Kind::Fresh | Kind::Listener => {
             table::store(new, entry);
         }
-        Kind::Internal => {}
+        // A ring is looked into by one number only.
+        Kind::Internal | Kind::Ring => {}
     }
 }
 

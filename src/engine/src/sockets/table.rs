@@ -24,6 +24,8 @@ const TAG_FRESH: usize = 3;
 const TAG_LISTENER: usize = 4;
 /// No object: a descriptor of our own.
 const TAG_INTERNAL: usize = 5;
+/// No object: an io_uring that is looked into.
+const TAG_RING: usize = 6;
 
 /// A descriptor that Sluice tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub enum Kind {
     Listener,
     /// One of our own descriptors.
     Internal,
+    /// An io_uring (uring.rs).
+    Ring,
 }
 
 impl Entry {
@@ -62,6 +66,8 @@ impl Entry {
     pub const LISTENER: Self = Self(TAG_LISTENER);
     /// See [`Kind::Internal`].
     pub const INTERNAL: Self = Self(TAG_INTERNAL);
+    /// See [`Kind::Ring`].
+    pub const RING: Self = Self(TAG_RING);
 
     /// The socket, if it is one.
     #[inline]
@@ -88,6 +94,7 @@ impl Entry {
             TAG_FRESH => Kind::Fresh,
             TAG_LISTENER => Kind::Listener,
             TAG_INTERNAL => Kind::Internal,
+            TAG_RING => Kind::Ring,
             _ => match (self.as_sock(), self.as_set()) {
                 (Some(sock), _) => Kind::Sock(sock),
                 (_, Some(set)) => Kind::Set(set),

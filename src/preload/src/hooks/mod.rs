@@ -11,6 +11,7 @@ mod process;
 mod raw;
 mod signal;
 mod trampoline;
+mod uring;
 
 /// Looks up every real function, so that later no hook does it, in a fork's window or elsewhere.
 pub fn resolve() {

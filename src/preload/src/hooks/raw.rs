@@ -11,7 +11,7 @@
 )]
 
 use super::trampoline::SYSCALL;
-use super::{conn, epoll, fd, msg, poll, process};
+use super::{conn, epoll, fd, msg, poll, process, uring};
 use crate::api::{self, Error};
 use crate::edge::{NO_FD, created, raw_use, tell};
 use crate::errno;
@@ -371,14 +371,16 @@ unsafe extern "C" fn served(
             c_long::from(if new == fd { new } else { fd::copied(fd, new) })
         }
         SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, call() as c_int)),
-        SYS_io_uring_setup | SYS_io_uring_enter | SYS_io_uring_register => {
-            tell(NO_FD, api::io_uring_used);
-            let ret = call();
-            if number == SYS_io_uring_setup {
-                c_long::from(created(ret as c_int))
-            } else {
-                ret
-            }
+        // SAFETY: the kernel has filled the settings if the call succeeded.
+        SYS_io_uring_setup => c_long::from(unsafe { uring::made(call() as c_int, pointer(a2)) }),
+        SYS_io_uring_enter => {
+            uring::entering(fd, a2 as c_uint, a4 as c_uint);
+            call()
+        }
+        SYS_io_uring_register => {
+            // SAFETY: the C caller vouches for the argument.
+            unsafe { uring::registering(a2 as c_uint, a3, a4 as c_uint) };
+            call()
         }
         n if is_fork(n, a1, a2) => process::forked_bare(|| call() as pid_t).into(),
         SYS_execve | SYS_execveat => process::replaced_by(call),
@@ -424,6 +426,6 @@ unsafe fn pair(ret: c_long, address: usize) -> c_long {
 }
 
 /// An argument that is an address.
-fn pointer<T>(argument: usize) -> *const T {
+pub(super) fn pointer<T>(argument: usize) -> *const T {
     std::ptr::with_exposed_provenance(argument)
 }

@@ -4,6 +4,7 @@
 //! at: it may panic at nothing they hold, and they never notice that they were read.
 
 mod counters;
+mod doctor;
 mod inherited;
 mod process;
 mod report;
@@ -28,12 +29,18 @@ enum Command {
     Run(run::Arguments),
     /// Show the connections of running programs, and why they are, or are not, on TCP
     Stat(stat::Arguments),
+    /// Check what acceleration needs here, and say how to mend what is missing
+    Doctor(doctor::Arguments),
+    #[command(hide = true)]
+    Trial(doctor::TrialArguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Trial(arguments) => doctor::take_part(&arguments),
     }
 }
 

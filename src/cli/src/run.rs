@@ -157,7 +157,7 @@ pub fn reason(error: &io::Error) -> String {
 }
 
 /// Where the library is, as an absolute path that LD_PRELOAD can hold.
-fn library() -> Result<PathBuf, String> {
+pub fn library() -> Result<PathBuf, String> {
     let found = match env::var_os("SLUICE_LIBRARY") {
         Some(path) => {
             let path = PathBuf::from(path);

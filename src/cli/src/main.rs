@@ -7,6 +7,7 @@ mod counters;
 mod doctor;
 mod inherited;
 mod process;
+mod prometheus;
 mod report;
 mod run;
 mod stat;

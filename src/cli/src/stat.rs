@@ -3,11 +3,13 @@
 use crate::complain;
 use crate::counters::{self, Failure};
 use crate::process;
+use crate::prometheus;
 use crate::report::{Process, Refused, Report};
 use crate::table;
 use clap::Args;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 #[derive(Args)]
 #[command(
@@ -23,6 +25,21 @@ pub struct Arguments {
     /// Print JSON, in a format that stays compatible
     #[arg(long)]
     json: bool,
+
+    /// Print the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
+
+    /// Again and again, every so many seconds; JSON is one line each time then
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    watch: Option<Duration>,
+}
+
+fn seconds(text: &str) -> Result<Duration, &'static str> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("a number of seconds from 0.01 to 86400 is expected"),
+    }
 }
 
 /// Programs go by their base name, also if asked for by a path.
@@ -34,8 +51,39 @@ fn who(text: &str) -> Result<String, &'static str> {
 }
 
 pub fn stat(arguments: &Arguments) -> ExitCode {
+    let Some(pause) = arguments.watch else {
+        return match show(arguments) {
+            Shown::Some => ExitCode::SUCCESS,
+            Shown::None | Shown::Unwanted => ExitCode::FAILURE,
+        };
+    };
+    while show(arguments) != Shown::Unwanted {
+        std::thread::sleep(pause);
+    }
+    ExitCode::FAILURE
+}
+
+/// What came of one look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// At least one process was shown.
+    Some,
+    /// There was none to show.
+    None,
+    /// Nobody reads on, or nothing can be written.
+    Unwanted,
+}
+
+fn show(arguments: &Arguments) -> Shown {
+    let mut stdout = io::stdout().lock();
+    let is_terminal = stdout.is_terminal();
+    let is_table = !arguments.json && !arguments.prometheus;
     // Who reads JSON gets a report in any case.
-    let report = collect(arguments.who.as_deref()).unwrap_or_else(|why| {
+    let report = collect(arguments.who.as_deref());
+    if arguments.watch.is_some() && is_table && is_terminal {
+        let _ = write!(stdout, "\x1b[H\x1b[2J");
+    }
+    let report = report.unwrap_or_else(|why| {
         complain(why);
         Report::new()
     });
@@ -45,26 +93,30 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
             refused.name, refused.pid, refused.why
         ));
     }
-    let mut stdout = io::stdout().lock();
     let written = if arguments.json {
-        write_json(&mut stdout, &report)
+        write_json(&mut stdout, &report, arguments.watch.is_some())
+    } else if arguments.prometheus {
+        prometheus::write(&mut stdout, &report)
     } else {
-        let is_terminal = stdout.is_terminal();
         write_tables(&mut stdout, &report, is_terminal)
     };
     match written.and_then(|()| stdout.flush()) {
         // The reader has seen enough, for example `head`.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            if arguments.watch.is_some() {
+                return Shown::Unwanted;
+            }
+        }
         Err(error) => {
             complain(format_args!("stdout: {}", crate::run::reason(&error)));
-            return ExitCode::FAILURE;
+            return Shown::Unwanted;
         }
         Ok(()) => {}
     }
     if report.processes.is_empty() {
-        ExitCode::FAILURE
+        Shown::None
     } else {
-        ExitCode::SUCCESS
+        Shown::Some
     }
 }
 
@@ -143,8 +195,12 @@ fn shown(counters: &counters::Counters) -> Process {
     Process::new(counters, sluice_stats::monotonic_ns())
 }
 
-fn write_json(to: &mut impl Write, report: &Report) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *to, report)?;
+fn write_json(to: &mut impl Write, report: &Report, on_a_line: bool) -> io::Result<()> {
+    if on_a_line {
+        serde_json::to_writer(&mut *to, report)?;
+    } else {
+        serde_json::to_writer_pretty(&mut *to, report)?;
+    }
     writeln!(to)
 }
 

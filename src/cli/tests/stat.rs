@@ -509,3 +509,73 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         ("{\n", "")
     );
 }
+
+#[test]
+fn prometheus_gets_every_count_with_its_labels() {
+    let scratch = Scratch::new("prometheus");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    let pid = python.pid();
+    let output = sluice(&["stat", "--prometheus", &pid.to_string()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = text(&output.stdout);
+    let own = format!("{{pid=\"{pid}\",name=\"python3\"");
+    for line in [
+        format!("sluice_tracked_total{own}}} 5"),
+        format!("sluice_links{own}}} 1"),
+        format!("sluice_connections{own},transport=\"shm\"}} 1"),
+        format!("sluice_reasons_total{own},reason=\"peer-plain\"}} 1"),
+        format!(
+            "sluice_bytes_total{own},direction=\"sent\",way=\"indirect\"}} {}",
+            (5 << 20) + 100
+        ),
+        format!("sluice_resent_bytes_total{own},direction=\"sent\"}} 40"),
+    ] {
+        assert!(page.lines().any(|l| l == line), "{line}\n{page}");
+    }
+    // Each metric is described once, before its values.
+    let mut described = std::collections::BTreeSet::new();
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(matches!(kind, "counter" | "gauge"), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(described.insert(name.to_owned()), "{line}");
+        } else if !line.starts_with('#') {
+            let (name, rest) = line.split_once('{').unwrap();
+            assert!(described.contains(name), "{line}");
+            let (_, value) = rest.rsplit_once("} ").unwrap();
+            value.parse::<u64>().unwrap();
+        }
+    }
+    let both = sluice(&["stat", "--prometheus", "--json"]);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn a_watched_process_is_shown_again_until_nobody_reads() {
+    use std::io::BufRead;
+    let scratch = Scratch::new("watch");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(["stat", "--json", "--watch", "0.02"])
+        .arg(python.pid().to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(watching.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let line = lines.next().unwrap().unwrap();
+        let report: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(report["processes"][0]["tracked"], 5);
+    }
+    drop(lines);
+    assert_eq!(watching.wait().unwrap().code(), Some(1));
+    for bad in ["0", "-1", "x", "1e9"] {
+        let refused = sluice(&["stat", &format!("--watch={bad}")]);
+        assert_eq!(refused.status.code(), Some(2), "{bad}");
+    }
+}

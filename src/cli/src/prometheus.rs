@@ -1,0 +1,160 @@
+//! The report for Prometheus and its kin: the text format, version 0.0.4.
+
+use crate::report::{Flow, Process, Report};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// A metric: its name without the prefix, whether it only grows, and what it is.
+type Metric = (&'static str, bool, &'static str);
+
+const CONNECTIONS: Metric = (
+    "connections",
+    false,
+    "Open connections, by how their bytes travel.",
+);
+const BYTES: Metric = (
+    "bytes_total",
+    true,
+    "Bytes of connections, by direction and way.",
+);
+const RESENT: Metric = (
+    "resent_bytes_total",
+    true,
+    "Bytes that went by TCP again after a link.",
+);
+const WAITS: Metric = (
+    "waits_total",
+    true,
+    "Waits that ended on the processor (spin), and in the kernel (sleep).",
+);
+const TRACKED: Metric = ("tracked_total", true, "Connections so far.");
+const UPGRADES: Metric = ("upgrades_total", true, "Connections that left TCP.");
+const DEMOTIONS: Metric = (
+    "demotions_total",
+    true,
+    "Connections that went back to TCP.",
+);
+const REASONS: Metric = ("reasons_total", true, "Reasons for TCP that were given.");
+const LINKS: Metric = ("links", false, "Links to other processes.");
+const DOORBELLS: Metric = ("doorbells_total", true, "Wake-ups sent to other processes.");
+const PANICS: Metric = ("panics_total", true, "Defects of Sluice that were caught.");
+
+/// Writes all processes, metric by metric, as the format wants it.
+pub fn write(to: &mut impl Write, report: &Report) -> io::Result<()> {
+    let mut page = Page { report, to };
+    page.metric(CONNECTIONS, |process, put| {
+        let mut all = BTreeMap::<&str, u64>::new();
+        for connection in process.connections.iter().filter(|c| !c.inherited) {
+            *all.entry(connection.transport).or_default() += 1;
+        }
+        *all.entry("tcp").or_default() += process.unlisted.iter().map(|u| u.count).sum::<u64>();
+        for (transport, count) in all {
+            put(&[("transport", transport)], count);
+        }
+    })?;
+    page.flows(BYTES, |flow, direction, put| {
+        let ways = [
+            ("tcp", flow.tcp),
+            ("direct", flow.direct),
+            ("indirect", flow.indirect),
+            ("file", flow.file),
+        ];
+        for (way, count) in ways {
+            put(&[("direction", direction), ("way", way)], count);
+        }
+    })?;
+    page.flows(RESENT, |flow, direction, put| {
+        put(&[("direction", direction)], flow.resent);
+    })?;
+    page.flows(WAITS, |flow, direction, put| {
+        for (how, count) in [("spin", flow.spins), ("sleep", flow.sleeps)] {
+            put(&[("direction", direction), ("how", how)], count);
+        }
+    })?;
+    page.metric(REASONS, |process, put| {
+        for (code, count) in &process.reasons {
+            put(&[("reason", code)], *count);
+        }
+    })?;
+    let single: [(Metric, Count); 6] = [
+        (TRACKED, |process| process.tracked),
+        (UPGRADES, |process| process.upgrades),
+        (DEMOTIONS, |process| process.demotions),
+        (LINKS, |process| process.links),
+        (DOORBELLS, |process| process.doorbells),
+        (PANICS, |process| process.panics),
+    ];
+    for (metric, value) in single {
+        page.metric(metric, |process, put| put(&[], value(process)))?;
+    }
+    Ok(())
+}
+
+/// One number of a process.
+type Count = fn(&Process) -> u64;
+
+/// Takes one value with its labels.
+type Put<'a> = &'a mut dyn FnMut(&[(&str, &str)], u64);
+
+struct Page<'a, W> {
+    report: &'a Report,
+    to: &'a mut W,
+}
+
+impl<W: Write> Page<'_, W> {
+    fn metric(&mut self, metric: Metric, each: impl Fn(&Process, Put)) -> io::Result<()> {
+        let (name, grows, help) = metric;
+        let kind = if grows { "counter" } else { "gauge" };
+        let mut text = format!("# HELP sluice_{name} {help}\n# TYPE sluice_{name} {kind}\n");
+        for process in &self.report.processes {
+            each(process, &mut |labels, value| {
+                let _ = write!(
+                    text,
+                    "sluice_{name}{{pid=\"{}\",name=\"{}\"",
+                    process.pid,
+                    Escaped(&process.name)
+                );
+                for (label, of) in labels {
+                    let _ = write!(text, ",{label}=\"{}\"", Escaped(of));
+                }
+                let _ = writeln!(text, "}} {value}");
+            });
+        }
+        self.to.write_all(text.as_bytes())
+    }
+
+    fn flows(&mut self, metric: Metric, each: impl Fn(&Flow, &str, Put)) -> io::Result<()> {
+        self.metric(metric, |process, put| {
+            each(&process.tx, "sent", put);
+            each(&process.rx, "received", put);
+        })
+    }
+}
+
+/// The value of a label, as the format wants it.
+struct Escaped<'a>(&'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '\\' => f.write_str("\\\\")?,
+                '"' => f.write_str("\\\"")?,
+                '\n' => f.write_str("\\n")?,
+                other => f.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        assert_eq!(Escaped("a\"b\\c\nd").to_string(), "a\\\"b\\\\c\\nd");
+    }
+}

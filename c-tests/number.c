@@ -158,8 +158,10 @@ static int in_place_of(int fd, const struct maker *m)
     int number = dup(fd), n = -1;
     if (unseen_close(number))
         die("unseen_close");
-    for (int i = 0; i < 1000 && (n = m->make()) >= 0 && n != number; i++)
+    for (int i = 0; i < 1000 && (n = m->make()) >= 0 && n != number; i++) {
         close(n);
+        usleep(i); /* it may have no processor */
+    }
     say("%s: %s", m->text, n == number ? "there" : n < 0 ? strerrorname_np(errno) : "elsewhere");
     return n == number ? n : -1;
 }

@@ -417,10 +417,10 @@ static void ring_sets_client(int fd)
     struct ring r;
     int second = join(), ep = epoll_create1(EPOLL_CLOEXEC);
     if (make_ring(&r)) {
+        tell(END);
+        meet();
         T(put(second, 5, 3000));
         drop(second);
-        hear();
-        tell(END);
         meet();
         return;
     }
@@ -455,22 +455,24 @@ static void ring_sets_client(int fd)
     T(ring_ctl(&r, ep, EPOLL_CTL_DEL, fd, 0, 0));
     T(ring_ctl(&r, ep, EPOLL_CTL_DEL, fd, 0, 0));
     say_wait(ep, 0);
-    T(put(second, 5, 3000));
-    T(by_ring(&r, IORING_OP_CLOSE, second, 0));
-    T(fcntl(second, F_GETFD));
-    hear();
-    T(close(r.fd));
     tell(END);
+    meet();
+    T(put(second, 5, 3000));
+    T(by_ring(&r, IORING_OP_CLOSE, second, 0)); /* which takes no buffer */
+    T(fcntl(second, F_GETFD));
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_CLOSE, .fd = second}, 1));
+    T(fcntl(second, F_GETFD));
+    T(close(r.fd));
     meet();
 }
 
 static void ring_sets_server(int fd)
 {
     int second = join();
+    obey(fd);
     T(get(second, 5, 3000));
     T(recv(second, buf, 1, 0));
-    tell(0);
-    obey(fd);
+    meet();
 }
 
 const struct body raw_bodies[] = {

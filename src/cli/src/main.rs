@@ -6,14 +6,16 @@
 mod counters;
 mod doctor;
 mod inherited;
+mod pages;
 mod process;
 mod prometheus;
 mod report;
 mod run;
 mod stat;
 mod table;
+mod top;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Moves TCP connections of unmodified programs onto shared memory.
@@ -30,8 +32,15 @@ enum Command {
     Run(run::Arguments),
     /// Show the connections of running programs, and why they are, or are not, on TCP
     Stat(stat::Arguments),
+    /// Watch what moves, and how, in the terminal
+    Top(top::Arguments),
     /// Check what acceleration needs here, and say how to mend what is missing
     Doctor(doctor::Arguments),
+    /// Print what a shell reads to complete this command
+    Completions(pages::CompletionsArguments),
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Manual(pages::ManualArguments),
     #[command(hide = true)]
     Trial(doctor::TrialArguments),
 }
@@ -40,9 +49,17 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Completions(arguments) => pages::completions(&arguments),
+        Command::Manual(arguments) => pages::manual(&arguments),
         Command::Trial(arguments) => doctor::take_part(&arguments),
     }
+}
+
+/// The command line as it is described above.
+fn description() -> clap::Command {
+    Arguments::command()
 }
 
 /// Says on stderr, in one line, what the tool could not do or wants known.

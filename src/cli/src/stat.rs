@@ -35,7 +35,7 @@ pub struct Arguments {
     watch: Option<Duration>,
 }
 
-fn seconds(text: &str) -> Result<Duration, &'static str> {
+pub fn seconds(text: &str) -> Result<Duration, &'static str> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("a number of seconds from 0.01 to 86400 is expected"),
@@ -43,7 +43,7 @@ fn seconds(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Programs go by their base name, also if asked for by a path.
-fn who(text: &str) -> Result<String, &'static str> {
+pub fn who(text: &str) -> Result<String, &'static str> {
     match text.rsplit('/').next() {
         Some(name) if !name.is_empty() => Ok(name.to_owned()),
         _ => Err("a process id or the name of a program is expected"),
@@ -121,7 +121,7 @@ fn show(arguments: &Arguments) -> Shown {
 }
 
 /// Looks at the processes that were asked for; an error if there is nothing to say of any of them.
-fn collect(who: Option<&str>) -> Result<Report, String> {
+pub fn collect(who: Option<&str>) -> Result<Report, String> {
     let me = std::process::id() as i32;
     let all = || process::all().map_err(|error| format!("/proc: {}", crate::run::reason(&error)));
     match who {

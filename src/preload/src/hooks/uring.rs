@@ -95,13 +95,15 @@ fn asks(entry: &mut Sqe, follows: bool) {
         NOP | POLL_REMOVE | TIMEOUT | TIMEOUT_REMOVE | ASYNC_CANCEL | LINK_TIMEOUT | MADVISE
         | PROVIDE_BUFFERS | REMOVE_BUFFERS | SOCKET => {}
         EPOLL_CTL => changes_set(entry, follows),
-        CLOSE if entry.splice_fd_in == 0 => {
-            if !fd::closing(entry.fd) {
+        CLOSE => {
+            // What the kernel refuses closes nothing.
+            let others = (entry.off, entry.addr, entry.len, entry.op_flags);
+            let is_usual = others == (0, 0, 0, 0) && (entry.buf[0], entry.splice_fd_in) == (0, 0);
+            if is_usual && entry.flags & FIXED_FILE == 0 && !fd::closing(entry.fd) {
                 // For the program it is not open.
                 entry.fd = -1;
             }
         }
-        CLOSE => {}
         FILES_UPDATE => {
             // SAFETY: the program vouches for `len` numbers.
             unsafe { registered(entry.addr as usize, entry.len) };

@@ -1,0 +1,51 @@
+//! What is generated from the command line's own description: man pages and shell completions.
+
+use crate::{complain, description};
+use clap::{Args, ValueHint};
+use clap_complete::Shell;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct CompletionsArguments {
+    /// The shell that is to complete
+    shell: Shell,
+}
+
+#[derive(Args)]
+pub struct ManualArguments {
+    /// Where the pages go
+    #[arg(value_hint = ValueHint::DirPath)]
+    directory: PathBuf,
+}
+
+/// Prints what the shell is to read.
+pub fn completions(arguments: &CompletionsArguments) -> ExitCode {
+    let mut text = Vec::new();
+    clap_complete::generate(arguments.shell, &mut description(), "sluice", &mut text);
+    match io::Write::write_all(&mut io::stdout(), &text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("stdout: {}", crate::run::reason(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes sluice.1 and a page for each subcommand.
+pub fn manual(arguments: &ManualArguments) -> ExitCode {
+    match write_pages(&arguments.directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let folder = arguments.directory.display();
+            complain(format_args!("{folder}: {}", crate::run::reason(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn write_pages(folder: &Path) -> io::Result<()> {
+    clap_mangen::generate_to(description(), folder)
+}

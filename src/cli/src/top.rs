@@ -1,0 +1,123 @@
+//! `sluice top`: what moves, and how, in a terminal.
+
+mod rows;
+mod screen;
+
+use crate::{complain, stat};
+use clap::Args;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rows::{Order, Sampler};
+use screen::View;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+#[derive(Args)]
+#[command(
+    after_help = "Keys: s sorts by the next column, r turns the order round, p shows processes or connections, / filters, \
+    the arrows and Page Up and Down move, q quits.\n\nIt reads as `sluice stat` does, and needs the same rights."
+)]
+pub struct Arguments {
+    /// A process id, or the name of a program; all processes with Sluice if left out
+    #[arg(value_name = "PID|NAME", value_parser = stat::who)]
+    who: Option<String>,
+
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = stat::seconds)]
+    interval: Duration,
+
+    /// Begin with processes, not with connections
+    #[arg(short, long)]
+    processes: bool,
+
+    /// What to sort by
+    #[arg(short, long, value_enum, default_value_t = Order::Rate)]
+    sort: Order,
+}
+
+/// Somebody wants the tool to end.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end(_: libc::c_int) {
+    ENDS.store(true, Ordering::Relaxed);
+}
+
+pub fn top(arguments: &Arguments) -> ExitCode {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        complain("top needs a terminal; `sluice stat --watch` does not");
+        return ExitCode::FAILURE;
+    }
+    for signal in [libc::SIGTERM, libc::SIGHUP] {
+        let handler = end as extern "C" fn(libc::c_int);
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    }
+    // Leaves the terminal as it was also after a panic.
+    let outcome = ratatui::run(|terminal| {
+        let mut view = View::new(arguments.processes, arguments.sort);
+        let mut sampler = Sampler::new();
+        let mut next = Instant::now();
+        while !ENDS.load(Ordering::Relaxed) {
+            if Instant::now() >= next {
+                match stat::collect(arguments.who.as_deref()) {
+                    Ok(report) => view.update(sampler.sample(&report), &report.refused),
+                    Err(why) => view.nothing(why),
+                }
+                next = Instant::now() + arguments.interval;
+            }
+            terminal.draw(|frame| view.draw(frame))?;
+            // A signal is seen by then at the latest.
+            const LOOK: Duration = Duration::from_millis(200);
+            let wait = next.saturating_duration_since(Instant::now()).min(LOOK);
+            if event::poll(wait)?
+                && let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && pressed(&mut view, key)
+            {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("terminal: {}", crate::run::reason(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True: the user wants to quit.
+fn pressed(view: &mut View, key: KeyEvent) -> bool {
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    if is_control && matches!(key.code, KeyCode::Char('c' | 'd')) {
+        return true;
+    }
+    if view.is_typing() {
+        match key.code {
+            KeyCode::Char(letter) if !is_control => view.typed(letter),
+            KeyCode::Backspace => view.erased(),
+            KeyCode::Enter => view.end_typing(true),
+            KeyCode::Esc => view.end_typing(false),
+            _ => {}
+        }
+        return false;
+    }
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return true,
+        KeyCode::Char('s') => view.sort_by_next(),
+        KeyCode::Char('r') => view.turn_round(),
+        KeyCode::Char('p') => view.switch(),
+        KeyCode::Char('/') => view.begin_typing(),
+        KeyCode::Up | KeyCode::Char('k') => view.moves(-1),
+        KeyCode::Down | KeyCode::Char('j') => view.moves(1),
+        KeyCode::PageUp => view.moves(-10),
+        KeyCode::PageDown => view.moves(10),
+        KeyCode::Home => view.moves(isize::MIN),
+        KeyCode::End => view.moves(isize::MAX),
+        _ => {}
+    }
+    false
+}

@@ -2,6 +2,11 @@
 SHELL := /bin/bash
 CARGO ?= $(shell command -v cargo || echo "$${CARGO_HOME:-$$HOME/.cargo}/bin/cargo")
 PREFIX ?= /usr/local
+# Where man pages and shell completions go.
+MAN = $(PREFIX)/share/man/man1
+BASH = $(PREFIX)/share/bash-completion/completions
+ZSH = $(PREFIX)/share/zsh/site-functions
+FISH = $(PREFIX)/share/fish/vendor_completions.d
 # The sample that `make test` draws: the same for the same commit, `make test SEED=7` for another.
 SEED ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1))
 export CARGO
@@ -19,7 +24,7 @@ help:
 	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (TIME=300 seconds, SEED=N)'
 	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
-	@echo 'make install    library and command into PREFIX (/usr/local)'
+	@echo 'make install    library, command, man pages and completions into PREFIX (/usr/local); make uninstall takes them out'
 	@echo 'make clean      removes what was built'
 
 build:
@@ -92,10 +97,20 @@ install: build
 	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin
 	install -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so
 	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -d $(DESTDIR)$(MAN) $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
+	target/release/sluice manual $(DESTDIR)$(MAN)
+	target/release/sluice completions bash > $(DESTDIR)$(BASH)/sluice
+	target/release/sluice completions zsh > $(DESTDIR)$(ZSH)/_sluice
+	target/release/sluice completions fish > $(DESTDIR)$(FISH)/sluice.fish
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libsluice.so bin/sluice)
+	rm -f $(DESTDIR)$(MAN)/sluice.1 $(DESTDIR)$(MAN)/sluice-*.1
+	rm -f $(DESTDIR)$(BASH)/sluice $(DESTDIR)$(ZSH)/_sluice $(DESTDIR)$(FISH)/sluice.fish
 
 clean:
 	$(CARGO) clean
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install uninstall clean

@@ -44,8 +44,10 @@ impl Order {
 pub struct Row {
     pub pid: i32,
     pub name: String,
-    /// Of a connection its addresses; of a process how many connections it has.
+    /// Of a connection its own port and the peer's address; of a process how many connections it has.
     pub what: String,
+    /// Both addresses of a connection.
+    pub whole: String,
     pub via: String,
     /// Bytes a second since the look before.
     pub sent: f64,
@@ -65,7 +67,7 @@ impl Row {
     /// Is the text anywhere in what is shown of it?
     pub fn matches(&self, text: &str) -> bool {
         let text = text.to_lowercase();
-        let shown = [&self.name, &self.what, &self.via, &self.why];
+        let shown = [&self.name, &self.what, &self.whole, &self.via, &self.why];
         text.is_empty()
             || self.pid.to_string() == text
             || shown.iter().any(|part| part.to_lowercase().contains(&text))
@@ -159,6 +161,7 @@ fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
         pid: process.pid,
         name: process.name.clone(),
         what: format!("{open} open, {linked} on links"),
+        whole: String::new(),
         via: if linked == 0 { "tcp" } else { "link" }.to_owned(),
         sent,
         received,
@@ -174,10 +177,12 @@ fn of_connection(process: &Process, connection: &Connection, (sent, received): (
     } else {
         "->"
     };
+    let port = connection.local.rsplit(':').next().unwrap_or_default();
     Row {
         pid: process.pid,
         name: process.name.clone(),
-        what: format!("{} {arrow} {}", connection.local, connection.peer),
+        what: format!(":{port} {arrow} {}", connection.peer),
+        whole: format!("{} {arrow} {}", connection.local, connection.peer),
         via: connection.transport.to_owned(),
         sent,
         received,

@@ -1,4 +1,4 @@
-//! The screen: a line of totals, a table, a line of keys.
+//! The screen: a line of totals, a table, a line about the row that is selected, a line of keys.
 
 use super::rows::{self, Order, Row, Sample};
 use crate::report::Refused;
@@ -117,8 +117,9 @@ impl View {
             Constraint::Length(1),
             Constraint::Min(1),
             Constraint::Length(1),
+            Constraint::Length(1),
         ];
-        let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
+        let [head, body, about, foot] = Layout::vertical(parts).areas(frame.area());
         let rows = self.rows();
         frame.render_widget(Line::from(self.totals()).style(Modifier::BOLD), head);
         frame.render_widget(Line::from(self.keys()), foot);
@@ -130,6 +131,8 @@ impl View {
         let last = rows.len().saturating_sub(1);
         let selected = self.at.selected().map(|at| at.min(last));
         self.at.select(selected);
+        let row = rows.get(selected.unwrap_or(0));
+        frame.render_widget(Line::from(row.map(in_words).unwrap_or_default()), about);
         let what = if self.processes {
             "CONNECTIONS"
         } else {
@@ -148,7 +151,7 @@ impl View {
         let widths = [
             Constraint::Length(7),
             Constraint::Length(10),
-            Constraint::Fill(4),
+            Constraint::Length(32),
             Constraint::Length(5),
             Constraint::Length(7),
             Constraint::Length(7),
@@ -165,7 +168,12 @@ impl View {
     fn totals(&self) -> String {
         let all = &self.sample.connections;
         let linked = all.iter().filter(|row| row.via != "tcp").count();
-        let rate: f64 = self.sample.processes.iter().map(Row::rate).sum();
+        // Not `sum`, whose nothing is -0.
+        let rate = self
+            .sample
+            .processes
+            .iter()
+            .fold(0.0, |all, row| all + row.rate());
         let refused = match self.refused {
             0 => String::new(),
             n => format!("; {n} may not be looked into"),
@@ -216,6 +224,27 @@ fn line(row: &Row) -> ratatui::widgets::Row<'static> {
     ])
 }
 
+/// What a row has no room for.
+fn in_words(row: &Row) -> String {
+    let age = row.age_ms / 1000;
+    let age = match age {
+        0..60 => format!("{age} s"),
+        60..3600 => format!("{} min", age / 60),
+        _ => format!("{} h", age / 3600),
+    };
+    let what = if row.whole.is_empty() {
+        &row.what
+    } else {
+        &row.whole
+    };
+    let why = if row.why.is_empty() {
+        String::new()
+    } else {
+        format!("; on TCP: {}", row.why)
+    };
+    format!("{what}, {age} old{why}")
+}
+
 /// A number in four digits at most, with a unit of 1000s.
 pub fn amount(number: f64) -> String {
     const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
@@ -263,7 +292,8 @@ mod tests {
                 "redis-server"
             }
             .to_owned(),
-            what: format!("127.0.0.1:{pid} <- 127.0.0.1:40000"),
+            what: format!(":{pid} <- 127.0.0.1:40000"),
+            whole: format!("10.0.0.1:{pid} <- 127.0.0.1:40000"),
             via: "shm".to_owned(),
             sent: f64::from(pid) * 1e6,
             received: 12.0,
@@ -298,10 +328,10 @@ mod tests {
             "SENT/s",
             "RECV/s",
             "LINK",
-            "WHY",
         ] {
             assert!(lines[1].contains(word), "{word}: {}", lines[1]);
         }
+        assert!(drawn(&mut view(60), 120, 24)[1].contains("WHY ON TCP"));
         // What moves most comes first.
         assert!(lines[2].starts_with("60 "), "{}", lines[2]);
         assert!(
@@ -309,7 +339,12 @@ mod tests {
             "{}",
             lines[2]
         );
-        assert!(lines[2].contains("127.0.0.1:60 <- 127"), "{}", lines[2]);
+        assert!(lines[2].contains(":60 <- 127.0.0.1:40000 "), "{}", lines[2]);
+        assert!(
+            lines[22].starts_with("10.0.0.1:60 <- 127.0.0.1:40000, 0 s old"),
+            "{}",
+            lines[22]
+        );
         assert!(lines[23].starts_with("q quit"), "{}", lines[23]);
     }
 

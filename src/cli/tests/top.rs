@@ -1,0 +1,160 @@
+//! `sluice top` in a terminal of 80 columns and 24 lines, which tmux keeps.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{Python, Scratch, counting_library, text};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A terminal of its own, by a server of its own, which ends with the test.
+struct Terminal {
+    server: String,
+}
+
+impl Terminal {
+    fn new(name: &str, command: &str) -> Self {
+        let server = format!("sluice-{name}-{}", std::process::id());
+        let terminal = Self { server };
+        let size = ["-x", "80", "-y", "24"];
+        let output = terminal.tmux(
+            &[
+                &["-f", "/dev/null", "new-session", "-d"],
+                &size[..],
+                &[command],
+            ]
+            .concat(),
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        terminal
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        Command::new("tmux")
+            .args(["-L", &self.server])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("this test needs tmux")
+    }
+
+    /// Until the screen shows what is wanted.
+    fn shows(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let screen = text(&self.tmux(&["capture-pane", "-p"]).stdout);
+            if wanted(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < deadline, "{what}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn press(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+#[test]
+fn connections_and_processes_are_shown_sorted_and_found() {
+    let scratch = Scratch::new("top");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    let tool = env!("CARGO_BIN_EXE_sluice");
+    let pid = python.pid();
+    let ended = scratch.join("ended");
+    let command = format!(
+        "{tool} top --interval 0.1 {pid}; echo status $? > {}",
+        ended.display()
+    );
+    let terminal = Terminal::new("top", &command);
+
+    let screen = terminal.shows("connections", |s| s.contains(":1000 -> 127.0.0.1:2000"));
+    assert!(
+        screen.starts_with("1 processes, 3 connections, "),
+        "{screen}"
+    );
+    assert!(screen.contains("q quit  s sort (rate)"), "{screen}");
+    assert!(
+        screen.lines().all(|line| line.chars().count() <= 80),
+        "{screen}"
+    );
+    terminal.press(&["p"]);
+    terminal.shows("processes", |s| s.contains("4 open, "));
+    terminal.press(&["p", "s"]);
+    terminal.shows("another order", |s| s.contains("s sort (name)"));
+    terminal.press(&["/", "n", "o", "n", "e"]);
+    terminal.shows("a filter", |s| {
+        s.contains("filter: none_") && !s.contains(":1000 ->")
+    });
+    terminal.press(&["Enter"]);
+    terminal.press(&["q"]);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !ended.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(std::fs::read_to_string(&ended).unwrap(), "status 0\n");
+}
+
+#[test]
+fn a_process_that_ends_is_said_to_be_gone_and_a_signal_ends_the_tool() {
+    let scratch = Scratch::new("top-end");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    let (tool, pid) = (env!("CARGO_BIN_EXE_sluice"), python.pid());
+    let script = scratch.join("script");
+    let lines = [
+        format!("cd {}", scratch.0.display()),
+        format!("stty -a > before; {tool} top -i 0.1 {pid}; stty -a > after"),
+        "echo > ended".to_owned(),
+    ];
+    std::fs::write(&script, lines.join("\n")).unwrap();
+    let terminal = Terminal::new("top-end", &format!("sh {}", script.display()));
+    terminal.shows("connections", |s| s.contains(":1000 -> "));
+    drop(python);
+    terminal.shows("the end", |s| s.contains(&format!("pid {pid}: ")));
+    let top = process(&format!("top\0-i\x000.1\0{pid}\0"));
+    // SAFETY: a process that this test has started.
+    assert_eq!(unsafe { libc::kill(top, libc::SIGTERM) }, 0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !scratch.join("ended").exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let read = |name| std::fs::read_to_string(scratch.join(name)).unwrap();
+    assert_eq!(read("before"), read("after"), "the terminal is as it was");
+}
+
+/// The process whose arguments end so.
+fn process(arguments: &str) -> i32 {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_it = |pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.ends_with(arguments.as_bytes()))
+    };
+    pids.find(is_it).unwrap()
+}
+
+#[test]
+fn without_a_terminal_it_says_so() {
+    let output = common::sluice(&["top"]);
+    common::assert_refused(
+        &output,
+        1,
+        "top needs a terminal; `sluice stat --watch` does not",
+    );
+}

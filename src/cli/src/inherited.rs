@@ -61,3 +61,18 @@ pub fn restore(command: &mut Command) {
     // SAFETY: the closure makes system calls only. It runs in this process, just before `exec`.
     unsafe { command.pre_exec(restore) };
 }
+
+/// Lets the process that `command` starts end with this one, however that ends.
+pub fn ends_with_us(command: &mut Command) {
+    let ends = || {
+        // SAFETY: a number and a signal.
+        let set = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        if set == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(ends) };
+}

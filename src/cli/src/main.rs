@@ -3,6 +3,7 @@
 //! Nothing here is linked into the library, and the tool needs no help from the processes it looks
 //! at: it may panic at nothing they hold, and they never notice that they were read.
 
+mod bench;
 mod counters;
 mod doctor;
 mod inherited;
@@ -34,6 +35,10 @@ enum Command {
     Stat(stat::Arguments),
     /// Watch what moves, and how, in the terminal
     Top(top::Arguments),
+    /// Measure TCP beside Sluice, on this host or to another one
+    Bench(bench::Arguments),
+    #[command(hide = true)]
+    End(bench::EndArguments),
     /// Check what acceleration needs here, and say how to mend what is missing
     Doctor(doctor::Arguments),
     /// Print what a shell reads to complete this command
@@ -50,6 +55,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Top(arguments) => top::top(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::End(arguments) => bench::take_part(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Completions(arguments) => pages::completions(&arguments),
         Command::Manual(arguments) => pages::manual(&arguments),
@@ -60,6 +67,13 @@ fn main() -> ExitCode {
 /// The command line as it is described above.
 fn description() -> clap::Command {
     Arguments::command()
+}
+
+/// Prints to whoever still reads.
+fn print(text: &str) {
+    use std::io::Write;
+    // Not `println!`, which panics when stdout is closed.
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Says on stderr, in one line, what the tool could not do or wants known.

@@ -110,8 +110,9 @@ pub fn run(library: &Path) -> Result<Outcome, String> {
             .env("SLUICE_DIRECT", "16K")
             .env("SLUICE_REPORT", &report.0)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
+            .stdout(Stdio::piped());
+        crate::inherited::ends_with_us(&mut command);
+        command.spawn()
     };
     let mut server = Ended(start(&["serve"]).map_err(words)?);
     let mut line = String::new();

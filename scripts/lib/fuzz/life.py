@@ -271,6 +271,7 @@ class Life:
         need(isinstance(file, Listener) or isinstance(file, Stream) and file.rst != 1, "who?")
         # In a few states of TCP's the peer has no name any more, and when they are left nobody knows.
         need(not isinstance(file, Stream) or file.rst or not (file.shut_wr and file.rx.fin), "it may be over")
+        return {"conn": file.conn if isinstance(file, Stream) else None}
 
     # --- threads and signals ---
 

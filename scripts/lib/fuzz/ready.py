@@ -4,6 +4,7 @@ from .state import Epoll, Listener, Registration, Stream, need
 
 LONG = 5000     # ms: for an event that comes, however slow the machine is
 SHORT = 50      # at most, for one that does not
+READABLE = {"IN", "RDNORM"}
 EDGES = {"ET", "ONESHOT", "EXCLUSIVE"}
 BITS = {"IN", "OUT", "PRI", "RDHUP", "ET", "ONESHOT", "EXCLUSIVE", "RDNORM", "WRNORM"}
 
@@ -20,14 +21,14 @@ class Ready:
     def shown(self, file):
         """What poll shows when nothing is under way. ERR is left out: who has had the error is not noted."""
         if isinstance(file, Listener):
-            return {"IN"} if file.queue else set()
+            return READABLE if file.queue else set()
         if isinstance(file, Epoll):
-            return {"IN"} if self.reported(file) else set()
+            return READABLE if self.reported(file) else set()
         if not isinstance(file, Stream):
             return {"OUT", "HUP"}
         out = set()
         if file.avail >= max(1, file.lowat) or file.ended:
-            out |= {"IN", "RDNORM"}
+            out |= READABLE
         if file.ended:
             out |= {"RDHUP"}
         out |= {"OUT", "WRNORM"}
@@ -111,7 +112,7 @@ class Ready:
             return
         for set_ in self.sets():
             for (_, f), r in set_.regs.items():
-                if f is file and (not data or r.mask & {"IN", "RDNORM", "PRI"}):
+                if f is file and (not data or r.mask & (READABLE | {"PRI"})):
                     r.by_data = data and (r.by_data or not r.listed)
                     if not r.listed:
                         r.listed = True
@@ -285,7 +286,7 @@ class Ready:
         out = []
         for (_, file), r in set_.regs.items():
             if isinstance(file, Epoll):
-                ready = "IN" in r.mask and bool(self.soon(file))
+                ready = r.mask & READABLE and bool(self.soon(file))
             else:
                 ready = is_ready_soon(self, file, r.mask)
             if r.armed and ready and ("ET" not in r.mask or r.listed):
@@ -334,9 +335,9 @@ class Ready:
 def is_ready_soon(model, file, mask):
     """Has something happened that makes it show `mask`?"""
     if isinstance(file, Listener):
-        return bool(file.queue) and "IN" in mask
+        return bool(file.queue and mask & READABLE)
     if isinstance(file, Epoll):
-        return bool(model.soon(file)) and "IN" in mask
+        return bool(mask & READABLE and model.soon(file))
     return not isinstance(file, Stream) or bool(shown_soon(file) & (mask | {"HUP"}))
 
 
@@ -345,7 +346,7 @@ def shown_soon(stream):
     shown = {"OUT", "WRNORM"}
     ended = stream.rx.fin or stream.rst or stream.shut_rd
     if stream.rx.unread >= max(1, stream.lowat) or ended:
-        shown |= {"IN", "RDNORM"}
+        shown |= READABLE
     if ended:
         shown |= {"RDHUP"}
     if stream.rst or (stream.shut_wr and ended):

@@ -292,7 +292,9 @@ class World:
             port = self.clients.get(note.get("conn"))
             return re.sub(r"port (\d+)", lambda m: f"connection {note['conn'] if int(m.group(1)) == port else m.group(1)}", text)
         if op.name == "names":
-            known = {p: "the listener" for p in self.ports.values()} | {p: f"connection {c}" for c, p in self.clients.items()}
+            # Connections to several listeners may have one port in common.
+            last = sorted(self.clients.items(), key=lambda one: one[0] == note["conn"])
+            known = {p: "the listener" for p in self.ports.values()} | {p: f"connection {c}" for c, p in last}
             return re.sub(r"\d+", lambda m: known.get(int(m.group()), m.group()), text)
         if op.name == "settle" and note["fuzzy_out"]:
             return re.sub(r"OUT$", "none", re.sub(r"\|OUT|OUT\|", "", text))

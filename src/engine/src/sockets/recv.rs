@@ -97,6 +97,8 @@ unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
         return Verdict::Pass(Pass::NOBODY);
     }
     crate::sockets::life::give_up(sock, Reason::MsgOob);
+    // A poll that follows is to find them.
+    remains::await_all_owed(sock);
     Verdict::Pass(Pass::NOBODY)
 }
 

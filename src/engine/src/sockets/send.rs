@@ -6,6 +6,7 @@ use crate::rendezvous::trim;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor, Extent};
+use crate::sockets::remains;
 use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
@@ -92,6 +93,7 @@ unsafe fn send_stream(
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         crate::sockets::life::give_up(sock, Reason::MsgOob);
+        remains::await_all_owed(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
     if count > iov::MAX {

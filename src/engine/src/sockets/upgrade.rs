@@ -268,19 +268,23 @@ pub fn consent(sock: &'static Sock) {
             Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
-            Some((tcp::ESTABLISHED, _)) => refuse = Some(Reason::NotHooked),
-            _ => refuse = Some(Reason::NotEstablished),
+            Some((tcp::ESTABLISHED, _)) => refuse = Some((Which::Both, Reason::NotHooked)),
+            // Within the host what this end writes is not concerned: the peer may read on.
+            Some((tcp::CLOSE_WAIT, _)) if !remote::is_remote(sock) => {
+                refuse = Some((Which::Rx, Reason::NotEstablished));
+            }
+            _ => refuse = Some((Which::Both, Reason::NotEstablished)),
         }
     }
     sock.rx.lock.unlock();
     if remote::is_remote(sock) && refuse.is_none() {
         control::advance(sock);
     }
-    if let Some(reason) = refuse {
+    if let Some((which, reason)) = refuse {
         if reason == Reason::NotHooked {
             sock.pin(reason);
         }
-        demote::demote(sock, Which::Both, reason);
+        demote::demote(sock, which, reason);
     }
 }
 

@@ -343,6 +343,44 @@ static void shut_rdwr_unread_client(int fd)
     meet();
 }
 
+/* The end that has shut both halves has never sent anything, so that nothing of it has left TCP; what it has unread is no death. */
+static void *reads_the_end(void *conn)
+{
+    busy = gettid();
+    return (void *)(long)recv(*(int *)conn, buf + 4096, 1, 0);
+}
+
+static void shut_one_way_server(int fd)
+{
+    int conn = join_cold();
+    T(put(conn, 1, 100));
+    meet();
+    pthread_t t = start_busy(reads_the_end, &conn);
+    await_asleep(busy);
+    T(put_at(conn, 1, 100, 100));
+    meet();
+    say("recv %ld", (long)finish(t));
+    meet();
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+static void shut_one_way_client(int fd)
+{
+    int conn = join_cold();
+    T(get(conn, 1, 1));
+    meet();
+    meet();
+    await_in(conn, 199);
+    T(shutdown(conn, SHUT_RDWR));
+    meet();
+    say("ready %s", mask_name(ready(conn)));
+    T(get_at(conn, 1, 1, 199));
+    say("ready %s", mask_name(ready(conn)));
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
 /* What comes behind both shutdowns is answered by a reset and lost; what had come before is read all the same. */
 static void refusing(int fd, int one, int other)
 {
@@ -764,6 +802,7 @@ const struct body end_bodies[] = {
     TWO("shutdown_rdwr", shut_rdwr_server, shut_rdwr_client),
     TWO("shutdown_rdwr_written", shut_rdwr_written_server, shut_rdwr_written_client),
     TWO("shutdown_rdwr_unread", shut_rdwr_unread_server, shut_rdwr_unread_client),
+    TWO("shutdown_one_way", shut_one_way_server, shut_one_way_client, .flags = ONEHOST | MAYUP),
     TWO("shutdown_refuses", refused_server, refused_client, .flags = ONEHOST),
     TWO("shutdown_rd_wr_refuses", refused_rd_wr_server, refused_client, .flags = ONEHOST),
     TWO("shutdown_wr_rd_refuses", refused_wr_rd_server, refused_client, .flags = ONEHOST),

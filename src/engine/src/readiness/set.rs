@@ -692,8 +692,8 @@ impl Set {
                             || reg.queued && reg.events & READABLE != 0);
                     reg.echo = Echo::None;
                     if reg.twin_armed {
-                        // What it says is dropped; but who watches the set would hear of every byte.
-                        if self.nested.load(Ordering::Relaxed) {
+                        // What it says is dropped; but who watches the set would hear of every byte. A relative may have changed it.
+                        if self.nested.load(Ordering::Relaxed) && !shared::is_marked(self.number) {
                             change(self.fd(), reg.fd, ONESHOT, reg.data);
                         }
                     } else if reg.armed && (core::mem::take(&mut reg.out_removed) || owed) {

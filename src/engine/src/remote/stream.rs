@@ -231,7 +231,7 @@ fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
     sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
-        wake::own_threads(link, dir.tx_wishes.waiters.load(Ordering::Relaxed), index);
+        wake::own_threads(link, dir.tx_wishes.waiters.load(Ordering::SeqCst), index);
     }
     demote::resend(sock)
 }
@@ -392,7 +392,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
 /// Wakes whoever waits for bytes: the kernel has them from now on, or soon.
 fn tell_readers(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) {
-        let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+        let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
         wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
 }

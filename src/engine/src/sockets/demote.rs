@@ -138,7 +138,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
-        wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::Relaxed), index);
+        wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::SeqCst), index);
         if start != end {
             // What the reader did not take is the writer's to send again; its process must hear of it.
             control::attention(link, index);
@@ -227,7 +227,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     if let Some(link) = sock.link() {
         wake::own_threads(
             link,
-            dir.tx_wishes.waiters.load(Ordering::Relaxed),
+            dir.tx_wishes.waiters.load(Ordering::SeqCst),
             sock.index.load(Ordering::Relaxed),
         );
     }
@@ -313,16 +313,17 @@ fn begin_resend(sock: &'static Sock, from: u64) {
 
 fn finish_resend(sock: &'static Sock) -> Resent {
     staged::unstage(sock);
-    let mut waiters = 0;
-    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
-        wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
-    }
     if sock.shut.load(Ordering::Relaxed) {
         // The end that the program asked for follows the last byte.
         let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
     }
     sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+    let mut waiters = 0;
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        // Who comes later sees the state.
+        waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+        wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
+    }
     sock.tx.set_dir(None);
     sock.conn().tx.ring_len.set(0);
     if sock.lingers.load(Ordering::Relaxed) {

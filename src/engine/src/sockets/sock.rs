@@ -158,6 +158,11 @@ impl Half {
         // is in use here; `detach` clears it under the lock.
         unsafe { self.dir.load(Ordering::Relaxed).as_ref() }
     }
+    /// Is this its direction still? Without the lock, a moment ago.
+    #[inline]
+    pub fn is_at(&self, dir: &Direction) -> bool {
+        core::ptr::eq(self.dir.load(Ordering::Relaxed), dir)
+    }
     /// The ring, once known. Call under the lock.
     #[inline]
     pub fn ring(&self) -> Option<Ring> {

@@ -219,10 +219,13 @@ fn sleep(
         demote::demote(sock, Which::Both, Reason::Limit);
         return Waited::News;
     };
-    let (waiters, writer) = match side {
-        Side::Reader(dir) => (&dir.rx_wishes.waiters, false),
-        Side::Writer(dir) => (&dir.tx_wishes.waiters, true),
+    let (half, dir, waiters, writer) = match side {
+        Side::Reader(dir) => (&sock.rx, dir, &dir.rx_wishes.waiters, false),
+        Side::Writer(dir) => (&sock.tx, dir, &dir.tx_wishes.waiters, true),
     };
+    // Since the lock was given back the stream may have ended, and its words be another's by now, which say nothing of that. Who
+    // ends it stores the state before it looks for waiters.
+    let is_over = || half.state.load(Ordering::SeqCst) == state::PLAIN || !half.is_at(dir);
     // A handler ends a call that has moved bytes, even one that asked for restarts; the kernel restarts a wait on a
     // futex only if that has no time limit.
     let begun = nap.as_ref().is_some_and(|nap| nap.done != 0);
@@ -239,7 +242,7 @@ fn sleep(
         remote::arm(link);
     }
     let mut waited = Waited::News;
-    if !news() {
+    if !is_over() && !news() {
         let left = until.map(|d| d.saturating_sub(sys::now_ns()));
         if left == Some(0) {
             waited = Waited::TimedOut;

@@ -11,6 +11,7 @@ mod pages;
 mod process;
 mod prometheus;
 mod report;
+mod required;
 mod run;
 mod stat;
 mod table;

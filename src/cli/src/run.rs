@@ -3,6 +3,7 @@
 use crate::complain;
 use crate::inherited;
 use crate::process::{self, Shown};
+use crate::required;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::env;
@@ -27,8 +28,8 @@ const LIBRARY: &str = "libsluice.so";
 #[derive(Args)]
 #[command(
     after_help = "Exit status: that of the command; 127 if there is no such command, 126 if it \
-    cannot be executed, 125 if libsluice.so is not found, 2 for wrong arguments.\n\nThe library is looked for beside this \
-    tool, in ../lib and in ../lib/sluice; SLUICE_LIBRARY names another one."
+    cannot be executed, 125 if libsluice.so is not found, 2 for wrong arguments; with --require 96 if a \
+    connection stayed on TCP.\n\nThe library is looked for beside this tool, in ../lib and in ../lib/sluice; SLUICE_LIBRARY names another one."
 )]
 pub struct Arguments {
     /// Set an environment variable for the command
@@ -44,6 +45,10 @@ pub struct Arguments {
     /// (SLUICE_UPGRADE)
     #[arg(long, value_name = "WHEN", value_parser = threshold)]
     upgrade: Option<String>,
+
+    /// Fail if a connection stays on TCP that moved enough bytes to leave it; for tests
+    #[arg(long)]
+    require: bool,
 
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -130,9 +135,15 @@ pub fn run(arguments: Arguments) -> ExitCode {
         ));
     }
     command.env("LD_PRELOAD", preload);
-    inherited::restore(&mut command);
-
-    let failed = command.exec();
+    let failed = if arguments.require {
+        match required::run(command, required::named(variable("SLUICE_REPORT"))) {
+            Ok(status) => return status,
+            Err(failed) => failed,
+        }
+    } else {
+        inherited::restore(&mut command);
+        command.exec()
+    };
     let is_missing = failed.kind() == io::ErrorKind::NotFound;
     let why = if is_missing && !program.as_bytes().contains(&b'/') {
         "command not found".to_owned()

@@ -61,11 +61,14 @@ fn every_kind_is_measured_of_both() {
 
 #[test]
 fn another_host_serves() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    common::build(&["--package", "sluice-preload"]);
+    // Two neighbours that are free.
+    let port = |at: u16| TcpListener::bind(("127.0.0.1", at)).and_then(|l| l.local_addr());
+    let free = std::iter::repeat_with(|| port(0).unwrap().port());
+    let port = free
+        .take(1000)
+        .find(|&first| first < u16::MAX && port(first + 1).is_ok())
+        .unwrap();
     let at = format!("127.0.0.1:{port}");
     let mut server = Command::new(env!("CARGO_BIN_EXE_sluice"))
         .args(["bench", "--serve", &at])

@@ -142,3 +142,70 @@ fn upgrades_that_are_off_are_shown_to_be() {
     let table = common::sluice(&["stat", &python.pid().to_string()]);
     assert!(common::text(&table.stdout).contains("upgrades are turned off"));
 }
+
+/// Two ends in one program: so many bytes one way.
+const PAIR: &str = "import socket, sys
+listener = socket.create_server(('127.0.0.1', 0))
+one = socket.create_connection(listener.getsockname())
+other = listener.accept()[0]
+for _ in range(int(sys.argv[1])):
+    one.sendall(b'x' * 1000)
+    assert len(other.recv(1000, socket.MSG_WAITALL)) == 1000
+";
+
+fn required(more: &[&str], messages: u32, exit: &str) -> std::process::Output {
+    common::build(&["--package", "sluice-preload"]);
+    let script = format!("{PAIR}{exit}");
+    Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(["run", "--require"])
+        .args(more)
+        .args(["--", "python3", "-c", &script, &messages.to_string()])
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn what_is_required_is_looked_at_when_the_program_has_ended() {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    // Enough to leave TCP, and the exit status is the program's.
+    let output = required(&[], 2000, "sys.exit(7)");
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    // Too few bytes are no failure.
+    let output = required(&[], 3, "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    // A program that keeps its connection on TCP.
+    let output = required(&[], 2000, "").status.code();
+    assert_eq!(output, Some(0));
+    let oob = PAIR.replace("for _ in", "one.send(b'!', socket.MSG_OOB)\nfor _ in");
+    let output = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(["run", "--require", "--", "python3", "-c", &oob, "2000"])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(96), "{said}");
+    assert!(said.contains(" stayed on TCP: "), "{said}");
+}
+
+#[test]
+fn a_required_programs_signals_are_its_own() {
+    use std::os::unix::process::ExitStatusExt;
+    let output = required(
+        &[],
+        3,
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    );
+    assert_eq!(output.status.signal(), Some(libc::SIGTERM));
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        .args(["run", "--require", "--", "python3", "-c"])
+        .arg("import signal, sys, time; signal.signal(10, lambda *_: sys.exit(3)); print('ready', flush=True); time.sleep(60)")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stdout = tool.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    // SAFETY: a process that this test has started.
+    assert_eq!(unsafe { libc::kill(tool.id() as i32, libc::SIGUSR1) }, 0);
+    assert_eq!(tool.wait().unwrap().code(), Some(3));
+}

@@ -181,6 +181,9 @@ pub fn may_be_displaced(fd: i32) -> bool {
     LOW.load(Ordering::Relaxed) != 0 || STOOD.load(Ordering::Relaxed) < fd
 }
 
+/// Longest wait of a call that makes a descriptor for ours to leave low numbers, in ns: then it stays where it is.
+const SEAT_NS: u64 = 200_000;
+
 /// The program's new descriptor `fd`, which it does not know yet, at the lowest free number, as the kernel would have it without us.
 #[cold]
 pub fn put_in_place(fd: i32) -> i32 {
@@ -190,7 +193,7 @@ pub fn put_in_place(fd: i32) -> i32 {
     {
         return fd;
     }
-    let end = sys::now_ns() + PATIENCE_NS;
+    let end = sys::now_ns() + SEAT_NS;
     while LOW.load(Ordering::SeqCst) != 0 && sys::now_ns() < end {
         sys::sched_yield();
     }

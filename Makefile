@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= $(shell command -v cargo || echo "$${CARGO_HOME:-$$HOME/.cargo}/bin/cargo")
 PREFIX ?= /usr/local
 # Where man pages and shell completions go.
-MAN = $(PREFIX)/share/man/man1
+MAN = $(PREFIX)/share/man
 BASH = $(PREFIX)/share/bash-completion/completions
 ZSH = $(PREFIX)/share/zsh/site-functions
 FISH = $(PREFIX)/share/fish/vendor_completions.d
@@ -25,6 +25,7 @@ help:
 	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library, command, man pages and completions into PREFIX (/usr/local); make uninstall takes them out'
+	@echo 'make tarball    the same as an archive that can be unpacked anywhere, in target'
 	@echo 'make clean      removes what was built'
 
 build:
@@ -97,15 +98,26 @@ install: build
 	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin
 	install -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so
 	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
-	install -d $(DESTDIR)$(MAN) $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
-	target/release/sluice manual $(DESTDIR)$(MAN)
+	install -d $(DESTDIR)$(MAN)/man1 $(DESTDIR)$(MAN)/man7 $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
+	target/release/sluice manual $(DESTDIR)$(MAN)/man1
+	install -m 644 docs/libsluice.7 $(DESTDIR)$(MAN)/man7/libsluice.7
 	target/release/sluice completions bash > $(DESTDIR)$(BASH)/sluice
 	target/release/sluice completions zsh > $(DESTDIR)$(ZSH)/_sluice
 	target/release/sluice completions fish > $(DESTDIR)$(FISH)/sluice.fish
 
+# One archive that can be unpacked anywhere: the command finds the library beside itself.
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+TARBALL = sluice-$(VERSION)-$(shell uname -m)
+tarball: build
+	rm -rf target/tarball
+	@$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(CURDIR)/target/tarball/$(TARBALL)
+	install -m 644 README.md CHANGELOG.md target/tarball/$(TARBALL)
+	tar -C target/tarball -czf target/$(TARBALL).tar.gz $(TARBALL)
+	@echo target/$(TARBALL).tar.gz
+
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libsluice.so bin/sluice)
-	rm -f $(DESTDIR)$(MAN)/sluice.1 $(DESTDIR)$(MAN)/sluice-*.1
+	rm -f $(DESTDIR)$(MAN)/man1/sluice.1 $(DESTDIR)$(MAN)/man1/sluice-*.1 $(DESTDIR)$(MAN)/man7/libsluice.7
 	rm -f $(DESTDIR)$(BASH)/sluice $(DESTDIR)$(ZSH)/_sluice $(DESTDIR)$(FISH)/sluice.fish
 
 clean:
@@ -113,4 +125,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install tarball uninstall clean

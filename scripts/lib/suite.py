@@ -92,6 +92,7 @@ def steps(seed, full):
     yield "seeded defects", script("fuzz.py", "--prove", "--seconds", "120", "--shrink", "10", "--seed", str(seed)), {}, 6, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True
     yield "bad input", script("badinput.sh"), {}, 3, True
+    yield "installed", script("installed.sh"), {}, 3, True
     yield "guest", script("guest/run", "--prepare"), {}, 30, False
     yield from between_hosts(seed, full)
     if full:

@@ -469,6 +469,32 @@ mod tests {
     use super::*;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+    /// The man page's list of the settings that users have.
+    fn section() -> String {
+        let mut section = ".Bl -tag -width Ds\n".to_owned();
+        for setting in SETTINGS.iter().filter(|setting| setting.name != FAULT) {
+            let Setting {
+                name,
+                values,
+                default,
+                meaning,
+                ..
+            } = setting;
+            section += &format!(".It Ev {name}\n{meaning}\nTakes {values}; the default is {default}.\n");
+        }
+        section + ".El\n"
+    }
+
+    #[test]
+    fn the_man_page_lists_every_setting() {
+        let page = include_str!("../../../docs/libsluice.7");
+        assert!(
+            page.contains(&section()),
+            "docs/libsluice.7 is to have this section:\n{}",
+            section()
+        );
+    }
+
     fn parsed(variables: &[(&str, &str)], with_fault: bool) -> (Config, String) {
         let mut complaint = Line::new();
         let variables = variables.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));

@@ -152,18 +152,31 @@ static const struct maker raw_others[] = {
 #endif
 };
 
-/* Makes one at the number of a copy of the connection; another thread may hold the number for a moment. */
+/* Makes one at the number of a copy of the connection; another thread may hold that number, or a lower one, for a moment. */
 static int in_place_of(int fd, const struct maker *m)
 {
-    int number = dup(fd), n = -1;
-    if (unseen_close(number))
-        die("unseen_close");
-    for (int i = 0; i < 1000 && (n = m->make()) >= 0 && n != number; i++) {
-        close(n);
-        usleep(i); /* it may have no processor */
+    int n = -1, there = 0;
+    for (int tries = 0; tries < 100 && !there; tries++) {
+        int number = dup(fd);
+        if (unseen_close(number))
+            die("unseen_close");
+        for (int i = 0; i < 100; i++) {
+            n = m->make();
+            there = n == number;
+            if (n < 0 || there)
+                break;
+            close(n);
+            if (n < number)
+                break;
+            usleep(100 * i); /* it may have no processor */
+        }
+        if (n < 0)
+            break;
+        if (!there && close(dup2(0, number))) /* not the lowest when the copy was made: both know that it is closed */
+            die("dup2");
     }
-    say("%s: %s", m->text, n == number ? "there" : n < 0 ? strerrorname_np(errno) : "elsewhere");
-    return n == number ? n : -1;
+    say("%s: %s", m->text, there ? "there" : n < 0 ? strerrorname_np(errno) : "elsewhere");
+    return there ? n : -1;
 }
 
 /* What is written goes to the file, all of it, and is read from there. */

@@ -594,16 +594,6 @@ pub fn fd_seen(fd: c_int) {
     table::saw(fd);
 }
 
-/// May a new descriptor of the program's stand at another number than it would without the library?
-#[inline]
-pub fn may_be_displaced(fd: c_int) -> bool {
-    crate::sockets::internal::may_be_displaced(fd)
-}
-/// The number of such a descriptor from now on.
-pub fn put_in_place(fd: c_int) -> c_int {
-    crate::sockets::internal::put_in_place(fd)
-}
-
 /// One more than the highest descriptor ever tracked, 0 if none was. A `select` set may be read up
 /// to here and no further: the kernel, too, stops at the end of its table, whatever `nfds` says.
 #[inline]

@@ -480,7 +480,8 @@ mod tests {
                 meaning,
                 ..
             } = setting;
-            section += &format!(".It Ev {name}\n{meaning}\nTakes {values}; the default is {default}.\n");
+            section +=
+                &format!(".It Ev {name}\n{meaning}\nTakes {values}; the default is {default}.\n");
         }
         section + ".El\n"
     }

@@ -226,23 +226,6 @@ pub fn of_set(mut real: impl FnMut() -> c_int) -> c_int {
 /// TCP for good (`raw_use`), where an entry changes nothing.
 #[inline]
 pub fn created(fd: c_int) -> c_int {
-    numbered(placed(fd))
-}
-
-/// `fd`, if it is one, was made by a call that gives the lowest free number: its number, behind the library's own descriptors that
-/// may have stood there for a moment. To be asked before anything is noted of it.
-#[inline]
-pub fn placed(fd: c_int) -> c_int {
-    if fd >= 0 && api::may_be_displaced(fd) {
-        contained(fd, || api::put_in_place(fd)).unwrap_or(fd)
-    } else {
-        fd
-    }
-}
-
-/// As [`created`], of a descriptor whose number the program has chosen.
-#[inline]
-pub fn numbered(fd: c_int) -> c_int {
     api::fd_seen(fd);
     if fd >= 0 && (api::lookup(fd).is_some() || api::is_internal(fd)) {
         tell(fd, || api::fd_created(fd));

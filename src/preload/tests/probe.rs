@@ -393,12 +393,6 @@ pub fn poll_limit() -> libc::nfds_t {
     LIMIT as libc::nfds_t
 }
 pub fn fd_seen(_: c_int) {}
-pub fn may_be_displaced(_: c_int) -> bool {
-    false
-}
-pub fn put_in_place(fd: c_int) -> c_int {
-    fd
-}
 pub unsafe fn before_connect(_: Entry, _: c_int, _: *const libc::sockaddr, _: socklen_t) {
     notice(format_args!("before_connect"));
 }

@@ -159,7 +159,7 @@ pub(crate) fn has_room(sock: &'static Sock) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use crate::sockets::sock::{self, role};
     use crate::sockets::testing::forked_amid;

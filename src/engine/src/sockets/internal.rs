@@ -5,10 +5,8 @@
 //! lifted. [`Low`] says when that may be, and [`Replacing`] keeps it from being when the program puts a descriptor of its
 //! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's.
 
-use crate::process;
-use crate::rendezvous::control;
 use crate::sockets::table::{self, Entry};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_fabric::sys::{self, Fd};
 
 /// However high the limit: the kernel's table of descriptors grows with the highest number in use.
@@ -22,9 +20,6 @@ static LOW: AtomicU32 = AtomicU32::new(0);
 static LOWS: AtomicU32 = AtomicU32::new(0);
 /// Threads that are putting the program's descriptors at numbers of its choice now.
 static REPLACING: AtomicU32 = AtomicU32::new(0);
-
-/// The lowest number at which one of ours has stood since a descriptor of the program's was last put in its place.
-static STOOD: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Each side waits for the other for so long at most, in ns: both sections are a few system calls, but a signal handler
 /// may have come in the middle of this very thread's own, or have jumped out of one.
@@ -175,62 +170,12 @@ pub fn lows() -> u32 {
     LOWS.load(Ordering::SeqCst)
 }
 
-/// May the program have got the number `fd` because one of ours stood, or stands, at the lowest?
-#[inline]
-pub fn may_be_displaced(fd: i32) -> bool {
-    LOW.load(Ordering::Relaxed) != 0 || STOOD.load(Ordering::Relaxed) < fd
-}
-
-/// Longest wait of a call that makes a descriptor for ours to leave low numbers, in ns: then it stays where it is.
-const SEAT_NS: u64 = 200_000;
-
-/// The program's new descriptor `fd`, which it does not know yet, at the lowest free number, as the kernel would have it without us.
-#[cold]
-pub fn put_in_place(fd: i32) -> i32 {
-    if process::is_vfork_child()
-        || control::is_own_thread()
-        || process::may_use_system_calls().is_err()
-    {
-        return fd;
-    }
-    let end = sys::now_ns() + SEAT_NS;
-    while LOW.load(Ordering::SeqCst) != 0 && sys::now_ns() < end {
-        sys::sched_yield();
-    }
-    STOOD.store(i32::MAX, Ordering::Relaxed);
-    if is_locked(fd) {
-        return fd;
-    }
-    let closes = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);
-    let command = if closes {
-        libc::F_DUPFD_CLOEXEC
-    } else {
-        libc::F_DUPFD
-    };
-    let Ok(other) = sys::fcntl(fd, command, 0) else {
-        return fd;
-    };
-    let (kept, spare) = (fd.min(other), fd.max(other));
-    let _ = sys::close(spare);
-    kept
-}
-
-/// Has anybody locked a part of the file? Closing any descriptor of it would end this process's own locks (fcntl_locking(2)).
-fn is_locked(fd: i32) -> bool {
-    // SAFETY: zeroes are a valid lock: all of the file, from its beginning.
-    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
-    let asked = sys::fcntl(fd, libc::F_OFD_GETLK, (&raw mut lock).expose_provenance());
-    asked.is_err() || lock.l_type != libc::F_UNLCK as libc::c_short
-}
-
 /// In the child of a fork: the threads that made descriptors do not exist here.
 pub fn after_fork() {
     LOW.store(0, Ordering::Relaxed);
     TURN.store(false, Ordering::Relaxed);
     OPENING.store(0, Ordering::Relaxed);
     REPLACING.store(0, Ordering::Relaxed);
-    STOOD.store(i32::MAX, Ordering::Relaxed);
 }
 
 fn soft_limit() -> u64 {
@@ -260,7 +205,6 @@ pub fn copy(fd: i32) -> Option<Fd> {
             return None;
         }
     }
-    STOOD.fetch_min(fd, Ordering::Relaxed);
     let lifted = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (top - room) as usize).ok()?;
     enter(lifted);
     Some(Fd::own(lifted))
@@ -302,41 +246,5 @@ pub fn yield_number(fd: i32) {
         crate::process::forbid(sluice_stats::Reason::DescriptorLimit);
         crate::process::sandboxed(sluice_stats::Reason::DescriptorLimit);
         forget(fd);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_descriptor_goes_where_ours_stood() {
-        let _alone = crate::sockets::testing::without_forks();
-        let _numbers = crate::readiness::tests::UNUSED.lock();
-        let ours = sys::eventfd(0).unwrap();
-        let fd = sys::eventfd(0).unwrap().release();
-        let at = ours.raw();
-        assert!(at < fd);
-        let lifted = lift(ours).unwrap();
-        assert!(may_be_displaced(fd));
-        let moved = put_in_place(fd);
-        // Other tests make descriptors, too.
-        assert!(moved < fd || sys::fcntl(at, libc::F_GETFD, 0).is_ok());
-        assert!(!may_be_displaced(moved) || LOW.load(Ordering::Relaxed) != 0);
-        forget(lifted.raw());
-        sys::close(moved).unwrap();
-    }
-
-    #[test]
-    fn a_file_that_is_locked_keeps_its_number_and_its_lock() {
-        let fd = sys::memfd(c"locked").unwrap();
-        assert!(!is_locked(fd.raw()));
-        // SAFETY: as in `is_locked`.
-        let mut lock: libc::flock = unsafe { core::mem::zeroed() };
-        lock.l_type = libc::F_WRLCK as libc::c_short;
-        sys::fcntl(fd.raw(), libc::F_SETLK, (&raw mut lock).expose_provenance()).unwrap();
-        assert!(is_locked(fd.raw()));
-        assert_eq!(put_in_place(fd.raw()), fd.raw());
-        assert!(is_locked(fd.raw()));
     }
 }

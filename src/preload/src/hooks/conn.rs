@@ -1,6 +1,6 @@
 //! A connection's life: socket, listen, accept, connect, shutdown, options.
 
-use crate::edge::{created, placed, serve, tell};
+use crate::edge::{created, serve, tell};
 use crate::{api, errno};
 use libc::{c_int, c_void, sockaddr, socklen_t, ssize_t};
 
@@ -79,7 +79,6 @@ aliases! {
 
 /// `socket()` returned `fd`.
 pub fn socket_made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let fd = placed(fd);
     if fd >= 0 {
         tell(fd, || api::socket_created(fd, domain, kind, protocol));
     }
@@ -90,17 +89,15 @@ pub fn socket_made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) -> c_
 ///
 /// # Safety
 /// `pair` points to two numbers.
-pub unsafe fn pair_made(pair: *mut c_int) {
-    let pair = pair.cast::<[c_int; 2]>();
+pub unsafe fn pair_made(pair: *const c_int) {
     // SAFETY: the caller vouches for two numbers there.
-    let made = unsafe { pair.read() };
-    // SAFETY: as above.
-    unsafe { pair.write(made.map(created)) };
+    let [first, second] = unsafe { pair.cast::<[c_int; 2]>().read() };
+    created(first);
+    created(second);
 }
 
 /// `accept()` on `listener` returned `fd`.
 pub fn accepted(listener: c_int, fd: c_int) -> c_int {
-    let fd = placed(fd);
     if fd >= 0 {
         tell(fd, || api::accepted(listener, fd));
     }

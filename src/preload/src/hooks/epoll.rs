@@ -2,7 +2,7 @@
 
 use super::poll::{milliseconds, pointer};
 use crate::api;
-use crate::edge::{NO_FD, of_set, placed, tell};
+use crate::edge::{NO_FD, of_set, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
@@ -136,7 +136,6 @@ unsafe extern "C" fn looked(plain: api::Plain, events: *mut epoll_event, got: c_
 
 /// `epoll_create*` returned `epfd`.
 pub fn set_made(epfd: c_int) -> c_int {
-    let epfd = placed(epfd);
     if epfd >= 0 {
         tell(epfd, || api::epoll_created(epfd));
     }

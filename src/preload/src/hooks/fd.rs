@@ -1,7 +1,7 @@
 //! Descriptors: their ends, their copies, their flags.
 
 use crate::api::{self, Error};
-use crate::edge::{NO_FD, contained, numbered, placed, tell};
+use crate::edge::{NO_FD, contained, created, tell};
 use crate::errno;
 use crate::real::test_cancel;
 use libc::{c_int, c_uint, c_ulong};
@@ -15,7 +15,7 @@ hooks! {
     }
 
     unsafe fn dup(old: c_int) -> c_int => on_dup {
-        let new = placed(forward!(dup(old)));
+        let new = forward!(dup(old));
         copied(old, new)
     }
 
@@ -150,7 +150,7 @@ pub fn copied(old: c_int, new: c_int) -> c_int {
         tell(old, || api::duped(old, new));
         return new;
     }
-    numbered(new)
+    created(new)
 }
 
 /// Is a command of `fcntl` one that [`controlled`] has to hear of?

@@ -13,7 +13,7 @@
 use super::trampoline::SYSCALL;
 use super::{conn, epoll, fd, msg, poll, process, uring};
 use crate::api::{self, Error};
-use crate::edge::{NO_FD, created, placed, raw_use, tell};
+use crate::edge::{NO_FD, created, raw_use, tell};
 use crate::errno;
 use libc::*;
 use sluice_stats::Reason;
@@ -356,7 +356,7 @@ unsafe extern "C" fn served(
                 close,
             ))
         }
-        SYS_dup => c_long::from(fd::copied(fd, placed(call() as c_int))),
+        SYS_dup => c_long::from(fd::copied(fd, call() as c_int)),
         SYS_dup3 => {
             let apart = fd::replacing(fd, a2 as c_int, a3 as c_int);
             let new = call() as c_int;
@@ -420,7 +420,7 @@ fn raw_wait(fd: c_int) {
 unsafe fn pair(ret: c_long, address: usize) -> c_long {
     if ret == 0 {
         // SAFETY: the caller's promise.
-        unsafe { conn::pair_made(pointer::<c_int>(address).cast_mut()) };
+        unsafe { conn::pair_made(pointer(address)) };
     }
     ret
 }

@@ -101,6 +101,8 @@ class Life:
         if read:
             need(s.settled or s.rx.reader, "bytes may have come or not")
             need(not s.rx.writer and not (s.rx.reader and s.rx.reader.consumed()), "bytes may have come or not")
+        if s.shut_wr and s.rx.fin:
+            need(s.rx.fin == 2 and s.tx.piled <= self.most_settled, "both ends may be through, which makes it an error, or not")
         if (read or s.shut_rd) and (write or s.shut_wr):
             need(not s.rx.writer and s.settled, "a reset may overtake bytes")
         need(not self.is_watched_twice(s), "one of them shows it first")

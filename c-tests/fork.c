@@ -77,6 +77,30 @@ static void registers_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* A set of the parent's shows the child what lies unread, also where it has room to tell of at once. */
+static void shows_server(int fd)
+{
+    meet();
+    T(put(fd, 1, 100));
+    meet();
+    meet();
+}
+
+static void shows_client(int fd)
+{
+    struct epoll_event e;
+    int ep = set_of(fd, EPOLLIN | EPOLLOUT);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(epoll_wait(ep, &e, 1, 0) != 1 ? 1 : e.events == (EPOLLIN | EPOLLOUT) ? 0 : 2);
+    meet();
+    meet();
+    await_in(fd, 100);
+    let(pid);
+    T(get(fd, 1, 100));
+    meet();
+}
+
 /* A writer that is killed has done all it had to; what it wrote is read by the child first, and then by the parent. */
 static void killed_writer(int fd)
 {
@@ -188,6 +212,7 @@ static void agreed_client(int fd)
 const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_registers", registers_server, registers_client),
+    TWO("fork_set_shows", shows_server, shows_client),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),

@@ -240,6 +240,7 @@ class Bytes:
         h = q.handles.get(int(handle))
         need(h and h.file is s.peer, "no such end")
         for end in (s, s.peer):
+            need(not self.is_watched(end), "somebody waits for what comes and goes")
             need(end.settled and not end.ended and not end.shut_wr and not end.cork and not end.tx.held, "not at rest")
             need(not end.rx.unread and not end.rx.reader and not end.rx.writer and not end.tx.full, "not at rest")
             need(not end.rcvtimeo and not end.sndtimeo and end.lowat == 1, "it may end early")

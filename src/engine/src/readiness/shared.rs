@@ -111,12 +111,15 @@ impl Set {
         if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
             crate::remote::unbell(self.fd());
         }
-        let socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        let mut socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        socks.retain(|sock| !process::is_vfork_child() && sock.is_accelerated());
+        for sock in &socks {
+            sock.pin(Reason::Shared);
+            demote::demote(sock, Which::Both, reason);
+        }
+        // What lay in the rings is readable on TCP: a wait that tells of room alone would deny it.
         for sock in socks {
-            if !process::is_vfork_child() && sock.is_accelerated() {
-                sock.pin(Reason::Shared);
-                demote::demote(sock, Which::Both, reason);
-            }
+            remains::await_owed(sock);
         }
     }
 }

@@ -1,8 +1,7 @@
-/* How connections end: shutdown, close, reset, linger, exit, kill; and what the other end sees. */
+/* How connections end: shutdown, close, reset, linger, exit; and what the other end sees. */
 #include "t.h"
 
-/* Everything a program can ask of a connection that is over, twice. */
-static void post_mortem(int fd)
+void post_mortem(int fd)
 {
     int err;
     socklen_t len = sizeof err;
@@ -521,68 +520,6 @@ static void kill_after_write_server(int fd)
     raise(SIGKILL);
 }
 
-/* The reader leaves what carries its bytes while they are unread, and the writer, which has done all it had to, is
- * stopped, and then killed: they are all there. */
-static void kill_stopped_server(int fd)
-{
-    T(put(fd, 1, 20000));
-    tell(0);
-    raise(SIGSTOP);
-}
-
-static void kill_stopped_client(int fd)
-{
-    int n = 0;
-    hear();
-    await_state_of(peer_pid, 'T');
-    T(get(fd, 1, 1000));
-    T(recv(fd, buf, 1, MSG_OOB));
-    kill(peer_pid, SIGKILL);
-    await(fd, POLLRDHUP);
-    T(ioctl(fd, FIONREAD, &n));
-    say("%d unread", n);
-    D(recv(fd, buf, 100, MSG_PEEK));
-    T(get_at(fd, 1, 1000, 500));
-    T(recv(fd, NULL, 500, MSG_TRUNC));
-    T(get_at(fd, 1, 2000, 8000));
-    D(recv(fd, buf, 50000, MSG_WAITALL));
-    T(recv(fd, buf, 10, 0));
-}
-
-static void kill_after_ack_server(int fd)
-{
-    T(put(fd, 1, 150000));
-    T(get(fd, 2, 1));
-    raise(SIGKILL);
-}
-
-static void kill_after_ack_client(int fd)
-{
-    T(get(fd, 1, 150000));
-    T(put(fd, 2, 1));
-    await(fd, POLLRDHUP);
-    T(recv(fd, buf, 10, 0));
-    T(recv(fd, buf, 10, 0));
-}
-
-static void kill_unread_server(int fd)
-{
-    T(put(fd, 1, 1000));
-    await_in(fd, 1000);
-    raise(SIGKILL);
-}
-
-static void kill_unread_client(int fd)
-{
-    await_in(fd, 1000); /* what a death meets has arrived */
-    T(put(fd, 2, 1000));
-    await(fd, POLLERR | POLLHUP);
-    D(recv(fd, buf, 10000, 0));
-    T(recv(fd, buf, 10, 0));
-    T(recv(fd, buf, 10, 0));
-    post_mortem(fd);
-}
-
 /* A close that the library does not see, by a process that lives on: TCP says that it ended, and then resets. TCP knows
  * at once that bytes were not read; in shared memory they may pass for bytes that were still on their way. Either way
  * recv tells of the end or of a reset, of nothing else. */
@@ -641,113 +578,6 @@ static void kill_in_waitall_client(int fd)
 {
     T(put(fd, 2, 1000));
     reset_in_waitall_client(fd);
-}
-
-/* A thread has slept in recv since before the upgrade of the other direction, and gets the CPU last when the peer dies:
- * what the survivor makes of the death must not change what the thread wakes up for. */
-static void *late_riser(void *arg)
-{
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(0, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0});
-    long r = recv(*(int *)arg, buf, 10, 0);
-    return (void *)(r == 0 || (r < 0 && errno == ECONNRESET) ? 1l : -(long)errno);
-}
-
-static void kill_late_riser_server(int fd)
-{
-    hear();
-    T(get(fd, 2, 300000));
-    tell(0);
-    await_in(fd, 1000);
-    raise(SIGKILL);
-}
-
-static void kill_late_riser_client(int fd)
-{
-    cpu_set_t one;
-    pthread_t t = start(late_riser, &fd);
-    tell(0);
-    T(put(fd, 2, 300000));
-    hear();
-    CPU_ZERO(&one);
-    CPU_SET(0, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    T(put(fd, 3, 1000));
-    for (double end = now() + 0.05; now() < end;)
-        ;
-    say("the end or a reset: %ld", (long)finish(t));
-}
-
-/* The peer is killed while we sleep in ... */
-static void killer(int fd)
-{
-    (void)fd;
-    hear();
-    await_asleep(peer_pid);
-    raise(SIGKILL);
-}
-
-/* The same of a writer that nobody reads from: asleep behind its first bytes, it has filled all buffers. */
-static void killer_of_writer(int fd)
-{
-    hear();
-    await_in(fd, 10001);
-    await_asleep(peer_pid);
-    raise(SIGKILL);
-}
-
-static void killed_recv_client(int fd)
-{
-    tell(0);
-    T(recv(fd, buf, 10, 0));
-    T(recv(fd, buf, 10, 0));
-}
-
-static void killed_poll_client(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN | POLLRDHUP};
-    tell(0);
-    T(poll(&p, 1, -1));
-    say("%s", mask_name(p.revents));
-    T(recv(fd, buf, 10, 0));
-}
-
-static void killed_select_client(int fd)
-{
-    fd_set r;
-    FD_ZERO(&r);
-    FD_SET(fd, &r);
-    tell(0);
-    T(select(fd + 1, &r, NULL, NULL, NULL));
-    T(recv(fd, buf, 10, 0));
-}
-
-static void killed_epoll_client(int fd)
-{
-    struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
-    int ep = epoll_create1(0);
-    T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
-    tell(0);
-    T(epoll_wait(ep, &e, 1, -1));
-    say("%s", mask_name(e.events));
-    T(recv(fd, buf, 10, 0));
-}
-
-static void killed_send_client(int fd)
-{
-    count_signal(SIGPIPE, 0);
-    size_t n;
-    tell(0);
-    for (n = 0; n < (64u << 20); n += 65536)
-        if (send(fd, buf, 65536, 0) < 0)
-            break;
-    say("%s, SIGPIPE %d", strerrorname_np(errno), signals[SIGPIPE]);
-    YES(n > 100000 && n < (64u << 20));
-    T(send(fd, buf, 1, 0));
-    say("SIGPIPE %d", signals[SIGPIPE]);
 }
 
 static void abort_server(int fd)
@@ -818,17 +648,8 @@ const struct body end_bodies[] = {
     TWO("sigterm_after_write", sigterm_after_write_server, drain_client, .flags = MUTE_S | DIES),
     TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S | DIES),
     TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S | DIES),
-    TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
-    TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S | DIES),
-    TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),
     TWO("end_then_reset", end_then_reset_server, end_then_reset_client),
     TWO("reset_in_waitall", reset_in_waitall_server, reset_in_waitall_client),
     TWO("kill_in_waitall", kill_in_waitall_server, kill_in_waitall_client, .flags = MUTE_S),
-    TWO("kill_late_riser", kill_late_riser_server, kill_late_riser_client, .flags = MUTE_S),
-    TWO("peer_killed_in_recv", killer, killed_recv_client, .flags = MUTE_S | DIES),
-    TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S | DIES),
-    TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S | DIES),
-    TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S | DIES),
-    TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S | DIES),
     {0},
 };

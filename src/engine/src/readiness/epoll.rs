@@ -85,6 +85,13 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             poll::own(sock);
         }
     }
+    if op != libc::EPOLL_CTL_DEL
+        && let Some(inner) = target.and_then(Entry::as_set)
+    {
+        // What the kernel sees in it now it tells whoever asks for RDNORM alone; of what comes later it does not.
+        inner.is_nested();
+        nest::settle_all();
+    }
     // SAFETY: the caller's arguments.
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
         return Verdict::Failed(Error::Kernel(e));
@@ -95,12 +102,10 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted()),
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted()),
         (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
-        (Some(Kind::Set(inner)), libc::EPOLL_CTL_ADD) => {
+        (Some(Kind::Set(_)), libc::EPOLL_CTL_ADD) => {
             set.has_sets.store(true, Ordering::Release);
             set.no_longer_plain();
             set.with(|inside| inside.note_set(fd, Some(wanted())));
-            inner.is_nested();
-            nest::settle_all();
         }
         (Some(Kind::Set(_)), libc::EPOLL_CTL_MOD) => {
             set.with(|inside| inside.note_set(fd, Some(wanted())));

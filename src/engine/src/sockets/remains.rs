@@ -73,6 +73,27 @@ impl Remains {
         self.base.store(base, Ordering::Relaxed);
     }
 
+    /// The same of the `len` bytes that TCP holds unread at most, which are read. How many it were.
+    fn keep_of_tcp(&self, fd: c_int, len: usize) -> usize {
+        self.forget();
+        let Ok(base) = sys::map_zeroes(len, false) else {
+            return 0;
+        };
+        let mut got = 0;
+        while got < len {
+            // SAFETY: the rest of the new mapping.
+            match unsafe { sys::recv(fd, base.add(got), len - got, libc::MSG_DONTWAIT) } {
+                Ok(n) if n > 0 => got += n,
+                Err(libc::EINTR) => {}
+                _ => break,
+            }
+        }
+        self.len.store(got, Ordering::Relaxed);
+        self.taken.store(0, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        got
+    }
+
     /// Nobody needs the copy any more.
     pub fn forget(&self) {
         let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
@@ -81,6 +102,24 @@ impl Remains {
             unsafe { sys::unmap(base, self.len.load(Ordering::Relaxed)) };
         }
     }
+}
+
+/// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have done it: what TCP holds unread becomes
+/// the copy, as a reset made here would drop it. It must not be readable by a call in the kernel; false: others may read it.
+pub fn keep_of_tcp(sock: &'static Sock) -> bool {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let len = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as usize);
+    if len == 0 {
+        return true;
+    }
+    let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
+    if shared || sock.remains.are_kept() || sock.rx.in_kernel() != 0 {
+        return false;
+    }
+    let got = sock.remains.keep_of_tcp(fd, len) as u64;
+    let owed = sock.rx.kernel_bytes() + got;
+    sock.rx.owed.store(owed, Ordering::Relaxed);
+    got == len as u64
 }
 
 /// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it if TCP has ended

@@ -126,6 +126,7 @@ unsafe fn send_stream(
         deadline: (nap.deadline != 0).then_some(nap.deadline),
         patience: None,
         known: nap.known,
+        waited: nap.known.is_some(),
     };
     if job.done != 0 {
         cursor.advance(job.done, |_, _| ());
@@ -194,8 +195,10 @@ unsafe fn send_stream(
                 // SAFETY: the caller's buffers; the lock is held.
                 let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
                 sock.tx.lock.unlock();
-                if rest == Rest::Over {
-                    return job.partly(Error::Reset);
+                match rest {
+                    Rest::Cut => return job.cut_off(total),
+                    Rest::Over => return job.partly(Error::Reset),
+                    Rest::Moved | Rest::Full => {}
                 }
                 if job.done == total {
                     return finish(sock, job.done);
@@ -205,11 +208,16 @@ unsafe fn send_stream(
                         return job.partly(Error::WouldBlock);
                     }
                     let deadline = job.deadline();
+                    job.waited = true;
                     job.leave_word(nap);
                     if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
                         return Verdict::Block;
                     }
                 }
+            }
+            Room::Lost => {
+                sock.tx.lock.unlock();
+                return job.cut_off(total);
             }
             other => {
                 if let Some(verdict) = job.pause(other, Some(nap)) {
@@ -229,8 +237,10 @@ pub(super) struct Job {
     pub deadline: Option<u64>,
     /// In direct-only mode, when the wait for an ADVERT ends.
     pub patience: Option<u64>,
-    /// As of before its first wait; `None`: it has not waited.
+    /// As of before its first wait, or before it first went on without the lock.
     pub known: Option<Known>,
+    /// Has it waited for room?
+    pub waited: bool,
 }
 
 impl Job {
@@ -325,6 +335,7 @@ impl Job {
         }
         self.note();
         self.deadline();
+        self.waited = true;
         if let Some(nap) = &mut nap {
             self.leave_word(nap);
         }
@@ -340,6 +351,17 @@ impl Job {
             Waited::Interrupted => Some(self.partly(Error::Interrupted)),
             Waited::TimedOut => Some(self.partly(Error::WouldBlock)),
         }
+    }
+
+    /// The connection was reset behind a part of the call. TCP takes in one go what its buffer holds, and hears of a reset behind
+    /// that; a call that has waited for room tells how far it came.
+    #[cold]
+    fn cut_off(&self, total: usize) -> Verdict {
+        let buffer = || sys::getsockopt::<i32>(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF);
+        if self.done != 0 && !self.waited && buffer().is_ok_and(|n| total <= n.max(0) as usize) {
+            return finish(self.sock, total);
+        }
+        self.partly(Error::Reset)
     }
 
     fn partly(&self, error: Error) -> Verdict {
@@ -365,6 +387,8 @@ enum Rest {
     Full,
     /// What else there is to say is the next call's.
     Over,
+    /// The same, and that is a reset.
+    Cut,
 }
 
 /// Under the tx lock: a send that began on the link and ends on TCP, as far as that goes without waiting.
@@ -379,8 +403,11 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     // More than 64 pieces take more than one call.
     let pieces = cursor.rest(&mut room);
     // An error is the next call's, which has nothing else to say; a try would take it.
-    if pieces.is_empty() || sys::has_error(fd) {
+    if pieces.is_empty() {
         return Rest::Over;
+    }
+    if sys::has_error(fd) {
+        return Rest::Cut;
     }
     // SAFETY: zeroes are a valid header.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -401,6 +428,7 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         }
         Err(libc::EAGAIN) => Rest::Full,
         Err(libc::EINTR) => Rest::Moved,
+        Err(libc::EPIPE | libc::ECONNRESET) => Rest::Cut,
         Err(_) => Rest::Over,
     }
 }
@@ -590,6 +618,7 @@ pub unsafe fn sendfile(
         deadline: None,
         patience: None,
         known: None,
+        waited: false,
     };
     // SAFETY: null, or the caller's.
     let mut position = unsafe { offset.as_ref() }.copied();

@@ -2,6 +2,7 @@
 
 use super::jobs::{Job, add};
 use super::*;
+use crate::sockets::{recv, remains};
 
 /// A meeting's socket: its news are looked at by this thread.
 pub fn watch_meeting(fd: i32) {
@@ -226,6 +227,7 @@ const DYING_NS: u64 = 20_000_000;
 pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> bool {
     // Under the lock: the structure may have been put to another use meanwhile.
     let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
+    reset_behind_input(sock, still);
     if sock.tx.lock.lock().is_ok() {
         if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
             if left_unread(sock) {
@@ -245,18 +247,46 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
         sock.tx.lock.unlock();
     }
     if sock.rx.lock.lock().is_ok() {
-        let unread = sock.rx.dir().is_some_and(|d| {
-            let tail = d.tx.tail.read();
-            !tail.flagged
-                && d.tx_wishes.switched.load(Ordering::Acquire) == 1
-                && tail.offset != sock.rx.at.load(Ordering::Relaxed)
-        });
-        if still() && sock.rx.state() != state::PLAIN && !unread {
+        if still() && sock.rx.state() != state::PLAIN && !has_input(sock) {
             demote::settle_rx(sock, Reason::PeerDied);
         }
         sock.rx.lock.unlock();
     }
     true
+}
+
+/// The peer died with bytes of ours unread, and of what it had sent all is on TCP, some of it unread: TCP would have been reset behind
+/// that.
+fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
+    if sock.rx.lock.lock().is_err() {
+        return;
+    }
+    if sock.tx.lock.lock().is_ok() {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        if still()
+            && left_unread(sock)
+            && !has_input(sock)
+            && tcp::state(fd) == Some(tcp::CLOSE_WAIT)
+            && recv::has_bytes(fd)
+            && remains::keep_of_tcp(sock)
+        {
+            demote::settle_rx(sock, Reason::PeerDied);
+            let _ = demote::reset(sock);
+            demote::settle_tx(sock, Reason::PeerDied);
+        }
+        sock.tx.lock.unlock();
+    }
+    sock.rx.lock.unlock();
+}
+
+/// Under the rx lock: the ring has something that is not sealed.
+fn has_input(sock: &'static Sock) -> bool {
+    sock.rx.dir().is_some_and(|d| {
+        let tail = d.tx.tail.read();
+        !tail.flagged
+            && d.tx_wishes.switched.load(Ordering::Acquire) == 1
+            && tail.offset != sock.rx.at.load(Ordering::Relaxed)
+    })
 }
 
 /// Under the tx lock: the peer has not read all that we wrote, and has not demoted.

@@ -7,46 +7,12 @@
 
 mod common;
 
-use common::{Python, stat_json};
+use common::{LEN, Python, connect, exchange, plain, stat_json};
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// Bytes that each end sends, and gets back.
-const LEN: u64 = 1_000_000;
-
 fn preloaded() -> Python {
-    Python::new(Command::new(env!("CARGO_BIN_EXE_sluice")).args(["run", "--", "python3"]))
-}
-
-fn plain() -> Python {
-    Python::new(&mut Command::new("python3"))
-}
-
-/// Connects the two; returns the port of the server.
-fn connect(server: &mut Python, client: &mut Python) -> u64 {
-    server.tell("listener = socket.create_server(('127.0.0.1', 0))");
-    let port = server
-        .tell("print(listener.getsockname()[1])")
-        .trim()
-        .parse()
-        .unwrap();
-    client.tell(&format!(
-        "end = socket.create_connection(('127.0.0.1', {port}))"
-    ));
-    server.tell("end = listener.accept()[0]");
-    port
-}
-
-/// Connects the two, sends there and back; returns the port of the server.
-fn exchange(server: &mut Python, client: &mut Python) -> u64 {
-    let port = connect(server, client);
-    // Pieces that fit into any socket's buffers, so that neither end waits for the other's test.
-    for _ in 0..LEN / 10_000 {
-        client.tell("end.sendall(b'x' * 10000)");
-        server.tell("end.sendall(end.recv(10000, socket.MSG_WAITALL))");
-        client.tell("assert len(end.recv(10000, socket.MSG_WAITALL)) == 10000");
-    }
-    port
+    common::under_sluice(&[])
 }
 
 /// The process's connection, and whether its counters make sense.
@@ -71,7 +37,6 @@ fn checked(process: &Value, side: &str, port: u64) -> Value {
 
 #[test]
 fn every_byte_between_two_programs_is_counted_once() {
-    common::build(&["--package", "sluice-preload"]);
     let (mut server, mut client) = (preloaded(), preloaded());
     let port = exchange(&mut server, &mut client);
     let accepted = checked(&stat_json(server.pid()), "local", port);
@@ -84,7 +49,6 @@ fn every_byte_between_two_programs_is_counted_once() {
 
 #[test]
 fn a_plain_peer_is_the_reason_for_tcp() {
-    common::build(&["--package", "sluice-preload"]);
     let (mut server, mut client) = (preloaded(), plain());
     let port = exchange(&mut server, &mut client);
     // Until nobody has answered at the name.
@@ -99,7 +63,6 @@ fn a_plain_peer_is_the_reason_for_tcp() {
 
 #[test]
 fn a_peer_that_has_closed_is_on_no_other_host() {
-    common::build(&["--package", "sluice-preload"]);
     let (mut server, mut client) = (preloaded(), preloaded());
     let port = connect(&mut server, &mut client);
     // Less than the buffers take, and nothing tried before the last byte is written.
@@ -113,7 +76,6 @@ fn a_peer_that_has_closed_is_on_no_other_host() {
 
 #[test]
 fn sockets_count_once_they_are_connected() {
-    common::build(&["--package", "sluice-preload"]);
     let (mut server, mut client) = (preloaded(), preloaded());
     // Tracked for its options, and no connection.
     client.tell("idle = socket.socket(); idle.setsockopt(6, socket.TCP_NODELAY, 1)");
@@ -131,7 +93,6 @@ fn sockets_count_once_they_are_connected() {
 
 #[test]
 fn upgrades_that_are_off_are_shown_to_be() {
-    common::build(&["--package", "sluice-preload"]);
     let mut sluice = Command::new(env!("CARGO_BIN_EXE_sluice"));
     let python = Python::new(sluice.args(["run", "--upgrade", "off", "--", "python3"]));
     let process = stat_json(python.pid());
@@ -154,7 +115,6 @@ for _ in range(int(sys.argv[1])):
 ";
 
 fn required(more: &[&str], messages: u32, exit: &str) -> std::process::Output {
-    common::build(&["--package", "sluice-preload"]);
     let script = format!("{PAIR}{exit}");
     Command::new(env!("CARGO_BIN_EXE_sluice"))
         .args(["run", "--require"])

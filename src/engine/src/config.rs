@@ -1,13 +1,17 @@
-//! Settings from the environment, and the one line on stderr when they make no sense.
+//! Settings from the environment and from configuration files, and the one line on stderr when they make no sense.
 //!
-//! The environment is read once, through libc's `environ`: `std::env` would take a lock that a
+//! What the environment says wins over what a [`file`] says. The environment is read once, through libc's `environ`: `std::env` would take a lock that a
 //! forked child can find held. [`config`] works before any constructor ran. What cannot be
 //! understood is never an error: the program runs with the default, and its user is told in one
 //! line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
 
+mod file;
 mod line;
+mod policy;
 
+use self::file::Places;
 use self::line::{Line, Path, Quoted, Shown};
+pub use self::policy::{Rule, Side};
 use crate::subnet::{self, Subnet};
 use core::ffi::{CStr, c_char};
 use core::fmt;
@@ -75,6 +79,12 @@ pub struct Config {
     pub device: Option<CString>,
     /// Where hosts have other addresses for RDMA.
     pub map: Vec<(Subnet, Subnet)>,
+    /// How many connections may be accelerated at once; `None`: as many as there are.
+    pub connections: Option<u64>,
+    /// Bytes of rings that they may have together; `None`: as many as they need.
+    pub memory: Option<u64>,
+    /// Which connections are left on TCP: the first that fits says.
+    pub rules: Vec<Rule>,
 }
 
 /// What a build for tests does at random moments.
@@ -91,7 +101,7 @@ pub enum Fault {
 }
 
 impl Config {
-    /// The settings of an empty environment.
+    /// The settings of an empty environment on a host without a configuration file.
     pub const DEFAULT: Config = Config {
         upgrade: Upgrade::At(32 << 10),
         mode: Mode::Dynamic,
@@ -104,6 +114,9 @@ impl Config {
         peers: Vec::new(),
         device: None,
         map: Vec::new(),
+        connections: None,
+        memory: None,
+        rules: Vec::new(),
     };
 }
 
@@ -277,6 +290,34 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "SLUICE_CONNECTIONS",
+        values: "a number or unlimited",
+        default: "unlimited",
+        meaning: "How many connections of a process may be accelerated at once; the others stay on TCP.",
+        set: |value, config| {
+            config.connections = limit(value, number)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_MEMORY",
+        values: "BYTES or unlimited",
+        default: "unlimited",
+        meaning: "How many bytes of rings a process may lend to its connections, idle ones included; where too few are left \
+                  for another ring, a connection stays on TCP.",
+        set: |value, config| {
+            config.memory = limit(value, bytes)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: CONFIG,
+        values: "a path, or nothing for no file",
+        default: "/etc/sluice.conf and then ~/.config/sluice/sluice.conf",
+        meaning: "The configuration file, see sluice.conf(5); what the environment says wins over it.",
+        set: |_, _| Some(()),
+    },
+    Setting {
         name: "SLUICE_LIBRARY",
         values: "a path",
         default: "that beside the tool",
@@ -286,6 +327,7 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 const FAULT: &str = "SLUICE_FAULT";
+const CONFIG: &str = "SLUICE_CONFIG";
 
 /// The settings of this process; read from the environment by the first call that finds one. The
 /// same call tells the user what could not be understood.
@@ -307,9 +349,19 @@ pub fn config() -> &'static Config {
         // library's constructor is the first to come here, before the program could change its
         // environment; a program that does so from another thread while an earlier hook of its own
         // is in here breaks the rules of setenv(3) for getenv(3).
-        let variables = unsafe { Variables::new(variables) };
+        let all = || unsafe { Variables::new(variables) };
         let mut complaint = Line::new();
-        let mut config = parse(variables, cfg!(feature = "fault"), &mut complaint);
+        let (config, filed) = if crate::copies::works() {
+            file::read_all(&places(all()), &mut complaint)
+        } else {
+            (Config::DEFAULT, 0)
+        };
+        let mut config = parse(
+            all(),
+            cfg!(feature = "fault"),
+            (config, filed),
+            &mut complaint,
+        );
         if crate::copies::works() {
             try_report(&mut config, &mut complaint);
         }
@@ -320,6 +372,21 @@ pub fn config() -> &'static Config {
         }
         Box::new(config)
     })
+}
+
+/// Where the environment says that files are; of equal names the first counts.
+fn places<'a>(variables: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Places<'a> {
+    let mut places = Places::default();
+    for (name, value) in variables {
+        let place = match name {
+            b"HOME" => &mut places.home,
+            b"XDG_CONFIG_HOME" => &mut places.user,
+            _ if name == CONFIG.as_bytes() => &mut places.chosen,
+            _ => continue,
+        };
+        place.get_or_insert(value);
+    }
+    places
 }
 
 /// What `SLUICE_REPORT` names must be a file that can be written.
@@ -358,14 +425,14 @@ pub fn log(level: Level, message: fmt::Arguments<'_>) {
     }
 }
 
-/// Settings from `variables`, the first of equal names as in getenv(3); what is wrong with them
-/// goes into `complaint`.
+/// Settings from `variables`, the first of equal names as in getenv(3), over those of files, which have set `filed`, a bit
+/// each; what is wrong with them goes into `complaint`.
 fn parse<'a>(
     variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     with_fault: bool,
+    (mut config, filed): (Config, u32),
     complaint: &mut Line,
 ) -> Config {
-    let mut config = Config::DEFAULT;
     let mut seen = 0_u32;
     for (name, value) in variables.filter(|(name, _)| name.starts_with(b"SLUICE_")) {
         let known = (0..)
@@ -383,6 +450,11 @@ fn parse<'a>(
             continue;
         }
         seen |= 1 << bit;
+        let instead = if filed & 1 << bit == 0 {
+            setting.default
+        } else {
+            "that of the configuration file"
+        };
         if setting.name == FAULT && !with_fault {
             complaint.add(format_args!(
                 "{FAULT}={} is unavailable in this build, using {}",
@@ -391,11 +463,10 @@ fn parse<'a>(
             ));
         } else if (setting.set)(value, &mut config).is_none() {
             complaint.add(format_args!(
-                "{}={} is not {}, using {}",
+                "{}={} is not {}, using {instead}",
                 setting.name,
                 Quoted(value),
-                setting.values,
-                setting.default
+                setting.values
             ));
         }
     }
@@ -420,6 +491,14 @@ fn bytes(text: &[u8]) -> Option<u64> {
         (b'M', digits) => number(digits)?.checked_mul(1 << 20),
         _ => number(text),
     }
+}
+
+/// A number, or none.
+fn limit(text: &[u8], number: fn(&[u8]) -> Option<u64>) -> Option<Option<u64>> {
+    if text == b"unlimited" {
+        return Some(None);
+    }
+    number(text).map(Some)
 }
 
 unsafe extern "C" {
@@ -496,10 +575,27 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_readme_has_a_table_of_them() {
+        let mut table = "| variable | takes | default | |\n|---|---|---|---|\n".to_owned();
+        for setting in SETTINGS.iter().filter(|setting| setting.name != FAULT) {
+            let Setting {
+                name,
+                values,
+                default,
+                meaning,
+                ..
+            } = setting;
+            table += &format!("| `{name}` | {values} | {default} | {meaning} |\n");
+        }
+        let readme = include_str!("../../../README.md");
+        assert!(readme.contains(&table), "README.md is to have:\n{table}");
+    }
+
     fn parsed(variables: &[(&str, &str)], with_fault: bool) -> (Config, String) {
         let mut complaint = Line::new();
         let variables = variables.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));
-        let config = parse(variables, with_fault, &mut complaint);
+        let config = parse(variables, with_fault, (Config::DEFAULT, 0), &mut complaint);
         let said = if complaint.is_empty() {
             &[][..]
         } else {
@@ -547,6 +643,8 @@ mod tests {
         assert_eq!(accepted("SLUICE_DIRECT", "off").direct_min, None);
         assert_eq!(accepted("SLUICE_DIRECT", "1").direct_min, Some(1));
         assert_eq!(accepted("SLUICE_DIRECT", "1024M").direct_min, Some(1 << 30));
+        assert_eq!(accepted("SLUICE_CONNECTIONS", "7").connections, Some(7));
+        assert_eq!(accepted("SLUICE_MEMORY", "64M").memory, Some(64 << 20));
         assert_eq!(accepted("SLUICE_LOG", "off").log, Level::Off);
         assert_eq!(accepted("SLUICE_LOG", "error").log, Level::Error);
         assert_eq!(accepted("SLUICE_LOG", "info").log, Level::Info);
@@ -600,6 +698,12 @@ mod tests {
         for value in ["0", "1025M", "4294967297"] {
             refused("SLUICE_DIRECT", value);
         }
+        for value in ["-1", "none", "1K", " 5"] {
+            refused("SLUICE_CONNECTIONS", value);
+        }
+        for value in ["-1", "none", "1G", ""] {
+            refused("SLUICE_MEMORY", value);
+        }
         for value in ["42", "demote", "demote:", "demote:x", "kill:1"] {
             refused("SLUICE_FAULT", value);
         }
@@ -620,6 +724,29 @@ mod tests {
         assert_eq!(
             said,
             "sluice: SLUICE_FAULT=\"demote:1\" is unavailable in this build, using no fault\n"
+        );
+    }
+
+    #[test]
+    fn the_environment_wins_over_a_file() {
+        let text = "ring = 1M\nspin_us = 7\nmode = direct";
+        let mut complaint = Line::new();
+        let mut read = file::Read {
+            config: Config::DEFAULT,
+            set: 0,
+            complaint: &mut complaint,
+        };
+        read.take(b"/x", text.as_bytes(), b"any");
+        let filed = (read.config, read.set);
+        let variables = [("SLUICE_RING", "64K"), ("SLUICE_MODE", "fast")];
+        let variables = variables.map(|(n, v)| (n.as_bytes(), v.as_bytes()));
+        let config = parse(variables.into_iter(), false, filed, &mut complaint);
+        assert_eq!((config.ring_len, config.spin_ns), (64 << 10, 7000));
+        assert_eq!(config.mode, Mode::Direct);
+        let said = String::from_utf8(complaint.finished().to_vec()).unwrap();
+        assert!(
+            said.ends_with("indirect, using that of the configuration file\n"),
+            "{said}"
         );
     }
 

@@ -66,6 +66,10 @@ reasons! {
     NotEstablished = 6, "not-established", "the connection is not in the ESTABLISHED state";
     /// The epoll set was made elsewhere, or another process or a raw system call waits for it.
     SetElsewhere = 7, "set-elsewhere", "it is in an epoll set that is used where Sluice does not see it";
+    /// A rule of the configuration file leaves it on TCP.
+    Policy = 8, "policy", "the configuration leaves it on TCP (sluice.conf)";
+    /// As many connections, or as much memory, as the user allows are in use.
+    Bounded = 9, "bounded", "as many connections, or as much memory, as the configuration allows are in use";
 
     // Meeting the peer.
     /// Nobody met us at the name: the peer does not run Sluice, or not on this connection.

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -171,4 +172,50 @@ pub fn assert_refused(output: &Output, status: i32, line: &str) {
 pub fn copy(from: impl AsRef<std::ffi::OsStr>, to: impl AsRef<std::ffi::OsStr>) {
     let copied = std::process::Command::new("cp").arg(from).arg(to).status();
     assert!(copied.unwrap().success());
+}
+
+/// Bytes that each end sends, and gets back.
+pub const LEN: u64 = 1_000_000;
+
+/// Under the real library, with these variables and no configuration file.
+pub fn under_sluice(variables: &[(&str, &OsStr)]) -> Python {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| build(&["--package", "sluice-preload"]));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command
+        .args(["run", "--", "python3"])
+        .env("SLUICE_CONFIG", "")
+        .envs(variables.iter().copied());
+    Python::new(&mut command)
+}
+
+pub fn plain() -> Python {
+    Python::new(&mut Command::new("python3"))
+}
+
+/// Connects the two; returns the port of the server.
+pub fn connect(server: &mut Python, client: &mut Python) -> u64 {
+    server.tell("listener = socket.create_server(('127.0.0.1', 0))");
+    let port = server
+        .tell("print(listener.getsockname()[1])")
+        .trim()
+        .parse()
+        .unwrap();
+    client.tell(&format!(
+        "end = socket.create_connection(('127.0.0.1', {port}))"
+    ));
+    server.tell("end = listener.accept()[0]");
+    port
+}
+
+/// Connects the two, sends there and back; returns the port of the server.
+pub fn exchange(server: &mut Python, client: &mut Python) -> u64 {
+    let port = connect(server, client);
+    // Pieces that fit into any socket's buffers, so that neither end waits for the other's test.
+    for _ in 0..LEN / 10_000 {
+        client.tell("end.sendall(b'x' * 10000)");
+        server.tell("end.sendall(end.recv(10000, socket.MSG_WAITALL))");
+        client.tell("assert len(end.recv(10000, socket.MSG_WAITALL)) == 10000");
+    }
+    port
 }

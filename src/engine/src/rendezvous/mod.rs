@@ -26,6 +26,7 @@ mod join;
 pub mod message;
 pub mod trim;
 
+use crate::config::Side;
 use crate::process;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::upgrade;
@@ -200,6 +201,17 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Err(Reason::NotEstablished);
     };
     sock.conn().describe(fd, stats_role, local, peer);
+    let asked = if side == role::ACCEPTED {
+        Side::Server
+    } else {
+        Side::Client
+    };
+    if let Some(reason) = upgrade::unwanted(asked, local, peer) {
+        if reason == Reason::Policy {
+            sock.pin(reason);
+        }
+        return Err(reason);
+    }
     let mirror = match diag::mirror(local, peer) {
         Ok(mirror) => u64::from(mirror.inode),
         Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),

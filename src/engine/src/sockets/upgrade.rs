@@ -1,12 +1,13 @@
 //! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's switch.
 
-use crate::config::{Upgrade, config};
+use crate::config::{Side, Upgrade, config};
 use crate::process;
 use crate::remote;
-use crate::rendezvous::{self, control};
+use crate::rendezvous::{self, control, diag};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, role, state};
 use crate::sockets::{options, prefix, tcp};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -126,7 +127,12 @@ pub fn demoted(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
 /// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec, say, TCP must take what lies
 /// unread, and its buffers are small as long as nothing has gone through them.
 pub fn ring_len(link: &Link) -> u32 {
-    let most = config().ring_len;
+    let config = config();
+    let most = if config.memory.is_some() {
+        config.ring_beside(in_use().1)
+    } else {
+        config.ring_len
+    };
     let wanted = match link.stream_count() {
         0..=15 => 256 << 10,
         16..=63 => 128 << 10,
@@ -134,6 +140,46 @@ pub fn ring_len(link: &Link) -> u32 {
         _ => 32 << 10,
     };
     most.min(if most > 256 << 10 { most } else { wanted })
+}
+
+/// Connections of this process that have a stream, and bytes of their rings.
+fn in_use() -> (u64, u64) {
+    let mut all = (0, 0);
+    crate::sockets::sock::for_all(|sock| {
+        if sock.link().is_some() {
+            all.0 += 1;
+            all.1 += sock.rx.ring().map_or(0, |ring| ring.len());
+        }
+    });
+    all
+}
+
+/// What the user wants against an upgrade of a connection between these.
+pub fn unwanted(side: Side, local: SocketAddr, peer: SocketAddr) -> Option<Reason> {
+    let config = config();
+    if config.leaves(side, local, peer) {
+        return Some(Reason::Policy);
+    }
+    let is_bounded = config.connections.is_some() || config.memory.is_some();
+    let (count, bytes) = if is_bounded { in_use() } else { (0, 0) };
+    (!config.allows(count, bytes)).then_some(Reason::Bounded)
+}
+
+/// The same, asked where the addresses are not at hand.
+fn unwanted_here(sock: &'static Sock) -> Option<Reason> {
+    let config = config();
+    if config.rules.is_empty() && config.connections.is_none() && config.memory.is_none() {
+        return None;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let side = match sock.role.load(Ordering::Relaxed) {
+        role::ACCEPTED => Side::Server,
+        _ => Side::Client,
+    };
+    match (diag::name(fd, false), diag::name(fd, true)) {
+        (Some(local), Some(peer)) => unwanted(side, local, peer),
+        _ => Some(Reason::NotEstablished),
+    }
 }
 
 /// The peer of the connection that `sock` was in `generation` is proved and both ends have joined stream `index` of
@@ -233,6 +279,14 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     if let Some(reason) = options::inherited_pin(sock.fd.load(Ordering::Relaxed)) {
         sock.pin(reason);
         return Err(reason);
+    }
+    match unwanted_here(sock) {
+        Some(Reason::Policy) => {
+            sock.pin(Reason::Policy);
+            return Err(Reason::Policy);
+        }
+        Some(other) => return Err(other),
+        None => {}
     }
     let family = sock.family_or_take().ok_or(Reason::Limit)?;
     if family.is_shared(process::pid()) {

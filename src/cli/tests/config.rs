@@ -1,0 +1,125 @@
+//! Configuration files, as the library reads them in a real program.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{Python, Scratch, exchange, stat_json, text};
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
+
+/// A python that reads this file and no other.
+fn configured(scratch: &Scratch, name: &str, lines: &str) -> Python {
+    let path = scratch.join(name);
+    std::fs::write(&path, lines).unwrap();
+    common::under_sluice(&[("SLUICE_CONFIG", path.as_os_str())])
+}
+
+/// Connects a plainly accelerated client to the server, exchanges a megabyte, and returns what `sluice stat` says of the
+/// server's end.
+fn served(server: &mut Python) -> Value {
+    let mut client = common::under_sluice(&[]);
+    exchange(server, &mut client);
+    let process = stat_json(server.pid());
+    process["connections"][0].clone()
+}
+
+#[test]
+fn a_rule_leaves_connections_on_tcp() {
+    let scratch = Scratch::new("rules");
+    for (lines, leaves) in [
+        ("[leave]\naddress = 127.0.0.0/8\nrole = server", true),
+        ("[leave]\nport = 1-65535\nprogram = python3*", true),
+        ("[leave]\nrole = client", false),
+        ("[leave]\nprogram = perl", false),
+        ("[accelerate]\naddress = 127.0.0.1\n[leave]", false),
+    ] {
+        let mut server = configured(&scratch, "rules.conf", lines);
+        let connection = served(&mut server);
+        let expected = if leaves { "tcp" } else { "shm" };
+        assert_eq!(connection["transport"], expected, "{lines}");
+        if leaves {
+            assert_eq!(connection["reason"]["code"], "policy", "{lines}");
+        }
+    }
+}
+
+#[test]
+fn no_more_connections_than_allowed_are_accelerated() {
+    let scratch = Scratch::new("limits");
+    let mut server = configured(&scratch, "limits.conf", "connections = 1");
+    let mut first = common::under_sluice(&[]);
+    exchange(&mut server, &mut first);
+    server.tell("kept = end");
+    served(&mut server);
+    let process = stat_json(server.pid());
+    let mut transports = process["connections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["transport"].as_str().unwrap())
+        .collect::<Vec<_>>();
+    transports.sort_unstable();
+    assert_eq!(transports, ["shm", "tcp"], "{process:#}");
+    assert_eq!(process["reasons"]["bounded"], 1, "{process:#}");
+}
+
+#[test]
+fn rings_take_no_more_memory_than_allowed() {
+    let scratch = Scratch::new("memory");
+    let mut server = common::under_sluice(&[]);
+    let mut client = configured(&scratch, "memory.conf", "memory = 40K");
+    exchange(&mut server, &mut client);
+    let process = stat_json(server.pid());
+    // What the client lends, the server writes to.
+    assert_eq!(process["connections"][0]["tx"]["ring_len"], 32 << 10);
+}
+
+#[test]
+fn the_environment_wins() {
+    let scratch = Scratch::new("wins");
+    let path = scratch.join("sluice.conf");
+    std::fs::write(&path, "upgrade = off").unwrap();
+    for (upgrade, transport) in [(None, json!(null)), (Some("32K"), json!("shm"))] {
+        let mut variables = vec![("SLUICE_CONFIG", path.as_os_str())];
+        variables.extend(upgrade.map(|value| ("SLUICE_UPGRADE", OsStr::new(value))));
+        let mut server = common::under_sluice(&variables);
+        let connection = served(&mut server);
+        assert_eq!(connection["transport"], transport, "{upgrade:?}");
+    }
+}
+
+#[test]
+fn a_users_file_is_read_and_a_bad_line_is_named() {
+    let scratch = Scratch::new("home");
+    let folder = scratch.join(".config/sluice");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("sluice.conf"), "ring = 1M\nsped = 3\n").unwrap();
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        command
+            .args(["run", "--", "true"])
+            .env("HOME", &scratch.0)
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("SLUICE_CONFIG")
+            .stdout(Stdio::null());
+        command
+    };
+    drop(common::under_sluice(&[]));
+    let said = run().output().unwrap().stderr;
+    let path = folder.join("sluice.conf");
+    let expected = format!(
+        "sluice: {}:2: \"sped\" is no setting, ignored\n",
+        path.display()
+    );
+    assert_eq!(text(&said), expected);
+    let none = run().env("SLUICE_CONFIG", "").output().unwrap().stderr;
+    assert_eq!(text(&none), "");
+    let missing = run().env("SLUICE_CONFIG", "/none").output().unwrap().stderr;
+    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (errno 2), using no file\n";
+    assert_eq!(text(&missing), expected);
+}

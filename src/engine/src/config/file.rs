@@ -1,0 +1,557 @@
+//! Configuration files: `key = value` lines in sections.
+//!
+//! They are read once, when the library is loaded, thus before the program makes its first socket, gives up rights, or changes
+//! its root directory. A line that cannot be understood is ignored and named, with its file and number; one that says for which
+//! connections a rule is takes the rule with it, which would else be for more of them than its author wanted.
+
+use super::line::{Line, Path, Quoted};
+use super::policy::{Rule, Side};
+use super::{Config, SETTINGS, Setting, number};
+use crate::sockets::internal::Low;
+use crate::subnet::{self, Subnet};
+use core::ffi::{CStr, c_char};
+use core::fmt;
+use sluice_fabric::sys;
+use std::ffi::CString;
+
+/// For all users of the host.
+const SYSTEM: &CStr = c"/etc/sluice.conf";
+
+/// Nothing behind this many bytes of a file is read.
+const LEN_MAX: usize = 64 << 10;
+
+/// Settings of the environment alone: of tests, of the command, and where the files are.
+pub(super) fn is_for_files(setting: &Setting) -> bool {
+    !matches!(
+        setting.name,
+        super::FAULT | "SLUICE_LIBRARY" | super::CONFIG
+    )
+}
+
+/// The name of a setting in a file.
+pub(super) fn key(setting: &Setting) -> String {
+    let name = setting.name;
+    name.trim_start_matches("SLUICE_").to_ascii_lowercase()
+}
+
+/// What the environment says of files: see environ(7).
+#[derive(Default)]
+pub(super) struct Places<'a> {
+    /// `SLUICE_CONFIG`: this one and no other; empty: none.
+    pub chosen: Option<&'a [u8]>,
+    /// `HOME`.
+    pub home: Option<&'a [u8]>,
+    /// `XDG_CONFIG_HOME`.
+    pub user: Option<&'a [u8]>,
+}
+
+/// What files have said.
+pub(super) struct Read<'a> {
+    pub config: Config,
+    /// Which of [`SETTINGS`] they have set, a bit each.
+    pub set: u32,
+    pub complaint: &'a mut Line,
+}
+
+/// The settings of this program as files have them. Those of the user stand before those of the host, and their rules come first.
+pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u32) {
+    let mut read = Read {
+        config: Config::DEFAULT,
+        set: 0,
+        complaint,
+    };
+    // SAFETY: without a side effect.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    // Who starts a program that has more rights than he does not say what it reads.
+    let (chosen, user) = if is_secure {
+        (None, None)
+    } else {
+        (places.chosen, places.user_file())
+    };
+    match chosen {
+        Some([]) => {}
+        Some(path) => match CString::new(path)
+            .map_err(|_| libc::EINVAL)
+            .and_then(|path| text_of(&path))
+        {
+            Ok(text) => read.take(path, &text, program()),
+            Err(errno) => read.complaint.add(format_args!(
+                "{}={} cannot be read (errno {errno}), using no file",
+                super::CONFIG,
+                Quoted(path)
+            )),
+        },
+        None => {
+            if let Ok(text) = text_of(SYSTEM) {
+                read.take(SYSTEM.to_bytes(), &text, program());
+            }
+            let of_host = core::mem::take(&mut read.config.rules);
+            if let Some(path) = user
+                && let Ok(text) = text_of(&path)
+            {
+                read.take(path.to_bytes(), &text, program());
+            }
+            read.config.rules.extend(of_host);
+        }
+    }
+    (read.config, read.set)
+}
+
+impl Places<'_> {
+    /// `~/.config/sluice/sluice.conf`.
+    fn user_file(&self) -> Option<CString> {
+        let absolute = |path: &&[u8]| path.starts_with(b"/");
+        let path = match (self.user.filter(absolute), self.home.filter(absolute)) {
+            (Some(user), _) => [user, b"/sluice/sluice.conf"].concat(),
+            (None, Some(home)) => [home, b"/.config/sluice/sluice.conf"].concat(),
+            (None, None) => return None,
+        };
+        CString::new(path).ok()
+    }
+}
+
+/// What a regular file holds, up to [`LEN_MAX`].
+fn text_of(path: &CStr) -> Result<Vec<u8>, sys::Errno> {
+    let _low = Low::begin();
+    // Nothing that is opened may hold the program up.
+    let file = sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
+    if sys::fstat(file.raw())?.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(libc::EINVAL);
+    }
+    let mut text = vec![0; LEN_MAX];
+    let mut len = 0;
+    while let Some(room) = text.get_mut(len..).filter(|room| !room.is_empty()) {
+        match sys::read(file.raw(), room)? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    text.truncate(len);
+    Ok(text)
+}
+
+/// By which name this program was started, without its directory.
+fn program() -> &'static [u8] {
+    unsafe extern "C" {
+        static program_invocation_short_name: *const c_char;
+    }
+    // SAFETY: null, or the string that libc has set up before any library's constructor.
+    unsafe {
+        match program_invocation_short_name.as_ref() {
+            Some(name) => CStr::from_ptr(name).to_bytes(),
+            None => b"",
+        }
+    }
+}
+
+/// Where a line stands.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    path: &'a [u8],
+    line: usize,
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", Path(self.path), self.line)
+    }
+}
+
+/// What the lines below a header are.
+enum Section {
+    /// Settings; of another program: of no effect.
+    Settings { ours: bool },
+    /// A rule; `None`: for other programs, or something in it could not be understood.
+    Rule(Option<Rule>),
+    /// Named already.
+    Unknown,
+}
+
+impl Read<'_> {
+    /// Takes what a file says to `program`.
+    pub(super) fn take(&mut self, path: &[u8], text: &[u8], program: &[u8]) {
+        let mut section = Section::Settings { ours: true };
+        for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+            let at = At { path, line: number };
+            let line = without_comment(line).trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            if line.starts_with(b"[") {
+                self.close(core::mem::replace(&mut section, Section::Unknown));
+                section = self.open(at, line, program);
+                continue;
+            }
+            let mut parts = line.splitn(2, |&byte| byte == b'=');
+            let (Some(key), Some(value)) = (parts.next(), parts.next()) else {
+                self.complaint.add(format_args!(
+                    "{at}: {} is no setting, ignored",
+                    Quoted(line)
+                ));
+                continue;
+            };
+            let (key, value) = (key.trim_ascii(), value.trim_ascii());
+            match &mut section {
+                Section::Settings { ours } => self.setting(at, key, value, *ours),
+                Section::Rule(rule) => self.condition(at, key, value, program, rule),
+                Section::Unknown => {}
+            }
+        }
+        self.close(section);
+        if text.len() == LEN_MAX {
+            self.complaint.add(format_args!(
+                "{}: only the first {LEN_MAX} bytes were read",
+                Path(path)
+            ));
+        }
+    }
+
+    /// A header.
+    fn open(&mut self, at: At<'_>, line: &[u8], program: &[u8]) -> Section {
+        let inner = line.strip_prefix(b"[").and_then(|l| l.strip_suffix(b"]"));
+        let inner = inner.unwrap_or_default().trim_ascii();
+        let rule = |leaves| {
+            Section::Rule(Some(Rule {
+                leaves,
+                side: None,
+                addresses: Vec::new(),
+                ports: Vec::new(),
+            }))
+        };
+        match inner {
+            b"leave" => return rule(true),
+            b"accelerate" => return rule(false),
+            _ => {}
+        }
+        let names = inner
+            .strip_prefix(b"program")
+            .filter(|n| n.starts_with(b" ") || n.starts_with(b"\t"));
+        if let Some(names) = names {
+            let ours = is_among(program, names);
+            return Section::Settings { ours };
+        }
+        self.complaint.add(format_args!(
+            "{at}: {} is not [program NAME, ...], [leave] or [accelerate], ignored with what is below it",
+            Quoted(line)
+        ));
+        Section::Unknown
+    }
+
+    /// The lines of a section are at their end.
+    fn close(&mut self, section: Section) {
+        if let Section::Rule(Some(rule)) = section {
+            self.config.rules.push(rule);
+        }
+    }
+
+    fn setting(&mut self, at: At<'_>, name: &[u8], value: &[u8], ours: bool) {
+        let known = (0..)
+            .zip(SETTINGS)
+            .filter(|(_, setting)| is_for_files(setting))
+            .find(|(_, setting)| key(setting).as_bytes() == name);
+        let Some((bit, setting)) = known else {
+            self.complaint.add(format_args!(
+                "{at}: {} is no setting, ignored",
+                Quoted(name)
+            ));
+            return;
+        };
+        // Also what is another program's is to be understood.
+        let mut changed = self.config.clone();
+        if (setting.set)(value, &mut changed).is_none() {
+            self.complaint.add(format_args!(
+                "{at}: {} = {} is not {}, ignored",
+                key(setting),
+                Quoted(value),
+                setting.values
+            ));
+        } else if ours {
+            self.config = changed;
+            self.set |= 1 << bit;
+        }
+    }
+
+    /// A line of a rule.
+    fn condition(
+        &mut self,
+        at: At<'_>,
+        name: &[u8],
+        value: &[u8],
+        program: &[u8],
+        slot: &mut Option<Rule>,
+    ) {
+        let mut spare = Rule {
+            leaves: false,
+            side: None,
+            addresses: Vec::new(),
+            ports: Vec::new(),
+        };
+        let rule = slot.as_mut().unwrap_or(&mut spare);
+        let mut ours = true;
+        let understood = match name {
+            b"program" => {
+                ours = is_among(program, value);
+                Ok(())
+            }
+            b"role" => match value {
+                b"server" => Ok(rule.side = Some(Side::Server)),
+                b"client" => Ok(rule.side = Some(Side::Client)),
+                _ => Err("server or client"),
+            },
+            b"address" => subnets(value)
+                .map(|list| rule.addresses.extend(list))
+                .ok_or("addresses or subnets, separated by commas"),
+            b"port" => subnet::list(value, |text| ports(text.trim()))
+                .map(|list| rule.ports.extend(list))
+                .ok_or("ports or ranges like 8000-8099, separated by commas"),
+            _ => Err(""),
+        };
+        match understood {
+            Ok(()) if ours => return,
+            Ok(()) => {}
+            Err("") => self.complaint.add(format_args!(
+                "{at}: {} is not program, role, address or port, its section is ignored",
+                Quoted(name)
+            )),
+            Err(values) => self.complaint.add(format_args!(
+                "{at}: {} is not {values}, its section is ignored",
+                Quoted(value)
+            )),
+        }
+        *slot = None;
+    }
+}
+
+fn subnets(value: &[u8]) -> Option<Vec<Subnet>> {
+    subnet::list(value, |text| Subnet::parse(text.trim()))
+}
+
+/// One port, or the first and the last of some.
+fn ports(text: &str) -> Option<(u16, u16)> {
+    let port = |text: &str| u16::try_from(number(text.trim().as_bytes())?).ok();
+    match text.split_once('-') {
+        Some((first, last)) => Some((port(first)?, port(last)?)).filter(|(a, b)| a <= b),
+        None => port(text).map(|port| (port, port)),
+    }
+}
+
+/// Is this program's name in the list? One with a `*` at its end stands for all that begin so.
+fn is_among(program: &[u8], names: &[u8]) -> bool {
+    let mut names = names.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    names.any(|name| match name.strip_suffix(b"*") {
+        Some(beginning) => program.starts_with(beginning),
+        None => !name.is_empty() && program == name,
+    })
+}
+
+/// Up to a `#` at the beginning or behind a blank.
+fn without_comment(line: &[u8]) -> &[u8] {
+    let mut blank = true;
+    for (i, &byte) in line.iter().enumerate() {
+        if byte == b'#' && blank {
+            return line.get(..i).unwrap_or_default();
+        }
+        blank = byte.is_ascii_whitespace();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Mode, Upgrade};
+    use super::*;
+
+    fn taken(texts: &[&str], program: &str) -> (Config, u32, String) {
+        let mut complaint = Line::new();
+        let mut read = Read {
+            config: Config::DEFAULT,
+            set: 0,
+            complaint: &mut complaint,
+        };
+        for text in texts {
+            read.take(b"/etc/x.conf", text.as_bytes(), program.as_bytes());
+        }
+        let (config, set) = (read.config, read.set);
+        let said = if complaint.is_empty() {
+            String::new()
+        } else {
+            String::from_utf8(complaint.finished().to_vec()).unwrap()
+        };
+        (config, set, said)
+    }
+
+    fn understood(text: &str, program: &str) -> Config {
+        let (config, _, said) = taken(&[text], program);
+        assert_eq!(said, "", "{text}");
+        config
+    }
+
+    /// The man page's list of what a file may set.
+    fn section() -> String {
+        let mut section = ".Bl -tag -width Ds\n".to_owned();
+        for setting in SETTINGS.iter().filter(|setting| is_for_files(setting)) {
+            let (values, default) = (setting.values, setting.default);
+            section += &format!(
+                ".It Cm {}\n{}\nTakes {values}; the default is {default}.\n",
+                key(setting),
+                setting.meaning
+            );
+        }
+        section + ".El\n"
+    }
+
+    #[test]
+    fn the_man_page_lists_every_setting() {
+        let page = include_str!("../../../../docs/sluice.conf.5");
+        assert!(
+            page.contains(&section()),
+            "docs/sluice.conf.5 is to have this section:\n{}",
+            section()
+        );
+    }
+
+    #[test]
+    fn settings_are_those_of_the_environment() {
+        let text = "# of all\r\nupgrade = eager\n\n mode=direct # at night\nspin_us\t=\t0\nreport = /a#b\n";
+        let config = understood(text, "any");
+        assert_eq!(config.upgrade, Upgrade::Eager);
+        assert_eq!(config.mode, Mode::Direct);
+        assert_eq!(config.spin_ns, 0);
+        assert_eq!(config.report.as_deref(), Some(c"/a#b"));
+        for setting in SETTINGS.iter().filter(|s| is_for_files(s)) {
+            if !setting.default.contains(' ') {
+                let text = format!("{} = {}", key(setting), setting.default);
+                assert_eq!(understood(&text, "any"), Config::DEFAULT, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_section_is_for_the_programs_it_names() {
+        let text = "ring = 64K\n[program nginx, python3*]\nring = 1M\n[ program redis-server ]\nring = 4K\n";
+        for (program, len) in [
+            ("nginx", 1 << 20),
+            ("python3.11", 1 << 20),
+            ("redis-server", 4096),
+            ("redis-serve", 65536),
+            ("", 65536),
+        ] {
+            assert_eq!(understood(text, program).ring_len, len, "{program}");
+        }
+    }
+
+    #[test]
+    fn a_later_line_and_a_later_file_win() {
+        let (config, set, said) = taken(&["ring = 4K\nring = 8K", "spin_us = 7"], "any");
+        assert_eq!((config.ring_len, config.spin_ns), (8192, 7000));
+        assert_eq!((set.count_ones(), said.as_str()), (2, ""));
+    }
+
+    #[test]
+    fn rules_are_taken_in_order() {
+        let text = "[accelerate]\naddress = 10.1.0.0/16, fd00::1\nport = 80, 8000 - 8099\n[leave]\nrole = client\n[leave]\nprogram = sshd\n";
+        let rules = understood(text, "nginx").rules;
+        assert_eq!(rules.len(), 2);
+        assert_eq!(rules[0].ports, [(80, 80), (8000, 8099)]);
+        assert_eq!((rules[0].leaves, rules[0].addresses.len()), (false, 2));
+        assert_eq!((rules[1].leaves, rules[1].side), (true, Some(Side::Client)));
+        assert_eq!(understood(text, "sshd").rules.len(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named_by_file_and_line_and_ignored() {
+        let refused = |text: &str, expected: &str| {
+            let (config, _, said) = taken(&[text], "any");
+            assert_eq!(config, Config::DEFAULT, "{text}");
+            assert_eq!(said, format!("sluice: /etc/x.conf:{expected}\n"));
+        };
+        refused(
+            "\nring = 1G",
+            "2: ring = \"1G\" is not a power of two from 4K to 4M, ignored",
+        );
+        refused("speed = 9", "1: \"speed\" is no setting, ignored");
+        refused("fault = demote:1", "1: \"fault\" is no setting, ignored");
+        refused("library = /x", "1: \"library\" is no setting, ignored");
+        refused("config = /x", "1: \"config\" is no setting, ignored");
+        refused("eager", "1: \"eager\" is no setting, ignored");
+        // Also where it is for others.
+        refused(
+            "[program x]\nmode = fast",
+            "2: mode = \"fast\" is not dynamic, direct or indirect, ignored",
+        );
+        refused(
+            "[programs x]\nmode = direct",
+            "1: \"[programs x]\" is not [program NAME, ...], [leave] or [accelerate], ignored with what is below it",
+        );
+        refused(
+            "[leave\nport = 1",
+            "1: \"[leave\" is not [program NAME, ...], [leave] or [accelerate], ignored with what is below it",
+        );
+    }
+
+    #[test]
+    fn a_rule_that_is_not_wholly_understood_is_none() {
+        for (line, expected) in [
+            (
+                "port = 70000",
+                "\"70000\" is not ports or ranges like 8000-8099, separated by commas",
+            ),
+            (
+                "port = 9-8",
+                "\"9-8\" is not ports or ranges like 8000-8099, separated by commas",
+            ),
+            (
+                "port =",
+                "\"\" is not ports or ranges like 8000-8099, separated by commas",
+            ),
+            ("role = any", "\"any\" is not server or client"),
+            (
+                "address = host",
+                "\"host\" is not addresses or subnets, separated by commas",
+            ),
+            (
+                "ring = 4K",
+                "\"ring\" is not program, role, address or port",
+            ),
+        ] {
+            let text = format!("[leave]\nrole = server\n{line}\nport = 80");
+            let (config, _, said) = taken(&[&text], "any");
+            assert_eq!(config, Config::DEFAULT, "{line}");
+            let expected = format!("sluice: /etc/x.conf:3: {expected}, its section is ignored\n");
+            assert_eq!(said, expected);
+        }
+    }
+
+    #[test]
+    fn no_file_reaches_the_terminal_raw() {
+        let (_, _, said) = taken(&["mode = \u{1b}[2J\n\u{7}\n[\u{1}]"], "any");
+        assert!(
+            said.trim_end().bytes().all(|b| (b' '..=b'~').contains(&b)),
+            "{said}"
+        );
+        assert_eq!(said.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn the_users_file_is_where_xdg_says_or_at_home() {
+        let at = |user: Option<&str>, home: Option<&str>| {
+            let (user, home) = (user.map(str::as_bytes), home.map(str::as_bytes));
+            let chosen = None;
+            let places = Places { chosen, home, user };
+            places.user_file().map(|path| path.into_string().unwrap())
+        };
+        let of_home = Some("/h/.config/sluice/sluice.conf");
+        assert_eq!(at(None, Some("/h")).as_deref(), of_home);
+        assert_eq!(at(Some("x"), Some("/h")).as_deref(), of_home);
+        let of_xdg = Some("/x/sluice/sluice.conf");
+        assert_eq!(at(Some("/x"), Some("/h")).as_deref(), of_xdg);
+        assert_eq!(at(None, Some("")), None);
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        assert_eq!(text_of(c"/dev/zero"), Err(libc::EINVAL));
+        assert_eq!(text_of(c"/"), Err(libc::EINVAL));
+        assert_eq!(text_of(c"/nonexistent/sluice.conf"), Err(libc::ENOENT));
+    }
+}

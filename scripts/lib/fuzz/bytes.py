@@ -32,7 +32,7 @@ class Bytes:
         need(tx.unread + size <= (self.most_blocking if waits else self.most_nonblocking), "there may be no room")
         held = s.cork or "MORE" in flags
         gone = s.peer.dead or s.peer.shut_both
-        need(kind != "sendmmsg" or not gone or not self.is_watched(s), "one of its messages may take the error that another has met")
+        need(kind != "sendmmsg" or not gone or op.number("pieces", 1) == 1, "one of its messages may take the error that another has met")
         note["lost"] = s.peer.shut_both
         if tx.reader and tx.reader.strict:
             whole = kind not in ("splice", "sendmmsg") and not held and not tx.held

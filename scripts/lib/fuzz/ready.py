@@ -26,15 +26,7 @@ class Ready:
             return READABLE if self.reported(file) else set()
         if not isinstance(file, Stream):
             return {"OUT", "HUP"}
-        out = set()
-        if file.avail >= max(1, file.lowat) or file.ended:
-            out |= READABLE
-        if file.ended:
-            out |= {"RDHUP"}
-        out |= {"OUT", "WRNORM"}
-        if file.rst == 2 or (file.shut_wr and file.ended):
-            out |= {"HUP"}
-        return out
+        return shown_of(file, file.avail, file.ended, file.rst == 2)
 
     def is_quiet(self, file):
         """Nothing is under way that would change what is shown."""
@@ -56,24 +48,26 @@ class Ready:
             return any(self.is_read(f) for _, f in file.regs)
         return isinstance(file, Stream) and file.rx.reader or isinstance(file, Listener) and file.acceptor
 
+    def sleepers(self):
+        """Calls that sleep until something shows something."""
+        return (x for x in self.pendings() if x.op.name in ("poll", "epoll_wait"))
+
     def is_watched(self, file):
         """Somebody sleeps until it shows something."""
         around = [s for s in self.sets() if any(f is file for _, f in s.regs)]
-        return any(file in x.files and x.op.name in ("poll", "epoll_wait") for x in self.pendings()) or any(map(self.is_watched, around))
+        return any(file in x.files for x in self.sleepers()) or any(map(self.is_watched, around))
 
     def is_watched_twice(self, file):
         """Somebody sleeps until it shows something, or a set in which it is."""
-        calls = (x for x in self.pendings() if x.op.name in ("poll", "epoll_wait"))
         return any(sum(f is file or isinstance(f, Epoll) and self.holds(f, file) for f in x.files[x.op.name == "epoll_wait":]) > 1
-                   for x in calls)
+                   for x in self.sleepers())
 
     def holds(self, set_, file):
         return any(f is file or isinstance(f, Epoll) and self.holds(f, file) for _, f in set_.regs)
 
     def watchers(self, set_):
         """Calls that sleep until the set, or one in which it is, shows something."""
-        return sum(any(f is set_ or isinstance(f, Epoll) and self.holds(f, set_) for f in x.files)
-                   for x in self.pendings() if x.op.name in ("poll", "epoll_wait"))
+        return sum(any(f is set_ or isinstance(f, Epoll) and self.holds(f, set_) for f in x.files) for x in self.sleepers())
 
     def has_edges(self, set_):
         """Is there an event in it, or in a set in it, that only one is told of?"""
@@ -201,6 +195,8 @@ class Ready:
         need(not isinstance(file, Epoll) or not self.contains(file, set_, 0), "a set in itself")
         if isinstance(file, Epoll):
             need(self.depth(file) < 3 and self.height(set_) + self.depth(file) < 4, "too deep")
+            # A set that comes to have something to tell wakes those alone who asked for IN.
+            need("RDNORM" not in mask or "IN" in mask or what == "del", "it may not be told")
         # Whether it is ready at this moment decides what the next wait tells.
         need(what == "del" or self.is_quiet(file), "it may be ready or not")
         need(what == "del" or not isinstance(file, Epoll) or not self.spare_edges(file), "it may be ready or not")
@@ -349,12 +345,16 @@ def is_ready_soon(model, file, mask):
 
 def shown_soon(stream):
     """What it shows when all has come that was sent."""
+    return shown_of(stream, stream.rx.unread, stream.rx.fin or stream.rst or stream.shut_rd, stream.rst)
+
+
+def shown_of(stream, unread, ended, reset):
+    """What poll shows of a connection with so many bytes to read, at its end or not, reset or not."""
     shown = {"OUT", "WRNORM"}
-    ended = stream.rx.fin or stream.rst or stream.shut_rd
-    if stream.rx.unread >= max(1, stream.lowat) or ended:
+    if unread >= max(1, stream.lowat) or ended:
         shown |= READABLE
     if ended:
         shown |= {"RDHUP"}
-    if stream.rst or (stream.shut_wr and ended):
+    if reset or (stream.shut_wr and ended):
         shown |= {"HUP"}
     return shown

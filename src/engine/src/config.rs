@@ -10,6 +10,7 @@ mod line;
 mod policy;
 
 use self::file::Places;
+pub use self::file::program;
 use self::line::{Line, Path, Quoted, Shown};
 pub use self::policy::{Rule, Side};
 use crate::subnet::{self, Subnet};
@@ -73,6 +74,8 @@ pub struct Config {
     pub fault: Option<Fault>,
     /// File that gets one line per finished connection.
     pub report: Option<CString>,
+    /// Beginning of the names of files that get every message of a process.
+    pub trace: Option<CString>,
     /// Hosts that may be dialled over iWARP, and may dial.
     pub peers: Vec<Subnet>,
     /// The one RDMA device that may be used; `None`: any.
@@ -111,6 +114,7 @@ impl Config {
         log: Level::Error,
         fault: None,
         report: None,
+        trace: None,
         peers: Vec::new(),
         device: None,
         map: Vec::new(),
@@ -258,6 +262,16 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "SLUICE_TRACE",
+        values: "a path",
+        default: "no trace",
+        meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace PATH`.",
+        set: |value, config| {
+            config.trace = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
+            Some(())
+        },
+    },
+    Setting {
         name: "SLUICE_PEERS",
         values: "addresses or subnets, separated by commas",
         default: "no hosts",
@@ -364,6 +378,8 @@ pub fn config() -> &'static Config {
         );
         if crate::copies::works() {
             try_report(&mut config, &mut complaint);
+            let trace = config.trace.take();
+            config.trace = trace.and_then(|path| crate::report::absolute(path).ok());
         }
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Of several copies of the library one complains.
@@ -708,6 +724,7 @@ mod tests {
             refused("SLUICE_FAULT", value);
         }
         refused("SLUICE_REPORT", "");
+        refused("SLUICE_TRACE", "");
         refused("SLUICE_", "1");
         refused("SLUICE_UPGRAED", "off");
         refused("SLUICE_UPGRADE_", "off");

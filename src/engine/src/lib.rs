@@ -21,4 +21,5 @@ pub(crate) mod report;
 pub(crate) mod sockets;
 mod subnet;
 pub(crate) mod thread;
+pub(crate) mod trace;
 pub mod uring;

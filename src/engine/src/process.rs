@@ -117,6 +117,7 @@ pub fn init() {
     if crate::config::config().upgrade == crate::config::Upgrade::Off {
         sluice_stats::ROOT.set_off();
     }
+    crate::trace::begin();
     thread::init();
     prefix::init();
     // SAFETY: three functions that live as long as the library, which is never unloaded.
@@ -197,6 +198,7 @@ extern "C" fn after_fork_child() {
     crate::sockets::internal::after_fork();
     crate::uring::after_fork();
     sluice_stats::reset_after_fork(me);
+    crate::trace::begin();
     for link in shm::all() {
         link.after_fork();
     }

@@ -11,23 +11,29 @@ use std::ffi::CString;
 use std::io::Write;
 use syscalls::{Sysno, syscall};
 
-/// The file as it is opened at each end of a connection: a program may change its directory, so the path
-/// becomes absolute. Opened once, to find out whether it can be.
+/// The file as it is opened at each end of a connection. Opened once, to find out whether it can be.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn prepare(path: CString) -> Result<CString, i32> {
-    let path = if path.as_bytes().first() == Some(&b'/') {
-        path
-    } else {
-        let mut buffer = [0u8; libc::PATH_MAX as usize];
-        let mut whole = current_dir(&mut buffer)?.to_vec();
-        whole.push(b'/');
-        whole.extend_from_slice(path.as_bytes());
-        CString::new(whole).map_err(|_| libc::ENOENT)?
-    };
+    let path = absolute(path)?;
     sys::open_append(&path)?;
     Ok(path)
+}
+
+/// As an absolute path: a program may change its directory.
+///
+/// # Errors
+/// What the kernel says of the current one.
+pub fn absolute(path: CString) -> Result<CString, i32> {
+    if path.as_bytes().first() == Some(&b'/') {
+        return Ok(path);
+    }
+    let mut buffer = [0u8; libc::PATH_MAX as usize];
+    let mut whole = current_dir(&mut buffer)?.to_vec();
+    whole.push(b'/');
+    whole.extend_from_slice(path.as_bytes());
+    CString::new(whole).map_err(|_| libc::ENOENT)
 }
 
 /// The current directory, an absolute path.

@@ -666,6 +666,15 @@ pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
     sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o644).map(|fd| Fd(fd as c_int))
 }
 
+/// Makes a file that is not there yet, for this user alone, to be read and written.
+///
+/// # Errors
+/// The kernel's.
+pub fn create(path: &core::ffi::CStr) -> Result<Fd, Errno> {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd(fd as c_int))
+}
+
 /// Can the word at this address, a multiple of its length, be read? Asked by a call that reads it, and then refuses what it
 /// was to do.
 #[must_use]

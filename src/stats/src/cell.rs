@@ -1,5 +1,6 @@
 //! The two kinds of number that other processes may read at any moment.
 
+use crate::events;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A number that only grows.
@@ -23,12 +24,18 @@ impl Counter {
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+        if events::is_tracing() {
+            events::counted(self, n);
+        }
     }
 
     /// Adds `n` where several threads may count at once.
     #[inline]
     pub fn add_shared(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
+        if events::is_tracing() {
+            events::counted(self, n);
+        }
     }
 
     /// The count.
@@ -46,7 +53,7 @@ impl Counter {
     pub(crate) fn absorb(&self, other: &Counter) {
         let n = other.load();
         if n != 0 {
-            self.add_shared(n);
+            self.0.fetch_add(n, Relaxed);
         }
     }
 }

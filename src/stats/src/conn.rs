@@ -1,6 +1,7 @@
 //! The counters of one connection.
 
 use crate::cell::{Counter, Gauge};
+use crate::events::{self, Kind};
 use crate::reason::Reason;
 use crate::root::ROOT;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -232,6 +233,7 @@ impl Conn {
     pub fn opened(&self, role: Role) {
         self.role.store(role as u8, Relaxed);
         ROOT.tracked.add_shared(1);
+        events::note(self, Kind::Opened, role as u64);
     }
 
     /// Says which connection this is; unspecified addresses: they could not be asked for. Until then the tool
@@ -246,7 +248,18 @@ impl Conn {
         } else {
             Family::V6
         };
-        self.family.store(family as u8, Release);
+        let first = self.family.swap(family as u8, Release) == 0;
+        if first {
+            events::note(self, Kind::Named, fd as u64);
+        }
+    }
+
+    /// The local and the peer's; 0 while they are not known.
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        match self.family.load(Acquire) {
+            0 => (0, 0),
+            _ => (self.local_port.load(Relaxed), self.peer_port.load(Relaxed)),
+        }
     }
 
     /// The descriptor got another number, or -1: the program has closed it.
@@ -258,20 +271,23 @@ impl Conn {
     pub fn stays(&self, reason: Reason) {
         if self.reason.swap(reason as u16, Relaxed) != reason as u16 {
             ROOT.count_reason(reason);
+            events::note_reason(self, Kind::Stays, reason);
         }
     }
 
     /// The connection is on TCP, and a decision is near: `reason` says what is waited for, and is not counted.
     pub fn awaits(&self, reason: Reason) {
         self.reason.store(reason as u16, Relaxed);
+        events::note_reason(self, Kind::Awaits, reason);
     }
 
     /// The same, unless the connection is on TCP for another reason than `before`.
     pub fn awaits_after(&self, before: Reason, reason: Reason) {
-        let (before, reason) = (before as u16, reason as u16);
-        let _ = self
-            .reason
-            .compare_exchange(before, reason, Relaxed, Relaxed);
+        let (old, new) = (before as u16, reason as u16);
+        let changed = self.reason.compare_exchange(old, new, Relaxed, Relaxed);
+        if changed.is_ok() {
+            events::note_reason(self, Kind::Awaits, reason);
+        }
     }
 
     /// A stream has taken over from TCP.
@@ -280,6 +296,7 @@ impl Conn {
         self.reason.store(Reason::None as u16, Relaxed);
         self.upgrades.add_shared(1);
         ROOT.upgrades.add_shared(1);
+        events::note(self, Kind::Upgraded, transport as u64);
     }
 
     /// The connection went back to TCP for `reason`. Counted each time.
@@ -290,6 +307,7 @@ impl Conn {
         self.demotions.add_shared(1);
         ROOT.demotions.add_shared(1);
         ROOT.count_reason(reason);
+        events::note_reason(self, Kind::Demoted, reason);
     }
 
     // --- for whoever reads ---
@@ -419,6 +437,9 @@ impl Conn {
     /// Ends the use of the slot; false if it was not in use, or another thread ends it now.
     pub(crate) fn end(&self) -> bool {
         let generation = self.generation.load(Acquire);
+        if generation & 1 == 1 {
+            events::note(self, Kind::Closed, 0);
+        }
         generation & 1 == 1
             && self
                 .generation

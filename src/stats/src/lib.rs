@@ -22,11 +22,13 @@ extern crate std;
 
 mod cell;
 mod conn;
+mod events;
 mod reason;
 mod root;
 
 pub use cell::{Counter, Gauge};
 pub use conn::{Bytes, Conn, Direction, Family, Role, Transport};
+pub use events::{Event, KEPT, Kind, Log, TRACE_LAYOUT, TRACED, TraceFile, trace_by};
 pub use reason::{REASON_SLOTS, Reason};
 pub use root::{
     CHUNK_LEN, CHUNK_SLOTS, Chunk, Header, LAYOUT, MAGIC, ROOT, Root, adopt_conn, alloc_conn,

@@ -12,6 +12,7 @@
 
 use crate::cell::{Counter, Gauge};
 use crate::conn::{Conn, Direction};
+use crate::events::{KEPT, Log};
 use crate::reason::{REASON_SLOTS, Reason};
 use core::ptr;
 use core::sync::atomic::{
@@ -24,7 +25,7 @@ use syscalls::{Sysno, syscall};
 pub const MAGIC: [u8; 16] = *b"\x7fSluice.Stats\xd6\x1c\xa5";
 
 /// Version of the layout of everything that another process reads. [`Header`] itself never changes.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Connections in one chunk.
 pub const CHUNK_LEN: usize = 256;
@@ -168,6 +169,8 @@ pub struct Root {
     pub closed_rx: Direction,
     /// How often each reason was given, by its number.
     reasons: [Counter; REASON_SLOTS],
+    /// What happened to connections, but for messages.
+    pub events: Log<KEPT>,
     /// Null until the chunk is mapped; then never changed. Release when set, Acquire when read.
     chunks: [AtomicPtr<Chunk>; CHUNK_SLOTS],
 }
@@ -201,6 +204,7 @@ impl Root {
             closed_tx: Direction::new(),
             closed_rx: Direction::new(),
             reasons: [const { Counter::new() }; REASON_SLOTS],
+            events: Log::new(),
             chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNK_SLOTS],
         }
     }
@@ -260,6 +264,7 @@ impl Root {
 
     fn forked(&self, pid: u32) {
         self.epoch.fetch_add(1, Relaxed);
+        self.events.begin_anew();
         if self.started_ns.load(Relaxed) == 0 {
             return;
         }

@@ -131,7 +131,7 @@ fn text_of(path: &CStr) -> Result<Vec<u8>, sys::Errno> {
 }
 
 /// By which name this program was started, without its directory.
-fn program() -> &'static [u8] {
+pub fn program() -> &'static [u8] {
     unsafe extern "C" {
         static program_invocation_short_name: *const c_char;
     }

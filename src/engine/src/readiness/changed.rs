@@ -1,13 +1,151 @@
-//! Registrations that the program changes by the kernel: those that the mirror does not serve alone
-//! ([`super::parked`]).
+//! Registrations that the program makes and changes by the kernel, those that the mirror does not serve alone
+//! ([`super::parked`]), and the streams that come to them.
 
 use super::regs::{Echo, Inside};
-use super::set::Set;
+use super::set::{Set, enter_set};
+use super::shared;
+use crate::sockets::demote::{self, Which};
+use crate::sockets::life;
 use crate::sockets::sock::Sock;
 use core::sync::atomic::Ordering;
+use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_stats::Reason;
 
 impl Set {
+    /// The kernel has accepted a registration of a tracked socket.
+    pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, wanted: (u32, u64)) {
+        // In one step: what the control thread takes out meanwhile may be the socket's last registration here.
+        let entered = self.with(|inside| self.enter(inside, fd, sock, wanted));
+        if self.holds(sock, entered == Some(true)) && sock.link().is_some() {
+            self.adopt(sock, true);
+        }
+    }
+
+    /// `EPOLL_CTL_ADD` of a connection that is on a link, by the kernel and in the mirror in one step: a thread that waits has the
+    /// kernel's word of it at once, and must find that of the link with it. `None`: in two, see [`Set::added`].
+    ///
+    /// # Safety
+    /// `event` is a C caller's.
+    pub(super) unsafe fn add(
+        &'static self,
+        (epfd, fd): (i32, i32),
+        sock: &'static Sock,
+        event: *mut libc::epoll_event,
+    ) -> Option<Result<(), sys::Errno>> {
+        let link = sock.link()?;
+        // A thread that went straight to the kernel looks at this when it is back.
+        self.no_longer_plain();
+        let done = self.with(|inside| {
+            // SAFETY: the caller's.
+            unsafe { sys::epoll_ctl_raw(epfd, libc::EPOLL_CTL_ADD, fd, event) }?;
+            // SAFETY: the kernel has read it.
+            let wanted = unsafe { ((*event).events, (*event).u64) };
+            let entered = self.enter(inside, fd, sock, wanted);
+            let placed = entered && self.place_stream(inside, sock, link, true).is_some();
+            Ok((entered, placed))
+        })?;
+        Some(done.map(|(entered, placed)| {
+            if self.holds(sock, entered) {
+                self.placed(sock, placed, true);
+            }
+        }))
+    }
+
+    /// False: the socket is in as many sets as it can be.
+    fn enter(
+        &'static self,
+        inside: &mut Inside,
+        fd: i32,
+        sock: &'static Sock,
+        (events, data): (u32, u64),
+    ) -> bool {
+        self.note(events);
+        let enters = enter_set(sock, self);
+        if enters {
+            inside.insert(sock, fd, events, data);
+        }
+        enters
+    }
+
+    /// A registration has been `entered`, or could not be: does the set serve the socket?
+    fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
+        if !entered {
+            life::give_up(sock, Reason::Limit);
+            return false;
+        }
+        // The flag behind the registration, as who sets it looks for registrations behind that.
+        let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
+        if is_elsewhere {
+            life::give_up(sock, Reason::SetElsewhere);
+        }
+        !is_elsewhere
+    }
+
+    /// A registered socket has got a stream.
+    pub fn adopt_stream(&'static self, sock: &'static Sock) {
+        self.adopt(sock, false);
+    }
+
+    /// `asked`: by a registration, so that the program waits for an answer about what is there.
+    fn adopt(&'static self, sock: &'static Sock, asked: bool) {
+        let Some(link) = sock.link() else { return };
+        let placed = self.with(|inside| self.place_stream(inside, sock, link, asked));
+        self.placed(sock, placed.flatten().is_some(), asked);
+    }
+
+    /// Enters the stream with all registrations of its socket. `None`: the set cannot serve it.
+    fn place_stream(
+        &'static self,
+        inside: &mut Inside,
+        sock: &'static Sock,
+        link: &'static Link,
+        asked: bool,
+    ) -> Option<()> {
+        if shared::is_marked(self.number) {
+            return None;
+        }
+        let index = sock.index.load(Ordering::Relaxed);
+        let at = self.place(inside, link)?;
+        let all: Vec<u32> = inside.of_sock(sock).collect();
+        for i in all {
+            if inside.set_adopted(i, true) {
+                self.adopted.fetch_add(1, Ordering::SeqCst);
+                if asked {
+                    inside.queue_asked(i);
+                    if let Some(reg) = inside.reg(i) {
+                        reg.echo = Echo::Due;
+                    }
+                }
+            }
+        }
+        let slot = inside.links.get(at)?.slot;
+        inside.point(link, index, Some(sock));
+        let (_, incoming) = link.directions(link.stream(index)?);
+        incoming
+            .rx_wishes
+            .waiters
+            .fetch_or(1 << slot, Ordering::SeqCst);
+        Some(())
+    }
+
+    /// A stream has been `placed`, or goes back to TCP.
+    fn placed(&'static self, sock: &'static Sock, placed: bool, asked: bool) {
+        if !placed {
+            let reason = if shared::is_marked(self.number) {
+                Reason::Shared
+            } else {
+                Reason::Limit
+            };
+            demote::demote(sock, Which::Both, reason);
+            return;
+        }
+        // Whoever sleeps in the kernel's set since before looks again.
+        if self.sleepers.load(Ordering::SeqCst) != 0 || asked {
+            self.tell();
+        }
+    }
+
     /// The kernel has accepted a change.
     pub(super) fn modified(
         &'static self,

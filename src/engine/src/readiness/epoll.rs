@@ -75,14 +75,16 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             // SAFETY: the caller's arguments.
             && let Some(done) = unsafe { set.modify((epfd, fd), sock, event) }
         {
-            return match done {
-                Ok(()) => Verdict::Done(0),
-                Err(e) => Verdict::Failed(Error::Kernel(e)),
-            };
+            return done_by_both(done);
         }
-        if op == libc::EPOLL_CTL_ADD && sock.is_accelerated() {
+        if op == libc::EPOLL_CTL_ADD
+            && sock.is_accelerated()
             // A parent's stream goes back to TCP before the kernel looks at it.
-            poll::own(sock);
+            && poll::own(sock)
+            // SAFETY: the caller's arguments.
+            && let Some(done) = unsafe { set.add((epfd, fd), sock, event) }
+        {
+            return done_by_both(done);
         }
     }
     if op != libc::EPOLL_CTL_DEL
@@ -123,6 +125,14 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         _ => {}
     }
     Verdict::Done(0)
+}
+
+/// By the kernel and in the mirror.
+fn done_by_both(done: Result<(), sys::Errno>) -> Verdict {
+    match done {
+        Ok(()) => Verdict::Done(0),
+        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    }
 }
 
 /// Serves `epoll_wait` and its kin.

@@ -14,7 +14,6 @@ use super::shared::SETS_MAX;
 use super::{READABLE, WRITABLE, shared};
 use crate::remote;
 use crate::rendezvous::control;
-use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
 use crate::sockets::sock::{SETS, Sock};
 use crate::sockets::table::{self, Entry};
@@ -23,7 +22,6 @@ use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
-use sluice_stats::Reason;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const ET: u32 = libc::EPOLLET as u32;
@@ -424,7 +422,7 @@ impl Set {
     }
 
     /// The place of `link` in the set, made at first use: a waiter slot, and a doorbell asked for.
-    fn place(&'static self, inside: &mut Inside, link: &'static Link) -> Option<usize> {
+    pub(super) fn place(&'static self, inside: &mut Inside, link: &'static Link) -> Option<usize> {
         let generation = link.generation();
         let known = inside
             .links
@@ -491,31 +489,6 @@ impl Set {
     }
 
     // --- registrations ---
-
-    /// The kernel has accepted a registration of a tracked socket.
-    pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, (events, data): (u32, u64)) {
-        self.note(events);
-        // In one step: what the control thread takes out meanwhile may be the socket's last registration here.
-        let entered = self.with(|inside| {
-            let enters = enter_set(sock, self);
-            if enters {
-                inside.insert(sock, fd, events, data);
-            }
-            enters
-        });
-        if entered != Some(true) {
-            crate::sockets::life::give_up(sock, Reason::Limit);
-            return;
-        }
-        // The flag behind the registration, as who sets it looks for registrations behind that.
-        if self.is_used_elsewhere.load(Ordering::SeqCst) {
-            crate::sockets::life::give_up(sock, Reason::SetElsewhere);
-            return;
-        }
-        if sock.link().is_some() {
-            self.adopt(sock, true);
-        }
-    }
 
     pub(super) fn note(&self, events: u32) {
         if events & ONESHOT != 0 {
@@ -593,57 +566,6 @@ impl Set {
         .unwrap_or(false)
     }
 
-    /// A registered socket has got a stream.
-    pub fn adopt_stream(&'static self, sock: &'static Sock) {
-        self.adopt(sock, false);
-    }
-
-    /// `asked`: by a registration, so that the program waits for an answer about what is there.
-    fn adopt(&'static self, sock: &'static Sock, asked: bool) {
-        let Some(link) = sock.link() else { return };
-        let index = sock.index.load(Ordering::Relaxed);
-        let shared = shared::is_marked(self.number);
-        let placed = self.with(|inside| {
-            if shared {
-                return None;
-            }
-            let at = self.place(inside, link)?;
-            let all: Vec<u32> = inside.of_sock(sock).collect();
-            for i in all {
-                if inside.set_adopted(i, true) {
-                    self.adopted.fetch_add(1, Ordering::SeqCst);
-                    if asked {
-                        inside.queue_asked(i);
-                        if let Some(reg) = inside.reg(i) {
-                            reg.echo = Echo::Due;
-                        }
-                    }
-                }
-            }
-            let slot = inside.links.get(at)?.slot;
-            inside.point(link, index, Some(sock));
-            let (_, incoming) = link.directions(link.stream(index)?);
-            incoming
-                .rx_wishes
-                .waiters
-                .fetch_or(1 << slot, Ordering::SeqCst);
-            Some(())
-        });
-        if placed.flatten().is_none() {
-            let reason = if shared {
-                Reason::Shared
-            } else {
-                Reason::Limit
-            };
-            demote::demote(sock, Which::Both, reason);
-            return;
-        }
-        // Whoever sleeps in the kernel's set since before looks again.
-        if self.sleepers.load(Ordering::SeqCst) != 0 || asked {
-            self.tell();
-        }
-    }
-
     /// What a registered socket writes goes to TCP again, while it may still read from the link. The kernel's
     /// edge for room is long past: if the set is among the `waiters` for space, the kernel looks anew, and tells if
     /// there is room.
@@ -691,12 +613,17 @@ impl Set {
                         && (asked && reg.events & WRITABLE != 0
                             || reg.queued && reg.events & READABLE != 0);
                     reg.echo = Echo::None;
+                    // A relative may have used one up that tells once.
+                    let once = reg.events & ONESHOT != 0;
                     if reg.twin_armed {
                         // What it says is dropped; but who watches the set would hear of every byte. A relative may have changed it.
                         if self.nested.load(Ordering::Relaxed) && !shared::is_marked(self.number) {
                             change(self.fd(), reg.fd, ONESHOT, reg.data);
                         }
-                    } else if reg.armed && (core::mem::take(&mut reg.out_removed) || owed) {
+                    } else if reg.armed
+                        && (core::mem::take(&mut reg.out_removed)
+                            || owed && !(once && shared::is_marked(self.number)))
+                    {
                         // The kernel looks, and tells if there is something to tell.
                         change(self.fd(), reg.fd, reg.events, reg.data);
                     }
@@ -761,7 +688,7 @@ pub(super) fn release(on: OnLink) {
 }
 
 /// Notes in the socket that it is in `set`; false: it is in too many.
-fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
+pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
     let mine = core::ptr::from_ref(set).cast_mut();
     if sock
         .sets

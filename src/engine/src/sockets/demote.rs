@@ -356,7 +356,10 @@ pub fn leave(sock: &'static Sock) {
         } else {
             control::unwatch(sock);
             let family = sock.family();
-            family.inspect(|f| f.leave_stream());
+            // Of a dead link nothing is put to another use, and relatives may still have to read what the peer left.
+            if link.is_alive() {
+                family.inspect(|f| f.leave_stream());
+            }
             link.leave_stream(index);
             family.inspect(|f| f.hand());
             if !remote::left(link, index) {

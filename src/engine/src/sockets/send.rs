@@ -387,7 +387,7 @@ enum Rest {
     Full,
     /// What else there is to say is the next call's.
     Over,
-    /// The same, and that is a reset.
+    /// The same, and that is the peer's reset.
     Cut,
 }
 
@@ -428,7 +428,8 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         }
         Err(libc::EAGAIN) => Rest::Full,
         Err(libc::EINTR) => Rest::Moved,
-        Err(libc::EPIPE | libc::ECONNRESET) => Rest::Cut,
+        // Not where this end was shut down in between: that is no reset.
+        Err(libc::ECONNRESET) => Rest::Cut,
         Err(_) => Rest::Over,
     }
 }

@@ -62,6 +62,10 @@ class Ready:
         return any(sum(f is file or isinstance(f, Epoll) and self.holds(f, file) for f in x.files[x.op.name == "epoll_wait":]) > 1
                    for x in self.sleepers())
 
+    def is_of(self, set_, process):
+        """Has the process made it, and all that are in it?"""
+        return set_.maker == process.name and all(self.is_of(f, process) for _, f in set_.regs if isinstance(f, Epoll))
+
     def holds(self, set_, file):
         return any(f is file or isinstance(f, Epoll) and self.holds(f, file) for _, f in set_.regs)
 
@@ -142,6 +146,7 @@ class Ready:
         for h, _ in items:
             need(self.is_quiet(h.file), "it may show something or not")
             need(not isinstance(h.file, Epoll) or not self.spare_edges(h.file), "a set may show an edge or not")
+            need(not isinstance(h.file, Epoll) or self.is_of(h.file, p), "another process's set may show itself in vain: docs/limitations.md")
         ready = len(items) < len(op.words) or any(is_ready(h, m) for h, m in items)
         if not op.begins:
             need(ready or 0 <= ms <= SHORT, "it would sleep")
@@ -182,7 +187,7 @@ class Ready:
     # --- epoll ---
 
     def op_epoll_create(self, op, p):
-        self.new_handle(p, op.handle(), Epoll(), "CLOEXEC" in op.flags())
+        self.new_handle(p, op.handle(), Epoll(p.name), "CLOEXEC" in op.flags())
 
     def op_epoll_ctl(self, op, p):
         set_, what, mask = self.handle(op).file, op.words[1], mask_of(op.text("mask", "none"))
@@ -245,6 +250,7 @@ class Ready:
         need(0 < most and most * times <= 64, "how many?")
         need(self.is_quiet(set_), "it may show something or not")
         need(not any(set_ in x.files for x in self.pendings()) or op.begins is False, "two wait")
+        need(all(self.is_of(f, p) for _, f in set_.regs if isinstance(f, Epoll)), "another process's set may show itself in vain")
         reported = self.reported(set_)
         # Of more than it may tell nobody knows which.
         need(most * times >= len(reported) + 1 or most == 1 and times >= len(reported), "which?")
@@ -280,9 +286,10 @@ class Ready:
         return "ET" in reg.mask and reg.armed and isinstance(file, (Stream, Epoll)) and bool(self.shown(file) & reg.mask)
 
     def tells_in_parts(self, reg, file):
-        """May its edges of room and of an end be told one after the other, where an answer has too few places? docs/limitations.md."""
+        """May its edges of room and of something else be told one after the other, where an answer has too few places?
+        docs/limitations.md."""
         wanted = reg.mask & (self.shown(file) | {"HUP"})
-        return "ET" in reg.mask and isinstance(file, Stream) and file.ended and bool(wanted & {"OUT", "WRNORM"} and wanted - {"OUT", "WRNORM"})
+        return "ET" in reg.mask and isinstance(file, Stream) and bool(wanted & {"OUT", "WRNORM"} and wanted - {"OUT", "WRNORM"})
 
     def soon(self, set_):
         out = []

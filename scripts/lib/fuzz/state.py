@@ -108,8 +108,9 @@ class Fresh(File):
 
 
 class Epoll(File):
-    def __init__(self):
+    def __init__(self, maker):
         super().__init__()
+        self.maker = maker      # the process
         self.regs = {}          # (number, file): Registration
 
 

@@ -16,6 +16,7 @@ mod run;
 mod stat;
 mod table;
 mod top;
+mod trace;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Watch what moves, and how, in the terminal
     Top(top::Arguments),
+    /// Tell what happened to connections, in order
+    Trace(trace::Arguments),
     /// Measure TCP beside Sluice, on this host or to another one
     Bench(bench::Arguments),
     #[command(hide = true)]
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Top(arguments) => top::top(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::End(arguments) => bench::take_part(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),

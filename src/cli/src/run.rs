@@ -50,6 +50,10 @@ pub struct Arguments {
     #[arg(long)]
     require: bool,
 
+    /// Keep every message of each process in FILE.PID, for `sluice trace FILE` (SLUICE_TRACE)
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, value_parser = OsStringValueParser::new().try_map(untraced))]
+    trace: Option<OsString>,
+
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -82,6 +86,21 @@ fn threshold(text: &str) -> Result<String, &'static str> {
     } else {
         Err("eager, off, or a number of bytes with K or M behind it is expected")
     }
+}
+
+/// The beginning of names of files, in a folder that is there.
+fn untraced(path: OsString) -> Result<OsString, String> {
+    let folder = Path::new(&path).parent().unwrap_or(Path::new("/"));
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    if Path::new(&path).file_name().is_none() {
+        return Err("the name of a file is expected".to_owned());
+    }
+    folder.metadata().map_err(|error| reason(&error))?;
+    Ok(path)
 }
 
 /// Returns only if the program could not be started.
@@ -125,6 +144,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
     if let Some(upgrade) = &arguments.upgrade {
         command.env("SLUICE_UPGRADE", upgrade);
+    }
+    if let Some(trace) = &arguments.trace {
+        command.env("SLUICE_TRACE", trace);
     }
     let before = variable("LD_PRELOAD").unwrap_or_default();
     let (preload, dropped) = preload(&library, &before);

@@ -260,11 +260,12 @@ pub fn resend(sock: &'static Sock) -> Resent {
     let mut at = family.resent();
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut full = false;
-    if at < end && sys::has_error(fd) {
-        // The error is the program's to see, and a send would take it: what is left is lost anyway.
-        at = end;
-    }
     while at < end {
+        if sys::has_error(fd) {
+            // The error is the program's to see, and a send would take it: what is left is lost anyway.
+            at = end;
+            break;
+        }
         let Some(ring) = sock.tx.ring() else { break };
         let [(piece, len), _] = ring.pieces(at, end - at);
         // SAFETY: the piece lies in the ring.

@@ -26,6 +26,7 @@ help:
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library, command, man pages and completions into PREFIX (/usr/local); make uninstall takes them out'
 	@echo 'make tarball    the same as an archive that can be unpacked anywhere, in target'
+	@echo 'make deb        a Debian package of it, in target'
 	@echo 'make clean      removes what was built'
 
 build:
@@ -98,9 +99,10 @@ install: build
 	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin
 	install -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so
 	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
-	install -d $(DESTDIR)$(MAN)/man1 $(DESTDIR)$(MAN)/man7 $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
+	install -d $(DESTDIR)$(MAN)/man1 $(DESTDIR)$(MAN)/man5 $(DESTDIR)$(MAN)/man7 $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
 	target/release/sluice manual $(DESTDIR)$(MAN)/man1
 	install -m 644 docs/libsluice.7 $(DESTDIR)$(MAN)/man7/libsluice.7
+	install -m 644 docs/sluice.conf.5 $(DESTDIR)$(MAN)/man5/sluice.conf.5
 	target/release/sluice completions bash > $(DESTDIR)$(BASH)/sluice
 	target/release/sluice completions zsh > $(DESTDIR)$(ZSH)/_sluice
 	target/release/sluice completions fish > $(DESTDIR)$(FISH)/sluice.fish
@@ -115,9 +117,18 @@ tarball: build
 	tar -C target/tarball -czf target/$(TARBALL).tar.gz $(TARBALL)
 	@echo target/$(TARBALL).tar.gz
 
+# What apt-get installs; cargo-deb makes it.
+deb: build
+	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'cargo-deb is missing: cargo install cargo-deb' >&2; exit 1; }
+	rm -rf target/package
+	@$(MAKE) --no-print-directory -s install PREFIX=/usr DESTDIR=$(CURDIR)/target/package
+	strip --strip-debug target/package/usr/lib/libsluice.so target/package/usr/bin/sluice
+	@$(CARGO) deb -q -p sluice-cli --no-build --no-strip --output target/sluice_$(VERSION)_$(shell dpkg --print-architecture).deb
+	@echo target/sluice_$(VERSION)_$(shell dpkg --print-architecture).deb
+
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libsluice.so bin/sluice)
-	rm -f $(DESTDIR)$(MAN)/man1/sluice.1 $(DESTDIR)$(MAN)/man1/sluice-*.1 $(DESTDIR)$(MAN)/man7/libsluice.7
+	rm -f $(DESTDIR)$(MAN)/man1/sluice.1 $(DESTDIR)$(MAN)/man1/sluice-*.1 $(DESTDIR)$(MAN)/man7/libsluice.7 $(DESTDIR)$(MAN)/man5/sluice.conf.5
 	rm -f $(DESTDIR)$(BASH)/sluice $(DESTDIR)$(ZSH)/_sluice $(DESTDIR)$(FISH)/sluice.fish
 
 clean:
@@ -125,4 +136,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install tarball uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install tarball deb uninstall clean

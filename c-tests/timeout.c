@@ -221,6 +221,29 @@ static void mmsg_timeout_client(int fd)
     meet();
 }
 
+/* A message that its time limit ends has no name and no control data, as a whole one. */
+static void msg_timeout_server(int fd)
+{
+    T(put(fd, 1, 10));
+    meet();
+}
+
+static void msg_timeout_client(int fd)
+{
+    struct sockaddr_storage name;
+    char control[64];
+    for (int flags = 0; flags <= MSG_TRUNC; flags += MSG_TRUNC) {
+        struct iovec iov = {buf, 100};
+        struct msghdr m = {&name, sizeof name, &iov, 1, control, sizeof control, -1};
+        timeout(fd, SO_RCVTIMEO, 60);
+        T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &(int){50}, sizeof(int)));
+        iov.iov_len = flags ? 100 : 4;
+        TIMED(flags ? 60 : 0, recvmsg(fd, &m, flags));
+        say("%u %zu %x", m.msg_namelen, m.msg_controllen, m.msg_flags);
+    }
+    meet();
+}
+
 const struct body timeout_bodies[] = {
     TWO("rcvtimeo", rcvtimeo_server, rcvtimeo_client),
     TWO("listener_timeouts", listener_timeouts_server, listener_timeouts_client, .flags = RAW),
@@ -229,5 +252,6 @@ const struct body timeout_bodies[] = {
     TWO("sndtimeo_short", sndtimeo_server, short_sndtimeo_client, .flags = ONEHOST),
     TWO("timeouts_by_new_numbers", new_numbers_server, new_numbers_client),
     TWO("mmsg_timeout", mmsg_timeout_server, mmsg_timeout_client),
+    TWO("msg_timeout", msg_timeout_server, msg_timeout_client),
     {0},
 };

@@ -18,7 +18,7 @@ demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-serve
 tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy
        pgbench:postgresql sshd:openssh-server ssh:openssh-client rsync:rsync vsftpd:vsftpd tinyproxy:tinyproxy
        apache2:apache2-bin git:git node:nodejs javac:default-jdk-headless strace:strace gdb:gdb valgrind:valgrind
-       objdump:binutils unshare:util-linux ss:iproute2 ps:procps tmux:tmux"
+       objdump:binutils unshare:util-linux ss:iproute2 ps:procps tmux:tmux debootstrap:debootstrap"
 # What the library is built with.
 build="pkg-config:pkg-config /usr/include/infiniband/verbs.h:libibverbs-dev
        /usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"

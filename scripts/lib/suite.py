@@ -93,6 +93,7 @@ def steps(seed, full):
     yield "plain peers", script("plainpeer.sh"), {}, 3, True
     yield "bad input", script("badinput.sh"), {}, 3, True
     yield "installed", script("installed.sh"), {}, 3, True
+    yield "README", script("readme.sh"), {}, 10, True
     yield "guest", script("guest/run", "--prepare"), {}, 30, False
     yield from between_hosts(seed, full)
     if full:

@@ -31,6 +31,8 @@ class Model(Bytes, Ready, Life):
         self.most_blocking = 192 << 10
         # What comes to the other end though nobody reads there: well within the smallest buffer that TCP receives into.
         self.most_settled = 48 << 10
+        # Then each of several buffers of a call goes by itself: docs/limitations.md.
+        self.is_direct = program.settings.get("SLUICE_MODE") == "direct"
         # What one call brings in one piece.
         self.most_whole = min(ring // 2, 4096)
 

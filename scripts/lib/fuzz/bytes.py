@@ -27,6 +27,7 @@ class Bytes:
         if s.rst == 2 or s.shut_wr or not size:
             return note
         need(not s.peer.shut_both or self.is_still(tx), "a reset may overtake bytes")
+        need(not s.peer.shut_both or s.rx.piled <= self.most_settled, "whether the end has come decides which error it is")
         need(not s.rx.reader or not s.peer.dead and not s.peer.shut_both, "it may see the end or a reset")
         waits = not (s.nonblock or "DONTWAIT" in flags)
         need(tx.unread + size <= (self.most_blocking if waits else self.most_nonblocking), "there may be no room")

@@ -177,7 +177,8 @@ class Ready:
         if mask == {"OUT"} and s.tx.full and not s.tx.fuzzy and not s.tx.unread and s.settled:
             s.tx.full = False
             return True
-        if "IN" not in mask or "OUT" in mask and not (self.is_quiet_out(s)):
+        # Where room is asked for, too, it is shown at once, whatever has come.
+        if "IN" not in mask or "OUT" in mask and not (self.is_quiet_out(s) and s.settled and not s.rx.writer):
             return False
         return s.rx.unread >= max(s.lowat, 1) and not s.rx.held and not s.rx.fuzzy and (s.lowat == 1 or s.rx.piled <= self.most_settled)
 

@@ -136,7 +136,8 @@ fn from_files(path: &Path) -> Result<Vec<Line>, String> {
     let mut was_read = false;
     for path in &all {
         match read(path) {
-            Ok(file) => {
+            Ok(copied) => {
+                let file = copied.file();
                 was_read = true;
                 let program = file.program();
                 let program = program.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -154,24 +155,30 @@ fn from_files(path: &Path) -> Result<Vec<Line>, String> {
     Ok(lines)
 }
 
-fn read(path: &Path) -> Result<Box<TraceFile>, String> {
+/// A file's bytes, where a [`TraceFile`] may lie.
+struct Copied(Vec<u64>);
+
+impl Copied {
+    fn file(&self) -> &TraceFile {
+        // SAFETY: as long as one, aligned as one (integers of 8 bytes at most), and all of it integers, any of which are valid.
+        unsafe { &*self.0.as_ptr().cast() }
+    }
+}
+
+fn read(path: &Path) -> Result<Copied, String> {
+    let len = size_of::<TraceFile>();
     let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| {
-            file.take(size_of::<TraceFile>() as u64 + 1)
-                .read_to_end(&mut bytes)
-        })
+        .and_then(|file| file.take(len as u64 + 1).read_to_end(&mut bytes))
         .map_err(|error| run::reason(&error))?;
-    // SAFETY: zeros are a valid file: all of it is integers.
-    let mut file: Box<TraceFile> = unsafe { Box::new_zeroed().assume_init() };
-    let len = bytes.len().min(size_of::<TraceFile>());
-    // SAFETY: as many bytes as both have; any are valid.
-    unsafe {
-        let to = std::ptr::from_mut(&mut *file).cast::<u8>();
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len);
-    }
-    match file.layout() {
-        Some(TRACE_LAYOUT) if bytes.len() == size_of::<TraceFile>() => Ok(file),
+    let is_whole = bytes.len() == len;
+    bytes.resize(len, 0);
+    let words = bytes
+        .chunks_exact(8)
+        .map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
+    let copied = Copied(words.collect());
+    match copied.file().layout() {
+        Some(TRACE_LAYOUT) if is_whole => Ok(copied),
         Some(TRACE_LAYOUT) => Err("is cut off".to_owned()),
         Some(layout) => Err(format!(
             "has layout {layout}, and this tool ({}) reads layout {TRACE_LAYOUT}",

@@ -16,7 +16,7 @@ fn events(arguments: &[&str]) -> Vec<Value> {
     assert_eq!(text(&output.stderr), "");
     assert!(output.status.success());
     let lines = text(&output.stdout);
-    let parsed = lines.lines().map(|line| serde_json::from_str(line));
+    let parsed = lines.lines().map(serde_json::from_str);
     parsed.collect::<Result<_, _>>().unwrap()
 }
 

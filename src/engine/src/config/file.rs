@@ -293,11 +293,14 @@ impl Read<'_> {
                 ours = is_among(program, value);
                 Ok(())
             }
-            b"role" => match value {
-                b"server" => Ok(rule.side = Some(Side::Server)),
-                b"client" => Ok(rule.side = Some(Side::Client)),
-                _ => Err("server or client"),
-            },
+            b"role" => {
+                rule.side = match value {
+                    b"server" => Some(Side::Server),
+                    b"client" => Some(Side::Client),
+                    _ => None,
+                };
+                rule.side.map(drop).ok_or("server or client")
+            }
             b"address" => subnets(value)
                 .map(|list| rule.addresses.extend(list))
                 .ok_or("addresses or subnets, separated by commas"),

@@ -184,6 +184,11 @@ pub fn follow_tx(sock: &'static Sock) {
 /// Under the tx lock, in state PROVED, LINK or INHERITED: fixes the words and begins to send again
 /// what the reader did not take.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
+    settle_tx_since(sock, reason, None)
+}
+
+/// The same, where a reader has shut both halves down: what was written from `since` on is to meet its kernel.
+pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) -> Resent {
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
     };
@@ -220,8 +225,14 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     sock.tx
         .linked
         .store(linked.saturating_sub(at - start), Ordering::Relaxed);
+    // A reader that has shut both halves down has what was there then, and keeps it: on TCP it would reset the connection.
+    let from = if dir.rx_wishes.is_over() {
+        since.unwrap_or(at)
+    } else {
+        start
+    };
     if let Some(family) = sock.family() {
-        family.begin_resend(start);
+        family.begin_resend(from);
     }
     sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
     if let Some(link) = sock.link() {

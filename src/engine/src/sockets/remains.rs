@@ -15,7 +15,7 @@ use crate::remote;
 use crate::sockets::family::Family;
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
-use crate::sockets::sock::Sock;
+use crate::sockets::sock::{Sock, half};
 use crate::sockets::{tcp, wait};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
@@ -141,7 +141,7 @@ pub unsafe fn step(
     let over = match at_hand(fd) {
         AtHand::Bytes => return Step::Kernel,
         AtHand::Nothing => false,
-        AtHand::Over if !has_ended(fd) => return Step::Kernel,
+        AtHand::Over if !has_ended(fd) && !is_over(sock) => return Step::Kernel,
         AtHand::Over => true,
     };
     if are_others_reading(sock, fd) {
@@ -365,6 +365,11 @@ fn settle(sock: &'static Sock) {
     }
 }
 
+/// Has the program shut both halves down? Then nothing of the copy comes by TCP: the writer keeps it from resetting the connection.
+fn is_over(sock: &Sock) -> bool {
+    sock.halves.load(Ordering::Acquire) == half::READING | half::WRITING
+}
+
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
 pub fn has_ended(fd: c_int) -> bool {
     tcp::state(fd).is_some_and(tcp::is_over) && !recv::has_bytes(fd)
@@ -372,7 +377,8 @@ pub fn has_ended(fd: c_int) -> bool {
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy now.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() || !has_ended(fd) || sock.rx.lock.lock().is_err() {
+    if !sock.remains.are_kept() || !(has_ended(fd) || is_over(sock)) || sock.rx.lock.lock().is_err()
+    {
         return 0;
     }
     let count = if sock.remains.are_kept() && !are_others_reading(sock, fd) {

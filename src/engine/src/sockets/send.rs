@@ -582,7 +582,7 @@ fn refused(sock: &'static Sock, to: u64) {
     let at = sock.tx.at.swap(to, Ordering::Relaxed);
     let linked = sock.tx.linked.load(Ordering::Relaxed);
     sock.tx.linked.store(linked + (to - at), Ordering::Relaxed);
-    demote::settle_tx(sock, Reason::Shutdown);
+    demote::settle_tx_since(sock, Reason::Shutdown, Some(at));
 }
 
 /// `sendfile` into a tracked socket: the file's pages are read straight into the ring.
@@ -704,6 +704,11 @@ unsafe fn rest_by_sendfile(
     total: usize,
 ) -> Verdict {
     let Job { sock, fd, done, .. } = *job;
+    if done != 0 && sys::has_error(fd) {
+        // The next call's to say; a try would raise a signal for it.
+        sock.tx.call_ends(0);
+        return finish(sock, done);
+    }
     let at = position
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);

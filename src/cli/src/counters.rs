@@ -1,7 +1,8 @@
 //! Copies the counters out of a process that has the library loaded.
 
 use crate::process::{self, Shown};
-use sluice_stats::{CHUNK_LEN, Chunk, Conn, Header, MAGIC, Root};
+use sluice_fabric::words;
+use sluice_stats::{CHUNK_LEN, Chunk, Conn, Direction, Header, MAGIC, Root};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
@@ -62,6 +63,8 @@ pub struct Counters {
     pub root: Box<Root>,
     /// Slots in use when they were copied, of connections whose addresses are known.
     pub conns: Vec<Conn>,
+    /// What lay unread in the rings of each, to the peer and from it, a moment later.
+    pub fills: Vec<[Option<u64>; 2]>,
     /// Of connections whose addresses nobody has asked for: nothing was tried on them.
     pub unlisted: Vec<Conn>,
     /// The counters are a copy of the parent's: the process was forked past every handler and has
@@ -97,6 +100,8 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
     }
     let (place, root, library) = found?;
     let (conns, unlisted) = read_conns(pid, &root)?;
+    let rings = conns.iter().map(|conn| [&conn.tx, &conn.rx]);
+    let fills = rings.map(|both| both.map(|ring| fill(pid, ring))).collect();
 
     // All of it belongs to one program only if that program still runs; after an exec we have read
     // the memory of another.
@@ -112,6 +117,7 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
         loaded_from: Shown(library.as_bytes()).to_string(),
         root,
         conns,
+        fills,
         unlisted,
         is_copy,
     })
@@ -149,6 +155,22 @@ fn read_root(pid: i32, place: usize) -> Result<Box<Root>, Failure> {
     let mut root = Box::new(Root::new());
     process::read(pid, place, std::slice::from_mut(&mut *root))?;
     Ok(root)
+}
+
+/// Bytes in the ring of a direction; `None` if there is none, or it is about to go.
+fn fill(pid: i32, direction: &Direction) -> Option<u64> {
+    let len = direction.ring_len.load();
+    let offset = |place: u64| {
+        let mut word = [0_u64];
+        process::read(pid, usize::try_from(place).ok()?, &mut word).ok()?;
+        words::offset_in(word[0])
+    };
+    let [tail, head] = direction.words.each_ref().map(|place| place.load());
+    if len == 0 || tail == 0 {
+        return None;
+    }
+    // The reader goes on between the two.
+    Some(offset(tail)?.saturating_sub(offset(head)?).min(len))
 }
 
 /// The slots in use, chunk by chunk: those of connections with addresses, and without.

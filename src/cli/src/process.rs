@@ -156,6 +156,8 @@ pub unsafe trait Plain {}
 
 // SAFETY: an integer.
 unsafe impl Plain for u8 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
 // SAFETY: integers only.
 unsafe impl Plain for sluice_stats::Header {}
 // SAFETY: integers, and atomics of integers and pointers; the pointers are never followed here.

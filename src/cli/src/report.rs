@@ -97,6 +97,8 @@ pub struct Flow {
     pub sleeps: u64,
     pub doorbells: u64,
     pub ring_len: u64,
+    /// Bytes that lie in it unread; `None` without a ring.
+    pub ring_fill: Option<u64>,
 }
 
 impl Report {
@@ -142,7 +144,7 @@ impl Process {
                 ring_len += direction(conn).ring_len.load();
             }
             sum.ring_len.set(ring_len);
-            Flow::new(&sum)
+            Flow::new(&sum, None)
         };
         Process {
             pid: counters.pid,
@@ -169,7 +171,10 @@ impl Process {
             rx: total(&root.closed_rx, |conn| &conn.rx),
             connections: conns
                 .iter()
-                .map(|conn| Connection::new(conn, counters.is_inherited(conn), now_ns))
+                .zip(&counters.fills)
+                .map(|(conn, fills)| {
+                    Connection::new(conn, fills, counters.is_inherited(conn), now_ns)
+                })
                 .collect(),
             unlisted: untried
                 .into_iter()
@@ -183,15 +188,16 @@ impl Process {
 }
 
 impl Connection {
-    fn new(conn: &Conn, inherited: bool, now_ns: u64) -> Connection {
+    fn new(conn: &Conn, fills: &[Option<u64>; 2], inherited: bool, now_ns: u64) -> Connection {
         let own = |count: u64| if inherited { 0 } else { count };
-        let flow = |direction| {
+        let flow = |direction, fill| {
             if inherited {
                 Flow::default()
             } else {
-                Flow::new(direction)
+                Flow::new(direction, fill)
             }
         };
+        let [tx_fill, rx_fill] = *fills;
         let address =
             |addr: Option<std::net::SocketAddr>| addr.map(|a| a.to_string()).unwrap_or_default();
         Connection {
@@ -220,8 +226,8 @@ impl Connection {
             upgrades: own(conn.upgrades()),
             demotions: own(conn.demotions()),
             inherited,
-            tx: flow(&conn.tx),
-            rx: flow(&conn.rx),
+            tx: flow(&conn.tx, tx_fill),
+            rx: flow(&conn.rx, rx_fill),
         }
     }
 }
@@ -246,7 +252,7 @@ impl Cause {
 }
 
 impl Flow {
-    fn new(direction: &Direction) -> Flow {
+    fn new(direction: &Direction, ring_fill: Option<u64>) -> Flow {
         let Direction { bytes, .. } = direction;
         Flow {
             tcp: bytes.tcp.load(),
@@ -261,6 +267,7 @@ impl Flow {
             sleeps: direction.sleeps.load(),
             doorbells: direction.doorbells.load(),
             ring_len: direction.ring_len.load(),
+            ring_fill,
         }
     }
 }

@@ -153,10 +153,14 @@ fn flow(flow: &Flow) -> String {
         .filter(|(_, bytes)| *bytes != 0)
         .map(|(way, bytes)| format!("{} {way}", size(*bytes)))
         .collect();
-    if used.is_empty() {
+    let sum = if used.is_empty() {
         "0".to_owned()
     } else {
         used.join(" + ")
+    };
+    match flow.ring_fill {
+        Some(unread @ 1..) => format!("{sum}, {} of {} unread", size(unread), size(flow.ring_len)),
+        _ => sum,
     }
 }
 

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{LEN, Python, connect, exchange, plain, stat_json};
+use common::{LEN, Python, connect, exchange, plain, sluice, stat_json, text};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -45,6 +45,25 @@ fn every_byte_between_two_programs_is_counted_once() {
     assert_eq!(connecting["role"], "connecting");
     assert_eq!(accepted["peer"], connecting["local"]);
     assert_eq!(accepted["transport"], connecting["transport"]);
+}
+
+#[test]
+fn what_lies_unread_in_a_ring_is_shown_at_both_ends() {
+    let (mut server, mut client) = (preloaded(), preloaded());
+    exchange(&mut server, &mut client);
+    client.tell("end.sendall(b'x' * 12345)");
+    let fill = |pid, flow: &str| {
+        let connection = stat_json(pid)["connections"][0].clone();
+        assert_eq!(connection[flow]["ring_len"], 256 << 10, "{connection:#}");
+        connection[flow]["ring_fill"].clone()
+    };
+    assert_eq!(fill(client.pid(), "tx"), 12345);
+    assert_eq!(fill(server.pid(), "rx"), 12345);
+    assert_eq!(fill(server.pid(), "tx"), 0);
+    let table = text(&sluice(&["stat", &client.pid().to_string()]).stdout);
+    assert!(table.contains("12.1K of 256K unread"), "{table}");
+    server.tell("end.recv(12345, socket.MSG_WAITALL)");
+    assert_eq!(fill(client.pid(), "tx"), 0);
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub struct Direction {
     pub doorbells: Counter,
     /// Length of the ring held now; 0 when none is.
     pub ring_len: Gauge,
+    /// While one is held: where in this process the words lie that say what is in it, its tail and its head.
+    pub words: [Gauge; 2],
 }
 
 impl Direction {
@@ -101,10 +103,27 @@ impl Direction {
             sleeps: Counter::new(),
             doorbells: Counter::new(),
             ring_len: Gauge::new(),
+            words: [Gauge::new(), Gauge::new()],
         }
     }
 
-    /// The counters, in the order of the struct; `ring_len` is a state, not a count.
+    /// A ring is held, and its tail and its head are at these addresses.
+    pub fn holds_ring(&self, len: u64, words: [usize; 2]) {
+        for (gauge, word) in self.words.iter().zip(words) {
+            gauge.set(word as u64);
+        }
+        self.ring_len.set(len);
+    }
+
+    /// None is held any more.
+    pub fn holds_none(&self) {
+        self.ring_len.set(0);
+        for gauge in &self.words {
+            gauge.set(0);
+        }
+    }
+
+    /// The counters, in the order of the struct; the ring is a state, not a count.
     fn counters(&self) -> [&Counter; 11] {
         let Direction {
             bytes:
@@ -122,6 +141,7 @@ impl Direction {
             sleeps,
             doorbells,
             ring_len: _,
+            words: _,
         } = self;
         [
             tcp,
@@ -419,8 +439,8 @@ impl Conn {
         self.reason.store(0, Relaxed);
         self.last_demotion.store(0, Relaxed);
         self.created_ns.store(now_ns, Relaxed);
-        self.tx.ring_len.set(0);
-        self.rx.ring_len.set(0);
+        self.tx.holds_none();
+        self.rx.holds_none();
         self.restart(epoch);
         self.generation.fetch_add(1, Release);
     }

@@ -406,7 +406,7 @@ fn finish_rx(sock: &'static Sock) {
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     tell_readers(sock);
     sock.rx.set_dir(None);
-    sock.conn().rx.ring_len.set(0);
+    sock.conn().rx.holds_none();
     demote::leave(sock);
     if sock.lingers.load(Ordering::Relaxed) {
         control::bury(sock);

@@ -145,7 +145,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         }
     }
     sock.rx.set_dir(None);
-    sock.conn().rx.ring_len.set(0);
+    sock.conn().rx.holds_none();
     leave(sock);
 }
 
@@ -337,7 +337,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
         wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
     sock.tx.set_dir(None);
-    sock.conn().tx.ring_len.set(0);
+    sock.conn().tx.holds_none();
     if sock.lingers.load(Ordering::Relaxed) {
         control::bury(sock);
     }
@@ -539,7 +539,7 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
             count(sock, reason);
             sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
             sock.tx.set_dir(None);
-            sock.conn().tx.ring_len.set(0);
+            sock.conn().tx.holds_none();
             // Where the peer has ended its side nothing is read from the stream any more, either.
             leave(sock);
         }
@@ -684,8 +684,8 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
             half.state.store(state::PLAIN, Ordering::SeqCst);
             half.set_dir(None);
         }
-        sock.conn().rx.ring_len.set(0);
-        sock.conn().tx.ring_len.set(0);
+        sock.conn().rx.holds_none();
+        sock.conn().tx.holds_none();
         leave(sock);
         sock.tx.lock.unlock();
     }

@@ -176,6 +176,16 @@ impl Half {
         self.ring_len.store(ring.len() as u32, Ordering::Relaxed);
         self.ring_base.store(base, Ordering::Relaxed);
     }
+    /// Tells `sluice stat` of the ring that is in use now.
+    pub fn show_ring(&self, to: &sluice_stats::Direction) {
+        if let (Some(dir), Some(ring)) = (self.dir(), self.ring()) {
+            let words = [&dir.tx.tail, &dir.rx.head];
+            to.holds_ring(
+                ring.len(),
+                words.map(|word| core::ptr::from_ref(word).addr()),
+            );
+        }
+    }
     /// Points the half at a direction. Call under the lock.
     pub fn set_dir(&self, dir: Option<&'static Direction>) {
         self.dir.store(

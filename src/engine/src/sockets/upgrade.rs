@@ -412,7 +412,7 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
     sock.tx.set_ring(ring);
     crate::sockets::direct::begin_tx(sock);
-    sock.conn().tx.ring_len.set(ring.len());
+    sock.tx.show_ring(&sock.conn().tx);
     if !announce(written) {
         return Switch::Later;
     }

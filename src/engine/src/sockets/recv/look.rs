@@ -188,6 +188,7 @@ pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
     if comes && sock.rx.kernel_bytes() == from {
         sock.rx.from.store(from, Ordering::Relaxed);
         direct::begin_rx(sock);
+        sock.rx.show_ring(&sock.conn().rx);
         sock.rx.state.store(state::LINK, Ordering::SeqCst);
         if remote::is_remote(sock) {
             super::super::options::hold_low(sock);

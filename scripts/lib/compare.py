@@ -86,6 +86,7 @@ def main():
     ap.add_argument("-k", "--filter", default="")
     ap.add_argument("-e", action="append", metavar="K=V", help="set for the preloaded side")
     ap.add_argument("--json", metavar="FILE")
+    ap.add_argument("--html", metavar="FILE", help="the page of `sluice bench`, with these programs on it")
     args = ap.parse_args()
     rounds = args.rounds or (3 if args.quick else 5)
     names = [n for n in CASES if args.filter in n and (not args.quick or n in QUICK)]
@@ -134,9 +135,11 @@ def main():
         if row.case not in SHORT and not row.errors and (row.share() or 0) < paired.LINK_SHARE:
             good = False
             print(f"  NOT ACCELERATED  {row.case}: {(row.share() or 0) * 100:.1f} % of its bytes by link")
-    if args.json:
-        with open(args.json, "w") as f:
-            json.dump([row.json() for row in rows], f, indent=1)
+    path = args.json or os.path.join(directory, "programs.json")
+    with open(path, "w") as f:
+        json.dump([row.json() for row in rows], f, indent=1)
+    if args.html:
+        subprocess.run([common.CLI, "bench", "--programs", path, "--html", args.html], check=True)
     return 0 if good else 1
 
 

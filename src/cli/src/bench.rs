@@ -2,6 +2,7 @@
 
 mod load;
 mod page;
+mod programs;
 
 pub use load::{Arguments as EndArguments, take_part};
 
@@ -10,6 +11,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use load::{Kind, Outcome};
+use programs::Program;
 use serde::Serialize;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -32,7 +34,7 @@ pub struct Arguments {
     host: Option<String>,
 
     /// Serve another host's measurements, at this port without the library and at the next with it
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "html", "json", "only"])]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "html", "json", "only", "programs"])]
     serve: Option<SocketAddr>,
 
     /// Only these
@@ -54,6 +56,10 @@ pub struct Arguments {
     /// Write the figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+
+    /// Show whole programs as well: what `scripts/compare.sh --json FILE` has measured
+    #[arg(long, value_name = "FILE")]
+    programs: Option<PathBuf>,
 }
 
 /// A measurement: what, and of which messages.
@@ -124,6 +130,7 @@ struct Results {
     runs: u32,
     seconds: f64,
     figures: Vec<Figures>,
+    programs: Vec<Program>,
 }
 
 pub fn bench(arguments: &Arguments) -> ExitCode {
@@ -137,6 +144,9 @@ pub fn bench(arguments: &Arguments) -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
+    // Before anything takes its time.
+    let programs = arguments.programs.as_deref().map(programs::read);
+    let programs = programs.transpose()?.unwrap_or_default();
     let library = crate::run::library()?;
     if let Some(at) = arguments.serve {
         let next = at
@@ -204,6 +214,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         runs: arguments.runs,
         seconds: arguments.seconds.as_secs_f64(),
         figures,
+        programs,
     };
     crate::print(&table(&results.figures).to_string());
     let write = |path: &Path, bytes: &[u8]| {

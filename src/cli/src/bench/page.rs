@@ -7,7 +7,7 @@ use plotters::prelude::*;
 /// Pixels of a plot.
 const SIZE: (u32, u32) = (640, 400);
 const TCP: RGBColor = RGBColor(130, 130, 130);
-const SLUICE: RGBColor = RGBColor(0, 110, 190);
+pub(super) const SLUICE: RGBColor = RGBColor(0, 110, 190);
 
 /// A value of an outcome, over the size of messages.
 struct Plot {
@@ -61,6 +61,7 @@ pub fn page(results: &Results) -> Result<String, String> {
         Some(peer) => format!("to {}", escaped(peer)),
         None => "within this host".to_owned(),
     };
+    let programs = super::programs::section(&results.programs)?;
     let rows = escaped(&table(&results.figures).to_string());
     let Results {
         version,
@@ -71,13 +72,13 @@ pub fn page(results: &Results) -> Result<String, String> {
     Ok(format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sluice and TCP</title>\n\
          <style>body{{font-family:sans-serif;max-width:1320px;margin:2em auto;padding:0 1em}}svg{{margin:.5em}}\
-         pre{{overflow-x:auto}}</style></head>\n<body><h1>Sluice and TCP {peer}</h1>\n\
+         pre{{overflow-x:auto}}td,th{{padding:0 1em;text-align:right}}td:first-child{{text-align:left}}</style></head>\n<body><h1>Sluice and TCP {peer}</h1>\n\
          <p>sluice {version}; medians of {runs} runs of {seconds} s each, TCP and Sluice in turn.</p>\n\
-         {plots}\n<pre>{rows}</pre>\n</body></html>\n"
+         {plots}\n<pre>{rows}</pre>\n{programs}</body></html>\n"
     ))
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
@@ -171,6 +172,7 @@ mod tests {
             peer: Some("a<b>:1".to_owned()),
             runs: 3,
             seconds: 1.0,
+            programs: Vec::new(),
             figures: vec![
                 figures(Kind::Stream, 64),
                 figures(Kind::Stream, 1 << 20),

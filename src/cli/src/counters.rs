@@ -3,6 +3,9 @@
 use crate::process::{self, Shown};
 use sluice_fabric::words;
 use sluice_stats::{CHUNK_LEN, Chunk, Conn, Direction, Header, MAGIC, Root};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
@@ -72,8 +75,58 @@ pub struct Counters {
     pub is_copy: bool,
 }
 
+/// Where a process keeps its counters.
+#[derive(Clone)]
+struct Found {
+    place: usize,
+    /// The library's path.
+    library: OsString,
+}
+
+thread_local! {
+    /// Where they were at the last look: who looks ten times a second is not to search each time.
+    static FOUND: RefCell<HashMap<i32, Found>> = RefCell::default();
+}
+
 /// Copies the counters of `pid`.
 pub fn read(pid: i32) -> Result<Counters, Failure> {
+    let known = FOUND.with_borrow(|all| all.get(&pid).cloned());
+    // The magic is there still, or the process is another one.
+    let known = known.and_then(|found| Some((read_root(pid, found.place).ok()?, found)));
+    let (root, found) = match known {
+        Some(known) => known,
+        None => {
+            let (root, found) = search(pid)?;
+            FOUND.with_borrow_mut(|all| all.insert(pid, found.clone()));
+            (root, found)
+        }
+    };
+    let (conns, unlisted) = read_conns(pid, &root)?;
+    let rings = conns.iter().map(|conn| [&conn.tx, &conn.rx]);
+    let fills = rings.map(|both| both.map(|ring| fill(pid, ring))).collect();
+
+    // All of it belongs to one program only if that program still runs; after an exec we have read
+    // the memory of another.
+    let mut header = Header::THIS;
+    process::read(pid, found.place, std::slice::from_mut(&mut header))?;
+    if header.magic != MAGIC {
+        return Err(Failure::NoProcess);
+    }
+    let is_copy = root.pid() != 0 && process::own_pid(pid).is_some_and(|own| own != root.pid());
+    Ok(Counters {
+        pid,
+        name: process::name(pid),
+        loaded_from: Shown(found.library.as_bytes()).to_string(),
+        root,
+        conns,
+        fills,
+        unlisted,
+        is_copy,
+    })
+}
+
+/// Looks through the address space of a process.
+fn search(pid: i32) -> Result<(Box<Root>, Found), Failure> {
     let maps = match process::mappings(pid) {
         // What is left of a process that has ended has an empty address space.
         Ok(maps) if maps.is_empty() && !process::is_alive(pid) => return Err(Failure::NoProcess),
@@ -91,36 +144,15 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
             // Of two copies of the library one counts.
             let counts = root.as_ref().is_ok_and(|root| !root.is_idle());
             if counts || found.is_err() {
-                found = root.map(|root| (place, root, map.path.clone()));
+                let library = map.path.clone();
+                found = root.map(|root| (root, Found { place, library }));
             }
             if counts {
                 break;
             }
         }
     }
-    let (place, root, library) = found?;
-    let (conns, unlisted) = read_conns(pid, &root)?;
-    let rings = conns.iter().map(|conn| [&conn.tx, &conn.rx]);
-    let fills = rings.map(|both| both.map(|ring| fill(pid, ring))).collect();
-
-    // All of it belongs to one program only if that program still runs; after an exec we have read
-    // the memory of another.
-    let mut now = Box::new(Root::new());
-    process::read(pid, place, std::slice::from_mut(&mut *now))?;
-    if now.header().magic != MAGIC || now.pid() != root.pid() {
-        return Err(Failure::NoProcess);
-    }
-    let is_copy = root.pid() != 0 && process::own_pid(pid).is_some_and(|own| own != root.pid());
-    Ok(Counters {
-        pid,
-        name: process::name(pid),
-        loaded_from: Shown(library.as_bytes()).to_string(),
-        root,
-        conns,
-        fills,
-        unlisted,
-        is_copy,
-    })
+    found
 }
 
 impl Counters {

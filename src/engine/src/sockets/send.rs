@@ -704,11 +704,6 @@ unsafe fn rest_by_sendfile(
     total: usize,
 ) -> Verdict {
     let Job { sock, fd, done, .. } = *job;
-    if done != 0 && sys::has_error(fd) {
-        // The next call's to say; a try would raise a signal for it.
-        sock.tx.call_ends(0);
-        return finish(sock, done);
-    }
     let at = position
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);

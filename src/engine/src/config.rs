@@ -1,19 +1,22 @@
 //! Settings from the environment and from configuration files, and the one line on stderr when they make no sense.
 //!
-//! What the environment says wins over what a [`file`] says. The environment is read once, through libc's `environ`: `std::env` would take a lock that a
-//! forked child can find held. [`config`] works before any constructor ran. What cannot be
-//! understood is never an error: the program runs with the default, and its user is told in one
-//! line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
+//! What the environment says wins over what a [`file`] says. The environment is read once, through libc's
+//! `environ`: `std::env` would take a lock that a forked child can find held. [`config`] works before any
+//! constructor ran. What cannot be understood is never an error: the program runs with the default, and its user
+//! is told in one line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
 
 mod file;
 mod line;
 mod policy;
+mod settings;
 
 use self::file::Places;
 pub use self::file::program;
 use self::line::{Line, Path, Quoted, Shown};
 pub use self::policy::{Rule, Side};
-use crate::subnet::{self, Subnet};
+use self::settings::{CONFIG, FAULT};
+pub use self::settings::{SETTINGS, Setting};
+use crate::subnet::Subnet;
 use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -123,225 +126,6 @@ impl Config {
         rules: Vec::new(),
     };
 }
-
-/// One environment variable.
-#[derive(Clone, Copy)]
-pub struct Setting {
-    /// The variable's name.
-    pub name: &'static str,
-    /// Which values it takes, as in a usage line. BYTES is a number, with `K` or `M` for its
-    /// 1024 or 1048576 fold.
-    pub values: &'static str,
-    /// The value that stands when there is none, or none that can be understood.
-    pub default: &'static str,
-    /// What it is for, in one sentence.
-    pub meaning: &'static str,
-    set: fn(&[u8], &mut Config) -> Option<()>,
-}
-
-/// Every variable that Sluice knows. Any other name that begins with `SLUICE_` is a mistake.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        name: "SLUICE_UPGRADE",
-        values: "eager, BYTES or off",
-        default: "32K",
-        meaning: "After how many bytes, both directions together, a connection leaves TCP: \
-                  eager for at once, off for never.",
-        set: |value, config| {
-            config.upgrade = match value {
-                b"eager" => Upgrade::Eager,
-                b"off" => Upgrade::Off,
-                // Beyond 1 TiB the later attempts at 4, 16, ... times as many would overflow.
-                _ => match bytes(value).filter(|&n| n <= 1 << 40)? {
-                    0 => Upgrade::Eager,
-                    n => Upgrade::At(n),
-                },
-            };
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_MODE",
-        values: "dynamic, direct or indirect",
-        default: "dynamic",
-        meaning: "How bytes travel on a link: straight into the reader's buffer (direct), through \
-                  a ring (indirect), or whichever suits each transfer (dynamic).",
-        set: |value, config| {
-            config.mode = match value {
-                b"dynamic" => Mode::Dynamic,
-                b"direct" => Mode::Direct,
-                b"indirect" => Mode::Indirect,
-                _ => return None,
-            };
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_SPIN_US",
-        values: "0 to 1000",
-        default: "50",
-        meaning: "For how many microseconds at most a waiting thread looks for data before it \
-                  sleeps; 0 forbids it.",
-        set: |value, config| {
-            let us = number(value).filter(|&us| us <= 1000)?;
-            config.spin_ns = u32::try_from(us).ok()?.checked_mul(1000)?;
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_RING",
-        values: "a power of two from 4K to 4M",
-        default: "256K",
-        meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
-                  for each direction.",
-        set: |value, config| {
-            let len = u32::try_from(bytes(value)?).ok()?;
-            let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
-            config.ring_len = fits.then_some(len)?;
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_DIRECT",
-        values: "BYTES from 1 to 1024M, or off",
-        default: "32K",
-        meaning: "The smallest transfer that goes straight from one program's buffer into the \
-                  other's. Without effect unless SLUICE_MODE is dynamic.",
-        set: |value, config| {
-            config.direct_min = match value {
-                b"off" => None,
-                _ => {
-                    let min = bytes(value).filter(|n| (1..=1 << 30).contains(n))?;
-                    Some(u32::try_from(min).ok()?)
-                }
-            };
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_LOG",
-        values: "off, error, info or debug",
-        default: "error",
-        meaning: "What Sluice writes to stderr, which it never does when stderr is a socket.",
-        set: |value, config| {
-            config.log = match value {
-                b"off" => Level::Off,
-                b"error" => Level::Error,
-                b"info" => Level::Info,
-                b"debug" => Level::Debug,
-                _ => return None,
-            };
-            Some(())
-        },
-    },
-    Setting {
-        name: FAULT,
-        values: "demote:SEED, link:SEED, wakeup:SEED or peek:SEED (builds with cargo feature fault only)",
-        default: "no fault",
-        meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn from the number \
-                  SEED; or is wrong then, in a way that tests must find.",
-        set: |value, config| {
-            let seed = |what: &[u8]| number(value.strip_prefix(what)?);
-            let fault = seed(b"demote:")
-                .map(Fault::Demote)
-                .or_else(|| seed(b"link:").map(Fault::Link))
-                .or_else(|| seed(b"wakeup:").map(Fault::Wakeup))
-                .or_else(|| seed(b"peek:").map(Fault::Peek));
-            config.fault = Some(fault?);
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_REPORT",
-        values: "a path",
-        default: "no report",
-        meaning: "File that gets one line with the counters of each connection when it ends.",
-        set: |value, config| {
-            config.report = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_TRACE",
-        values: "a path",
-        default: "no trace",
-        meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace PATH`.",
-        set: |value, config| {
-            config.trace = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_PEERS",
-        values: "addresses or subnets, separated by commas",
-        default: "no hosts",
-        meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to connect; \
-                  other RDMA networks need no such list.",
-        set: |value, config| {
-            config.peers = subnet::list(value, Subnet::parse)?;
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_DEVICE",
-        values: "a device's name",
-        default: "any that leads to the peer",
-        meaning: "Which RDMA device may be used, as `rdma link` names it.",
-        set: |value, config| {
-            config.device = Some(CString::new(value).ok().filter(|name| !name.is_empty())?);
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_MAP",
-        values: "SUBNET=SUBNET, several separated by commas",
-        default: "no other addresses",
-        meaning: "Where hosts have addresses of their own for RDMA: one in the first subnet has the same place in the \
-                  second.",
-        set: |value, config| {
-            config.map = subnet::list(value, subnet::parse_pair)?;
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_CONNECTIONS",
-        values: "a number or unlimited",
-        default: "unlimited",
-        meaning: "How many connections of a process may be accelerated at once; the others stay on TCP.",
-        set: |value, config| {
-            config.connections = limit(value, number)?;
-            Some(())
-        },
-    },
-    Setting {
-        name: "SLUICE_MEMORY",
-        values: "BYTES or unlimited",
-        default: "unlimited",
-        meaning: "How many bytes of rings a process may lend to its connections, idle ones included; where too few are left \
-                  for another ring, a connection stays on TCP.",
-        set: |value, config| {
-            config.memory = limit(value, bytes)?;
-            Some(())
-        },
-    },
-    Setting {
-        name: CONFIG,
-        values: "a path, or nothing for no file",
-        default: "/etc/sluice.conf and then ~/.config/sluice/sluice.conf",
-        meaning: "The configuration file, see sluice.conf(5); what the environment says wins over it.",
-        set: |_, _| Some(()),
-    },
-    Setting {
-        name: "SLUICE_LIBRARY",
-        values: "a path",
-        default: "that beside the tool",
-        meaning: "Which libsluice.so the command `sluice run` preloads; the library itself ignores it.",
-        set: |_, _| Some(()),
-    },
-];
-
-const FAULT: &str = "SLUICE_FAULT";
-const CONFIG: &str = "SLUICE_CONFIG";
 
 /// The settings of this process; read from the environment by the first call that finds one. The
 /// same call tells the user what could not be understood.
@@ -489,34 +273,6 @@ fn parse<'a>(
     config
 }
 
-/// Decimal digits and nothing else.
-fn number(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0_u64, |n, &byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        n.checked_mul(10)?.checked_add(digit)
-    })
-}
-
-/// A number with `K` or `M` behind it, or nothing.
-fn bytes(text: &[u8]) -> Option<u64> {
-    match text.split_last()? {
-        (b'K', digits) => number(digits)?.checked_mul(1 << 10),
-        (b'M', digits) => number(digits)?.checked_mul(1 << 20),
-        _ => number(text),
-    }
-}
-
-/// A number, or none.
-fn limit(text: &[u8], number: fn(&[u8]) -> Option<u64>) -> Option<Option<u64>> {
-    if text == b"unlimited" {
-        return Some(None);
-    }
-    number(text).map(Some)
-}
-
 unsafe extern "C" {
     /// environ(7). Null before libc is initialised and after clearenv(3).
     static mut environ: *const *const c_char;
@@ -563,50 +319,6 @@ mod tests {
     use super::line::{LINE_LEN, is_fit_for_a_line};
     use super::*;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-    /// The man page's list of the settings that users have.
-    fn section() -> String {
-        let mut section = ".Bl -tag -width Ds\n".to_owned();
-        for setting in SETTINGS.iter().filter(|setting| setting.name != FAULT) {
-            let Setting {
-                name,
-                values,
-                default,
-                meaning,
-                ..
-            } = setting;
-            section +=
-                &format!(".It Ev {name}\n{meaning}\nTakes {values}; the default is {default}.\n");
-        }
-        section + ".El\n"
-    }
-
-    #[test]
-    fn the_man_page_lists_every_setting() {
-        let page = include_str!("../../../docs/libsluice.7");
-        assert!(
-            page.contains(&section()),
-            "docs/libsluice.7 is to have this section:\n{}",
-            section()
-        );
-    }
-
-    #[test]
-    fn the_readme_has_a_table_of_them() {
-        let mut table = "| variable | takes | default | |\n|---|---|---|---|\n".to_owned();
-        for setting in SETTINGS.iter().filter(|setting| setting.name != FAULT) {
-            let Setting {
-                name,
-                values,
-                default,
-                meaning,
-                ..
-            } = setting;
-            table += &format!("| `{name}` | {values} | {default} | {meaning} |\n");
-        }
-        let readme = include_str!("../../../README.md");
-        assert!(readme.contains(&table), "README.md is to have:\n{table}");
-    }
 
     fn parsed(variables: &[(&str, &str)], with_fault: bool) -> (Config, String) {
         let mut complaint = Line::new();

@@ -4,9 +4,10 @@
 //! its root directory. A line that cannot be understood is ignored and named, with its file and number; one that says for which
 //! connections a rule is takes the rule with it, which would else be for more of them than its author wanted.
 
+use super::Config;
 use super::line::{Line, Path, Quoted};
 use super::policy::{Rule, Side};
-use super::{Config, SETTINGS, Setting, number};
+use super::settings::{CONFIG, FAULT, SETTINGS, Setting, number};
 use crate::sockets::internal::Low;
 use crate::subnet::{self, Subnet};
 use core::ffi::{CStr, c_char};
@@ -22,10 +23,7 @@ const LEN_MAX: usize = 64 << 10;
 
 /// Settings of the environment alone: of tests, of the command, and where the files are.
 pub(super) fn is_for_files(setting: &Setting) -> bool {
-    !matches!(
-        setting.name,
-        super::FAULT | "SLUICE_LIBRARY" | super::CONFIG
-    )
+    !matches!(setting.name, FAULT | "SLUICE_LIBRARY" | CONFIG)
 }
 
 /// The name of a setting in a file.
@@ -77,7 +75,7 @@ pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u3
             Ok(text) => read.take(path, &text, program()),
             Err(errno) => read.complaint.add(format_args!(
                 "{}={} cannot be read (errno {errno}), using no file",
-                super::CONFIG,
+                CONFIG,
                 Quoted(path)
             )),
         },
@@ -210,17 +208,9 @@ impl Read<'_> {
     fn open(&mut self, at: At<'_>, line: &[u8], program: &[u8]) -> Section {
         let inner = line.strip_prefix(b"[").and_then(|l| l.strip_suffix(b"]"));
         let inner = inner.unwrap_or_default().trim_ascii();
-        let rule = |leaves| {
-            Section::Rule(Some(Rule {
-                leaves,
-                side: None,
-                addresses: Vec::new(),
-                ports: Vec::new(),
-            }))
-        };
         match inner {
-            b"leave" => return rule(true),
-            b"accelerate" => return rule(false),
+            b"leave" => return Section::Rule(Some(Rule::new(true))),
+            b"accelerate" => return Section::Rule(Some(Rule::new(false))),
             _ => {}
         }
         let names = inner
@@ -257,8 +247,9 @@ impl Read<'_> {
             return;
         };
         // Also what is another program's is to be understood.
-        let mut changed = self.config.clone();
-        if (setting.set)(value, &mut changed).is_none() {
+        let mut spare = Config::DEFAULT;
+        let config = if ours { &mut self.config } else { &mut spare };
+        if (setting.set)(value, config).is_none() {
             self.complaint.add(format_args!(
                 "{at}: {} = {} is not {}, ignored",
                 key(setting),
@@ -266,7 +257,6 @@ impl Read<'_> {
                 setting.values
             ));
         } else if ours {
-            self.config = changed;
             self.set |= 1 << bit;
         }
     }
@@ -280,12 +270,8 @@ impl Read<'_> {
         program: &[u8],
         slot: &mut Option<Rule>,
     ) {
-        let mut spare = Rule {
-            leaves: false,
-            side: None,
-            addresses: Vec::new(),
-            ports: Vec::new(),
-        };
+        // Also what is another program's is to be understood.
+        let mut spare = Rule::new(false);
         let rule = slot.as_mut().unwrap_or(&mut spare);
         let mut ours = true;
         let understood = match name {
@@ -361,6 +347,7 @@ fn without_comment(line: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::settings::section;
     use super::super::{Mode, Upgrade};
     use super::*;
 
@@ -389,27 +376,14 @@ mod tests {
         config
     }
 
-    /// The man page's list of what a file may set.
-    fn section() -> String {
-        let mut section = ".Bl -tag -width Ds\n".to_owned();
-        for setting in SETTINGS.iter().filter(|setting| is_for_files(setting)) {
-            let (values, default) = (setting.values, setting.default);
-            section += &format!(
-                ".It Cm {}\n{}\nTakes {values}; the default is {default}.\n",
-                key(setting),
-                setting.meaning
-            );
-        }
-        section + ".El\n"
-    }
-
     #[test]
     fn the_man_page_lists_every_setting() {
         let page = include_str!("../../../../docs/sluice.conf.5");
+        let settings = SETTINGS.iter().filter(|setting| is_for_files(setting));
+        let section = section(settings.map(|setting| (format!("Cm {}", key(setting)), setting)));
         assert!(
-            page.contains(&section()),
-            "docs/sluice.conf.5 is to have this section:\n{}",
-            section()
+            page.contains(&section),
+            "docs/sluice.conf.5 is to have this section:\n{section}"
         );
     }
 

@@ -27,6 +27,16 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// For every connection.
+    pub(super) const fn new(leaves: bool) -> Self {
+        Self {
+            leaves,
+            side: None,
+            addresses: Vec::new(),
+            ports: Vec::new(),
+        }
+    }
+
     fn fits(&self, side: Side, address: IpAddr, port: u16) -> bool {
         self.side.is_none_or(|asked| asked == side)
             && (self.addresses.is_empty() || self.addresses.iter().any(|s| s.contains(address)))
@@ -74,15 +84,6 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn rule(leaves: bool) -> Rule {
-        Rule {
-            leaves,
-            side: None,
-            addresses: Vec::new(),
-            ports: Vec::new(),
-        }
-    }
-
     fn leaves(rules: &[Rule], side: Side, local: &str, peer: &str) -> bool {
         let config = Config {
             rules: rules.to_vec(),
@@ -95,9 +96,9 @@ mod tests {
     fn the_first_rule_that_fits_decides() {
         let near = Rule {
             addresses: vec![Subnet::parse("10.1.0.0/16").unwrap()],
-            ..rule(false)
+            ..Rule::new(false)
         };
-        let rules = [near, rule(true)];
+        let rules = [near, Rule::new(true)];
         let leaves = |peer| leaves(&rules, Side::Client, "10.1.0.1:4000", peer);
         assert!(!leaves("10.1.2.3:80"));
         assert!(leaves("10.2.2.3:80"));
@@ -113,7 +114,7 @@ mod tests {
     fn a_port_is_that_of_the_end_that_accepted() {
         let rules = [Rule {
             ports: vec![(80, 80), (8000, 8099)],
-            ..rule(true)
+            ..Rule::new(true)
         }];
         assert!(leaves(&rules, Side::Server, "1.1.1.1:80", "1.1.1.2:9"));
         assert!(leaves(&rules, Side::Client, "1.1.1.1:9", "1.1.1.2:8099"));
@@ -125,7 +126,7 @@ mod tests {
     fn a_rule_is_for_one_side_or_for_both() {
         let servers = Rule {
             side: Some(Side::Server),
-            ..rule(true)
+            ..Rule::new(true)
         };
         let rules = [servers];
         assert!(leaves(&rules, Side::Server, "1.1.1.1:80", "1.1.1.2:9"));

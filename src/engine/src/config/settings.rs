@@ -1,0 +1,306 @@
+//! The settings: names, values, defaults, and what they are for.
+
+use super::{Config, Fault, Level, Mode, Upgrade};
+use crate::subnet::{self, Subnet};
+use std::ffi::CString;
+
+pub(super) const FAULT: &str = "SLUICE_FAULT";
+pub(super) const CONFIG: &str = "SLUICE_CONFIG";
+
+/// One environment variable.
+#[derive(Clone, Copy)]
+pub struct Setting {
+    /// The variable's name.
+    pub name: &'static str,
+    /// Which values it takes, as in a usage line. BYTES is a number, with `K` or `M` for its
+    /// 1024 or 1048576 fold.
+    pub values: &'static str,
+    /// The value that stands when there is none, or none that can be understood.
+    pub default: &'static str,
+    /// What it is for, in one sentence.
+    pub meaning: &'static str,
+    /// Takes a value over; `None`, and nothing changed: it cannot be understood.
+    pub(super) set: fn(&[u8], &mut Config) -> Option<()>,
+}
+
+/// Every variable that Sluice knows. Any other name that begins with `SLUICE_` is a mistake.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "SLUICE_UPGRADE",
+        values: "eager, BYTES or off",
+        default: "32K",
+        meaning: "After how many bytes, both directions together, a connection leaves TCP: \
+                  eager for at once, off for never.",
+        set: |value, config| {
+            config.upgrade = match value {
+                b"eager" => Upgrade::Eager,
+                b"off" => Upgrade::Off,
+                // Beyond 1 TiB the later attempts at 4, 16, ... times as many would overflow.
+                _ => match bytes(value).filter(|&n| n <= 1 << 40)? {
+                    0 => Upgrade::Eager,
+                    n => Upgrade::At(n),
+                },
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_MODE",
+        values: "dynamic, direct or indirect",
+        default: "dynamic",
+        meaning: "How bytes travel on a link: straight into the reader's buffer (direct), through \
+                  a ring (indirect), or whichever suits each transfer (dynamic).",
+        set: |value, config| {
+            config.mode = match value {
+                b"dynamic" => Mode::Dynamic,
+                b"direct" => Mode::Direct,
+                b"indirect" => Mode::Indirect,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_SPIN_US",
+        values: "0 to 1000",
+        default: "50",
+        meaning: "For how many microseconds at most a waiting thread looks for data before it \
+                  sleeps; 0 forbids it.",
+        set: |value, config| {
+            let us = number(value).filter(|&us| us <= 1000)?;
+            config.spin_ns = u32::try_from(us).ok()?.checked_mul(1000)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_RING",
+        values: "a power of two from 4K to 4M",
+        default: "256K",
+        meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
+                  for each direction.",
+        set: |value, config| {
+            let len = u32::try_from(bytes(value)?).ok()?;
+            let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
+            config.ring_len = fits.then_some(len)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_DIRECT",
+        values: "BYTES from 1 to 1024M, or off",
+        default: "32K",
+        meaning: "The smallest transfer that goes straight from one program's buffer into the \
+                  other's. Without effect unless SLUICE_MODE is dynamic.",
+        set: |value, config| {
+            config.direct_min = match value {
+                b"off" => None,
+                _ => {
+                    let min = bytes(value).filter(|n| (1..=1 << 30).contains(n))?;
+                    Some(u32::try_from(min).ok()?)
+                }
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_LOG",
+        values: "off, error, info or debug",
+        default: "error",
+        meaning: "What Sluice writes to stderr, which it never does when stderr is a socket.",
+        set: |value, config| {
+            config.log = match value {
+                b"off" => Level::Off,
+                b"error" => Level::Error,
+                b"info" => Level::Info,
+                b"debug" => Level::Debug,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Setting {
+        name: FAULT,
+        values: "demote:SEED, link:SEED, wakeup:SEED or peek:SEED (builds with cargo feature fault only)",
+        default: "no fault",
+        meaning: "Takes streams back to TCP, or ends links to other hosts, at random moments drawn from the number \
+                  SEED; or is wrong then, in a way that tests must find.",
+        set: |value, config| {
+            let seed = |what: &[u8]| number(value.strip_prefix(what)?);
+            let fault = seed(b"demote:")
+                .map(Fault::Demote)
+                .or_else(|| seed(b"link:").map(Fault::Link))
+                .or_else(|| seed(b"wakeup:").map(Fault::Wakeup))
+                .or_else(|| seed(b"peek:").map(Fault::Peek));
+            config.fault = Some(fault?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_REPORT",
+        values: "a path",
+        default: "no report",
+        meaning: "File that gets one line with the counters of each connection when it ends.",
+        set: |value, config| {
+            config.report = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_TRACE",
+        values: "a path",
+        default: "no trace",
+        meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace PATH`.",
+        set: |value, config| {
+            config.trace = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_PEERS",
+        values: "addresses or subnets, separated by commas",
+        default: "no hosts",
+        meaning: "Hosts that also run Sluice and may be reached over iWARP, where to ask is to connect; \
+                  other RDMA networks need no such list.",
+        set: |value, config| {
+            config.peers = subnet::list(value, Subnet::parse)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_DEVICE",
+        values: "a device's name",
+        default: "any that leads to the peer",
+        meaning: "Which RDMA device may be used, as `rdma link` names it.",
+        set: |value, config| {
+            config.device = Some(CString::new(value).ok().filter(|name| !name.is_empty())?);
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_MAP",
+        values: "SUBNET=SUBNET, several separated by commas",
+        default: "no other addresses",
+        meaning: "Where hosts have addresses of their own for RDMA: one in the first subnet has the same place in the \
+                  second.",
+        set: |value, config| {
+            config.map = subnet::list(value, subnet::parse_pair)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_CONNECTIONS",
+        values: "a number or unlimited",
+        default: "unlimited",
+        meaning: "How many connections of a process may be accelerated at once; the others stay on TCP.",
+        set: |value, config| {
+            config.connections = limit(value, number)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: "SLUICE_MEMORY",
+        values: "BYTES or unlimited",
+        default: "unlimited",
+        meaning: "How many bytes of rings a process may lend to its connections, idle ones included; where too few are left \
+                  for another ring, a connection stays on TCP.",
+        set: |value, config| {
+            config.memory = limit(value, bytes)?;
+            Some(())
+        },
+    },
+    Setting {
+        name: CONFIG,
+        values: "a path, or nothing for no file",
+        default: "/etc/sluice.conf and then ~/.config/sluice/sluice.conf",
+        meaning: "The configuration file, see sluice.conf(5); what the environment says wins over it.",
+        set: |_, _| Some(()),
+    },
+    Setting {
+        name: "SLUICE_LIBRARY",
+        values: "a path",
+        default: "that beside the tool",
+        meaning: "Which libsluice.so the command `sluice run` preloads; the library itself ignores it.",
+        set: |_, _| Some(()),
+    },
+];
+
+/// Decimal digits and nothing else.
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |n, &byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        n.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// A number with `K` or `M` behind it, or nothing.
+fn bytes(text: &[u8]) -> Option<u64> {
+    match text.split_last()? {
+        (b'K', digits) => number(digits)?.checked_mul(1 << 10),
+        (b'M', digits) => number(digits)?.checked_mul(1 << 20),
+        _ => number(text),
+    }
+}
+
+/// A number, or none.
+fn limit(text: &[u8], number: fn(&[u8]) -> Option<u64>) -> Option<Option<u64>> {
+    if text == b"unlimited" {
+        return Some(None);
+    }
+    number(text).map(Some)
+}
+
+/// A man page's list of settings, each by the name that it has there.
+#[cfg(test)]
+pub(super) fn section<'a>(settings: impl Iterator<Item = (String, &'a Setting)>) -> String {
+    let mut section = ".Bl -tag -width Ds\n".to_owned();
+    for (name, setting) in settings {
+        let Setting {
+            values,
+            default,
+            meaning,
+            ..
+        } = setting;
+        section += &format!(".It {name}\n{meaning}\nTakes {values}; the default is {default}.\n");
+    }
+    section + ".El\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that users have.
+    fn of_users() -> impl Iterator<Item = &'static Setting> {
+        SETTINGS.iter().filter(|setting| setting.name != FAULT)
+    }
+
+    #[test]
+    fn the_man_page_lists_every_setting() {
+        let page = include_str!("../../../../docs/libsluice.7");
+        let section = section(of_users().map(|setting| (format!("Ev {}", setting.name), setting)));
+        assert!(
+            page.contains(&section),
+            "docs/libsluice.7 is to have this section:\n{section}"
+        );
+    }
+
+    #[test]
+    fn the_readme_has_a_table_of_them() {
+        let mut table = "| variable | takes | default | |\n|---|---|---|---|\n".to_owned();
+        for setting in of_users() {
+            let Setting {
+                name,
+                values,
+                default,
+                meaning,
+                ..
+            } = setting;
+            table += &format!("| `{name}` | {values} | {default} | {meaning} |\n");
+        }
+        let readme = include_str!("../../../../README.md");
+        assert!(readme.contains(&table), "README.md is to have:\n{table}");
+    }
+}

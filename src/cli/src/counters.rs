@@ -1,7 +1,7 @@
 //! Copies the counters out of a process that has the library loaded.
 
 use crate::process::{self, Shown};
-use sluice_fabric::words;
+use sluice_fabric::words::Reading;
 use sluice_stats::{CHUNK_LEN, Chunk, Conn, Direction, Header, MAGIC, Root};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -79,8 +79,8 @@ pub struct Counters {
 #[derive(Clone)]
 struct Found {
     place: usize,
-    /// The library's path.
-    library: OsString,
+    /// Of the file that the library was loaded from.
+    path: OsString,
 }
 
 thread_local! {
@@ -107,16 +107,16 @@ pub fn read(pid: i32) -> Result<Counters, Failure> {
 
     // All of it belongs to one program only if that program still runs; after an exec we have read
     // the memory of another.
-    let mut header = Header::THIS;
-    process::read(pid, found.place, std::slice::from_mut(&mut header))?;
-    if header.magic != MAGIC {
+    let mut now = Box::new(Root::new());
+    process::read(pid, found.place, std::slice::from_mut(&mut *now))?;
+    if now.header().magic != MAGIC || now.pid() != root.pid() {
         return Err(Failure::NoProcess);
     }
     let is_copy = root.pid() != 0 && process::own_pid(pid).is_some_and(|own| own != root.pid());
     Ok(Counters {
         pid,
         name: process::name(pid),
-        loaded_from: Shown(found.library.as_bytes()).to_string(),
+        loaded_from: Shown(found.path.as_bytes()).to_string(),
         root,
         conns,
         fills,
@@ -144,8 +144,8 @@ fn search(pid: i32) -> Result<(Box<Root>, Found), Failure> {
             // Of two copies of the library one counts.
             let counts = root.as_ref().is_ok_and(|root| !root.is_idle());
             if counts || found.is_err() {
-                let library = map.path.clone();
-                found = root.map(|root| (root, Found { place, library }));
+                let path = map.path.clone();
+                found = root.map(|root| (root, Found { place, path }));
             }
             if counts {
                 break;
@@ -195,7 +195,10 @@ fn fill(pid: i32, direction: &Direction) -> Option<u64> {
     let offset = |place: u64| {
         let mut word = [0_u64];
         process::read(pid, usize::try_from(place).ok()?, &mut word).ok()?;
-        words::offset_in(word[0])
+        let Reading {
+            offset, flagged, ..
+        } = Reading::of(word[0]);
+        (!flagged).then_some(offset)
     };
     let [tail, head] = direction.words.each_ref().map(|place| place.load());
     if len == 0 || tail == 0 {

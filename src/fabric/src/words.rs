@@ -68,18 +68,10 @@ pub struct Reading {
     pub round: u8,
 }
 
-/// The offset in a word that was copied from another process; `None` if it is sealed or seized.
-#[must_use]
-pub const fn offset_in(word: u64) -> Option<u64> {
-    if word & FLAG == 0 {
-        Some(word & OFFSET)
-    } else {
-        None
-    }
-}
-
 impl Reading {
-    fn of(word: u64) -> Self {
+    /// Of a word's bits: also of one that was copied from another process.
+    #[must_use]
+    pub fn of(word: u64) -> Self {
         Self {
             offset: word & OFFSET,
             flagged: word & FLAG != 0,

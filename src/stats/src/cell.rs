@@ -24,15 +24,19 @@ impl Counter {
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
-        if events::is_tracing() {
-            events::counted(self, n);
-        }
+        self.tell(n);
     }
 
     /// Adds `n` where several threads may count at once.
     #[inline]
     pub fn add_shared(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
+        self.tell(n);
+    }
+
+    /// To a trace, if one is written.
+    #[inline]
+    fn tell(&self, n: u64) {
         if events::is_tracing() {
             events::counted(self, n);
         }

@@ -457,15 +457,16 @@ impl Conn {
     /// Ends the use of the slot; false if it was not in use, or another thread ends it now.
     pub(crate) fn end(&self) -> bool {
         let generation = self.generation.load(Acquire);
+        if generation & 1 == 0 {
+            return false;
+        }
         // A socket without a role was never a connection.
-        if generation & 1 == 1 && self.role().is_some() {
+        if self.role().is_some() {
             events::note(self, Kind::Closed, 0);
         }
-        generation & 1 == 1
-            && self
-                .generation
-                .compare_exchange(generation, generation.wrapping_add(1), AcqRel, Relaxed)
-                .is_ok()
+        self.generation
+            .compare_exchange(generation, generation.wrapping_add(1), AcqRel, Relaxed)
+            .is_ok()
     }
 }
 

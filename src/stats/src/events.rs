@@ -390,17 +390,15 @@ pub(crate) fn is_tracing() -> bool {
 
 /// Something rare has happened to a connection; of one on which nothing was tried so far a file alone tells.
 pub(crate) fn note(conn: &Conn, kind: Kind, value: u64) {
-    let is_worth_it = conn.family().is_some();
-    if !is_worth_it && !is_tracing() {
+    let (is_kept, file) = (conn.family().is_some(), trace());
+    if !is_kept && file.is_none() {
         return;
     }
     let event = event_of(conn, kind, value);
-    if is_worth_it {
+    if is_kept {
         ROOT.events.put(&event);
     }
-    if is_tracing()
-        && let Some(file) = trace()
-    {
+    if let Some(file) = file {
         file.log.put(&event);
     }
 }

@@ -36,15 +36,14 @@ impl Set {
         let link = sock.link()?;
         // A thread that went straight to the kernel looks at this when it is back.
         self.no_longer_plain();
-        let done = self.with(|inside| {
-            // SAFETY: the caller's.
-            unsafe { sys::epoll_ctl_raw(epfd, libc::EPOLL_CTL_ADD, fd, event) }?;
-            // SAFETY: the kernel has read it.
-            let wanted = unsafe { ((*event).events, (*event).u64) };
-            let entered = self.enter(inside, fd, sock, wanted);
-            let placed = entered && self.place_stream(inside, sock, link, true).is_some();
-            Ok((entered, placed))
-        })?;
+        // SAFETY: the caller's.
+        let done = unsafe {
+            self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |inside, wanted| {
+                let entered = self.enter(inside, fd, sock, wanted);
+                let placed = entered && self.place_stream(inside, sock, link, true).is_some();
+                (entered, placed)
+            })
+        }?;
         Some(done.map(|(entered, placed)| {
             if self.holds(sock, entered) {
                 self.placed(sock, placed, true);
@@ -177,28 +176,35 @@ impl Set {
             return None;
         }
         // SAFETY: the caller's.
-        unsafe { self.modify_at_once((epfd, fd), sock, event) }
-    }
-
-    /// # Safety
-    /// As for [`Set::modify`].
-    unsafe fn modify_at_once(
-        &'static self,
-        (epfd, fd): (i32, i32),
-        sock: &'static Sock,
-        event: *mut libc::epoll_event,
-    ) -> Option<Result<(), sys::Errno>> {
-        let told = self.with(|inside| {
-            // SAFETY: the caller's.
-            unsafe { sys::epoll_ctl_raw(epfd, libc::EPOLL_CTL_MOD, fd, event) }?;
-            // SAFETY: the kernel has read it.
-            let wanted = unsafe { ((*event).events, (*event).u64) };
-            Ok(renewed(inside, fd, sock, wanted))
-        })?;
+        let told = unsafe {
+            self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
+                renewed(inside, fd, sock, wanted)
+            })
+        }?;
         if told == Ok(true) {
             self.tell();
         }
         Some(told.map(|_| ()))
+    }
+
+    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, under one lock. `None`: this thread has it.
+    ///
+    /// # Safety
+    /// `event` is a C caller's.
+    #[inline(never)]
+    unsafe fn ctl_at_once<R>(
+        &self,
+        (epfd, op, fd): (i32, i32, i32),
+        event: *mut libc::epoll_event,
+        follow: impl FnOnce(&mut Inside, (u32, u64)) -> R,
+    ) -> Option<Result<R, sys::Errno>> {
+        self.with(|inside| {
+            // SAFETY: the caller's.
+            unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) }?;
+            // SAFETY: the kernel has read it.
+            let wanted = unsafe { ((*event).events, (*event).u64) };
+            Ok(follow(inside, wanted))
+        })
     }
 }
 

@@ -592,6 +592,7 @@ impl Set {
 
     /// A registered socket's stream is over; its memory may be another stream's soon.
     pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
+        let is_shared = shared::is_marked(self.number);
         let gone = self.with(|inside| {
             let slot = inside.on_link(link).map(|on| on.slot);
             // Somebody waits for space in the ring that is no more.
@@ -617,12 +618,11 @@ impl Set {
                     let once = reg.events & ONESHOT != 0;
                     if reg.twin_armed {
                         // What it says is dropped; but who watches the set would hear of every byte. A relative may have changed it.
-                        if self.nested.load(Ordering::Relaxed) && !shared::is_marked(self.number) {
+                        if self.nested.load(Ordering::Relaxed) && !is_shared {
                             change(self.fd(), reg.fd, ONESHOT, reg.data);
                         }
                     } else if reg.armed
-                        && (core::mem::take(&mut reg.out_removed)
-                            || owed && !(once && shared::is_marked(self.number)))
+                        && (core::mem::take(&mut reg.out_removed) || owed && !(once && is_shared))
                     {
                         // The kernel looks, and tells if there is something to tell.
                         change(self.fd(), reg.fd, reg.events, reg.data);

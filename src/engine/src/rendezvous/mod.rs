@@ -26,7 +26,6 @@ mod join;
 pub mod message;
 pub mod trim;
 
-use crate::config::Side;
 use crate::process;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::upgrade;
@@ -201,17 +200,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Err(Reason::NotEstablished);
     };
     sock.conn().describe(fd, stats_role, local, peer);
-    let asked = if side == role::ACCEPTED {
-        Side::Server
-    } else {
-        Side::Client
-    };
-    if let Some(reason) = upgrade::unwanted(asked, local, peer) {
-        if reason == Reason::Policy {
-            sock.pin(reason);
-        }
-        return Err(reason);
-    }
+    upgrade::ask_user(sock, local, peer)?;
     let mirror = match diag::mirror(local, peer) {
         Ok(mirror) => u64::from(mirror.inode),
         Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),

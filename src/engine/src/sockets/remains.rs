@@ -68,9 +68,7 @@ impl Remains {
                 to = to.add(n);
             }
         }
-        self.len.store(len as usize, Ordering::Relaxed);
-        self.taken.store(0, Ordering::Relaxed);
-        self.base.store(base, Ordering::Relaxed);
+        self.hold(base, len as usize);
     }
 
     /// The same of the `len` bytes that TCP holds unread at most, which are read. How many it were.
@@ -88,10 +86,14 @@ impl Remains {
                 _ => break,
             }
         }
-        self.len.store(got, Ordering::Relaxed);
+        self.hold(base, got);
+        got
+    }
+
+    fn hold(&self, base: *mut u8, len: usize) {
+        self.len.store(len, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
-        got
     }
 
     /// Nobody needs the copy any more.
@@ -141,7 +143,7 @@ pub unsafe fn step(
     let over = match at_hand(fd) {
         AtHand::Bytes => return Step::Kernel,
         AtHand::Nothing => false,
-        AtHand::Over if !has_ended(fd) && !is_over(sock) => return Step::Kernel,
+        AtHand::Over if !is_the_copys(sock, fd) => return Step::Kernel,
         AtHand::Over => true,
     };
     if are_others_reading(sock, fd) {
@@ -365,9 +367,11 @@ fn settle(sock: &'static Sock) {
     }
 }
 
-/// Has the program shut both halves down? Then nothing of the copy comes by TCP: the writer keeps it from resetting the connection.
-fn is_over(sock: &Sock) -> bool {
-    sock.halves.load(Ordering::Acquire) == half::READING | half::WRITING
+/// Does TCP bring nothing more of what the copy has? It has ended; or the program has shut both halves down, and the writer keeps back
+/// what would reset the connection.
+fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
+    let shut_both = half::READING | half::WRITING;
+    has_ended(fd) || sock.halves.load(Ordering::Acquire) == shut_both
 }
 
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
@@ -377,8 +381,7 @@ pub fn has_ended(fd: c_int) -> bool {
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy now.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() || !(has_ended(fd) || is_over(sock)) || sock.rx.lock.lock().is_err()
-    {
+    if !sock.remains.are_kept() || !is_the_copys(sock, fd) || sock.rx.lock.lock().is_err() {
         return 0;
     }
     let count = if sock.remains.are_kept() && !are_others_reading(sock, fd) {

@@ -154,31 +154,36 @@ fn in_use() -> (u64, u64) {
     all
 }
 
-/// What the user wants against an upgrade of a connection between these.
-pub fn unwanted(side: Side, local: SocketAddr, peer: SocketAddr) -> Option<Reason> {
+/// Does the user want the connection between these to leave TCP, and now? What a rule keeps there it keeps for good.
+pub fn ask_user(sock: &Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     let config = config();
-    if config.leaves(side, local, peer) {
-        return Some(Reason::Policy);
-    }
-    let is_bounded = config.connections.is_some() || config.memory.is_some();
-    let (count, bytes) = if is_bounded { in_use() } else { (0, 0) };
-    (!config.allows(count, bytes)).then_some(Reason::Bounded)
-}
-
-/// The same, asked where the addresses are not at hand.
-fn unwanted_here(sock: &'static Sock) -> Option<Reason> {
-    let config = config();
-    if config.rules.is_empty() && config.connections.is_none() && config.memory.is_none() {
-        return None;
-    }
-    let fd = sock.fd.load(Ordering::Relaxed);
     let side = match sock.role.load(Ordering::Relaxed) {
         role::ACCEPTED => Side::Server,
         _ => Side::Client,
     };
+    if config.leaves(side, local, peer) {
+        sock.pin(Reason::Policy);
+        return Err(Reason::Policy);
+    }
+    let is_bounded = config.connections.is_some() || config.memory.is_some();
+    let (count, bytes) = if is_bounded { in_use() } else { (0, 0) };
+    if config.allows(count, bytes) {
+        Ok(())
+    } else {
+        Err(Reason::Bounded)
+    }
+}
+
+/// The same, where the addresses are not at hand.
+fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
+    let config = config();
+    if config.rules.is_empty() && config.connections.is_none() && config.memory.is_none() {
+        return Ok(());
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
     match (diag::name(fd, false), diag::name(fd, true)) {
-        (Some(local), Some(peer)) => unwanted(side, local, peer),
-        _ => Some(Reason::NotEstablished),
+        (Some(local), Some(peer)) => ask_user(sock, local, peer),
+        _ => Err(Reason::NotEstablished),
     }
 }
 
@@ -280,14 +285,7 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
         sock.pin(reason);
         return Err(reason);
     }
-    match unwanted_here(sock) {
-        Some(Reason::Policy) => {
-            sock.pin(Reason::Policy);
-            return Err(Reason::Policy);
-        }
-        Some(other) => return Err(other),
-        None => {}
-    }
+    ask_user_here(sock)?;
     let family = sock.family_or_take().ok_or(Reason::Limit)?;
     if family.is_shared(process::pid()) {
         return Err(Reason::Shared);

@@ -322,6 +322,6 @@ const struct body thread_bodies[] = {
     TWO("two_asleep_in_recv", two_asleep_server, two_asleep_client),
     TWO("thread_after_thread", by_other_thread, by_other_thread),
     TWO("polls_by_thread_after_thread", polls_server, polls_client),
-    TWO("fork_amid_sets", fork_amid_sets, fork_amid_sets),
+    TWO("fork_amid_sets", fork_amid_sets, fork_amid_sets, .limit = 30),
     {0},
 };

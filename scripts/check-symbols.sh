@@ -6,8 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 lib=target/release/libsluice.so
 list=src/preload/symbols.txt
-passed=0 failed=0
-hold() { if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED  $2"; fi; }
+. scripts/lib/count.sh
 
 exported=$(nm -D --defined-only "$lib" | awk '{print $NF}' | LC_ALL=C sort)
 [ "${1-}" = --write ] && printf '%s\n' "$exported" >"$list"
@@ -24,5 +23,4 @@ esac
 needed=$(objdump -p "$lib" | awk '/NEEDED/{print $2}' | LC_ALL=C sort | tr '\n' ' ')
 [ "$needed" = "$loader libc.so.6 libgcc_s.so.1 " ]; hold $? "needs: $needed"
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+over

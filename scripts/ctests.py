@@ -243,6 +243,7 @@ def run(case, args):
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
         env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
+        env["SLUICE_CONFIG"] = ""
         if case.env in MUST_UPGRADE and case.body.upgrades == "up" and LINKED:
             env["CTEST_LINKED"] = "1"
         with open(dir / "stderr", "w+") as err:

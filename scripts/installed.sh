@@ -5,18 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 folder=$(mktemp -d "${TMPDIR:-/tmp}/sluice-installed-XXXXXX") || exit 1
 trap 'rm -rf "$folder"' EXIT
-passed=0 failed=0
-
-# is NAME COMMAND...: it succeeds, or what it printed is shown.
-is() {
-    if "${@:2}" >"$folder/said" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $1: ${*:2}"
-        cat "$folder/said"
-    fi
-}
+. scripts/lib/count.sh
 
 # The command that lies in a folder, and what belongs to it.
 works() {
@@ -58,5 +47,4 @@ is "make tarball" make -s tarball
 archive=$(tail -n 1 "$folder/said")
 is "unpacked" tar -C "$folder" -xzf "$archive"
 is "what is unpacked" works "$folder/$(basename "$archive" .tar.gz)"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+over

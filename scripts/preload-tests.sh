@@ -11,7 +11,7 @@ lib=$PWD/target/release/libsluice.so
 double=$PWD/target/probe/release/libsluice.so
 out=$(mktemp -d "${TMPDIR:-/tmp}/sluice-preload-XXXXXX") || exit 1
 trap 'rm -rf "$out"' EXIT
-passed=0 failed=0
+. scripts/lib/count.sh
 wanted=("$@")
 
 chosen() {
@@ -19,16 +19,6 @@ chosen() {
     local each
     for each in "${wanted[@]}"; do [ "$each" = "$1" ] && return 0; done
     return 1
-}
-
-# hold STATUS NAME WHY...: STATUS 0 is a pass.
-hold() {
-    if [ "$1" = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $2: ${*:3}"
-    fi
 }
 
 # run NAME LIBRARY PROGRAM...: what it prints and its status go to $out/NAME. Two minutes at most; a
@@ -97,5 +87,4 @@ verdict k "-1 ETIMEDOUT" "-1 ETIMEDOUT" silent
 # A panic of the engine ends in the hook; the call fails and is not made by the kernel as well.
 verdict ! "-1 EIO" "-1 EIO" silent
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+over

@@ -7,21 +7,8 @@ cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:/usr/sbin:/sbin:${CARGO_HOME:-$HOME/.cargo}/bin
 folder=$(mktemp -d "${TMPDIR:-/tmp}/sluice-readme-XXXXXX") || exit 1
 trap 'rm -rf --one-file-system "$folder"' EXIT
-root=$folder/root passed=0 failed=0
-is() {
-    if "${@:2}" >"$folder/said" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $1"
-        tail -n 40 "$folder/said"
-    fi
-}
-over() {
-    echo "$passed passed, $failed failed"
-    [ "$failed" = 0 ]
-    exit
-}
+root=$folder/root
+. scripts/lib/count.sh
 
 # The Nth block of commands.
 block() { awk -v n="$1" '/^```sh$/ {on = ++at == n; next} /^```$/ {on = 0} on' README.md; }

@@ -75,8 +75,9 @@ class Environment(dict):
 
 
 def environment(preload, extra=None, report=None, lib=LIB, host=None):
-    """The environment of a program, plain or preloaded. No SLUICE_* or LD_PRELOAD of ours leaks in."""
+    """The environment of a program, plain or preloaded. No SLUICE_* or LD_PRELOAD of ours leaks in, and no file of this host's."""
     env = Environment((k, v) for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD")
+    env["SLUICE_CONFIG"] = ""
     env.host = host
     env["LC_ALL"] = "C"
     if preload:

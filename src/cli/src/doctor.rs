@@ -6,7 +6,7 @@ mod within;
 
 pub use trial::{Arguments as TrialArguments, take_part};
 
-use crate::complain;
+use crate::is_written;
 use clap::Args;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -105,11 +105,7 @@ pub fn doctor(arguments: &Arguments) -> ExitCode {
     } else {
         write_text(&mut stdout, &found)
     };
-    if let Err(error) = written.and_then(|()| stdout.flush())
-        && error.kind() != io::ErrorKind::BrokenPipe
-    {
-        complain(format_args!("stdout: {}", crate::run::reason(&error)));
-    }
+    is_written(written.and_then(|()| stdout.flush()));
     match (found.shm.usable, found.verbs.usable) {
         (true, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(ONLY_WITHIN),

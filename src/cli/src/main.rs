@@ -81,6 +81,17 @@ fn print(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// Has stdout taken what was `written`? A reader who has seen enough, as `head` has, is no trouble; anything else is said.
+fn is_written(written: std::io::Result<()>) -> bool {
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            complain(format_args!("stdout: {}", run::reason(&error)));
+            false
+        }
+        _ => true,
+    }
+}
+
 /// Says on stderr, in one line, what the tool could not do or wants known.
 fn complain(what: impl std::fmt::Display) {
     use std::io::Write;

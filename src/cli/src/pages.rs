@@ -1,6 +1,6 @@
 //! What is generated from the command line's own description: man pages and shell completions.
 
-use crate::{complain, description};
+use crate::{complain, description, is_written};
 use clap::{Args, ValueHint};
 use clap_complete::Shell;
 use std::io;
@@ -24,13 +24,10 @@ pub struct ManualArguments {
 pub fn completions(arguments: &CompletionsArguments) -> ExitCode {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut description(), "sluice", &mut text);
-    match io::Write::write_all(&mut io::stdout(), &text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(format_args!("stdout: {}", crate::run::reason(&error)));
-            ExitCode::FAILURE
-        }
+    if is_written(io::Write::write_all(&mut io::stdout(), &text)) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

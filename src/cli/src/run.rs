@@ -90,15 +90,11 @@ fn threshold(text: &str) -> Result<String, &'static str> {
 
 /// The beginning of names of files, in a folder that is there.
 fn untraced(path: OsString) -> Result<OsString, String> {
-    let folder = Path::new(&path).parent().unwrap_or(Path::new("/"));
-    let folder = if folder.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        folder
-    };
-    if Path::new(&path).file_name().is_none() {
+    let file = Path::new(&path);
+    if file.file_name().is_none() {
         return Err("the name of a file is expected".to_owned());
     }
+    let folder = crate::trace::folder_of(file);
     folder.metadata().map_err(|error| reason(&error))?;
     Ok(path)
 }

@@ -1,11 +1,11 @@
 //! `sluice stat`: which processes to look at, and what to say when there is nothing to show.
 
-use crate::complain;
 use crate::counters::{self, Failure};
 use crate::process;
 use crate::prometheus;
 use crate::report::{Process, Refused, Report};
 use crate::table;
+use crate::{complain, is_written};
 use clap::Args;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -100,18 +100,10 @@ fn show(arguments: &Arguments) -> Shown {
     } else {
         write_tables(&mut stdout, &report, is_terminal)
     };
-    match written.and_then(|()| stdout.flush()) {
-        // The reader has seen enough, for example `head`.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            if arguments.watch.is_some() {
-                return Shown::Unwanted;
-            }
-        }
-        Err(error) => {
-            complain(format_args!("stdout: {}", crate::run::reason(&error)));
-            return Shown::Unwanted;
-        }
-        Ok(()) => {}
+    let written = written.and_then(|()| stdout.flush());
+    let is_seen = written.is_ok() || arguments.watch.is_none();
+    if !is_written(written) || !is_seen {
+        return Shown::Unwanted;
     }
     if report.processes.is_empty() {
         Shown::None

@@ -2,7 +2,7 @@
 
 use crate::counters::{self, Counters};
 use crate::process::{self, Shown};
-use crate::{complain, run};
+use crate::{complain, is_written, run};
 use clap::Args;
 use serde::Serialize;
 use sluice_stats::{Event, Kind, Reason, Role, TRACE_LAYOUT, TraceFile, Transport};
@@ -83,12 +83,10 @@ pub fn trace(arguments: &Arguments) -> ExitCode {
     } else {
         write_text(&lines)
     };
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(format_args!("stdout: {}", run::reason(&error)));
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
+    if is_written(written) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -105,8 +103,7 @@ fn files(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else {
         return Vec::new();
     };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-    let entries = fs::read_dir(folder.unwrap_or(Path::new(".")));
+    let entries = fs::read_dir(folder_of(path));
     let is_ours = |file: &OsStr| {
         let rest = file.as_bytes().strip_prefix(name.as_bytes());
         let rest = rest.and_then(|rest| rest.strip_prefix(b"."));
@@ -123,6 +120,14 @@ fn files(path: &Path) -> Vec<PathBuf> {
         .collect();
     found.sort();
     found
+}
+
+/// The directory that the file is in.
+pub fn folder_of(file: &Path) -> &Path {
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 fn from_files(path: &Path) -> Result<Vec<Line>, String> {

@@ -139,6 +139,9 @@ extern "C" fn before_fork() {
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
+            if !family.is_shared(pid()) {
+                demote::keep_for_child(sock);
+            }
             family.expect_child();
             if no_child_can_use(sock) {
                 demote::demote(sock, Which::Both, Reason::Fork);
@@ -214,8 +217,8 @@ extern "C" fn after_fork_child() {
         }
         sluice_stats::adopt_conn(sock.conn());
         sock.reported.store(false, Ordering::Relaxed);
+        crate::sockets::remains::after_fork(sock);
         // The parent keeps it.
-        sock.remains.forget();
         sock.staged.forget();
         crate::sockets::life::disown(sock);
     });
@@ -340,6 +343,7 @@ pub fn exiting() {
             crate::sockets::life::part(sock, Reason::Exit);
             crate::sockets::life::part_waiting(sock);
         }
+        crate::sockets::life::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
         crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());

@@ -106,6 +106,7 @@ pub fn run(library: &Path) -> Result<Outcome, String> {
             .arg("trial")
             .args(end)
             .env("LD_PRELOAD", library)
+            .env("SLUICE_CONFIG", "")
             .env("SLUICE_UPGRADE", "eager")
             .env("SLUICE_DIRECT", "16K")
             .env("SLUICE_REPORT", &report.0)

@@ -81,6 +81,15 @@ impl Set {
         !is_elsewhere
     }
 
+    /// Why no stream is to be in the set, nor a bell for it: another process would see that.
+    fn keeps_to_tcp(&self) -> Option<Reason> {
+        if shared::is_marked(self.number) {
+            return Some(Reason::Shared);
+        }
+        let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
+        is_elsewhere.then_some(Reason::SetElsewhere)
+    }
+
     /// A registered socket has got a stream.
     pub fn adopt_stream(&'static self, sock: &'static Sock) {
         self.adopt(sock, false);
@@ -101,7 +110,7 @@ impl Set {
         link: &'static Link,
         asked: bool,
     ) -> Option<()> {
-        if shared::is_marked(self.number) {
+        if self.keeps_to_tcp().is_some() {
             return None;
         }
         let index = sock.index.load(Ordering::Relaxed);
@@ -131,11 +140,7 @@ impl Set {
     /// A stream has been `placed`, or goes back to TCP.
     fn placed(&'static self, sock: &'static Sock, placed: bool, asked: bool) {
         if !placed {
-            let reason = if shared::is_marked(self.number) {
-                Reason::Shared
-            } else {
-                Reason::Limit
-            };
+            let reason = self.keeps_to_tcp().unwrap_or(Reason::Limit);
             demote::demote(sock, Which::Both, reason);
             return;
         }

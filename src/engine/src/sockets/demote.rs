@@ -4,7 +4,7 @@ use crate::process;
 use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
-use crate::sockets::sock::{Half, Sock, state};
+use crate::sockets::sock::{Half, Sock, half, state};
 use crate::sockets::{direct, remains, staged, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
@@ -119,6 +119,8 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(_visit) = Visit::begin(sock, &sock.rx) else {
         return;
     };
+    // Behind both shutdowns the peer has nothing to send again; it may have been at it before.
+    let whole = sock.rx.state() == state::LINK && dir.rx_wishes.is_over() && !is_sealed(&sock.rx);
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
@@ -132,7 +134,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         let owed = from.wrapping_add(end.wrapping_sub(start));
         sock.rx.owed.store(owed, Ordering::Relaxed);
         if let Some(ring) = sock.rx.ring() {
-            sock.remains.keep(ring, start, end);
+            sock.remains.keep(ring, start, end, whole);
         }
     }
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
@@ -147,6 +149,23 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     sock.rx.set_dir(None);
     sock.conn().rx.holds_none();
     leave(sock);
+}
+
+/// Before a fork of a process that shares the socket with nobody: what lies unread behind both shutdowns is nowhere but here, and the
+/// stream is left as soon as the peer writes. The child is to have a copy of it, too.
+pub fn keep_for_child(sock: &'static Sock) {
+    if sock.halves.load(Ordering::Acquire) != half::BOTH
+        || sock.rx.state() != state::LINK
+        || remote::is_remote(sock)
+        || sock.rx.lock.lock().is_err()
+    {
+        return;
+    }
+    let over = sock.rx.dir().is_some_and(|dir| dir.rx_wishes.is_over());
+    if over && sock.rx.state() == state::LINK {
+        settle_rx(sock, Reason::Fork);
+    }
+    sock.rx.lock.unlock();
 }
 
 /// Has either end of the direction taken it back to TCP?

@@ -169,10 +169,10 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let halves = match how {
         libc::SHUT_RD => half::READING,
         libc::SHUT_WR => half::WRITING,
-        _ => half::READING | half::WRITING,
+        _ => half::BOTH,
     };
     let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
-    let both = halves == half::READING | half::WRITING;
+    let both = halves == half::BOTH;
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         Known::of(sock).shuts();
         if how == libc::SHUT_RDWR {
@@ -290,11 +290,22 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     } else if sock.is_accelerated() {
         demote::demote(sock, Which::Both, Reason::RawSyscall);
     }
+    if open {
+        reset_if_unread(sock, fd);
+    }
     if open && sock.was_sought() && !is_shared(sock) {
         // The control thread may be in a call about the file, which would outlive this close by that, and its registrations with it.
         withdraw(sock, fd);
     }
     leave_and_free(sock);
+}
+
+/// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel, which does not know of them, is to
+/// reset the connection as if it had them.
+pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
+    if remains::unread(sock, fd) != 0 && !is_shared(sock) {
+        staged::set_linger(sock, fd, Some(0));
+    }
 }
 
 /// Do relatives hold the socket, too?

@@ -12,12 +12,11 @@
 
 use crate::process;
 use crate::remote;
-use crate::sockets::family::Family;
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::{Sock, half};
 use crate::sockets::{tcp, wait};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
@@ -27,8 +26,10 @@ use sluice_fabric::sys;
 pub struct Remains {
     base: AtomicPtr<u8>,
     len: AtomicUsize,
-    /// Bytes that this process has taken out of it.
+    /// Where no relatives share the socket: the bytes that have been taken out of it.
     taken: AtomicUsize,
+    /// Nothing of it comes by TCP: the program had shut both halves down before either end left the link.
+    whole: AtomicBool,
 }
 
 /// Where the next byte of a demoted stream is.
@@ -50,8 +51,8 @@ impl Remains {
         !self.base.load(Ordering::Relaxed).is_null()
     }
 
-    /// Keeps `start..end` of the ring. Pages of its own: a handler may have interrupted malloc.
-    pub fn keep(&self, ring: Ring, start: u64, end: u64) {
+    /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a handler may have interrupted malloc.
+    pub fn keep(&self, ring: Ring, start: u64, end: u64, whole: bool) {
         self.forget();
         let len = end.wrapping_sub(start);
         if len == 0 || len > ring.len() {
@@ -68,7 +69,7 @@ impl Remains {
                 to = to.add(n);
             }
         }
-        self.hold(base, len as usize);
+        self.hold(base, len as usize, whole);
     }
 
     /// The same of the `len` bytes that TCP holds unread at most, which are read. How many it were.
@@ -86,11 +87,12 @@ impl Remains {
                 _ => break,
             }
         }
-        self.hold(base, got);
+        self.hold(base, got, false);
         got
     }
 
-    fn hold(&self, base: *mut u8, len: usize) {
+    fn hold(&self, base: *mut u8, len: usize, whole: bool) {
+        self.whole.store(whole, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         self.base.store(base, Ordering::Relaxed);
@@ -136,7 +138,7 @@ pub unsafe fn step(
     most: usize,
     flags: c_int,
 ) -> Step {
-    if missing(sock).is_none_left() {
+    if missing(sock, 0).is_none_left() {
         renounce(sock);
         return Step::Kernel;
     }
@@ -156,15 +158,13 @@ pub unsafe fn step(
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;
     }
-    let Missing { all, gone } = missing(sock);
-    let n = (all - gone).min(most);
     let takes = flags & libc::MSG_PEEK == 0;
-    if takes && sock.family().is_some_and(|f| !f.take(gone, n)) {
-        return Step::Busy;
-    }
-    let skipped = sock.remains.len.load(Ordering::Relaxed) - all + gone;
-    // SAFETY: `all` bytes of the copy are missing at most, and `gone` of these at most are gone.
-    let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(skipped) };
+    let Some((at, n)) = take(sock, most, takes) else {
+        renounce(sock);
+        return Step::Kernel;
+    };
+    // SAFETY: `take` gives a piece of the copy.
+    let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(at) };
     let mut beyond = *cursor;
     beyond.advance(n, |to, n| {
         if flags & libc::MSG_TRUNC == 0 {
@@ -176,10 +176,43 @@ pub unsafe fn step(
     });
     if takes {
         *cursor = beyond;
-        sock.remains.taken.fetch_add(n, Ordering::Relaxed);
-        sock.rx.add_kernel_bytes(n as u64);
     }
     Step::Moved(n)
+}
+
+/// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, and how many. `None`: TCP has ended before the
+/// copy begins, or relatives have got the rest.
+fn take(sock: &Sock, most: usize, takes: bool) -> Option<(usize, usize)> {
+    let len = sock.remains.len.load(Ordering::Relaxed);
+    loop {
+        let missing = missing(sock, 0);
+        let all = usize::try_from(missing.all)
+            .ok()
+            .filter(|&all| all <= len)?;
+        let n = (all - missing.gone).min(most);
+        if n == 0 {
+            return None;
+        }
+        if !takes {
+            return Some((len - all + missing.gone, n));
+        }
+        match sock.family() {
+            // A relative was faster, and there is less.
+            Some(family) if !family.take(missing.gone, n) => {}
+            Some(_) => return Some((len - all + missing.gone, n)),
+            None => {
+                sock.remains.taken.fetch_add(n, Ordering::Relaxed);
+                return Some((len - all + missing.gone, n));
+            }
+        }
+    }
+}
+
+/// In the child of a fork: a copy of which nothing is left to read goes.
+pub fn after_fork(sock: &'static Sock) {
+    if sock.remains.are_kept() && missing(sock, 0).is_none_left() {
+        renounce(sock);
+    }
 }
 
 /// Under the rx lock: nothing is owed to this process any more.
@@ -190,6 +223,9 @@ pub fn renounce(sock: &'static Sock) {
 
 /// Has anybody read bytes from TCP that did not pass through this process's hooks?
 fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
+    if sock.remains.whole.load(Ordering::Relaxed) {
+        return false;
+    }
     let calls = sock.rx.calls.load(Ordering::SeqCst);
     let Some((state, read)) = tcp::read(fd) else {
         return false;
@@ -204,27 +240,33 @@ fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
     more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls
 }
 
-/// What of the copy TCP has not brought.
+/// What of the stream, up to the end of the copy, TCP has not brought.
 struct Missing {
-    /// So many bytes, the copy's last,
-    all: usize,
+    /// So many bytes; those of the copy are the last ones,
+    all: u64,
     /// of which these, the first, have been taken out of a copy.
     gone: usize,
 }
 
 impl Missing {
     const fn is_none_left(&self) -> bool {
-        self.all == self.gone
+        self.all == self.gone as u64
     }
 }
 
-fn missing(sock: &Sock) -> Missing {
-    let own = sock.remains.taken.load(Ordering::Relaxed);
-    let by_tcp = sock.rx.kernel_bytes().saturating_sub(own as u64);
-    let owed = sock.rx.owed.load(Ordering::Relaxed);
-    let all = (owed.saturating_sub(by_tcp) as usize).min(sock.remains.len.load(Ordering::Relaxed));
-    let gone = sock.family().map_or(own, Family::taken).min(all);
-    Missing { all, gone }
+/// Of what TCP has brought `unread` bytes have not been read yet.
+fn missing(sock: &Sock, unread: u64) -> Missing {
+    let by_tcp = sock.rx.kernel_bytes() + unread;
+    let all = sock.rx.owed.load(Ordering::Relaxed).saturating_sub(by_tcp);
+    let gone = match sock.family() {
+        Some(family) => family.taken(),
+        None => sock.remains.taken.load(Ordering::Relaxed),
+    };
+    let most = sock.remains.len.load(Ordering::Relaxed) as u64;
+    Missing {
+        all,
+        gone: gone.min(all.min(most) as usize),
+    }
 }
 
 /// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent may have read these since
@@ -261,6 +303,10 @@ pub const SOME: u64 = u64::MAX;
 #[cold]
 pub fn await_owed(sock: &'static Sock) {
     static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+    if sock.halves.load(Ordering::Acquire) == half::BOTH {
+        // What comes now the kernel answers by a reset.
+        return;
+    }
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if owed == SOME {
         // Of these one call waits.
@@ -320,7 +366,9 @@ fn await_much_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
-        if here >= missing || tcp::state(fd) != Some(tcp::ESTABLISHED) || sys::now_ns() >= end {
+        let over = tcp::state(fd) != Some(tcp::ESTABLISHED)
+            || sock.halves.load(Ordering::Acquire) == half::BOTH;
+        if here >= missing || over || sys::now_ns() >= end {
             return here >= missing;
         }
         if renounce_if(sock, || are_others_reading(sock, fd)) {
@@ -370,8 +418,7 @@ fn settle(sock: &'static Sock) {
 /// Does TCP bring nothing more of what the copy has? It has ended; or the program has shut both halves down, and the writer keeps back
 /// what would reset the connection.
 fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
-    let shut_both = half::READING | half::WRITING;
-    has_ended(fd) || sock.halves.load(Ordering::Acquire) == shut_both
+    has_ended(fd) || sock.halves.load(Ordering::Acquire) == half::BOTH
 }
 
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
@@ -384,12 +431,10 @@ pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
     if !sock.remains.are_kept() || !is_the_copys(sock, fd) || sock.rx.lock.lock().is_err() {
         return 0;
     }
-    let count = if sock.remains.are_kept() && !are_others_reading(sock, fd) {
-        let Missing { all, gone } = missing(sock);
-        all - gone
-    } else {
-        0
-    };
+    let by_tcp = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
+    let Missing { all, gone } = missing(sock, by_tcp);
+    let within = all <= sock.remains.len.load(Ordering::Relaxed) as u64;
+    let counts = sock.remains.are_kept() && within && !are_others_reading(sock, fd);
     sock.rx.lock.unlock();
-    count as u64
+    if counts { all - gone as u64 } else { 0 }
 }

@@ -70,6 +70,8 @@ pub mod half {
     pub const READING: u8 = 1;
     /// `SHUT_WR`.
     pub const WRITING: u8 = 2;
+    /// `SHUT_RDWR`.
+    pub const BOTH: u8 = READING | WRITING;
 }
 
 /// Epoll sets that one socket can be in while accelerated.

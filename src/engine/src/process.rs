@@ -339,11 +339,14 @@ pub fn exiting() {
     }
     sock::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
-        if own(&sock.rx) || own(&sock.tx) {
+        let ours = own(&sock.rx) || own(&sock.tx);
+        if ours {
             crate::sockets::life::part(sock, Reason::Exit);
-            crate::sockets::life::part_waiting(sock);
         }
         crate::sockets::life::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
+        if ours {
+            crate::sockets::life::part_waiting(sock);
+        }
         crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());

@@ -119,8 +119,8 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(_visit) = Visit::begin(sock, &sock.rx) else {
         return;
     };
-    // Behind both shutdowns the peer has nothing to send again; it may have been at it before.
-    let whole = sock.rx.state() == state::LINK && dir.rx_wishes.is_over() && !is_sealed(&sock.rx);
+    // Behind both shutdowns the peer has nothing to send again.
+    let whole = sock.rx.state() == state::LINK && sock.remains.will_be_whole();
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
@@ -161,15 +161,14 @@ pub fn keep_for_child(sock: &'static Sock) {
     {
         return;
     }
-    let over = sock.rx.dir().is_some_and(|dir| dir.rx_wishes.is_over());
-    if over && sock.rx.state() == state::LINK {
+    if sock.rx.state() == state::LINK && sock.remains.will_be_whole() {
         settle_rx(sock, Reason::Fork);
     }
     sock.rx.lock.unlock();
 }
 
 /// Has either end of the direction taken it back to TCP?
-fn is_sealed(half: &Half) -> bool {
+pub fn is_sealed(half: &Half) -> bool {
     half.dir()
         .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged)
 }

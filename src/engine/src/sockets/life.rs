@@ -228,6 +228,10 @@ fn end_input(sock: &'static Sock) {
     if sock.rx.lock.lock().is_ok() {
         if let Some(dir) = sock.rx.dir() {
             dir.rx_wishes.set_over();
+            // Who seals behind that has seen it.
+            if !demote::is_sealed(&sock.rx) {
+                sock.remains.expect_whole();
+            }
         }
         sock.rx.lock.unlock();
     }

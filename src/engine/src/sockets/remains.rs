@@ -28,8 +28,10 @@ pub struct Remains {
     len: AtomicUsize,
     /// Where no relatives share the socket: the bytes that have been taken out of it.
     taken: AtomicUsize,
-    /// Nothing of it comes by TCP: the program had shut both halves down before either end left the link.
+    /// Nothing of it comes by TCP.
     whole: AtomicBool,
+    /// So it will be: the program has shut both halves down before either end left the link.
+    expected: AtomicBool,
 }
 
 /// Where the next byte of a demoted stream is.
@@ -49,6 +51,16 @@ impl Remains {
     #[inline]
     pub fn are_kept(&self) -> bool {
         !self.base.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Under the rx lock: the peer knows that both halves are shut down before it can leave the link, and sends nothing of it again.
+    pub fn expect_whole(&self) {
+        self.expected.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`Remains::expect_whole`].
+    pub fn will_be_whole(&self) -> bool {
+        self.expected.load(Ordering::Relaxed)
     }
 
     /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a handler may have interrupted malloc.
@@ -100,6 +112,8 @@ impl Remains {
 
     /// Nobody needs the copy any more.
     pub fn forget(&self) {
+        self.whole.store(false, Ordering::Relaxed);
+        self.expected.store(false, Ordering::Relaxed);
         let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
         if !base.is_null() {
             // SAFETY: mapped by `keep` with this length; whoever reads it holds the same lock.
@@ -143,6 +157,8 @@ pub unsafe fn step(
         return Step::Kernel;
     }
     let over = match at_hand(fd) {
+        // What TCP brings came behind it.
+        _ if sock.remains.whole.load(Ordering::Relaxed) => true,
         AtHand::Bytes => return Step::Kernel,
         AtHand::Nothing => false,
         AtHand::Over if !is_the_copys(sock, fd) => return Step::Kernel,
@@ -257,12 +273,17 @@ impl Missing {
 /// Of what TCP has brought `unread` bytes have not been read yet.
 fn missing(sock: &Sock, unread: u64) -> Missing {
     let by_tcp = sock.rx.kernel_bytes() + unread;
-    let all = sock.rx.owed.load(Ordering::Relaxed).saturating_sub(by_tcp);
+    let owed = sock.rx.owed.load(Ordering::Relaxed);
+    let most = sock.remains.len.load(Ordering::Relaxed) as u64;
+    let all = if sock.remains.whole.load(Ordering::Relaxed) {
+        most
+    } else {
+        owed.saturating_sub(by_tcp)
+    };
     let gone = match sock.family() {
         Some(family) => family.taken(),
         None => sock.remains.taken.load(Ordering::Relaxed),
     };
-    let most = sock.remains.len.load(Ordering::Relaxed) as u64;
     Missing {
         all,
         gone: gone.min(all.min(most) as usize),
@@ -303,10 +324,6 @@ pub const SOME: u64 = u64::MAX;
 #[cold]
 pub fn await_owed(sock: &'static Sock) {
     static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
-    if sock.halves.load(Ordering::Acquire) == half::BOTH {
-        // What comes now the kernel answers by a reset.
-        return;
-    }
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if owed == SOME {
         // Of these one call waits.
@@ -316,10 +333,10 @@ pub fn await_owed(sock: &'static Sock) {
         settle(sock);
         return;
     }
-    if sys::now_ns() < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if is_cut_off(sock, fd) || sys::now_ns() < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
         return;
     }
-    let fd = sock.fd.load(Ordering::Relaxed);
     let end = sys::now_ns() + owed_ns();
     remote::await_return(sock, end);
     let most = sys::timespec(end.saturating_sub(sys::now_ns()));
@@ -366,8 +383,7 @@ fn await_much_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
-        let over = tcp::state(fd) != Some(tcp::ESTABLISHED)
-            || sock.halves.load(Ordering::Acquire) == half::BOTH;
+        let over = tcp::state(fd) != Some(tcp::ESTABLISHED) || is_cut_off(sock, fd);
         if here >= missing || over || sys::now_ns() >= end {
             return here >= missing;
         }
@@ -415,10 +431,16 @@ fn settle(sock: &'static Sock) {
     }
 }
 
-/// Does TCP bring nothing more of what the copy has? It has ended; or the program has shut both halves down, and the writer keeps back
-/// what would reset the connection.
+/// Does TCP bring nothing more of what the copy has?
 fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
-    has_ended(fd) || sock.halves.load(Ordering::Acquire) == half::BOTH
+    is_cut_off(sock, fd) || has_ended(fd)
+}
+
+/// Has the program shut both halves down, and has the writer kept back what it had, or will the kernel answer it by a reset?
+fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
+    let whole = sock.remains.whole.load(Ordering::Relaxed);
+    let both = sock.halves.load(Ordering::Acquire) == half::BOTH;
+    both && (whole || tcp::state(fd) != Some(tcp::ESTABLISHED))
 }
 
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.

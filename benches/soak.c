@@ -81,23 +81,28 @@ static uint64_t stream_key(const struct conn *c, int from_client)
 	return mix(c->h.seed * 2 + (uint64_t)from_client + 77);
 }
 
-/* Which are they, if any of the stream's? */
+/* Which are they, if any of this stream's or of one beside it? */
 static void wrong_bytes(const struct conn *c, const char *buf, size_t len)
 {
-	uint64_t key = stream_key(c, !c->is_client), found, i;
-	size_t at = 0;
+	enum { BESIDE = 2, KNOWN = 16, WINDOW = 1 << 16 };
+	static char stream[WINDOW + KNOWN];
+	uint64_t key = stream_key(c, !c->is_client), end = c->rx + (64u << 20);
+	size_t at = 0, i, known;
 	while (at < len && same(key, c->rx, buf, at + 1))
 		at++;
-	printf("first wrong at %llu:", (unsigned long long)(c->rx + at));
+	printf("first wrong at %llu, %zu of %zu read:", (unsigned long long)(c->rx + at), at, len);
 	for (i = at; i < len && i < at + 48; i++)
 		printf(" %02x", (unsigned char)buf[i]);
-	at += -(c->rx + at) & 7;
-	if (at + 8 <= len) {
-		memcpy(&found, buf + at, 8);
-		for (i = 0; i < c->rx_total / 8 && word_at(key, i) != found; i++)
-			;
-		if (i < c->rx_total / 8)
-			printf("; at %llu are those of %llu", (unsigned long long)(c->rx + at), (unsigned long long)i * 8);
+	known = len - at < KNOWN ? len - at : KNOWN;
+	for (int k = 0; known >= 4 && k < 2 * (2 * BESIDE + 1); k++) {
+		struct conn other = {.h.seed = c->h.seed + (uint64_t)(k / 2) - BESIDE};
+		for (uint64_t from = 0; from < end; from += WINDOW) {
+			fill(stream_key(&other, k % 2), from, stream, sizeof stream);
+			for (i = 0; i < WINDOW; i++)
+				if (stream[i] == buf[at] && memcmp(stream + i, buf + at, known) == 0)
+					printf("; they are %s's of seed %+d at %llu", k % 2 ? "the client" : "the server", k / 2 - BESIDE,
+					       (unsigned long long)(from + i));
+		}
 	}
 	printf("\n");
 	wrong(c, "other bytes than were sent");

@@ -124,32 +124,6 @@ static void of_killed_writer(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* The writer was stopped while it had nothing to do any more, and is killed; the parent has left what carried its bytes. */
-static void stopped_writer(int fd)
-{
-    T(put(fd, 1, 20000));
-    tell(0);
-    raise(SIGSTOP);
-}
-
-static void of_stopped_writer(int fd)
-{
-    hear();
-    await_state_of(peer_pid, 'T');
-    T(get(fd, 1, 1000));
-    T(recv(fd, buf, 1, MSG_OOB));
-    kill(peer_pid, SIGKILL);
-    await(fd, POLLRDHUP);
-    T(get_at(fd, 1, 1000, 500));
-    pid_t pid = child_that_waits();
-    if (!pid)
-        _exit(get_at(fd, 1, 1500, 8000) == 8000 ? 0 : 1);
-    let(pid);
-    T(get_at(fd, 1, 9500, 500));
-    D(recv(fd, buf, 50000, MSG_WAITALL));
-    T(recv(fd, buf, 10, 0));
-}
-
 /* What was there when both halves were shut down stays so, also for the child, when the peer's next bytes make TCP reset the connection. */
 static void writes_behind_server(int fd)
 {
@@ -163,6 +137,7 @@ static void writes_behind_server(int fd)
 
 static void writes_behind_client(int fd)
 {
+    int n = 0;
     meet();
     await_in(fd, 1108);
     T(shutdown(fd, SHUT_RDWR));
@@ -171,6 +146,8 @@ static void writes_behind_client(int fd)
         _exit(get(fd, 1, 1000) == 1000 ? 0 : 1);
     tell(0);
     meet();
+    T(ioctl(fd, FIONREAD, &n));
+    say("%d unread", n);
     let(pid);
     T(get_at(fd, 1, 1000, 108));
     T(recv(fd, buf, 10, 0));
@@ -268,7 +245,6 @@ const struct body fork_bodies[] = {
     TWO("fork_registers", registers_server, registers_client),
     TWO("fork_set_shows", shows_server, shows_client),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
-    TWO("fork_of_stopped_writer", stopped_writer, of_stopped_writer, .flags = MUTE_S | DIES),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),

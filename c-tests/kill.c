@@ -10,21 +10,40 @@ static void kill_stopped_server(int fd)
     raise(SIGSTOP);
 }
 
-static void kill_stopped_client(int fd)
+static void outlive_stopped(int fd)
 {
-    int n = 0;
     hear();
     await_state_of(peer_pid, 'T');
     T(get(fd, 1, 1000));
     T(recv(fd, buf, 1, MSG_OOB));
     kill(peer_pid, SIGKILL);
     await(fd, POLLRDHUP);
+}
+
+static void kill_stopped_client(int fd)
+{
+    int n = 0;
+    outlive_stopped(fd);
     T(ioctl(fd, FIONREAD, &n));
     say("%d unread", n);
     D(recv(fd, buf, 100, MSG_PEEK));
     T(get_at(fd, 1, 1000, 500));
     T(recv(fd, NULL, 500, MSG_TRUNC));
     T(get_at(fd, 1, 2000, 8000));
+    D(recv(fd, buf, 50000, MSG_WAITALL));
+    T(recv(fd, buf, 10, 0));
+}
+
+/* So they are for a child, which reads some of them, and for its parent behind that. */
+static void kill_stopped_fork_client(int fd)
+{
+    outlive_stopped(fd);
+    T(get_at(fd, 1, 1000, 500));
+    pid_t pid = child();
+    if (!pid)
+        _exit(get_at(fd, 1, 1500, 8000) == 8000 ? 0 : 1);
+    reap(pid);
+    T(get_at(fd, 1, 9500, 500));
     D(recv(fd, buf, 50000, MSG_WAITALL));
     T(recv(fd, buf, 10, 0));
 }
@@ -195,6 +214,7 @@ static void kill_behind_input_client(int fd)
 
 const struct body kill_bodies[] = {
     TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
+    TWO("kill_stopped_fork", kill_stopped_server, kill_stopped_fork_client, .flags = MUTE_S | DIES),
     TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S | DIES),
     TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),
     TWO("kill_late_riser", kill_late_riser_server, kill_late_riser_client, .flags = MUTE_S),

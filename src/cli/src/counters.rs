@@ -90,17 +90,11 @@ thread_local! {
 
 /// Copies the counters of `pid`.
 pub fn read(pid: i32) -> Result<Counters, Failure> {
-    let known = FOUND.with_borrow(|all| all.get(&pid).cloned());
+    let known = FOUND.with_borrow_mut(|all| all.remove(&pid));
     // The magic is there still, or the process is another one.
     let known = known.and_then(|found| Some((read_root(pid, found.place).ok()?, found)));
-    let (root, found) = match known {
-        Some(known) => known,
-        None => {
-            let (root, found) = search(pid)?;
-            FOUND.with_borrow_mut(|all| all.insert(pid, found.clone()));
-            (root, found)
-        }
-    };
+    let (root, found) = known.map_or_else(|| search(pid), Ok)?;
+    FOUND.with_borrow_mut(|all| all.insert(pid, found.clone()));
     let (conns, unlisted) = read_conns(pid, &root)?;
     let rings = conns.iter().map(|conn| [&conn.tx, &conn.rx]);
     let fills = rings.map(|both| both.map(|ring| fill(pid, ring))).collect();

@@ -4,7 +4,7 @@ use crate::process;
 use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
-use crate::sockets::sock::{Half, Sock, half, state};
+use crate::sockets::sock::{Half, Sock, state};
 use crate::sockets::{direct, remains, staged, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
@@ -154,14 +154,11 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
 /// Before a fork of a process that shares the socket with nobody: what lies unread behind both shutdowns is nowhere but here, and the
 /// stream is left as soon as the peer writes. The child is to have a copy of it, too.
 pub fn keep_for_child(sock: &'static Sock) {
-    if sock.halves.load(Ordering::Acquire) != half::BOTH
-        || sock.rx.state() != state::LINK
-        || remote::is_remote(sock)
-        || sock.rx.lock.lock().is_err()
-    {
+    let is_only_here = sock.remains.will_be_whole() && !remote::is_remote(sock);
+    if !is_only_here || sock.rx.lock.lock().is_err() {
         return;
     }
-    if sock.rx.state() == state::LINK && sock.remains.will_be_whole() {
+    if sock.rx.state() == state::LINK {
         settle_rx(sock, Reason::Fork);
     }
     sock.rx.lock.unlock();

@@ -63,6 +63,10 @@ impl Remains {
         self.expected.load(Ordering::Relaxed)
     }
 
+    fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Relaxed)
+    }
+
     /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a handler may have interrupted malloc.
     pub fn keep(&self, ring: Ring, start: u64, end: u64, whole: bool) {
         self.forget();
@@ -158,7 +162,7 @@ pub unsafe fn step(
     }
     let over = match at_hand(fd) {
         // What TCP brings came behind it.
-        _ if sock.remains.whole.load(Ordering::Relaxed) => true,
+        _ if sock.remains.is_whole() => true,
         AtHand::Bytes => return Step::Kernel,
         AtHand::Nothing => false,
         AtHand::Over if !is_the_copys(sock, fd) => return Step::Kernel,
@@ -209,18 +213,15 @@ fn take(sock: &Sock, most: usize, takes: bool) -> Option<(usize, usize)> {
         if n == 0 {
             return None;
         }
-        if !takes {
-            return Some((len - all + missing.gone, n));
-        }
-        match sock.family() {
+        let family = sock.family().filter(|_| takes);
+        if family.is_some_and(|family| !family.take(missing.gone, n)) {
             // A relative was faster, and there is less.
-            Some(family) if !family.take(missing.gone, n) => {}
-            Some(_) => return Some((len - all + missing.gone, n)),
-            None => {
-                sock.remains.taken.fetch_add(n, Ordering::Relaxed);
-                return Some((len - all + missing.gone, n));
-            }
+            continue;
         }
+        if takes && family.is_none() {
+            sock.remains.taken.fetch_add(n, Ordering::Relaxed);
+        }
+        return Some((len - all + missing.gone, n));
     }
 }
 
@@ -239,7 +240,7 @@ pub fn renounce(sock: &'static Sock) {
 
 /// Has anybody read bytes from TCP that did not pass through this process's hooks?
 fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
-    if sock.remains.whole.load(Ordering::Relaxed) {
+    if sock.remains.is_whole() {
         return false;
     }
     let calls = sock.rx.calls.load(Ordering::SeqCst);
@@ -275,7 +276,7 @@ fn missing(sock: &Sock, unread: u64) -> Missing {
     let by_tcp = sock.rx.kernel_bytes() + unread;
     let owed = sock.rx.owed.load(Ordering::Relaxed);
     let most = sock.remains.len.load(Ordering::Relaxed) as u64;
-    let all = if sock.remains.whole.load(Ordering::Relaxed) {
+    let all = if sock.remains.is_whole() {
         most
     } else {
         owed.saturating_sub(by_tcp)
@@ -383,7 +384,7 @@ fn await_much_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
-        let over = tcp::state(fd) != Some(tcp::ESTABLISHED) || is_cut_off(sock, fd);
+        let over = sock.remains.is_whole() || tcp::state(fd) != Some(tcp::ESTABLISHED);
         if here >= missing || over || sys::now_ns() >= end {
             return here >= missing;
         }
@@ -438,9 +439,9 @@ fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
 
 /// Has the program shut both halves down, and has the writer kept back what it had, or will the kernel answer it by a reset?
 fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
-    let whole = sock.remains.whole.load(Ordering::Relaxed);
-    let both = sock.halves.load(Ordering::Acquire) == half::BOTH;
-    both && (whole || tcp::state(fd) != Some(tcp::ESTABLISHED))
+    sock.remains.is_whole()
+        || sock.halves.load(Ordering::Acquire) == half::BOTH
+            && tcp::state(fd) != Some(tcp::ESTABLISHED)
 }
 
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.

@@ -34,6 +34,20 @@ static void kill_stopped_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* A set in which nothing is asked of the connection shows nothing of its end to whoever watches the set. */
+static void kill_stopped_set_client(int fd)
+{
+    int inner = set_of(fd, EPOLLET), outer = set_of(inner, EPOLLIN);
+    struct pollfd p = {.fd = inner, .events = POLLIN};
+    say_wait(outer, 0);
+    outlive_stopped(fd);
+    for (int i = 0; i < 2; i++) {
+        say_wait(outer, 0);
+        T(poll(&p, 1, 0));
+        T(get_at(fd, 1, 1000 + 500 * i, 500));
+    }
+}
+
 /* So they are for a child, which reads some of them, and for its parent behind that. */
 static void kill_stopped_fork_client(int fd)
 {
@@ -214,6 +228,7 @@ static void kill_behind_input_client(int fd)
 
 const struct body kill_bodies[] = {
     TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
+    TWO("kill_stopped_set", kill_stopped_server, kill_stopped_set_client, .flags = MUTE_S | DIES),
     TWO("kill_stopped_fork", kill_stopped_server, kill_stopped_fork_client, .flags = MUTE_S | DIES),
     TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S | DIES),
     TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),

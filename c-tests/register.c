@@ -295,6 +295,33 @@ static void shut_read_client(int fd)
     meet();
 }
 
+/* A thread waits on a set into which another is put meanwhile, of whose connection nothing is asked. */
+static void *say_one(void *set)
+{
+    busy = gettid();
+    say_wait(*(int *)set, -1);
+    return NULL;
+}
+
+static void unasked_client(int fd)
+{
+    int stop = eventfd(0, 0), inner = set_of(fd, EPOLLET), outer = epoll_create1(0);
+    T(ctl(outer, EPOLL_CTL_ADD, stop, EPOLLIN, 1));
+    pthread_t t = start_busy(say_one, &outer);
+    await_asleep(busy);
+    T(ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+    for (int i = 0; i < 3; i++) {
+        order(10);
+        await_in(fd, 10 * (i + 1));
+    }
+    eventfd_write(stop, 1);
+    finish(t);
+    say_wait(outer, 0);
+    T(get(fd, 10, 10));
+    tell(END);
+    meet();
+}
+
 const struct body register_bodies[] = {
     TWO("register_churn", churn_server, churn_client),
     TWO("register_refused", obey, refused_client),
@@ -304,5 +331,6 @@ const struct body register_bodies[] = {
     TWO("register_seen", obey, seen_client),
     TWO("register_threads", threads_server, threads_client),
     TWO("register_shut_read", obey, shut_read_client),
+    TWO("register_unasked", obey, unasked_client),
     {0},
 };

@@ -155,11 +155,12 @@ pub struct Event {
     pub value: u64,
 }
 
-/// An event in memory that others read. It is whole where both ends agree.
+/// An event in memory that others read, mostly by a copy that goes upwards. So the last word is written first and the first one
+/// last: who finds both the same, and has looked at the first one first, has a whole event.
 #[derive(Debug)]
 #[repr(C)]
 struct Record {
-    /// 1 + its number.
+    /// 1 + its number, as soon as all is there.
     begin: AtomicU64,
     time_ns: AtomicU64,
     slot: AtomicU32,
@@ -168,7 +169,7 @@ struct Record {
     ports: AtomicU32,
     kind: AtomicU32,
     value: AtomicU64,
-    /// As `begin`; 0 while it is being written.
+    /// The same, before anything else is.
     end: AtomicU64,
 }
 
@@ -187,10 +188,10 @@ impl Record {
     }
 
     fn event(&self) -> Option<Event> {
-        let end = self.end.load(Acquire);
+        let begin = self.begin.load(Acquire);
         let ports = self.ports.load(Relaxed);
         let event = Event {
-            number: end.checked_sub(1)?,
+            number: begin.checked_sub(1)?,
             time_ns: self.time_ns.load(Relaxed),
             slot: self.slot.load(Relaxed),
             generation: self.generation.load(Relaxed),
@@ -199,7 +200,8 @@ impl Record {
             kind: self.kind.load(Relaxed) as u16,
             value: self.value.load(Relaxed),
         };
-        (self.begin.load(Relaxed) == end).then_some(event)
+        fence(Acquire);
+        (self.end.load(Relaxed) == begin).then_some(event)
     }
 }
 
@@ -230,9 +232,8 @@ impl<const N: usize> Log<N> {
         let Some(record) = self.records.get((number % N as u64) as usize) else {
             return;
         };
-        record.end.store(0, Relaxed);
+        record.end.store(number + 1, Relaxed);
         fence(Release);
-        record.begin.store(number + 1, Relaxed);
         record.time_ns.store(event.time_ns, Relaxed);
         record.slot.store(event.slot, Relaxed);
         record.generation.store(event.generation, Relaxed);
@@ -240,7 +241,7 @@ impl<const N: usize> Log<N> {
         record.ports.store(ports, Relaxed);
         record.kind.store(u32::from(event.kind), Relaxed);
         record.value.store(event.value, Relaxed);
-        record.end.store(number + 1, Release);
+        record.begin.store(number + 1, Release);
     }
 
     /// From here on the events are another process's: this one was forked.

@@ -8,7 +8,6 @@ use crate::sockets::demote::{self, Which};
 use crate::sockets::life;
 use crate::sockets::sock::Sock;
 use core::sync::atomic::Ordering;
-use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -33,14 +32,15 @@ impl Set {
         sock: &'static Sock,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
-        let link = sock.link()?;
+        sock.link()?;
         // A thread that went straight to the kernel looks at this when it is back.
         self.no_longer_plain();
         // SAFETY: the caller's.
         let done = unsafe {
             self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |inside, wanted| {
+                let wanted = wanted.unwrap_or_default();
                 let entered = self.enter(inside, fd, sock, wanted);
-                let placed = entered && self.place_stream(inside, sock, link, true).is_some();
+                let placed = entered && self.place_stream(inside, sock, true).is_some();
                 (entered, placed)
             })
         }?;
@@ -97,8 +97,7 @@ impl Set {
 
     /// `asked`: by a registration, so that the program waits for an answer about what is there.
     fn adopt(&'static self, sock: &'static Sock, asked: bool) {
-        let Some(link) = sock.link() else { return };
-        let placed = self.with(|inside| self.place_stream(inside, sock, link, asked));
+        let placed = self.with(|inside| self.place_stream(inside, sock, asked));
         self.placed(sock, placed.flatten().is_some(), asked);
     }
 
@@ -107,9 +106,12 @@ impl Set {
         &'static self,
         inside: &mut Inside,
         sock: &'static Sock,
-        link: &'static Link,
         asked: bool,
     ) -> Option<()> {
+        // Whoever takes it out looks for sets behind that, and this one is among them: it undoes what is done here.
+        let Some(link) = sock.link() else {
+            return Some(());
+        };
         if self.keeps_to_tcp().is_some() {
             return None;
         }
@@ -183,7 +185,7 @@ impl Set {
         // SAFETY: the caller's.
         let told = unsafe {
             self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
-                renewed(inside, fd, sock, wanted)
+                renewed(inside, fd, sock, wanted.unwrap_or_default())
             })
         }?;
         if told == Ok(true) {
@@ -192,22 +194,24 @@ impl Set {
         Some(told.map(|_| ()))
     }
 
-    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, under one lock. `None`: this thread has it.
+    /// `epoll_ctl` by the kernel, and what follows in the mirror from what is wanted, which is nothing behind
+    /// `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
     ///
     /// # Safety
     /// `event` is a C caller's.
     #[inline(never)]
-    unsafe fn ctl_at_once<R>(
+    pub(super) unsafe fn ctl_at_once<R>(
         &self,
         (epfd, op, fd): (i32, i32, i32),
         event: *mut libc::epoll_event,
-        follow: impl FnOnce(&mut Inside, (u32, u64)) -> R,
+        follow: impl FnOnce(&mut Inside, Option<(u32, u64)>) -> R,
     ) -> Option<Result<R, sys::Errno>> {
         self.with(|inside| {
             // SAFETY: the caller's.
             unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) }?;
             // SAFETY: the kernel has read it.
-            let wanted = unsafe { ((*event).events, (*event).u64) };
+            let wanted = || unsafe { ((*event).events, (*event).u64) };
+            let wanted = (op != libc::EPOLL_CTL_DEL).then(wanted);
             Ok(follow(inside, wanted))
         })
     }

@@ -87,12 +87,16 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             return done_by_both(done);
         }
     }
-    if op != libc::EPOLL_CTL_DEL
-        && let Some(inner) = target.and_then(Entry::as_set)
-    {
-        // What the kernel sees in it now it tells whoever asks for RDNORM alone; of what comes later it does not.
-        inner.is_nested();
-        nest::settle_all();
+    if let Some(inner) = target.and_then(Entry::as_set) {
+        if op != libc::EPOLL_CTL_DEL {
+            // What the kernel sees in it now it tells whoever asks for RDNORM alone; of what comes later it does not.
+            inner.is_nested();
+            nest::settle_all();
+        }
+        // SAFETY: the caller's arguments.
+        if let Some(done) = unsafe { set.ctl_of_set((epfd, op, fd), event) } {
+            return done_by_both(done);
+        }
     }
     // SAFETY: the caller's arguments.
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
@@ -104,17 +108,6 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted()),
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted()),
         (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
-        (Some(Kind::Set(_)), libc::EPOLL_CTL_ADD) => {
-            set.has_sets.store(true, Ordering::Release);
-            set.no_longer_plain();
-            set.with(|inside| inside.note_set(fd, Some(wanted())));
-        }
-        (Some(Kind::Set(_)), libc::EPOLL_CTL_MOD) => {
-            set.with(|inside| inside.note_set(fd, Some(wanted())));
-        }
-        (Some(Kind::Set(_)), _) => {
-            set.with(|inside| inside.note_set(fd, None));
-        }
         // A fresh socket registered before connect(): it is tracked from here on.
         (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
             crate::sockets::life::registered_fresh(fd);
@@ -473,10 +466,6 @@ impl Waiter {
             return Ok((ready, None));
         }
         let set = self.set;
-        if set.has_sets.load(Ordering::Relaxed) {
-            let told = self.out().get_mut(ready..ready + got);
-            set.look_into_sets(told.unwrap_or_default());
-        }
         let found = set.translate(self.out(), ready, ready + got, began);
         if let Some(kept) = self.kept {
             // The kernel leaves alone what it has no event for.

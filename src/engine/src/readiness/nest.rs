@@ -9,6 +9,7 @@
 //! of other things: it is settled once more before the program hears of it.
 
 use super::ready;
+use super::regs::SetReg;
 use super::set::{self, Set};
 use crate::remote;
 use crate::sockets::sock::Sock;
@@ -42,32 +43,58 @@ pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
     sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
 }
 
-/// The kernel has told a poll that this set is readable: has it something to tell?
+/// The kernel has told that this set is readable: has it something to tell?
 pub(super) fn is_readable(set: &'static Set) -> bool {
-    if !set.remote.load(Ordering::Relaxed) {
+    if set.has_sets.load(Ordering::Relaxed) {
+        settle_all();
+    } else if set.wake.is_open() {
+        set.settle();
+    } else {
+        // Neither streams nor sets ever lived in it.
         return true;
     }
-    set.settle();
     readable(set.fd())
 }
 
 impl Set {
+    /// `epoll_ctl` for another set in this one, by the kernel and in the mirror in one step: a thread that waits has the kernel's
+    /// word of that set at once, and must find it here. `None`: this thread has the lock.
+    ///
+    /// # Safety
+    /// `event` is a C caller's.
+    pub(super) unsafe fn ctl_of_set(
+        &'static self,
+        (epfd, op, fd): (i32, i32, i32),
+        event: *mut libc::epoll_event,
+    ) -> Option<Result<(), sys::Errno>> {
+        if op == libc::EPOLL_CTL_ADD {
+            // A thread that went straight to the kernel looks at both when it is back.
+            self.has_sets.store(true, Ordering::SeqCst);
+            self.no_longer_plain();
+        }
+        // SAFETY: the caller's.
+        unsafe {
+            self.ctl_at_once((epfd, op, fd), event, |inside, wanted| {
+                inside.note_set(fd, wanted);
+            })
+        }
+    }
+
     /// What the kernel tells of sets inside this one is left out where these have nothing to tell.
     pub(super) fn look_into_sets(&'static self, told: &mut [libc::epoll_event]) {
-        if !remote::is_used() {
-            return;
-        }
         for event in told {
-            let reg = self
-                .with(|inside| inside.set_with_data(event.u64))
-                .flatten();
-            let Some(reg) = reg else { continue };
-            let inner = table::lookup(reg.fd).and_then(Entry::as_set);
-            if inner.is_none_or(is_readable) {
+            // Of several under the same data it may be any one's.
+            let regs = self.with(|inside| inside.sets_with_data(event.u64));
+            let regs = regs.flatten().unwrap_or_default();
+            let is_silent = |reg: &SetReg| {
+                let inner = table::lookup(reg.fd).and_then(Entry::as_set);
+                inner.is_some_and(|inner| !is_readable(inner))
+            };
+            if regs.is_empty() || !regs.iter().all(is_silent) {
                 continue;
             }
             event.events = 0;
-            if reg.events & ONESHOT != 0 {
+            for reg in regs.iter().filter(|reg| reg.events & ONESHOT != 0) {
                 // Used up by what was none of the program's.
                 ready::change(self.fd(), reg.fd, reg.events, reg.data);
             }
@@ -135,14 +162,14 @@ impl Set {
         let mut bytes = [0u8; 4096];
         self.wake.with(|fd| sys::read(fd, &mut bytes));
         self.with(|inside| {
-            for on in &inside.links {
-                if let Some(bell) = &on.bell {
-                    // Non-blocking; a peer that fills it as fast as it is emptied is left to it.
-                    for _ in 0..16 {
-                        match sys::read(bell.raw(), &mut bytes) {
-                            Ok(n) if n == bytes.len() => {}
-                            _ => break,
-                        }
+            for on in &mut inside.links {
+                // Non-blocking; a peer that fills it as fast as it is emptied is left to it.
+                for _ in 0..16 {
+                    let Some(bell) = &on.bell else { break };
+                    match sys::read(bell.raw(), &mut bytes) {
+                        Ok(0) => self.take_bell_out(on),
+                        Ok(n) if n == bytes.len() => {}
+                        _ => break,
                     }
                 }
             }

@@ -275,8 +275,15 @@ impl Set {
         {
             self.correct_told(told, began);
         }
-        let has_streams =
-            self.adopted.load(Ordering::Relaxed) != 0 || self.has_oneshots.load(Ordering::Relaxed);
+        if self.has_sets.load(Ordering::Relaxed)
+            && let Some(told) = all.get_mut(start..end)
+        {
+            self.look_into_sets(told);
+        }
+        // A stream that is about to come has said so, and what the kernel tells of it is told behind its coming alone.
+        let has_streams = self.adopted.load(Ordering::Relaxed) != 0
+            || self.has_oneshots.load(Ordering::Relaxed)
+            || !self.is_plain() && self.was_entered();
         let mut keep = |inside: Option<&mut Inside>| {
             let mut inside = inside;
             for from in start..end {

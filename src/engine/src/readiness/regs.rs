@@ -212,9 +212,13 @@ impl Inside {
         self.sets.iter().map(|reg| reg.fd).collect()
     }
 
-    /// The registration of a set with this data.
-    pub fn set_with_data(&self, data: u64) -> Option<SetReg> {
-        self.sets.iter().find(|reg| reg.data == data).copied()
+    /// The registrations of sets with this data. `None`: what the kernel tells under it may be a socket's, too.
+    pub fn sets_with_data(&self, data: u64) -> Option<Vec<SetReg>> {
+        let sets = self.sets.iter().filter(|reg| reg.data == data);
+        self.with_data(data)
+            .next()
+            .is_none()
+            .then(|| sets.copied().collect())
     }
 
     /// Enters a registration.

@@ -125,8 +125,8 @@ pub(super) fn any() -> bool {
 /// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and sockets in it
 /// stay on TCP.
 pub fn alloc(fd: i32) -> Option<&'static Set> {
-    let _making = MAKING.lock()?;
-    let mut found = None;
+    let making = MAKING.lock()?;
+    let mut found: Option<&'static Set> = None;
     for (number, cell) in ALL.iter().enumerate() {
         // SAFETY: null, or a leaked set.
         match unsafe { cell.load(Ordering::Acquire).as_ref() } {
@@ -191,6 +191,11 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         }
         set.looked_ns.store(0, Ordering::Relaxed);
         set.entries.store(1, Ordering::Release);
+    }
+    drop(making);
+    if let Some(set) = found.filter(|set| set.was_entered()) {
+        // Closed in a handler that interrupted a use of it, the last one could not be emptied.
+        set.clear();
     }
     found
 }
@@ -412,6 +417,15 @@ impl Set {
         self.tell();
     }
 
+    /// The peer has closed its end of the doorbell, which the kernel would tell of for ever.
+    pub(super) fn take_bell_out(&self, on: &mut OnLink) {
+        if let Some(bell) = on.bell.take() {
+            // A relative may have it open, too: closing it alone would leave it in the set.
+            let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, bell.raw(), 0, 0);
+            internal::forget(bell.raw());
+        }
+    }
+
     /// Takes what links to other hosts have brought, and gives them what there is.
     #[inline]
     pub(super) fn drive(&self) {
@@ -478,6 +492,8 @@ impl Set {
             let on = inside.links.get_mut(at)?;
             if on.streams != 0 {
                 on.lost = true;
+                // Nobody rings it any more, but its hang-up would show to whoever watches the set.
+                self.take_bell_out(on);
                 return None;
             }
             Some(inside.links.swap_remove(at))

@@ -446,12 +446,18 @@ fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
 
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
 pub fn has_ended(fd: c_int) -> bool {
-    tcp::state(fd).is_some_and(tcp::is_over) && !recv::has_bytes(fd)
+    is_over(fd) && !recv::has_bytes(fd)
 }
 
-/// For FIONREAD of a socket that reads TCP: what can be read from the copy now.
+/// Does TCP get nothing more? What it has may not be read yet.
+fn is_over(fd: c_int) -> bool {
+    tcp::state(fd).is_some_and(tcp::is_over)
+}
+
+/// For FIONREAD of a socket that reads TCP: what can be read from the copy, behind what TCP has.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() || !is_the_copys(sock, fd) || sock.rx.lock.lock().is_err() {
+    let counts = sock.remains.are_kept() && (is_cut_off(sock, fd) || is_over(fd));
+    if !counts || sock.rx.lock.lock().is_err() {
         return 0;
     }
     let by_tcp = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);

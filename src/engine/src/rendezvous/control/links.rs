@@ -227,6 +227,8 @@ const DYING_NS: u64 = 20_000_000;
 pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> bool {
     // Under the lock: the structure may have been put to another use meanwhile.
     let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
+    // One that had ended its writing, or was about to leave, has said so to TCP: that has the end that the program is to see.
+    demote::follow_rx(sock);
     reset_behind_input(sock, still);
     if sock.tx.lock.lock().is_ok() {
         if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {

@@ -30,6 +30,9 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import common  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CTEST = ROOT / "c-tests" / "bin" / "ctest"
 EAGER = {"SLUICE_UPGRADE": "eager"}
@@ -242,8 +245,7 @@ def run(case, args):
     started = time.monotonic()
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
-        env = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_") and k != "LD_PRELOAD"}
-        env["SLUICE_CONFIG"] = ""
+        env = common.environment(False)  # ctest's own: what each side has besides is in the command
         if case.env in MUST_UPGRADE and case.body.upgrades == "up" and LINKED:
             env["CTEST_LINKED"] = "1"
         with open(dir / "stderr", "w+") as err:

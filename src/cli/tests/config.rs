@@ -10,6 +10,9 @@ mod common;
 use common::{Python, Scratch, exchange, stat_json, text};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A python that reads this file and no other.
@@ -93,33 +96,73 @@ fn the_environment_wins() {
     }
 }
 
+/// A user's file with a line that is named where it is read.
+fn users_file(home: &Path) -> PathBuf {
+    let folder = home.join(".config/sluice");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("sluice.conf");
+    std::fs::write(&path, "ring = 1M\nsped = 3\n").unwrap();
+    // Whatever the umask.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    path
+}
+
+/// What the library says in a program of the user whose home this is.
+fn said_at(home: &Path, variables: &[(&str, &OsStr)]) -> String {
+    drop(common::under_sluice(&[]));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    command
+        .args(["run", "--", "true"])
+        .env("HOME", home)
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("SLUICE_CONFIG")
+        .envs(variables.iter().copied())
+        .stdout(Stdio::null());
+    text(&command.output().unwrap().stderr)
+}
+
 #[test]
 fn a_users_file_is_read_and_a_bad_line_is_named() {
     let scratch = Scratch::new("home");
-    let folder = scratch.join(".config/sluice");
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("sluice.conf"), "ring = 1M\nsped = 3\n").unwrap();
-    let run = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
-        command
-            .args(["run", "--", "true"])
-            .env("HOME", &scratch.0)
-            .env_remove("XDG_CONFIG_HOME")
-            .env_remove("SLUICE_CONFIG")
-            .stdout(Stdio::null());
-        command
-    };
-    drop(common::under_sluice(&[]));
-    let said = run().output().unwrap().stderr;
-    let path = folder.join("sluice.conf");
+    let path = users_file(&scratch.0);
+    let named = format!("{}:2: \"sped\" is no setting, ignored", path.display());
+    assert_eq!(said_at(&scratch.0, &[]), format!("sluice: {named}\n"));
+    let chosen = |path: &str| said_at(&scratch.0, &[("SLUICE_CONFIG", OsStr::new(path))]);
+    assert_eq!(chosen(""), "");
+    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (errno 2), using no file\n";
+    assert_eq!(chosen("/none"), expected);
+}
+
+#[test]
+fn a_users_file_that_others_can_write_is_named_and_ignored() {
+    let scratch = Scratch::new("writable");
+    let path = users_file(&scratch.0);
+    for mode in [0o664, 0o646] {
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let expected = format!(
+            "sluice: {} may be written to by others than its owner (mode 0{mode:o}), ignored\n",
+            path.display()
+        );
+        assert_eq!(said_at(&scratch.0, &[]), expected);
+    }
+    // Who names a file has looked at it.
+    let said = said_at(&scratch.0, &[("SLUICE_CONFIG", path.as_os_str())]);
+    assert!(
+        said.ends_with(":2: \"sped\" is no setting, ignored\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn another_users_file_is_named_and_ignored() {
+    let scratch = Scratch::new("sudo");
+    let path = users_file(&scratch.0);
+    if chown(&path, Some(12345), None).is_err() {
+        return;
+    }
     let expected = format!(
-        "sluice: {}:2: \"sped\" is no setting, ignored\n",
+        "sluice: {} belongs to user 12345 and not to root, ignored\n",
         path.display()
     );
-    assert_eq!(text(&said), expected);
-    let none = run().env("SLUICE_CONFIG", "").output().unwrap().stderr;
-    assert_eq!(text(&none), "");
-    let missing = run().env("SLUICE_CONFIG", "/none").output().unwrap().stderr;
-    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (errno 2), using no file\n";
-    assert_eq!(text(&missing), expected);
+    assert_eq!(said_at(&scratch.0, &[]), expected);
 }

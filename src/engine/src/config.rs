@@ -14,7 +14,7 @@ use self::file::Places;
 pub use self::file::program;
 use self::line::{Line, Path, Quoted, Shown};
 pub use self::policy::{Rule, Side};
-use self::settings::{CONFIG, FAULT};
+use self::settings::{CONFIG, FAULT, REPORT, TRACE};
 pub use self::settings::{SETTINGS, Setting};
 use crate::subnet::Subnet;
 use core::ffi::{CStr, c_char};
@@ -148,6 +148,8 @@ pub fn config() -> &'static Config {
         // environment; a program that does so from another thread while an earlier hook of its own
         // is in here breaks the rules of setenv(3) for getenv(3).
         let all = || unsafe { Variables::new(variables) };
+        let is_secure = is_secure();
+        let all = || all().filter(|(name, _)| is_heeded(name, is_secure));
         let mut complaint = Line::new();
         let (config, filed) = if crate::copies::works() {
             file::read_all(&places(all()), &mut complaint)
@@ -174,19 +176,35 @@ pub fn config() -> &'static Config {
     })
 }
 
+/// See environ(7), and the XDG base directory specification.
+const HOME: &str = "HOME";
+const USER_CONFIG: &str = "XDG_CONFIG_HOME";
+
 /// Where the environment says that files are; of equal names the first counts.
 fn places<'a>(variables: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Places<'a> {
     let mut places = Places::default();
     for (name, value) in variables {
         let place = match name {
-            b"HOME" => &mut places.home,
-            b"XDG_CONFIG_HOME" => &mut places.user,
+            _ if name == HOME.as_bytes() => &mut places.home,
+            _ if name == USER_CONFIG.as_bytes() => &mut places.user,
             _ if name == CONFIG.as_bytes() => &mut places.chosen,
             _ => continue,
         };
         place.get_or_insert(value);
     }
     places
+}
+
+/// Does this program run with the rights of somebody else than who starts it (set-user-ID, capabilities of its file)? See getauxval(3).
+fn is_secure() -> bool {
+    // SAFETY: without a side effect.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Does this variable count? Who starts a program that has more rights than he does not say which files it opens.
+fn is_heeded(name: &[u8], is_secure: bool) -> bool {
+    let lead_to_files = [CONFIG, REPORT, TRACE, HOME, USER_CONFIG];
+    !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
 }
 
 /// What `SLUICE_REPORT` names must be a file that can be written.
@@ -454,6 +472,21 @@ mod tests {
             said,
             "sluice: SLUICE_FAULT=\"demote:1\" is unavailable in this build, using no fault\n"
         );
+    }
+
+    #[test]
+    fn who_starts_a_program_with_more_rights_names_no_file() {
+        let files = ["CONFIG", "REPORT", "TRACE"].map(|name| format!("SLUICE_{name}"));
+        let of_user = ["HOME", "XDG_CONFIG_HOME"].map(str::to_owned);
+        for name in files.iter().chain(&of_user) {
+            assert!(is_heeded(name.as_bytes(), false), "{name}");
+            assert!(!is_heeded(name.as_bytes(), true), "{name}");
+        }
+        // Every setting that takes a path, but that of the command.
+        let paths = SETTINGS.iter().filter(|s| s.values.contains("a path"));
+        let named: Vec<_> = paths.map(|s| s.name).collect();
+        assert_eq!(named, [&files[1], &files[2], &files[0], "SLUICE_LIBRARY"]);
+        assert!(is_heeded(b"SLUICE_UPGRADE", true));
     }
 
     #[test]

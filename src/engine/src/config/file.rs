@@ -3,6 +3,9 @@
 //! They are read once, when the library is loaded, thus before the program makes its first socket, gives up rights, or changes
 //! its root directory. A line that cannot be understood is ignored and named, with its file and number; one that says for which
 //! connections a rule is takes the rule with it, which would else be for more of them than its author wanted.
+//!
+//! A file that the user has not named counts only if nobody but root and the program's effective user can have written it. Under
+//! AT_SECURE the environment comes here without what leads to files.
 
 use super::Config;
 use super::line::{Line, Path, Quoted};
@@ -58,19 +61,11 @@ pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u3
         set: 0,
         complaint,
     };
-    // SAFETY: without a side effect.
-    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    // Who starts a program that has more rights than he does not say what it reads.
-    let (chosen, user) = if is_secure {
-        (None, None)
-    } else {
-        (places.chosen, places.user_file())
-    };
-    match chosen {
+    match places.chosen {
         Some([]) => {}
         Some(path) => match CString::new(path)
             .map_err(|_| libc::EINVAL)
-            .and_then(|path| text_of(&path))
+            .and_then(|path| File::open(&path)?.text())
         {
             Ok(text) => read.take(path, &text, program()),
             Err(errno) => read.complaint.add(format_args!(
@@ -80,14 +75,10 @@ pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u3
             )),
         },
         None => {
-            if let Ok(text) = text_of(SYSTEM) {
-                read.take(SYSTEM.to_bytes(), &text, program());
-            }
+            read.take_trusted(SYSTEM, ROOT);
             let of_host = core::mem::take(&mut read.config.rules);
-            if let Some(path) = user
-                && let Ok(text) = text_of(&path)
-            {
-                read.take(path.to_bytes(), &text, program());
+            if let Some(path) = places.user_file() {
+                read.take_trusted(&path, effective_user());
             }
             read.config.rules.extend(of_host);
         }
@@ -108,24 +99,86 @@ impl Places<'_> {
     }
 }
 
-/// What a regular file holds, up to [`LEN_MAX`].
-fn text_of(path: &CStr) -> Result<Vec<u8>, sys::Errno> {
-    let _low = Low::begin();
-    // Nothing that is opened may hold the program up.
-    let file = sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
-    if sys::fstat(file.raw())?.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(libc::EINVAL);
+/// A regular file that is open.
+struct File {
+    fd: sys::Fd,
+    stat: libc::stat,
+    /// Ends behind the descriptor, which stays where the kernel put it.
+    _low: Low,
+}
+
+impl File {
+    fn open(path: &CStr) -> Result<File, sys::Errno> {
+        let _low = Low::begin();
+        // Nothing that is opened may hold the program up.
+        let fd = sys::open(path, libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)?;
+        let stat = sys::fstat(fd.raw())?;
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(libc::EINVAL);
+        }
+        Ok(File { fd, stat, _low })
     }
-    let mut text = vec![0; LEN_MAX];
-    let mut len = 0;
-    while let Some(room) = text.get_mut(len..).filter(|room| !room.is_empty()) {
-        match sys::read(file.raw(), room)? {
-            0 => break,
-            n => len += n,
+
+    /// What it holds, up to [`LEN_MAX`].
+    fn text(&self) -> Result<Vec<u8>, sys::Errno> {
+        let mut text = vec![0; LEN_MAX];
+        let mut len = 0;
+        while let Some(room) = text.get_mut(len..).filter(|room| !room.is_empty()) {
+            match sys::read(self.fd.raw(), room)? {
+                0 => break,
+                n => len += n,
+            }
+        }
+        text.truncate(len);
+        Ok(text)
+    }
+}
+
+const ROOT: libc::uid_t = 0;
+
+/// As whom this program was started. Known without a system call.
+fn effective_user() -> libc::uid_t {
+    // SAFETY: without a side effect.
+    unsafe { libc::getauxval(libc::AT_EUID) as libc::uid_t }
+}
+
+/// Why a file may say what neither `user` nor root wants: a program under sudo has its caller's HOME.
+#[derive(Debug, PartialEq, Eq)]
+enum Doubt {
+    Owner {
+        is: libc::uid_t,
+        user: libc::uid_t,
+    },
+    /// With this mode.
+    Writers(libc::mode_t),
+}
+
+impl Doubt {
+    fn of(stat: &libc::stat, user: libc::uid_t) -> Option<Doubt> {
+        let is = stat.st_uid;
+        if is != user && is != ROOT {
+            return Some(Doubt::Owner { is, user });
+        }
+        let others = libc::S_IWGRP | libc::S_IWOTH;
+        (stat.st_mode & others != 0).then_some(Doubt::Writers(stat.st_mode & 0o7777))
+    }
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Doubt::Owner { is, user: ROOT } => write!(f, "belongs to user {is} and not to root"),
+            Doubt::Owner { is, user } => {
+                write!(f, "belongs to user {is}, neither to {user} nor to root")
+            }
+            Doubt::Writers(mode) => {
+                write!(
+                    f,
+                    "may be written to by others than its owner (mode {mode:04o})"
+                )
+            }
         }
     }
-    text.truncate(len);
-    Ok(text)
 }
 
 /// By which name this program was started, without its directory.
@@ -166,6 +219,21 @@ enum Section {
 }
 
 impl Read<'_> {
+    /// Takes what a file says, if there is one, and nobody else than `user` and root can have written it.
+    fn take_trusted(&mut self, path: &CStr, user: libc::uid_t) {
+        let Ok(file) = File::open(path) else {
+            return;
+        };
+        let path = path.to_bytes();
+        // Asked of what was opened: the name may be another file's by now.
+        if let Some(doubt) = Doubt::of(&file.stat, user) {
+            let path = Path(path);
+            self.complaint.add(format_args!("{path} {doubt}, ignored"));
+        } else if let Ok(text) = file.text() {
+            self.take(path, &text, program());
+        }
+    }
+
     /// Takes what a file says to `program`.
     pub(super) fn take(&mut self, path: &[u8], text: &[u8], program: &[u8]) {
         let mut section = Section::Settings { ours: true };
@@ -527,8 +595,54 @@ mod tests {
 
     #[test]
     fn only_regular_files_are_read() {
-        assert_eq!(text_of(c"/dev/zero"), Err(libc::EINVAL));
-        assert_eq!(text_of(c"/"), Err(libc::EINVAL));
-        assert_eq!(text_of(c"/nonexistent/sluice.conf"), Err(libc::ENOENT));
+        let refused = |path| File::open(path).err();
+        assert_eq!(refused(c"/dev/zero"), Some(libc::EINVAL));
+        assert_eq!(refused(c"/"), Some(libc::EINVAL));
+        assert_eq!(refused(c"/nonexistent/sluice.conf"), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_named_and_ignored() {
+        // SAFETY: zeroes are a valid value.
+        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+        for (owner, mode, user, expected) in [
+            (0, 0o644, ROOT, None),
+            (0, 0o600, 1000, None),
+            (1000, 0o444, 1000, None),
+            (
+                1000,
+                0o600,
+                ROOT,
+                Some("belongs to user 1000 and not to root"),
+            ),
+            (
+                1000,
+                0o666,
+                1001,
+                Some("belongs to user 1000, neither to 1001 nor to root"),
+            ),
+            (
+                1000,
+                0o664,
+                1000,
+                Some("may be written to by others than its owner (mode 0664)"),
+            ),
+            (
+                0,
+                0o602,
+                ROOT,
+                Some("may be written to by others than its owner (mode 0602)"),
+            ),
+        ] {
+            (stat.st_uid, stat.st_mode) = (owner, libc::S_IFREG | mode);
+            let doubt = Doubt::of(&stat, user).map(|doubt| doubt.to_string());
+            assert_eq!(doubt.as_deref(), expected, "{owner} {mode:o} {user}");
+        }
+    }
+
+    #[test]
+    fn the_effective_user_is_who_started_this_program() {
+        // SAFETY: asks only.
+        assert_eq!(effective_user(), unsafe { libc::geteuid() });
     }
 }

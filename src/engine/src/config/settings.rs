@@ -6,6 +6,8 @@ use std::ffi::CString;
 
 pub(super) const FAULT: &str = "SLUICE_FAULT";
 pub(super) const CONFIG: &str = "SLUICE_CONFIG";
+pub(super) const REPORT: &str = "SLUICE_REPORT";
+pub(super) const TRACE: &str = "SLUICE_TRACE";
 
 /// One environment variable.
 #[derive(Clone, Copy)]
@@ -136,7 +138,7 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
-        name: "SLUICE_REPORT",
+        name: REPORT,
         values: "a path",
         default: "no report",
         meaning: "File that gets one line with the counters of each connection when it ends.",
@@ -146,7 +148,7 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
-        name: "SLUICE_TRACE",
+        name: TRACE,
         values: "a path",
         default: "no trace",
         meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace PATH`.",

@@ -10,6 +10,8 @@ mod common;
 use common::{LEN, Scratch, assert_refused, exchange, sluice, text, under_sluice};
 use serde_json::Value;
 use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output};
 
 fn events(arguments: &[&str]) -> Vec<Value> {
     let output = sluice(&[&["trace", "--json"], arguments].concat());
@@ -119,6 +121,111 @@ fn a_child_has_a_file_of_its_own() {
         ),
         LEN
     );
+}
+
+/// What a program does under `--trace PATH`, in a mount namespace of its own after this command of the shell's.
+fn traced_after(prepare: &str, path: &Path, program: &str) -> Output {
+    drop(under_sluice(&[]));
+    let [tool, path] = [Path::new(env!("CARGO_BIN_EXE_sluice")), path].map(|p| p.to_str().unwrap());
+    let script = format!("{prepare} && exec \"$@\"");
+    Command::new("unshare")
+        .args(["-rm", "sh", "-c", &script, "sh"])
+        .args([tool, "run", "--trace", path, "--", "python3", "-c", program])
+        .env("SLUICE_CONFIG", "")
+        .output()
+        .unwrap()
+}
+
+/// Two sockets, a kilobyte from one to the other, and then how many files are at the path.
+const ALONE: &str = "import os, signal, socket, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+listener = socket.create_server(('127.0.0.1', 0))
+ours = socket.create_connection(listener.getsockname())
+theirs = listener.accept()[0]
+ours.sendall(b'x' * 1000)
+assert theirs.recv(1000, socket.MSG_WAITALL) == b'x' * 1000
+print(len(os.listdir(os.path.dirname(os.environ['SLUICE_TRACE']))))
+";
+
+#[test]
+fn a_full_disk_costs_the_trace_and_not_the_program() {
+    let scratch = Scratch::new("trace-full");
+    let path = scratch.join("run");
+    let folder = scratch.0.to_str().unwrap();
+    let mount = |what: &str| format!("mount -t {what} none {folder}");
+    if !traced_after(&mount("tmpfs"), &path, "").status.success() {
+        // Who may not mount has no disk that is full.
+        return;
+    }
+    let output = traced_after(&mount("tmpfs -o size=64k"), &path, ALONE);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(text(&output.stdout), "0\n");
+    let len = size_of::<sluice_stats::TraceFile>();
+    let room = format!("finds no room for {len} bytes (errno {})\n", libc::ENOSPC);
+    assert!(said.starts_with("sluice: no trace is kept: "), "{said}");
+    assert!(said.ends_with(&room) && said.lines().count() == 1, "{said}");
+    // A file system without fallocate.
+    let output = traced_after(&mount("ramfs"), &path, ALONE);
+    assert_eq!(text(&output.stderr), "");
+    assert_eq!(text(&output.stdout), "1\n");
+}
+
+#[test]
+fn a_limit_on_files_costs_the_trace_and_not_the_program() {
+    let scratch = Scratch::new("trace-limit");
+    let path = scratch.join("run");
+    let output = traced_after("ulimit -f 100", &path, ALONE);
+    let said = text(&output.stderr);
+    if said.starts_with("unshare: ") {
+        return;
+    }
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(text(&output.stdout), "0\n");
+    assert!(said.starts_with("sluice: no trace is kept: "), "{said}");
+    assert!(said.ends_with(" more than a file may have (ulimit -f)\n"));
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// Puts a python under a filter that kills for `openat`.
+const FILTER: &str = "import struct; \
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, 257), (6, 0, 0, 0x80000000), (6, 0, 0, 0x7fff0000)]; \
+    kept = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *each) for each in code)); \
+    rules = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(code), ctypes.addressof(kept))); \
+    call = ctypes.CDLL(None).prctl; \
+    call(38, 1, 0, 0, 0); \
+    assert call(22, 2, rules, 0, 0) == 0";
+
+#[test]
+fn a_program_that_filters_its_own_calls_is_traced_and_not_killed() {
+    let scratch = Scratch::new("trace-filter");
+    let path = scratch.join("run");
+    let named = [("SLUICE_TRACE", path.as_os_str())];
+    let (mut server, mut client) = (under_sluice(&named), under_sluice(&[]));
+    // Before its first socket.
+    server.tell(FILTER);
+    exchange(&mut server, &mut client);
+    let child = server.fork("end.sendall(b'y' * 5000)");
+    client.tell("assert end.recv(5000, socket.MSG_WAITALL) == b'y' * 5000");
+    let of_server = events(&[&format!("{}.{}", path.display(), server.pid())]);
+    assert_eq!(sum(&of_server, &["got-tcp"]), LEN);
+    // It may open no file any more.
+    assert!(!scratch.join(&format!("run.{child}")).exists());
+}
+
+#[test]
+fn a_file_is_made_with_the_first_socket() {
+    let scratch = Scratch::new("trace-first");
+    let path = scratch.join("run");
+    let mut python = under_sluice(&[("SLUICE_TRACE", path.as_os_str())]);
+    let files = || std::fs::read_dir(&scratch.0).unwrap().count();
+    assert_eq!(files(), 0);
+    python.tell("end = socket.socket()");
+    assert_eq!(files(), 1);
+    // A child that uses no connection has nothing to keep.
+    python.fork("0");
+    python.tell("os.close(life[1]); os.waitpid(child, 0)");
+    assert_eq!(files(), 1);
 }
 
 #[test]

@@ -735,6 +735,15 @@ pub fn handing_over(fd: c_int) {
 pub fn exiting() {
     process::exiting();
 }
+/// Before a hook's question about `fd`, with nothing held.
+#[inline(always)]
+pub fn asked(fd: c_int) {
+    crate::trace::before_use(fd);
+}
+/// Before the program puts itself under a seccomp filter; [`sandboxed`] comes behind it.
+pub fn before_filter() {
+    crate::trace::before_filter();
+}
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);

@@ -12,7 +12,8 @@ mod settings;
 
 use self::file::Places;
 pub use self::file::program;
-use self::line::{Line, Path, Quoted, Shown};
+pub(crate) use self::line::Path;
+use self::line::{Line, Quoted, Shown};
 pub use self::policy::{Rule, Side};
 use self::settings::{CONFIG, FAULT, REPORT, TRACE};
 pub use self::settings::{SETTINGS, Setting};
@@ -164,8 +165,7 @@ pub fn config() -> &'static Config {
         );
         if crate::copies::works() {
             try_report(&mut config, &mut complaint);
-            let trace = config.trace.take();
-            config.trace = trace.and_then(|path| crate::report::absolute(path).ok());
+            find_trace(&mut config, &mut complaint);
         }
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Of several copies of the library one complains.
@@ -205,6 +205,20 @@ fn is_secure() -> bool {
 fn is_heeded(name: &[u8], is_secure: bool) -> bool {
     let lead_to_files = [CONFIG, REPORT, TRACE, HOME, USER_CONFIG];
     !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
+}
+
+/// What `SLUICE_TRACE` names is found from the current directory, which the program may leave.
+fn find_trace(config: &mut Config, complaint: &mut Line) {
+    let Some(path) = config.trace.take() else {
+        return;
+    };
+    match crate::report::absolute(path.clone()) {
+        Ok(path) => config.trace = Some(path),
+        Err(errno) => complaint.add(format_args!(
+            "SLUICE_TRACE={} is in no directory (errno {errno}), using no trace",
+            Quoted(path.as_bytes())
+        )),
+    }
 }
 
 /// What `SLUICE_REPORT` names must be a file that can be written.

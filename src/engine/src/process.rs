@@ -384,11 +384,15 @@ const UNTRIED: u32 = 3;
 pub fn is_filtered() -> bool {
     let mut known = FILTER.load(Ordering::Relaxed);
     if known == UNKNOWN {
-        let filtered = status_field(b"Seccomp:").unwrap_or(0) != 0;
-        known = if filtered { UNTRIED } else { FREE };
+        known = if has_filter() { UNTRIED } else { FREE };
         FILTER.store(known, Ordering::Relaxed);
     }
     known != FREE
+}
+
+/// Is there a filter now, be it one that lets our calls pass?
+pub fn has_filter() -> bool {
+    status_field(b"Seccomp:").unwrap_or(0) != 0
 }
 
 /// Does the program make processes or threads? Then it may also be done for it.

@@ -1,65 +1,253 @@
 //! `SLUICE_TRACE=PATH`: every message of this process's connections, in the file PATH.PID.
+//!
+//! The file is made when the program makes its first TCP socket, when a child first uses one of its parent's, or before the program puts
+//! itself under a filter of system calls: always on the way into the engine, with nothing held. Not when there is something to
+//! put into it: that is under the engine's locks, and perhaps behind such a filter. And not when the library is loaded: most of what a
+//! shell starts has no connection, and would leave a file of some megabytes each time.
+//!
+//! Its blocks are there before it is mapped. A store into a page that the file system has no room for would end the program by SIGBUS.
 
-use crate::config::{self, Level};
+use crate::config::{self, Level, Path};
 use crate::process;
-use crate::sockets::internal::Low;
-use sluice_fabric::sys;
+use crate::sockets::internal::{self, Low};
+use crate::sockets::table::{self, Entry};
+use core::ffi::CStr;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_fabric::filter;
+use sluice_fabric::sys::{self, Errno, Fd};
 use sluice_stats::TraceFile;
-use std::ffi::CString;
+use std::io::Write;
+use syscalls::Sysno;
 
 /// Where the program executes another one the process keeps its number: then PATH.PID.2, and so on to here.
 const FILES_MAX: u32 = 16;
 
-/// From here on messages are kept, if that is asked for. When the library is loaded, and in the child of a fork, which gets a file of its
-/// own.
+/// The program has put itself under a filter: neither it nor a child of it makes a file from here on.
+static FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// From here on messages are to be kept, if that is asked for. When the library is loaded, and in the child of a fork, which gets a file
+/// of its own.
 pub fn begin() {
-    if config::config().trace.is_some() {
-        sluice_stats::trace_by(open);
+    if config::config().trace.is_some() && !FILTERED.load(Ordering::Relaxed) {
+        sluice_stats::want_trace();
     }
 }
 
-/// Makes the file, and says so if that cannot be.
-fn open() -> Option<&'static TraceFile> {
-    let made = process::may_use_system_calls()
-        .map_err(|_| libc::EPERM)
-        .and_then(|()| make());
-    match made {
-        Ok(file) => Some(file),
-        Err(errno) => {
-            config::log(
-                Level::Error,
-                format_args!(
-                    "no trace is kept of process {}: errno {errno}",
-                    process::pid()
-                ),
-            );
-            None
+/// A hook asks the engine about `fd`: a child may come to use a connection of its parent's.
+#[inline(always)]
+pub fn before_use(fd: i32) {
+    if sluice_stats::wants_trace() {
+        open_for(fd);
+    }
+}
+
+#[cold]
+fn open_for(fd: i32) {
+    if table::lookup(fd).and_then(Entry::as_sock).is_some() {
+        open();
+    }
+}
+
+/// Before the program puts itself under a filter, which may kill for what [`open`] does.
+pub fn before_filter() {
+    if process::is_vfork_child() {
+        return;
+    }
+    open();
+    FILTERED.store(true, Ordering::Relaxed);
+    // Not made under an inherited filter: then never.
+    let _ = sluice_stats::take_trace_up();
+}
+
+/// Makes the file if it is wanted, and says so if that cannot be. With nothing held; allocates nothing, since the program may be in a
+/// signal handler.
+pub fn open() {
+    // Under an inherited filter that has not been tried yet the file stays wanted. Nothing is said: that is a system call, too.
+    if !sluice_stats::wants_trace()
+        || process::is_vfork_child()
+        || process::may_use_system_calls().is_err()
+        || !sluice_stats::take_trace_up()
+    {
+        return;
+    }
+    let Some(path) = config::config().trace.as_deref() else {
+        return;
+    };
+    match make(path) {
+        Ok(file) => sluice_stats::trace_to(file),
+        Err(failure) => {
+            let (path, pid) = (Path(path.to_bytes()), process::pid());
+            let line = format_args!("no trace is kept: {path}.{pid} {failure}");
+            config::log(Level::Error, line);
         }
     }
 }
 
-fn make() -> Result<&'static TraceFile, sys::Errno> {
-    let path = config::config().trace.as_deref().ok_or(libc::ENOENT)?;
-    let (path, pid) = (path.to_str().map_err(|_| libc::EINVAL)?, process::pid());
+/// Why there is no file.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    /// It would be longer than RLIMIT_FSIZE says.
+    Limit,
+    Create(Errno),
+    Room(Errno),
+    Map(Errno),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LEN: usize = size_of::<TraceFile>();
+        match self {
+            Failure::Limit => {
+                write!(
+                    f,
+                    "takes {LEN} bytes, more than a file may have (ulimit -f)"
+                )
+            }
+            Failure::Create(errno) => write!(f, "cannot be made (errno {errno})"),
+            Failure::Room(errno) => write!(f, "finds no room for {LEN} bytes (errno {errno})"),
+            Failure::Map(errno) => write!(f, "cannot be mapped (errno {errno})"),
+        }
+    }
+}
+
+fn make(path: &CStr) -> Result<&'static TraceFile, Failure> {
+    const LEN: usize = size_of::<TraceFile>();
+    // Beyond the limit the kernel raises SIGXFSZ.
+    if sys::file_limit() < LEN as u64 {
+        return Err(Failure::Limit);
+    }
+    // No upgrade needs these two: under a filter that lets upgrades be, no child has tried them yet.
+    let free = !process::has_filter()
+        || filter::survives(&[Sysno::wait4, Sysno::fallocate, Sysno::unlink]);
+    let (file, name) = create(path).map_err(Failure::Create)?;
+    let mapped = match file {
+        Some(file) => map(file, LEN, free),
+        None => Err(Failure::Create(libc::EMFILE)),
+    };
+    if mapped.is_err() && free {
+        name.unlink();
+    }
+    // SAFETY: mapped with this length, at a page, and never unmapped. Zeros are valid, and all of it is atomic: who else may
+    // write to the file can make no more than wrong numbers. (One who makes it shorter ends this process, which is his anyway.)
+    let file: &'static TraceFile = unsafe { &*mapped?.cast::<TraceFile>() };
+    file.begin(process::pid(), config::program());
+    Ok(file)
+}
+
+/// A new file, and a number of our own for it if there is one left: who puts descriptors at numbers of his choice waits until it is
+/// there, but not for a disk.
+fn create(path: &CStr) -> Result<(Option<Fd>, Name), Errno> {
     let _low = Low::begin();
     let mut made = Err(libc::EEXIST);
     for number in 1..=FILES_MAX {
-        let name = match number {
-            1 => format!("{path}.{pid}"),
-            _ => format!("{path}.{pid}.{number}"),
-        };
-        made = sys::create(&CString::new(name).map_err(|_| libc::EINVAL)?);
+        let name = Name::new(path, process::pid(), number).ok_or(libc::ENAMETOOLONG)?;
+        made = sys::create(name.as_c_str()).map(|file| (file, name));
         if !matches!(made, Err(libc::EEXIST)) {
             break;
         }
     }
-    let file = made?;
-    let len = size_of::<TraceFile>();
-    sys::ftruncate(file.raw(), len as u64)?;
-    let at = sys::map_shared(file.raw(), len)?.cast::<TraceFile>();
-    // SAFETY: mapped with this length, at a page, and never unmapped. Zeros are valid, and all of it is atomic: who else may
-    // write to the file can make no more than wrong numbers. (One who makes it shorter ends this process, which is his anyway.)
-    let file: &'static TraceFile = unsafe { &*at };
-    file.begin(pid, config::program());
-    Ok(file)
+    made.map(|(file, name)| (internal::lift(file), name))
+}
+
+/// Maps a file that is empty, and closes it.
+fn map(file: Fd, len: usize, by_fallocate: bool) -> Result<*mut u8, Failure> {
+    let mapped = reserve(file.raw(), len, by_fallocate)
+        .map_err(Failure::Room)
+        .and_then(|()| sys::map_shared(file.raw(), len).map_err(Failure::Map));
+    if mapped.is_err() {
+        // Also where its name must stay.
+        let _ = sys::ftruncate(file.raw(), 0);
+    }
+    internal::forget(file.raw());
+    mapped
+}
+
+/// Gives an empty file `len` bytes of zeros and their blocks.
+fn reserve(fd: i32, len: usize, by_fallocate: bool) -> Result<(), Errno> {
+    if by_fallocate {
+        // SAFETY: numbers alone.
+        let reserved = unsafe { sys::call(Sysno::fallocate, [fd as usize, 0, 0, len, 0, 0]) };
+        match reserved {
+            // A file system that cannot, an old kernel, a signal: then by hand.
+            Err(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINTR) => {}
+            other => return other.map(drop),
+        }
+    }
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut left = len;
+    while left > 0 {
+        match sys::write(fd, ZEROS.get(..left).unwrap_or(&ZEROS)) {
+            Ok(0) => return Err(libc::EIO),
+            Ok(n) => left -= n,
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// The name of a file.
+struct Name([u8; libc::PATH_MAX as usize]);
+
+impl Name {
+    /// `None`: too long for any file.
+    fn new(path: &CStr, pid: u32, number: u32) -> Option<Name> {
+        let mut text = [0; libc::PATH_MAX as usize];
+        let mut rest = text.as_mut_slice();
+        rest.write_all(path.to_bytes()).ok()?;
+        write!(rest, ".{pid}").ok()?;
+        if number > 1 {
+            write!(rest, ".{number}").ok()?;
+        }
+        // A NUL behind it.
+        (!rest.is_empty()).then_some(Name(text))
+    }
+
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+
+    fn unlink(&self) {
+        // SAFETY: a C string that outlives the call. Nothing is done about a failure: the file is in nobody's way.
+        let _ = unsafe { sys::call(Sysno::unlink, [self.0.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    #[test]
+    fn a_file_is_named_by_its_process() {
+        let named = |path: &CStr, number| {
+            let name = Name::new(path, 42, number)?;
+            Some(name.as_c_str().to_str().unwrap().to_owned())
+        };
+        assert_eq!(named(c"/x/t", 1).as_deref(), Some("/x/t.42"));
+        assert_eq!(named(c"/x/t", 3).as_deref(), Some("/x/t.42.3"));
+        let long = |len| CString::new("x".repeat(len)).unwrap();
+        assert_eq!(named(&long(4092), 1).map(|name| name.len()), Some(4095));
+        for len in [4093, 4096, 5000] {
+            assert_eq!(named(&long(len), 1), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_blocks_before_anything_is_stored() {
+        let path = format!("/tmp/sluice-reserve-{}", sys::getpid());
+        let path = CString::new(path).unwrap();
+        for by_fallocate in [true, false] {
+            let name = Name::new(&path, u32::from(by_fallocate), 1).unwrap();
+            let file = sys::create(name.as_c_str()).unwrap();
+            name.unlink();
+            assert_eq!(reserve(file.raw(), 100_000, by_fallocate), Ok(()));
+            let stat = sys::fstat(file.raw()).unwrap();
+            assert_eq!(stat.st_size, 100_000);
+            assert!(stat.st_blocks * 512 >= 100_000, "{by_fallocate}");
+            assert_eq!(stat.st_nlink, 0);
+        }
+        assert_eq!(reserve(-1, 1, false), Err(libc::EBADF));
+    }
 }

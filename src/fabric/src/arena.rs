@@ -45,7 +45,7 @@ impl Arena {
     /// [`ArenaError::Refused`]: no memfd, no descriptors, no address space, a file size limit.
     pub fn create() -> Result<(Self, Fd), ArenaError> {
         // A limit on file sizes would kill us by SIGXFSZ: ask first.
-        if file_limit() < ARENA_LEN {
+        if sys::file_limit() < ARENA_LEN {
             return Err(ArenaError::Refused(libc::EFBIG));
         }
         let fd = sys::memfd(c"sluice").map_err(ArenaError::Refused)?;
@@ -190,21 +190,6 @@ impl Drop for Arena {
             // SAFETY: references into the arena borrow it, so none is left.
             unsafe { sys::unmap(self.base, ARENA_LEN as usize) };
         }
-    }
-}
-
-/// RLIMIT_FSIZE in bytes.
-fn file_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid pointer; getrlimit is not hooked.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    if answer == 0 {
-        limit.rlim_cur
-    } else {
-        u64::MAX
     }
 }
 

@@ -710,6 +710,22 @@ pub fn has_error(fd: c_int) -> bool {
     poll_one(fd, 0, Some(timespec(0))).is_ok_and(|shown| shown & libc::POLLERR != 0)
 }
 
+/// How many bytes a file may have that this process makes longer (RLIMIT_FSIZE): beyond, the kernel raises SIGXFSZ.
+#[must_use]
+pub fn file_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a valid pointer; getrlimit is not hooked.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    if answer == 0 {
+        limit.rlim_cur
+    } else {
+        u64::MAX
+    }
+}
+
 /// Bytes of memory that this process may lock.
 #[must_use]
 pub fn lockable() -> u64 {

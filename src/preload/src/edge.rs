@@ -42,6 +42,7 @@ extern "C" fn run<R, F: FnOnce() -> R>(fd: c_int, asked: &mut Asked<R, F>) -> bo
     let errno = errno::kept();
     let cancel = api::hold_cancel();
     let result = catch_unwind(AssertUnwindSafe(|| {
+        api::asked(fd);
         // SAFETY: taken once, here.
         let call = unsafe { ManuallyDrop::take(&mut asked.call) };
         asked.answer.write(call());

@@ -480,6 +480,8 @@ pub unsafe fn passing_descriptors(_: *const msghdr) {
 pub unsafe fn received_descriptors(_: *const msghdr) {
     notice(format_args!("received_descriptors"));
 }
+pub fn asked(_: c_int) {}
+pub fn before_filter() {}
 pub fn sandboxed(reason: Reason) {
     notice(format_args!("sandboxed {}", reason.code()));
 }

@@ -336,54 +336,48 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Null: messages are not kept. [`WANTED`]: they are to be, as soon as there is one.
+/// Null: messages are not kept, or their file is being made. [`WANTED`]: there is none yet. Written by whoever says so below, read by all
+/// who put something into it: Release there pairs with Acquire here, so that the file is seen with what [`TraceFile::begin`] has stored.
 static TRACE: AtomicPtr<TraceFile> = AtomicPtr::new(ptr::null_mut());
 
 const WANTED: *mut TraceFile = ptr::without_provenance_mut(1);
 
-/// Makes the file; see [`trace_by`].
-static OPEN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
-
-/// From here on every message is kept, in a file that `open` makes when there is something to put into it, and once. It is called where
-/// anything here is: also from a signal handler.
-pub fn trace_by(open: fn() -> Option<&'static TraceFile>) {
-    OPEN.store(open as *mut (), Release);
+/// Every message is to be kept, as soon as somebody has made a file for it: what comes before that is lost. Nothing here makes one, since
+/// messages are told of under locks, in signal handlers, and where the program can bear no other system call than its own.
+pub fn want_trace() {
     TRACE.store(WANTED, Release);
 }
 
-fn trace() -> Option<&'static TraceFile> {
-    let mut at = TRACE.load(Acquire);
-    if at == WANTED {
-        open();
-        at = TRACE.load(Acquire);
-    }
-    // Another thread may have begun anew since.
-    let at = if at == WANTED { ptr::null_mut() } else { at };
-    // SAFETY: null, or what `open` below has stored, which lives for ever.
-    unsafe { at.as_ref() }
+/// Is a file wanted that nobody makes as yet?
+#[inline]
+#[must_use]
+pub fn wants_trace() -> bool {
+    TRACE.load(Relaxed) == WANTED
 }
 
-#[cold]
-fn open() {
-    let null = ptr::null_mut();
-    // Meanwhile others keep nothing.
-    if TRACE
-        .compare_exchange(WANTED, null, AcqRel, Relaxed)
-        .is_err()
-    {
-        return;
-    }
-    let open = OPEN.load(Acquire);
-    if open.is_null() {
-        return;
-    }
-    // SAFETY: stored by `trace_by` alone, from a function of this type.
-    let open: fn() -> Option<&'static TraceFile> = unsafe { core::mem::transmute(open) };
-    let file = open().map_or(null, |file| ptr::from_ref(file).cast_mut());
+/// True for one caller: makes the file, and says so by [`trace_to`]; or leaves it, and none is wanted any more.
+#[must_use]
+pub fn take_trace_up() -> bool {
+    let (null, relaxed) = (ptr::null_mut(), Relaxed);
+    TRACE
+        .compare_exchange(WANTED, null, AcqRel, relaxed)
+        .is_ok()
+}
+
+/// From here on every message goes into this file; not if another one has come to be wanted since: this process was forked.
+pub fn trace_to(file: &'static TraceFile) {
+    let (null, file) = (ptr::null_mut(), ptr::from_ref(file).cast_mut());
     let _ = TRACE.compare_exchange(null, file, Release, Relaxed);
 }
 
-/// Is every message kept?
+fn trace() -> Option<&'static TraceFile> {
+    let at = TRACE.load(Acquire);
+    let at = if at == WANTED { ptr::null_mut() } else { at };
+    // SAFETY: null, or what `trace_to` has stored, which lives for ever.
+    unsafe { at.as_ref() }
+}
+
+/// Is every message kept, or wanted to be?
 #[inline]
 pub(crate) fn is_tracing() -> bool {
     !TRACE.load(Relaxed).is_null()

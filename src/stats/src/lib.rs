@@ -28,7 +28,8 @@ mod root;
 
 pub use cell::{Counter, Gauge};
 pub use conn::{Bytes, Conn, Direction, Family, Role, Transport};
-pub use events::{Event, KEPT, Kind, Log, TRACE_LAYOUT, TRACED, TraceFile, trace_by};
+pub use events::{Event, KEPT, Kind, Log, TRACE_LAYOUT, TRACED, TraceFile};
+pub use events::{take_trace_up, trace_to, want_trace, wants_trace};
 pub use reason::{REASON_SLOTS, Reason};
 pub use root::{
     CHUNK_LEN, CHUNK_SLOTS, Chunk, Header, LAYOUT, MAGIC, ROOT, Root, adopt_conn, alloc_conn,

@@ -10,7 +10,7 @@ pub(super) struct Shown<'a>(pub(super) &'a [u8]);
 pub(super) struct Quoted<'a>(pub(super) &'a [u8]);
 
 /// As [`Shown`], for the name of a file, whose end matters.
-pub(super) struct Path<'a>(pub(super) &'a [u8]);
+pub(crate) struct Path<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,6 +25,7 @@ pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     renumbered(fd);
     if tcp && tracking() {
         table::store(fd, Entry::FRESH);
+        crate::trace::open();
     }
 }
 
@@ -133,6 +134,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
             table::store(listener, Entry::LISTENER);
         }
     }
+    crate::trace::open();
     track(fd, role::ACCEPTED);
 }
 

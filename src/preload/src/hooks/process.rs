@@ -51,6 +51,7 @@ hooks! {
     // Variadic in C; all five are integers, passed as here.
     unsafe fn prctl(option: c_int, a2: c_ulong, a3: c_ulong, a4: c_ulong, a5: c_ulong) -> c_int => on_prctl {
         if option == libc::PR_SET_SECCOMP {
+            tell(NO_FD, api::before_filter);
             tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
         }
         forward!(prctl(option, a2, a3, a4, a5))

@@ -393,6 +393,9 @@ unsafe extern "C" fn served(
         SYS_prctl if a1 as c_int != PR_SET_SECCOMP => call(),
         // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare, setns.
         _ => {
+            if matches!(number, SYS_seccomp | SYS_prctl) {
+                tell(NO_FD, api::before_filter);
+            }
             if is_sandbox(number) {
                 tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
             }

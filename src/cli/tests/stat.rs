@@ -304,31 +304,10 @@ fn process_state(pid: u32) -> Option<char> {
 #[test]
 fn other_users_processes_are_refused_in_words() {
     let scratch = Scratch::new("user");
-    // SAFETY: no arguments, no effect.
-    let is_root = unsafe { libc::getuid() } == 0;
     let python = Python::preloaded(&counting_library(&scratch));
-    // Root looks as somebody else at a process of root's; anybody else looks at init.
-    let (pid, name) = if is_root {
-        (python.pid(), "python3".to_owned())
-    } else {
-        (
-            1,
-            std::fs::read_to_string("/proc/1/comm")
-                .unwrap()
-                .trim()
-                .to_owned(),
-        )
-    };
-    // Where everybody may execute it.
-    let tool = scratch.join("sluice");
-    common::copy(env!("CARGO_BIN_EXE_sluice"), &tool);
-    let mut command = Command::new(tool);
-    command.args(["stat", &pid.to_string()]);
-    if is_root {
-        command.uid(65534);
-    }
+    let (mut command, pid, name) = common::about_another_users(&scratch, &python, "stat");
     let output = command.output().unwrap();
-    let line = "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root";
+    let line = common::ANOTHER_USERS;
     assert_refused(&output, 1, &format!("{name} (pid {pid}): {line}"));
     let output = command.arg("--json").output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

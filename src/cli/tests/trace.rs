@@ -261,6 +261,16 @@ fn what_is_no_trace_is_refused_in_words() {
 }
 
 #[test]
+fn other_users_processes_are_refused_in_words() {
+    let scratch = Scratch::new("trace-user");
+    let python = under_sluice(&[]);
+    let (mut command, pid, name) = common::about_another_users(&scratch, &python, "trace");
+    let output = command.output().unwrap();
+    let line = common::ANOTHER_USERS;
+    assert_refused(&output, 1, &format!("{name} (pid {pid}): {line}"));
+}
+
+#[test]
 fn run_names_the_files() {
     let scratch = Scratch::new("trace-run");
     let path = scratch.join("deep/run");

@@ -150,6 +150,36 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// What is said of a process that one may not look into.
+pub const ANOTHER_USERS: &str = "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root";
+
+/// A subcommand about a process that it may not look into, with that one's number and name: root asks about `own`, as somebody else, and
+/// anybody else about init.
+pub fn about_another_users(
+    scratch: &Scratch,
+    own: &Python,
+    subcommand: &str,
+) -> (Command, u32, String) {
+    // SAFETY: no arguments, no effect.
+    let is_root = unsafe { libc::getuid() } == 0;
+    let (pid, name) = if is_root {
+        (own.pid(), "python3".to_owned())
+    } else {
+        let name = std::fs::read_to_string("/proc/1/comm").unwrap();
+        (1, name.trim().to_owned())
+    };
+    // Where everybody may execute it.
+    let tool = scratch.join("sluice");
+    copy(env!("CARGO_BIN_EXE_sluice"), &tool);
+    let mut command = Command::new(tool);
+    command.args([subcommand, &pid.to_string()]);
+    if is_root {
+        use std::os::unix::process::CommandExt;
+        command.uid(65534);
+    }
+    (command, pid, name)
+}
+
 /// The one process in `sluice stat PID --json`.
 pub fn stat_json(pid: u32) -> serde_json::Value {
     let output = sluice(&["stat", &pid.to_string(), "--json"]);

@@ -277,6 +277,29 @@ static void above_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
+/* Who polls a connection, and a set in which nothing is asked of it, hears of the connection alone while the other end becomes another
+ * program and writes. */
+static void exec_polled_server(int fd)
+{
+    await_asleep(peer_pid);
+    exec_self(fd);
+}
+
+static void exec_polled_resume(int fd)
+{
+    T(put(fd, 1, 1));
+    meet();
+}
+
+static void exec_polled_client(int fd)
+{
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN | POLLPRI}, {.fd = set_of(fd, EPOLLET), .events = POLLIN}};
+    T(poll(p, 2, -1));
+    say("%s, set %s", mask_name(p[0].revents), mask_name(p[1].revents));
+    T(get(fd, 1, 1));
+    meet();
+}
+
 /* Both ends exec at the same time. */
 static void exec_both(int fd)
 {
@@ -446,6 +469,7 @@ const struct body exec_bodies[] = {
     TWO("exec_every_way", execs_server, execs_client, .resume = became),
     TWO("exec_by_syscall", raw_execs_server, raw_execs_client, .resume = became),
     TWO("exec_above_stdio", above_server, above_client, .resume = above_resume),
+    TWO("exec_polled", exec_polled_server, exec_polled_client, .resume = exec_polled_resume),
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
     TWO("exec_fails", exec_fails, exec_fails),

@@ -22,9 +22,15 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// Any set is watched at all.
 static ANY: AtomicBool = AtomicBool::new(false);
 
+/// See [`ANY`].
+#[inline]
+pub(super) fn is_any() -> bool {
+    ANY.load(Ordering::Acquire)
+}
+
 /// Settles all watched sets.
 pub(super) fn settle_all() {
-    if ANY.load(Ordering::Acquire) {
+    if is_any() {
         set::for_all(|set| {
             if set.nested.load(Ordering::Relaxed) {
                 set.settle();

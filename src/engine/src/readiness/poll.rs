@@ -494,7 +494,7 @@ fn count(fds: &[pollfd]) -> usize {
 
 /// What the kernel has told, in a look that began then, as the program is to see it.
 pub(super) fn correct(fds: &mut [pollfd], began: Moment) {
-    if !told::is_any_other() {
+    if !told::is_any_other() && !nest::is_any() {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {

@@ -501,7 +501,7 @@ impl Set {
         if let Some(on) = gone.flatten() {
             release(on);
         }
-        self.ring();
+        self.tell();
     }
 
     // --- registrations ---

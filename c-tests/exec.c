@@ -295,7 +295,8 @@ static void exec_polled_client(int fd)
 {
     struct pollfd p[] = {{.fd = fd, .events = POLLIN | POLLPRI}, {.fd = set_of(fd, EPOLLET), .events = POLLIN}};
     T(poll(p, 2, -1));
-    say("%s, set %s", mask_name(p[0].revents), mask_name(p[1].revents));
+    say("connection: %s", mask_name(p[0].revents));
+    say("set: %s", mask_name(p[1].revents));
     T(get(fd, 1, 1));
     meet();
 }

@@ -168,6 +168,30 @@ static void killed_poll_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* With bytes of ours unread the end that is told is a reset. */
+static void unread_killer(int fd)
+{
+    hear();
+    await_in(fd, 1000);
+    await_asleep(peer_pid);
+    raise(SIGKILL);
+}
+
+static void killed_unread_poll_client(int fd)
+{
+    T(put(fd, 2, 1000));
+    killed_poll_client(fd);
+}
+
+static void killed_unread_epoll_client(int fd)
+{
+    T(put(fd, 2, 1000));
+    int ep = set_of(fd, EPOLLIN | EPOLLRDHUP);
+    tell(0);
+    say_wait(ep, -1);
+    T(recv(fd, buf, 10, 0));
+}
+
 static void killed_select_client(int fd)
 {
     fd_set r;
@@ -235,6 +259,8 @@ const struct body kill_bodies[] = {
     TWO("kill_late_riser", kill_late_riser_server, kill_late_riser_client, .flags = MUTE_S),
     TWO("peer_killed_in_recv", killer, killed_recv_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S | DIES),
+    TWO("peer_killed_in_poll_unread", unread_killer, killed_unread_poll_client, .flags = MUTE_S | DIES),
+    TWO("peer_killed_in_epoll_unread", unread_killer, killed_unread_epoll_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S | DIES),

@@ -346,7 +346,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
                 upgrade::consent(sock);
             }
         }
-        correct(fds, began);
+        correct(fds, began, false);
         return Step::Answer(answer.map(|_| count(fds)));
     }
     thread::left_sleeps(vigil.frame());
@@ -474,7 +474,7 @@ unsafe fn look(
         }
     }
     answer?;
-    correct(fds, began);
+    correct(fds, began, !streams.list.is_empty());
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
         p.revents |= of(sock) & p.events & (READ | WRITE);
@@ -492,9 +492,9 @@ fn count(fds: &[pollfd]) -> usize {
     fds.iter().filter(|p| p.revents != 0).count()
 }
 
-/// What the kernel has told, in a look that began then, as the program is to see it.
-pub(super) fn correct(fds: &mut [pollfd], began: Moment) {
-    if !told::is_any_other() && !nest::is_any() {
+/// What the kernel has told, in a look that began then, as the program is to see it. `streams`: some of them may be on links.
+pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
+    if !streams && !told::is_any_other() && !nest::is_any() {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {
@@ -684,7 +684,7 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
     for (to, from) in fds.iter_mut().zip(&list.all) {
         to.revents = from.revents;
     }
-    correct(fds, list.began);
+    correct(fds, list.began, true);
     for (i, sock) in accelerated(fds).list {
         let Some(p) = fds.get_mut(i) else { continue };
         p.revents |= of(sock) & p.events & (READ | WRITE);

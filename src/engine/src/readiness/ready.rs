@@ -270,7 +270,7 @@ impl Set {
     ) -> (usize, Option<usize>) {
         let mut bell = None;
         let mut to = start;
-        if told::is_any_other()
+        if (told::is_any_other() || self.adopted.load(Ordering::Relaxed) != 0)
             && let Some(told) = all.get_mut(start..end)
         {
             self.correct_told(told, began);

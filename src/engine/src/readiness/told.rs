@@ -10,8 +10,9 @@
 
 use super::nest::kernel_ready;
 use crate::remote;
+use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resetting};
-use crate::sockets::sock::{Sock, half};
+use crate::sockets::sock::{Sock, half, state};
 use crate::sockets::tcp;
 use core::sync::atomic::Ordering;
 use libc::c_short;
@@ -47,7 +48,7 @@ impl Moment {
     }
 }
 
-/// Can what the kernel tells be anything but the program's?
+/// Can what the kernel tells of sockets without a stream be anything but the program's?
 #[inline]
 pub(super) fn is_any_other() -> bool {
     remote::is_used() || demote::is_any_reset()
@@ -56,13 +57,24 @@ pub(super) fn is_any_other() -> bool {
 /// Do these bits bring a record, or a reset, with them?
 #[inline]
 pub(super) fn is_of_interest(told: c_short) -> bool {
-    told & (READ | libc::POLLHUP) != 0
+    told & (READ | libc::POLLHUP | libc::POLLRDHUP) != 0
+}
+
+/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the connection: its peer within the host
+/// was killed with bytes unread in a ring? A peer that ends its side itself says so there before.
+fn may_be_reset(sock: &Sock, told: c_short) -> bool {
+    told & (READ | libc::POLLRDHUP) != 0
+        && told & libc::POLLHUP == 0
+        && sock.tx.state() == state::LINK
+        && !remote::is_remote(sock)
+        && control::left_unread(sock)
 }
 
 /// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     told & READ != 0 && record
+        || may_be_reset(sock, told)
         || told & libc::POLLHUP != 0 && demote::resetting(sock) != Resetting::None
 }
 
@@ -78,6 +90,9 @@ pub(super) fn correct(
         return told;
     }
     let mut told = told;
+    if may_be_reset(sock, told) && control::end_is_told(sock) {
+        told = kernel_ready(sock.fd.load(Ordering::Relaxed), asked);
+    }
     let mut hides = remote::hears(sock);
     demote::let_reset_end(sock);
     if since.is_before_record(sock) || demote::resetting(sock) == Resetting::Made {
@@ -140,6 +155,9 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
             Resetting::Begun => told = 0,
             Resetting::Made => told = kernel_ready(fd, asked | end),
         }
+    }
+    if may_be_reset(sock, told) {
+        told &= !(READ | libc::POLLRDHUP);
     }
     if far && told & libc::POLLRDHUP == 0 && remote::reads_link(sock) {
         told &= !READ;
@@ -365,12 +383,12 @@ mod tests {
                 events: libc::POLLIN,
                 revents: libc::POLLIN,
             }];
-            poll::correct(&mut list, began);
+            poll::correct(&mut list, began, false);
             assert_eq!(list[0].revents, 0);
             let began = Moment::now();
             far.peer_writes(b"x");
             list[0].revents = libc::POLLIN;
-            poll::correct(&mut list, began);
+            poll::correct(&mut list, began, false);
             assert_eq!(list[0].revents, libc::POLLIN);
             table::remove(fd);
         }

@@ -257,6 +257,21 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
     true
 }
 
+/// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of the peer: if that was killed with bytes
+/// of ours unread, what TCP would have made of these is made now. Whether it was.
+pub fn end_is_told(sock: &'static Sock) -> bool {
+    let Some(link) = sock.link() else {
+        return false;
+    };
+    if sock.tx.lock.lock().is_err() {
+        return false;
+    }
+    let killed =
+        left_unread(sock) && tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT);
+    sock.tx.lock.unlock();
+    killed && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
+}
+
 /// The peer died with bytes of ours unread, and of what it had sent all is on TCP, some of it unread: TCP would have been reset behind
 /// that.
 fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
@@ -291,8 +306,8 @@ fn has_input(sock: &'static Sock) -> bool {
     })
 }
 
-/// Under the tx lock: the peer has not read all that we wrote, and has not demoted.
-fn left_unread(sock: &'static Sock) -> bool {
+/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and has not demoted.
+pub fn left_unread(sock: &Sock) -> bool {
     sock.tx.state() == state::LINK
         && sock.rx.state() != state::PLAIN
         && sock.tx.dir().is_some_and(|d| {

@@ -221,7 +221,11 @@ static void shut_rd_unread_server(int fd)
 
 static void shut_rd_unread_client(int fd)
 {
+    int others = 0;
     T(shutdown(fd, SHUT_RD));
+    for (int i = 0; i < 3000; i++)
+        others += recv(fd, buf, 10, MSG_DONTWAIT) != 0;
+    say("%d others", others);
     T(put(fd, 1, 100));
     T(recv(fd, buf, 10, 0));
     T(recv(fd, buf, 10, MSG_DONTWAIT));
@@ -232,6 +236,29 @@ static void shut_rd_unread_client(int fd)
     T(put(fd, 3, 1000));
     T(recv(fd, buf, 10, 0));
     T(shutdown(fd, SHUT_WR));
+}
+
+/* What was there before a SHUT_RD is all read, by one byte at a time, while the other end ends its writing. */
+static void shut_rd_ended_server(int fd)
+{
+    T(put(fd, 1, 1000));
+    hear();
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void shut_rd_ended_client(int fd)
+{
+    int n = 0;
+    ssize_t got;
+    await_in(fd, 1000);
+    T(shutdown(fd, SHUT_RD));
+    tell(0);
+    while ((got = recv(fd, buf + n, 1, MSG_DONTWAIT)) == 1)
+        n++;
+    say("%d, then %zd, sum %x", n, got, sum(buf, n));
+    T(recv(fd, buf, 10, 0));
+    meet();
 }
 
 static void shut_rd_pending_server(int fd)
@@ -613,6 +640,43 @@ static void raw_disconnect_server(int fd)
     meet();
 }
 
+/* Connections that end by a reset at about the size at which they would leave TCP: whoever reads finds their bytes, and the reset. */
+enum { RESETS = 60 };
+static size_t reset_after(int i) { return 33000 + i * 7919 % 87000; }
+
+static void resets_server(int fd)
+{
+    drop(join()); /* by which the two processes know each other */
+    int port, l = listen_any(&port), good = 0, reset = 0;
+    tell(port);
+    for (int i = 0; i < RESETS; i++) {
+        if ((fd = accept(l, NULL, NULL)) < 0)
+            die("accept");
+        size_t n = 1 + i * 131 % 3000;
+        good += get(fd, i, n) == n && put(fd, i, reset_after(i)) == reset_after(i);
+        reset += recv(fd, buf, 1, 0) < 0 && errno == ECONNRESET;
+        close(fd);
+    }
+    say("%d good, %d reset", good, reset);
+    meet();
+}
+
+static void resets_client(int fd)
+{
+    drop(join());
+    int port = hear(), good = 0;
+    for (int i = 0; i < RESETS; i++) {
+        if ((fd = try_dial(port, 0)) < 0)
+            die("connect");
+        size_t n = 1 + i * 131 % 3000;
+        good += put(fd, i, n) == n && get(fd, i, reset_after(i)) == reset_after(i);
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger));
+        close(fd);
+    }
+    say("%d good", good);
+    meet();
+}
+
 const struct body end_bodies[] = {
     TWO("sigpipe", sigpipe_server, sigpipe_client),
     TWO("sigpipe_kills", sigpipe_server, sigpipe_kills_client, .flags = MUTE_C),
@@ -627,6 +691,7 @@ const struct body end_bodies[] = {
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),
     TWO("shutdown_rd", shut_rd_server, shut_rd_client),
     TWO("shutdown_rd_unread", shut_rd_unread_server, shut_rd_unread_client),
+    TWO("shutdown_rd_ended", shut_rd_ended_server, shut_rd_ended_client),
     TWO("shutdown_rd_pending", shut_rd_pending_server, shut_rd_pending_client),
     TWO("shutdown_wr", shut_wr_server, shut_wr_client),
     TWO("shutdown_rdwr", shut_rdwr_server, shut_rdwr_client),
@@ -648,6 +713,7 @@ const struct body end_bodies[] = {
     TWO("sigterm_after_write", sigterm_after_write_server, drain_client, .flags = MUTE_S | DIES),
     TWO("abort_after_write", abort_server, drain_client, .flags = MUTE_S | DIES),
     TWO("kill_after_write", kill_after_write_server, drain_client, .flags = MUTE_S | DIES),
+    TWO("resets_at_switch", resets_server, resets_client, .flags = RAW | MAYUP),
     TWO("end_then_reset", end_then_reset_server, end_then_reset_client),
     TWO("reset_in_waitall", reset_in_waitall_server, reset_in_waitall_client),
     TWO("kill_in_waitall", kill_in_waitall_server, kill_in_waitall_client, .flags = MUTE_S),

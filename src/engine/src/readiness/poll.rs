@@ -175,7 +175,7 @@ pub(super) unsafe fn run(
     let mut seen = false;
     match core::mem::replace(&mut vigil.stage, Stage::Fresh) {
         Stage::Fresh => {}
-        Stage::Kernel => match kernel_over(vigil) {
+        Stage::Kernel => match kernel_over(fds, vigil) {
             Some(Ok(1..)) if sets => seen = true,
             Some(answer) => return Some(answer),
             None => {}
@@ -387,16 +387,26 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     list.take_back();
     match answer {
         Ok(0) if sliced => Step::Again,
-        answer => Step::Answer(answer),
+        answer => Step::Answer(complete(fds, answer)),
     }
 }
 
+/// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread had been woken.
+fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
+    for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
+        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
+            p.revents = told::whole(sock, p.revents, p.events);
+        }
+    }
+    answer
+}
+
 /// The edge has slept on a list without streams. `None`: look again.
-fn kernel_over(vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
+fn kernel_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
     drop(unpark(vigil));
     match vigil.answer {
         Ok(0) if vigil.sliced => None,
-        answer => Some(answer),
+        answer => Some(complete(fds, answer)),
     }
 }
 
@@ -502,7 +512,8 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
             continue;
         };
         if let Some(sock) = entry.as_sock() {
-            p.revents = told::correct(sock, p.revents, p.events, began);
+            let told = told::correct(sock, p.revents, p.events, began);
+            p.revents = told::whole(sock, told, p.events);
         } else if p.revents & READ != 0 && entry.as_set().is_some_and(|set| !nest::is_readable(set))
         {
             p.revents &= !READ;

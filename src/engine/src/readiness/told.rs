@@ -13,7 +13,7 @@ use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resetting};
 use crate::sockets::sock::{Sock, half, state};
-use crate::sockets::tcp;
+use crate::sockets::{recv, tcp};
 use core::sync::atomic::Ordering;
 use libc::c_short;
 use sluice_fabric::sys;
@@ -141,6 +141,21 @@ fn is_below_low(sock: &Sock) -> bool {
         && tcp::state(fd) == Some(tcp::ESTABLISHED)
 }
 
+/// The kernel counts an end as a byte to read a moment before it says that it is one (`tcp_data_queue`). Who sleeps for it is woken behind
+/// both; whom this library has woken may look in between. FIONREAD takes the socket's lock: behind that both are done.
+pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if told & READ == 0 || told & ends != 0 || asked & libc::POLLRDHUP == 0 {
+        return told;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if recv::has_bytes(fd) {
+        told
+    } else {
+        told | kernel_ready(fd, libc::POLLRDHUP)
+    }
+}
+
 /// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt. That it tells itself, to whom
 /// it may concern.
 pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
@@ -148,7 +163,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     let far = remote::is_remote(sock);
     // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this side's reading included.
     let end = if far { libc::POLLRDHUP } else { 0 };
-    let mut told = kernel_ready(fd, asked | end);
+    let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
     if told & libc::POLLHUP != 0 {
         match demote::resetting(sock) {
             Resetting::None => {}

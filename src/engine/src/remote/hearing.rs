@@ -52,7 +52,8 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         // SAFETY: room of ours.
         got += unsafe { sys::recv(fd, room.as_mut_ptr(), room.len(), peek) }.unwrap_or(0);
-    } else if sys::has_error(fd) {
+    } else if over && sys::has_error(fd) {
+        // Only of a TCP that was over before its bytes were looked for: else a record and the reset behind it may have come in between.
         wire.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
                 transit.on_tcp_error();

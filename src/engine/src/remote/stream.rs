@@ -374,6 +374,10 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     // What others read is not counted here.
     let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
     if dead && drained || open && settled {
+        if dead {
+            // Nothing that TCP still has is the program's: a part of a record, at most.
+            demote::drop_tcp(sock.fd.load(Ordering::Relaxed));
+        }
         finish_rx(sock);
         return true;
     }

@@ -5,7 +5,7 @@ use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
 use crate::sockets::sock::{Half, Sock, state};
-use crate::sockets::{direct, remains, staged, wake};
+use crate::sockets::{direct, recv, remains, staged, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words;
@@ -598,6 +598,21 @@ pub fn reset(sock: &Sock) -> bool {
     ANY_RESET.store(true, Ordering::Relaxed);
     // A reset that comes while we are at it would leave EPIPE on the socket, which no recv shows on TCP: from here on
     // none comes in.
+    keep_out(fd);
+    let stands = !sys::has_error(fd);
+    if stands {
+        // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
+        let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
+        let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+    let_in(fd);
+    sock.reset_made.store(true, Ordering::SeqCst);
+    stands
+}
+
+/// From here on the kernel takes nothing more in for the socket.
+fn keep_out(fd: i32) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
         jt: 0,
@@ -609,16 +624,11 @@ pub fn reset(sock: &Sock) -> bool {
         filter: &raw mut nothing,
     };
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter);
-    let stands = !sys::has_error(fd);
-    if stands {
-        // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
-        let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
-        let _ = sys::connect(fd, &nobody, size_of::<libc::sockaddr>());
-        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
-    }
+}
+
+/// The end of [`keep_out`].
+fn let_in(fd: i32) {
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32);
-    sock.reset_made.store(true, Ordering::SeqCst);
-    stands
 }
 
 /// Was a connection of this process ever [reset](reset)?
@@ -667,10 +677,22 @@ pub fn reset_hard(sock: &Sock) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
+    // What came in between would keep the reset from being made.
+    keep_out(fd);
+    drop_tcp(fd);
+    if !reset(sock) {
+        let_in(fd);
+    }
+}
+
+/// Drops what TCP holds unread. An error stays on the socket.
+pub fn drop_tcp(fd: i32) {
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: with MSG_TRUNC nothing is written.
-    while unsafe { sys::recv(fd, core::ptr::null_mut(), 1 << 20, flags) }.is_ok_and(|n| n > 0) {}
-    let _ = reset(sock);
+    let drop = || {
+        // SAFETY: with MSG_TRUNC nothing is written.
+        unsafe { sys::recv(fd, core::ptr::null_mut(), 1 << 20, flags) }
+    };
+    while recv::has_bytes(fd) && drop().is_ok_and(|n| n > 0) {}
 }
 
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.

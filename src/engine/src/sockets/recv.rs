@@ -143,6 +143,7 @@ unsafe fn recv_stream(
     // What a peek has seen is seen anew.
     let mut done = if peek { 0 } else { nap.done };
     let mut busy_until = None;
+    let mut has_waited = false;
     // If TCP is over no more comes behind what the next look finds.
     let mut over = peek && nap.done != 0 && matches!(at_hand(fd), AtHand::Over);
     if done != 0 {
@@ -202,6 +203,14 @@ unsafe fn recv_stream(
             Look::End => {
                 sock.rx.lock.unlock();
                 return finish(sock, done);
+            }
+            Look::Owed => {
+                sock.rx.lock.unlock();
+                if core::mem::replace(&mut has_waited, true) {
+                    return finish(sock, done);
+                }
+                sock.rx.owed.store(0, Ordering::Relaxed);
+                remote::await_return(sock, sys::now_ns() + remains::owed_ns());
             }
             Look::Failed(e) => {
                 sock.rx.lock.unlock();

@@ -24,7 +24,7 @@ impl Hosts {
             .questions
             .iter()
             .position(|q| asks(q) && q.known.is_reached(seek.sock));
-        if let Some(question) = asked.map(|at| self.questions.swap_remove(at)) {
+        if let Some(question) = asked.map(|at| self.questions.remove(at)) {
             return self.grant(seek, &question);
         }
         let key = self.key();

@@ -233,7 +233,8 @@ impl Hosts {
             let seek = seek.filter(|seek| question.known.is_reached(seek.sock));
             match seek {
                 Some(seek) => {
-                    let question = self.questions.swap_remove(at);
+                    // Those that are left keep their order: see `take_asked`.
+                    let question = self.questions.remove(at);
                     self.grant(seek, &question);
                 }
                 None => at += 1,
@@ -241,10 +242,11 @@ impl Hosts {
         }
     }
 
+    /// The oldest question about the connection: the other end answers those of one connection in the order in which they were asked.
     pub(super) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
         let is = |a: &Asked| a.key == key && a.seek.connection == connection;
         let at = self.asked.iter().position(is)?;
-        Some(self.asked.swap_remove(at))
+        Some(self.asked.remove(at))
     }
 
     pub(super) fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {

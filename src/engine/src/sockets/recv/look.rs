@@ -5,8 +5,8 @@ use crate::remote;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
-use crate::sockets::sock::{Sock, state};
-use crate::sockets::{PUBLISH, fault, tcp, wake};
+use crate::sockets::sock::{Sock, half, state};
+use crate::sockets::{PUBLISH, fault, remains, tcp, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -23,6 +23,9 @@ pub(super) enum Look {
     Empty,
     /// The end of the stream.
     End,
+    /// The same behind this end's SHUT_RD, while the peer's host still owes bytes that over TCP would be here: whoever has not waited
+    /// for them does so once.
+    Owed,
     /// The kernel's answer.
     Failed(Error),
     /// The state has changed: look again.
@@ -159,7 +162,7 @@ pub(super) unsafe fn look(
                 // What is owed is here.
                 sock.rx.owed.store(0, Ordering::Relaxed);
             }
-            end_of_tcp(sock, look)
+            end_of_tcp(sock, fd, look)
         }
         _ => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
@@ -177,7 +180,7 @@ pub(super) unsafe fn look(
             }
             // SAFETY: passed on.
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
-            end_of_tcp(sock, look)
+            end_of_tcp(sock, fd, look)
         }
     }
 }
@@ -196,13 +199,24 @@ pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
     }
 }
 
-/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a death.
-fn end_of_tcp(sock: &'static Sock, look: Look) -> Look {
-    let ended = matches!(look, Look::End) && remote::is_remote(sock);
-    if ended && !remote::tcp_ended(sock) {
-        return Look::Again;
+/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a death, unless it is this end's own.
+fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
+    if !matches!(look, Look::End) || !remote::is_remote(sock) {
+        return look;
     }
-    look
+    if has_shut_reading(sock) && !tcp::state(fd).is_none_or(tcp::is_over) {
+        return Look::Owed;
+    }
+    if remote::tcp_ended(sock) {
+        look
+    } else {
+        Look::Again
+    }
+}
+
+/// Has the program shut its reading half down, so that the kernel has an end to tell whatever else there is?
+fn has_shut_reading(sock: &Sock) -> bool {
+    sock.halves.load(Ordering::Relaxed) & half::READING != 0
 }
 
 /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins. `begun`: as
@@ -403,13 +417,22 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
         return Look::Again;
     }
     if remote::is_remote(sock) {
-        return if remote::hear_tcp(sock, fd) || has_more() {
+        let is_over = || tcp::state(fd).is_none_or(tcp::is_over);
+        let was_over = is_over();
+        return if remote::hear_tcp(sock, fd) || has_more() || !was_over && is_over() {
             Look::Again
+        } else if has_shut_reading(sock) {
+            // What TCP has is a part of a record, or one that has come since.
+            if sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
+                Look::Owed
+            } else {
+                Look::End
+            }
         } else if has_bytes(fd) {
-            // A part of a record.
+            // So it is here.
             Look::Empty
         } else {
-            // TCP says something and has nothing to say: this end was shut down for reading.
+            // TCP says something and has nothing to say: a relative has shut the reading half down.
             match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
                 Ok(shown) if shown & libc::POLLIN != 0 && !has_bytes(fd) => Look::End,
                 _ => Look::Empty,

@@ -20,7 +20,7 @@ use super::parts::Parts;
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, half, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{options, recv, staged, tcp, wait, wake};
 use core::sync::atomic::Ordering;
@@ -373,6 +373,9 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let drained = sock.rx.state() != state::LINK || !unread;
     // What others read is not counted here.
     let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
+    if open && has_shut_both(sock) && may_cross(sock, wire, stream) {
+        return false;
+    }
     if dead && drained || open && settled {
         if dead {
             // Nothing that TCP still has is the program's: a part of a record, at most.
@@ -643,19 +646,28 @@ pub fn may_finish(sock: &'static Sock) -> bool {
         return true;
     };
     let parting = [Reason::Close, Reason::Exit].map(|reason| reason as u32);
-    if !parting.contains(&sock.pinned.load(Ordering::Relaxed)) {
-        return true;
-    }
+    let parts = parting.contains(&sock.pinned.load(Ordering::Relaxed));
+    !(parts || has_shut_both(sock)) || !may_cross(sock, wire, stream)
+}
+
+fn has_shut_both(sock: &Sock) -> bool {
+    sock.halves.load(Ordering::Relaxed) == half::BOTH
+}
+
+/// Behind this end's word that it wants no record: may one of the peer's still come that crossed it? One that is here is removed.
+fn may_cross(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let last = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
-    let fd = sock.fd.load(Ordering::Relaxed);
-    if last != Some(true) || drop_crossing(wire, stream, fd) {
-        return true;
+    if last != Some(true) {
+        return false;
     }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    // First: what was written before TCP acknowledged our word is here behind that.
     let acknowledged = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0) == 0;
-    if !acknowledged {
+    let may = !drop_crossing(wire, stream, fd) && !acknowledged && !sys::has_error(fd);
+    if may {
         control::advance_soon(sock);
     }
-    acknowledged || sys::has_error(fd)
+    may
 }
 
 /// Is the peer's record under way to a socket that the program is through with? A close before it comes would be answered by a reset, which

@@ -208,6 +208,7 @@ class Ready:
         need(what == "del" or not isinstance(file, Epoll) or not self.spare_edges(file), "it may be ready or not")
         need(not any(set_ in x.files for x in self.pendings()) or what != "mod", "somebody waits")
         need(what == "del" or not mask & EDGES or self.watchers(set_) < 2, "only one of those who wait is told")
+        need(what == "del" or not self.is_read(file) or not self.is_watched(set_), "another may take what is waited for")
         self.cookies += 1
         key = (h.number, file)
         reg = set_.regs.get(key)

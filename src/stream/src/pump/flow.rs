@@ -60,8 +60,8 @@ pub(super) struct Flow {
     pub reset: Option<Reason>,
     /// The transit waits to hear that the link is empty.
     pub drain: bool,
-    /// On its way from TCP to the link.
-    pub switching: bool,
+    /// On its way from TCP to the link, or back behind a completion of this end's.
+    pub under_way: bool,
     /// See [`Pump::tick`](super::Pump::tick).
     pub ticks: u8,
     /// This end has left the stream; the peer has.
@@ -97,6 +97,14 @@ impl Flow {
             }
             _ => self.transit.is_ending() && self.run.is_some(),
         }
+    }
+
+    /// Is it under way still, or again? What it counts for that, before and now: it is `through` to the link, or off it; what ends it waits
+    /// for a completion.
+    pub fn note_under_way(&mut self, through: bool, ending: bool) -> (u16, u16) {
+        let before = self.under_way;
+        self.under_way = ending && !self.left || !through && before;
+        (u16::from(before), u16::from(self.under_way))
     }
 
     /// Credit for the peer; false: it is told by the link no more.

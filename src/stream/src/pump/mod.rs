@@ -88,8 +88,8 @@ pub struct Pump {
     probe: bool,
     /// Some stream waits to hear that the link has been emptied.
     drains: bool,
-    /// Streams that are on their way from TCP to the link.
-    switching: u16,
+    /// Streams that are on their way from TCP to the link, or back behind a completion of this end's.
+    under_way: u16,
     /// Streams that this end has left and the peer has not.
     left: u16,
     /// Direct transfers can be posted; those under way.
@@ -122,7 +122,7 @@ impl Pump {
             early: Vec::new(),
             probe: false,
             drains: false,
-            switching: 0,
+            under_way: 0,
             left: 0,
             direct: false,
             written: VecDeque::new(),
@@ -188,12 +188,12 @@ impl Pump {
             part: Vec::new(),
             reset: None,
             drain: false,
-            switching: true,
+            under_way: true,
             ticks: 0,
             left: false,
             peer_left,
         };
-        self.switching += 1;
+        self.under_way += 1;
         let at = usize::from(stream);
         if self.flows.len() <= at {
             self.flows.resize_with(at + 1, || None);
@@ -216,8 +216,8 @@ impl Pump {
         }
         // Else the peer would wait for a record.
         let unsaid = flow.step.take().filter(|step| *step == Step::Cancel);
-        let switching = core::mem::take(&mut flow.switching);
-        self.switching -= u16::from(switching);
+        let under_way = core::mem::take(&mut flow.under_way);
+        self.under_way -= u16::from(under_way);
         self.left += 1;
         let unsaid = unsaid.map(|step| (theirs, Control::Switch(step)));
         self.says.extend(unsaid);
@@ -229,8 +229,8 @@ impl Pump {
     pub fn discard(&mut self, stream: u16) {
         self.due.clear(stream);
         if let Some(flow) = self.flow(stream) {
-            let switching = core::mem::take(&mut flow.switching);
-            self.switching -= u16::from(switching);
+            let under_way = core::mem::take(&mut flow.under_way);
+            self.under_way -= u16::from(under_way);
             self.forget_if(stream, true);
         }
     }
@@ -385,12 +385,12 @@ impl Pump {
         }
         let ending = flow.transit.is_ending();
         let through = flow.transit.out() == Out::Link || leaving;
-        let ended = through && core::mem::take(&mut flow.switching);
+        let (was_under_way, is_under_way) = flow.note_under_way(through, ending);
         if flow.step.is_some() || flow.may_post() {
             self.due.set(stream);
         }
         self.drains |= drains;
-        self.switching -= u16::from(ended);
+        self.under_way = self.under_way - was_under_way + is_under_way;
         // Its end is told by a completion that was asked for.
         self.probe |= ending;
         if ending {
@@ -405,7 +405,7 @@ impl Pump {
     /// said and could not be yet, bytes wait for a buffer of the peer's, or a stream that this end has left is the peer's to leave.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let under_way = self.switching != 0 || self.left != 0;
+        let under_way = self.under_way != 0 || self.left != 0;
         let waits = || !self.says.is_empty() || self.due.any() || self.waits_for_buffer();
         !self.lost && (under_way || waits())
     }

@@ -458,6 +458,24 @@ fn who_leaves_before_the_switch_is_through_calls_it_off() {
 }
 
 #[test]
+fn an_end_that_waits_for_a_completion_of_this_ends_is_heard_of() {
+    let mut world = World::new([64, 64], [32, 32], 64, 8);
+    settle_all(&mut world);
+    let pump = &mut world.ends[0].pump;
+    assert!(!pump.is_busy());
+    pump.on_tail(0, Seq::new(8));
+    while pump.poll().is_some() {}
+    assert!(!pump.is_busy());
+    pump.transit(0).unwrap().leave(Leave::Close);
+    pump.settle(0);
+    assert!(pump.transit(0).unwrap().is_ending() && pump.is_busy());
+    let posted = pump.outstanding();
+    pump.on_done(posted, |_| ()).unwrap();
+    assert!(!pump.transit(0).unwrap().is_ending());
+    assert_eq!(pump.under_way, 0);
+}
+
+#[test]
 fn what_was_posted_of_a_stream_is_none_of_the_next_one_of_its_number() {
     let mut world = World::new([64, 64], [32, 32], 64, 8);
     for _ in 0..10 {

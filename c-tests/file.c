@@ -375,6 +375,39 @@ static void splice_pending_client(int fd)
     meet();
 }
 
+/* Whoever reads by splice does not wait until the other side has read: that comes behind it. */
+static void splice_unblocked_server(int fd)
+{
+    T(put(fd, 2, 20000));
+    meet();
+    hear();
+    T(drain(fd, 1));
+}
+
+static void *much_put(void *arg)
+{
+    int fd = *(int *)arg;
+    busy = gettid();
+    size_t n = put(fd, 1, 20 << 20);
+    shutdown(fd, SHUT_WR);
+    return (void *)n;
+}
+
+static void splice_unblocked_client(int fd)
+{
+    int p[2];
+    T(pipe(p));
+    meet();
+    await_in(fd, 20000);
+    pthread_t t = start_busy(much_put, &fd);
+    await_asleep(busy);
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int))); /* by TCP there is room for little of it */
+    T(splice(fd, NULL, p[1], NULL, 2000, 0));
+    T(get(p[0], 2, 2000));
+    tell(0);
+    T(finish(t));
+}
+
 /* A proxy that splices from one connection to another, through a pipe. */
 static void splice_proxy_server(int fd)
 {
@@ -420,6 +453,7 @@ const struct body file_bodies[] = {
     TWO("sendfile_responses", responses_server, responses_client),
     TWO("splice", splice_server, splice_client),
     TWO("splice_pending", splice_pending_server, splice_pending_client),
+    TWO("splice_unblocked", splice_unblocked_server, splice_unblocked_client, .limit = 20),
     TWO("splice_proxy", splice_proxy_server, splice_proxy_client),
     {0},
 };

@@ -11,10 +11,8 @@ use crate::readiness::{epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::table::Kind;
-use crate::sockets::{
-    iov, life, options, recv as receiving, remains, send as sending, table, wait,
-};
+use crate::sockets::unserved;
+use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -369,22 +367,11 @@ pub fn woken(nap: &mut Nap) -> Option<Verdict> {
 /// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to
 /// TCP for good, counted under `reason`. Returns when the kernel's socket is the only path.
 pub fn raw_use(fd: c_int, reason: sluice_stats::Reason) {
-    match table::lookup(fd).map(Entry::kind) {
-        Some(Kind::Sock(sock)) => {
-            life::give_up(sock, reason);
-            // What a poll has told of is there for whoever reads next; and behind the program's SHUT_RD the kernel would tell of an
-            // end where it has nothing yet.
-            remains::part_with(sock);
-        }
-        // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
-        Some(Kind::Fresh) if reason != sluice_stats::Reason::RawSyscall => {
-            if let Some(sock) = sock_of(Entry::FRESH, fd) {
-                life::give_up(sock, reason);
-            }
-        }
-        Some(Kind::Set(set)) => set.used_elsewhere(),
-        _ => {}
-    }
+    unserved::used(fd, reason, unserved::Use::Any);
+}
+/// As [`raw_use`], by a call that reads alone: it does not wait for the peer to read.
+pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
+    unserved::used(fd, reason, unserved::Use::Reading);
 }
 
 /// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted first.
@@ -493,7 +480,7 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     }
 }
 /// The socket of an entry. What is set on one before connect() counts from the start: it is tracked from here on.
-fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
+pub(crate) fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
     if e != Entry::FRESH {
         return e.as_sock();
     }

@@ -242,6 +242,14 @@ pub fn raw_use(fd: c_int, reason: Reason) {
     }
 }
 
+/// As [`raw_use`], by a call that reads alone.
+#[inline]
+pub fn raw_read(fd: c_int, reason: Reason) {
+    if api::lookup(fd).is_some() {
+        tell(fd, || api::raw_read(fd, reason));
+    }
+}
+
 /// [`serve_waiting`] with the engine's function and the real one written as calls. Only for use in a hook.
 macro_rules! serve_waiting {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {

@@ -467,6 +467,9 @@ pub fn before_getsockopt(_: Entry, level: c_int, name: c_int) {
 pub fn own_value(_: Entry, _: c_int, _: c_int) -> Option<c_int> {
     None
 }
+pub fn raw_read(_: c_int, reason: Reason) {
+    notice(format_args!("raw_read {}", reason.code()));
+}
 pub fn raw_use(_: c_int, reason: Reason) {
     notice(format_args!("raw_use {}", reason.code()));
 }

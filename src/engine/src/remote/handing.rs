@@ -117,6 +117,15 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
     }
 }
 
+/// As [`finish`], for a program that reads on where nobody hides the peer's record: what it has written may follow.
+pub fn finish_reading(sock: &'static Sock, reason: Reason) {
+    let until_ns = sys::now_ns() + PATIENCE_NS;
+    drive_while(sock, until_ns, || sock.rx.state() != state::PLAIN);
+    if sock.rx.state() != state::PLAIN {
+        finish(sock, reason);
+    }
+}
+
 /// As [`finish`], of a stream whose program goes on with it, no longer than `ns`.
 pub fn finish_within(sock: &'static Sock, ns: u64) {
     drive_while(sock, sys::now_ns() + ns, || {

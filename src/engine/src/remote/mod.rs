@@ -44,7 +44,9 @@ mod stream;
 pub mod wire;
 
 #[cfg(feature = "verbs")]
-pub(crate) use handing::{answer_calls, await_return, claim, finish, finish_within, release};
+pub(crate) use handing::{
+    answer_calls, await_return, claim, finish, finish_reading, finish_within, release,
+};
 #[cfg(feature = "verbs")]
 #[cfg(test)]
 pub(crate) use hearing::note_removed;

@@ -92,6 +92,7 @@ pub const fn is_far(_: &Sock) -> bool {
     false
 }
 pub const fn finish(_: &'static Sock, _: Reason) {}
+pub const fn finish_reading(_: &'static Sock, _: Reason) {}
 #[inline(always)]
 pub const fn finish_within(_: &'static Sock, _: u64) {}
 pub const fn await_return(_: &'static Sock, _: u64) {}

@@ -575,15 +575,23 @@ fn abandon_inherited(sock: &'static Sock) {
     }
 }
 
-/// The socket goes back to TCP for good.
+/// The socket goes back to TCP for good, with what it has written.
 pub fn give_up(sock: &'static Sock, reason: Reason) {
+    if goes_back(sock, reason) {
+        demote::finish_blocking(sock, reason);
+    }
+}
+
+/// The same at once; what TCP has no room for is sent by the control thread. Whether it was accelerated.
+pub fn goes_back(sock: &'static Sock, reason: Reason) -> bool {
     sock.pin(reason);
     rendezvous::forget(sock);
     sock.let_sections_end();
-    if sock.is_accelerated() {
+    let accelerated = sock.is_accelerated();
+    if accelerated {
         demote::demote(sock, Which::Both, reason);
-        demote::finish_blocking(sock, reason);
     }
+    accelerated
 }
 
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.

@@ -24,6 +24,7 @@ pub mod table;
 pub mod tcp;
 #[cfg(test)]
 pub mod testing;
+pub mod unserved;
 pub mod upgrade;
 pub mod wait;
 pub mod wake;

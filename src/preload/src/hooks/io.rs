@@ -1,7 +1,7 @@
 //! Stream input and output by descriptor: read, write, their vectors, and what moves whole files.
 
 use crate::api;
-use crate::edge::raw_use;
+use crate::edge::{raw_read, raw_use};
 use crate::real::test_cancel;
 use libc::{c_int, c_uint, c_void, iovec, loff_t, off_t, off64_t, size_t, ssize_t};
 use sluice_stats::Reason;
@@ -32,25 +32,25 @@ hooks! {
     }
 
     unsafe fn sendfile(out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> ssize_t => on_sendfile {
-        raw_use(in_fd, Reason::Splice);
+        raw_read(in_fd, Reason::Splice);
         let Some(e) = api::lookup(out_fd) else { return forward!(sendfile(out_fd, in_fd, offset, count)) };
         serve_feeding!(out_fd, sendfile(e, out_fd, in_fd, offset, count), forward!(sendfile(out_fd, in_fd, offset, count)))
     }
 
     unsafe fn sendfile64(out_fd: c_int, in_fd: c_int, offset: *mut off64_t, count: size_t) -> ssize_t => on_sendfile64 {
-        raw_use(in_fd, Reason::Splice);
+        raw_read(in_fd, Reason::Splice);
         let Some(e) = api::lookup(out_fd) else { return forward!(sendfile64(out_fd, in_fd, offset, count)) };
         serve_feeding!(out_fd, sendfile(e, out_fd, in_fd, offset, count), forward!(sendfile64(out_fd, in_fd, offset, count)))
     }
 
     unsafe fn splice(in_fd: c_int, in_offset: *mut loff_t, out_fd: c_int, out_offset: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t => on_splice {
-        raw_use(in_fd, Reason::Splice);
+        raw_read(in_fd, Reason::Splice);
         raw_use(out_fd, Reason::Splice);
         forward!(splice(in_fd, in_offset, out_fd, out_offset, len, flags))
     }
 
     unsafe fn tee(in_fd: c_int, out_fd: c_int, len: size_t, flags: c_uint) -> ssize_t => on_tee {
-        raw_use(in_fd, Reason::Splice);
+        raw_read(in_fd, Reason::Splice);
         raw_use(out_fd, Reason::Splice);
         forward!(tee(in_fd, out_fd, len, flags))
     }

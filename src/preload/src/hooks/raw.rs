@@ -13,7 +13,7 @@
 use super::trampoline::SYSCALL;
 use super::{conn, epoll, fd, msg, poll, process, uring};
 use crate::api::{self, Error};
-use crate::edge::{NO_FD, created, raw_use, tell};
+use crate::edge::{NO_FD, created, raw_read, raw_use, tell};
 use crate::errno;
 use libc::*;
 use sluice_stats::Reason;
@@ -202,14 +202,16 @@ unsafe extern "C" fn served(
     match number {
         n if is_use(n) => {
             raw_use(fd, Reason::RawSyscall);
-            if n == SYS_sendfile || n == SYS_tee {
-                raw_use(a2 as c_int, Reason::RawSyscall);
+            match n {
+                SYS_sendfile => raw_read(a2 as c_int, Reason::RawSyscall),
+                SYS_tee => raw_use(a2 as c_int, Reason::RawSyscall),
+                _ => {}
             }
             call()
         }
         n if makes_descriptor(n) => c_long::from(created(call() as c_int)),
         SYS_splice => {
-            raw_use(fd, Reason::RawSyscall);
+            raw_read(fd, Reason::RawSyscall);
             raw_use(a3 as c_int, Reason::RawSyscall);
             call()
         }

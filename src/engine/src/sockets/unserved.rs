@@ -1,0 +1,46 @@
+//! Calls on a tracked descriptor that hooks cannot follow: the kernel's socket is to be the only path.
+
+use super::sock::Sock;
+use super::table::{self, Entry, Kind};
+use super::{demote, life, remains};
+use crate::remote;
+use libc::c_int;
+use sluice_stats::Reason;
+
+/// What such a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Anything. What the program has written goes before what it writes now.
+    Any,
+    /// It reads. What the program has written follows by the control thread: the peer may not read it before it is read from.
+    Reading,
+}
+
+/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under `reason`.
+pub fn used(fd: c_int, reason: Reason, how: Use) {
+    match table::lookup(fd).map(Entry::kind) {
+        Some(Kind::Sock(sock)) => {
+            leave(sock, reason, how);
+            // What a poll has told of is there for whoever reads next; and behind the program's SHUT_RD the kernel would tell of an
+            // end where it has nothing yet.
+            remains::part_with(sock);
+        }
+        // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
+        Some(Kind::Fresh) if reason != Reason::RawSyscall => {
+            if let Some(sock) = crate::api::sock_of(Entry::FRESH, fd) {
+                life::give_up(sock, reason);
+            }
+        }
+        Some(Kind::Set(set)) => set.used_elsewhere(),
+        _ => {}
+    }
+}
+
+fn leave(sock: &'static Sock, reason: Reason, how: Use) {
+    let was_accelerated = life::goes_back(sock, reason);
+    match how {
+        Use::Any if was_accelerated => demote::finish_blocking(sock, reason),
+        Use::Reading if was_accelerated => remote::finish_reading(sock, reason),
+        _ => {}
+    }
+}

@@ -365,7 +365,8 @@ impl Set {
         };
         inside.come_back(data);
         match (first, second) {
-            (None, _) => (events, false),
+            // What was told of a stream in this very answer may be over.
+            (None, _) => (events, inside.is_sole(data)),
             (Some(only), None) => (self.correct(inside, only, events), true),
             (Some(_), Some(_)) => {
                 // Whose event it is cannot be told, by the program neither. None is held back; but

@@ -325,6 +325,12 @@ impl Inside {
         })
     }
 
+    /// Is there one registration with this data, and no more?
+    pub fn is_sole(&self, data: u64) -> bool {
+        let mut all = self.with_data(data);
+        all.next().is_some() && all.next().is_none()
+    }
+
     /// Their sockets, and what is asked of the kernel.
     pub fn asked_with_data(
         &self,

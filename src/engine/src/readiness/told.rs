@@ -240,6 +240,22 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_ends_amid_an_answer_is_told_of_once() {
+        let (fd, _peer) = connection();
+        let (link, other, index) = testing::link();
+        let sock = testing::writer(link, other, index);
+        sock.fd.store(fd, Ordering::Relaxed);
+        let events = libc::EPOLLIN as u32;
+        let set = set_of(sock, events);
+        // The ring has been told of, and then TCP has the rest.
+        set.forget_stream(sock, link, index);
+        let mut all = [libc::epoll_event { events, u64: DATA }; 2];
+        let (count, _) = set.translate(&mut all, 1, 2, Moment::now());
+        assert_eq!(count, 1);
+        assert_eq!({ all[0].events }, events);
+    }
+
+    #[test]
     fn of_the_middle_of_a_reset_nothing_is_told() {
         let (fd, _peer) = connection();
         let (link, other, index) = testing::link();

@@ -48,6 +48,10 @@ class Ready:
             return any(self.is_read(f) for _, f in file.regs)
         return isinstance(file, Stream) and file.rx.reader or isinstance(file, Listener) and file.acceptor
 
+    def is_stirred(self, file):
+        """A set in which bytes come of which nobody wants to hear."""
+        return isinstance(file, Epoll) and any(self.is_stirred(f) or isinstance(f, Stream) and f.rx.writer for _, f in file.regs)
+
     def sleepers(self):
         """Calls that sleep until something shows something."""
         return (x for x in self.pendings() if x.op.name in ("poll", "epoll_wait"))

@@ -164,7 +164,7 @@ const struct body bulk_bodies[] = {
     TWO("bulk_both_1m", both_1m, both_1m, .flags = NB),
     TWO("bulk_both_16m", both_16m, both_16m, .flags = NB, .limit = 20),
     TWO("bulk_one_way", one_way, one_way, .flags = NB, .limit = 20),
-    TWO("bulk_huge_calls", huge_calls_server, huge_calls_client),
+    TWO("bulk_huge_calls", huge_calls_server, huge_calls_client, .limit = 20),
     TWO("bulk_random_sizes", random_sizes, random_sizes, .flags = NB),
     TWO("bulk_select_loop", select_loop, select_loop),
     TWO("bulk_poll_loop", poll_loop, poll_loop),

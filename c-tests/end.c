@@ -642,6 +642,7 @@ static void raw_disconnect_server(int fd)
 
 /* Connections that end by a reset at about the size at which they would leave TCP: whoever reads finds their bytes, and the reset. */
 enum { RESETS = 60 };
+static size_t asked_by(int i) { return 1 + i * 131 % 3000; }
 static size_t reset_after(int i) { return 33000 + i * 7919 % 87000; }
 
 static void resets_server(int fd)
@@ -652,8 +653,7 @@ static void resets_server(int fd)
     for (int i = 0; i < RESETS; i++) {
         if ((fd = accept(l, NULL, NULL)) < 0)
             die("accept");
-        size_t n = 1 + i * 131 % 3000;
-        good += get(fd, i, n) == n && put(fd, i, reset_after(i)) == reset_after(i);
+        good += get(fd, i, asked_by(i)) == asked_by(i) && put(fd, i, reset_after(i)) == reset_after(i);
         reset += recv(fd, buf, 1, 0) < 0 && errno == ECONNRESET;
         close(fd);
     }
@@ -668,8 +668,7 @@ static void resets_client(int fd)
     for (int i = 0; i < RESETS; i++) {
         if ((fd = try_dial(port, 0)) < 0)
             die("connect");
-        size_t n = 1 + i * 131 % 3000;
-        good += put(fd, i, n) == n && get(fd, i, reset_after(i)) == reset_after(i);
+        good += put(fd, i, asked_by(i)) == asked_by(i) && get(fd, i, reset_after(i)) == reset_after(i);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger));
         close(fd);
     }

@@ -384,12 +384,13 @@ static void splice_unblocked_server(int fd)
     T(drain(fd, 1));
 }
 
-static void *much_put(void *arg)
+struct all { int fd; size_t len; };
+static void *put_all(void *arg)
 {
-    int fd = *(int *)arg;
+    struct all *all = arg;
     busy = gettid();
-    size_t n = put(fd, 1, 20 << 20);
-    shutdown(fd, SHUT_WR);
+    size_t n = put(all->fd, 1, all->len);
+    shutdown(all->fd, SHUT_WR);
     return (void *)n;
 }
 
@@ -399,7 +400,7 @@ static void splice_unblocked_client(int fd)
     T(pipe(p));
     meet();
     await_in(fd, 20000);
-    pthread_t t = start_busy(much_put, &fd);
+    pthread_t t = start_busy(put_all, &(struct all){fd, 20 << 20});
     await_asleep(busy);
     T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int))); /* by TCP there is room for little of it */
     T(splice(fd, NULL, p[1], NULL, 2000, 0));
@@ -426,18 +427,10 @@ static void splice_proxy_server(int fd)
     T(shutdown(other, SHUT_WR));
 }
 
-static void *proxy_put(void *arg)
-{
-    int fd = *(int *)arg;
-    size_t n = put(fd, 1, 5 << 20);
-    shutdown(fd, SHUT_WR);
-    return (void *)n;
-}
-
 static void splice_proxy_client(int fd)
 {
     int other = join();
-    pthread_t t = start(proxy_put, &fd);
+    pthread_t t = start(put_all, &(struct all){fd, 5 << 20});
     T(drain(other, 1));
     T(finish(t));
 }

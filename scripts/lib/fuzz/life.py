@@ -358,11 +358,9 @@ class Life:
         ends = [f for f, r in refs.items() if isinstance(f, Stream) and not f.refs - r]
         need(not any(f.peer in ends and (f.rx.unread or f.linger0) for f in ends), "in which order?")
         need(not any(isinstance(f, Listener) and f.queue for f in refs), "in which order?")
-
-        def sees(x, stream):
-            return any(f is stream or isinstance(f, Epoll) and self.holds(f, stream) for f in x.files)
         # They go one after the other: who waits for several may be told of the first alone.
-        need(all(sum(sees(x, f.peer) for f in ends) < 2 for x in self.sleepers()), "which of them is told?")
+        told = (sum(any(self.shows_of(w, f.peer) for w in x.files) for f in ends) for x in self.sleepers())
+        need(all(n < 2 for n in told), "which of them is told?")
         self.check_end(refs)
 
     def op_pass(self, op, p):

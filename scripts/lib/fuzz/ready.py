@@ -63,19 +63,20 @@ class Ready:
 
     def is_watched_twice(self, file):
         """Somebody sleeps until it shows something, or a set in which it is."""
-        return any(sum(f is file or isinstance(f, Epoll) and self.holds(f, file) for f in x.files[x.op.name == "epoll_wait":]) > 1
+        return any(sum(self.shows_of(f, file) for f in x.files[x.op.name == "epoll_wait":]) > 1
                    for x in self.sleepers())
 
     def is_of(self, set_, process):
         """Has the process made it, and all that are in it?"""
         return set_.maker == process.name and all(self.is_of(f, process) for _, f in set_.regs if isinstance(f, Epoll))
 
-    def holds(self, set_, file):
-        return any(f is file or isinstance(f, Epoll) and self.holds(f, file) for _, f in set_.regs)
+    def shows_of(self, watched, file):
+        """It is that one, or a set in which it is."""
+        return watched is file or isinstance(watched, Epoll) and any(self.shows_of(f, file) for _, f in watched.regs)
 
     def watchers(self, set_):
         """Calls that sleep until the set, or one in which it is, shows something."""
-        return sum(any(f is set_ or isinstance(f, Epoll) and self.holds(f, set_) for f in x.files) for x in self.sleepers())
+        return sum(any(self.shows_of(f, set_) for f in x.files) for x in self.sleepers())
 
     def has_edges(self, set_):
         """Is there an event in it, or in a set in it, that only one is told of?"""

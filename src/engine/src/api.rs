@@ -568,7 +568,7 @@ pub unsafe fn select(
 }
 /// RLIMIT_NOFILE: the most entries that `poll` takes.
 pub fn poll_limit() -> nfds_t {
-    polling::soft_limit()
+    sluice_fabric::sys::descriptor_limit()
 }
 
 /// How often descriptors of our own have stood, for a moment, at numbers that are free for the program; none

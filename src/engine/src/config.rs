@@ -22,6 +22,7 @@ use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use once_cell::race::OnceBox;
+use sluice_fabric::sys::Errno;
 use std::ffi::CString;
 
 /// When a connection leaves TCP.
@@ -164,8 +165,21 @@ pub fn config() -> &'static Config {
             &mut complaint,
         );
         if crate::copies::works() {
-            try_report(&mut config, &mut complaint);
-            find_trace(&mut config, &mut complaint);
+            let report = (REPORT, "cannot be written to", "no report");
+            prepare_file(
+                &mut config.report,
+                report,
+                crate::report::prepare,
+                &mut complaint,
+            );
+            // Found from the current directory, which the program may leave.
+            let trace = (TRACE, "is in no directory", "no trace");
+            prepare_file(
+                &mut config.trace,
+                trace,
+                crate::report::absolute,
+                &mut complaint,
+            );
         }
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Of several copies of the library one complains.
@@ -207,29 +221,20 @@ fn is_heeded(name: &[u8], is_secure: bool) -> bool {
     !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
 }
 
-/// What `SLUICE_TRACE` names is found from the current directory, which the program may leave.
-fn find_trace(config: &mut Config, complaint: &mut Line) {
-    let Some(path) = config.trace.take() else {
+/// The file that a variable names is made ready by `prepare`; one that cannot be is named, and left out.
+fn prepare_file(
+    file: &mut Option<CString>,
+    (name, failure, default): (&str, &str, &str),
+    prepare: fn(CString) -> Result<CString, Errno>,
+    complaint: &mut Line,
+) {
+    let Some(path) = file.take() else {
         return;
     };
-    match crate::report::absolute(path.clone()) {
-        Ok(path) => config.trace = Some(path),
+    match prepare(path.clone()) {
+        Ok(path) => *file = Some(path),
         Err(errno) => complaint.add(format_args!(
-            "SLUICE_TRACE={} is in no directory (errno {errno}), using no trace",
-            Quoted(path.as_bytes())
-        )),
-    }
-}
-
-/// What `SLUICE_REPORT` names must be a file that can be written.
-fn try_report(config: &mut Config, complaint: &mut Line) {
-    let Some(path) = config.report.take() else {
-        return;
-    };
-    match crate::report::prepare(path.clone()) {
-        Ok(path) => config.report = Some(path),
-        Err(errno) => complaint.add(format_args!(
-            "SLUICE_REPORT={} cannot be written to (errno {errno}), using no report",
+            "{name}={} {failure} (errno {errno}), using {default}",
             Quoted(path.as_bytes())
         )),
     }

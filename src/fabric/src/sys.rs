@@ -713,31 +713,29 @@ pub fn has_error(fd: c_int) -> bool {
 /// How many bytes a file may have that this process makes longer (RLIMIT_FSIZE): beyond, the kernel raises SIGXFSZ.
 #[must_use]
 pub fn file_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid pointer; getrlimit is not hooked.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    if answer == 0 {
-        limit.rlim_cur
-    } else {
-        u64::MAX
-    }
+    soft_limit(libc::RLIMIT_FSIZE).unwrap_or(u64::MAX)
 }
 
 /// Bytes of memory that this process may lock.
 #[must_use]
 pub fn lockable() -> u64 {
+    soft_limit(libc::RLIMIT_MEMLOCK).unwrap_or(0)
+}
+
+/// Where the numbers of descriptors end that this process may get, which are also the most entries that poll takes (RLIMIT_NOFILE).
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    soft_limit(libc::RLIMIT_NOFILE).unwrap_or(1024)
+}
+
+fn soft_limit(which: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: a valid pointer; getrlimit is not hooked.
-    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } != 0 {
-        return 0;
-    }
-    limit.rlim_cur
+    let answer = unsafe { libc::getrlimit(which, &raw mut limit) };
+    (answer == 0).then_some(limit.rlim_cur)
 }
 
 /// What a function of another library has left in `errno`.

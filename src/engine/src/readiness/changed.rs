@@ -38,7 +38,6 @@ impl Set {
         // SAFETY: the caller's.
         let done = unsafe {
             self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |inside, wanted| {
-                let wanted = wanted.unwrap_or_default();
                 let entered = self.enter(inside, fd, sock, wanted);
                 let placed = entered && self.place_stream(inside, sock, true).is_some();
                 (entered, placed)
@@ -185,7 +184,7 @@ impl Set {
         // SAFETY: the caller's.
         let told = unsafe {
             self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
-                renewed(inside, fd, sock, wanted.unwrap_or_default())
+                renewed(inside, fd, sock, wanted)
             })
         }?;
         if told == Ok(true) {
@@ -194,8 +193,8 @@ impl Set {
         Some(told.map(|_| ()))
     }
 
-    /// `epoll_ctl` by the kernel, and what follows in the mirror from what is wanted, which is nothing behind
-    /// `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
+    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, nothing behind `EPOLL_CTL_DEL`, under one lock.
+    /// `None`: this thread has it.
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -204,14 +203,17 @@ impl Set {
         &self,
         (epfd, op, fd): (i32, i32, i32),
         event: *mut libc::epoll_event,
-        follow: impl FnOnce(&mut Inside, Option<(u32, u64)>) -> R,
+        follow: impl FnOnce(&mut Inside, (u32, u64)) -> R,
     ) -> Option<Result<R, sys::Errno>> {
         self.with(|inside| {
             // SAFETY: the caller's.
             unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) }?;
-            // SAFETY: the kernel has read it.
-            let wanted = || unsafe { ((*event).events, (*event).u64) };
-            let wanted = (op != libc::EPOLL_CTL_DEL).then(wanted);
+            let wanted = if op == libc::EPOLL_CTL_DEL {
+                (0, 0)
+            } else {
+                // SAFETY: the kernel has read it.
+                unsafe { ((*event).events, (*event).u64) }
+            };
             Ok(follow(inside, wanted))
         })
     }

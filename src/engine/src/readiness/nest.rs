@@ -81,7 +81,7 @@ impl Set {
         // SAFETY: the caller's.
         unsafe {
             self.ctl_at_once((epfd, op, fd), event, |inside, wanted| {
-                inside.note_set(fd, wanted);
+                inside.note_set(fd, (op != libc::EPOLL_CTL_DEL).then_some(wanted));
             })
         }
     }
@@ -91,7 +91,7 @@ impl Set {
         for event in told {
             // Of several under the same data it may be any one's.
             let regs = self.with(|inside| inside.sets_with_data(event.u64));
-            let regs = regs.flatten().unwrap_or_default();
+            let regs = regs.unwrap_or_default();
             let is_silent = |reg: &SetReg| {
                 let inner = table::lookup(reg.fd).and_then(Entry::as_set);
                 inner.is_some_and(|inner| !is_readable(inner))

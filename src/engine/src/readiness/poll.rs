@@ -76,7 +76,7 @@ pub unsafe fn poll(
     if count == 0 || fds.is_null() || count > table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
     }
-    if count > 256 && count > soft_limit() {
+    if count > 256 && count > sys::descriptor_limit() {
         // The kernel refuses without a look at the array.
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -118,17 +118,6 @@ fn verdict(answer: Option<Result<usize, sys::Errno>>) -> Verdict {
         Some(Err(libc::EINTR)) => Verdict::Failed(Error::Interrupted),
         Some(Err(e)) => Verdict::Failed(Error::Kernel(e)),
     }
-}
-
-/// RLIMIT_NOFILE: the most entries that poll takes.
-pub fn soft_limit() -> nfds_t {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid pointer; getrlimit is not hooked.
-    let failed = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    if failed == 0 { limit.rlim_cur } else { 1024 }
 }
 
 /// A set is among the descriptors of a poll or select.

@@ -280,10 +280,8 @@ impl Set {
         {
             self.look_into_sets(told);
         }
-        // A stream that is about to come has said so, and what the kernel tells of it is told behind its coming alone.
-        let has_streams = self.adopted.load(Ordering::Relaxed) != 0
-            || self.has_oneshots.load(Ordering::Relaxed)
-            || !self.is_plain() && self.was_entered();
+        // Also of a stream that is about to come, which has said so: what the kernel tells of it is told behind its coming alone.
+        let has_streams = !self.is_plain() && self.was_entered();
         let mut keep = |inside: Option<&mut Inside>| {
             let mut inside = inside;
             for from in start..end {

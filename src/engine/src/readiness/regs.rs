@@ -212,13 +212,13 @@ impl Inside {
         self.sets.iter().map(|reg| reg.fd).collect()
     }
 
-    /// The registrations of sets with this data. `None`: what the kernel tells under it may be a socket's, too.
-    pub fn sets_with_data(&self, data: u64) -> Option<Vec<SetReg>> {
+    /// The registrations of sets with this data, of which the kernel tells under it: none if it may be a socket that it tells of.
+    pub fn sets_with_data(&self, data: u64) -> Vec<SetReg> {
+        if self.with_data(data).next().is_some() {
+            return Vec::new();
+        }
         let sets = self.sets.iter().filter(|reg| reg.data == data);
-        self.with_data(data)
-            .next()
-            .is_none()
-            .then(|| sets.copied().collect())
+        sets.copied().collect()
     }
 
     /// Enters a registration.

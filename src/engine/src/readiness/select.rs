@@ -65,7 +65,7 @@ fn beyond_table(fd: c_int) -> bool {
         return false;
     }
     let end = (table::end().max(least) as u64)
-        .max(poll::soft_limit())
+        .max(sys::descriptor_limit())
         .min(NUMBERS) as c_int;
     let mut some = [const {
         pollfd {

@@ -12,7 +12,7 @@ use super::nest::kernel_ready;
 use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resetting};
-use crate::sockets::sock::{Sock, half, state};
+use crate::sockets::sock::{Sock, half};
 use crate::sockets::{recv, tcp};
 use core::sync::atomic::Ordering;
 use libc::c_short;
@@ -65,7 +65,6 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
     told & (READ | libc::POLLRDHUP) != 0
         && told & libc::POLLHUP == 0
-        && sock.tx.state() == state::LINK
         && !remote::is_remote(sock)
         && control::left_unread(sock)
 }
@@ -239,16 +238,23 @@ mod tests {
         told[..count].iter().map(|e| e.events).collect()
     }
 
-    #[test]
-    fn a_stream_that_ends_amid_an_answer_is_told_of_once() {
-        let (fd, _peer) = connection();
+    /// A connection in a set, whose stream is over; and its other end.
+    fn behind_a_stream(events: u32) -> (&'static Sock, &'static Set, TcpStream) {
+        let (fd, peer) = connection();
         let (link, other, index) = testing::link();
         let sock = testing::writer(link, other, index);
         sock.fd.store(fd, Ordering::Relaxed);
-        let events = libc::EPOLLIN as u32;
         let set = set_of(sock, events);
-        // The ring has been told of, and then TCP has the rest.
+        sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
         set.forget_stream(sock, link, index);
+        (sock, set, peer)
+    }
+
+    #[test]
+    fn a_stream_that_ends_amid_an_answer_is_told_of_once() {
+        let events = libc::EPOLLIN as u32;
+        let (_, set, _peer) = behind_a_stream(events);
+        // The ring has been told of, and then TCP has the rest.
         let mut all = [libc::epoll_event { events, u64: DATA }; 2];
         let (count, _) = set.translate(&mut all, 1, 2, Moment::now());
         assert_eq!(count, 1);
@@ -257,14 +263,9 @@ mod tests {
 
     #[test]
     fn of_the_middle_of_a_reset_nothing_is_told() {
-        let (fd, _peer) = connection();
-        let (link, other, index) = testing::link();
-        let sock = testing::writer(link, other, index);
-        sock.fd.store(fd, Ordering::Relaxed);
         let asked = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
-        let set = set_of(sock, asked);
-        sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
-        set.forget_stream(sock, link, index);
+        let (sock, set, _peer) = behind_a_stream(asked);
+        let fd = sock.fd.load(Ordering::Relaxed);
         let _ = kernel_tells(set, 0);
         let all = asked | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         std::thread::scope(|scope| {

@@ -39,7 +39,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     }
     // A recv would take an error that the program is to see, unless it finds bytes. First whether TCP is at its end: then no
     // more come.
-    let over = tcp::state(fd).is_none_or(tcp::is_over);
+    let over = tcp::has_ended(fd);
     if over {
         // What the link has brought by now came before that.
         wire.drive();

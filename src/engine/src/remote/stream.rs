@@ -607,7 +607,7 @@ pub(super) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
         let Some(sock) = control::sock_of(near, u32::from(stream)) else {
             continue;
         };
-        let over = || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(tcp::is_over);
+        let over = || tcp::has_ended(sock.fd.load(Ordering::Relaxed));
         if late || over() {
             advance(sock);
         } else {
@@ -646,8 +646,8 @@ pub fn may_finish(sock: &'static Sock) -> bool {
         return true;
     };
     let parting = [Reason::Close, Reason::Exit].map(|reason| reason as u32);
-    let parts = parting.contains(&sock.pinned.load(Ordering::Relaxed));
-    !(parts || has_shut_both(sock)) || !may_cross(sock, wire, stream)
+    let is_through = parting.contains(&sock.pinned.load(Ordering::Relaxed)) || has_shut_both(sock);
+    !is_through || !may_cross(sock, wire, stream)
 }
 
 fn has_shut_both(sock: &Sock) -> bool {
@@ -677,7 +677,7 @@ pub fn awaits_record(sock: &Sock) -> bool {
         wire.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
     });
     let fd = sock.fd.load(Ordering::Relaxed);
-    let comes = || tcp::state(fd).is_some_and(|s| !tcp::is_over(s)) || unread_of(fd) > 0;
+    let comes = || !tcp::has_ended(fd) || unread_of(fd) > 0;
     awaits == Some(true) && comes()
 }
 

@@ -178,18 +178,6 @@ pub fn after_fork() {
     REPLACING.store(0, Ordering::Relaxed);
 }
 
-fn soft_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a valid pointer; getrlimit is not hooked.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return 1024;
-    }
-    limit.rlim_cur
-}
-
 /// Moves a descriptor to the top and enters it; `None`: no room there.
 pub fn lift(fd: Fd) -> Option<Fd> {
     copy(fd.raw())
@@ -197,7 +185,7 @@ pub fn lift(fd: Fd) -> Option<Fd> {
 
 /// As [`lift`], for a descriptor that stays where it is.
 pub fn copy(fd: i32) -> Option<Fd> {
-    let top = soft_limit().min(TOP);
+    let top = sys::descriptor_limit().min(TOP);
     let room = top / 10;
     if u64::from(HELD.load(Ordering::Relaxed)) >= room {
         prune();

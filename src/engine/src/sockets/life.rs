@@ -653,8 +653,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
 fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
     flags & !libc::O_CLOEXEC != 0
         || !process::waits_by_itself()
-            && (new as u64 >= readiness::poll::soft_limit()
-                || sys::fcntl(old, libc::F_GETFD, 0).is_err())
+            && (new as u64 >= sys::descriptor_limit() || sys::fcntl(old, libc::F_GETFD, 0).is_err())
 }
 
 /// `close_range`: tracked descriptors part, and `close` is called for each gap between our own.

@@ -38,6 +38,12 @@ pub fn is_over(state: u8) -> bool {
     matches!(state, TIME_WAIT | CLOSE | CLOSE_WAIT | LAST_ACK | CLOSING)
 }
 
+/// Is nothing more to come from the peer by this TCP, because of its end, a reset, or a number that is closed? What is here may not be read
+/// yet.
+pub fn has_ended(fd: i32) -> bool {
+    state(fd).is_none_or(is_over)
+}
+
 /// Bytes written to TCP so far; `None` unless ESTABLISHED and still.
 ///
 /// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the count of the end that connected (`syn`)

@@ -37,10 +37,10 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
 }
 
 fn leave(sock: &'static Sock, reason: Reason, how: Use) {
-    let was_accelerated = life::goes_back(sock, reason);
-    match how {
-        Use::Any if was_accelerated => demote::finish_blocking(sock, reason),
-        Use::Reading if was_accelerated => remote::finish_reading(sock, reason),
-        _ => {}
+    if life::goes_back(sock, reason) {
+        match how {
+            Use::Any => demote::finish_blocking(sock, reason),
+            Use::Reading => remote::finish_reading(sock, reason),
+        }
     }
 }

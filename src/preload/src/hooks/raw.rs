@@ -200,21 +200,21 @@ unsafe extern "C" fn served(
     let call = || real(number, a1, a2, a3);
     let fd = a1 as c_int;
     match number {
+        SYS_sendfile | SYS_splice | SYS_tee => {
+            let (from, to) = match number {
+                SYS_sendfile => (a2 as c_int, fd),
+                SYS_splice => (fd, a3 as c_int),
+                _ => (fd, a2 as c_int),
+            };
+            raw_read(from, Reason::RawSyscall);
+            raw_use(to, Reason::RawSyscall);
+            call()
+        }
         n if is_use(n) => {
             raw_use(fd, Reason::RawSyscall);
-            match n {
-                SYS_sendfile => raw_read(a2 as c_int, Reason::RawSyscall),
-                SYS_tee => raw_use(a2 as c_int, Reason::RawSyscall),
-                _ => {}
-            }
             call()
         }
         n if makes_descriptor(n) => c_long::from(created(call() as c_int)),
-        SYS_splice => {
-            raw_read(fd, Reason::RawSyscall);
-            raw_use(a3 as c_int, Reason::RawSyscall);
-            call()
-        }
         SYS_sendmsg => {
             raw_use(fd, Reason::RawSyscall);
             // SAFETY: the C caller vouches for the header.

@@ -260,16 +260,21 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
 /// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of the peer: if that was killed with bytes
 /// of ours unread, what TCP would have made of these is made now. Whether it was.
 pub fn end_is_told(sock: &'static Sock) -> bool {
-    let Some(link) = sock.link() else {
-        return false;
-    };
+    sock.link().is_some_and(|link| {
+        died_with_unread(sock) && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
+    })
+}
+
+/// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours unread without a word? Then it was killed,
+/// and TCP would have answered them by a reset.
+pub fn died_with_unread(sock: &'static Sock) -> bool {
     if sock.tx.lock.lock().is_err() {
         return false;
     }
-    let killed =
+    let died =
         left_unread(sock) && tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT);
     sock.tx.lock.unlock();
-    killed && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
+    died
 }
 
 /// The peer died with bytes of ours unread, and of what it had sent all is on TCP, some of it unread: TCP would have been reset behind

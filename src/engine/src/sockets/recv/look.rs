@@ -2,6 +2,7 @@
 
 use crate::api::Error;
 use crate::remote;
+use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
@@ -204,7 +205,7 @@ fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
     if !matches!(look, Look::End) || !remote::is_remote(sock) {
         return look;
     }
-    if has_shut_reading(sock) && !tcp::state(fd).is_none_or(tcp::is_over) {
+    if has_shut_reading(sock) && !tcp::has_ended(fd) {
         return Look::Owed;
     }
     if remote::tcp_ended(sock) {
@@ -417,9 +418,8 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
         return Look::Again;
     }
     if remote::is_remote(sock) {
-        let is_over = || tcp::state(fd).is_none_or(tcp::is_over);
-        let was_over = is_over();
-        return if remote::hear_tcp(sock, fd) || has_more() || !was_over && is_over() {
+        let had_ended = tcp::has_ended(fd);
+        return if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
             Look::Again
         } else if has_shut_reading(sock) {
             // What TCP has is a part of a record, or one that has come since.
@@ -455,8 +455,7 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            let ended = tcp::state(fd) == Some(tcp::CLOSE_WAIT);
-            if ended && died_with_unread(sock) && demote::reset(sock) {
+            if control::died_with_unread(sock) && demote::reset(sock) {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
                 return Look::Again;
@@ -474,17 +473,4 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
         }
         Err(e) => Look::Failed(Error::Kernel(e)),
     }
-}
-
-/// Did the peer die with bytes of ours unread in its ring? TCP would have answered them by a reset.
-fn died_with_unread(sock: &'static Sock) -> bool {
-    if sock.tx.state() != state::LINK || sock.tx.lock.lock().is_err() {
-        return false;
-    }
-    let unread = sock.tx.dir().is_some_and(|dir| {
-        let head = dir.rx.head.read();
-        !head.flagged && head.offset < sock.tx.at.load(Ordering::Relaxed)
-    });
-    sock.tx.lock.unlock();
-    unread
 }

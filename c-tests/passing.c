@@ -96,6 +96,27 @@ static void pass_to_self(int fd)
     echo_rounds(again, 50, 2000);
 }
 
+/* Passed on behind a reset: who passed it still finds what was there. */
+static void reset_passed_server(int fd)
+{
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(close(fd));
+}
+
+static void reset_passed_client(int fd)
+{
+    int u[2];
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    T(put(fd, 2, 30000));
+    meet();
+    await(fd, POLLHUP);
+    pass(u[0], fd);
+    T(get(fd, 1, 20000));
+    post_mortem(fd);
+}
+
 /* A listener that this program has not made: what it accepts leaves TCP all the same. */
 static void serve_on(int l)
 {
@@ -310,6 +331,7 @@ const struct body passing_bodies[] = {
     TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
+    TWO("scm_rights_behind_reset", reset_passed_server, reset_passed_client, .flags = ONEHOST),
     TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
     TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),
     TWO("set_received", set_server, set_received_client, .flags = RAW),

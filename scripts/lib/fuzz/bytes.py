@@ -178,7 +178,7 @@ class Bytes:
         need(op.flags() <= {"WAITALL"} and (not op.flags() or kind in FLAGGED), "no flag of this call")
         need(0 < op.number("chunk", 65536) <= LONGEST, "in which portions?")
         need(not rx.reader and s.rst != 1, "another reads")
-        need(kind != "splice" or not s.rst, "no splice finds what a link had brought before a reset: docs/limitations.md")
+        need(kind != "splice" or not s.is_copy_left, "who reads it?")
         # It finds an end wherever there is nothing at the moment.
         need(not s.shut_rd or s.settled and not op.begins, "bytes may have come or not")
         # What a call that sleeps has sent is counted when it is joined.

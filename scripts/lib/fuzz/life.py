@@ -344,6 +344,7 @@ class Life:
             for s in [f, *(g for _, g in getattr(f, "regs", ()))]:
                 need(not isinstance(s, (Stream, Epoll)) or all(r[0] == p.name for r in s.refs), "another process has it, too")
         need(kept, "nothing to go on with")
+        need(not any(isinstance(f, Stream) and f.is_copy_left for f in kept), "who reads it?")
         gone = [n for n, h in p.handles.items() if h.cloexec]
         self.check_gone(p, gone)
         for n in gone:
@@ -368,6 +369,7 @@ class Life:
         h, q, new = self.handle(op), self.processes.get(op.text("to")), op.number("as")
         need(q and q.alive and q.threads[0] is None and q is not p, "to whom?")
         need(not isinstance(h.file, Epoll), "not for sets")
+        need(not isinstance(h.file, Stream) or not h.file.is_copy_left, "who reads it?")
         need(0 <= new < HANDLES and new not in q.handles, "this handle is taken")
         self.new_handle(q, new, h.file, "CLOEXEC" in op.flags())
         h.file.passed = True

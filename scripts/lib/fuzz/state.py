@@ -94,6 +94,11 @@ class Stream(File):
     def ended(self):
         return self.rx.fin == 2 or self.rst == 2 or self.shut_rd
 
+    @property
+    def is_copy_left(self):
+        """Behind a reset what a link had brought is only where hooks read: docs/limitations.md."""
+        return bool(self.rst and self.rx.unread)
+
 
 class Listener(File):
     def __init__(self):

@@ -403,13 +403,16 @@ pub fn call_in(sock: &'static Sock) {
     }
 }
 
-/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can know what of it is still to come.
+/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can know what of it is still to come. What
+/// TCP has ended without stays for who reads by hooks after all.
 pub fn part_with(sock: &'static Sock) {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return;
     }
     await_all_owed(sock);
-    renounce_if(sock, || true);
+    if unread(sock, sock.fd.load(Ordering::Relaxed)) == 0 {
+        renounce_if(sock, || true);
+    }
 }
 
 /// Whether it did.

@@ -295,6 +295,23 @@ static void shut_read_client(int fd)
     meet();
 }
 
+/* ... which is told together with room, also where that is told of again and again. */
+static void shut_read_edges_client(int fd)
+{
+    int ep = epoll_create1(0), both = 0;
+    T(shutdown(fd, SHUT_RD));
+    await(fd, POLLOUT);
+    for (int i = 0; i < 300; i++) {
+        struct epoll_event e = {0};
+        ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLET, PATTERN);
+        both += epoll_wait(ep, &e, 1, 0) == 1 && e.events == (EPOLLIN | EPOLLOUT);
+        ctl(ep, EPOLL_CTL_DEL, fd, 0, 0);
+    }
+    say("%d of 300", both);
+    tell(END);
+    meet();
+}
+
 /* A thread waits on a set into which another is put meanwhile, of whose connection nothing is asked. */
 static void *say_one(void *set)
 {
@@ -331,6 +348,7 @@ const struct body register_bodies[] = {
     TWO("register_seen", obey, seen_client),
     TWO("register_threads", threads_server, threads_client),
     TWO("register_shut_read", obey, shut_read_client),
+    TWO("register_shut_read_edges", obey, shut_read_edges_client),
     TWO("register_unasked", obey, unasked_client),
     {0},
 };

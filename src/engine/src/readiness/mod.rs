@@ -140,9 +140,11 @@ pub fn rcvlowat_set(sock: &'static Sock) {
     sock.rx.lock.unlock();
 }
 
-/// Is the ring the only place where something to read can be?
+/// Is the ring the only place where something to read can be? Once the program has shut its reading half, the kernel tells of an end.
 fn reads_ring(sock: &'static Sock) -> bool {
-    sock.rx.state() == state::LINK && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
+    sock.rx.state() == state::LINK
+        && !sock.has_shut_reading()
+        && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
 }
 
 /// Would TCP call the socket writable: a third of the buffer is free?

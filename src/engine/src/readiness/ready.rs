@@ -19,6 +19,8 @@ const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
 /// What bytes that come are news for (`sock_def_readable` in the kernel).
 const READS: u32 = READABLE | (libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
+/// What a reading half that the program has shut shows at any time.
+const END: u32 = READABLE | libc::EPOLLRDHUP as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
@@ -181,11 +183,6 @@ impl Set {
         if writes {
             of_kernel &= !WRITABLE;
         }
-        let edge_of_kernel = !level && !once && !super::reads_ring(sock);
-        if edge_of_kernel && reg.events & READS != 0 && state & reg.events != 0 {
-            // What is told of the link does not go ahead of what TCP has.
-            self.looked_ns.store(0, Ordering::Relaxed);
-        }
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
             let told = told::ask(sock, of_kernel as i16);
@@ -194,6 +191,15 @@ impl Set {
                 self.looked_ns.store(0, Ordering::Relaxed);
             }
             state |= u32::from(told as u16);
+        }
+        let edge_of_kernel = !level && !once && !super::reads_ring(sock);
+        if edge_of_kernel && reg.events & READS != 0 && state & reg.events != 0 {
+            // What is told of the link does not go ahead of what TCP has.
+            self.looked_ns.store(0, Ordering::Relaxed);
+            if sock.has_shut_reading() {
+                // An edge of one thing tells of all that is so.
+                state |= END;
+            }
         }
         state
     }
@@ -239,7 +245,11 @@ impl Set {
         if events & WRITABLE != 0 {
             reg.room_due = false;
             if reg.echo == Echo::Due {
-                reg.echo = Echo::Told;
+                reg.echo = if state & END == END {
+                    Echo::ToldEnd
+                } else {
+                    Echo::Told
+                };
             }
         }
         let event = libc::epoll_event {
@@ -432,8 +442,12 @@ impl Set {
         if oneshot && !reg.armed {
             return events;
         }
-        let told = core::mem::take(&mut reg.echo) == Echo::Told;
-        if reg.events & ET != 0 && told && events & !WRITABLE == 0 {
+        let told = match core::mem::take(&mut reg.echo) {
+            Echo::None | Echo::Due => 0,
+            Echo::Told => WRITABLE,
+            Echo::ToldEnd => WRITABLE | END,
+        };
+        if reg.events & ET != 0 && events & !told == 0 {
             return 0;
         }
         let on_link = sock.tx.state() == state::LINK;

@@ -24,6 +24,8 @@ pub(super) enum Echo {
     Due,
     /// Due, and what it will say of space has been told.
     Told,
+    /// So has what it will say of the end that there is to read since the program has shut its reading half.
+    ToldEnd,
 }
 
 /// One registration of a tracked socket.

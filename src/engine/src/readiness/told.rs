@@ -12,7 +12,7 @@ use super::nest::kernel_ready;
 use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resetting};
-use crate::sockets::sock::{Sock, half};
+use crate::sockets::sock::Sock;
 use crate::sockets::{recv, tcp};
 use core::sync::atomic::Ordering;
 use libc::c_short;
@@ -108,9 +108,7 @@ pub(super) fn correct(
             // Of a record that came behind our own look, and another thread has heard.
         }
     }
-    // Once the program has shut its reading half there is an end to read, whatever else there is.
-    let ended = sock.halves.load(Ordering::Relaxed) & half::READING != 0;
-    if !ended && (hides || is_below_low(sock)) {
+    if !sock.has_shut_reading() && (hides || is_below_low(sock)) {
         // Come since, or not known yet to be one: the kernel tells when there is more.
         told &= !READ;
     }

@@ -505,6 +505,12 @@ impl Sock {
         self.rx.state() != state::PLAIN || self.tx.state() != state::PLAIN
     }
 
+    /// Has the program shut its reading half down? Then the kernel has an end to tell, whatever else there is.
+    #[inline]
+    pub fn has_shut_reading(&self) -> bool {
+        self.halves.load(Ordering::Relaxed) & half::READING != 0
+    }
+
     /// Is a call counted on the structure, of this socket or of an earlier one?
     fn is_in_use(&self) -> bool {
         self.rx.in_kernel() != 0

@@ -6,7 +6,7 @@ use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
-use crate::sockets::sock::{Sock, half, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::{PUBLISH, fault, remains, tcp, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
@@ -205,7 +205,7 @@ fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
     if !matches!(look, Look::End) || !remote::is_remote(sock) {
         return look;
     }
-    if has_shut_reading(sock) && !tcp::has_ended(fd) {
+    if sock.has_shut_reading() && !tcp::has_ended(fd) {
         return Look::Owed;
     }
     if remote::tcp_ended(sock) {
@@ -213,11 +213,6 @@ fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
     } else {
         Look::Again
     }
-}
-
-/// Has the program shut its reading half down, so that the kernel has an end to tell whatever else there is?
-fn has_shut_reading(sock: &Sock) -> bool {
-    sock.halves.load(Ordering::Relaxed) & half::READING != 0
 }
 
 /// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins. `begun`: as
@@ -421,7 +416,7 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
         let had_ended = tcp::has_ended(fd);
         return if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
             Look::Again
-        } else if has_shut_reading(sock) {
+        } else if sock.has_shut_reading() {
             // What TCP has is a part of a record, or one that has come since.
             if sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
                 Look::Owed

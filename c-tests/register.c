@@ -339,6 +339,37 @@ static void unasked_client(int fd)
     meet();
 }
 
+/* A child finds in the set that it shares with its parent what the program has put into it, and nothing else: while the parent is
+ * stopped in the middle of a wait, and when the set was used for the first time behind the fork. */
+static void forked_before_client(int fd)
+{
+    int ep = epoll_create1(0), asleep[2];
+    pid_t parent = getpid();
+    T(pipe(asleep));
+    pid_t pid = child();
+    if (!pid) {
+        struct epoll_event e[4];
+        if (read(asleep[0], buf, 1) != 1)
+            die("asleep");
+        await_asleep(parent);
+        kill(parent, SIGSTOP);
+        await_state_of(parent, 'T');
+        order(10);
+        int n = epoll_wait(ep, e, COUNT(e), 0), others = 0;
+        for (int i = 0; i < n; i++)
+            others += e[i].data.u64 != PATTERN;
+        kill(parent, SIGCONT);
+        _exit(others);
+    }
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
+    T(write(asleep[1], "w", 1));
+    epoll_wait(ep, &(struct epoll_event){0}, 1, -1); /* or EINTR, of having been stopped: signal(7) */
+    reap(pid);
+    T(get(fd, 10, 10));
+    tell(END);
+    meet();
+}
+
 const struct body register_bodies[] = {
     TWO("register_churn", churn_server, churn_client),
     TWO("register_refused", obey, refused_client),
@@ -348,6 +379,7 @@ const struct body register_bodies[] = {
     TWO("register_seen", obey, seen_client),
     TWO("register_threads", threads_server, threads_client),
     TWO("register_shut_read", obey, shut_read_client),
+    TWO("register_forked_before", obey, forked_before_client),
     TWO("register_shut_read_edges", obey, shut_read_edges_client),
     TWO("register_unasked", obey, unasked_client),
     {0},

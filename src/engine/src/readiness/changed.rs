@@ -166,8 +166,8 @@ impl Set {
     }
 
     /// `EPOLL_CTL_MOD`, by the kernel and in the mirror in one step: a thread that waits may have the event of a
-    /// registration that is armed anew at once, and must not find it disarmed here. `None`: in two, see
-    /// [`Set::modified`].
+    /// registration that is armed anew at once, and must not find it disarmed here; and one whose stream ends gives the kernel what the
+    /// mirror has. `None`: in two, see [`Set::modified`].
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -178,12 +178,10 @@ impl Set {
         sock: &'static Sock,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
-        if !self.has_oneshots.load(Ordering::Relaxed) {
-            return None;
-        }
         // SAFETY: the caller's.
         let told = unsafe {
             self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
+                self.note(wanted.0);
                 renewed(inside, fd, sock, wanted)
             })
         }?;

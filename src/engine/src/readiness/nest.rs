@@ -51,18 +51,38 @@ pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
 
 /// The kernel has told that this set is readable: has it something to tell?
 pub(super) fn is_readable(set: &'static Set) -> bool {
-    if set.has_sets.load(Ordering::Relaxed) {
-        settle_all();
-    } else if set.wake.is_open() {
-        set.settle();
-    } else {
-        // Neither streams nor sets ever lived in it.
-        return true;
+    let looks = if set.hears_devices() { LOOKS } else { 1 };
+    for _ in 0..looks {
+        if set.has_sets.load(Ordering::Relaxed) {
+            settle_all();
+        } else if set.wake.is_open() {
+            set.settle();
+        } else {
+            // Neither streams nor sets ever lived in it.
+            return true;
+        }
+        if !readable(set.fd()) {
+            return false;
+        }
     }
-    readable(set.fd())
+    true
 }
 
+/// How often a set is looked at that is readable, since a device may tell of something else between two looks at any time.
+const LOOKS: usize = 4;
+
 impl Set {
+    /// Does a device make it readable, or a set in it?
+    fn hears_devices(&'static self) -> bool {
+        let is_remote = |set: &Set| set.remote.load(Ordering::Relaxed);
+        let within = || {
+            let numbers = self.with(|inside| inside.set_numbers()).unwrap_or_default();
+            let mut sets = numbers.iter().filter_map(|&fd| table::lookup(fd)?.as_set());
+            sets.any(Set::hears_devices)
+        };
+        is_remote(self) || self.has_sets.load(Ordering::Relaxed) && within()
+    }
+
     /// `epoll_ctl` for another set in this one, by the kernel and in the mirror in one step: a thread that waits has the kernel's
     /// word of that set at once, and must find it here. `None`: this thread has the lock.
     ///
@@ -131,8 +151,12 @@ impl Set {
         }
         if readable(self.fd()) {
             self.silence();
-            if self.remote.load(Ordering::Relaxed) && readable(self.fd()) {
-                self.hear_all();
+            if self.remote.load(Ordering::Relaxed) {
+                // A device tells of all links, also of those that the set has no streams of any more.
+                remote::calm_all();
+                if readable(self.fd()) {
+                    self.hear_all();
+                }
             }
             // What came before the bells were emptied has rung in vain.
             self.announce_and_look();

@@ -223,7 +223,11 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     }
 }
 
-/// Before a fork: the child has the same kernel's sets, and knows nothing of this mirror.
+/// Before a fork: the child has the same kernel's sets, and knows nothing of this mirror. But it knows our own registrations, also
+/// of bells that come later.
 pub(super) fn before_fork() {
     set::for_all(Set::shows_itself);
+    if set::any() {
+        let _ = prefix();
+    }
 }

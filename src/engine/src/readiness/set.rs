@@ -44,8 +44,6 @@ pub struct Set {
     pub(super) private: AtomicBool,
     /// The parent's, and not yet used by this process.
     pub(super) inherited: AtomicBool,
-    /// ONESHOT was asked for in it.
-    pub(super) has_oneshots: AtomicBool,
     /// Sets are registered in it.
     pub(super) has_sets: AtomicBool,
     /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Set by whoever makes
@@ -150,7 +148,6 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     number,
                     private: AtomicBool::new(false),
                     inherited: AtomicBool::new(false),
-                    has_oneshots: AtomicBool::new(false),
                     has_sets: AtomicBool::new(false),
                     special: AtomicU32::new(0),
                     adopted: AtomicU32::new(0),
@@ -182,7 +179,6 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             &set.is_used_elsewhere,
             &set.private,
             &set.inherited,
-            &set.has_oneshots,
             &set.has_sets,
             &set.kernel_turn,
             &set.remote,
@@ -508,7 +504,6 @@ impl Set {
 
     pub(super) fn note(&self, events: u32) {
         if events & ONESHOT != 0 {
-            self.has_oneshots.store(true, Ordering::Relaxed);
             self.no_longer_plain();
         }
     }

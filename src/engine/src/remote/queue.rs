@@ -131,6 +131,14 @@ pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
 }
 
+/// As [`drive_all`], and no device's descriptor stays readable for what came by now.
+pub fn calm_all() {
+    all().filter(|q| q.is_used()).for_each(|queue| {
+        queue.calm();
+        queue.drive();
+    });
+}
+
 /// Before a sleep on streams of these links, of which some may be within this host: what comes by them wakes who waits for
 /// [`bell`]. Then as [`drive_all`].
 pub fn arm_all(links: impl Iterator<Item = &'static Link>) {

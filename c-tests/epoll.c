@@ -301,7 +301,8 @@ static void nested_client(int fd)
         await_in(fd, 10);
         say_wait(middle, 0);
         say_wait(edge, 0);
-        say_wait(edge, 0);
+        if (!hosts) /* there a device's telling of anything else may be an edge: docs/limitations.md */
+            say_wait(edge, 0);
         say_wait(inner, 0);
         T(poll(&p, 1, -1));
         T(recv(fd, buf, 100, 0));

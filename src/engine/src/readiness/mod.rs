@@ -42,6 +42,16 @@ pub fn link_lost(link: &'static Link) {
     set::for_all(|set| set.drop_link(link));
 }
 
+/// A device's descriptor has nothing more to tell, though it may be readable until it is closed: no set shows that.
+#[cfg(feature = "verbs")]
+pub fn bell_goes(fd: i32) {
+    set::for_all(|set| {
+        if set.remote.load(Ordering::Relaxed) {
+            let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+    });
+}
+
 /// Before a fork, when nothing more is done to a stream: nobody makes a set or is inside one.
 pub fn hold() {
     set::hold_all();

@@ -49,38 +49,83 @@ pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
     sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
 }
 
+/// How often a set is looked at that is readable: a device may tell of something else between two looks at any time.
+const LOOKS: usize = 16;
+
 /// The kernel has told that this set is readable: has it something to tell?
 pub(super) fn is_readable(set: &'static Set) -> bool {
-    let looks = if set.hears_devices() { LOOKS } else { 1 };
-    for _ in 0..looks {
+    if !set.has_sets.load(Ordering::Relaxed) && !set.wake.is_open() {
+        // Neither streams nor sets ever lived in it.
+        return true;
+    }
+    let mut was_others = false;
+    for _ in 0..LOOKS {
         if set.has_sets.load(Ordering::Relaxed) {
             settle_all();
-        } else if set.wake.is_open() {
-            set.settle();
         } else {
-            // Neither streams nor sets ever lived in it.
-            return true;
+            set.settle();
         }
-        if !readable(set.fd()) {
+        // The set first: what of ours makes it readable is so a moment later.
+        let mut all = vec![readable_at(set.fd())];
+        set.own_descriptors(&mut all);
+        let mut now = sys::timespec(0);
+        // SAFETY: an array and a time of ours.
+        let _ = unsafe { sys::ppoll(all.as_mut_ptr(), all.len(), &raw mut now, core::ptr::null()) };
+        let (of_set, own) = all
+            .split_first()
+            .map_or((0, &[][..]), |(p, own)| (p.revents, own));
+        if of_set == 0 {
             return false;
         }
+        if set.streams_tell() {
+            return true;
+        }
+        let is_others = own.iter().all(|p| p.revents == 0);
+        // A record that came between the two looks is heard in the next one.
+        if is_others && (was_others || !remote::is_used()) {
+            return true;
+        }
+        was_others = is_others;
     }
     true
 }
 
-/// How often a set is looked at that is readable, since a device may tell of something else between two looks at any time.
-const LOOKS: usize = 4;
+/// For ppoll: is the descriptor readable?
+const fn readable_at(fd: i32) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
 
 impl Set {
-    /// Does a device make it readable, or a set in it?
-    fn hears_devices(&'static self) -> bool {
-        let is_remote = |set: &Set| set.remote.load(Ordering::Relaxed);
-        let within = || {
-            let numbers = self.with(|inside| inside.set_numbers()).unwrap_or_default();
-            let mut sets = numbers.iter().filter_map(|&fd| table::lookup(fd)?.as_set());
-            sets.any(Set::hears_devices)
-        };
-        is_remote(self) || self.has_sets.load(Ordering::Relaxed) && within()
+    /// The sets in this one.
+    fn sets_within(&'static self) -> impl Iterator<Item = &'static Set> {
+        let has_some = self.has_sets.load(Ordering::Relaxed);
+        let numbers = has_some.then(|| self.with(|inside| inside.set_numbers()));
+        let numbers = numbers.flatten().unwrap_or_default();
+        numbers
+            .into_iter()
+            .filter_map(|fd| table::lookup(fd)?.as_set())
+    }
+
+    /// The library's own in it, and in the sets in it.
+    fn own_descriptors(&'static self, to: &mut Vec<libc::pollfd>) {
+        self.wake.with(|fd| to.push(readable_at(fd)));
+        self.with(|inside| {
+            let bells = inside.links.iter().filter_map(|on| on.bell.as_ref());
+            to.extend(bells.map(|bell| readable_at(bell.raw())));
+        });
+        if self.remote.load(Ordering::Relaxed) {
+            to.extend(remote::descriptors().map(readable_at));
+        }
+        self.sets_within().for_each(|set| set.own_descriptors(to));
+    }
+
+    /// Would a wait on it tell of a stream, or one on a set in it?
+    fn streams_tell(&'static self) -> bool {
+        self.would_tell() || self.sets_within().any(Set::streams_tell)
     }
 
     /// `epoll_ctl` for another set in this one, by the kernel and in the mirror in one step: a thread that waits has the kernel's
@@ -172,11 +217,11 @@ impl Set {
         let mut fds: Vec<libc::pollfd> = Vec::new();
         let far = |sock: &&Sock| remote::reads_link(sock);
         let socks: Vec<_> = socks.into_iter().filter(far).collect();
-        fds.extend(socks.iter().map(|sock| libc::pollfd {
-            fd: sock.fd.load(Ordering::Relaxed),
-            events: libc::POLLIN,
-            revents: 0,
-        }));
+        fds.extend(
+            socks
+                .iter()
+                .map(|sock| readable_at(sock.fd.load(Ordering::Relaxed))),
+        );
         let mut now = sys::timespec(0);
         // SAFETY: an array and a time of ours.
         let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, core::ptr::null()) };

@@ -440,7 +440,9 @@ mod tests {
             let fd = far.sock.fd.load(Ordering::Relaxed);
             let correct = || correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
             assert_eq!(correct(), 0);
-            far.sock.halves.store(half::READING, Ordering::Relaxed);
+            far.sock
+                .halves
+                .store(crate::sockets::sock::half::READING, Ordering::Relaxed);
             sys::shutdown(fd, libc::SHUT_RD).unwrap();
             assert_eq!(correct(), libc::POLLIN);
         }

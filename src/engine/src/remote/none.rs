@@ -52,6 +52,9 @@ pub const fn is_to_another_host(_: &Link) -> bool {
 }
 pub const fn drive_all() {}
 pub const fn calm_all() {}
+pub fn descriptors() -> impl Iterator<Item = i32> {
+    core::iter::empty()
+}
 pub const fn unbell(_: i32) {}
 pub const fn arm(_: &Link) {}
 pub fn arm_all(_: impl Iterator<Item = &'static Link>) {}

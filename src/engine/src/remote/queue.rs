@@ -31,6 +31,7 @@ use super::inbox::Inboxes;
 use super::parts::BATCH;
 use super::stream::wire_of;
 use super::wire::{NEED, Wire};
+use crate::readiness;
 use crate::rendezvous::control;
 use crate::sockets::internal;
 use core::ptr;
@@ -129,6 +130,11 @@ fn all() -> impl Iterator<Item = &'static Queue> {
 /// Takes what has come by any device, and drives the wires that it came for.
 pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
+}
+
+/// Those that [`bell`] has put into sets.
+pub fn descriptors() -> impl Iterator<Item = i32> {
+    all().filter_map(Queue::descriptor)
 }
 
 /// As [`drive_all`], and no device's descriptor stays readable for what came by now.
@@ -700,7 +706,10 @@ impl Drop for Share {
         held.links -= 1;
         let over = if held.links == 0 { guard.take() } else { None };
         if over.is_some() {
-            internal::forget(self.queue.fd.swap(-1, Ordering::Relaxed));
+            let fd = self.queue.fd.load(Ordering::Relaxed);
+            readiness::bell_goes(fd);
+            self.queue.fd.store(-1, Ordering::Relaxed);
+            internal::forget(fd);
         }
         // What is left of it goes with this share: that waits for the kernel, and is not done under the lock.
         drop(guard);

@@ -70,6 +70,12 @@ class Ready:
         """Has the process made it, and all that are in it?"""
         return set_.maker == process.name and all(self.is_of(f, process) for _, f in set_.regs if isinstance(f, Epoll))
 
+    def has(self, process, file):
+        """Has the process a descriptor of it, where it is a connection, and of all in it, where it is a set?"""
+        if isinstance(file, Epoll):
+            return all(self.has(process, f) for _, f in file.regs)
+        return not isinstance(file, Stream) or any(name == process.name for name, _ in file.refs)
+
     def shows_of(self, watched, file):
         """It is that one, or a set in which it is."""
         return watched is file or isinstance(watched, Epoll) and any(self.shows_of(f, file) for _, f in watched.regs)
@@ -256,6 +262,7 @@ class Ready:
         need(isinstance(set_, Epoll) and op.text("kind", "epoll_wait") in ("epoll_wait", "epoll_pwait", "epoll_pwait2"), "how?")
         need(0 < most and most * times <= 64, "how many?")
         need(self.is_quiet(set_), "it may show something or not")
+        need(all(self.has(p, f) for _, f in set_.regs), "it hears of it when its owner uses the set: docs/limitations.md")
         need(not any(set_ in x.files for x in self.pendings()) or op.begins is False, "two wait")
         need(all(self.is_of(f, p) for _, f in set_.regs if isinstance(f, Epoll)), "another process's set may show itself in vain")
         reported = self.reported(set_)

@@ -10,6 +10,7 @@ use crate::api::{Error, Pass, Verdict};
 use crate::process;
 use crate::rendezvous;
 use crate::sockets::iov::plausible;
+use crate::sockets::remains;
 use crate::sockets::table::{self, Entry, Kind};
 use crate::thread;
 use core::sync::atomic::Ordering;
@@ -178,6 +179,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let mut deadline = vigil.as_ref().and_then(|v| v.deadline);
+    let mut awaits_owed = poll;
     // Turns in which marks came without an event: a peer that makes them may not keep us here.
     let mut idle = vigil.as_ref().map_or(0, |v| v.idle);
     loop {
@@ -219,6 +221,15 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             if matches!(found, Ok((count, Some(_))) if count == ready) {
                 // A bell alone: what the kernel says of a registration that is the program's again comes behind it.
                 found = waiter.kernel(ready, Some(&AT_ONCE));
+            }
+            if matches!(found, Ok((0, _)))
+                && core::mem::take(&mut awaits_owed)
+                && remains::is_any_owed()
+            {
+                let socks = set.with(|inside| inside.socks()).unwrap_or_default();
+                if remains::await_first_of(socks.into_iter()) {
+                    continue;
+                }
             }
             return match found {
                 Ok((count, _)) => {

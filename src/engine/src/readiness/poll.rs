@@ -157,6 +157,25 @@ pub(super) unsafe fn run(
     mask: *const sigset_t,
     vigil: &mut Vigil,
 ) -> Option<Result<usize, sys::Errno>> {
+    // SAFETY: the caller's.
+    let answer = unsafe { turns(fds, end, mask, vigil) };
+    if answer == Some(Ok(0)) && end.asked_none && remains::is_any_owed() {
+        let read = fds.iter().filter(|p| p.events & READ != 0);
+        if remains::await_first_of(read.filter_map(|p| table::lookup(p.fd)?.as_sock())) {
+            // SAFETY: the caller's.
+            return unsafe { turns(fds, end, mask, vigil) };
+        }
+    }
+    answer
+}
+
+/// As [`run`], of what is there.
+unsafe fn turns(
+    fds: &mut [pollfd],
+    end: &Deadline,
+    mask: *const sigset_t,
+    vigil: &mut Vigil,
+) -> Option<Result<usize, sys::Errno>> {
     let sets = fds
         .iter()
         .any(|p| table::lookup(p.fd).is_some_and(|e| e.as_set().is_some()));

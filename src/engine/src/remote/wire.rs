@@ -641,7 +641,7 @@ impl Wire {
         if to < place.tail
             && let Some(sock) = control::sock_of(near, u32::from(stream))
         {
-            sock.rx.owed.store(remains::SOME, Ordering::Relaxed);
+            remains::owes(sock, remains::SOME);
         }
         if to != place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
             place.tail = to;

@@ -132,7 +132,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
             remains::count_parents_reads(sock, from);
         }
         let owed = from.wrapping_add(end.wrapping_sub(start));
-        sock.rx.owed.store(owed, Ordering::Relaxed);
+        remains::owes(sock, owed);
         if let Some(ring) = sock.rx.ring() {
             sock.remains.keep(ring, start, end, whole);
         }

@@ -319,6 +319,38 @@ const OWED_NAP_NS: u64 = 200_000;
 /// known yet.
 pub const SOME: u64 = u64::MAX;
 
+/// Until when a call that does not wait may have to wait for what is owed; 0: nothing is.
+static OWED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Under the rx lock: what TCP is to bring by then was there before.
+pub fn owes(sock: &Sock, bytes: u64) {
+    sock.rx.owed.store(bytes, Ordering::Relaxed);
+    OWED_UNTIL_NS.store(sys::rough_ns() + owed_ns(), Ordering::Relaxed);
+}
+
+/// For a look at many that does not wait and finds nothing: may anything be [owed](owes) to one of them?
+#[inline]
+pub fn is_any_owed() -> bool {
+    let until = OWED_UNTIL_NS.load(Ordering::Relaxed);
+    until != 0 && is_before(until)
+}
+
+#[cold]
+fn is_before(until: u64) -> bool {
+    let so = sys::rough_ns() < until;
+    if !so {
+        let _ = OWED_UNTIL_NS.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    so
+}
+
+/// As [`await_owed`], for each of them. False: there was nothing to wait for.
+#[cold]
+pub fn await_first_of(socks: impl Iterator<Item = &'static Sock>) -> bool {
+    let owing = socks.filter(|sock| sock.rx.owed.load(Ordering::Relaxed) != 0);
+    owing.map(await_owed).count() != 0
+}
+
 /// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
 /// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
 /// Waits until the first of them is on TCP.

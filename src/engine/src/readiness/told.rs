@@ -182,7 +182,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
 mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};
-    use crate::sockets::sock::state;
+    use crate::sockets::sock::{half, state};
     use crate::sockets::testing;
     use sluice_fabric::sys;
     use std::net::{TcpListener, TcpStream};
@@ -440,9 +440,7 @@ mod tests {
             let fd = far.sock.fd.load(Ordering::Relaxed);
             let correct = || correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
             assert_eq!(correct(), 0);
-            far.sock
-                .halves
-                .store(crate::sockets::sock::half::READING, Ordering::Relaxed);
+            far.sock.halves.store(half::READING, Ordering::Relaxed);
             sys::shutdown(fd, libc::SHUT_RD).unwrap();
             assert_eq!(correct(), libc::POLLIN);
         }

@@ -137,10 +137,16 @@ pub fn descriptors() -> impl Iterator<Item = i32> {
     all().filter_map(Queue::descriptor)
 }
 
-/// As [`drive_all`], and no device's descriptor stays readable for what came by now.
+/// As [`drive_all`], and no device's descriptor stays readable for what came by now. Whoever sleeps on one hears of what comes next.
 pub fn calm_all() {
     all().filter(|q| q.is_used()).for_each(|queue| {
-        queue.calm();
+        queue.with(|held| {
+            let is_awaited = held.armed || held.events != 0;
+            held.calm();
+            if is_awaited {
+                held.arm();
+            }
+        });
         queue.drive();
     });
 }
@@ -448,15 +454,18 @@ impl Queue {
 
     /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones. A look must follow.
     pub fn calm(&self) {
-        self.with(|held| {
-            // Nor does what they told of tell again.
-            (held.armed, held.events) = (false, 0);
-            while held.completions.take_event().is_ok() {}
-        });
+        self.with(Held::calm);
     }
 }
 
 impl Held {
+    /// See [`Queue::calm`].
+    fn calm(&mut self) {
+        // Nor does what they told of tell again.
+        (self.armed, self.events) = (false, 0);
+        while self.completions.take_event().is_ok() {}
+    }
+
     /// One look at the device: `f` is told what came, in order. Is there more?
     fn poll(&mut self, mut f: impl FnMut(Told, &mut Inboxes<&'static Wire>)) -> bool {
         let nothing = Told {

@@ -326,6 +326,20 @@ static void nested_client(int fd)
     meet();
 }
 
+/* The number of a set in a set is another's, in the end that of the outer one itself. */
+static void nested_number(void)
+{
+    int outer = epoll_create1(0), inner = epoll_create1(0), ready = eventfd(1, 0);
+    struct pollfd p = {.fd = outer, .events = POLLIN};
+    T(ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 1));
+    T(poll(&p, 1, 0));
+    T(close(inner));
+    YES(dup(outer) == inner);
+    T(ctl(outer, EPOLL_CTL_ADD, ready, EPOLLIN, 2));
+    T(poll(&p, 1, 0));
+    say_wait(outer, 0);
+}
+
 static void mixed_client(int fd)
 {
     int p[2], u[2], tfd = timerfd_create(CLOCK_MONOTONIC, 0), efd = eventfd(0, 0), port, l = listen_any(&port), ep = epoll_create1(0);
@@ -764,6 +778,7 @@ const struct body epoll_bodies[] = {
     TWO("epoll_errors", obey, errors_client),
     TWO("epoll_several_sets", obey, several_sets_client),
     TWO("epoll_nested", obey, nested_client),
+    ONE("epoll_nested_number", nested_number),
     TWO("epoll_mixed", obey, mixed_client),
     TWO("epoll_pwait_mask", pwait_server, pwait_client),
     TWO("epoll_pwait2_timeouts", obey, pwait2_client),

@@ -21,8 +21,9 @@ impl Set {
         }
     }
 
-    /// `EPOLL_CTL_ADD` of a connection that is on a link, by the kernel and in the mirror in one step: a thread that waits has the
-    /// kernel's word of it at once, and must find that of the link with it. `None`: in two, see [`Set::added`].
+    /// `EPOLL_CTL_ADD` of a connection that is on a link, or with ONESHOT, by the kernel and in the mirror in one step: a thread that
+    /// waits has the kernel's word of it at once, and must find that of the link with it, or what that word uses up. `None`: in two, see
+    /// [`Set::added`].
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -32,7 +33,6 @@ impl Set {
         sock: &'static Sock,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
-        sock.link()?;
         // A thread that went straight to the kernel looks at this when it is back.
         self.no_longer_plain();
         // SAFETY: the caller's.

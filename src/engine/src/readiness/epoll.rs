@@ -68,6 +68,13 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         set.use_inherited();
     }
     if let Some(sock) = target.and_then(Entry::as_sock) {
+        let asks = op != libc::EPOLL_CTL_DEL && plausible(event as usize, size_of::<epoll_event>());
+        // SAFETY: the caller's, and where a user's memory is.
+        let once = asks && unsafe { (*event).events } & libc::EPOLLONESHOT as u32 != 0;
+        if once {
+            // Before the kernel can tell of it: who is told goes by the mirror.
+            set.no_longer_plain();
+        }
         // SAFETY: the caller's arguments.
         if let Some(done) = unsafe { set.ctl_in_mirror(op, fd, sock, event) } {
             return done;
@@ -79,9 +86,8 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             return done_by_both(done);
         }
         if op == libc::EPOLL_CTL_ADD
-            && sock.is_accelerated()
             // A parent's stream goes back to TCP before the kernel looks at it.
-            && poll::own(sock)
+            && (sock.is_accelerated() && poll::own(sock) || once)
             // SAFETY: the caller's arguments.
             && let Some(done) = unsafe { set.add((epfd, fd), sock, event) }
         {
@@ -226,7 +232,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
                 && core::mem::take(&mut awaits_owed)
                 && remains::is_any_owed()
             {
-                let socks = set.with(|inside| inside.socks()).unwrap_or_default();
+                let socks = set.with(|inside| inside.readers()).unwrap_or_default();
                 if remains::await_first_of(socks.into_iter()) {
                     continue;
                 }

@@ -50,7 +50,10 @@ pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
 }
 
 /// How often a set is looked at that is readable: a device may tell of something else between two looks at any time.
-const LOOKS: usize = 16;
+const LOOKS: usize = 4;
+
+/// Sets within each other, as the kernel allows (EP_MAX_NESTS). The mirror names them by numbers, which may be others' by now.
+pub(super) const DEPTH: usize = 4;
 
 /// The kernel has told that this set is readable: has it something to tell?
 pub(super) fn is_readable(set: &'static Set) -> bool {
@@ -67,7 +70,7 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
         }
         // The set first: what of ours makes it readable is so a moment later.
         let mut all = vec![readable_at(set.fd())];
-        set.own_descriptors(&mut all);
+        set.own_descriptors(DEPTH, &mut all);
         let mut now = sys::timespec(0);
         // SAFETY: an array and a time of ours.
         let _ = unsafe { sys::ppoll(all.as_mut_ptr(), all.len(), &raw mut now, core::ptr::null()) };
@@ -77,7 +80,7 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
         if of_set == 0 {
             return false;
         }
-        if set.streams_tell() {
+        if set.streams_tell(DEPTH) {
             return true;
         }
         let is_others = own.iter().all(|p| p.revents == 0);
@@ -100,9 +103,9 @@ const fn readable_at(fd: i32) -> libc::pollfd {
 }
 
 impl Set {
-    /// The sets in this one.
-    fn sets_within(&'static self) -> impl Iterator<Item = &'static Set> {
-        let has_some = self.has_sets.load(Ordering::Relaxed);
+    /// The sets in this one; none where that is `depth` 0.
+    fn sets_within(&'static self, depth: usize) -> impl Iterator<Item = &'static Set> {
+        let has_some = depth != 0 && self.has_sets.load(Ordering::Relaxed);
         let numbers = has_some.then(|| self.with(|inside| inside.set_numbers()));
         let numbers = numbers.flatten().unwrap_or_default();
         numbers
@@ -111,7 +114,7 @@ impl Set {
     }
 
     /// The library's own in it, and in the sets in it.
-    fn own_descriptors(&'static self, to: &mut Vec<libc::pollfd>) {
+    fn own_descriptors(&'static self, depth: usize, to: &mut Vec<libc::pollfd>) {
         self.wake.with(|fd| to.push(readable_at(fd)));
         self.with(|inside| {
             let bells = inside.links.iter().filter_map(|on| on.bell.as_ref());
@@ -120,12 +123,14 @@ impl Set {
         if self.remote.load(Ordering::Relaxed) {
             to.extend(remote::descriptors().map(readable_at));
         }
-        self.sets_within().for_each(|set| set.own_descriptors(to));
+        self.sets_within(depth)
+            .for_each(|set| set.own_descriptors(depth - 1, to));
     }
 
     /// Would a wait on it tell of a stream, or one on a set in it?
-    fn streams_tell(&'static self) -> bool {
-        self.would_tell() || self.sets_within().any(Set::streams_tell)
+    fn streams_tell(&'static self, depth: usize) -> bool {
+        let mut within = self.sets_within(depth);
+        self.would_tell() || within.any(|set| set.streams_tell(depth - 1))
     }
 
     /// `epoll_ctl` for another set in this one, by the kernel and in the mirror in one step: a thread that waits has the kernel's
@@ -165,10 +170,13 @@ impl Set {
                 continue;
             }
             event.events = 0;
-            for reg in regs.iter().filter(|reg| reg.events & ONESHOT != 0) {
-                // Used up by what was none of the program's.
-                ready::change(self.fd(), reg.fd, reg.events, reg.data);
-            }
+            // Used up by what was none of the program's, unless that has changed it since.
+            self.with(|inside| {
+                let now = inside.sets_with_data(event.u64);
+                for reg in now.iter().filter(|reg| reg.events & ONESHOT != 0) {
+                    ready::change(self.fd(), reg.fd, reg.events, reg.data);
+                }
+            });
         }
     }
 

@@ -193,7 +193,7 @@ impl Set {
             state |= u32::from(told as u16);
         }
         let edge_of_kernel = !level && !once && !super::reads_ring(sock);
-        if edge_of_kernel && reg.events & READS != 0 && state & reg.events != 0 {
+        if edge_of_kernel && reg.events & (READS | END) != 0 && state & reg.events != 0 {
             // What is told of the link does not go ahead of what TCP has.
             self.looked_ns.store(0, Ordering::Relaxed);
             if sock.has_shut_reading() {
@@ -516,8 +516,10 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
 /// Changes the kernel's registration; one with EPOLLEXCLUSIVE cannot be changed, only made anew.
 pub(super) fn change(set: i32, fd: i32, events: u32, data: u64) {
     if events & EXCLUSIVE != 0 {
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
+        // Where the program deletes it in this moment it is not there any more.
+        if sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok() {
+            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data);
+        }
     } else {
         let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
     }

@@ -548,6 +548,16 @@ impl Inside {
         self.regs.iter().filter_map(|r| r.sock).collect()
     }
 
+    /// Those of which bytes to read would be told.
+    pub fn readers(&self) -> Vec<&'static Sock> {
+        let reads = |r: &&Reg| r.armed && !r.ghost && r.events & super::READABLE != 0;
+        self.regs
+            .iter()
+            .filter(reads)
+            .filter_map(|r| r.sock)
+            .collect()
+    }
+
     /// In the child of a fork: no stream here is this process's.
     pub fn disown(&mut self) -> Vec<OnLink> {
         for i in 0..self.regs.len() as u32 {

@@ -5,6 +5,7 @@
 //! stream is served by such a set, in either process. One word per set, in memory shared over fork,
 //! says so. A number that was used once by a relative is never given out again.
 
+use super::nest;
 use super::parked;
 use super::set::{self, Set};
 use crate::process;
@@ -74,6 +75,10 @@ impl Set {
     /// Somebody waits for the set, or may, whom no hook serves: who sees what the kernel has in it, and that alone.
     #[cold]
     pub fn used_elsewhere(&'static self) {
+        self.goes_elsewhere(nest::DEPTH);
+    }
+
+    fn goes_elsewhere(&'static self, depth: usize) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
         let inside = self.with(|inside| (inside.socks(), inside.set_numbers()));
         let (socks, sets) = inside.unwrap_or_default();
@@ -82,9 +87,9 @@ impl Set {
             remains::await_all_owed(sock);
         }
         self.takes_bells_out();
-        for inner in sets {
+        for inner in sets.into_iter().filter(|_| depth != 0) {
             if let Some(inner) = table::lookup(inner).and_then(Entry::as_set) {
-                inner.used_elsewhere();
+                inner.goes_elsewhere(depth - 1);
             }
         }
     }

@@ -344,11 +344,12 @@ fn is_before(until: u64) -> bool {
     so
 }
 
-/// As [`await_owed`], for each of them. False: there was nothing to wait for.
+/// As [`await_owed`], for the first of them to which anything is owed: a call that does not wait waits for one at most. False: there is
+/// none. What is not known to have been in a ring ([`SOME`]) is left to who reads.
 #[cold]
-pub fn await_first_of(socks: impl Iterator<Item = &'static Sock>) -> bool {
-    let owing = socks.filter(|sock| sock.rx.owed.load(Ordering::Relaxed) != 0);
-    owing.map(await_owed).count() != 0
+pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
+    let owes = |sock: &&Sock| !matches!(sock.rx.owed.load(Ordering::Relaxed), 0 | SOME);
+    socks.find(owes).map(await_owed).is_some()
 }
 
 /// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a

@@ -331,6 +331,9 @@ static void nested_number(void)
 {
     int outer = epoll_create1(0), inner = epoll_create1(0), ready = eventfd(1, 0);
     struct pollfd p = {.fd = outer, .events = POLLIN};
+    int end[2];
+    pair(end);
+    T(ctl(inner, EPOLL_CTL_ADD, end[0], EPOLLIN, 3));
     T(ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 1));
     T(poll(&p, 1, 0));
     T(close(inner));

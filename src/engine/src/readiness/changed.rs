@@ -58,7 +58,6 @@ impl Set {
         sock: &'static Sock,
         (events, data): (u32, u64),
     ) -> bool {
-        self.note(events);
         let enters = enter_set(sock, self);
         if enters {
             inside.insert(sock, fd, events, data);
@@ -158,7 +157,6 @@ impl Set {
         sock: &'static Sock,
         (events, data): (u32, u64),
     ) {
-        self.note(events);
         let told = self.with(|inside| renewed(inside, fd, sock, (events, data)));
         if told == Some(true) {
             self.tell();
@@ -181,7 +179,6 @@ impl Set {
         // SAFETY: the caller's.
         let told = unsafe {
             self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
-                self.note(wanted.0);
                 renewed(inside, fd, sock, wanted)
             })
         }?;

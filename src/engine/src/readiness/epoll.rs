@@ -67,16 +67,15 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     if set.inherited.load(Ordering::Relaxed) {
         set.use_inherited();
     }
+    // SAFETY: the caller's arguments.
+    let wanted = unsafe { wanted_by(op, event) };
+    let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
+    if once && matches!(target.map(Entry::kind), Some(Kind::Sock(_) | Kind::Fresh)) {
+        // Before the kernel can tell of it: who is told goes by the mirror.
+        set.no_longer_plain();
+    }
     if let Some(sock) = target.and_then(Entry::as_sock) {
-        let asks = op != libc::EPOLL_CTL_DEL && plausible(event as usize, size_of::<epoll_event>());
-        // SAFETY: the caller's, and where a user's memory is.
-        let once = asks && unsafe { (*event).events } & libc::EPOLLONESHOT as u32 != 0;
-        if once {
-            // Before the kernel can tell of it: who is told goes by the mirror.
-            set.no_longer_plain();
-        }
-        // SAFETY: the caller's arguments.
-        if let Some(done) = unsafe { set.ctl_in_mirror(op, fd, sock, event) } {
+        if let Some(done) = set.ctl_in_mirror(op, fd, sock, wanted) {
             return done;
         }
         if op == libc::EPOLL_CTL_MOD
@@ -109,22 +108,39 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
         return Verdict::Failed(Error::Kernel(e));
     }
-    // SAFETY: the kernel has read it where it must be valid.
-    let wanted = || unsafe { event.as_ref() }.map_or((0, 0), |e| ({ e.events }, { e.u64 }));
+    // What the kernel has accepted could be read.
+    let wanted = wanted.unwrap_or_default();
     match (target.map(Entry::kind), op) {
-        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted()),
-        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted()),
+        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted),
+        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted),
         (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
         // A fresh socket registered before connect(): it is tracked from here on.
         (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
             crate::sockets::life::registered_fresh(fd);
             if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-                set.added(fd, sock, wanted());
+                set.added(fd, sock, wanted);
             }
         }
         _ => {}
     }
     Verdict::Done(0)
+}
+
+/// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse.
+///
+/// # Safety
+/// `event` is a C caller's.
+unsafe fn wanted_by(op: c_int, event: *mut epoll_event) -> Option<(u32, u64)> {
+    match op {
+        libc::EPOLL_CTL_DEL => Some((0, 0)),
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
+            if plausible(event as usize, size_of::<epoll_event>()) =>
+        {
+            // SAFETY: the caller's, and where a user's memory is.
+            Some(unsafe { ((*event).events, (*event).u64) })
+        }
+        _ => None,
+    }
 }
 
 /// By the kernel and in the mirror.

@@ -71,9 +71,7 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
         // The set first: what of ours makes it readable is so a moment later.
         let mut all = vec![readable_at(set.fd())];
         set.own_descriptors(DEPTH, &mut all);
-        let mut now = sys::timespec(0);
-        // SAFETY: an array and a time of ours.
-        let _ = unsafe { sys::ppoll(all.as_mut_ptr(), all.len(), &raw mut now, core::ptr::null()) };
+        look_at(&mut all);
         let (of_set, own) = all
             .split_first()
             .map_or((0, &[][..]), |(p, own)| (p.revents, own));
@@ -93,7 +91,14 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
     true
 }
 
-/// For ppoll: is the descriptor readable?
+/// What the kernel says of them now.
+fn look_at(fds: &mut [libc::pollfd]) {
+    let mut now = sys::timespec(0);
+    // SAFETY: an array and a time of ours.
+    let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, core::ptr::null()) };
+}
+
+/// For [`look_at`]: is the descriptor readable?
 const fn readable_at(fd: i32) -> libc::pollfd {
     libc::pollfd {
         fd,
@@ -104,7 +109,7 @@ const fn readable_at(fd: i32) -> libc::pollfd {
 
 impl Set {
     /// The sets in this one; none where that is `depth` 0.
-    fn sets_within(&'static self, depth: usize) -> impl Iterator<Item = &'static Set> {
+    pub(super) fn sets_within(&'static self, depth: usize) -> impl Iterator<Item = &'static Set> {
         let has_some = depth != 0 && self.has_sets.load(Ordering::Relaxed);
         let numbers = has_some.then(|| self.with(|inside| inside.set_numbers()));
         let numbers = numbers.flatten().unwrap_or_default();
@@ -222,17 +227,11 @@ impl Set {
     /// The kernel's part may be readable for records alone: they are heard.
     fn hear_all(&'static self) {
         let socks = self.with(|inside| inside.socks()).unwrap_or_default();
-        let mut fds: Vec<libc::pollfd> = Vec::new();
         let far = |sock: &&Sock| remote::reads_link(sock);
         let socks: Vec<_> = socks.into_iter().filter(far).collect();
-        fds.extend(
-            socks
-                .iter()
-                .map(|sock| readable_at(sock.fd.load(Ordering::Relaxed))),
-        );
-        let mut now = sys::timespec(0);
-        // SAFETY: an array and a time of ours.
-        let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, core::ptr::null()) };
+        let fd_of = |sock: &&Sock| readable_at(sock.fd.load(Ordering::Relaxed));
+        let mut fds: Vec<_> = socks.iter().map(fd_of).collect();
+        look_at(&mut fds);
         for (sock, told) in socks.into_iter().zip(&fds) {
             if told.revents != 0 {
                 remote::hears(sock);

@@ -16,10 +16,9 @@ use super::regs::{Echo, Inside, Reg};
 use super::set::{self, Set, leave_set};
 use super::{ready, shared};
 use crate::api::Verdict;
-use crate::sockets::iov::plausible;
 use crate::sockets::sock::{SETS, Sock, state};
 use core::sync::atomic::{AtomicU32, Ordering};
-use libc::{c_int, epoll_event};
+use libc::c_int;
 use sluice_fabric::sys;
 
 /// What TCP does under a stream that is wholly on the link: nothing, unless it stirs.
@@ -84,31 +83,21 @@ fn is_wholly_on_link(sock: &'static Sock) -> bool {
 }
 
 impl Set {
-    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to.
+    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see [`epoll::ctl`].
     ///
-    /// # Safety
-    /// `event` is a C caller's.
-    pub(super) unsafe fn ctl_in_mirror(
+    /// [`epoll::ctl`]: super::epoll::ctl
+    pub(super) fn ctl_in_mirror(
         &'static self,
         op: c_int,
         fd: c_int,
         sock: &'static Sock,
-        event: *mut epoll_event,
+        wanted: Option<(u32, u64)>,
     ) -> Option<Verdict> {
         if self.adopted.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let wanted = match op {
-            libc::EPOLL_CTL_DEL => (0, 0),
-            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
-                if plausible(event as usize, size_of::<epoll_event>()) =>
-            {
-                // SAFETY: the caller's, and where a user's memory is.
-                unsafe { ((*event).events, (*event).u64) }
-            }
-            // The kernel's to refuse; but a ghost is none of its business.
-            _ => (u32::MAX, 0),
-        };
+        // The kernel's to refuse; but a ghost is none of its business.
+        let wanted = wanted.unwrap_or((u32::MAX, 0));
         let renewed = self.with(|inside| {
             let at = inside.find(fd, sock)?;
             let allowed = self.may_park();

@@ -502,12 +502,6 @@ impl Set {
 
     // --- registrations ---
 
-    pub(super) fn note(&self, events: u32) {
-        if events & ONESHOT != 0 {
-            self.no_longer_plain();
-        }
-    }
-
     /// There is something to look at for whoever waits.
     pub(super) fn tell(&'static self) {
         if self.nested.load(Ordering::Relaxed) {

@@ -12,7 +12,6 @@ use crate::process;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
 use crate::sockets::remains;
-use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -80,18 +79,13 @@ impl Set {
 
     fn goes_elsewhere(&'static self, depth: usize) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
-        let inside = self.with(|inside| (inside.socks(), inside.set_numbers()));
-        let (socks, sets) = inside.unwrap_or_default();
-        for sock in socks {
+        for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
             crate::sockets::life::give_up(sock, Reason::SetElsewhere);
             remains::await_all_owed(sock);
         }
         self.takes_bells_out();
-        for inner in sets.into_iter().filter(|_| depth != 0) {
-            if let Some(inner) = table::lookup(inner).and_then(Entry::as_set) {
-                inner.goes_elsewhere(depth - 1);
-            }
-        }
+        self.sets_within(depth)
+            .for_each(|inner| inner.goes_elsewhere(depth - 1));
     }
 
     /// No stream is left to ring for: takes what is the library's out of the kernel's set.

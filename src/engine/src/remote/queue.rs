@@ -140,13 +140,7 @@ pub fn descriptors() -> impl Iterator<Item = i32> {
 /// As [`drive_all`], and no device's descriptor stays readable for what came by now. Whoever sleeps on one hears of what comes next.
 pub fn calm_all() {
     all().filter(|q| q.is_used()).for_each(|queue| {
-        queue.with(|held| {
-            let is_awaited = held.armed || held.events != 0;
-            held.calm();
-            if is_awaited {
-                held.arm();
-            }
-        });
+        queue.calm();
         queue.drive();
     });
 }
@@ -452,20 +446,22 @@ impl Queue {
         self.with(|held| held.list(self, wire));
     }
 
-    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones. A look must follow.
+    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones, of which whoever waits for it
+    /// still hears. A look must follow.
     pub fn calm(&self) {
-        self.with(Held::calm);
+        self.with(|held| {
+            // Nor does what they told of tell again.
+            let was_armed = core::mem::take(&mut held.armed);
+            let is_awaited = core::mem::take(&mut held.events) != 0 || was_armed;
+            while held.completions.take_event().is_ok() {}
+            if is_awaited {
+                held.arm();
+            }
+        });
     }
 }
 
 impl Held {
-    /// See [`Queue::calm`].
-    fn calm(&mut self) {
-        // Nor does what they told of tell again.
-        (self.armed, self.events) = (false, 0);
-        while self.completions.take_event().is_ok() {}
-    }
-
     /// One look at the device: `f` is told what came, in order. Is there more?
     fn poll(&mut self, mut f: impl FnMut(Told, &mut Inboxes<&'static Wire>)) -> bool {
         let nothing = Told {

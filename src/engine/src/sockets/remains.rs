@@ -319,7 +319,7 @@ const OWED_NAP_NS: u64 = 200_000;
 /// known yet.
 pub const SOME: u64 = u64::MAX;
 
-/// Until when a call that does not wait may have to wait for what is owed; 0: nothing is.
+/// Until when a call that does not wait may have to wait for what is owed; 0: nothing ever was.
 static OWED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Under the rx lock: what TCP is to bring by then was there before.
@@ -332,16 +332,7 @@ pub fn owes(sock: &Sock, bytes: u64) {
 #[inline]
 pub fn is_any_owed() -> bool {
     let until = OWED_UNTIL_NS.load(Ordering::Relaxed);
-    until != 0 && is_before(until)
-}
-
-#[cold]
-fn is_before(until: u64) -> bool {
-    let so = sys::rough_ns() < until;
-    if !so {
-        let _ = OWED_UNTIL_NS.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
-    }
-    so
+    until != 0 && sys::rough_ns() < until
 }
 
 /// As [`await_owed`], for the first of them to which anything is owed: a call that does not wait waits for one at most. False: there is
@@ -443,9 +434,9 @@ pub fn part_with(sock: &'static Sock) {
         return;
     }
     await_all_owed(sock);
-    if unread(sock, sock.fd.load(Ordering::Relaxed)) == 0 {
-        renounce_if(sock, || true);
-    }
+    renounce_if(sock, || {
+        unread_in_copy(sock, sock.fd.load(Ordering::Relaxed)) == 0
+    });
 }
 
 /// Whether it did.
@@ -492,14 +483,25 @@ fn is_over(fd: c_int) -> bool {
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy, behind what TCP has.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
-    let counts = sock.remains.are_kept() && (is_cut_off(sock, fd) || is_over(fd));
-    if !counts || sock.rx.lock.lock().is_err() {
+    if !sock.remains.are_kept() || sock.rx.lock.lock().is_err() {
+        return 0;
+    }
+    let unread = unread_in_copy(sock, fd);
+    sock.rx.lock.unlock();
+    unread
+}
+
+/// See [`unread`]; under the rx lock.
+fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
+    if !sock.remains.are_kept() || !(is_cut_off(sock, fd) || is_over(fd)) {
         return 0;
     }
     let by_tcp = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
     let Missing { all, gone } = missing(sock, by_tcp);
     let within = all <= sock.remains.len.load(Ordering::Relaxed) as u64;
-    let counts = sock.remains.are_kept() && within && !are_others_reading(sock, fd);
-    sock.rx.lock.unlock();
-    if counts { all - gone as u64 } else { 0 }
+    if within && !are_others_reading(sock, fd) {
+        all - gone as u64
+    } else {
+        0
+    }
 }

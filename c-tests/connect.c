@@ -149,6 +149,43 @@ static void accepts_client(int fd)
     }
 }
 
+/* From a port that has a listener of a program's own 16384 below, where an iWARP dial would be its: it answers nobody. */
+static void beside(int fd)
+{
+    for (int i = 0; i < 20; i++) {
+        if (hosts)
+            usleep(100000); /* until a dial would have been given up */
+        echo_rounds(fd, 1, 3000);
+    }
+}
+
+static void beside_server(int fd)
+{
+    fd = take_one();
+    warm(fd, 1);
+    beside(fd);
+}
+
+static void beside_client(int fd)
+{
+    struct sockaddr_storage a;
+    int to = hear(), port;
+    for (;;) {
+        int l = listen_any(&port);
+        socklen_t len = loopback(&a, port + 16384, 1);
+        fd = socket(a.ss_family, SOCK_STREAM, 0);
+        if (port != to && port <= 49151 && !bind(fd, (void *)&a, len)) /* a port is known by its number alone */
+            break;
+        close(fd);
+        close(l);
+    }
+    if (connect(fd, (void *)&a, loopback(&a, to, 0)))
+        die("connect");
+    nodelay(fd);
+    warm(fd, 0);
+    beside(fd);
+}
+
 /* A socket connected to itself: what it writes it reads. */
 static void self(void)
 {
@@ -426,6 +463,7 @@ const struct body connect_bodies[] = {
     TWO("accept_kinds", accepts_server, accepts_client, .flags = RAW),
     ONE("connect_to_self", self, .flags = NOUP),
     ONE("simultaneous_open", simultaneous, .flags = NOUP),
+    TWO("connect_beside_listener", beside_server, beside_client, .flags = RAW),
     TWO("connections_200", many, many, .limit = 60), /* where all must go directly each waits for a reader in vain, 50 ms */
     TWO("churn_1000", churn_server, churn_client, .flags = RAW | NOUP, .limit = 20),
     TWO("churn_warm", churn_warm_server, churn_warm_client, .flags = RAW | MAYUP),

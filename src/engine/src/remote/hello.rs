@@ -186,6 +186,12 @@ pub fn refused(bytes: &[u8]) -> Reason {
     Reason::from_u16(u16::from_le_bytes(get(bytes, 2))).unwrap_or(Reason::PeerPlain)
 }
 
+/// Whether it says that who listens at this port does for another connection.
+#[must_use]
+pub fn is_for_another(bytes: &[u8]) -> bool {
+    bytes.get(..REFUSAL_LEN) == Some(&refusal(Reason::PeerPlain))
+}
+
 /// By what both ends know a connection: a number made of its addresses, that of the end which connected first.
 #[must_use]
 pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
@@ -207,17 +213,18 @@ pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
 }
 
 /// Where the connecting end listens for the accepted one, whose peer's TCP port this is: not that port itself, since iWARP has the ports
-/// of TCP. At the second where the first is somebody's, if only of a connection that is over: there are few users of those from 61000 on.
+/// of TCP. Of those from 61000 on, which Linux gives to nobody who does not ask for them: a program's listener there would get the dial,
+/// unseen by either end. At the second where the first is in use, if only by a connection that is over.
 #[must_use]
 pub const fn ports(tcp: u16) -> [u16; 2] {
     const HALF: u16 = 1 << 14;
     const LAST: u16 = 61_000;
-    let first = if tcp < 1 << 15 {
+    let second = if tcp < 1 << 15 {
         tcp + HALF
     } else {
         tcp - HALF
     };
-    [first, LAST + tcp % (u16::MAX - LAST)]
+    [LAST + tcp % (u16::MAX - LAST), second]
 }
 
 #[cfg(test)]
@@ -251,6 +258,12 @@ mod tests {
         assert_eq!(Answer::parse(&ANSWER.emit()), Ok(ANSWER));
         let refusal = refusal(Reason::LinkFull);
         assert_eq!(refused(&refusal), Reason::LinkFull);
+        assert!(is_for_another(&super::refusal(Reason::PeerPlain)));
+        assert!(
+            ![&refusal[..], &[], &[0; 148]]
+                .into_iter()
+                .any(is_for_another)
+        );
     }
 
     #[test]
@@ -331,8 +344,8 @@ mod tests {
     fn no_port_is_its_own() {
         for tcp in 1024..=u16::MAX {
             let [first, second] = ports(tcp);
-            assert!(first >= 1024 && second >= 61_000);
-            assert_ne!(first, tcp);
+            assert!(first >= 61_000 && second >= 1024);
+            assert!(first != tcp && second != tcp);
             assert_ne!(first, second);
         }
     }

@@ -97,7 +97,7 @@ impl Hosts {
             until: now + DIAL_NS,
             from: now + FIRST_NS,
             vain: 0,
-            second: None,
+            second: false,
         });
     }
 
@@ -125,11 +125,7 @@ impl Hosts {
             let Seek { local, peer, .. } = dial.seek;
             let mapped = |ip| subnet::mapped(&config().map, ip);
             let [first, second] = hello::ports(peer.port());
-            let port = if dial.second == Some(true) {
-                second
-            } else {
-                first
-            };
+            let port = if dial.second { second } else { first };
             let to = SocketAddr::new(mapped(peer.ip()), port);
             let from = SocketAddr::new(mapped(local.ip()), 0);
             if !dial.seek.is_open() {
@@ -204,9 +200,6 @@ impl Hosts {
         let host = dial.seek.peer.ip();
         match self.may_use(&id, host).and_then(|()| id.route(DIAL_MS)) {
             Ok(()) => {
-                if dial.second.is_none() && id.device().is_ok_and(|d| !d.limits.immediate) {
-                    dial.second = Some(false);
-                }
                 dial.stage = Stage::Routing(id);
                 self.dials.push(dial);
             }
@@ -281,13 +274,15 @@ impl Hosts {
                 return refuse(&id, reason);
             }
         };
+        if request.connection != seek.connection {
+            return refuse(&id, Reason::PeerPlain);
+        }
         let known = Known::heard(request.known);
         if !known.is_reached(seek.sock) {
             // This end has not read as much: later.
             return refuse(&id, Reason::Meeting);
         }
-        let proved = known.verify(seek.sock, &[&request.said()], &request.proof);
-        if request.connection != seek.connection || !proved {
+        if !known.verify(seek.sock, &[&request.said()], &request.proof) {
             seek.stays(Reason::ProofFailed);
             return refuse(&id, Reason::ProofFailed);
         }
@@ -377,16 +372,16 @@ impl Hosts {
             // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
             let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
             let host = dial.seek.peer.ip();
-            let again = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
-            let again = again.filter(|_| event == REJECTED && early && dial.seek.is_open());
-            // Where there is another port, it is that one's turn.
-            let other = dial.second == Some(false);
-            dial.second = dial.second.map(|_| other);
+            let wait = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
+            // The second port's turn is where the first is known to be another's, and at last: a program may listen there.
+            let second = !dial.second && (hello::is_for_another(data) || wait.is_none());
+            let wait = if second { Some(&0) } else { wait };
+            let again = wait.filter(|_| event == REJECTED && early && dial.seek.is_open());
             if let Some(wait) = again {
-                let from = sys::now_ns() + if other { 0 } else { *wait };
+                let from = sys::now_ns() + wait;
                 (dial.key, dial.stage) = (self.key(), Stage::Queued);
                 (dial.from, dial.until) = (from, from + DIAL_NS);
-                dial.vain += usize::from(!other);
+                (dial.second, dial.vain) = (second, dial.vain + usize::from(!second));
                 self.dials.push(dial);
             } else {
                 self.meets(host);

@@ -131,8 +131,8 @@ struct Dial {
     from: u64,
     /// How often nobody listened.
     vain: usize,
-    /// Whether it is the second port's turn, where the first may be somebody else's: on iWARP.
-    second: Option<bool>,
+    /// Whether it is the second port's turn: the first may be somebody else's.
+    second: bool,
 }
 
 /// A question of ours.
@@ -717,7 +717,10 @@ impl Hosts {
         for dial in late {
             dial.seek.stays(Reason::PeerPlain);
             if !matches!(dial.stage, Stage::Queued) {
-                self.keep_quiet(dial.seek.peer.ip(), now);
+                // At the second port a program that is not ours may listen and say nothing; the host has answered at the first.
+                if !dial.second {
+                    self.keep_quiet(dial.seek.peer.ip(), now);
+                }
                 self.give_up(dial.key);
             }
         }

@@ -86,8 +86,7 @@ def steps(seed, full):
         yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed), *fault), {}, 6, True
         yield "programs", script("programs.py", "--sample", str(seed)), {}, 10, True
         yield "soak", script("soak.py", "--quick", "--seed", str(seed)), {}, 5, True
-    if full:
-        yield "fuzz", script("fuzz.py", "--seconds", "1200", "--seed", str(seed), *fault), {}, 30, True
+    yield "fuzz", script("fuzz.py", "--seconds", "1800" if full else "120", "--seed", str(seed), *fault), {}, 45 if full else 6, True
     # A fuzzer that finds nothing has to be one that could.
     yield "seeded defects", script("fuzz.py", "--prove", "--seconds", "120", "--shrink", "10", "--seed", str(seed)), {}, 6, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True

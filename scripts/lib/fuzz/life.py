@@ -345,6 +345,8 @@ class Life:
                 need(not isinstance(s, (Stream, Epoll)) or all(r[0] == p.name for r in s.refs), "another process has it, too")
         need(kept, "nothing to go on with")
         need(not any(isinstance(f, Stream) and f.is_copy_left for f in kept), "who reads it?")
+        told = (isinstance(s, Stream) and not r.armed for f in kept if isinstance(f, Epoll) for (_, s), r in f.regs.items())
+        need(not any(told), "what an EPOLLONESHOT has told may be told once more: docs/limitations.md")
         gone = [n for n, h in p.handles.items() if h.cloexec]
         self.check_gone(p, gone)
         for n in gone:

@@ -9,6 +9,7 @@ use crate::rendezvous::control;
 use crate::sockets::demote;
 use crate::sockets::family;
 use crate::sockets::recv;
+use crate::sockets::remains;
 use crate::sockets::sock::{self, Half, Sock, state};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
@@ -53,13 +54,20 @@ pub fn claim(sock: &'static Sock, half: &Half) {
     if half.state() != state::INHERITED {
         return;
     }
-    if !is_handed(sock) {
-        let fd = sock.fd.load(Ordering::Relaxed);
-        log(
-            Level::Info,
-            format_args!("fd {fd} reset: the process whose stream it was did not hand it over"),
-        );
-        demote::reset_hard(sock);
+    match await_handing(sock) {
+        Some(owing) => {
+            if owing && core::ptr::eq(half, &sock.rx) {
+                remains::owes(sock, remains::SOME);
+            }
+        }
+        None => {
+            let fd = sock.fd.load(Ordering::Relaxed);
+            log(
+                Level::Info,
+                format_args!("fd {fd} reset: the process whose stream it was did not hand it over"),
+            );
+            demote::reset_hard(sock);
+        }
     }
     // Who has handed it over has given the kernel the program's own mark, too.
     sock.low_held.store(false, Ordering::Relaxed);
@@ -76,19 +84,16 @@ pub fn claim(sock: &'static Sock, half: &Half) {
 /// Between two looks whether the owner still lives.
 const OWNER_NS: u64 = 20_000_000;
 
-fn is_handed(sock: &'static Sock) -> bool {
-    let Some(family) = sock.family() else {
-        return false;
-    };
+/// Whether what lay unread is still to come by TCP. `None`: nobody hands the stream over.
+fn await_handing(sock: &'static Sock) -> Option<bool> {
+    let family = sock.family()?;
     let end = sys::now_ns() + PATIENCE_NS;
     let owner = family.want();
     control::call_parent();
     loop {
-        if family.await_handing(OWNER_NS) {
-            return true;
-        }
-        if !sys::is_process(owner) || sys::now_ns() >= end {
-            return false;
+        let handed = family.await_handing(OWNER_NS);
+        if handed.is_some() || !sys::is_process(owner) || sys::now_ns() >= end {
+            return handed;
         }
     }
 }

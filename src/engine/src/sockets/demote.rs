@@ -388,7 +388,8 @@ pub fn leave(sock: &'static Sock) {
                 family.inspect(|f| f.leave_stream());
             }
             link.leave_stream(index);
-            family.inspect(|f| f.hand());
+            let owing = sock.rx.owed.load(Ordering::Relaxed) != 0;
+            family.inspect(|f| f.hand(owing));
             if !remote::left(link, index) {
                 trim::returned(link);
                 control::attention(link, index);

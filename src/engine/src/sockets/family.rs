@@ -36,7 +36,7 @@ pub struct Family {
     in_use: AtomicU32,
     /// The process whose stream to another host the socket has: only that can take it back to TCP.
     owner: AtomicU32,
-    /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`].
+    /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`], [`OWING`].
     handing: AtomicU32,
     /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`].
     visitors: AtomicU32,
@@ -54,6 +54,8 @@ const VISIT_NS: u64 = 10_000_000;
 const KEPT: u32 = 0;
 const WANTED: u32 = 1;
 const HANDED: u32 = 2;
+/// As [`HANDED`], and TCP has yet to bring some of what lay unread.
+const OWING: u32 = 3;
 
 #[repr(C)]
 struct Region {
@@ -161,20 +163,25 @@ impl Family {
         self.handing.load(Ordering::SeqCst) == WANTED
     }
 
-    /// It is there.
-    pub fn hand(&self) {
-        if self.handing.swap(HANDED, Ordering::SeqCst) == WANTED {
+    /// It is there; `owing`: the peer sends again what lay unread.
+    pub fn hand(&self, owing: bool) {
+        let handed = if owing { OWING } else { HANDED };
+        if self.handing.swap(handed, Ordering::SeqCst) == WANTED {
             // SAFETY: in the shared region.
             unsafe { sys::futex_wake(self.handing.as_ptr()) };
         }
     }
 
-    /// Waits until it is, for at most `ns`.
-    pub fn await_handing(&self, ns: u64) -> bool {
+    /// Waits until it is, for at most `ns`: whether the peer sends again what lay unread.
+    pub fn await_handing(&self, ns: u64) -> Option<bool> {
         let most = sys::timespec(ns);
         // SAFETY: in the shared region.
         let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most)) };
-        self.handing.load(Ordering::SeqCst) == HANDED
+        match self.handing.load(Ordering::SeqCst) {
+            HANDED => Some(false),
+            OWING => Some(true),
+            _ => None,
+        }
     }
 
     /// By a process that has inherited the stream: may it touch its words? Then [`Family::goes`] is to follow.

@@ -98,6 +98,7 @@ impl Hosts {
             from: now + FIRST_NS,
             vain: 0,
             second: false,
+            iwarp: false,
         });
     }
 
@@ -200,6 +201,7 @@ impl Hosts {
         let host = dial.seek.peer.ip();
         match self.may_use(&id, host).and_then(|()| id.route(DIAL_MS)) {
             Ok(()) => {
+                dial.iwarp = id.device().is_ok_and(|device| !device.limits.immediate);
                 dial.stage = Stage::Routing(id);
                 self.dials.push(dial);
             }
@@ -373,15 +375,18 @@ impl Hosts {
             let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
             let host = dial.seek.peer.ip();
             let wait = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
-            // The second port's turn is where the first is known to be another's, and at last: a program may listen there.
-            let second = !dial.second && (hello::is_for_another(data) || wait.is_none());
-            let wait = if second { Some(&0) } else { wait };
+            // The second port's turn is behind the first's, at once; on iWARP, where a program of TCP's may listen there, that is
+            // where the first is known to be another's, and at last. Who is early is at the right one.
+            let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();
+            let turns = !dial.second && reason == Reason::PeerPlain && turns;
+            let wait = if turns { Some(&0) } else { wait };
             let again = wait.filter(|_| event == REJECTED && early && dial.seek.is_open());
             if let Some(wait) = again {
                 let from = sys::now_ns() + wait;
                 (dial.key, dial.stage) = (self.key(), Stage::Queued);
                 (dial.from, dial.until) = (from, from + DIAL_NS);
-                (dial.second, dial.vain) = (second, dial.vain + usize::from(!second));
+                dial.vain += usize::from(!turns);
+                dial.second = turns || dial.second && reason == Reason::Meeting;
                 self.dials.push(dial);
             } else {
                 self.meets(host);

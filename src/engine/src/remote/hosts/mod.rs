@@ -133,6 +133,8 @@ struct Dial {
     vain: usize,
     /// Whether it is the second port's turn: the first may be somebody else's.
     second: bool,
+    /// Its ports are those of TCP.
+    iwarp: bool,
 }
 
 /// A question of ours.
@@ -717,9 +719,12 @@ impl Hosts {
         for dial in late {
             dial.seek.stays(Reason::PeerPlain);
             if !matches!(dial.stage, Stage::Queued) {
-                // At the second port a program that is not ours may listen and say nothing; the host has answered at the first.
-                if !dial.second {
-                    self.keep_quiet(dial.seek.peer.ip(), now);
+                let host = dial.seek.peer.ip();
+                if dial.second {
+                    // A program that is not ours may listen there and say nothing; the host has answered at the first.
+                    self.meets(host);
+                } else {
+                    self.keep_quiet(host, now);
                 }
                 self.give_up(dial.key);
             }

@@ -317,6 +317,33 @@ static void exec_both_resume(int fd)
     echo_rounds(fd, 50, 3000);
 }
 
+/* What lies unread behind both shutdowns is there for the program that comes next. */
+static void exec_shut_server(int fd)
+{
+    T(put(fd, 1, 3000));
+    meet();
+    meet();
+}
+
+static void exec_shut_client(int fd)
+{
+    meet();
+    await_in(fd, 3000);
+    T(get(fd, 1, 1000));
+    T(shutdown(fd, SHUT_RDWR));
+    exec_self(fd);
+}
+
+static void exec_shut_resume(int fd)
+{
+    int n;
+    T(ioctl(fd, FIONREAD, &n));
+    say("%d, %s", n, mask_name(ready(fd)));
+    T(get_at(fd, 1, 1000, 2000));
+    T(recv(fd, buf, 1, 0));
+    meet();
+}
+
 /* Marked close-on-exec: the peer gets all bytes, then the end. */
 static void exec_cloexec_server(int fd)
 {
@@ -472,6 +499,7 @@ const struct body exec_bodies[] = {
     TWO("exec_above_stdio", above_server, above_client, .resume = above_resume),
     TWO("exec_polled", exec_polled_server, exec_polled_client, .resume = exec_polled_resume),
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
+    TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST, .resume = exec_shut_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
     TWO("exec_fails", exec_fails, exec_fails),
     TWO("spawn_while_streaming", spawns, spawns),

@@ -240,12 +240,39 @@ static void agreed_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* Both halves are shut down behind the fork; the peer writes, which resets the connection. The child still reads what came before. */
+static void reads_behind_server(int fd)
+{
+    T(put(fd, 1, 3000));
+    meet();
+    meet();
+    T(send(fd, buf, 1, 0));
+    meet();
+    meet();
+}
+
+static void reads_behind_client(int fd)
+{
+    meet();
+    await_in(fd, 3000);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(get(fd, 1, 3000) != 3000 ? 1 : recv(fd, buf, 1, 0) == -1 && errno == ECONNRESET ? 0 : 2);
+    T(shutdown(fd, SHUT_RDWR));
+    meet();
+    meet();
+    await(fd, POLLERR);
+    let(pid);
+    meet();
+}
+
 const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_registers", registers_server, registers_client),
     TWO("fork_set_shows", shows_server, shows_client),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
+    TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),

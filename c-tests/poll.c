@@ -438,6 +438,53 @@ static void full_client(int fd)
     meet();
 }
 
+/* Who waits for room hears of it when another thread shuts the connection down. */
+static void *room_by_select(void *fd)
+{
+    busy = gettid();
+    fd_set w;
+    FD_ZERO(&w);
+    FD_SET(*(int *)fd, &w);
+    return (void *)(long)select(*(int *)fd + 1, NULL, &w, NULL, NULL);
+}
+
+static void *room_by_poll(void *fd)
+{
+    struct pollfd p = {.fd = *(int *)fd, .events = POLLOUT};
+    busy = gettid();
+    return (void *)(long)(poll(&p, 1, -1) == 1 ? p.revents : -1);
+}
+
+static void shut_by_thread_server(int fd)
+{
+    int other = join();
+    meet();
+    for (int i = 0; i < 2; i++)
+        say("%zu", drain(i ? other : fd, 1) ? (size_t)1 : 0);
+    meet();
+}
+
+static void shut_by_thread_client(int fd)
+{
+    int fds[] = {fd, join()};
+    for (int i = 0; i < 2; i++) {
+        size_t total = 0;
+        struct pollfd p = {.fd = fds[i], .events = POLLOUT};
+        set_nonblock(fds[i], 1);
+        do /* until it stays full, whatever the kernel moves along in the meantime */
+            for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fds[i], buf, 200000)) > 0;)
+                total += n;
+        while (poll(&p, 1, 100) > 0);
+        pthread_t t = start_busy(i ? room_by_poll : room_by_select, &fds[i]);
+        await_asleep(busy);
+        T(shutdown(fds[i], SHUT_RDWR));
+        long told = (long)finish(t);
+        say("%s", i ? mask_name(told) : told == 1 ? "one" : "NOT one");
+    }
+    meet();
+    meet();
+}
+
 static void mixed_server(int fd)
 {
     int port = hear(), c = dial(port);
@@ -495,6 +542,7 @@ const struct body poll_bodies[] = {
     TWO("select_states", select_states_server, select_states_client),
     TWO("select_large_fds", many_words_server, many_words_client),
     TWO("poll_out_after_full", full_server, full_client),
+    TWO("poll_shut_by_thread", shut_by_thread_server, shut_by_thread_client),
     TWO("poll_mixed", mixed_server, mixed_client),
     {0},
 };

@@ -80,6 +80,10 @@ class Ready:
         """It is that one, or a set in which it is."""
         return watched is file or isinstance(watched, Epoll) and any(self.shows_of(f, file) for _, f in watched.regs)
 
+    def leaves(self, file):
+        """What is not a set: the file, or what is in it."""
+        return [leaf for _, f in file.regs for leaf in self.leaves(f)] if isinstance(file, Epoll) else [file]
+
     def watchers(self, set_):
         """Calls that sleep until the set, or one in which it is, shows something."""
         return sum(any(self.shows_of(f, set_) for f in x.files) for x in self.sleepers())
@@ -166,10 +170,13 @@ class Ready:
         need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
         # What one call does to both ends of a connection one of them shows first.
         for h, _ in items:
-            need(not isinstance(h.file, Epoll) or not self.has_edges(h.file) or not self.watchers(h.file), "only one of them is told")
+            need(not isinstance(h.file, Epoll) or not self.has_edges(h.file) or not any(map(self.is_watched, self.leaves(h.file))),
+                 "only one of them is told")
         ends = [h.file for h, _ in items if isinstance(h.file, Stream)]
         need(not any(s.peer in ends for s in ends), "one of them comes first")
         files = [h.file for h, _ in items]
+        # A connection and a set in which it is, or two such sets, are told of it one after the other.
+        need(not any(sum(self.shows_of(f, leaf) for f in files) > 1 for f in files for leaf in self.leaves(f)), "one of them shows it first")
         self.begin(op, p, True, lambda: any(is_ready_soon(self, h.file, m) for h, m in items), lambda: None, files)
         return note
 
@@ -276,7 +283,7 @@ class Ready:
         if op.begins:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
             need(not self.is_read(set_), "another may take what it waits for")
-            need(not self.has_edges(set_) or not self.watchers(set_), "only one of them is told")
+            need(not self.has_edges(set_) or not any(map(self.is_watched, self.leaves(set_))), "only one of them is told")
             old = [self.shown(f) & r.mask for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
             need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")
             # One that tells of more than one thing would tell of them one by one.

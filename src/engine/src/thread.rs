@@ -143,7 +143,7 @@ extern "C" fn thread_ends(_: *mut libc::c_void) {
             }
         })
     });
-    crate::readiness::poll::thread_ends();
+    crate::readiness::bells::thread_ends();
     SLOTS.with(|held| {
         for cell in &held.slots {
             give_back(cell.replace((0, 0, 0)));

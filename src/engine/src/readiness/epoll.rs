@@ -33,6 +33,9 @@ const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
 /// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
 const IDLE_TURNS: u32 = 16;
+/// Where the kernel's answer has taken all places, and what it told of took none since it was told already, or is not the program's: so often
+/// it is asked for more.
+const LOOKS: u32 = 8;
 
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
@@ -239,11 +242,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             }
         }
         if ready != 0 || poll || over {
-            let mut found = waiter.kernel(ready, Some(&AT_ONCE));
-            if matches!(found, Ok((count, Some(_))) if count == ready) {
-                // A bell alone: what the kernel says of a registration that is the program's again comes behind it.
-                found = waiter.kernel(ready, Some(&AT_ONCE));
-            }
+            let found = waiter.all_of_kernel(ready);
             if matches!(found, Ok((0, _)))
                 && core::mem::take(&mut awaits_owed)
                 && remains::is_any_owed()
@@ -390,6 +389,8 @@ struct Waiter {
     mask: *const sigset_t,
     /// What the front of the array was before the call.
     kept: Option<[epoll_event; KEPT]>,
+    /// The kernel's last answer took all the places there were.
+    was_full: bool,
 }
 
 impl Waiter {
@@ -415,6 +416,7 @@ impl Waiter {
             max: max as usize,
             mask,
             kept,
+            was_full: false,
         }
     }
 
@@ -484,6 +486,27 @@ impl Waiter {
         self.took(ready, got, began)
     }
 
+    /// As [`Waiter::kernel`] without a wait, and anew where what it told has left places that it may have more for.
+    fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
+        let mut found = self.kernel(ready, Some(&AT_ONCE))?;
+        for _ in 0..LOOKS {
+            let (count, bell) = found;
+            // Behind a bell alone comes what the kernel says of a registration that is the program's again.
+            let only_rang = count == ready && bell.is_some();
+            if !(only_rang || self.was_full) || count == self.max {
+                break;
+            }
+            let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE)) else {
+                break;
+            };
+            found = (more, bell.or(rang));
+            if only_rang && more == ready {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     /// The kernel has put events behind the first `ready` ones, in a look that began then: they are translated.
     fn took(
         &mut self,
@@ -495,6 +518,7 @@ impl Waiter {
             self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
         let got = got?;
+        self.was_full = ready + got == self.max;
         if got == 0 {
             return Ok((ready, None));
         }

@@ -1,5 +1,6 @@
 //! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
 
+pub mod bells;
 mod changed;
 pub mod epoll;
 mod nest;
@@ -15,7 +16,7 @@ mod told;
 pub mod vigil;
 
 use crate::remote;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, half, state};
 use crate::sockets::wake;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -65,12 +66,12 @@ pub fn release() {
 /// In the child of a fork: nothing here waits for anything yet.
 pub fn after_fork() {
     BIG_WAITS.store(0, Ordering::Relaxed);
-    poll::after_fork();
+    bells::after_fork();
     set::after_fork();
 }
 
-/// What the ring says of an accelerated socket, in poll's bits: IN and OUT only. The kernel's
-/// socket says the rest (HUP, RDHUP, ERR, and all of it off the link).
+/// What the ring says of an accelerated socket, in poll's bits: IN and OUT, and HUP of one that the program has shut down, though the
+/// kernel will be behind what is to be sent. The kernel's socket says the rest (HUP else, RDHUP, ERR, and all of it off the link).
 ///
 /// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
 /// socket's locks).
@@ -89,6 +90,9 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
     };
     if writable {
         ready |= WRITABLE;
+        if sock.shut.load(Ordering::Relaxed) && sock.halves.load(Ordering::Relaxed) == half::BOTH {
+            ready |= libc::EPOLLHUP as u32;
+        }
     }
     ready
 }

@@ -190,8 +190,20 @@ impl Set {
         ANY.store(true, Ordering::Release);
         if !self.nested.swap(true, Ordering::SeqCst) {
             self.shows_itself();
+            self.silence_twins();
             self.announce_and_look();
         }
+    }
+
+    /// What a ring has told once the kernel's registration is not to show.
+    fn silence_twins(&self) {
+        self.with(|inside| {
+            for at in 0..inside.places() {
+                if let Some(reg) = inside.reg(at).filter(|reg| reg.twin_armed) {
+                    ready::change(self.fd(), reg.fd, ONESHOT, reg.data);
+                }
+            }
+        });
     }
 
     /// Makes the kernel's set readable exactly if there is something to tell.

@@ -1,7 +1,8 @@
 //! `poll` and `ppoll`.
 
+use super::bells::bells;
 use super::nest;
-use super::set::{self, Set};
+use super::set::Set;
 use super::told::{self, Moment};
 use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
@@ -16,7 +17,6 @@ use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
-use std::cell::Cell;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -433,6 +433,11 @@ fn of(sock: &'static Sock) -> c_short {
     bits
 }
 
+/// Of which of a stream's bits a wait is told.
+const fn asked(p: &pollfd) -> c_short {
+    p.events & (READ | WRITE) | libc::POLLHUP
+}
+
 /// One look at streams and kernel, waiting in the kernel for at most `wait` ns, also for `bell`.
 unsafe fn look(
     fds: &mut [pollfd],
@@ -449,7 +454,7 @@ unsafe fn look(
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
         held.push((i, p.events));
-        if of(sock) & p.events != 0 {
+        if of(sock) & asked(p) != 0 {
             any = true;
         }
         if sock.tx.state() == state::LINK {
@@ -495,14 +500,21 @@ unsafe fn look(
     correct(fds, began, !streams.list.is_empty());
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get_mut(i) else { continue };
-        p.revents |= of(sock) & p.events & (READ | WRITE);
-        let unasked = masked.contains(&i) && p.events & WRITE != 0;
-        if unasked && sock.tx.state() != state::LINK {
-            // Back to TCP since the kernel was asked, and not for this.
-            p.revents |= nest::kernel_ready(p.fd, p.events & WRITE);
+        p.revents |= of(sock) & asked(p);
+        if masked.contains(&i) {
+            p.revents |= room_of_tcp(sock, p);
         }
     }
     Ok(count(fds))
+}
+
+/// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP since.
+fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
+    let unasked = p.events & WRITE;
+    if unasked == 0 || sock.tx.state() == state::LINK {
+        return 0;
+    }
+    nest::kernel_ready(p.fd, unasked)
 }
 
 /// Entries of which there is something to tell.
@@ -566,41 +578,6 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     let found = super::spin::until(&first.rx, peer, || has_news(fds, streams));
     link.unpin();
     found
-}
-
-thread_local! {
-    /// The private set in which this thread's doorbells for poll and select are.
-    static BELLS: Cell<Option<&'static Set>> = const { Cell::new(None) };
-}
-
-/// This thread's private set, made at first use.
-fn bells() -> Option<&'static Set> {
-    if let Some(set) = BELLS.get() {
-        return Some(set);
-    }
-    let _low = crate::sockets::internal::Low::begin();
-    let fd = crate::sockets::internal::lift(sys::epoll_create().ok()?)?;
-    let set = set::alloc(fd.raw())?;
-    let _ = fd.release();
-    set.private.store(true, Ordering::Relaxed);
-    BELLS.set(Some(set));
-    thread::watch_exit();
-    Some(set)
-}
-
-/// The thread ends: its set goes.
-pub fn thread_ends() {
-    if let Some(set) = BELLS.take() {
-        let fd = set.fd();
-        set.drop_entry();
-        crate::sockets::internal::forget(fd);
-        let _ = sys::close(fd);
-    }
-}
-
-/// In the child of a fork: the private set's bells are the parent's.
-pub fn after_fork() {
-    BELLS.set(None);
 }
 
 /// Announces on every stream, looks again, sleeps.
@@ -706,7 +683,16 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
     correct(fds, list.began, true);
     for (i, sock) in accelerated(fds).list {
         let Some(p) = fds.get_mut(i) else { continue };
-        p.revents |= of(sock) & p.events & (READ | WRITE);
+        p.revents |= of(sock) & asked(p);
+    }
+    for (to, from) in fds.iter_mut().zip(&list.all) {
+        // What the kernel has told may be of a stream that has ended since, by a shutdown in another thread.
+        if from.events != to.events
+            && to.revents != 0
+            && let Some(sock) = table::lookup(to.fd).and_then(table::Entry::as_sock)
+        {
+            to.revents |= room_of_tcp(sock, to);
+        }
     }
     Ok(count(fds))
 }
@@ -716,7 +702,7 @@ fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
     streams
         .list
         .iter()
-        .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & p.events != 0))
+        .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & asked(p) != 0))
 }
 
 /// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that is not on this link.
@@ -750,25 +736,6 @@ fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on
         sock.tx.lock.unlock();
     }
     is_here()
-}
-
-impl Set {
-    /// Takes the rings and the marks of a private set, which is only ever asked whether it was rung.
-    pub(super) fn drain(&'static self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-        let now = sys::timespec(0);
-        // SAFETY: an array of ours.
-        let _ = unsafe {
-            sys::epoll_wait(
-                self.fd(),
-                events.as_mut_ptr(),
-                16,
-                Some(&now),
-                core::ptr::null(),
-            )
-        };
-        let _ = self.harvest(&mut []);
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Patience, Resent, Which};
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{internal, remains, staged};
+use crate::sockets::{internal, remains, staged, wake};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -190,7 +190,12 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
                 if sock.tx.state() == state::RESENDING
                     && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held)
                 {
-                    sock.shut.store(true, Ordering::Relaxed);
+                    sock.shut.store(true, Ordering::SeqCst);
+                    // Who waits for room need not: a write fails.
+                    if let Some((link, dir)) = sock.link().zip(sock.tx.dir()) {
+                        let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+                        wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+                    }
                     control::watch_room(sock);
                     later = true;
                 }
@@ -221,11 +226,16 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     Verdict::Pass(Pass::NOBODY)
 }
 
-/// Both halves are shut down: what the peer writes from now on must meet the kernel, which answers by a reset. What it wrote before is
-/// still to be read, and stays on the link if it is there.
+/// Both halves are about to be shut down: what the peer writes then must meet the kernel, which answers by a reset. What it wrote before is
+/// still to be read, also by a relative or by who is executed: TCP brings it first if it has room, else it stays on the link.
 fn end_input(sock: &'static Sock) {
-    if super::options::unread(sock) == 0 {
-        return demote::demote(sock, Which::Rx, Reason::Shutdown);
+    /// TCP's window is no smaller when nothing of it is used, in bytes.
+    const FITS: u64 = 1 << 15;
+    let unread = super::options::unread(sock);
+    if unread == 0 || unread <= FITS && !crate::remote::is_remote(sock) {
+        let on_tcp = remains::by_tcp(sock);
+        demote::demote(sock, Which::Rx, Reason::Shutdown);
+        return remains::await_by_tcp(sock, on_tcp + unread);
     }
     if sock.rx.lock.lock().is_ok() {
         if let Some(dir) = sock.rx.dir() {

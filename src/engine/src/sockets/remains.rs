@@ -312,6 +312,7 @@ pub fn owed_ns() -> u64 {
 }
 /// After a peer was late, nobody waits so for so many times as long: a hostile one takes 5 % of our time at most.
 const OWED_PAUSE: u64 = 20;
+static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// Between two looks where the kernel gives no event.
 const OWED_NAP_NS: u64 = 200_000;
 
@@ -348,7 +349,6 @@ pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
 /// Waits until the first of them is on TCP.
 #[cold]
 pub fn await_owed(sock: &'static Sock) {
-    static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if owed == SOME {
         // Of these one call waits.
@@ -373,7 +373,7 @@ pub fn await_owed(sock: &'static Sock) {
     }
     if late {
         settle(sock);
-        PAUSES_UNTIL_NS.store(sys::now_ns() + OWED_PAUSE * owed_ns(), Ordering::Relaxed);
+        pause();
     }
 }
 
@@ -419,6 +419,32 @@ fn await_much_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
     }
 }
 
+/// How many bytes TCP has brought, also those that nobody has read.
+pub fn by_tcp(sock: &Sock) -> u64 {
+    let unread = sys::ioctl_int(sock.fd.load(Ordering::Relaxed), libc::FIONREAD);
+    sock.rx.kernel_bytes() + unread.map_or(0, |n| n.max(0) as u64)
+}
+
+/// A stream was demoted, and the program is about to end what it reads: waits until TCP has [brought](by_tcp) so many bytes. What is not
+/// there by then is the copy's.
+pub fn await_by_tcp(sock: &'static Sock, bytes: u64) {
+    let begin = sys::now_ns();
+    if begin < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
+        return;
+    }
+    while by_tcp(sock) < bytes && !is_over(sock.fd.load(Ordering::Relaxed)) {
+        if sys::now_ns() >= begin + owed_ns() {
+            return pause();
+        }
+        if renounce_if(sock, || {
+            are_others_reading(sock, sock.fd.load(Ordering::Relaxed))
+        }) {
+            return;
+        }
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
+    }
+}
+
 /// Has TCP bring what is owed, so that later calls look for none of it: the program is about to lose what that takes. One whose peer
 /// is late goes on looking.
 pub fn call_in(sock: &'static Sock) {
@@ -437,6 +463,11 @@ pub fn part_with(sock: &'static Sock) {
     renounce_if(sock, || {
         unread_in_copy(sock, sock.fd.load(Ordering::Relaxed)) == 0
     });
+}
+
+/// A peer was late.
+fn pause() {
+    PAUSES_UNTIL_NS.store(sys::now_ns() + OWED_PAUSE * owed_ns(), Ordering::Relaxed);
 }
 
 /// Whether it did.

@@ -1,0 +1,61 @@
+//! A thread's own set, in which its doorbells for poll and select are.
+
+use super::set::{self, Set};
+use crate::thread;
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+
+thread_local! {
+    /// The private set in which this thread's doorbells for poll and select are.
+    static BELLS: Cell<Option<&'static Set>> = const { Cell::new(None) };
+}
+
+/// This thread's private set, made at first use.
+pub(super) fn bells() -> Option<&'static Set> {
+    if let Some(set) = BELLS.get() {
+        return Some(set);
+    }
+    let _low = crate::sockets::internal::Low::begin();
+    let fd = crate::sockets::internal::lift(sys::epoll_create().ok()?)?;
+    let set = set::alloc(fd.raw())?;
+    let _ = fd.release();
+    set.private.store(true, Ordering::Relaxed);
+    BELLS.set(Some(set));
+    thread::watch_exit();
+    Some(set)
+}
+
+/// The thread ends: its set goes.
+pub fn thread_ends() {
+    if let Some(set) = BELLS.take() {
+        let fd = set.fd();
+        set.drop_entry();
+        crate::sockets::internal::forget(fd);
+        let _ = sys::close(fd);
+    }
+}
+
+/// In the child of a fork: the private set's bells are the parent's.
+pub fn after_fork() {
+    BELLS.set(None);
+}
+
+impl Set {
+    /// Takes the rings and the marks of a private set, which is only ever asked whether it was rung.
+    pub(super) fn drain(&'static self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let now = sys::timespec(0);
+        // SAFETY: an array of ours.
+        let _ = unsafe {
+            sys::epoll_wait(
+                self.fd(),
+                events.as_mut_ptr(),
+                16,
+                Some(&now),
+                core::ptr::null(),
+            )
+        };
+        let _ = self.harvest(&mut []);
+    }
+}

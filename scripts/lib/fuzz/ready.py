@@ -295,6 +295,7 @@ class Ready:
             x.files += [f for _, f in set_.regs]
             return note
         need(reported or 0 <= ms <= SHORT, "it would sleep")
+        need(not any(set_ in x.files for x in self.pendings()) or not any("ET" in r.mask for r in reported), "who waits may be told of it")
         self.told(set_, reported)
         return note
 

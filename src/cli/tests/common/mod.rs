@@ -117,12 +117,13 @@ impl Python {
         }
     }
 
-    /// Forks a child that evaluates `expression` and then waits for its parent's end.
+    /// Forks a child that evaluates `expression`, which is over when this returns, and then waits for its parent's end.
     pub fn fork(&mut self, expression: &str) -> u32 {
-        self.tell("life = os.pipe()");
+        self.tell("life, done = os.pipe(), os.pipe()");
         self.tell(&format!(
-            "child = os.fork() or ({expression}, os.close(life[1]), os.read(life[0], 1), os._exit(0))"
+            "child = os.fork() or ({expression}, os.write(done[1], b'x'), os.close(life[1]), os.read(life[0], 1), os._exit(0))"
         ));
+        self.tell("assert os.read(done[0], 1) == b'x'");
         self.tell("print(child)").trim().parse().unwrap()
     }
 

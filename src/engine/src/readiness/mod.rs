@@ -16,7 +16,7 @@ mod told;
 pub mod vigil;
 
 use crate::remote;
-use crate::sockets::sock::{Sock, half, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::wake;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -90,7 +90,7 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
     };
     if writable {
         ready |= WRITABLE;
-        if sock.shut.load(Ordering::Relaxed) && sock.halves.load(Ordering::Relaxed) == half::BOTH {
+        if sock.shut.load(Ordering::Relaxed) && sock.has_shut_both() {
             ready |= libc::EPOLLHUP as u32;
         }
     }

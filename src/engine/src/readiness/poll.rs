@@ -355,6 +355,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
             }
         }
         correct(fds, began, false);
+        hang_up(fds);
         return Step::Answer(answer.map(|_| count(fds)));
     }
     thread::left_sleeps(vigil.frame());
@@ -406,7 +407,20 @@ fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usi
             p.revents = told::whole(sock, p.revents, p.events);
         }
     }
+    hang_up(fds);
     answer
+}
+
+/// Of what another thread is shutting down the kernel tells of room alone, where a stream has just gone back to it.
+fn hang_up(fds: &mut [pollfd]) {
+    let told = fds.iter_mut().filter(|p| p.revents & WRITE != 0);
+    for p in told {
+        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock)
+            && sock.has_shut_both()
+        {
+            p.revents |= libc::POLLHUP;
+        }
+    }
 }
 
 /// The edge has slept on a list without streams. `None`: look again.
@@ -505,6 +519,7 @@ unsafe fn look(
             p.revents |= room_of_tcp(sock, p);
         }
     }
+    hang_up(fds);
     Ok(count(fds))
 }
 
@@ -694,6 +709,7 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
             to.revents |= room_of_tcp(sock, to);
         }
     }
+    hang_up(fds);
     Ok(count(fds))
 }
 

@@ -20,7 +20,7 @@ use super::parts::Parts;
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
-use crate::sockets::sock::{Sock, half, state};
+use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{options, recv, staged, tcp, wait, wake};
 use core::sync::atomic::Ordering;
@@ -373,7 +373,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let drained = sock.rx.state() != state::LINK || !unread;
     // What others read is not counted here.
     let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
-    if open && has_shut_both(sock) && may_cross(sock, wire, stream) {
+    if open && sock.has_shut_both() && may_cross(sock, wire, stream) {
         return false;
     }
     if dead && drained || open && settled {
@@ -646,12 +646,8 @@ pub fn may_finish(sock: &'static Sock) -> bool {
         return true;
     };
     let parting = [Reason::Close, Reason::Exit].map(|reason| reason as u32);
-    let is_through = parting.contains(&sock.pinned.load(Ordering::Relaxed)) || has_shut_both(sock);
+    let is_through = parting.contains(&sock.pinned.load(Ordering::Relaxed)) || sock.has_shut_both();
     !is_through || !may_cross(sock, wire, stream)
-}
-
-fn has_shut_both(sock: &Sock) -> bool {
-    sock.halves.load(Ordering::Relaxed) == half::BOTH
 }
 
 /// Behind this end's word that it wants no record: may one of the peer's still come that crossed it? One that is here is removed.

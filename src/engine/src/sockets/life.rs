@@ -67,6 +67,7 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Fresh) => track(fd, role::CONNECTING),
         Some(Kind::Sock(sock)) => {
+            sock.halves.store(0, Ordering::Relaxed);
             let first = sock.role.compare_exchange(
                 role::UNKNOWN,
                 role::CONNECTING,

@@ -511,6 +511,12 @@ impl Sock {
         self.halves.load(Ordering::Relaxed) & half::READING != 0
     }
 
+    /// Has the program shut both halves down?
+    #[inline]
+    pub fn has_shut_both(&self) -> bool {
+        self.halves.load(Ordering::Relaxed) == half::BOTH
+    }
+
     /// Is a call counted on the structure, of this socket or of an earlier one?
     fn is_in_use(&self) -> bool {
         self.rx.in_kernel() != 0

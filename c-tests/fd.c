@@ -25,6 +25,13 @@ static void numbers(int fd)
     open_fds(); /* until another thread that is making some of its own has put them out of the way */
     for (int i = 0; i < 8; i++)
         f[i] = dup(0);
+    int others = 0;
+    for (int i = 0; i < 400; i++) {
+        int one = dup(0), two = fcntl(0, F_DUPFD, 0), pair[2];
+        others += pipe(pair) || one != f[7] + 1 || two != one + 1 || pair[0] != two + 1 || pair[1] != two + 2;
+        close(one), close(two), close(pair[0]), close(pair[1]);
+    }
+    say("%d others", others);
     say("%d %d %d %d %d %d %d %d, open %d", f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], open_fds());
     struct rlimit r;
     T(getrlimit(RLIMIT_NOFILE, &r));

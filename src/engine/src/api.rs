@@ -446,7 +446,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     life::before_replace(old, new, flags);
 }
 /// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes to stand at its number.
-pub use crate::sockets::internal::Replacing;
+pub use crate::sockets::internal::Placing;
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
     life::duped(old, new);
@@ -575,6 +575,12 @@ pub fn poll_limit() -> nfds_t {
 /// does when this returns. A call on such a number failed for what stood there if the answer has changed since.
 pub fn passing_numbers() -> u32 {
     crate::sockets::internal::lows()
+}
+
+/// Before a call that gives the program the lowest free number, and may take long: none of our own stands there.
+#[inline]
+pub fn clear_lowest() {
+    crate::sockets::internal::clear_lowest();
 }
 
 /// A hooked call gave the program this descriptor.

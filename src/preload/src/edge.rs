@@ -234,6 +234,13 @@ pub fn created(fd: c_int) -> c_int {
     fd
 }
 
+/// A call that may take long, and makes a descriptor of another kind than sockets.
+#[inline(always)]
+pub fn opened(call: impl FnOnce() -> c_int) -> c_int {
+    api::clear_lowest();
+    created(call())
+}
+
 /// `fd` is used in a way that hooks cannot follow.
 #[inline]
 pub fn raw_use(fd: c_int, reason: Reason) {

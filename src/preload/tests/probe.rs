@@ -363,9 +363,9 @@ pub unsafe fn epoll_wait(
 
 /// Nothing is kept apart from the double's descriptors: it has none.
 #[derive(Debug)]
-pub struct Replacing(());
+pub struct Placing(());
 
-impl Replacing {
+impl Placing {
     pub fn begin() -> Self {
         Self(())
     }
@@ -374,6 +374,7 @@ impl Replacing {
 pub fn passing_numbers() -> u32 {
     0
 }
+pub fn clear_lowest() {}
 pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, _: c_int) {
     track(
         fd,

@@ -2,10 +2,13 @@
 //! that no hook closes or replaces them, and never more than a tenth of the limit.
 //!
 //! The kernel gives a new descriptor the lowest free number, so each of ours stands there for a moment before it is
-//! lifted. [`Low`] says when that may be, and [`Replacing`] keeps it from being when the program puts a descriptor of its
-//! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's.
+//! lifted. [`Low`] says when that may be, and [`Placing`] keeps it from being when the program puts a descriptor of its
+//! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's. Nor is
+//! the program to be given another number than the lowest free one: shells and daemons close 1 and rely on what `dup` or
+//! `open` gives them next.
 
 use crate::sockets::table::{self, Entry};
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_fabric::sys::{self, Fd};
 
@@ -18,8 +21,12 @@ static HELD: AtomicU32 = AtomicU32::new(0);
 /// finds it 0 and the second unchanged since an earlier look knows that there was none in between.
 static LOW: AtomicU32 = AtomicU32::new(0);
 static LOWS: AtomicU32 = AtomicU32::new(0);
-/// Threads that are putting the program's descriptors at numbers of its choice now.
-static REPLACING: AtomicU32 = AtomicU32::new(0);
+thread_local! {
+    /// In how many of the first sections this thread is. One that was left by a jump stays counted: then it does not wait.
+    static MINE: Cell<u32> = const { Cell::new(0) };
+}
+/// Threads that are putting the program's descriptors at numbers now, of its choice or the lowest free ones.
+static PLACING: AtomicU32 = AtomicU32::new(0);
 
 /// Each side waits for the other for so long at most, in ns: both sections are a few system calls, but a signal handler
 /// may have come in the middle of this very thread's own, or have jumped out of one.
@@ -101,21 +108,30 @@ fn leave_apart(mine: &AtomicU32) {
     let _ = mine.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
 }
 
-/// While this lives, the program may put a descriptor at any number: none of ours stands at a free one, nor comes to.
+/// While this lives, the program may put a descriptor at any number, or at the lowest free one: none of ours stands there, nor
+/// comes to.
 #[derive(Debug)]
-pub struct Replacing(());
+pub struct Placing {
+    /// Not by a library that opens what we need.
+    apart: bool,
+}
 
-impl Replacing {
+impl Placing {
     /// From here on.
     pub fn begin() -> Self {
-        enter_apart(&REPLACING, &LOW);
-        Self(())
+        let apart = MINE.get() == 0;
+        if apart {
+            enter_apart(&PLACING, &LOW);
+        }
+        Self { apart }
     }
 }
 
-impl Drop for Replacing {
+impl Drop for Placing {
     fn drop(&mut self) {
-        leave_apart(&REPLACING);
+        if self.apart {
+            leave_apart(&PLACING);
+        }
     }
 }
 
@@ -126,13 +142,15 @@ pub struct Low(());
 impl Low {
     /// From here on.
     pub fn begin() -> Self {
-        enter_apart(&LOW, &REPLACING);
+        enter_apart(&LOW, &PLACING);
+        MINE.set(MINE.get() + 1);
         Self(())
     }
 }
 
 impl Drop for Low {
     fn drop(&mut self) {
+        MINE.set(MINE.get() - 1);
         LOWS.fetch_add(1, Ordering::SeqCst);
         leave_apart(&LOW);
     }
@@ -170,12 +188,28 @@ pub fn lows() -> u32 {
     LOWS.load(Ordering::SeqCst)
 }
 
+/// Before a call that may take long, and gives the program the lowest free number: waits until no descriptor of ours stands there,
+/// but not for libraries that open what they need. For a short call there is [`Placing`].
+#[inline]
+pub fn clear_lowest() {
+    #[cold]
+    fn wait() {
+        let end = sys::now_ns() + PATIENCE_NS;
+        while LOW.load(Ordering::SeqCst) != 0 && sys::now_ns() < end {
+            sys::sched_yield();
+        }
+    }
+    if LOW.load(Ordering::SeqCst) != 0 && MINE.get() == 0 {
+        wait();
+    }
+}
+
 /// In the child of a fork: the threads that made descriptors do not exist here.
 pub fn after_fork() {
     LOW.store(0, Ordering::Relaxed);
     TURN.store(false, Ordering::Relaxed);
     OPENING.store(0, Ordering::Relaxed);
-    REPLACING.store(0, Ordering::Relaxed);
+    PLACING.store(0, Ordering::Relaxed);
 }
 
 /// Moves a descriptor to the top and enters it; `None`: no room there.

@@ -698,7 +698,7 @@ pub fn close_range(
         });
     }
     // What lingers has got a number of ours by now. No more come until all is closed.
-    let _apart = internal::Replacing::begin();
+    let _apart = internal::Placing::begin();
     let mut internal: Vec<u32> = Vec::new();
     table::for_range(start, end, |fd, entry| {
         if entry == Entry::INTERNAL {

@@ -15,7 +15,9 @@ hooks! {
     }
 
     unsafe fn dup(old: c_int) -> c_int => on_dup {
+        let apart = placing();
         let new = forward!(dup(old));
+        drop(apart);
         copied(old, new)
     }
 
@@ -38,7 +40,9 @@ hooks! {
         if !matters(command) {
             return forward!(fcntl(fd, command, arg));
         }
+        let apart = if command == libc::F_SETFL { None } else { placing() };
         let ret = forward!(fcntl(fd, command, arg));
+        drop(apart);
         controlled(fd, command, arg, ret)
     }
 
@@ -136,11 +140,16 @@ pub fn closing_range(
 }
 
 /// Before `dup2` or `dup3` puts a copy of `old` in the place of `new`; what it returns lives until that is done.
-pub fn replacing(old: c_int, new: c_int, flags: c_int) -> Option<api::Replacing> {
+pub fn replacing(old: c_int, new: c_int, flags: c_int) -> Option<api::Placing> {
     if old != new && new >= 0 && (api::lookup(new).is_some() || api::is_internal(new)) {
         tell(new, || api::before_replace(old, new, flags));
     }
-    contained(new, api::Replacing::begin)
+    contained(new, api::Placing::begin)
+}
+
+/// Before a call that gives the program the lowest free number at once; what it returns lives until that is done.
+pub fn placing() -> Option<api::Placing> {
+    contained(NO_FD, api::Placing::begin)
 }
 
 /// A call that copies `old` returned `new`.

@@ -2,7 +2,8 @@
 //! and the one that puts stdio on a descriptor.
 
 use super::conn::pair_made;
-use crate::edge::{created, raw_use};
+use super::fd::placing;
+use crate::edge::{created, opened, raw_use};
 use libc::{FILE, c_char, c_int, c_uint, c_void, mode_t, pid_t, sigset_t};
 use sluice_stats::Reason;
 
@@ -10,62 +11,64 @@ use sluice_stats::Reason;
 // garbage where the caller gave none, and the real function then does not look at it.
 hooks! {
     unsafe fn open(path: *const c_char, flags: c_int, mode: usize) -> c_int => on_open {
-        created(forward!(open(path, flags, mode)))
+        opened(|| forward!(open(path, flags, mode)))
     }
     unsafe fn open64(path: *const c_char, flags: c_int, mode: usize) -> c_int => on_open64 {
-        created(forward!(open64(path, flags, mode)))
+        opened(|| forward!(open64(path, flags, mode)))
     }
     unsafe fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int => on_openat {
-        created(forward!(openat(dir, path, flags, mode)))
+        opened(|| forward!(openat(dir, path, flags, mode)))
     }
     unsafe fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int => on_openat64 {
-        created(forward!(openat64(dir, path, flags, mode)))
+        opened(|| forward!(openat64(dir, path, flags, mode)))
     }
     unsafe fn __open_2(path: *const c_char, flags: c_int) -> c_int => on_open_2 {
-        created(forward!(__open_2(path, flags)))
+        opened(|| forward!(__open_2(path, flags)))
     }
     unsafe fn __open64_2(path: *const c_char, flags: c_int) -> c_int => on_open64_2 {
-        created(forward!(__open64_2(path, flags)))
+        opened(|| forward!(__open64_2(path, flags)))
     }
     unsafe fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int => on_openat_2 {
-        created(forward!(__openat_2(dir, path, flags)))
+        opened(|| forward!(__openat_2(dir, path, flags)))
     }
     unsafe fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int => on_openat64_2 {
-        created(forward!(__openat64_2(dir, path, flags)))
+        opened(|| forward!(__openat64_2(dir, path, flags)))
     }
     unsafe fn creat(path: *const c_char, mode: mode_t) -> c_int => on_creat {
-        created(forward!(creat(path, mode)))
+        opened(|| forward!(creat(path, mode)))
     }
     unsafe fn creat64(path: *const c_char, mode: mode_t) -> c_int => on_creat64 {
-        created(forward!(creat64(path, mode)))
+        opened(|| forward!(creat64(path, mode)))
     }
     unsafe fn mkstemp(template: *mut c_char) -> c_int => on_mkstemp {
-        created(forward!(mkstemp(template)))
+        opened(|| forward!(mkstemp(template)))
     }
     unsafe fn mkstemp64(template: *mut c_char) -> c_int => on_mkstemp64 {
-        created(forward!(mkstemp64(template)))
+        opened(|| forward!(mkstemp64(template)))
     }
     unsafe fn mkostemp(template: *mut c_char, flags: c_int) -> c_int => on_mkostemp {
-        created(forward!(mkostemp(template, flags)))
+        opened(|| forward!(mkostemp(template, flags)))
     }
     unsafe fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int => on_mkostemp64 {
-        created(forward!(mkostemp64(template, flags)))
+        opened(|| forward!(mkostemp64(template, flags)))
     }
     unsafe fn mkstemps(template: *mut c_char, suffix_len: c_int) -> c_int => on_mkstemps {
-        created(forward!(mkstemps(template, suffix_len)))
+        opened(|| forward!(mkstemps(template, suffix_len)))
     }
     unsafe fn mkstemps64(template: *mut c_char, suffix_len: c_int) -> c_int => on_mkstemps64 {
-        created(forward!(mkstemps64(template, suffix_len)))
+        opened(|| forward!(mkstemps64(template, suffix_len)))
     }
     unsafe fn mkostemps(template: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int => on_mkostemps {
-        created(forward!(mkostemps(template, suffix_len, flags)))
+        opened(|| forward!(mkostemps(template, suffix_len, flags)))
     }
     unsafe fn mkostemps64(template: *mut c_char, suffix_len: c_int, flags: c_int) -> c_int => on_mkostemps64 {
-        created(forward!(mkostemps64(template, suffix_len, flags)))
+        opened(|| forward!(mkostemps64(template, suffix_len, flags)))
     }
 
     unsafe fn pipe(pair: *mut c_int) -> c_int => on_pipe {
+        let apart = placing();
         let ret = forward!(pipe(pair));
+        drop(apart);
         if ret == 0 {
             // SAFETY: the call succeeded, so the kernel has written both numbers there.
             unsafe { pair_made(pair) };
@@ -73,7 +76,9 @@ hooks! {
         ret
     }
     unsafe fn pipe2(pair: *mut c_int, flags: c_int) -> c_int => on_pipe2 {
+        let apart = placing();
         let ret = forward!(pipe2(pair, flags));
+        drop(apart);
         if ret == 0 {
             // SAFETY: the call succeeded, so the kernel has written both numbers there.
             unsafe { pair_made(pair) };

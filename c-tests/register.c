@@ -197,6 +197,77 @@ static void numbers_server(int fd)
     close(next);
 }
 
+/* The number goes to another file of the same set. What becomes of the connection's registration is not done to that one,
+ * and the connection is told of room all the same, whether it had none before its number went or has none since. */
+enum { OTHERS = 77 };
+static const unsigned asked_of[] = {0, EPOLLET, EPOLLONESHOT, EPOLLEXCLUSIVE, EPOLLEXCLUSIVE | EPOLLET};
+
+static long stuff(int fd)
+{
+    long sent = 0;
+    for (int quiet = 0; quiet < 20; quiet++, usleep(5000))
+        for (ssize_t n; (n = write(fd, buf, 1 << 16)) > 0; quiet = 0)
+            sent += n;
+    return sent;
+}
+
+static void others_client(int first)
+{
+    for (unsigned i = 0; i < 2 * COUNT(asked_of); i++) {
+        int fd = i ? join() : first, keep = dup(fd);
+        unsigned once = asked_of[i / 2] & EPOLLONESHOT;
+        long sent = 0;
+        set_nonblock(fd, 1);
+        if (i % 2)
+            sent += stuff(fd);
+        int ep = set_of(fd, EPOLLIN | EPOLLOUT | asked_of[i / 2]);
+        if (i % 2)
+            T(epoll_wait(ep, (struct epoll_event[1]){}, 1, 0));
+        T(close(fd));
+        int other = eventfd(0, EFD_NONBLOCK);
+        if (other != fd) /* a descriptor of the library's stands there for a moment */
+            dup2(other, fd), close(other), other = fd;
+        T(ctl(ep, EPOLL_CTL_ADD, other, EPOLLIN, OTHERS));
+        sent += stuff(keep);
+        for (int k = 0; k < 3; k++) /* of the room that there was */
+            epoll_wait(ep, (struct epoll_event[1]){}, 1, 0);
+        T(epoll_wait(ep, (struct epoll_event[1]){}, 1, 20));
+        T(eventfd_write(other, 1));
+        expect(ep, EPOLLIN, OTHERS);
+        T(eventfd_read(other, (eventfd_t[1]){}));
+        tell(sent);
+        if (!once || i % 2) /* else it has told of the room before */
+            expect(ep, EPOLLOUT, PATTERN);
+        hear();
+        T(eventfd_write(other, 1));
+        for (struct epoll_event e = {}; e.data.u64 != OTHERS;)
+            if (epoll_wait(ep, &e, 1, -1) != 1)
+                die("epoll_wait");
+        T(ctl(ep, EPOLL_CTL_DEL, other, 0, 0));
+        /* It names the registration again. */
+        T(dup2(keep, fd));
+        T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLOUT, 1));
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT, 2));
+        T(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+        T(epoll_wait(ep, (struct epoll_event[1]){}, 1, 0));
+        meet();
+        close(keep), close(fd), close(ep);
+    }
+}
+
+static void others_server(int first)
+{
+    for (unsigned i = 0; i < 2 * COUNT(asked_of); i++) {
+        int fd = i ? join() : first;
+        for (long left = hear(), n; left > 0; left -= n)
+            if ((n = read(fd, buf, left < 1 << 16 ? left : 1 << 16)) <= 0)
+                die("read");
+        tell(0);
+        meet();
+        close(fd);
+    }
+}
+
 /* Another process and another set see the registrations that were changed often. */
 static void seen_client(int fd)
 {
@@ -376,6 +447,7 @@ const struct body register_bodies[] = {
     TWO("register_deleted", obey, deleted_client),
     TWO("register_end", end_server, end_client),
     TWO("register_numbers", numbers_server, numbers_client),
+    TWO("register_number_of_another", others_server, others_client, .limit = 30),
     TWO("register_seen", obey, seen_client),
     TWO("register_threads", threads_server, threads_client),
     TWO("register_shut_read", obey, shut_read_client),

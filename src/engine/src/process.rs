@@ -220,7 +220,7 @@ extern "C" fn after_fork_child() {
         crate::sockets::remains::after_fork(sock);
         // The parent keeps it.
         sock.staged.forget();
-        crate::sockets::life::disown(sock);
+        crate::sockets::parting::disown(sock);
     });
     for link in shm::all() {
         if link.stream_count() == 0 {
@@ -340,12 +340,13 @@ pub fn exiting() {
     sock::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
         let ours = own(&sock.rx) || own(&sock.tx);
+        let far = crate::remote::is_remote(sock);
         if ours {
-            crate::sockets::life::part(sock, Reason::Exit);
+            crate::sockets::parting::part(sock, Reason::Exit);
         }
-        crate::sockets::life::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
+        crate::sockets::parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
         if ours {
-            crate::sockets::life::part_waiting(sock);
+            crate::sockets::parting::part_waiting(sock, far);
         }
         crate::report::finished(sock);
         if let Some(family) = sock.family() {
@@ -364,7 +365,7 @@ pub fn sandboxed(reason: Reason) {
         crate::sockets::life::give_up(sock, reason);
         crate::sockets::remains::call_in(sock);
         // The control thread, which would, is about to end.
-        crate::sockets::life::bury(sock, true);
+        crate::sockets::parting::bury(sock, true);
     });
     control::stop();
     crate::rendezvous::expect_nothing();

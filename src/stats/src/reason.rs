@@ -174,6 +174,8 @@ reasons! {
     Preadv2 = 86, "preadv2", "the descriptor was used with preadv2 or pwritev2";
     /// MSG_PEEK | MSG_WAITALL for more than there is, on the way to the link.
     PeekWaits = 87, "peek-waits", "a peek waits for bytes behind those that TCP has";
+    /// A number under which the socket is registered in an epoll set was closed while a dup lives.
+    RegisteredClosed = 88, "registered-closed", "a descriptor of it that is registered in an epoll set was closed, and a dup of it lives";
 
     // The end of a connection or of its process.
     /// shutdown().

@@ -200,7 +200,7 @@ impl Set {
         self.with(|inside| {
             for at in 0..inside.places() {
                 if let Some(reg) = inside.reg(at).filter(|reg| reg.twin_armed) {
-                    ready::change(self.fd(), reg.fd, ONESHOT, reg.data);
+                    reg.change(self.fd(), ONESHOT);
                 }
             }
         });

@@ -14,12 +14,17 @@
 
 use super::regs::{Echo, Inside, Reg};
 use super::set::{self, Set, leave_set};
-use super::{ready, shared};
+use super::{WRITABLE, shared};
 use crate::api::Verdict;
+use crate::sockets::life;
 use crate::sockets::sock::{SETS, Sock, state};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// What TCP does under a stream that is wholly on the link: nothing, unless it stirs.
 const STIRS: u32 =
@@ -138,7 +143,8 @@ impl Set {
 
     fn park(&self, reg: &mut Reg, at: u32) -> bool {
         let (set, events) = (self.fd(), STIRS);
-        reg.parked = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, reg.fd, events, token(at)).is_ok();
+        reg.parked = reg.is_named()
+            && sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, reg.fd, events, token(at)).is_ok();
         if reg.parked {
             reg.echo = Echo::None;
             reg.out_removed = false;
@@ -154,10 +160,12 @@ impl Set {
         reg.parked = false;
         if !reg.ghost {
             reg.echo = Echo::Due;
-            ready::change(self.fd(), reg.fd, reg.events, reg.data);
+            reg.change(self.fd(), reg.events);
             return;
         }
-        let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, reg.fd, 0, 0);
+        if reg.is_named() {
+            let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, reg.fd, 0, 0);
+        }
         if let Some(sock) = reg.sock
             && self.drop_reg(inside, at, sock)
         {
@@ -174,15 +182,42 @@ impl Set {
         }
     }
 
-    /// Unparks what is registered of `sock`, under the number `fd` or under any.
-    pub(super) fn unpark_sock(&self, inside: &mut Inside, sock: &'static Sock, fd: Option<c_int>) {
+    /// Unparks what is registered of `sock`.
+    pub(super) fn unpark_sock(&self, inside: &mut Inside, sock: &'static Sock) {
         let all: Vec<u32> = inside.of_sock(sock).collect();
         for at in all {
-            if inside
-                .reg(at)
-                .is_some_and(|r| r.parked && fd.is_none_or(|fd| r.fd == fd))
-            {
+            self.unpark(inside, at);
+        }
+    }
+
+    /// What is registered of `sock` under the number `fd`, which goes: the kernel gets what it is to have from now on. Whether it may
+    /// have to be changed once more while the socket has a stream.
+    fn settle_number(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) -> bool {
+        let all: Vec<u32> = inside.of_sock(sock).collect();
+        let mut needs = false;
+        for at in all {
+            if inside.reg(at).is_some_and(|reg| reg.fd == fd) {
                 self.unpark(inside, at);
+            }
+            // A ghost is gone with that.
+            let Some(reg) = inside.reg(at).filter(|r| r.fd == fd && r.sock.is_some()) else {
+                continue;
+            };
+            if reg.twin_armed && !shared::is_marked(self.number) {
+                reg.change(self.fd(), ONESHOT);
+            }
+            needs |= reg.events & (ET | ONESHOT | WRITABLE) != 0;
+        }
+        needs
+    }
+
+    /// The same where the stream is on its way back to TCP: OUT is the kernel's again.
+    fn put_number_back(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) {
+        let all: Vec<u32> = inside.of_sock(sock).collect();
+        for at in all {
+            let Some(reg) = inside.reg(at) else { continue };
+            if reg.fd == fd && reg.out_removed && sock.tx.state() != state::LINK {
+                reg.put_back(self.fd());
             }
         }
     }
@@ -204,11 +239,37 @@ impl Set {
     }
 }
 
-/// The number `fd` of `sock` is about to be closed while a dup lives: from then on it names nothing
-/// by which the kernel could be told.
+/// The number `fd` of `sock` is about to be closed while a dup lives, by which the registrations under it live on: from then on
+/// it names nothing by which the kernel could be told, or another file. So what may have to change goes back to TCP first. A
+/// registration for what is there to read, as long as it is there, never has to.
+///
+/// Before the number is taken out of the table.
 pub fn number_goes(sock: &'static Sock, fd: c_int) {
+    let sets = || (0..SETS).filter_map(|i| sock.set_at(i));
+    let mut needs = false;
+    for set in sets() {
+        let asked = set.with(|inside| set.settle_number(inside, sock, fd));
+        needs |= asked == Some(true) && !set.inherited.load(Ordering::Relaxed);
+    }
+    if !needs {
+        return;
+    }
+    let reason = Reason::RegisteredClosed;
+    if sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED {
+        // The parent's stream: the child's close is none of its business.
+        sock.pin(reason);
+        return;
+    }
+    life::goes_back(sock, reason);
+    for set in sets() {
+        set.with(|inside| set.put_number_back(inside, sock, fd));
+    }
+}
+
+/// The number is out of the table: waits for who looked it up there before, and is about to use it.
+pub fn number_gone(sock: &'static Sock) {
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
-        set.with(|inside| set.unpark_sock(inside, sock, Some(fd)));
+        set.with(|_| ());
     }
 }
 

@@ -11,6 +11,7 @@ use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
+use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
@@ -170,7 +171,7 @@ impl Set {
             state |= ask(sock, bit);
         }
         if reg.out_removed && (!writes || state & OUT != 0) {
-            self.put_back(reg);
+            reg.put_back(self.fd());
         }
         // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked, the
         // kernel also tells when a full buffer has room again. The twin of one that tells once is not heard any more.
@@ -202,11 +203,6 @@ impl Set {
             }
         }
         state
-    }
-
-    fn put_back(&self, reg: &mut Reg) {
-        reg.out_removed = false;
-        change(self.fd(), reg.fd, reg.events, reg.data);
     }
 
     /// One registration: its event now, if any, and whether it stays in the ready list.
@@ -262,7 +258,7 @@ impl Set {
             reg.twin_armed = true;
             if nested {
                 // Whoever watches the set sees the kernel's. Errors and the end cannot be left out.
-                change(self.fd(), reg.fd, ONESHOT, reg.data);
+                reg.change(self.fd(), ONESHOT);
             }
             return (Some(event), false);
         }
@@ -429,7 +425,7 @@ impl Set {
             if events == 0 {
                 if oneshot && reg.armed {
                     // ... which has used its registration up.
-                    change(self.fd(), reg.fd, reg.events, reg.data);
+                    reg.change(self.fd(), reg.events);
                 }
                 return 0;
             }
@@ -461,8 +457,7 @@ impl Set {
         if decides && !super::has_room(sock) && ask(sock, bit) == 0 {
             events &= !WRITABLE;
             if reg.events & ET == 0 || oneshot && events == 0 {
-                reg.out_removed = true;
-                change(self.fd(), reg.fd, reg.events & !WRITABLE, reg.data);
+                reg.out_removed = reg.change(self.fd(), reg.events & !WRITABLE);
             }
             if events == 0 {
                 return 0;
@@ -511,6 +506,41 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
     dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
     fence_after_rmw();
     true
+}
+
+impl Reg {
+    /// Is its number the socket's still? By one that is closed while a dup lives nobody is named, or another file.
+    pub(super) fn is_named(&self) -> bool {
+        let Some(sock) = self.sock else { return false };
+        match table::lookup(self.fd) {
+            // The last one, about to be closed.
+            None => {
+                sock.fds.load(Ordering::Acquire) == 0 && sock.fd.load(Ordering::Relaxed) == self.fd
+            }
+            named => named == Some(Entry::sock(sock)),
+        }
+    }
+
+    /// Changes the kernel's registration, and has the kernel look anew. False: there is no number to name it by (see
+    /// [`super::parked::number_goes`]); the kernel is only made to look.
+    pub(super) fn change(&self, set: i32, events: u32) -> bool {
+        let named = self.is_named();
+        if named {
+            change(set, self.fd, events, self.data);
+        } else if let Some(sock) = self
+            .sock
+            .filter(|_| events & ET != 0 && events & WRITABLE != 0)
+        {
+            let _ = sys::tell_of_room(sock.fd.load(Ordering::Relaxed));
+        }
+        named
+    }
+
+    /// OUT is asked of the kernel again, which looks anew.
+    pub(super) fn put_back(&mut self, set: i32) {
+        self.out_removed = false;
+        self.change(set, self.events);
+    }
 }
 
 /// Changes the kernel's registration; one with EPOLLEXCLUSIVE cannot be changed, only made anew.

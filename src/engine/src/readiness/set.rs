@@ -8,7 +8,6 @@
 //! looked at without (see [`super::of_stream`]); the set's pin on a link keeps the memory there.
 
 use super::parked::bell_data;
-use super::ready::change;
 use super::regs::{Echo, Inside, OnLink};
 use super::shared::SETS_MAX;
 use super::{READABLE, WRITABLE, shared};
@@ -576,7 +575,7 @@ impl Set {
     /// there is room.
     pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
         self.with(|inside| {
-            self.unpark_sock(inside, sock, None);
+            self.unpark_sock(inside, sock);
             let slot = sock
                 .link()
                 .and_then(|link| inside.on_link(link))
@@ -587,8 +586,7 @@ impl Set {
                 if let Some(reg) = inside.reg(i) {
                     let waits = reg.events & WRITABLE != 0;
                     if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
-                        reg.out_removed = false;
-                        change(self.fd(), reg.fd, reg.events, reg.data);
+                        reg.put_back(self.fd());
                     }
                 }
             }
@@ -607,7 +605,7 @@ impl Set {
                     Some(outgoing.tx_wishes.waiters.load(Ordering::SeqCst) & (1 << slot) != 0)
                 })
                 .unwrap_or(false);
-            self.unpark_sock(inside, sock, None);
+            self.unpark_sock(inside, sock);
             let all: Vec<u32> = inside.of_sock(sock).collect();
             for i in all {
                 if inside.set_adopted(i, false) {
@@ -624,13 +622,13 @@ impl Set {
                     if reg.twin_armed {
                         // What it says is dropped; but who watches the set would hear of every byte. A relative may have changed it.
                         if self.nested.load(Ordering::Relaxed) && !is_shared {
-                            change(self.fd(), reg.fd, ONESHOT, reg.data);
+                            reg.change(self.fd(), ONESHOT);
                         }
                     } else if reg.armed
                         && (core::mem::take(&mut reg.out_removed) || owed && !(once && is_shared))
                     {
                         // The kernel looks, and tells if there is something to tell.
-                        change(self.fd(), reg.fd, reg.events, reg.data);
+                        reg.change(self.fd(), reg.events);
                     }
                     reg.out_removed = false;
                 }

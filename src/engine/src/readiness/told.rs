@@ -183,6 +183,7 @@ mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};
     use crate::sockets::sock::{half, state};
+    use crate::sockets::table::{self, Entry};
     use crate::sockets::testing;
     use sluice_fabric::sys;
     use std::net::{TcpListener, TcpStream};
@@ -203,6 +204,7 @@ mod tests {
         drop(unused);
         let fd = sock.fd.load(Ordering::Relaxed);
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
+        assert!(table::store(fd, Entry::sock(sock)));
         set.added(fd, sock, (events, DATA));
         set
     }
@@ -299,7 +301,6 @@ mod tests {
         use super::*;
         use crate::readiness::poll;
         use crate::remote::{self, wire::Wire};
-        use crate::sockets::table::{self, Entry};
         use sluice_fabric::shm::Link;
         use std::io::Write;
 

@@ -4,10 +4,13 @@ use crate::api::{Pass, Verdict};
 use crate::process;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
-use crate::sockets::demote::{self, Patience, Resent, Which};
+use crate::sockets::demote::{self, Resent, Which};
+use crate::sockets::parting::{
+    end_before_record, goes_on, is_shared, linger, part, reset_if_unread, withdraw,
+};
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{internal, remains, staged, wake};
+use crate::sockets::{internal, remains, wake};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -270,6 +273,12 @@ pub fn before_close(entry: Entry, fd: c_int) {
     if process::is_vfork_child() {
         return;
     }
+    if let Kind::Sock(sock) = entry.kind()
+        && sock.fds.load(Ordering::Acquire) > 1
+        && table::lookup(fd) == Some(entry)
+    {
+        readiness::number_goes(sock, fd);
+    }
     if !table::remove_if(fd, entry) {
         return;
     }
@@ -285,7 +294,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
 fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
         if open {
-            readiness::number_goes(sock, fd);
+            readiness::number_gone(sock);
         }
         // A dup lives: the structure needs a number that stays valid.
         if sock.fd.load(Ordering::Relaxed) == fd {
@@ -300,9 +309,13 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         sock.fd.store(-1, Ordering::Relaxed);
     }
     if sock.is_accelerated() && open {
+        let far = crate::remote::is_remote(sock);
         part(sock, Reason::Close);
         if goes_on(sock) && linger(sock, fd) {
             return;
+        }
+        if far {
+            end_before_record(sock, fd);
         }
     } else if sock.is_accelerated() {
         demote::demote(sock, Which::Both, Reason::RawSyscall);
@@ -317,21 +330,8 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     leave_and_free(sock);
 }
 
-/// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel, which does not know of them, is to
-/// reset the connection as if it had them.
-pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
-    if remains::unread(sock, fd) != 0 && !is_shared(sock) {
-        staged::set_linger(sock, fd, Some(0));
-    }
-}
-
-/// Do relatives hold the socket, too?
-fn is_shared(sock: &Sock) -> bool {
-    sock.family().is_some_and(|f| f.is_shared(process::pid()))
-}
-
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
-fn leave_and_free(sock: &'static Sock) {
+pub(super) fn leave_and_free(sock: &'static Sock) {
     demote::abandon_rest(sock);
     if crate::remote::is_remote(sock) {
         demote::abandon(sock, Reason::Close);
@@ -362,226 +362,10 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         sock.let_sections_end();
         if sock.is_accelerated() {
             control::watch(sock);
-        }
-    }
-}
-
-/// This process parts with the stream for good (close, exit), while the kernel's socket is still open: what was
-/// written goes to TCP; with unread input the connection is to be reset, as TCP does.
-pub fn part(sock: &'static Sock, reason: Reason) {
-    let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
-    if inherited {
-        // The parent's stream: the child's close is none of its business.
-        abandon_inherited(sock);
-        return;
-    }
-    let unread = sock.rx.lock.lock().is_ok_and(|()| {
-        let unread = sock.rx.dir().is_some_and(|d| {
-            let tail = d.tx.tail.read();
-            let on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
-            on_link
-                && !d.rx.head.read().flagged
-                && tail.offset != sock.rx.at.load(Ordering::Relaxed)
-        });
-        sock.rx.lock.unlock();
-        unread
-    });
-    let alone = !is_shared(sock);
-    if alone && crate::remote::is_remote(sock) {
-        let fd = sock.fd.load(Ordering::Relaxed);
-        if unread || staged::linger(sock, fd) == Some(0) {
-            crate::remote::deliver(sock);
-        }
-    }
-    if unread && alone {
-        // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
-        staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));
-        demote::leave_to_peer(sock, Reason::LingerReset);
-        return;
-    }
-    // No new try.
-    sock.pinned.store(reason as u32, Ordering::Relaxed);
-    demote::demote(sock, Which::Both, reason);
-    if alone {
-        demote::make_room(sock);
-    } else if crate::remote::is_remote(sock) {
-        // Only this process can bring it to TCP for its relatives.
-        demote::finish_blocking(sock, Reason::Fork);
-    }
-}
-
-/// Is a socket that the program is through with still in use here?
-fn goes_on(sock: &Sock) -> bool {
-    sock.tx.state() == state::RESENDING || crate::remote::awaits_record(sock)
-}
-
-/// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent again: the reader
-/// is slow, and the program had filled TCP before. True: the connection lives on under a number of ours, until
-/// the control thread has sent the rest. False: nothing is left to send.
-fn linger(sock: &'static Sock, fd: c_int) -> bool {
-    let alone = !is_shared(sock);
-    let unread = crate::remote::has_input(sock, fd);
-    let seconds = staged::linger(sock, fd);
-    if alone && (unread || seconds == Some(0)) {
-        // The kernel resets the connection, and drops what it has not sent, too.
-        return false;
-    }
-    if let Some(seconds) = seconds.filter(|_| alone) {
-        let end = sys::now_ns().saturating_add(seconds.max(0) as u64 * 1_000_000_000);
-        let sent = demote::finish_parting(sock, Patience::Until(end));
-        let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
-        // For the close that follows, the rest of the time; or none, for the control thread's.
-        staged::set_linger(sock, fd, sent.then_some(rest.max(1) as c_int));
-        if sent {
-            return false;
-        }
-    }
-    let own = (control::is_running() && (alone || seconds.is_none()))
-        // With relatives that hold the file, its registrations stay.
-        .then(|| !alone || withdraw(sock, fd))
-        .filter(|&gone| gone)
-        .and_then(|_| {
-            let _low = internal::Low::begin();
-            internal::copy(fd)
-        });
-    let Some(own) = own else {
-        demote::finish_parting(sock, Patience::Endless);
-        return false;
-    };
-    control::unwatch(sock);
-    for i in 0..SETS {
-        sock.leave_set_at(i);
-    }
-    let mut later = false;
-    // Whoever ends it finds that it lingers, or has done so by now.
-    let rx = sock.rx.lock.lock().is_ok();
-    if sock.tx.lock.lock().is_ok() {
-        if goes_on(sock) {
-            sock.fd.store(own.raw(), Ordering::Relaxed);
-            sock.lingers.store(true, Ordering::Release);
-            sock.fds.store(1, Ordering::Release);
-            if alone {
-                end_sending(sock);
+            if sock.tx.state() == state::RESENDING {
+                // The control thread goes on with it.
+                control::watch_room(sock);
             }
-            control::watch_room(sock);
-            if sock.tx.state() == state::PLAIN {
-                control::bury_at(sock, sys::now_ns() + LINGERS_NS);
-            }
-            later = true;
-        }
-        sock.tx.lock.unlock();
-    }
-    if rx {
-        sock.rx.lock.unlock();
-    }
-    if later {
-        let _ = own.release();
-    } else {
-        internal::forget(own.raw());
-    }
-    later
-}
-
-/// For how long a closed connection that has sent all waits for its peer's word: as long as the kernel waits for a peer's end
-/// (tcp_fin_timeout, tcp(7)).
-const LINGERS_NS: u64 = 60_000_000_000;
-
-/// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so, though its library may have no word for
-/// us.
-fn end_sending(sock: &'static Sock) {
-    if sock.tx.state() == state::PLAIN {
-        let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
-    } else {
-        sock.shut.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of it, unless the
-/// connection is to be reset, or its other end is this process's own.
-pub fn part_waiting(sock: &'static Sock) {
-    let fd = sock.fd.load(Ordering::Relaxed);
-    if !goes_on(sock) {
-        return;
-    }
-    let resets = staged::linger(sock, fd) == Some(0);
-    if !resets && !ends_here(sock, fd) {
-        let alone = !is_shared(sock);
-        if alone && sock.tx.lock.lock().is_ok() {
-            end_sending(sock);
-            sock.tx.lock.unlock();
-        }
-        demote::finish_parting(sock, Patience::Endless);
-    }
-    demote::abandon_rest(sock);
-}
-
-/// Does this process alone hold the other end?
-fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
-    let Ok(inode) = sys::fstat(fd).map(|st| st.st_ino) else {
-        return false;
-    };
-    let mut found = false;
-    sock::for_all(|other| {
-        found |= !core::ptr::eq(other, sock)
-            && other.mirror.load(Ordering::Relaxed) == inode
-            && !other.family().is_some_and(|f| f.is_shared(process::pid()));
-    });
-    found
-}
-
-/// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel would at the end
-/// of its file. False: not possible.
-fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
-    let mut gone = true;
-    for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
-        gone &= set.withdraw(sock, fd);
-    }
-    gone
-}
-
-/// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer has a word to say. Also then, if that
-/// is `late`.
-pub fn bury(sock: &'static Sock, late: bool) {
-    if sock.tx.state() != state::PLAIN || !sock.lingers.load(Ordering::Acquire) {
-        return;
-    }
-    if !late && crate::remote::awaits_record(sock) {
-        return control::bury_at(sock, sys::now_ns() + LINGERS_NS);
-    }
-    if !sock.lingers.swap(false, Ordering::AcqRel) {
-        return;
-    }
-    let fd = sock.fd.load(Ordering::Relaxed);
-    sock.fds.store(0, Ordering::Release);
-    leave_and_free(sock);
-    internal::forget(fd);
-    let _ = sys::close(fd);
-}
-
-/// In the child of a fork: what lingers is the parent's to finish.
-pub fn disown(sock: &'static Sock) {
-    if !sock.lingers.swap(false, Ordering::AcqRel) {
-        return;
-    }
-    abandon_inherited(sock);
-    let fd = sock.fd.load(Ordering::Relaxed);
-    sock.reported.store(true, Ordering::Relaxed);
-    sock.fds.store(0, Ordering::Release);
-    sock::free(sock);
-    internal::forget(fd);
-    let _ = sys::close(fd);
-}
-
-fn abandon_inherited(sock: &'static Sock) {
-    sock.low_held.store(false, Ordering::Relaxed);
-    for half in [&sock.rx, &sock.tx] {
-        half.state.store(state::PLAIN, Ordering::SeqCst);
-        half.set_dir(None);
-    }
-    if let Some((link, index)) = sock.take_stream() {
-        link.abandon_stream(index);
-        if link.stream_count() == 0 {
-            link.close_if_unused();
         }
     }
 }
@@ -728,7 +512,7 @@ impl Sock {
             .and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() })
     }
 
-    fn leave_set_at(&'static self, i: usize) {
+    pub(super) fn leave_set_at(&'static self, i: usize) {
         if let Some(set) = self.set_at(i) {
             set.forget_sock(self);
         }

@@ -9,6 +9,7 @@ pub mod internal;
 pub mod iov;
 pub mod life;
 pub mod options;
+pub mod parting;
 pub mod passing;
 #[cfg(feature = "verbs")]
 pub mod prefix;

@@ -285,7 +285,7 @@ pub(super) fn do_jobs() -> Option<u64> {
                 next = Some(next.map_or(left, |n: u64| n.min(left)));
                 return true;
             }
-            crate::sockets::life::bury(sock, *due != 0);
+            crate::sockets::parting::bury(sock, *due != 0);
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {

@@ -676,6 +676,22 @@ static void resets_client(int fd)
     meet();
 }
 
+/* Both ends close at once, with nothing left to read, or with bytes on their way to both. */
+static void close_both(int fd)
+{
+    for (int i = 0; i < 12; i++) {
+        if (i)
+            fd = join();
+        echo_rounds(fd, 5, 2000);
+        if (i % 3 == 1)
+            put(fd, i, 5000);
+        if (i % 3 == 2)
+            shutdown(fd, SHUT_WR);
+        meet();
+        T(close(fd));
+    }
+}
+
 const struct body end_bodies[] = {
     TWO("sigpipe", sigpipe_server, sigpipe_client),
     TWO("sigpipe_kills", sigpipe_server, sigpipe_kills_client, .flags = MUTE_C),
@@ -687,6 +703,7 @@ const struct body end_bodies[] = {
     TWO("reset_by_raw_disconnect", raw_disconnect_server, reset_client),
     TWO("half_close", half_close_server, half_close_client),
     TWO("half_close_both", half_close_both, half_close_both),
+    TWO("close_both", close_both, close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),
     TWO("shutdown_rd", shut_rd_server, shut_rd_client),
     TWO("shutdown_rd_unread", shut_rd_unread_server, shut_rd_unread_client),

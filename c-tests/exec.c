@@ -133,6 +133,25 @@ static void inetd_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* The same by a program that is linked statically, into which nothing can be loaded, at a number of its own. */
+static void become_static_server(int fd)
+{
+    char path[4096], number[16];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 8);
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(get(fd, 2, 10000));
+    if (n < 0)
+        die("readlink");
+    path[n] = 0;
+    strcpy(strrchr(path, '/') + 1, "static");
+    snprintf(number, sizeof number, "%d", fd);
+    fflush(stdout);
+    execl(path, path, number, NULL);
+    die("exec");
+}
+
 /* The process itself becomes cat, without a fork. */
 static void become_cat_server(int fd)
 {
@@ -493,6 +512,7 @@ const struct body exec_bodies[] = {
     TWO("inetd", inetd_server, inetd_client),
     TWO("inetd_not_preloaded", inetd_plain_server, inetd_client),
     TWO("become_cat", become_cat_server, inetd_client),
+    TWO("become_static", become_static_server, inetd_client, .flags = MUTE_S),
     TWO("exec_self", exec_self_server, exec_self_client, .resume = exec_self_resume),
     TWO("exec_every_way", execs_server, execs_client, .resume = became),
     TWO("exec_by_syscall", raw_execs_server, raw_execs_client, .resume = became),

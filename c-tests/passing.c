@@ -82,6 +82,136 @@ static void passing_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
+/* A helper without the library makes the connection, and gives it to us. */
+static void inwards_server(int fd)
+{
+    int u[2];
+    (void)fd;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        unsetenv("LD_PRELOAD");
+        exec_self(u[1]);
+    }
+    close(u[1]);
+    fd = passed(u[0]);
+    T(get(fd, 1, 20000));
+    T(put(fd, 2, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(close(fd));
+    T(close(u[0]));
+    reap(pid);
+}
+
+static void inwards_resume(int unix_fd)
+{
+    int fd = take_one();
+    if (put(fd, 3, 5000) != 5000 || get(fd, 4, 5000) != 5000)
+        die("helper");
+    pass(unix_fd, fd);
+    _exit(0);
+}
+
+static void inwards_client(int fd)
+{
+    fd = join_cold();
+    T(get(fd, 3, 5000));
+    T(put(fd, 4, 5000));
+    T(put(fd, 1, 20000));
+    T(get(fd, 2, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(recv(fd, buf, 1, 0));
+}
+
+/* Lent to a helper without the library, which gives it back; the lender has closed its own. */
+static void lent_server(int fd)
+{
+    int u[2];
+    (void)fd;
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        close(u[0]);
+        unsetenv("LD_PRELOAD");
+        exec_self(u[1]);
+    }
+    close(u[1]);
+    fd = join();
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(get(fd, 2, 10000));
+    pass(u[0], fd);
+    drop(fd);
+    fd = passed(u[0]);
+    T(get_at(fd, 2, 20000, 10000));
+    T(put(fd, 3, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(close(fd));
+    T(close(u[0]));
+    reap(pid);
+}
+
+static void lent_resume(int unix_fd)
+{
+    int fd = passed(unix_fd);
+    if (get_at(fd, 2, 10000, 10000) != 10000 || put(fd, 4, 5000) != 5000)
+        die("helper");
+    pass(unix_fd, fd);
+    _exit(0);
+}
+
+static void lent_client(int fd)
+{
+    fd = join();
+    T(put(fd, 2, 30000));
+    meet();
+    T(get(fd, 1, 20000));
+    T(get(fd, 4, 5000));
+    T(get(fd, 3, 20000));
+    echo_rounds(fd, 50, 3000);
+    T(recv(fd, buf, 1, 0));
+}
+
+/* Two connections in one message, by sendmmsg and recvmmsg, with a plain message before it. */
+static void pass_many_server(int fd)
+{
+    int u[2], second = join(), got[2] = {-1, -1};
+    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof got)]; } c = {.h = {CMSG_LEN(sizeof got), SOL_SOCKET, SCM_RIGHTS}}, in;
+    socketpair(AF_UNIX, SOCK_SEQPACKET, 0, u);
+    memcpy(CMSG_DATA(&c.h), (int[2]){fd, second}, sizeof got);
+    struct mmsghdr m[2] = {
+        {{.msg_iov = &(struct iovec){"a", 1}, .msg_iovlen = 1}, 0},
+        {{.msg_iov = &(struct iovec){"b", 1}, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}, 0},
+    };
+    T(sendmmsg(u[0], m, 2, 0));
+    char bytes[2] = "";
+    struct mmsghdr r[2] = {
+        {{.msg_iov = &(struct iovec){bytes, 1}, .msg_iovlen = 1}, 0},
+        {{.msg_iov = &(struct iovec){bytes + 1, 1}, .msg_iovlen = 1, .msg_control = &in, .msg_controllen = sizeof in}, 0},
+    };
+    T(recvmmsg(u[1], r, 2, 0, NULL));
+    memcpy(got, CMSG_DATA(&in.h), sizeof got);
+    say("%.2s, %d %d", bytes, got[0] > 2, got[1] > 2);
+    T(close(fd));
+    T(close(second));
+    for (int i = 0; i < 2; i++) {
+        echo_rounds(got[i], 50, 3000);
+        T(close(got[i]));
+    }
+    close(u[0]), close(u[1]);
+}
+
+static void pass_many_client(int fd)
+{
+    int second = join();
+    echo_rounds(fd, 50, 3000);
+    T(recv(fd, buf, 1, 0));
+    echo_rounds(second, 50, 3000);
+    T(recv(second, buf, 1, 0));
+}
+
 /* The connection is passed to ourselves: two numbers for one socket. */
 static void pass_to_self(int fd)
 {
@@ -331,6 +461,9 @@ const struct body passing_bodies[] = {
     TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
     TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
+    TWO("scm_rights_inwards", inwards_server, inwards_client, .flags = RAW | NOUP, .resume = inwards_resume),
+    TWO("scm_rights_lent", lent_server, lent_client, .flags = RAW, .resume = lent_resume),
+    TWO("scm_rights_of_two", pass_many_server, pass_many_client),
     TWO("scm_rights_behind_reset", reset_passed_server, reset_passed_client, .flags = ONEHOST),
     TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
     TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),

@@ -1,5 +1,6 @@
 /* What a link cannot honour: options that keep a connection on TCP, or take it back. */
 #include "t.h"
+#include <linux/tls.h>
 #include <linux/bpf.h>
 #include <linux/filter.h>
 #include <linux/net_tstamp.h>
@@ -271,6 +272,35 @@ static void pin_late(int fd)
     }
 }
 
+/* The kernel encrypts what both ends write from some moment on: nothing of the library's may come behind that, or in the clear. */
+static int tls_keys(int fd, int direction, int of_server)
+{
+    struct tls12_crypto_info_aes_gcm_128 keys = {.info = {TLS_1_2_VERSION, TLS_CIPHER_AES_GCM_128}};
+    memset(keys.key, 'k' + of_server, sizeof keys.key);
+    memset(keys.salt, 's' + of_server, sizeof keys.salt);
+    return setsockopt(fd, SOL_TLS, direction, &keys, sizeof keys);
+}
+
+static void encrypted(int fd)
+{
+    for (int i = 0; i < 6; i++) {
+        if (i)
+            fd = join();
+        echo_rounds(fd, 20, 3000);
+        if (i % 2)
+            T(put(fd, is_server, 3000)), T(get(fd, !is_server, 3000));
+        meet();
+        if (!T(pin_tls(fd))) { /* a kernel may not have it */
+            T(tls_keys(fd, TLS_TX, is_server));
+            T(tls_keys(fd, TLS_RX, !is_server));
+        }
+        meet();
+        echo_rounds(fd, 50, 3000);
+        meet();
+        T(close(fd));
+    }
+}
+
 /* The program that chooses among listeners of one port is theirs, and what they accept may leave TCP. */
 static void chosen_listener_server(int fd)
 {
@@ -342,6 +372,7 @@ const struct body pinned_bodies[] = {
     TWO("stays_filter", stay_filter, stay_filter, .flags = RAW | NOUP),
     TWO("stays_filter_early", stay_early_server, stay_early_client, .flags = RAW | NOUP),
     TWO("pinned_late", pin_late, pin_late),
+    TWO("encrypted", encrypted, encrypted),
     TWO("msg_zerocopy", zerocopy_server, zerocopy_client),
     {0},
 };

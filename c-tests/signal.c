@@ -188,6 +188,104 @@ static void handler_writes_client(int fd)
     meet();
 }
 
+/* A handler reads from the very connection on which its thread sleeps in recv: it gets what comes, and the thread what comes then. */
+static void reading_handler(int sig)
+{
+    int e = errno;
+    char text[6];
+    signals[sig]++;
+    tell(0);
+    for (size_t n = 0; n < sizeof text;) {
+        ssize_t r = read(handler_fd[0], text + n, sizeof text - n);
+        if (r <= 0)
+            _exit(97);
+        n += r;
+    }
+    if (memcmp(text, "signal", 6))
+        _exit(98);
+    tell(0);
+    errno = e;
+}
+
+static void handler_reads_server(int fd)
+{
+    for (int i = 0; i < 30; i++) {
+        hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        hear();
+        if (i % 3 == 0)
+            await_asleep(peer_pid);
+        if (write(fd, "signal", 6) != 6)
+            die("write");
+        hear();
+        if (i % 3 == 1)
+            await_asleep(peer_pid);
+        put(fd, i, 1000 + i);
+    }
+    say("done");
+    meet();
+}
+
+static void handler_reads_client(int fd)
+{
+    size_t good = 0;
+    handler_fd[0] = fd;
+    for (int i = 0; i < 30; i++) {
+        sigaction(SIGUSR1, &(struct sigaction){.sa_handler = reading_handler, .sa_flags = i % 2 ? SA_RESTART : 0}, NULL);
+        tell(0);
+        good += get(fd, i, 1000 + i);
+    }
+    say("%zu good, signals %d", good, signals[SIGUSR1]);
+    meet();
+}
+
+/* A handler writes to the very connection on which its thread sleeps in a write: its bytes stand in the middle, in one piece. */
+static void amid_write_handler(int sig)
+{
+    int e = errno;
+    signals[sig]++;
+    tell(0);
+    if (write(handler_fd[0], "signal", 6) != 6)
+        _exit(97);
+    errno = e;
+}
+
+static void amid_write_server(int fd)
+{
+    static char got[sizeof buf + 6];
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    size_t n = 0;
+    for (ssize_t r; n < sizeof got && (r = read(fd, got + n, sizeof got - n)) > 0;)
+        n += r;
+    fill(buf, 1, 0, sizeof buf);
+    size_t before = 0;
+    while (before < sizeof buf && got[before] == buf[before])
+        before++;
+    /* It may begin as the pattern goes on. */
+    size_t from = before < 5 ? 0 : before - 5, at = from;
+    while (at <= before && memcmp(got + at, "signal", 6))
+        at++;
+    say("read %zu, whole %d", n, at <= before && !memcmp(got, buf, at) && !memcmp(got + at + 6, buf + at, sizeof buf - at));
+    meet();
+}
+
+static void amid_write_client(int fd)
+{
+    size_t n = 0;
+    handler_fd[0] = fd;
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = amid_write_handler, .sa_flags = SA_RESTART}, NULL);
+    fill(buf, 1, 0, sizeof buf);
+    tell(0);
+    for (ssize_t r; n < sizeof buf && (r = write(fd, buf + n, sizeof buf - n)) > 0;)
+        n += r;
+    say("wrote %zu, signals %d", n, signals[SIGUSR1]);
+    meet();
+}
+
 /* Many signals at any moment of an exchange. */
 static void storm_client(int fd)
 {
@@ -535,6 +633,8 @@ const struct body signal_bodies[] = {
     TWO("eintr_send", eintr_send_server, eintr_send_client),
     TWO("restart_send", restart_send_server, restart_send_client),
     TWO("handler_writes", handler_writes_server, handler_writes_client),
+    TWO("handler_reads", handler_reads_server, handler_reads_client),
+    TWO("handler_writes_amid_write", amid_write_server, amid_write_client),
     TWO("signal_storm", storm_server, storm_client),
     TWO("longjmp_out_of_recv", longjmp_server, longjmp_client),
     TWO("longjmp_out_of_waits", longjmp_server, longjmp_waits_client),

@@ -233,10 +233,16 @@ impl Set {
             }
             return (None, false);
         }
-        let of_room = events & !WRITABLE == 0 && reg.events & (ET | READS) == ET;
-        if of_room && !reg.room_due && sock.tx.state() != state::RESENDING {
-            // The edge was of bytes, for which this one does not ask. That of TCP's room is the kernel's to tell.
-            return (None, false);
+        if events & !WRITABLE == 0 && reg.events & ET != 0 {
+            let is_ours = match sock.tx.state() {
+                // Else the edge was of bytes, for which this one does not ask.
+                state::LINK => reg.room_due || reg.events & READS != 0,
+                state => state == state::RESENDING,
+            };
+            if !is_ours {
+                // That of TCP's room is the kernel's to tell.
+                return (None, false);
+            }
         }
         if events & WRITABLE != 0 {
             reg.room_due = false;
@@ -438,15 +444,17 @@ impl Set {
         if oneshot && !reg.armed {
             return events;
         }
+        let on_link = sock.tx.state() == state::LINK;
+        // Of TCP's room it may also be that there was none since.
+        let room = if on_link { WRITABLE } else { 0 };
         let told = match core::mem::take(&mut reg.echo) {
             Echo::None | Echo::Due => 0,
-            Echo::Told => WRITABLE,
-            Echo::ToldEnd => WRITABLE | END,
+            Echo::Told => room,
+            Echo::ToldEnd => room | END,
         };
         if reg.events & ET != 0 && events & !told == 0 {
             return 0;
         }
-        let on_link = sock.tx.state() == state::LINK;
         let decides = events & WRITABLE != 0 && on_link && !reg.out_removed;
         if decides && stop_asking(sock, bit) {
             inside.owe_room(sock);

@@ -1,0 +1,171 @@
+/* Who sleeps in an epoll set while others wait for the same connection, or take away what he sleeps on. */
+#include "t.h"
+
+enum { LOADS = 100, STOP = 1 };
+static int conn;
+static size_t taken;
+
+/* Takes what there is, until it is told to stop. */
+static void *sleeper(void *arg)
+{
+    int ep = *(int *)arg;
+    char chunk[64];
+    for (;;) {
+        struct epoll_event e[2];
+        int n = epoll_wait(ep, e, 2, -1);
+        for (int i = 0; i < n; i++) {
+            if (e[i].data.u64 == STOP)
+                return NULL;
+            for (ssize_t r; (r = recv(conn, chunk, sizeof chunk, MSG_DONTWAIT)) > 0;)
+                __atomic_add_fetch(&taken, r, __ATOMIC_RELAXED);
+        }
+        if (n < 1 && errno != EINTR)
+            die("epoll_wait");
+    }
+}
+
+/* Each load goes to somebody who sleeps. */
+static void load(const size_t *sum)
+{
+    size_t sent = 0;
+    for (int i = 1; i <= LOADS; i++) {
+        order(i);
+        sent += i;
+        for (int ms = 0; __atomic_load_n(sum, __ATOMIC_RELAXED) < sent && ms < 5000; ms++)
+            usleep(1000);
+        if (__atomic_load_n(sum, __ATOMIC_RELAXED) != sent)
+            say("load %d: %zu of %zu taken", i, *sum, sent);
+    }
+}
+
+/* A thread sleeps in each of two sets that ask for it exclusively: one at least is woken, each time. */
+static void exclusive_client(int fd)
+{
+    for (unsigned edge = 0; edge < 2; edge++) {
+        int set[2], stop = eventfd(0, 0);
+        pthread_t t[2];
+        conn = fd, taken = 0;
+        for (int i = 0; i < 2; i++) {
+            set[i] = set_of(fd, EPOLLIN | EPOLLEXCLUSIVE | (edge ? EPOLLET : 0));
+            T(ctl(set[i], EPOLL_CTL_ADD, stop, EPOLLIN, STOP));
+            t[i] = start(sleeper, &set[i]);
+        }
+        load(&taken);
+        eventfd_write(stop, 1);
+        for (int i = 0; i < 2; i++)
+            finish(t[i]), close(set[i]);
+        close(stop);
+    }
+    tell(END);
+    meet();
+}
+
+/* Two processes sleep in one set, which the child has from its parent. */
+static void related_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN), stop = eventfd(0, 0);
+    size_t *both = mmap(NULL, sizeof *both, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    T(ctl(ep, EPOLL_CTL_ADD, stop, EPOLLIN, STOP));
+    conn = fd;
+    pid_t pid[2];
+    for (int i = 0; i < 2; i++)
+        if (!(pid[i] = child())) {
+            char chunk[64];
+            for (struct epoll_event e;;) {
+                if (epoll_wait(ep, &e, 1, -1) != 1)
+                    die("epoll_wait");
+                if (e.data.u64 == STOP)
+                    _exit(0);
+                for (ssize_t r; (r = recv(fd, chunk, sizeof chunk, MSG_DONTWAIT)) > 0;)
+                    __atomic_add_fetch(both, r, __ATOMIC_RELAXED);
+            }
+        }
+    load(both);
+    eventfd_write(stop, 1);
+    reap(pid[0]);
+    reap(pid[1]);
+    tell(END);
+    meet();
+}
+
+static int slept_in;
+static struct epoll_event told;
+
+static void *one_wait(void *arg)
+{
+    busy = gettid();
+    return (void *)(long)epoll_wait(slept_in, &told, 1, (long)arg);
+}
+
+/* What he sleeps on is closed; another connection of his wakes him. */
+static void closed_client(int fd)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        int gone = join();
+        unsigned edge = i % 2 ? EPOLLET : 0;
+        slept_in = set_of(gone, EPOLLIN | edge);
+        T(ctl(slept_in, EPOLL_CTL_ADD, fd, EPOLLIN | edge, i));
+        pthread_t t = start_busy(one_wait, (void *)-1l);
+        await_asleep(busy);
+        T(close(gone));
+        await_asleep(busy);
+        order(10);
+        T(finish(t));
+        say("%lx of %lu", (unsigned long)told.events, (unsigned long)told.data.u64);
+        T(recv(fd, buf, 100, MSG_DONTWAIT));
+        T(close(slept_in));
+    }
+    tell(END);
+    meet();
+}
+
+static void closed_server(int fd)
+{
+    for (int i = 0; i < 4; i++) {
+        int gone = join();
+        long n = hear();
+        put(fd, n, n), tell(0);
+        T(recv(gone, buf, 1, 0));
+        close(gone);
+    }
+    obey(fd);
+}
+
+/* Full a moment ago, and already read from: who sleeps for room hears of it while the connection is still where it was. */
+static void full_client(int fd)
+{
+    static const unsigned how[] = {0, EPOLLET, EPOLLONESHOT};
+    set_nonblock(fd, 1);
+    for (int i = 0; i < 30; i++) {
+        int ep = set_of(fd, EPOLLOUT | how[i % 3]);
+        if (epoll_wait(ep, &told, 1, -1) != 1)
+            die("epoll_wait");
+        long sent = 0;
+        for (ssize_t n; (n = write(fd, buf, 1 << 16)) > 0;)
+            sent += n;
+        if (how[i % 3] == EPOLLONESHOT)
+            ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT, PATTERN);
+        tell(sent);
+        T(epoll_wait(ep, &told, 1, -1));
+        T(write(fd, buf, 1) == 1);
+        hear();
+        close(ep);
+    }
+    tell(END);
+}
+
+static void full_server(int fd)
+{
+    for (long n; (n = hear()) != END; tell(0))
+        for (long left = n + 1, r; left > 0; left -= r)
+            if ((r = read(fd, buf, left < 1 << 16 ? left : 1 << 16)) <= 0)
+                die("read");
+}
+
+const struct body asleep_bodies[] = {
+    TWO("asleep_full", full_server, full_client, .limit = 20),
+    TWO("asleep_exclusive", obey, exclusive_client, .limit = 30),
+    TWO("asleep_related", obey, related_client, .limit = 30),
+    TWO("asleep_on_closed", closed_server, closed_client),
+    {0},
+};

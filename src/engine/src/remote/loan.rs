@@ -122,8 +122,11 @@ pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mu
     if !memory::take(len) {
         return false;
     }
-    // Neither is a handler to find libibverbs in the middle of this, nor to leave it there.
-    nap.mask = crate::thread::block_signals();
+    // Neither is a handler to find libibverbs in the middle of this, nor to leave it there. They are blocked already where this recv
+    // has lent before, and somebody else's has taken the buffer back: what its mask was is known.
+    if nap.mask.is_none() {
+        nap.mask = crate::thread::block_signals();
+    }
     // SAFETY: the buffer of a call that waits; a buffer that is none is refused.
     let region = wire.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
     let Some(Ok(region)) = region else {

@@ -132,21 +132,33 @@ static void closed_server(int fd)
 }
 
 /* Full a moment ago, and already read from: who sleeps for room hears of it while the connection is still where it was. */
+static int wait_for_room(int way, int fd, int ep)
+{
+    fd_set w;
+    FD_ZERO(&w);
+    FD_SET(fd, &w);
+    switch (way) {
+    case 3: return poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+    case 4: return select(fd + 1, NULL, &w, NULL, NULL);
+    default: return epoll_wait(ep, &told, 1, -1);
+    }
+}
+
 static void full_client(int fd)
 {
-    static const unsigned how[] = {0, EPOLLET, EPOLLONESHOT};
+    static const unsigned how[] = {0, EPOLLET, EPOLLONESHOT, 0, 0};
     set_nonblock(fd, 1);
-    for (int i = 0; i < 30; i++) {
-        int ep = set_of(fd, EPOLLOUT | how[i % 3]);
+    for (size_t i = 0; i < 10 * COUNT(how); i++) {
+        int way = i % COUNT(how), ep = set_of(fd, EPOLLOUT | how[way]);
         if (epoll_wait(ep, &told, 1, -1) != 1)
             die("epoll_wait");
         long sent = 0;
         for (ssize_t n; (n = write(fd, buf, 1 << 16)) > 0;)
             sent += n;
-        if (how[i % 3] == EPOLLONESHOT)
+        if (how[way] == EPOLLONESHOT)
             ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT, PATTERN);
         tell(sent);
-        T(epoll_wait(ep, &told, 1, -1));
+        T(wait_for_room(way, fd, ep));
         T(write(fd, buf, 1) == 1);
         hear();
         close(ep);
@@ -162,7 +174,52 @@ static void full_server(int fd)
                 die("read");
 }
 
+/* A signal that the wait's own mask keeps out, and the program's does not: it ends no wait, and is there behind it. */
+enum { MASKED_WAYS = 4 };
+
+static int masked_wait(int way, int fd, int ep)
+{
+    sigset_t mask;
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(fd, &r);
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR1);
+    switch (way) {
+    case 0: return epoll_pwait(ep, &told, 1, -1, &mask);
+    case 1: return epoll_pwait2(ep, &told, 1, NULL, &mask);
+    case 2: return ppoll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, NULL, &mask);
+    default: return pselect(fd + 1, &r, NULL, NULL, NULL, &mask);
+    }
+}
+
+static void masked_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN);
+    count_signal(SIGUSR1, 0);
+    for (int i = 0; i < 3 * MASKED_WAYS; i++) {
+        tell(0);
+        T(masked_wait(i % MASKED_WAYS, fd, ep));
+        say("signals %d", signals[SIGUSR1]);
+        T(recv(fd, buf, 100, 0));
+    }
+    meet();
+}
+
+static void masked_server(int fd)
+{
+    for (int i = 0; i < 3 * MASKED_WAYS; i++) {
+        hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        await_asleep(peer_pid);
+        put(fd, i, 10);
+    }
+    meet();
+}
+
 const struct body asleep_bodies[] = {
+    TWO("asleep_masked", masked_server, masked_client),
     TWO("asleep_full", full_server, full_client, .limit = 20),
     TWO("asleep_exclusive", obey, exclusive_client, .limit = 30),
     TWO("asleep_related", obey, related_client, .limit = 30),

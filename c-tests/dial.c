@@ -123,8 +123,7 @@ static void warm_pause(int round)
         usleep(2000);
 }
 
-/* How much of this end's bytes the peer's TCP has acknowledged. Asked of the kernel itself. */
-static uint64_t acknowledged(int fd)
+uint64_t acknowledged(int fd)
 {
     /* As linux/tcp.h has it; glibc's tcp_info is shorter. */
     struct {

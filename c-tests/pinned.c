@@ -272,6 +272,27 @@ static void pin_late(int fd)
     }
 }
 
+/* And from then on TCP carries all of them. */
+static void pin_for_good(int fd)
+{
+    static int (*const all[])(int) = {
+        pin_filter, pin_pacing, pin_timestamping, pin_timestamp, pin_timestampns, pin_timestamp_new, pin_timestampns_new, pin_timestamping_new,
+        pin_bpf, pin_repair,
+    };
+    for (size_t i = 0; i < COUNT(all); i++) {
+        if (i)
+            fd = join();
+        T(all[i](fd));
+        meet();
+        uint64_t before = acknowledged(fd);
+        echo_rounds(fd, 50, 3000);
+        meet();
+        say("by TCP: %d", acknowledged(fd) - before > 50 * 3000 - 20000); /* the last may not be acknowledged yet */
+        meet();
+        close(fd);
+    }
+}
+
 /* The kernel encrypts what both ends write from some moment on: nothing of the library's may come behind that, or in the clear. */
 static int tls_keys(int fd, int direction, int of_server)
 {
@@ -372,6 +393,7 @@ const struct body pinned_bodies[] = {
     TWO("stays_filter", stay_filter, stay_filter, .flags = RAW | NOUP),
     TWO("stays_filter_early", stay_early_server, stay_early_client, .flags = RAW | NOUP),
     TWO("pinned_late", pin_late, pin_late),
+    TWO("pinned_for_good", pin_for_good, pin_for_good),
     TWO("encrypted", encrypted, encrypted),
     TWO("msg_zerocopy", zerocopy_server, zerocopy_client),
     {0},

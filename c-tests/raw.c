@@ -404,6 +404,63 @@ static void uring_client(int fd)
     meet();
 }
 
+/* Other operations on connections that were on their way otherwise, and such as make connections. */
+static void uring_more_server(int fd)
+{
+    struct ring r;
+    struct sockaddr_storage a;
+    int second = join(), third = join(), made = make_ring(&r), port, l;
+    tell(made);
+    if (made)
+        return;
+    await_in(fd, 3000);
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = fd, .poll32_events = POLLIN}, 1) & POLLIN);
+    T(get(fd, 1, 3000));
+    fill(buf, 2, 0, 1000);
+    struct io_uring_sqe linked[] = {
+        {.opcode = IORING_OP_SEND, .fd = fd, .addr = (uintptr_t)buf, .len = 1000, .flags = IOSQE_IO_LINK},
+        {.opcode = IORING_OP_RECV, .fd = fd, .addr = (uintptr_t)buf, .len = 1000, .msg_flags = MSG_WAITALL},
+    };
+    D(by_entries(&r, linked, 2));
+    await_in(second, 3000);
+    T(syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_FILES, &second, 1));
+    D(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_RECV, .fd = 0, .flags = IOSQE_FIXED_FILE, .addr = (uintptr_t)buf, .len = 1000}, 1));
+    T(get_at(second, 4, 1000, 2000));
+    T(put(third, 5, 3000));
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_SHUTDOWN, .fd = third, .len = SHUT_WR}, 1));
+    T(get(third, 6, 3000));
+    l = listen_any(&port);
+    tell(port);
+    int taken = by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_ACCEPT, .fd = l}, 1);
+    echo_rounds(taken, 50, 3000);
+    socklen_t len = loopback(&a, hear(), 0);
+    int dialled = socket(a.ss_family, SOCK_STREAM, 0);
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_CONNECT, .fd = dialled, .addr = (uintptr_t)&a, .off = len}, 1));
+    nodelay(dialled);
+    echo_rounds(dialled, 50, 3000);
+    meet();
+    close(taken), close(dialled), close(l), close(r.fd);
+}
+
+static void uring_more_client(int fd)
+{
+    int second = join(), third = join();
+    if (hear())
+        return;
+    T(put(fd, 1, 3000));
+    T(get(fd, 2, 1000));
+    T(put(fd, 3, 1000));
+    T(put(second, 4, 3000));
+    T(drain(third, 5));
+    T(put(third, 6, 3000));
+    int dialled = dial(hear());
+    echo_rounds(dialled, 50, 3000);
+    int taken = take_one();
+    echo_rounds(taken, 50, 3000);
+    meet();
+    close(taken), close(dialled);
+}
+
 static long ring_ctl(struct ring *r, int ep, int op, int fd, unsigned events, uint64_t data)
 {
     struct epoll_event event = {.events = events, .data.u64 = data};
@@ -485,6 +542,7 @@ const struct body raw_bodies[] = {
     TWO("raw_set_polled", waits_server, set_polled_client),
     TWO("raw_sockets", sockets_server, sockets_client, .flags = RAW),
     TWO("raw_io_uring", uring_server, uring_client),
+    TWO("raw_io_uring_more", uring_more_server, uring_more_client),
     TWO("raw_io_uring_sets", ring_sets_server, ring_sets_client),
     {0},
 };

@@ -155,6 +155,7 @@ int join(void);         /* both sides call it: one more connection, warmed */
 int join_cold(void);    /* not yet warmed */
 void pair(int end[2]);  /* both ends in this process, warmed */
 void warm(int fd, int server);
+uint64_t acknowledged(int fd); /* how many of this end's bytes the peer's TCP has: asked of the kernel itself */
 void warm_pair(int a, int b);
 socklen_t loopback(struct sockaddr_storage *a, int port, int server);
 socklen_t far_end(struct sockaddr_storage *a, int port); /* a connection's peer, as getpeername shows it */

@@ -3,6 +3,7 @@
 use crate::readiness;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::parting::{end_before_record, may_have_record};
 use crate::sockets::prefix;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
 use crate::sockets::table;
@@ -337,22 +338,30 @@ pub fn exiting() {
     if is_vfork_child() || EXITED.swap(true, Ordering::Relaxed) {
         return;
     }
+    let mut ending: Vec<&'static Sock> = Vec::new();
     sock::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
         let ours = own(&sock.rx) || own(&sock.tx);
-        let far = crate::remote::is_remote(sock);
+        let far = may_have_record(sock);
         if ours {
             crate::sockets::parting::part(sock, Reason::Exit);
         }
         crate::sockets::parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
         if ours {
-            crate::sockets::parting::part_waiting(sock, far);
+            crate::sockets::parting::part_waiting(sock);
+            if far {
+                ending.push(sock);
+            }
         }
         crate::report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());
         }
     });
+    // Behind all waits: other threads may go on until then.
+    for sock in ending {
+        end_before_record(sock, sock.fd.load(Ordering::Relaxed));
+    }
 }
 
 /// The program sandboxes itself: streams go back to TCP for good, and the control thread ends.

@@ -435,13 +435,13 @@ pub fn setsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> R
     .map(drop)
 }
 
-/// Whoever waits for room in a TCP socket edge-triggered is told of it once more, if there is some.
-///
-/// The kernel tells when `TCP_NOTSENT_LOWAT` is set, which may have made room (`do_tcp_setsockopt` calls `sk_write_space`).
+/// Whoever waits for a TCP socket's room, edge-triggered, is told once more, at once (`do_tcp_setsockopt`: `sk_write_space`) or later.
 ///
 /// # Errors
 /// The error number.
 pub fn tell_of_room(fd: c_int) -> Result<(), Errno> {
+    // Where there is none the kernel notes that somebody waits for it.
+    poll_one(fd, libc::POLLOUT, Some(timespec(0)))?;
     let limit: u32 = getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT)?;
     setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &limit)
 }

@@ -247,9 +247,9 @@ impl Set {
 pub fn number_goes(sock: &'static Sock, fd: c_int) {
     let sets = || (0..SETS).filter_map(|i| sock.set_at(i));
     let mut needs = false;
-    for set in sets() {
-        let asked = set.with(|inside| set.settle_number(inside, sock, fd));
-        needs |= asked == Some(true) && !set.inherited.load(Ordering::Relaxed);
+    // What lies in a set of the parent's is as the kernel is to have it since the fork.
+    for set in sets().filter(|set| !set.inherited.load(Ordering::Relaxed)) {
+        needs |= set.with(|inside| set.settle_number(inside, sock, fd)) == Some(true);
     }
     if !needs {
         return;
@@ -266,10 +266,23 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     }
 }
 
-/// The number is out of the table: waits for who looked it up there before, and is about to use it.
-pub fn number_gone(sock: &'static Sock) {
+/// The number `fd` is out of the table, and still the kernel's: what another thread has parked under it since is unparked, and who
+/// looked it up there before and is about to use it is waited for.
+pub fn number_gone(sock: &'static Sock, fd: c_int) {
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
-        set.with(|_| ());
+        set.with(|inside| {
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for at in all {
+                let Some(reg) = inside.reg(at).filter(|r| r.fd == fd && r.parked) else {
+                    continue;
+                };
+                reg.goes = true;
+                set.unpark(inside, at);
+                if let Some(reg) = inside.reg(at) {
+                    reg.goes = false;
+                }
+            }
+        });
     }
 }
 

@@ -233,16 +233,10 @@ impl Set {
             }
             return (None, false);
         }
-        if events & !WRITABLE == 0 && reg.events & ET != 0 {
-            let is_ours = match sock.tx.state() {
-                // Else the edge was of bytes, for which this one does not ask.
-                state::LINK => reg.room_due || reg.events & READS != 0,
-                state => state == state::RESENDING,
-            };
-            if !is_ours {
-                // That of TCP's room is the kernel's to tell.
-                return (None, false);
-            }
+        let of_room = events & !WRITABLE == 0 && reg.events & (ET | READS) == ET;
+        if of_room && !reg.room_due && sock.tx.state() != state::RESENDING {
+            // The edge was of bytes, for which this one does not ask. That of TCP's room is the kernel's to tell.
+            return (None, false);
         }
         if events & WRITABLE != 0 {
             reg.room_due = false;
@@ -521,6 +515,8 @@ impl Reg {
     pub(super) fn is_named(&self) -> bool {
         let Some(sock) = self.sock else { return false };
         match table::lookup(self.fd) {
+            // About to be closed.
+            None if self.goes => true,
             // The last one, about to be closed.
             None => {
                 sock.fds.load(Ordering::Acquire) == 0 && sock.fd.load(Ordering::Relaxed) == self.fd
@@ -546,8 +542,7 @@ impl Reg {
 
     /// OUT is asked of the kernel again, which looks anew.
     pub(super) fn put_back(&mut self, set: i32) {
-        self.out_removed = false;
-        self.change(set, self.events);
+        self.out_removed = !self.change(set, self.events);
     }
 }
 

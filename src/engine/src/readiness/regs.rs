@@ -55,6 +55,8 @@ pub(super) struct Reg {
     pub parked: bool,
     /// Parked, and the program has deleted it.
     pub ghost: bool,
+    /// Its number is out of the table, and not yet closed.
+    pub goes: bool,
     /// Times that a ghost came up in the ready list.
     pub vain: u8,
     /// The socket's stream is found by its number.
@@ -240,6 +242,7 @@ impl Inside {
             room_due: false,
             parked: false,
             ghost: false,
+            goes: false,
             vain: 0,
             adopted: false,
             had_stream: false,

@@ -32,6 +32,7 @@ fn leaving(reason: Reason) -> Leave {
         | Reason::NotEstablished
         | Reason::Idle
         | Reason::SendBufferSmall
+        | Reason::RegisteredClosed
         | Reason::DirectNoAdvert => Leave::Stay,
         // The next call is the kernel's own, or somebody else's.
         _ => Leave::Hand,

@@ -6,7 +6,7 @@ use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::parting::{
-    end_before_record, goes_on, is_shared, linger, part, reset_if_unread, withdraw,
+    end_before_record, goes_on, is_shared, linger, may_have_record, part, reset_if_unread, withdraw,
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
@@ -294,7 +294,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
 fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
         if open {
-            readiness::number_gone(sock);
+            readiness::number_gone(sock, fd);
         }
         // A dup lives: the structure needs a number that stays valid.
         if sock.fd.load(Ordering::Relaxed) == fd {
@@ -309,7 +309,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         sock.fd.store(-1, Ordering::Relaxed);
     }
     if sock.is_accelerated() && open {
-        let far = crate::remote::is_remote(sock);
+        let far = may_have_record(sock);
         part(sock, Reason::Close);
         if goes_on(sock) && linger(sock, fd) {
             return;
@@ -362,9 +362,12 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         sock.let_sections_end();
         if sock.is_accelerated() {
             control::watch(sock);
-            if sock.tx.state() == state::RESENDING {
-                // The control thread goes on with it.
-                control::watch_room(sock);
+            if sock.tx.lock.lock().is_ok() {
+                if sock.tx.state() == state::RESENDING {
+                    // The control thread goes on with it.
+                    control::watch_room(sock);
+                }
+                sock.tx.lock.unlock();
             }
         }
     }

@@ -4,7 +4,7 @@ use super::life::leave_and_free;
 use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Patience, Which};
-use crate::sockets::sock::{self, SETS, Sock, state};
+use crate::sockets::sock::{self, Half, SETS, Sock, state};
 use crate::sockets::{internal, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -155,22 +155,30 @@ fn end_sending(sock: &'static Sock) {
 }
 
 /// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of it, unless the
-/// connection is to be reset, or its other end is this process's own. `far`: it was on a link to another host.
-pub fn part_waiting(sock: &'static Sock, far: bool) {
+/// connection is to be reset, or its other end is this process's own.
+pub fn part_waiting(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     if goes_on(sock) {
         await_parting(sock, fd);
     }
-    if far {
-        end_before_record(sock, fd);
-    }
+}
+
+/// Before the socket parts with its stream: does its peer's library write a record of its own on TCP?
+pub fn may_have_record(sock: &Sock) -> bool {
+    let own = |half: &Half| half.state() != state::INHERITED;
+    let dir = sock.rx.dir();
+    crate::remote::is_remote(sock)
+        && own(&sock.rx)
+        && own(&sock.tx)
+        && dir.is_some_and(|dir| dir.tx_wishes.switched.load(Ordering::Acquire) == 1)
 }
 
 /// The kernel is about to close a connection that was on a link to another host, and has all of it. A word of the peer's library that
 /// comes before it does would be unread input, which makes a reset of the end: so the end goes first.
-pub(super) fn end_before_record(sock: &'static Sock, fd: c_int) {
+pub fn end_before_record(sock: &'static Sock, fd: c_int) {
     let resets = staged::linger(sock, fd) == Some(0);
-    if !resets && !is_shared(sock) && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
+    let alone = !is_shared(sock) && sock.tx.in_kernel() == 0;
+    if !resets && alone && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }

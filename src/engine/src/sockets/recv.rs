@@ -81,6 +81,10 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 
 /// The same for a call that may have waited. `None` also where the socket was closed meanwhile: look again.
 fn go_on(sock: &'static Sock, flags: c_int, nap: &Nap) -> Option<Pass> {
+    // Looked at first, too: the structure may be another connection's, whose own calls are to be alone on it.
+    if nap.is_lost() {
+        return None;
+    }
     let pass = enter_kernel(sock, flags)?;
     if nap.is_lost() {
         sock.rx.call_ends(0);

@@ -405,6 +405,9 @@ pub fn for_tcp_room(
 /// socket is closed, look again.
 #[cold]
 pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap: &mut Nap) -> bool {
+    if nap.is_lost() {
+        return false;
+    }
     half.call_begins();
     if half.state.load(Ordering::SeqCst) != state::PLAIN || nap.is_lost() {
         half.call_ends(0);

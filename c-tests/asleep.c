@@ -218,7 +218,40 @@ static void masked_server(int fd)
     meet();
 }
 
+/* A set that others watch tells of its connections by turns, too. */
+static void turns_client(int fd)
+{
+    int second = join(), ep = set_of(fd, EPOLLIN);
+    T(ctl(ep, EPOLL_CTL_ADD, second, EPOLLIN, 2));
+    T(poll(&(struct pollfd){.fd = ep, .events = POLLIN}, 1, 0));
+    tell(0);
+    hear();
+    await_in(fd, 10);
+    await_in(second, 10);
+    for (int i = 0; i < 6; i++) {
+        uint64_t both = 0;
+        for (int k = 0; k < 2; k++) {
+            if (epoll_wait(ep, &told, 1, i % 2 ? -1 : 0) != 1)
+                say("nothing");
+            both ^= told.data.u64;
+        }
+        YES(both == (PATTERN ^ 2));
+    }
+    meet();
+}
+
+static void turns_server(int fd)
+{
+    int second = join();
+    hear();
+    put(fd, 1, 10);
+    put(second, 2, 10);
+    tell(0);
+    meet();
+}
+
 const struct body asleep_bodies[] = {
+    TWO("asleep_turns", turns_server, turns_client),
     TWO("asleep_masked", masked_server, masked_client),
     TWO("asleep_full", full_server, full_client, .limit = 20),
     TWO("asleep_exclusive", obey, exclusive_client, .limit = 30),

@@ -448,6 +448,17 @@ impl Inside {
         }
     }
 
+    /// Puts back what [`next_ready`](Self::next_ready) gave: it keeps its turn.
+    pub fn put_back(&mut self, index: u32) {
+        if let Some(reg) = self.regs.get_mut(index as usize)
+            && reg.sock.is_some()
+            && !reg.queued
+        {
+            reg.queued = true;
+            self.ready.push_front(index);
+        }
+    }
+
     /// Queues a registration whose program waits for an answer about what is there.
     pub fn queue_asked(&mut self, index: u32) {
         if let Some(reg) = self.reg(index) {

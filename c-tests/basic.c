@@ -389,7 +389,7 @@ const struct body basic_bodies[] = {
     TWO("names_of_calls", names_of_calls_server, names_of_calls_client),
     TWO("fortified_calls", fortified_server, fortified_client),
     TWO("raw_syscalls", raw_syscalls_server, raw_syscalls_client),
-    TWO("tiny_writes", tiny_writes_server, tiny_writes_client, .flags = NB, .limit = 20),
+    TWO("tiny_writes", tiny_writes_server, tiny_writes_client, .flags = NB, .limit = 60),
     TWO("tiny_reads", tiny_reads_server, tiny_reads_client, .flags = NB, .limit = 20),
     TWO("positioned_io", positioned_server, positioned_client),
     ONE("other_sockets", other_sockets, .flags = NOUP),

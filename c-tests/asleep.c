@@ -3,7 +3,7 @@
 
 enum { LOADS = 100, STOP = 1 };
 static int conn;
-static size_t taken;
+static size_t *taken; /* where other processes see it, too */
 
 /* Takes what there is, until it is told to stop. */
 static void *sleeper(void *arg)
@@ -17,7 +17,7 @@ static void *sleeper(void *arg)
             if (e[i].data.u64 == STOP)
                 return NULL;
             for (ssize_t r; (r = recv(conn, chunk, sizeof chunk, MSG_DONTWAIT)) > 0;)
-                __atomic_add_fetch(&taken, r, __ATOMIC_RELAXED);
+                __atomic_add_fetch(taken, r, __ATOMIC_RELAXED);
         }
         if (n < 1 && errno != EINTR)
             die("epoll_wait");
@@ -25,16 +25,16 @@ static void *sleeper(void *arg)
 }
 
 /* Each load goes to somebody who sleeps. */
-static void load(const size_t *sum)
+static void load(void)
 {
     size_t sent = 0;
     for (int i = 1; i <= LOADS; i++) {
         order(i);
         sent += i;
-        for (int ms = 0; __atomic_load_n(sum, __ATOMIC_RELAXED) < sent && ms < 5000; ms++)
+        for (int ms = 0; __atomic_load_n(taken, __ATOMIC_RELAXED) < sent && ms < 5000; ms++)
             usleep(1000);
-        if (__atomic_load_n(sum, __ATOMIC_RELAXED) != sent)
-            say("load %d: %zu of %zu taken", i, *sum, sent);
+        if (__atomic_load_n(taken, __ATOMIC_RELAXED) != sent)
+            say("load %d: %zu of %zu taken", i, *taken, sent);
     }
 }
 
@@ -44,13 +44,13 @@ static void exclusive_client(int fd)
     for (unsigned edge = 0; edge < 2; edge++) {
         int set[2], stop = eventfd(0, 0);
         pthread_t t[2];
-        conn = fd, taken = 0;
+        conn = fd, taken = &(size_t){0};
         for (int i = 0; i < 2; i++) {
             set[i] = set_of(fd, EPOLLIN | EPOLLEXCLUSIVE | (edge ? EPOLLET : 0));
             T(ctl(set[i], EPOLL_CTL_ADD, stop, EPOLLIN, STOP));
             t[i] = start(sleeper, &set[i]);
         }
-        load(&taken);
+        load();
         eventfd_write(stop, 1);
         for (int i = 0; i < 2; i++)
             finish(t[i]), close(set[i]);
@@ -64,23 +64,16 @@ static void exclusive_client(int fd)
 static void related_client(int fd)
 {
     int ep = set_of(fd, EPOLLIN), stop = eventfd(0, 0);
-    size_t *both = mmap(NULL, sizeof *both, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     T(ctl(ep, EPOLL_CTL_ADD, stop, EPOLLIN, STOP));
     conn = fd;
+    taken = mmap(NULL, sizeof *taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid[2];
     for (int i = 0; i < 2; i++)
         if (!(pid[i] = child())) {
-            char chunk[64];
-            for (struct epoll_event e;;) {
-                if (epoll_wait(ep, &e, 1, -1) != 1)
-                    die("epoll_wait");
-                if (e.data.u64 == STOP)
-                    _exit(0);
-                for (ssize_t r; (r = recv(fd, chunk, sizeof chunk, MSG_DONTWAIT)) > 0;)
-                    __atomic_add_fetch(both, r, __ATOMIC_RELAXED);
-            }
+            sleeper(&ep);
+            _exit(0);
         }
-    load(both);
+    load();
     eventfd_write(stop, 1);
     reap(pid[0]);
     reap(pid[1]);
@@ -169,9 +162,7 @@ static void full_client(int fd)
 static void full_server(int fd)
 {
     for (long n; (n = hear()) != END; tell(0))
-        for (long left = n + 1, r; left > 0; left -= r)
-            if ((r = read(fd, buf, left < 1 << 16 ? left : 1 << 16)) <= 0)
-                die("read");
+        pour_out(fd, n + 1);
 }
 
 /* A signal that the wait's own mask keeps out, and the program's does not: it ends no wait, and is there behind it. */
@@ -251,7 +242,7 @@ static void turns_server(int fd)
 }
 
 const struct body asleep_bodies[] = {
-    TWO("asleep_turns", turns_server, turns_client),
+    TWO("asleep_turns", turns_server, turns_client, .flags = STEADY),
     TWO("asleep_masked", masked_server, masked_client),
     TWO("asleep_full", full_server, full_client, .limit = 20),
     TWO("asleep_exclusive", obey, exclusive_client, .limit = 30),

@@ -133,7 +133,17 @@ static void inetd_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* The same by a program that is linked statically, into which nothing can be loaded, at a number of its own. */
+/* The process itself becomes cat, without a fork. */
+static void become_cat_server(int fd)
+{
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 30000);
+    T(get(fd, 2, 10000));
+    cat_on(fd, fd, 1);
+}
+
+/* The same with a program that is linked statically, into which nothing can be loaded, at a number of its own. */
 static void become_static_server(int fd)
 {
     char path[4096], number[16];
@@ -150,16 +160,6 @@ static void become_static_server(int fd)
     fflush(stdout);
     execl(path, path, number, NULL);
     die("exec");
-}
-
-/* The process itself becomes cat, without a fork. */
-static void become_cat_server(int fd)
-{
-    T(put(fd, 1, 20000));
-    meet();
-    await_in(fd, 30000);
-    T(get(fd, 2, 10000));
-    cat_on(fd, fd, 1);
 }
 
 /* exec of this program: it goes on with the connection where it stopped, also with cold and warm bytes pending. */

@@ -236,6 +236,13 @@ size_t get_at(int fd, unsigned seed, size_t off, size_t n)
     return n;
 }
 
+void pour_out(int fd, size_t n)
+{
+    for (ssize_t r; n > 0; n -= r)
+        if ((r = read(fd, buf, n < 1 << 16 ? n : 1 << 16)) <= 0)
+            die("read");
+}
+
 size_t drain(int fd, unsigned seed) { return get(fd, seed, SIZE_MAX); }
 
 void echo_rounds(int fd, int rounds, size_t size)

@@ -22,29 +22,40 @@ static int passed(int unix_fd)
     return fd;
 }
 
-/* A helper process, there before any connection, is given ours; it may have the library or not. */
-static void passing(int preloaded)
+/* A helper process, there before any connection, with the library or without: goes on as the body's `resume`. How it is reached. */
+static int helper(int preloaded, pid_t *pid)
 {
     int u[2];
     socketpair(AF_UNIX, SOCK_STREAM, 0, u);
-    pid_t pid = child();
-    if (!pid) {
+    if (!(*pid = child())) {
         close(u[0]);
         if (!preloaded)
             unsetenv("LD_PRELOAD");
         exec_self(u[1]);
     }
     close(u[1]);
-    int fd = join();
+    return u[0];
+}
+
+/* The helper has it from here on; until it is through. */
+static void give(int unix_fd, int fd, pid_t pid)
+{
+    pass(unix_fd, fd);
+    drop(fd);
+    D(recv(unix_fd, buf, 4, MSG_WAITALL));
+    T(close(unix_fd));
+    reap(pid);
+}
+
+static void passing(int preloaded)
+{
+    pid_t pid;
+    int unix_fd = helper(preloaded, &pid), fd = join();
     T(put(fd, 1, 20000));
     meet();
     await_in(fd, 30000);
     T(get(fd, 2, 10000));
-    pass(u[0], fd);
-    drop(fd);
-    D(recv(u[0], buf, 4, MSG_WAITALL)); /* the helper is through */
-    T(close(u[0]));
-    reap(pid);
+    give(unix_fd, fd, pid);
 }
 
 static void passing_server(int fd)
@@ -85,22 +96,14 @@ static void passing_client(int fd)
 /* A helper without the library makes the connection, and gives it to us. */
 static void inwards_server(int fd)
 {
-    int u[2];
-    (void)fd;
-    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
-    pid_t pid = child();
-    if (!pid) {
-        close(u[0]);
-        unsetenv("LD_PRELOAD");
-        exec_self(u[1]);
-    }
-    close(u[1]);
-    fd = passed(u[0]);
+    pid_t pid;
+    int unix_fd = helper(0, &pid);
+    fd = passed(unix_fd);
     T(get(fd, 1, 20000));
     T(put(fd, 2, 20000));
     echo_rounds(fd, 50, 3000);
     T(close(fd));
-    T(close(u[0]));
+    T(close(unix_fd));
     reap(pid);
 }
 
@@ -127,29 +130,21 @@ static void inwards_client(int fd)
 /* Lent to a helper without the library, which gives it back; the lender has closed its own. */
 static void lent_server(int fd)
 {
-    int u[2];
-    (void)fd;
-    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
-    pid_t pid = child();
-    if (!pid) {
-        close(u[0]);
-        unsetenv("LD_PRELOAD");
-        exec_self(u[1]);
-    }
-    close(u[1]);
+    pid_t pid;
+    int unix_fd = helper(0, &pid);
     fd = join();
     T(put(fd, 1, 20000));
     meet();
     await_in(fd, 30000);
     T(get(fd, 2, 10000));
-    pass(u[0], fd);
+    pass(unix_fd, fd);
     drop(fd);
-    fd = passed(u[0]);
+    fd = passed(unix_fd);
     T(get_at(fd, 2, 20000, 10000));
     T(put(fd, 3, 20000));
     echo_rounds(fd, 50, 3000);
     T(close(fd));
-    T(close(u[0]));
+    T(close(unix_fd));
     reap(pid);
 }
 
@@ -282,20 +277,10 @@ static void listener_exec_server(int fd)
 
 static void listener_passed_server(int fd)
 {
-    int u[2], port;
-    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
-    pid_t pid = child();
-    if (!pid) {
-        close(u[0]);
-        exec_self(u[1]);
-    }
-    close(u[1]);
+    pid_t pid;
+    int port, unix_fd = helper(1, &pid);
     fd = listen_any(&port);
-    pass(u[0], fd);
-    drop(fd);
-    D(recv(u[0], buf, 4, MSG_WAITALL)); /* the helper is through */
-    T(close(u[0]));
-    reap(pid);
+    give(unix_fd, fd, pid);
 }
 
 static void listener_passed_resume(int unix_fd)

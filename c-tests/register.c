@@ -259,9 +259,7 @@ static void others_server(int first)
 {
     for (unsigned i = 0; i < 2 * COUNT(asked_of); i++) {
         int fd = i ? join() : first;
-        for (long left = hear(), n; left > 0; left -= n)
-            if ((n = read(fd, buf, left < 1 << 16 ? left : 1 << 16)) <= 0)
-                die("read");
+        pour_out(fd, hear());
         tell(0);
         meet();
         close(fd);

@@ -72,7 +72,7 @@ enum flags {
     MUTE_S = 4,  /* the server dies without a chance to report its counters */
     MUTE_C = 8,  /* so does the client */
     MAYUP = 32,  /* its warmed connections are over so soon that an upgrade may come too late */
-    STEADY = 64, /* tells of the very numbers that descriptors get: not where streams are demoted at any moment */
+    STEADY = 64, /* tells of the very numbers that descriptors get, or of turns: not where streams are demoted at any moment */
     DIES = 128,  /* one side is killed, which over RDMA the other always learns as a reset */
     ONEHOST = 256, /* what it does a link over RDMA cannot keep from being seen: docs/limitations.md */
     NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
@@ -126,6 +126,7 @@ size_t get_at(int fd, unsigned seed, size_t off, size_t n);
 static inline size_t put(int fd, unsigned seed, size_t n) { return put_at(fd, seed, 0, n); }
 static inline size_t get(int fd, unsigned seed, size_t n) { return get_at(fd, seed, 0, n); }
 size_t drain(int fd, unsigned seed); /* get until the end */
+void pour_out(int fd, size_t n);      /* reads so many bytes, whatever they are */
 void echo_rounds(int fd, int rounds, size_t size); /* both sides call it */
 
 /* States. */

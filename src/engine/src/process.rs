@@ -3,7 +3,7 @@
 use crate::readiness;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::parting::{end_before_record, may_have_record};
+use crate::sockets::parting::{self, end_before_record};
 use crate::sockets::prefix;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
 use crate::sockets::table;
@@ -221,7 +221,7 @@ extern "C" fn after_fork_child() {
         crate::sockets::remains::after_fork(sock);
         // The parent keeps it.
         sock.staged.forget();
-        crate::sockets::parting::disown(sock);
+        parting::disown(sock);
     });
     for link in shm::all() {
         if link.stream_count() == 0 {
@@ -342,16 +342,13 @@ pub fn exiting() {
     sock::for_all(|sock| {
         let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
         let ours = own(&sock.rx) || own(&sock.tx);
-        let far = may_have_record(sock);
+        let far = ours && parting::part(sock, Reason::Exit);
+        parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
         if ours {
-            crate::sockets::parting::part(sock, Reason::Exit);
+            parting::part_waiting(sock);
         }
-        crate::sockets::parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
-        if ours {
-            crate::sockets::parting::part_waiting(sock);
-            if far {
-                ending.push(sock);
-            }
+        if far {
+            ending.push(sock);
         }
         crate::report::finished(sock);
         if let Some(family) = sock.family() {
@@ -374,7 +371,7 @@ pub fn sandboxed(reason: Reason) {
         crate::sockets::life::give_up(sock, reason);
         crate::sockets::remains::call_in(sock);
         // The control thread, which would, is about to end.
-        crate::sockets::parting::bury(sock, true);
+        parting::bury(sock, true);
     });
     control::stop();
     crate::rendezvous::expect_nothing();

@@ -192,33 +192,24 @@ impl Set {
 
     /// What is registered of `sock` under the number `fd`, which goes: the kernel gets what it is to have from now on. Whether it may
     /// have to be changed once more while the socket has a stream.
-    fn settle_number(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) -> bool {
-        let all: Vec<u32> = inside.of_sock(sock).collect();
-        let mut needs = false;
-        for at in all {
-            if inside.reg(at).is_some_and(|reg| reg.fd == fd) {
-                self.unpark(inside, at);
-            }
-            // A ghost is gone with that.
-            let Some(reg) = inside.reg(at).filter(|r| r.fd == fd && r.sock.is_some()) else {
-                continue;
-            };
-            if reg.twin_armed && !shared::is_marked(self.number) {
-                reg.change(self.fd(), ONESHOT);
-            }
-            needs |= reg.events & (ET | ONESHOT | WRITABLE) != 0;
+    fn settle_number(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) -> Option<bool> {
+        let at = inside.find(fd, sock)?;
+        self.unpark(inside, at);
+        // A ghost is gone with that.
+        let reg = inside.reg(at).filter(|reg| reg.sock.is_some())?;
+        if reg.twin_armed && !shared::is_marked(self.number) {
+            reg.change(self.fd(), ONESHOT);
         }
-        needs
+        Some(reg.events & (ET | ONESHOT | WRITABLE) != 0)
     }
 
     /// The same where the stream is on its way back to TCP: OUT is the kernel's again.
     fn put_number_back(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) {
-        let all: Vec<u32> = inside.of_sock(sock).collect();
-        for at in all {
-            let Some(reg) = inside.reg(at) else { continue };
-            if reg.fd == fd && reg.out_removed && sock.tx.state() != state::LINK {
-                reg.put_back(self.fd());
-            }
+        if sock.tx.state() != state::LINK
+            && let Some(at) = inside.find(fd, sock)
+            && let Some(reg) = inside.reg(at).filter(|reg| reg.out_removed)
+        {
+            reg.put_back(self.fd());
         }
     }
 
@@ -249,7 +240,8 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     let mut needs = false;
     // What lies in a set of the parent's is as the kernel is to have it since the fork.
     for set in sets().filter(|set| !set.inherited.load(Ordering::Relaxed)) {
-        needs |= set.with(|inside| set.settle_number(inside, sock, fd)) == Some(true);
+        let asks = set.with(|inside| set.settle_number(inside, sock, fd));
+        needs |= asks.flatten() == Some(true);
     }
     if !needs {
         return;
@@ -271,17 +263,11 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
 pub fn number_gone(sock: &'static Sock, fd: c_int) {
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
         set.with(|inside| {
-            let all: Vec<u32> = inside.of_sock(sock).collect();
-            for at in all {
-                let Some(reg) = inside.reg(at).filter(|r| r.fd == fd && r.parked) else {
-                    continue;
-                };
-                reg.goes = true;
-                set.unpark(inside, at);
-                if let Some(reg) = inside.reg(at) {
-                    reg.goes = false;
-                }
-            }
+            let at = inside.find(fd, sock)?;
+            inside.reg(at)?.goes = true;
+            set.unpark(inside, at);
+            inside.reg(at)?.goes = false;
+            Some(())
         });
     }
 }

@@ -140,7 +140,7 @@ impl Set {
                 };
                 let wanted = reg.events;
                 if self.state_of(inside, index, sock) & wanted != 0 {
-                    inside.put_back(index);
+                    inside.queue_first(index);
                     return true;
                 }
             }

@@ -438,23 +438,22 @@ impl Inside {
         }
     }
 
+    /// Notes that a registration is queued from here on: false if it is so already, or none.
+    fn enlist(&mut self, index: u32) -> bool {
+        let reg = self.regs.get_mut(index as usize);
+        reg.filter(|reg| reg.sock.is_some())
+            .is_some_and(|reg| !core::mem::replace(&mut reg.queued, true))
+    }
+
     pub fn queue(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize)
-            && reg.sock.is_some()
-            && !reg.queued
-        {
-            reg.queued = true;
+        if self.enlist(index) {
             self.ready.push_back(index);
         }
     }
 
     /// Puts back what [`next_ready`](Self::next_ready) gave: it keeps its turn.
-    pub fn put_back(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize)
-            && reg.sock.is_some()
-            && !reg.queued
-        {
-            reg.queued = true;
+    pub fn queue_first(&mut self, index: u32) {
+        if self.enlist(index) {
             self.ready.push_front(index);
         }
     }

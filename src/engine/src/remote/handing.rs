@@ -4,7 +4,6 @@
 use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
 use crate::config::{Level, log};
-use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::demote;
 use crate::sockets::family;
@@ -42,8 +41,7 @@ fn leaving(reason: Reason) -> Leave {
 /// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by TCP, also if this process goes on with it,
 /// or closes it.
 pub(super) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
-    let is_shared = |family: &family::Family| family.is_shared(process::pid());
-    if sock.family().is_some_and(is_shared) {
+    if sock.is_shared() {
         Leave::Hand
     } else {
         leaving(reason)

@@ -179,7 +179,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
-    if sock.family().is_some_and(|f| f.is_shared(process::pid())) {
+    if sock.is_shared() {
         return Err(Reason::Shared);
     }
     let generation = sock.generation.load(Ordering::Acquire);

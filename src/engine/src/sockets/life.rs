@@ -6,7 +6,7 @@ use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::parting::{
-    end_before_record, goes_on, is_shared, linger, may_have_record, part, reset_if_unread, withdraw,
+    end_before_record, goes_on, linger, part, reset_if_unread, withdraw,
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
@@ -309,8 +309,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         sock.fd.store(-1, Ordering::Relaxed);
     }
     if sock.is_accelerated() && open {
-        let far = may_have_record(sock);
-        part(sock, Reason::Close);
+        let far = part(sock, Reason::Close);
         if goes_on(sock) && linger(sock, fd) {
             return;
         }
@@ -323,7 +322,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     if open {
         reset_if_unread(sock, fd);
     }
-    if open && sock.was_sought() && !is_shared(sock) {
+    if open && sock.was_sought() && !sock.is_shared() {
         // The control thread may be in a call about the file, which would outlive this close by that, and its registrations with it.
         withdraw(sock, fd);
     }

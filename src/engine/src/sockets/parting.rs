@@ -1,11 +1,10 @@
 //! A socket that the program is through with, by its last close or its own end: what is still to be sent, and who sends it.
 
 use super::life::leave_and_free;
-use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Patience, Which};
-use crate::sockets::sock::{self, Half, SETS, Sock, state};
-use crate::sockets::{internal, remains, staged};
+use crate::sockets::sock::{self, SETS, Sock, state};
+use crate::sockets::{internal, recv, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -14,38 +13,35 @@ use sluice_stats::Reason;
 /// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel, which does not know of them, is to
 /// reset the connection as if it had them.
 pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
-    if remains::unread(sock, fd) != 0 && !is_shared(sock) {
+    if remains::unread(sock, fd) != 0 && !sock.is_shared() {
         staged::set_linger(sock, fd, Some(0));
     }
 }
 
-/// Do relatives hold the socket, too?
-pub(super) fn is_shared(sock: &Sock) -> bool {
-    sock.family().is_some_and(|f| f.is_shared(process::pid()))
-}
-
 /// This process parts with the stream for good (close, exit), while the kernel's socket is still open: what was
-/// written goes to TCP; with unread input the connection is to be reset, as TCP does.
-pub fn part(sock: &'static Sock, reason: Reason) {
+/// written goes to TCP; with unread input the connection is to be reset, as TCP does. Whether the peer's library, on another host, may
+/// write a word of its own on TCP.
+pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
     if inherited {
         // The parent's stream: the child's close is none of its business.
         abandon_inherited(sock);
-        return;
+        return false;
     }
-    let unread = sock.rx.lock.lock().is_ok_and(|()| {
-        let unread = sock.rx.dir().is_some_and(|d| {
+    let far = crate::remote::is_remote(sock);
+    let (mut on_link, mut unread) = (false, false);
+    if sock.rx.lock.lock().is_ok() {
+        if let Some(d) = sock.rx.dir() {
             let tail = d.tx.tail.read();
-            let on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
-            on_link
+            on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
+            unread = on_link
                 && !d.rx.head.read().flagged
-                && tail.offset != sock.rx.at.load(Ordering::Relaxed)
-        });
+                && tail.offset != sock.rx.at.load(Ordering::Relaxed);
+        }
         sock.rx.lock.unlock();
-        unread
-    });
-    let alone = !is_shared(sock);
-    if alone && crate::remote::is_remote(sock) {
+    }
+    let alone = !sock.is_shared();
+    if alone && far {
         let fd = sock.fd.load(Ordering::Relaxed);
         if unread || staged::linger(sock, fd) == Some(0) {
             crate::remote::deliver(sock);
@@ -55,7 +51,7 @@ pub fn part(sock: &'static Sock, reason: Reason) {
         // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
         staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));
         demote::leave_to_peer(sock, Reason::LingerReset);
-        return;
+        return false;
     }
     // No new try.
     sock.pinned.store(reason as u32, Ordering::Relaxed);
@@ -66,6 +62,7 @@ pub fn part(sock: &'static Sock, reason: Reason) {
         // Only this process can bring it to TCP for its relatives.
         demote::finish_blocking(sock, Reason::Fork);
     }
+    far && on_link
 }
 
 /// Is a socket that the program is through with still in use here?
@@ -77,7 +74,7 @@ pub(super) fn goes_on(sock: &Sock) -> bool {
 /// is slow, and the program had filled TCP before. True: the connection lives on under a number of ours, until
 /// the control thread has sent the rest. False: nothing is left to send.
 pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
-    let alone = !is_shared(sock);
+    let alone = !sock.is_shared();
     let unread = crate::remote::has_input(sock, fd);
     let seconds = staged::linger(sock, fd);
     if alone && (unread || seconds == Some(0)) {
@@ -158,35 +155,12 @@ fn end_sending(sock: &'static Sock) {
 /// connection is to be reset, or its other end is this process's own.
 pub fn part_waiting(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
-    if goes_on(sock) {
-        await_parting(sock, fd);
+    if !goes_on(sock) {
+        return;
     }
-}
-
-/// Before the socket parts with its stream: does its peer's library write a record of its own on TCP?
-pub fn may_have_record(sock: &Sock) -> bool {
-    let own = |half: &Half| half.state() != state::INHERITED;
-    let dir = sock.rx.dir();
-    crate::remote::is_remote(sock)
-        && own(&sock.rx)
-        && own(&sock.tx)
-        && dir.is_some_and(|dir| dir.tx_wishes.switched.load(Ordering::Acquire) == 1)
-}
-
-/// The kernel is about to close a connection that was on a link to another host, and has all of it. A word of the peer's library that
-/// comes before it does would be unread input, which makes a reset of the end: so the end goes first.
-pub fn end_before_record(sock: &'static Sock, fd: c_int) {
-    let resets = staged::linger(sock, fd) == Some(0);
-    let alone = !is_shared(sock) && sock.tx.in_kernel() == 0;
-    if !resets && alone && sys::ioctl_int(fd, libc::FIONREAD) == Ok(0) {
-        let _ = sys::shutdown(fd, libc::SHUT_WR);
-    }
-}
-
-fn await_parting(sock: &'static Sock, fd: c_int) {
     let resets = staged::linger(sock, fd) == Some(0);
     if !resets && !ends_here(sock, fd) {
-        let alone = !is_shared(sock);
+        let alone = !sock.is_shared();
         if alone && sock.tx.lock.lock().is_ok() {
             end_sending(sock);
             sock.tx.lock.unlock();
@@ -194,6 +168,16 @@ fn await_parting(sock: &'static Sock, fd: c_int) {
         demote::finish_parting(sock, Patience::Endless);
     }
     demote::abandon_rest(sock);
+}
+
+/// Behind [`part`], which has said that the peer's library may write a word of its own, and as the last before the kernel closes
+/// the connection: if that word came first it would be unread input, which makes a reset of the end. So the end goes first.
+pub fn end_before_record(sock: &'static Sock, fd: c_int) {
+    let resets = staged::linger(sock, fd) == Some(0);
+    let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
+    if !resets && alone && !recv::has_bytes(fd) {
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
 }
 
 /// Does this process alone hold the other end?
@@ -205,7 +189,7 @@ fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
     sock::for_all(|other| {
         found |= !core::ptr::eq(other, sock)
             && other.mirror.load(Ordering::Relaxed) == inode
-            && !other.family().is_some_and(|f| f.is_shared(process::pid()));
+            && !other.is_shared();
     });
     found
 }

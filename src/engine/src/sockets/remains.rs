@@ -249,9 +249,8 @@ fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
     };
     // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell whether a FIN came first: if with it
     // all would be there that is owed, a relative may have read the last byte.
-    let doubtful = state == tcp::CLOSE
-        && read >= sock.rx.owed.load(Ordering::Relaxed)
-        && sock.family().is_some_and(|f| f.is_shared(process::pid()));
+    let doubtful =
+        state == tcp::CLOSE && read >= sock.rx.owed.load(Ordering::Relaxed) && sock.is_shared();
     let more = read > sock.rx.kernel_bytes() + u64::from(tcp::is_over(state)) || doubtful;
     // Who is on his way back from the kernel has not counted what he has got.
     more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls

@@ -437,14 +437,17 @@ impl Sock {
         self.key.load(Ordering::Relaxed) != 0
     }
 
+    /// Do relatives hold the socket, too?
+    pub fn is_shared(&self) -> bool {
+        self.family()
+            .is_some_and(|f| f.is_shared(crate::process::pid()))
+    }
+
     #[cold]
     fn ask_nonblocking(&self, fd: i32) -> bool {
         let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
         let on = flags & libc::O_NONBLOCK != 0;
-        let shared = self
-            .family()
-            .is_some_and(|f| f.is_shared(crate::process::pid()));
-        if !shared {
+        if !self.is_shared() {
             self.nonblock.store(1 + u8::from(on), Ordering::Relaxed);
         }
         on

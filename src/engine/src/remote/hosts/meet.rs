@@ -1,7 +1,6 @@
 //! Two ends of a connection meet over a link that there is: asking, granting, proving.
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, Stage, full, said};
-use crate::process;
 use crate::remote::proof::Known;
 use crate::remote::wire::{Lost, Offered, Wire};
 use crate::rendezvous::{control, diag};
@@ -332,6 +331,5 @@ fn declines(connection: u64) -> Option<Reason> {
     if pinned != 0 {
         return Reason::from_u16(pinned as u16);
     }
-    let shared = sock.family().is_some_and(|f| f.is_shared(process::pid()));
-    shared.then_some(Reason::Shared)
+    sock.is_shared().then_some(Reason::Shared)
 }

@@ -172,19 +172,8 @@ def descendants(pid):
     return found
 
 
-def backtraces(pids, log):
-    with open(log, "a") as out:
-        for pid in pids:
-            try:
-                name = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            print(f"==== {pid} {name}", file=out, flush=True)
-            try:
-                subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"], stdin=subprocess.DEVNULL,
-                               stdout=out, stderr=subprocess.STDOUT, timeout=30 * SLOW)
-            except (OSError, subprocess.TimeoutExpired) as e:
-                print(f"gdb: {e}", file=out)
+# Of the backtraces of a hang, so many characters are told at once: what is written elsewhere may be lost with a guest.
+MOST_TOLD = 12000
 
 
 def kill(pids):
@@ -258,11 +247,12 @@ def run(case, args):
                 log = args.logs / (re.sub(r"[^\w.]+", "-", str(case)).strip("-") + ".bt")
                 log.unlink(missing_ok=True)
                 pids = descendants(p.pid)
-                backtraces(pids, log)
+                trace = common.backtraces(pids, 30 * args.slow)
+                log.write_text(trace)
                 p.terminate()  # prints the transcripts so far
                 out, _ = p.communicate()
                 kill(pids)
-                problems.append(f"hang: over after {limit:g} s, {len(pids)} processes left, backtraces in {log}")
+                problems.append(f"hang: over after {limit:g} s, {len(pids)} processes left, backtraces in {log}:\n{trace[:MOST_TOLD]}")
             err.seek(0)
             if noise := err.read():
                 problems.append("stderr: " + noise[:2000].rstrip())

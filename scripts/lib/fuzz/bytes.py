@@ -31,6 +31,7 @@ class Bytes:
         need(not s.rx.reader or not s.peer.dead and not s.peer.shut_both, "it may see the end or a reset")
         waits = not (s.nonblock or "DONTWAIT" in flags)
         need(tx.unread + size <= (self.most_blocking if waits else self.most_nonblocking), "there may be no room")
+        self.check_room_watched(s, size)
         held = s.cork or "MORE" in flags
         gone = s.peer.dead or s.peer.shut_both
         need(kind != "sendmmsg" or not gone or op.number("pieces", 1) == 1, "one of its messages may take the error that another has met")
@@ -42,6 +43,12 @@ class Bytes:
         self.send_bytes(s, size)
         tx.held = held
         return note
+
+    def check_room_watched(self, s, size):
+        """Of more bytes than there may be room for a call makes several portions, and whoever waits for room may be told of it in between."""
+        sets = [set_ for set_ in self.sets() if self.watchers(set_)]
+        watched = any(f is s and r.mask & {"OUT", "WRNORM"} for set_ in sets for (_, f), r in set_.regs.items())
+        need(not watched or s.tx.unread + size <= self.most_nonblocking, "room may be used up, and come again")
 
     @staticmethod
     def is_still(direction):
@@ -75,6 +82,7 @@ class Bytes:
         # Not every call can be told not to wait.
         need(way == "block" and not full or kind in FLAGGED or s.nonblock, "does it wait?")
         need(s.sndtimeo == 0, "it may end early")
+        self.check_room_watched(s, LONGEST_LOOP if full else size)
         note = {"tx": tx, "len": size}
         if full:
             need(not op.begins and not tx.reader and way == "poll" and kind in FLAGGED, "how?")

@@ -19,9 +19,12 @@ ASKED = {
 class Life:
     # --- connections ---
 
-    def new_handle(self, p, n, file, cloexec=False):
+    def new_handle(self, p, n, file, cloexec=False, number=None):
         need(0 <= n < HANDLES and n not in p.handles and n not in p.promised(), "this handle is taken")
-        p.handles[n] = Handle(file, p.lowest(), cloexec)
+        if number is None:
+            p.check_numbers()
+            number = p.lowest()
+        p.handles[n] = Handle(file, number, cloexec)
         # From here on numbers of closed ones may be others'.
         p.closed.pop(n, None)
         file.refs.add((p.name, n))
@@ -67,23 +70,28 @@ class Life:
         need(not listener.acceptor, "another accepts")
         flags = op.flags()
 
-        def take():
+        def take(number=None):
             listener.acceptor, listener.known = None, True
             s = listener.queue.pop(0)
             s.queued, s.nonblock = False, "NONBLOCK" in flags
-            self.new_handle(p, new, s, "CLOEXEC" in flags)
+            self.new_handle(p, new, s, "CLOEXEC" in flags, number)
             return {"conn": s.conn}
 
         if op.begins:
             need(not listener.queue and not listener.nonblock, "it would not sleep")
             need(not self.is_watched(listener), "somebody waits for what it would take")
-            x = listener.acceptor = self.begin(op, p, True, lambda: listener.queue, take, [listener])
+            p.check_numbers()
+            number = p.lowest()
+            x = listener.acceptor = self.begin(op, p, True, lambda: listener.queue, lambda: take(x.number), [listener])
+            # The kernel takes it before it sleeps.
+            x.number, x.takes_number = number, op.text("wait", "asleep") != "asleep"
             x.restartable = True
             return {}
         if not listener.queue:
             need(listener.nonblock and listener.known, "it would sleep")
             return {"conn": None}
         need(listener.known or not listener.nonblock, "it may have come or not")
+        p.check_numbers()
         return take()
 
     def op_shutdown(self, op, p):
@@ -126,6 +134,7 @@ class Life:
         # What a call that sleeps does when its socket is closed is another than with TCP: docs/limitations.md.
         need(not any(p.handles[n].file in x.files for x in p.threads.values() if x), "a call sleeps on it")
         h = p.handles[n]
+        p.check_numbers()
         self.check_end({h.file: {(p.name, n)}})
         self.drop(p, n)
 
@@ -221,6 +230,7 @@ class Life:
         else:
             number = p.closed.get(new, -1)
             need(number >= 0 and p.is_free(number), "another's number by now")
+            p.check_numbers()
         p.handles[new] = Handle(h.file, number, cloexec)
         p.closed.pop(new, None)
         h.file.refs.add((p.name, new))
@@ -288,12 +298,18 @@ class Life:
         need(0 < n != op.thread and x and not x.is_fired() and not x.consumed(), "it does not sleep")
         # Peeks that have something go on when cancelled, loops hold things: docs/limitations.md.
         need(x.op.name in ("recv", "poll", "epoll_wait", "accept") and not x.peeks_on, "it cannot be cancelled")
+        self.check_numbers_of_others(p, x)
         for f in x.files:
             if isinstance(f, Listener) and f.acceptor is x:
                 f.acceptor = None
             if isinstance(f, Stream) and f.rx.reader is x:
                 f.rx.reader = None
         del p.threads[n]
+
+    def check_numbers_of_others(self, p, x):
+        """A call that sleeps gives the number back that it has taken."""
+        others = (y for y in p.threads.values() if y and y is not x)
+        need(x.number is None or not any(y.takes_number for y in others), "another may take it, or not")
 
     def op_sigaction(self, op, p):
         need(op.words[0] in SIGNALS, "which?")
@@ -308,7 +324,12 @@ class Life:
             return {"asleep": False}
         need(not x.is_fired() and not x.consumed(), "it may be through or not")
         need(not any(self.is_stirred(f) for f in x.files), "the wait may be awake at any moment: docs/limitations.md")
+        self.check_numbers_of_others(p, x)
         x.broken = not (x.restartable and p.restarts[sig])
+        if x.number is not None:
+            # The kernel gives it back, and takes the lowest when the call begins anew.
+            x.number, x.takes_number = None, False
+            x.number = None if x.broken else p.lowest()
         if x.broken:
             done = x.finish
 

@@ -142,7 +142,7 @@ class Process:
         self.restarts = {}      # signal: does its handler ask for it
 
     def lowest(self):
-        taken = {h.number for h in self.handles.values()}
+        taken = self.numbers()
         n = 3
         while n in taken:
             n += 1
@@ -152,8 +152,17 @@ class Process:
         """Handles that calls which sleep will give."""
         return {x.op.handle(1) for x in self.threads.values() if x and x.op.name == "accept"}
 
+    def numbers(self):
+        """Those that are taken: a call that sleeps for a connection has taken the one that it will give."""
+        reserved = {x.number for x in self.threads.values() if x and x.number is not None}
+        return reserved | {h.number for h in self.handles.values()}
+
     def is_free(self, number):
-        return all(h.number != number for h in self.handles.values())
+        return number not in self.numbers()
+
+    def check_numbers(self):
+        """Before numbers are taken, or become free."""
+        need(not any(x and x.takes_number for x in self.threads.values()), "a call on its way to sleep may take this number, or another")
 
 
 class Pending:
@@ -163,6 +172,8 @@ class Pending:
         self.op, self.process, self.thread = op, process, op.thread
         self.strict, self.fired, self.finish, self.files = strict, fired, finish, files
         self.broken = False     # by a signal
+        self.number = None      # of a descriptor that it has taken already
+        self.takes_number = False   # it may not have done so yet
         self.restartable = False
         self.peeks_on = False   # a peek behind bytes, which goes on when it is cancelled
         self.consumed = lambda: False

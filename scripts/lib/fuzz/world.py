@@ -384,7 +384,7 @@ class World:
 
     def say_epoll_wait(self, op, note):
         # A call that sleeps is to be told of news; those of room are none.
-        bits = "OUT|WRNORM" if op.begins else "IN|OUT|PRI|RDHUP|RDNORM|WRNORM"
+        bits = "OUT|WRNORM" if op.begins else "IN|OUT|PRI|RDHUP|RDNORM|WRNORM|HUP"
         spare = "".join(f" {word}" for word in (bits, *sorted(note["spare"])))
         return f"epoll_wait {op.handle()} {op.text('kind', 'epoll_wait')} {op.number('ms')} {op.number('most', 16)} {note['times']}{spare}"
 

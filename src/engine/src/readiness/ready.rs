@@ -9,7 +9,6 @@ use super::regs::{Echo, Inside, OnLink, Reg};
 use super::set::Set;
 use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
-use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
@@ -158,7 +157,7 @@ impl Set {
         };
         let wants = reg.events & WRITABLE != 0;
         let level = reg.events & ET == 0;
-        let writes = sock.tx.state() == state::LINK;
+        let writes = super::hides_room(sock);
         let asked = writes && stop_asking(sock, bit);
         if asked {
             inside.owe_room(sock);
@@ -220,6 +219,7 @@ impl Set {
             self.peer_cpu
                 .store(dir.tx.cpu.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        let on_link = sock.tx.state() == state::LINK;
         let state = self.state_of(inside, index, sock);
         let nested = self.nested.load(Ordering::Relaxed);
         let Some(reg) = inside.reg(index) else {
@@ -241,11 +241,9 @@ impl Set {
         if events & WRITABLE != 0 {
             reg.room_due = false;
             if reg.echo == Echo::Due {
-                reg.echo = if state & END == END {
-                    Echo::ToldEnd
-                } else {
-                    Echo::Told
-                };
+                let end = if state & END == END { END } else { 0 };
+                // What is told of TCP's room is not the ring's: the kernel's next may be of room that was used up meanwhile.
+                reg.echo = Echo::Told(end | if on_link { WRITABLE } else { 0 });
             }
         }
         let event = libc::epoll_event {
@@ -398,7 +396,7 @@ impl Set {
         }
     }
 
-    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full.
+    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full, or a re-send is not over.
     fn correct(&self, inside: &mut Inside, index: u32, events: u32) -> u32 {
         let bit = inside
             .reg(index)
@@ -439,24 +437,23 @@ impl Set {
             return events;
         }
         let on_link = sock.tx.state() == state::LINK;
-        // Of TCP's room it may also be that there was none since.
-        let room = if on_link { WRITABLE } else { 0 };
         let told = match core::mem::take(&mut reg.echo) {
             Echo::None | Echo::Due => 0,
-            Echo::Told => room,
-            Echo::ToldEnd => room | END,
+            Echo::Told(told) if on_link => told,
+            // Of TCP's room it may also be that there was none since.
+            Echo::Told(told) => told & !WRITABLE,
         };
         if reg.events & ET != 0 && events & !told == 0 {
             return 0;
         }
-        let decides = events & WRITABLE != 0 && on_link && !reg.out_removed;
+        let decides = events & WRITABLE != 0 && super::hides_room(sock) && !reg.out_removed;
         if decides && stop_asking(sock, bit) {
             inside.owe_room(sock);
         }
         let Some(reg) = inside.reg(index) else {
             return events;
         };
-        if decides && !super::has_room(sock) && ask(sock, bit) == 0 {
+        if decides && !super::is_writable(sock) && ask(sock, bit) == 0 {
             events &= !WRITABLE;
             if reg.events & ET == 0 || oneshot && events == 0 {
                 reg.out_removed = reg.change(self.fd(), reg.events & !WRITABLE);
@@ -485,15 +482,20 @@ fn bit_of(inside: &mut Inside, sock: &'static Sock) -> u64 {
 
 /// The set wants to hear of space: OUT if it came up meanwhile.
 fn ask(sock: &'static Sock, bit: u64) -> u32 {
-    let Some(dir) = sock.tx.dir() else {
-        return WRITABLE;
-    };
-    dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
-    fence_after_rmw();
-    if super::has_room(sock) {
+    let dir = sock.tx.dir();
+    if let Some(dir) = dir {
+        dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
+        fence_after_rmw();
+    }
+    if dir.is_none() || sock.tx.state() == state::PLAIN {
+        // Whoever went back to TCP meanwhile may have looked for waiters before. The kernel tells of its room, once it was asked.
+        let room = WRITABLE as u16 as i16;
+        return u32::from(told::ask(sock, room) as u16) & WRITABLE;
+    }
+    if super::is_writable(sock) {
         return WRITABLE;
     }
-    control::watch_full(sock);
+    super::watch_for_room(sock);
     0
 }
 

@@ -22,10 +22,9 @@ pub(super) enum Echo {
     None,
     /// Due.
     Due,
-    /// Due, and what it will say of space has been told.
-    Told,
-    /// So has what it will say of the end that there is to read since the program has shut its reading half.
-    ToldEnd,
+    /// Due, and of what it will say these bits have been told: space in a ring, and the end that there is to read since the program
+    /// has shut its reading half.
+    Told(u32),
 }
 
 /// One registration of a tracked socket.

@@ -182,10 +182,11 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
 mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};
-    use crate::sockets::sock::{half, state};
+    use crate::sockets::sock::state;
     use crate::sockets::table::{self, Entry};
     use crate::sockets::testing;
     use sluice_fabric::sys;
+    use std::io::Read;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::IntoRawFd;
 
@@ -262,6 +263,35 @@ mod tests {
     }
 
     #[test]
+    fn room_of_tcp_that_comes_behind_the_switch_is_told() {
+        let edge = (libc::EPOLLOUT | libc::EPOLLET) as u32;
+        let (fd, mut peer) = connection();
+        let (link, other, index) = testing::link();
+        let sock = testing::writer(link, other, index);
+        sock.fd.store(fd, Ordering::Relaxed);
+        sock.tx.state.store(state::PROVED, Ordering::SeqCst);
+        let set = set_of(sock, edge);
+        let mut all = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        assert_eq!(set.harvest(&mut all), 1, "there is room when it comes in");
+        let bytes = [0u8; 4096];
+        // SAFETY: an array of that length.
+        while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}
+        assert!(kernel_tells(set, 0).is_empty());
+        sock.tx.state.store(state::LINK, Ordering::SeqCst);
+        let _ = peer.set_nonblocking(true);
+        let mut waste = vec![0; 1 << 20];
+        let told = loop {
+            let _ = peer.read(&mut waste);
+            let told = kernel_tells(set, 1);
+            if !told.is_empty() {
+                break told;
+            }
+        };
+        let room = libc::EPOLLOUT as u32;
+        assert_eq!(program_is_told(set, told, Moment::now()), [room]);
+    }
+
+    #[test]
     fn of_the_middle_of_a_reset_nothing_is_told() {
         let asked = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         let (sock, set, _peer) = behind_a_stream(asked);
@@ -301,6 +331,7 @@ mod tests {
         use super::*;
         use crate::readiness::poll;
         use crate::remote::{self, wire::Wire};
+        use crate::sockets::sock::half;
         use sluice_fabric::shm::Link;
         use std::io::Write;
 

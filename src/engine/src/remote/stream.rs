@@ -451,7 +451,9 @@ fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
             }
         }
         state::RESENDING => {
-            let _ = demote::resend(sock);
+            if demote::resend(sock) == Resent::NoRoom {
+                control::watch_room(sock);
+            }
         }
         _ => {}
     }

@@ -37,8 +37,10 @@ const PATIENCE_NS: u64 = 10_000_000;
 static OPENING: AtomicU32 = AtomicU32::new(0);
 const OPENING_NS: u64 = 1_000_000_000;
 
-/// Whether the control thread is in a [`Low`], which is its whole turn then: it may wait for a processor.
+/// Whether the control thread is in a [`Low`], which is its whole turn then: it may wait for a processor, on a machine that is busy
+/// for many slices of time. Or for a lock that whoever waits for it holds, within a handler: so, in ns, not for long.
 static TURN: AtomicBool = AtomicBool::new(false);
+const TURN_NS: u64 = 250_000_000;
 
 /// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
 fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
@@ -61,11 +63,23 @@ fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
 /// How long somebody waits for the other side.
 #[derive(Default)]
 struct Patience {
-    /// When it began, and when libraries were last seen to open something; 0: not yet.
+    /// When it began; 0: not yet.
     began: u64,
-    opened: u64,
-    /// Whoever waits holds nothing that the control thread may want.
-    patient: bool,
+    /// When it ends, as far as is known.
+    until: u64,
+    waits: Waits,
+}
+
+/// For what somebody waits longer than for a few system calls.
+#[derive(Clone, Copy, Default)]
+enum Waits {
+    /// For the control thread's turn, and for libraries that open what they need.
+    #[default]
+    ForBoth,
+    /// The same, holding nothing that the control thread may want.
+    WithNothing,
+    /// For no libraries.
+    ForTurn,
 }
 
 impl Patience {
@@ -73,15 +87,20 @@ impl Patience {
         let now = sys::now_ns();
         if self.began == 0 {
             self.began = now;
+            self.until = now + PATIENCE_NS;
         }
-        if self.patient && TURN.load(Ordering::SeqCst) {
-            return now > self.began + OPENING_NS;
-        }
-        if OPENING.load(Ordering::SeqCst) != 0 {
-            self.opened = now;
-        }
-        let most = (self.opened.max(self.began) + PATIENCE_NS).min(self.began + OPENING_NS);
-        now > most
+        let opens = OPENING.load(Ordering::SeqCst) != 0;
+        let longest = match (self.waits, TURN.load(Ordering::SeqCst)) {
+            (Waits::ForTurn, _) if opens => 0,
+            (Waits::WithNothing, true) => OPENING_NS,
+            _ if opens => OPENING_NS,
+            (_, true) => TURN_NS,
+            (_, false) => 0,
+        };
+        // Seen a moment ago it may just be on its way out.
+        let until = (now + PATIENCE_NS).min(self.began + longest);
+        self.until = self.until.max(until);
+        now > self.until
     }
 }
 
@@ -179,7 +198,7 @@ impl Drop for Turn {
 #[cold]
 pub fn lows() -> u32 {
     let mut patience = Patience {
-        patient: true,
+        waits: Waits::WithNothing,
         ..Patience::default()
     };
     while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
@@ -194,8 +213,11 @@ pub fn lows() -> u32 {
 pub fn clear_lowest() {
     #[cold]
     fn wait() {
-        let end = sys::now_ns() + PATIENCE_NS;
-        while LOW.load(Ordering::SeqCst) != 0 && sys::now_ns() < end {
+        let mut patience = Patience {
+            waits: Waits::ForTurn,
+            ..Patience::default()
+        };
+        while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
             sys::sched_yield();
         }
     }

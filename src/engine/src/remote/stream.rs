@@ -437,6 +437,13 @@ pub(super) fn follow_tx(sock: &'static Sock, reason: Reason) {
     }
 }
 
+/// A re-send for which TCP has no room is the control thread's to go on with.
+fn goes_on(sock: &'static Sock, resent: Resent) {
+    if resent == Resent::NoRoom {
+        control::watch_room(sock);
+    }
+}
+
 fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
     match sock.tx.state() {
         state::PROVED | state::LINK => {
@@ -444,17 +451,11 @@ fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
             if let Some((wire, stream)) = of(sock) {
                 leave(sock, wire, stream, leaving_of(sock, reason));
             }
-            if let Some(dir) = sock.tx.dir()
-                && settle(sock, dir) == Resent::NoRoom
-            {
-                control::watch_room(sock);
+            if let Some(dir) = sock.tx.dir() {
+                goes_on(sock, settle(sock, dir));
             }
         }
-        state::RESENDING => {
-            if demote::resend(sock) == Resent::NoRoom {
-                control::watch_room(sock);
-            }
-        }
+        state::RESENDING => goes_on(sock, demote::resend(sock)),
         _ => {}
     }
 }

@@ -16,7 +16,6 @@ mod told;
 pub mod vigil;
 
 use crate::remote;
-use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wake;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -83,43 +82,19 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
     {
         ready |= READABLE;
     }
-    if is_writable(sock) {
+    let writable = match sock.tx.state() {
+        state::LINK => has_room(sock),
+        // A write fails at once.
+        state::RESENDING => sock.shut.load(Ordering::Relaxed),
+        _ => false,
+    };
+    if writable {
         ready |= WRITABLE;
         if sock.shut.load(Ordering::Relaxed) && sock.has_shut_both() {
             ready |= libc::EPOLLHUP as u32;
         }
     }
     ready
-}
-
-/// Can something be put into the ring, or fails a write at once?
-fn is_writable(sock: &'static Sock) -> bool {
-    match sock.tx.state() {
-        state::LINK => has_room(sock),
-        state::RESENDING => sock.shut.load(Ordering::Relaxed),
-        _ => false,
-    }
-}
-
-/// Is TCP's room none of the program's? On a link it is not, nor while a re-send to another host takes what there is, or waits for its
-/// turn: a write would find none. The control thread goes on with that, and tells whoever is among the waiters of its end.
-fn hides_room(sock: &Sock) -> bool {
-    match sock.tx.state() {
-        state::LINK => true,
-        state::RESENDING => {
-            remote::is_remote(sock) && !sock.shut.load(Ordering::Relaxed) && control::is_running()
-        }
-        _ => false,
-    }
-}
-
-/// Behind an entry among the waiters for room: whoever makes it is watched.
-fn watch_for_room(sock: &'static Sock) {
-    match sock.tx.state() {
-        state::LINK => control::watch_full(sock),
-        state::RESENDING => control::watch_room(sock),
-        _ => {}
-    }
 }
 
 /// Can something be read from the ring?

@@ -461,7 +461,7 @@ unsafe fn look(
     mask: *const sigset_t,
 ) -> Result<usize, sys::Errno> {
     drive(streams);
-    // OUT of a socket on the link is the ring's to say: the kernel's is always ready. So it is while a re-send waits.
+    // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
     let mut held: Vec<(usize, c_short)> = Vec::new();
     let mut masked: Vec<usize> = Vec::new();
     let mut any = false;
@@ -471,7 +471,7 @@ unsafe fn look(
         if of(sock) & asked(p) != 0 {
             any = true;
         }
-        if super::hides_room(sock) {
+        if sock.tx.state() == state::LINK {
             p.events &= !WRITE;
             masked.push(i);
         }
@@ -526,7 +526,7 @@ unsafe fn look(
 /// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP since.
 fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     let unasked = p.events & WRITE;
-    if unasked == 0 || super::hides_room(sock) {
+    if unasked == 0 || sock.tx.state() == state::LINK {
         return 0;
     }
     nest::kernel_ready(p.fd, unasked)
@@ -660,9 +660,9 @@ fn sleep(
         list.began = Moment::now();
         list.all = fds.to_vec();
         for &(i, sock) in &streams.list {
-            // As in `look`.
+            // OUT of a socket on the link is the ring's to say.
             if let Some(p) = list.all.get_mut(i)
-                && super::hides_room(sock)
+                && sock.tx.state() == state::LINK
             {
                 p.events &= !WRITE;
             }
@@ -742,8 +742,8 @@ fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on
         if let Some(dir) = sock.tx.dir().filter(|_| is_here()) {
             if on {
                 dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
-                if !super::is_writable(sock) {
-                    super::watch_for_room(sock);
+                if sock.tx.state() == state::LINK && !super::has_room(sock) {
+                    rendezvous::control::watch_full(sock);
                 }
             } else {
                 dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);

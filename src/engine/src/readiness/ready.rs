@@ -9,6 +9,7 @@ use super::regs::{Echo, Inside, OnLink, Reg};
 use super::set::Set;
 use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
+use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
@@ -157,7 +158,7 @@ impl Set {
         };
         let wants = reg.events & WRITABLE != 0;
         let level = reg.events & ET == 0;
-        let writes = super::hides_room(sock);
+        let writes = sock.tx.state() == state::LINK;
         let asked = writes && stop_asking(sock, bit);
         if asked {
             inside.owe_room(sock);
@@ -396,7 +397,7 @@ impl Set {
         }
     }
 
-    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full, or a re-send is not over.
+    /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full.
     fn correct(&self, inside: &mut Inside, index: u32, events: u32) -> u32 {
         let bit = inside
             .reg(index)
@@ -446,14 +447,14 @@ impl Set {
         if reg.events & ET != 0 && events & !told == 0 {
             return 0;
         }
-        let decides = events & WRITABLE != 0 && super::hides_room(sock) && !reg.out_removed;
+        let decides = events & WRITABLE != 0 && on_link && !reg.out_removed;
         if decides && stop_asking(sock, bit) {
             inside.owe_room(sock);
         }
         let Some(reg) = inside.reg(index) else {
             return events;
         };
-        if decides && !super::is_writable(sock) && ask(sock, bit) == 0 {
+        if decides && !super::has_room(sock) && ask(sock, bit) == 0 {
             events &= !WRITABLE;
             if reg.events & ET == 0 || oneshot && events == 0 {
                 reg.out_removed = reg.change(self.fd(), reg.events & !WRITABLE);
@@ -492,10 +493,10 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
         let room = WRITABLE as u16 as i16;
         return u32::from(told::ask(sock, room) as u16) & WRITABLE;
     }
-    if super::is_writable(sock) {
+    if super::has_room(sock) {
         return WRITABLE;
     }
-    super::watch_for_room(sock);
+    control::watch_full(sock);
     0
 }
 

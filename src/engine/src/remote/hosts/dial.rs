@@ -17,6 +17,11 @@ use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_fabric::verbs::device::Device;
 use sluice_stats::Reason;
 
+/// Each step has its own time: that this thread was late for the one before is no silence of the host's.
+fn step_ends() -> u64 {
+    sys::now_ns() + DIAL_NS
+}
+
 impl Hosts {
     pub(super) fn listen(&mut self, seek: Seek) {
         let asks = |q: &Question| q.connection == seek.connection;
@@ -202,7 +207,7 @@ impl Hosts {
         match self.may_use(&id, host).and_then(|()| id.route(DIAL_MS)) {
             Ok(()) => {
                 dial.iwarp = id.device().is_ok_and(|device| !device.limits.immediate);
-                dial.stage = Stage::Routing(id);
+                (dial.stage, dial.until) = (Stage::Routing(id), step_ends());
                 self.dials.push(dial);
             }
             Err(errno) => {
@@ -241,12 +246,12 @@ impl Hosts {
         });
         match connected {
             Ok(()) => {
-                dial.stage = Stage::Connecting;
+                (dial.stage, dial.until) = (Stage::Connecting, step_ends());
                 self.dials.push(dial);
             }
             // On iWARP nobody's answer is that of a TCP connection, at once.
             Err(errno @ libc::ECONNREFUSED) => {
-                dial.stage = Stage::Connecting;
+                (dial.stage, dial.until) = (Stage::Connecting, step_ends());
                 self.dials.push(dial);
                 self.on_refused(key, REJECTED, errno, &[]);
             }
@@ -287,6 +292,10 @@ impl Hosts {
         if !known.verify(seek.sock, &[&request.said()], &request.proof) {
             seek.stays(Reason::ProofFailed);
             return refuse(&id, Reason::ProofFailed);
+        }
+        // The other end is there: it asks over a link in a moment.
+        if let Some(listen) = self.listens.get_mut(at) {
+            listen.until = listen.until.max(sys::now_ns() + DIAL_NS);
         }
         // One link joins two processes by an address: over the one that there is, or will be in a moment, this end answers. Who dials
         // finds it by that address; by another one the way may be another device's.

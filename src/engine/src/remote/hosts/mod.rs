@@ -688,6 +688,11 @@ impl Hosts {
     }
 
     fn expire(&mut self, now: u64) {
+        let answers = |d: &Dial| now >= d.until && !matches!(d.stage, Stage::Queued);
+        if self.dials.iter().any(answers) || self.listens.iter().any(|l| now >= l.until) {
+            // This thread may be late, and the answer have come.
+            self.read_channel();
+        }
         self.expire_lanes(now);
         let over: Vec<Listen> = self
             .listens

@@ -381,6 +381,37 @@ static void shut_read_edges_client(int fd)
     meet();
 }
 
+/* ... and while the other end has not read what was written. */
+static void shut_read_unread_server(int fd)
+{
+    T(put(fd, 2, 600));
+    meet();
+    meet();
+    T(get(fd, 1, 600));
+    meet();
+}
+
+static void shut_read_unread_client(int fd)
+{
+    T(put(fd, 1, 600));
+    meet();
+    await_in(fd, 600);
+    T(shutdown(fd, SHUT_RD));
+    T(get(fd, 2, 600));
+    for (int i = 0; i < 300; i++) {
+        int ep = set_of(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLONESHOT);
+        if (i < 3) {
+            say_wait(ep, 0);
+            say_wait(ep, 0);
+        } else {
+            expect(ep, EPOLLIN, PATTERN);
+        }
+        close(ep);
+    }
+    meet();
+    meet();
+}
+
 /* A thread waits on a set into which another is put meanwhile, of whose connection nothing is asked. */
 static void *say_one(void *set)
 {
@@ -451,6 +482,7 @@ const struct body register_bodies[] = {
     TWO("register_shut_read", obey, shut_read_client),
     TWO("register_forked_before", obey, forked_before_client),
     TWO("register_shut_read_edges", obey, shut_read_edges_client),
+    TWO("register_shut_read_unread", shut_read_unread_server, shut_read_unread_client),
     TWO("register_unasked", obey, unasked_client),
     {0},
 };

@@ -37,6 +37,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CTEST = ROOT / "c-tests" / "bin" / "ctest"
 EAGER = {"SLUICE_UPGRADE": "eager"}
 SLOW = float(os.environ.get("GUEST_SLOW", "1"))  # factor of a guest on every time limit
+MOST_TOLD = 12000  # characters of a hang's backtraces: what is written elsewhere may be lost with a guest
 LINKED = os.environ.get("GUEST_DEVICE", "none") != "none"  # the two hosts, if that is where this runs, have RDMA
 # iWARP is used only where that was agreed on; the addresses of scripts/guest/run.
 PEERS = {"SLUICE_PEERS": "10.99.0.0/24,fd99::/64"}
@@ -172,10 +173,6 @@ def descendants(pid):
     return found
 
 
-# Of the backtraces of a hang, so many characters are told at once: what is written elsewhere may be lost with a guest.
-MOST_TOLD = 12000
-
-
 def kill(pids):
     for pid in pids:
         try:
@@ -245,7 +242,6 @@ def run(case, args):
                 out, _ = p.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
                 log = args.logs / (re.sub(r"[^\w.]+", "-", str(case)).strip("-") + ".bt")
-                log.unlink(missing_ok=True)
                 pids = descendants(p.pid)
                 trace = common.backtraces(pids, 30 * args.slow)
                 log.write_text(trace)

@@ -21,10 +21,7 @@ class Life:
 
     def new_handle(self, p, n, file, cloexec=False, number=None):
         need(0 <= n < HANDLES and n not in p.handles and n not in p.promised(), "this handle is taken")
-        if number is None:
-            p.check_numbers()
-            number = p.lowest()
-        p.handles[n] = Handle(file, number, cloexec)
+        p.handles[n] = Handle(file, p.next_number() if number is None else number, cloexec)
         # From here on numbers of closed ones may be others'.
         p.closed.pop(n, None)
         file.refs.add((p.name, n))
@@ -70,7 +67,7 @@ class Life:
         need(not listener.acceptor, "another accepts")
         flags = op.flags()
 
-        def take(number=None):
+        def take(number):
             listener.acceptor, listener.known = None, True
             s = listener.queue.pop(0)
             s.queued, s.nonblock = False, "NONBLOCK" in flags
@@ -80,8 +77,7 @@ class Life:
         if op.begins:
             need(not listener.queue and not listener.nonblock, "it would not sleep")
             need(not self.is_watched(listener), "somebody waits for what it would take")
-            p.check_numbers()
-            number = p.lowest()
+            number = p.next_number()
             x = listener.acceptor = self.begin(op, p, True, lambda: listener.queue, lambda: take(x.number), [listener])
             # The kernel takes it before it sleeps.
             x.number, x.takes_number = number, op.text("wait", "asleep") != "asleep"
@@ -91,8 +87,7 @@ class Life:
             need(listener.nonblock and listener.known, "it would sleep")
             return {"conn": None}
         need(listener.known or not listener.nonblock, "it may have come or not")
-        p.check_numbers()
-        return take()
+        return take(p.next_number())
 
     def op_shutdown(self, op, p):
         s, how = self.stream(op), op.text("how")
@@ -298,18 +293,14 @@ class Life:
         need(0 < n != op.thread and x and not x.is_fired() and not x.consumed(), "it does not sleep")
         # Peeks that have something go on when cancelled, loops hold things: docs/limitations.md.
         need(x.op.name in ("recv", "poll", "epoll_wait", "accept") and not x.peeks_on, "it cannot be cancelled")
-        self.check_numbers_of_others(p, x)
+        if x.number is not None:
+            p.check_numbers(but=x)
         for f in x.files:
             if isinstance(f, Listener) and f.acceptor is x:
                 f.acceptor = None
             if isinstance(f, Stream) and f.rx.reader is x:
                 f.rx.reader = None
         del p.threads[n]
-
-    def check_numbers_of_others(self, p, x):
-        """A call that sleeps gives the number back that it has taken."""
-        others = (y for y in p.threads.values() if y and y is not x)
-        need(x.number is None or not any(y.takes_number for y in others), "another may take it, or not")
 
     def op_sigaction(self, op, p):
         need(op.words[0] in SIGNALS, "which?")
@@ -324,7 +315,8 @@ class Life:
             return {"asleep": False}
         need(not x.is_fired() and not x.consumed(), "it may be through or not")
         need(not any(self.is_stirred(f) for f in x.files), "the wait may be awake at any moment: docs/limitations.md")
-        self.check_numbers_of_others(p, x)
+        if x.number is not None:
+            p.check_numbers(but=x)
         x.broken = not (x.restartable and p.restarts[sig])
         if x.number is not None:
             # The kernel gives it back, and takes the lowest when the call begins anew.
@@ -392,7 +384,9 @@ class Life:
         h, q, new = self.handle(op), self.processes.get(op.text("to")), op.number("as")
         need(q and q.alive and q.threads[0] is None and q is not p, "to whom?")
         need(not isinstance(h.file, Epoll), "not for sets")
-        need(not isinstance(h.file, Stream) or not h.file.is_copy_left, "who reads it?")
+        if isinstance(h.file, Stream):
+            need(not h.file.is_copy_left, "who reads it?")
+            need(not h.file.tx.writer and not h.file.tx.full, "it may wait until that is read: docs/limitations.md")
         need(0 <= new < HANDLES and new not in q.handles, "this handle is taken")
         self.new_handle(q, new, h.file, "CLOEXEC" in op.flags())
         h.file.passed = True

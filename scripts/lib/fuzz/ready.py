@@ -28,6 +28,10 @@ class Ready:
             return {"OUT", "HUP"}
         return shown_of(file, file.avail, file.ended, file.rst == 2)
 
+    def shows(self, reg, file):
+        """Of what is shown, that for which a registration asks, and what nobody has to ask for."""
+        return self.shown(file) & (reg.mask | {"HUP"})
+
     def is_quiet(self, file):
         """Nothing is under way that would change what is shown."""
         if isinstance(file, Listener):
@@ -248,7 +252,7 @@ class Ready:
         return note
 
     def rearm(self, set_, file, r):
-        r.listed = r.listed or bool(self.shown(file) & (r.mask | {"HUP"}))
+        r.listed = r.listed or bool(self.shows(r, file))
         r.by_data = False
         if r.listed:
             self.wake(set_)
@@ -284,7 +288,7 @@ class Ready:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
             need(not self.is_read(set_), "another may take what it waits for")
             need(not self.has_edges(set_) or not any(map(self.is_watched, self.leaves(set_))), "only one of them is told")
-            old = [self.shown(f) & (r.mask | {"HUP"}) for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
+            old = [self.shows(r, f) for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
             need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")
             # One that tells of more than one thing would tell of them one by one.
             def soon():
@@ -305,7 +309,7 @@ class Ready:
         return {r.cookie for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f) and r not in reported}
 
     def is_spare_edge(self, reg, file):
-        return "ET" in reg.mask and reg.armed and isinstance(file, (Stream, Epoll)) and bool(self.shown(file) & (reg.mask | {"HUP"}))
+        return "ET" in reg.mask and reg.armed and isinstance(file, (Stream, Epoll)) and bool(self.shows(reg, file))
 
     def tells_in_parts(self, reg, file):
         """May its edges of room and of something else be told one after the other, where an answer has too few places?

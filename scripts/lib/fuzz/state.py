@@ -160,9 +160,14 @@ class Process:
     def is_free(self, number):
         return number not in self.numbers()
 
-    def check_numbers(self):
-        """Before numbers are taken, or become free."""
-        need(not any(x and x.takes_number for x in self.threads.values()), "a call on its way to sleep may take this number, or another")
+    def check_numbers(self, but=None):
+        """Before numbers are taken, or become free, also by the end of a call."""
+        others = (x for x in self.threads.values() if x and x is not but)
+        need(not any(x.takes_number for x in others), "a call on its way to sleep may take this number, or another")
+
+    def next_number(self):
+        self.check_numbers()
+        return self.lowest()
 
 
 class Pending:

@@ -490,8 +490,7 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
     }
     if dir.is_none() || sock.tx.state() == state::PLAIN {
         // Whoever went back to TCP meanwhile may have looked for waiters before. The kernel tells of its room, once it was asked.
-        let room = WRITABLE as u16 as i16;
-        return u32::from(told::ask(sock, room) as u16) & WRITABLE;
+        return u32::from(told::ask(sock, told::WRITE) as u16) & WRITABLE;
     }
     if super::has_room(sock) {
         return WRITABLE;

@@ -19,7 +19,7 @@ use libc::c_short;
 use sluice_fabric::sys;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
-const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+pub(super) const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
 /// When a look at the kernel began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,10 +63,14 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 /// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the connection: its peer within the host
 /// was killed with bytes unread in a ring? A peer that ends its side itself says so there before.
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
+    // A reading half that this side has shut shows an end whatever the peer does.
+    let is_of_peer =
+        || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
     told & (READ | libc::POLLRDHUP) != 0
         && told & libc::POLLHUP == 0
         && !remote::is_remote(sock)
         && control::left_unread(sock)
+        && (!sock.has_shut_reading() || is_of_peer())
 }
 
 /// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
@@ -182,9 +186,10 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
 mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};
-    use crate::sockets::sock::state;
+    use crate::sockets::sock::{half, state};
     use crate::sockets::table::{self, Entry};
     use crate::sockets::testing;
+    use sluice_fabric::shm::Link;
     use sluice_fabric::sys;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
@@ -239,12 +244,18 @@ mod tests {
         told[..count].iter().map(|e| e.events).collect()
     }
 
-    /// A connection in a set, whose stream is over; and its other end.
-    fn behind_a_stream(events: u32) -> (&'static Sock, &'static Set, TcpStream) {
+    /// A connection that writes to a link, its stream there, and its other end.
+    fn on_a_link() -> (&'static Sock, (&'static Link, u32), TcpStream) {
         let (fd, peer) = connection();
         let (link, other, index) = testing::link();
         let sock = testing::writer(link, other, index);
         sock.fd.store(fd, Ordering::Relaxed);
+        (sock, (link, index), peer)
+    }
+
+    /// A connection in a set, whose stream is over; and its other end.
+    fn behind_a_stream(events: u32) -> (&'static Sock, &'static Set, TcpStream) {
+        let (sock, (link, index), peer) = on_a_link();
         let set = set_of(sock, events);
         sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
         set.forget_stream(sock, link, index);
@@ -265,10 +276,8 @@ mod tests {
     #[test]
     fn room_of_tcp_that_comes_behind_the_switch_is_told() {
         let edge = (libc::EPOLLOUT | libc::EPOLLET) as u32;
-        let (fd, mut peer) = connection();
-        let (link, other, index) = testing::link();
-        let sock = testing::writer(link, other, index);
-        sock.fd.store(fd, Ordering::Relaxed);
+        let (sock, _, mut peer) = on_a_link();
+        let fd = sock.fd.load(Ordering::Relaxed);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
         let set = set_of(sock, edge);
         let mut all = [libc::epoll_event { events: 0, u64: 0 }; 2];
@@ -289,6 +298,26 @@ mod tests {
         };
         let room = libc::EPOLLOUT as u32;
         assert_eq!(program_is_told(set, told, Moment::now()), [room]);
+    }
+
+    #[test]
+    fn an_end_that_this_side_has_made_is_told_before_the_peer_has_read() {
+        let (sock, (link, index), peer) = on_a_link();
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
+        sock.rx.state.store(state::LINK, Ordering::SeqCst);
+        sock.tx.at.store(1, Ordering::SeqCst);
+        assert!(control::left_unread(sock));
+        sock.halves.store(half::READING, Ordering::Relaxed);
+        sys::shutdown(fd, libc::SHUT_RD).unwrap();
+        let end = libc::POLLIN | libc::POLLRDHUP;
+        assert_eq!(ask(sock, end), end);
+        // That of a killed peer will be a reset.
+        drop(peer);
+        while tcp::state(fd) != Some(tcp::CLOSE_WAIT) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ask(sock, end), 0);
     }
 
     #[test]
@@ -331,8 +360,6 @@ mod tests {
         use super::*;
         use crate::readiness::poll;
         use crate::remote::{self, wire::Wire};
-        use crate::sockets::sock::half;
-        use sluice_fabric::shm::Link;
         use std::io::Write;
 
         struct Far {
@@ -344,12 +371,9 @@ mod tests {
 
         /// A socket wholly on a link to another host, whose wire is not in service: nothing is heard.
         fn far() -> Far {
-            let (fd, peer) = connection();
-            let (link, other, index) = testing::link();
+            let (sock, (link, index), peer) = on_a_link();
             let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
             link.set_keeper(core::ptr::from_ref(wire) as usize);
-            let sock = testing::writer(link, other, index);
-            sock.fd.store(fd, Ordering::Relaxed);
             sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
             sock.rx.state.store(state::LINK, Ordering::SeqCst);
             demote::ANY_RESET.store(true, Ordering::SeqCst);

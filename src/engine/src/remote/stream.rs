@@ -437,13 +437,6 @@ pub(super) fn follow_tx(sock: &'static Sock, reason: Reason) {
     }
 }
 
-/// A re-send for which TCP has no room is the control thread's to go on with.
-fn goes_on(sock: &'static Sock, resent: Resent) {
-    if resent == Resent::NoRoom {
-        control::watch_room(sock);
-    }
-}
-
 fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
     match sock.tx.state() {
         state::PROVED | state::LINK => {
@@ -452,10 +445,12 @@ fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
                 leave(sock, wire, stream, leaving_of(sock, reason));
             }
             if let Some(dir) = sock.tx.dir() {
-                goes_on(sock, settle(sock, dir));
+                demote::goes_on(sock, settle(sock, dir));
             }
         }
-        state::RESENDING => goes_on(sock, demote::resend(sock)),
+        state::RESENDING => {
+            demote::goes_on(sock, demote::resend(sock));
+        }
         _ => {}
     }
 }

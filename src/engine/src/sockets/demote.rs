@@ -209,11 +209,7 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
     };
     if remote::is_remote(sock) {
         count(sock, reason);
-        let resent = remote::settle_tx(sock, reason);
-        if resent == Resent::NoRoom {
-            control::watch_room(sock);
-        }
-        return resent;
+        return goes_on(sock, remote::settle_tx(sock, reason));
     }
     let Some(_visit) = Visit::begin(sock, &sock.tx) else {
         return Resent::All;
@@ -257,7 +253,11 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
             sock.index.load(Ordering::Relaxed),
         );
     }
-    let resent = resend(sock);
+    goes_on(sock, resend(sock))
+}
+
+/// A re-send for which TCP has no room is the control thread's to go on with.
+pub fn goes_on(sock: &'static Sock, resent: Resent) -> Resent {
     if resent == Resent::NoRoom {
         control::watch_room(sock);
     }

@@ -194,16 +194,22 @@ impl Drop for Turn {
     }
 }
 
-/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far. Not with a lock.
+/// Waits until no descriptor of ours stands at a low number, not for ever.
 #[cold]
-pub fn lows() -> u32 {
+fn await_high(waits: Waits) {
     let mut patience = Patience {
-        waits: Waits::WithNothing,
+        waits,
         ..Patience::default()
     };
     while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
         sys::sched_yield();
     }
+}
+
+/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far. Not with a lock.
+#[cold]
+pub fn lows() -> u32 {
+    await_high(Waits::WithNothing);
     LOWS.load(Ordering::SeqCst)
 }
 
@@ -211,18 +217,8 @@ pub fn lows() -> u32 {
 /// but not for libraries that open what they need. For a short call there is [`Placing`].
 #[inline]
 pub fn clear_lowest() {
-    #[cold]
-    fn wait() {
-        let mut patience = Patience {
-            waits: Waits::ForTurn,
-            ..Patience::default()
-        };
-        while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
-            sys::sched_yield();
-        }
-    }
     if LOW.load(Ordering::SeqCst) != 0 && MINE.get() == 0 {
-        wait();
+        await_high(Waits::ForTurn);
     }
 }
 

@@ -245,15 +245,13 @@ impl Hosts {
             connected.unwrap_or(Err(libc::ENOTCONN))
         });
         match connected {
-            Ok(()) => {
+            Ok(()) | Err(libc::ECONNREFUSED) => {
                 (dial.stage, dial.until) = (Stage::Connecting, step_ends());
                 self.dials.push(dial);
-            }
-            // On iWARP nobody's answer is that of a TCP connection, at once.
-            Err(errno @ libc::ECONNREFUSED) => {
-                (dial.stage, dial.until) = (Stage::Connecting, step_ends());
-                self.dials.push(dial);
-                self.on_refused(key, REJECTED, errno, &[]);
+                if let Err(errno) = connected {
+                    // On iWARP nobody's answer is that of a TCP connection, at once.
+                    self.on_refused(key, REJECTED, errno, &[]);
+                }
             }
             Err(errno) => {
                 tell(&dial.seek, "connect", errno);
@@ -295,7 +293,7 @@ impl Hosts {
         }
         // The other end is there: it asks over a link in a moment.
         if let Some(listen) = self.listens.get_mut(at) {
-            listen.until = listen.until.max(sys::now_ns() + DIAL_NS);
+            listen.until = sys::now_ns() + DIAL_NS;
         }
         // One link joins two processes by an address: over the one that there is, or will be in a moment, this end answers. Who dials
         // finds it by that address; by another one the way may be another device's.

@@ -193,10 +193,73 @@ static void cancel_peek_client(int fd)
     }
 }
 
+/* A thread that has forbidden it sleeps on, and goes when it allows it again. */
+static void *disabled_thread(void *arg)
+{
+    int fd = *(int *)arg;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    busy = gettid();
+    for (size_t n = 0; n < 5000;) {
+        ssize_t got = recv(fd, buf + n, 5000 - n, 0);
+        if (got <= 0)
+            return NULL;
+        n += got;
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    recv(fd, buf, 1, 0); /* takes none, though there may be some */
+    return NULL;
+}
+
+/* One that may be cancelled at any moment is so in its sleep. */
+static void *any_time_thread(void *arg)
+{
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+    busy = gettid();
+    recv(*(int *)arg, buf, 1, 0);
+    return NULL;
+}
+
+static void cancel_state_server(int fd)
+{
+    for (int i = 0; i < 5; i++) {
+        pthread_t t = start_busy(disabled_thread, &fd);
+        await_asleep(busy);
+        pthread_cancel(t);
+        await_asleep(busy);
+        tell(0);
+        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        tell(0);
+        T(get(fd, 1, 5000));
+        T(put(fd, 2, 5000));
+        t = start_busy(any_time_thread, &fd);
+        await_asleep(busy);
+        pthread_cancel(t);
+        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        tell(0);
+        T(get(fd, 3, 5000));
+        T(put(fd, 4, 5000));
+    }
+}
+
+static void cancel_state_client(int fd)
+{
+    for (int i = 0; i < 5; i++) {
+        hear();
+        put(fd, 0, 5000);
+        hear();
+        put(fd, 1, 5000);
+        T(get(fd, 2, 5000));
+        hear();
+        put(fd, 3, 5000);
+        T(get(fd, 4, 5000));
+    }
+}
+
 const struct body cancel_bodies[] = {
     TWO("cancel_in_recv", cancel_server, cancel_client),
     TWO("cancel_in_waits", cancel_waits_server, cancel_waits_client),
     TWO("cancel_in_sendfile", cancel_sendfile_server, cancel_sendfile_client, .limit = 20),
     TWO("cancel_in_peek", cancel_peek_server, cancel_peek_client),
+    TWO("cancel_state", cancel_state_server, cancel_state_client),
     {0},
 };

@@ -172,7 +172,8 @@ static void beside_client(int fd)
     int to = hear(), port;
     for (;;) {
         int l = listen_any(&port);
-        socklen_t len = loopback(&a, port + 16384, 1);
+        socklen_t len = loopback(&a, port, 0); /* of the family that it connects by */
+        ((struct sockaddr_in *)&a)->sin_port = htons(port + 16384);
         fd = socket(a.ss_family, SOCK_STREAM, 0);
         if (port != to && port <= 49151 && !bind(fd, (void *)&a, len)) /* a port is known by its number alone */
             break;

@@ -252,6 +252,36 @@ static void stuffed_close_exec_server(int fd)
 
 static void stuffed_close_exec_resume(int fd) { T(close(fd)); }
 
+/* A reset that the program asks for takes with it what the other end has not got yet. */
+static void stuffed_reset_server(int fd)
+{
+    fd = narrow();
+    size_t total = stuff(fd);
+    linger(fd, 1, 0);
+    double t = now();
+    T(close(fd));
+    YES(now() - t < 0.25);
+    tell(total);
+}
+
+static void stuffed_reset_client(int fd)
+{
+    fd = narrow();
+    size_t total = hear(), good = 0;
+    await(fd, POLLHUP);
+    ssize_t n;
+    for (char *p = malloc(total + 1); (n = recv(fd, buf, 10000, 0)) > 0; good += n) {
+        fill(p, 1, good, n);
+        if (memcmp(p, buf, n))
+            die("other bytes");
+    }
+    YES(n < 0 && errno == ECONNRESET);
+    YES(good <= total); /* with TCP less: what it had not sent is gone */
+    T(recv(fd, buf, 1, 0));
+    T(send(fd, buf, 1, MSG_NOSIGNAL));
+    say("ready %s", mask_name(ready(fd)));
+}
+
 /* Both exit with TCP full in both directions: nobody reads, and nobody waits for the other. */
 static void stuffed_both(int fd)
 {
@@ -278,6 +308,7 @@ const struct body linger_bodies[] = {
     TWO("stuffed_exit", stuffed_exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed__exit", stuffed__exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed_exec", stuffed_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_exec_resume),
+    TWO("stuffed_reset", stuffed_reset_server, stuffed_reset_client, .flags = RAW),
     TWO("stuffed_exit_both", stuffed_both, stuffed_both, .flags = RAW),
     {0},
 };

@@ -23,6 +23,8 @@ static void eintr_client(int fd)
     struct pollfd p = {.fd = fd, .events = POLLIN};
     struct epoll_event e = {.events = EPOLLIN};
     struct timespec ten = {10, 0};
+    struct iovec v[2] = {{buf, 5}, {buf + 5, 5}};
+    struct mmsghdr m = {.msg_hdr = {.msg_iov = v, .msg_iovlen = 2}};
     fd_set r;
     int ep = epoll_create1(0);
     T(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
@@ -32,13 +34,19 @@ static void eintr_client(int fd)
             INTERRUPTED(recv(fd, buf, 10, 0));
             INTERRUPTED(read(fd, buf, 10));
             INTERRUPTED(recv(fd, buf, 10, MSG_PEEK));
+            INTERRUPTED(recvfrom(fd, buf, 10, 0, NULL, NULL));
+            INTERRUPTED(readv(fd, v, 2));
+            INTERRUPTED(recvmsg(fd, &m.msg_hdr, MSG_WAITALL));
+            INTERRUPTED(recvmmsg(fd, &m, 1, 0, NULL));
         }
         INTERRUPTED(poll(&p, 1, 10000)); /* these never restart */
         INTERRUPTED(ppoll(&p, 1, &ten, NULL));
         FD_ZERO(&r);
         FD_SET(fd, &r);
         INTERRUPTED(select(fd + 1, &r, NULL, NULL, NULL));
+        INTERRUPTED(pselect(fd + 1, &r, NULL, NULL, &ten, NULL));
         INTERRUPTED(epoll_wait(ep, &e, 1, 10000));
+        INTERRUPTED(epoll_pwait(ep, &e, 1, 10000, NULL));
         timeout(fd, SO_RCVTIMEO, 8000);
         INTERRUPTED(recv(fd, buf, 10, 0)); /* nor does recv with a time limit */
         timeout(fd, SO_RCVTIMEO, 0);
@@ -85,35 +93,84 @@ static void restart_recv_client(int fd)
     meet();
 }
 
-/* A writer that sleeps because nobody reads is interrupted; what the call said it took arrives, nothing else. */
+/* A writer that sleeps because nobody reads is interrupted; what the call said it took arrives, nothing else. By every call that writes. */
+static ssize_t by_send(int fd, char *p, size_t n) { return send(fd, p, n, 0); }
+static ssize_t by_write(int fd, char *p, size_t n) { return write(fd, p, n); }
+static ssize_t by_sendto(int fd, char *p, size_t n) { return sendto(fd, p, n, 0, NULL, 0); }
+
+static ssize_t by_writev(int fd, char *p, size_t n)
+{
+    return writev(fd, (struct iovec[]){{p, n / 3}, {p + n / 3, n - n / 3}}, 2);
+}
+
+static ssize_t by_sendmsg(int fd, char *p, size_t n)
+{
+    struct iovec v[] = {{p, n / 2}, {p + n / 2, n - n / 2}};
+    return sendmsg(fd, &(struct msghdr){.msg_iov = v, .msg_iovlen = 2}, 0);
+}
+
+static ssize_t by_sendmmsg(int fd, char *p, size_t n)
+{
+    struct mmsghdr m = {.msg_hdr = {.msg_iov = &(struct iovec){p, n}, .msg_iovlen = 1}};
+    return sendmmsg(fd, &m, 1, 0) < 0 ? -1 : (ssize_t)m.msg_len;
+}
+
+static ssize_t by_sendfile(int fd, char *p, size_t n)
+{
+    int file = memfd_create("sent", 0), error;
+    if (write(file, p, n) != (ssize_t)n)
+        die("memfd");
+    tell(1); /* not before: writing it takes a while */
+    ssize_t sent = sendfile(fd, file, &(off_t){0}, n);
+    error = errno;
+    close(file);
+    errno = error;
+    return sent;
+}
+
+static const struct { const char *name; ssize_t (*send)(int, char *, size_t); } writers[] = {
+    {"send", by_send}, {"write", by_write}, {"sendto", by_sendto}, {"writev", by_writev},
+    {"sendmsg", by_sendmsg}, {"sendmmsg", by_sendmmsg}, {"sendfile", by_sendfile},
+};
+
 static void eintr_send_server(int fd)
 {
-    size_t good = 0;
-    hear();
-    await_asleep(peer_pid);
-    kill(peer_pid, SIGUSR1);
-    hear();
-    size_t total = hear();
-    good = get(fd, 1, total);
-    YES(good == total);
-    meet();
+    for (size_t i = 0; i < COUNT(writers); i++) {
+        hear();
+        if (writers[i].send == by_sendfile)
+            hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        hear();
+        size_t total = hear();
+        say("%s", writers[i].name);
+        YES(get(fd, i, total) == total);
+        meet();
+        T(get(fd, 50 + i, 10000));
+        meet();
+    }
     T(drain(fd, 2));
 }
 
 static void eintr_send_client(int fd)
 {
     count_signal(SIGUSR1, 0);
-    fill(buf, 1, 0, sizeof buf);
-    size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
-    tell(0);
-    ssize_t n = send(fd, buf + total, sizeof buf - total, 0);
-    YES(n < 0 ? errno == EINTR : total + n < sizeof buf);
-    say("signals %d", signals[SIGUSR1]);
-    tell(0);
-    total += n > 0 ? n : 0;
-    YES(total > 100000);
-    tell(total);
-    meet();
+    for (size_t i = 0; i < COUNT(writers); i++) {
+        fill(buf, i, 0, sizeof buf);
+        size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+        say("%s", writers[i].name);
+        tell(0);
+        ssize_t n = writers[i].send(fd, buf + total, sizeof buf - total);
+        YES(n < 0 ? errno == EINTR : total + n < sizeof buf);
+        say("signals %d", signals[SIGUSR1]);
+        tell(0);
+        total += n > 0 ? n : 0;
+        YES(total > 100000);
+        tell(total);
+        meet();
+        T(put(fd, 50 + i, 10000));
+        meet();
+    }
     T(put(fd, 2, 10000));
     T(shutdown(fd, SHUT_WR));
 }
@@ -630,7 +687,7 @@ static void setters_client(int fd)
 const struct body signal_bodies[] = {
     TWO("eintr", interrupter, eintr_client),
     TWO("restart_recv", restart_recv_server, restart_recv_client),
-    TWO("eintr_send", eintr_send_server, eintr_send_client),
+    TWO("eintr_send", eintr_send_server, eintr_send_client, .limit = 30),
     TWO("restart_send", restart_send_server, restart_send_client),
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),

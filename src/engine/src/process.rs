@@ -494,6 +494,12 @@ pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
     (peer.pid, equal && peer.pid > 0)
 }
 
+/// Is the peer behind `control` the process that [`may_pull`] has named?
+pub fn is_peer(control: i32, pid: i32) -> bool {
+    sys::getsockopt::<libc::ucred>(control, libc::SOL_SOCKET, libc::SO_PEERCRED)
+        .is_ok_and(|peer| peer.pid == pid)
+}
+
 /// May pages of a link's rings go back to the kernel, towards the peer behind `control` (none: this process)?
 ///
 /// The call for it can be kept waiting for ever by whoever shares the memory file (`LinkEnd::can_discard`). So the

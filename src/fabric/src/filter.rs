@@ -9,7 +9,7 @@ use libc::c_int;
 use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
-pub const OURS: [Sysno; 55] = [
+pub const OURS: [Sysno; 56] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -30,6 +30,7 @@ pub const OURS: [Sysno; 55] = [
     Sysno::fcntl,
     Sysno::fstat,
     Sysno::fstatfs,
+    Sysno::statx,
     Sysno::openat,
     Sysno::memfd_create,
     Sysno::ftruncate,
@@ -135,7 +136,11 @@ mod tests {
 
     #[test]
     fn every_call_of_the_wrappers_is_tried() {
-        let wrappers = concat!(include_str!("sys.rs"), include_str!("sys/signal.rs"));
+        let wrappers = concat!(
+            include_str!("sys.rs"),
+            include_str!("sys/file.rs"),
+            include_str!("sys/signal.rs")
+        );
         let mut count = 0;
         for (at, _) in wrappers.match_indices("sys!(") {
             let rest = wrappers[at + "sys!(".len()..].trim_start();

@@ -43,9 +43,11 @@ macro_rules! sys {
 }
 
 mod clock;
+mod file;
 mod signal;
 
 pub use clock::{now_ns, rough_ns, timespec};
+pub use file::{fstat, is_memory, is_name, is_pipe, is_tmpfs, socket_inode};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
 /// A descriptor of our own; closed on drop, by a raw call.
@@ -135,28 +137,6 @@ pub fn ftruncate(fd: c_int, len: u64) -> Result<(), Errno> {
 #[inline]
 pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> Result<c_int, Errno> {
     sys!(fcntl, fd, cmd, arg).map(|r| r as c_int)
-}
-
-/// `fstat(2)`.
-///
-/// # Errors
-/// The kernel's.
-pub fn fstat(fd: c_int) -> Result<libc::stat, Errno> {
-    let mut st = MaybeUninit::<libc::stat>::zeroed();
-    sys!(fstat, fd, st.as_mut_ptr())?;
-    // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
-    Ok(unsafe { st.assume_init() })
-}
-
-/// Is `fd` a file of ordinary shared memory (`fstatfs(2)`)?
-#[must_use]
-pub fn is_tmpfs(fd: c_int) -> bool {
-    let mut fs = MaybeUninit::<libc::statfs>::zeroed();
-    if sys!(fstatfs, fd, fs.as_mut_ptr()).is_err() {
-        return false;
-    }
-    // SAFETY: zeroed is a valid `statfs`, and the kernel has filled it.
-    (unsafe { fs.assume_init() }).f_type == libc::TMPFS_MAGIC
 }
 
 /// Maps `len` bytes of `fd`, shared, readable and writable.

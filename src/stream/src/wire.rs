@@ -484,7 +484,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), CONTROL_LEN), kind in 0u8..12) {
+        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), CONTROL_LEN), kind in 0u8..16) {
             let mut bytes: [u8; CONTROL_LEN] = bytes.try_into().unwrap();
             bytes[0] = kind;
             if let Ok(message) = Control::parse(&bytes) {

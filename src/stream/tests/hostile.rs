@@ -426,7 +426,7 @@ proptest! {
     }
 
     #[test]
-    fn any_control_message_is_refused_or_possible(words in prop::collection::vec(number(), 6), kind in 0u64..8) {
+    fn any_control_message_is_refused_or_possible(words in prop::collection::vec(number(), 6), kind in 0u64..16) {
         let mut bytes = [0; sluice_stream::wire::CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(&words) {
             slot.copy_from_slice(&word.to_le_bytes());

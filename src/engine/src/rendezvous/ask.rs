@@ -31,6 +31,8 @@ use sluice_stats::Reason;
 const LINKS: usize = 4;
 /// Questions of peers that are kept; the oldest goes first.
 const KEPT: usize = 4096;
+/// Of one link, which has as many streams.
+const KEPT_OF_ONE: usize = KEPT / 2;
 
 /// A peer's question for which no socket of ours has come up yet.
 struct Question {
@@ -240,8 +242,15 @@ fn keep(link: &'static Link, key: u64, inode: u64) {
     };
     // Asked again at a later offset: the last question stands.
     kept.retain(|q| q.key != key || !core::ptr::eq(q.link, link));
-    if kept.len() >= KEPT {
-        kept.remove(0);
+    // No peer has all the places: it loses its own first.
+    let own = |q: &Question| core::ptr::eq(q.link, link);
+    let first = if kept.iter().filter(|q| own(q)).count() >= KEPT_OF_ONE {
+        kept.iter().position(own)
+    } else {
+        (kept.len() >= KEPT).then_some(0)
+    };
+    if let Some(first) = first {
+        kept.remove(first);
     }
     let generation = link.generation();
     kept.push(Question {

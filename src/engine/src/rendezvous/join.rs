@@ -125,6 +125,7 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
     let mut arena_fd = None;
     let link = match shm::by_token(hello.token) {
         Some(link) => {
+            is_with(meeting, link)?;
             reply.flags |= REUSE;
             link
         }
@@ -147,6 +148,13 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
     };
     sent.map_err(|_| Reason::PeerPlain)?;
     Ok(Step::Waits)
+}
+
+/// A token is the peer's word: is the link that it names the one with the process that has come?
+fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
+    process::is_peer(meeting.raw(), link.peer_pid())
+        .then_some(())
+        .ok_or(Reason::ProofFailed)
 }
 
 fn open_link(
@@ -199,6 +207,9 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<
 
 /// Second comer: joins the stream that the first has given out.
 fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Result<Step, Reason> {
+    if !fresh {
+        is_with(meeting, link)?;
+    }
     if !link.join_stream(index, upgrade::ring_len(link), owner(meeting.sock)) {
         if fresh {
             discard(link);

@@ -1,8 +1,9 @@
 //! The messages of a meeting and of a link's control socket: one record, 96 bytes, on a
 //! SOCK_SEQPACKET Unix socket, with up to two descriptors.
 //!
-//! A peer may send anything: a record of another length, magic or version is refused, descriptors
-//! that a message must not have are closed, and every number is checked by whoever uses it.
+//! A peer may send anything: a record of another length, magic or version is refused, and every number is checked by whoever uses it.
+//! A descriptor may be of any file, also of one whose close, or whose status, waits for whoever serves it: those of other kinds than
+//! records bring end the meeting, or the link, and nothing is asked of them.
 
 use core::mem::size_of;
 use sluice_fabric::shm::Token;
@@ -255,7 +256,23 @@ pub enum Received {
     Gone,
 }
 
-/// Receives a record, never waiting. Descriptors beyond the second are closed.
+/// Is it of a kind that records bring: a name of a file, a pipe, a memory file? They close without waiting for anybody.
+fn is_known(fd: &Fd) -> bool {
+    sys::is_name(fd.raw()) || sys::is_pipe(fd.raw()) || sys::is_memory(fd.raw())
+}
+
+/// Closes a descriptor of another kind.
+fn get_rid_of(fd: Fd) {
+    // A socket that was closed with bytes to send may be told to wait for them: by nobody here.
+    let at_once = libc::linger {
+        l_onoff: 0,
+        l_linger: 0,
+    };
+    let _ = sys::setsockopt(fd.raw(), libc::SOL_SOCKET, libc::SO_LINGER, &at_once);
+    drop(fd);
+}
+
+/// Receives a record, never waiting. With more than two descriptors, or others than [`is_known`], it is none.
 pub fn receive(socket: i32) -> Received {
     let mut bytes = [0u8; LEN + 1];
     let mut piece = libc::iovec {
@@ -277,7 +294,7 @@ pub fn receive(socket: i32) -> Received {
         Err(_) => return Received::Gone,
     };
     let mut brought: Brought = [None, None];
-    let mut count = 0;
+    let (mut count, mut foreign) = (0, header.msg_flags & libc::MSG_CTRUNC != 0);
     // SAFETY: the kernel has filled the control room and set its length; the macros stay inside it.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&raw const header);
@@ -288,7 +305,10 @@ pub fn receive(socket: i32) -> Received {
                     / size_of::<i32>();
                 for i in 0..n {
                     let fd = Fd::own(core::ptr::read_unaligned(data.add(i)));
-                    if let Some(to) = brought.get_mut(count) {
+                    if !is_known(&fd) {
+                        get_rid_of(fd);
+                        foreign = true;
+                    } else if let Some(to) = brought.get_mut(count) {
                         *to = Some(fd);
                     }
                     count += 1;
@@ -297,7 +317,7 @@ pub fn receive(socket: i32) -> Received {
             at = libc::CMSG_NXTHDR(&raw const header, at);
         }
     }
-    if len == 0 {
+    if len == 0 || foreign || count > brought.len() {
         return Received::Gone;
     }
     match bytes.get(..len).and_then(Message::from_bytes) {
@@ -326,14 +346,57 @@ mod tests {
             inode: 99,
             ..Message::new(Kind::Reply)
         };
-        send(a.as_raw_fd(), &message, &[a.as_raw_fd(), b.as_raw_fd()]).unwrap();
-        let Received::Message(got, [Some(x), Some(_)]) = receive(b.as_raw_fd()) else {
-            panic!("no record")
-        };
-        assert_eq!(got, message);
-        let inode = |fd| sys::fstat(fd).unwrap().st_ino;
-        assert_eq!(inode(x.raw()), inode(a.as_raw_fd()));
+        let name = super::super::proof(a.as_raw_fd()).unwrap();
+        let (near, far) = sys::doorbell().unwrap();
+        let memory = sys::memfd(c"arena").unwrap();
+        for second in [near.raw(), far.raw(), memory.raw()] {
+            send(a.as_raw_fd(), &message, &[name.raw(), second]).unwrap();
+            let Received::Message(got, [Some(x), Some(_)]) = receive(b.as_raw_fd()) else {
+                panic!("no record")
+            };
+            assert_eq!(got, message);
+            let inode = sys::fstat(a.as_raw_fd()).unwrap().st_ino;
+            assert_eq!(sys::socket_inode(x.raw()), Some(inode));
+            assert!(sys::is_name(x.raw()) && !sys::is_name(a.as_raw_fd()));
+        }
         assert!(matches!(receive(b.as_raw_fd()), Received::Nothing));
+    }
+
+    #[test]
+    fn a_record_with_descriptors_of_another_kind_is_refused() {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let message = Message::new(Kind::Hello);
+        for fd in [a.as_raw_fd(), file.as_raw_fd()] {
+            send(a.as_raw_fd(), &message, &[fd]).unwrap();
+            assert!(matches!(receive(b.as_raw_fd()), Received::Gone));
+        }
+    }
+
+    #[test]
+    fn a_socket_that_lingers_holds_nobody_up() {
+        use std::net::{TcpListener, TcpStream};
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_stuck, _) = listener.accept().unwrap();
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 60,
+        };
+        let fd = tcp.as_raw_fd();
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+        // More than the other end takes, which reads nothing.
+        let bytes = vec![0u8; 1 << 16];
+        // SAFETY: an array of that length.
+        while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}
+        send(a.as_raw_fd(), &Message::new(Kind::Hello), &[fd]).unwrap();
+        // From here on the message has the last one.
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
+        drop(tcp);
+        let begun = std::time::Instant::now();
+        assert!(matches!(receive(b.as_raw_fd()), Received::Gone));
+        assert!(begun.elapsed().as_secs() < 30);
     }
 
     #[test]

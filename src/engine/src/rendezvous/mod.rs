@@ -385,8 +385,7 @@ fn say_hello(socket: &Fd, fd: i32, inode: u64) -> Result<(), Reason> {
 
 /// Is what the peer has sent a descriptor of the socket that the kernel names as my mirror?
 fn is_proof(fd: Option<&Fd>, mirror: u64) -> bool {
-    fd.and_then(|fd| sys::fstat(fd.raw()).ok())
-        .is_some_and(|st| st.st_mode & libc::S_IFMT == libc::S_IFSOCK && st.st_ino == mirror)
+    fd.is_some_and(|fd| sys::is_name(fd.raw()) && sys::socket_inode(fd.raw()) == Some(mirror))
 }
 
 /// A hook looks after the meetings no more often than this, in ns.

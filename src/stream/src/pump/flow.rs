@@ -7,11 +7,11 @@ use super::Lent;
 use super::direct::{Lending, Run};
 use crate::action::{Action as Transfer, Route};
 use crate::config::Mode;
-use crate::error::Error;
-use crate::receiver::Receiver;
+use crate::error::{Error, PeerFault};
+use crate::receiver::{Arrival, Receiver};
 use crate::record::{Nonce, Out, RECORD_LEN, Reason, Step, Transit};
 use crate::sender::Sender;
-use crate::wire::{Ack, Control, Credit, Seq};
+use crate::wire::{Ack, Control, Credit, Seq, Turn};
 
 /// One stream at this end.
 #[derive(Debug)]
@@ -120,16 +120,32 @@ impl Flow {
         true
     }
 
+    /// So many bytes came into the ring. Nothing of them counts before both have been asked: may the peer post, and is there room?
     pub fn on_bytes(&mut self, len: u32) -> Result<Seq, Error> {
+        if len == 0 {
+            return Err(PeerFault::RingOverrun.into());
+        }
         let len = self.lending.pass_over(len);
         if len == 0 {
             return Ok(self.came);
         }
-        // In the order in which the peer must have acted: first it may post, then there is room.
-        self.transit.on_received(self.came.plus(len))?;
-        let _ = self.receiver.on_ring(len)?;
+        self.transit.may_receive()?;
+        // Ahead of direct bytes nobody could read them, and a peer that keeps the rules has told of those before.
+        if self.receiver.on_ring(len)? == Arrival::Held {
+            return Err(PeerFault::TurnSeq.into());
+        }
         self.came = self.came.plus(len);
+        self.transit.on_received(self.came)?;
         Ok(self.came)
+    }
+
+    /// Ring bytes will follow direct ones.
+    pub fn on_turn(&mut self, turn: Turn) -> Result<(), Error> {
+        // Direct bytes that never came: what a revoked buffer was to have is said again before (AGAIN).
+        match self.receiver.on_turn(turn)? {
+            Arrival::Lost => Err(PeerFault::TurnSeq.into()),
+            Arrival::Ready | Arrival::Held | Arrival::Void => Ok(()),
+        }
     }
 
     /// Whoever reads the link has read TCP before it.

@@ -678,6 +678,10 @@ impl Pump {
     }
 
     fn on_control(&mut self, stream: u16, control: Control) -> Result<Came, Error> {
+        let is_of_link = matches!(control, Control::Meeting(_) | Control::Lane(_));
+        if is_of_link && stream != 0 {
+            return Err(PeerFault::Malformed.into());
+        }
         if let Control::Meeting(meeting) = control {
             return Ok(Came::Meeting(meeting));
         }
@@ -734,8 +738,7 @@ impl Pump {
                 Ok(Came::Step(stream))
             }
             Control::Turn(turn) => {
-                let _ = flow.receiver.on_turn(turn)?;
-                Ok(Came::Nothing)
+                flow.on_turn(turn).map(|()| Came::Nothing)
             }
             Control::Advert(advert) => {
                 flow.sender.on_advert(advert)?;

@@ -184,6 +184,23 @@ impl World {
         self.post(me);
     }
 
+    /// All streams come to be on the link.
+    fn switch(&mut self) {
+        for me in ENDS {
+            self.post(me);
+        }
+        while !self.quiet() {
+            for me in ENDS {
+                self.deliver(me);
+                self.complete(me);
+            }
+        }
+        for (me, stream) in ENDS.into_iter().flat_map(|me| (0..STREAMS).map(move |s| (me, s))) {
+            let flow = self.ends[me].pump.flow(stream).unwrap();
+            assert_eq!(flow.transit.out(), Out::Link);
+        }
+    }
+
     fn quiet(&self) -> bool {
         self.ways.iter().all(VecDeque::is_empty) && self.ends.iter().all(|e| e.done == 0)
     }
@@ -531,6 +548,22 @@ fn a_stream_that_the_peer_had_not_left_is_free_when_the_link_is_lost() {
     assert_eq!(pump.take_left(), None);
 }
 
+#[test]
+fn more_than_the_ring_holds_does_not_count() {
+    let mut world = World::new([8, 8], [32, 32], 4, 64);
+    world.switch();
+    let [end, peer] = &mut world.ends;
+    let (pump, word) = (&mut end.pump, peer.pump.word(1, Notice::Ring));
+    let nothing = |_| [0; CONTROL_LEN];
+    let all = pump.on_came(word, 32, nothing);
+    assert_eq!(all, Ok(Came::Bytes(1, Seq::new(32))));
+    let word = peer.pump.word(1, Notice::Ring);
+    let more = pump.on_came(word, 1, nothing);
+    assert_eq!(more, Err(PeerFault::RingOverrun.into()));
+    pump.on_lost();
+    assert_eq!(pump.transit(1).unwrap().link_end(), Seq::new(32));
+}
+
 proptest! {
     #[test]
     fn every_byte_comes_once_and_nobody_is_stuck(
@@ -581,15 +614,60 @@ proptest! {
     #[test]
     fn a_lie_is_an_error_or_nothing(
         words in prop::collection::vec((any::<u32>(), 0u32..70, any::<[u8; CONTROL_LEN]>()), 0..60),
+        switched in any::<bool>(),
     ) {
         let mut world = World::new([8, 8], [32, 32], 4, 64);
+        if switched {
+            world.switch();
+        }
+        let pump = &mut world.ends[0].pump;
         for (word, len, bytes) in words {
             // Kinds and streams that exist more often than chance has them.
             for word in [word, word & 0x3fff] {
-                let came = world.ends[0].pump.on_came(word & 0xffc0_3003 | word & 0xff, len, |_| bytes);
+                let came = pump.on_came(word & 0xffc0_3003 | word & 0xff, len, |_| bytes);
+                if came.is_err() {
+                    pump.on_lost();
+                }
+                // Nobody reads: never more than the ring holds.
+                for stream in 0..STREAMS {
+                    let end = pump.transit(stream).unwrap().link_end();
+                    prop_assert!(end.value() <= 32);
+                }
                 if came.is_err() {
                     return Ok(());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lie_about_a_stream_on_the_link_is_an_error_or_nothing(
+        says in prop::collection::vec((0..STREAMS, 0u32..40, 1u8..16, any::<[u8; 4]>(), prop::array::uniform5(0u64..40)), 1..30),
+    ) {
+        let mut world = World::new([64, 64], [32, 32], 4, 64);
+        world.switch();
+        let [End { pump, .. }, peer] = &mut world.ends;
+        for (stream, len, kind, [ring, flags, step, _], words) in says {
+            let mut bytes = [0; CONTROL_LEN];
+            for (slot, word) in bytes.chunks_exact_mut(8).skip(1).zip(words) {
+                slot.copy_from_slice(&word.to_le_bytes());
+            }
+            (bytes[0], bytes[1], bytes[4]) = (kind, flags & 1, step & 63);
+            let is_ring = ring & 1 == 0;
+            let notice = if is_ring { Notice::Ring } else { Notice::Control };
+            let word = peer.pump.word(stream, notice);
+            let len = if is_ring { len } else { CONTROL_LEN as u32 };
+            let came = pump.on_came(word, len, |_| bytes);
+            if came.is_err() {
+                pump.on_lost();
+            }
+            for stream in 0..STREAMS {
+                // None may be there any more, where the peer has left it.
+                let end = pump.transit(stream).map_or(0, |t| t.link_end().value());
+                prop_assert!(end <= 32);
+            }
+            if came.is_err() {
+                return Ok(());
             }
         }
     }

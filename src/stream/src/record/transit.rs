@@ -520,19 +520,35 @@ impl Transit {
     /// # Errors
     /// [`PeerFault::Step`]: before the peer can know that it may post.
     pub fn on_received(&mut self, to: Seq) -> Result<(), Error> {
-        if self.lost {
-            return Ok(());
+        self.may_receive()?;
+        let counts = matches!(
+            self.state,
+            State::Known | State::Open | State::Ending(_) | State::Said { .. } | State::Over(_)
+        );
+        if counts && !self.lost {
+            self.received = self.received.max(to);
         }
+        Ok(())
+    }
+
+    /// May bytes come over the link, be it that they do not count any more?
+    ///
+    /// # Errors
+    /// As [`Transit::on_received`].
+    pub fn may_receive(&self) -> Result<(), Error> {
         match self.state {
+            _ if self.lost => Ok(()),
             State::Known if self.role == Role::First => Err(PeerFault::Step.into()),
-            State::Known | State::Open | State::Ending(_) | State::Said { .. } | State::Over(_) => {
-                self.received = self.received.max(to);
-                Ok(())
-            }
-            State::Quit(_) | State::Dead(_) => Ok(()),
             State::Plain | State::Asked | State::Fixed | State::Answered(_) => {
                 Err(PeerFault::Step.into())
             }
+            State::Known
+            | State::Open
+            | State::Ending(_)
+            | State::Said { .. }
+            | State::Over(_)
+            | State::Quit(_)
+            | State::Dead(_) => Ok(()),
         }
     }
 

@@ -237,6 +237,8 @@ impl Control {
             Self::Advert(a) if !a.phase.is_direct() => Err(PeerFault::AdvertPhase),
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
             Self::Direct(landed) if landed.len == 0 => Err(PeerFault::DirectRange),
+            // Who asks for one has no secret yet.
+            Self::Lane(Lane { port: 0, cookie }) if cookie != [0; 16] => Err(PeerFault::Malformed),
             _ => Ok(message),
         }
     }

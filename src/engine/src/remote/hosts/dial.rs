@@ -283,8 +283,8 @@ impl Hosts {
             return refuse(&id, Reason::PeerPlain);
         }
         let known = Known::heard(request.known);
-        if !known.is_reached(seek.sock) {
-            // This end has not read as much: later.
+        if !known.is_enough() || !known.is_reached(seek.sock) {
+            // This end wants to be shown more, or has not read as much: later.
             return refuse(&id, Reason::Meeting);
         }
         if !known.verify(seek.sock, &[&request.said()], &request.proof) {
@@ -299,7 +299,8 @@ impl Hosts {
         // finds it by that address; by another one the way may be another device's.
         let joined = |up: &Up| {
             let same = request.token != 0 && up.token == Some(request.token);
-            same && !up.lost && up.local == seek.local.ip()
+            // The token is the peer's word: nobody else's link is meant by it.
+            same && !up.lost && up.local == seek.local.ip() && up.host == seek.peer.ip()
         };
         if self.ups.iter().any(joined) {
             return refuse(&id, Reason::Meeting);

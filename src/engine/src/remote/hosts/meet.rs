@@ -21,17 +21,19 @@ impl Hosts {
         };
         let (wire, salt) = (up.wire, up.salt);
         let decided = self.open_granted(wire, salt, &seek, question);
-        let meeting = match decided {
-            Ok(grant) => grant,
+        match decided {
+            Ok(grant) => {
+                wire.with(|pump| pump.meet(grant));
+            }
+            // Whoever asks without a proof says nothing of the connection: the other end of it may be on its way.
+            Err(Reason::ProofFailed) => {
+                return self.deny(question.key, seek.connection, Reason::ProofFailed);
+            }
             Err(reason) => {
                 seek.stays(reason);
-                Meeting::Deny {
-                    connection: seek.connection,
-                    reason: reason as u16,
-                }
+                self.deny(question.key, seek.connection, reason);
             }
-        };
-        wire.with(|pump| pump.meet(meeting));
+        }
         self.listens
             .retain(|l| !core::ptr::eq(l.seek.sock, seek.sock));
     }
@@ -165,14 +167,18 @@ impl Hosts {
                     proof,
                     until: sys::now_ns() + DIAL_NS,
                 };
+                if !question.known.is_enough() {
+                    // It comes again with more.
+                    return self.deny(key, connection, Reason::Meeting);
+                }
                 match self.sought(connection) {
                     Some(seek) if question.known.is_reached(seek.sock) => {
                         self.grant(seek, &question);
                     }
                     _ => match declines(connection) {
                         Some(reason) => self.deny(key, connection, reason),
-                        None if self.questions.len() < SEEKS => self.questions.push(question),
-                        None => {}
+                        None if self.keeps_question(key) => self.questions.push(question),
+                        None => self.deny(key, connection, Reason::Meeting),
                     },
                 }
             }
@@ -192,6 +198,12 @@ impl Hosts {
                 }
             }
         }
+    }
+
+    /// Is there a place for one more question of the link's? No link has all of them.
+    fn keeps_question(&self, key: Key) -> bool {
+        let own = self.questions.iter().filter(|q| q.key == key).count();
+        self.questions.len() < SEEKS && own < SEEKS / 2
     }
 
     /// The connection of this number, if this end has come to an offset with it and may have a stream.

@@ -48,6 +48,8 @@ const DIAL_MS: i32 = 1000;
 const DIALS: usize = 4;
 /// Connections that listen, or wait, at once.
 const SEEKS: usize = 256;
+/// Notes of one link that are read before the others have their turn.
+const TURN: u32 = 64;
 /// Links to one host that are asked.
 const ASKED: usize = 4;
 /// Whom the links did not answer for so long dials.
@@ -537,7 +539,9 @@ impl Hosts {
             let Some((key, wire)) = self.ups.get(at).map(|up| (up.key, up.wire)) else {
                 break;
             };
-            self.read_notes(key, wire);
+            if self.read_notes(key, wire) {
+                again(now);
+            }
             let host = self.ups.get(at).map(|up| up.host);
             // A question, or the answer to one, may come for a connection whose thread waits for TCP.
             let expected = self.asked.iter().any(|a| a.key == key && !a.late)
@@ -572,11 +576,15 @@ impl Hosts {
         next
     }
 
-    fn read_notes(&mut self, key: Key, wire: &'static Wire) {
+    /// May there be more? A peer that goes on and on does not keep the others from having their turn.
+    fn read_notes(&mut self, key: Key, wire: &'static Wire) -> bool {
         let Some([near, _]) = wire.links() else {
-            return;
+            return false;
         };
-        while let Some(note) = wire.note() {
+        for _ in 0..TURN {
+            let Some(note) = wire.note() else {
+                return false;
+            };
             match note {
                 Note::Stream(index) => {
                     if let Some(sock) = control::sock_of(near, u32::from(index)) {
@@ -587,6 +595,7 @@ impl Hosts {
                 Note::Lane(said) => self.on_lane(key, said),
             }
         }
+        true
     }
 
     /// Wires that are lost.

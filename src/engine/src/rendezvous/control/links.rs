@@ -130,7 +130,8 @@ pub(super) fn on_link(link: &'static Link) {
                         let owner = link.slot_owner(message.index);
                         // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
                         let set = unsafe { (owner as *const Set).as_ref() };
-                        if let (Some(set), Some(bell)) = (set, first) {
+                        let bell = first.filter(|bell| sys::is_pipe(bell.raw()));
+                        if let (Some(set), Some(bell)) = (set, bell) {
                             set.add_bell(link, message.index, bell);
                         }
                     }

@@ -311,6 +311,10 @@ unsafe fn from_ring(
     if available > ring.len() {
         // Not possible: the writer lies about its tail.
         sock.pin(Reason::PeerHostile);
+        if remote::is_remote(sock) {
+            // That of another host's ring is this process's own, and only what fits advances it.
+            return Look::Failed(Error::Reset);
+        }
         demote::settle_rx(sock, Reason::PeerHostile);
         return Look::Again;
     }

@@ -252,6 +252,22 @@ static void stuffed_close_exec_server(int fd)
 
 static void stuffed_close_exec_resume(int fd) { T(close(fd)); }
 
+/* Calls that do not wait, while TCP is full: what only TCP can do is asked of it. */
+static void stuffed_asks_server(int fd)
+{
+    int one = 1, rate = 1 << 30;
+    fd = narrow();
+    size_t total = stuff(fd);
+    double t = now();
+    T(recv(fd, buf, 1, MSG_OOB | MSG_DONTWAIT));
+    T(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one));
+    T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate));
+    T(send(fd, buf, 1, MSG_OOB | MSG_DONTWAIT));
+    YES(now() - t < 0.25);
+    tell(total);
+    T(close(fd));
+}
+
 /* A reset that the program asks for takes with it what the other end has not got yet. */
 static void stuffed_reset_server(int fd)
 {
@@ -308,6 +324,7 @@ const struct body linger_bodies[] = {
     TWO("stuffed_exit", stuffed_exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed__exit", stuffed__exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed_exec", stuffed_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_exec_resume),
+    TWO("stuffed_asks", stuffed_asks_server, stuffed_client, .flags = RAW),
     TWO("stuffed_reset", stuffed_reset_server, stuffed_reset_client, .flags = RAW),
     TWO("stuffed_exit_both", stuffed_both, stuffed_both, .flags = RAW),
     {0},

@@ -504,6 +504,89 @@ static void said_too_large_client(int fd)
     }
 }
 
+/* Nothing of a vector of messages goes behind one that went in part: the stream would have a hole. */
+enum { CUTS = 16, CUT = 300000 };
+static void mmsg_cut_client(int fd)
+{
+    struct mmsghdr m[CUTS];
+    struct iovec v[CUTS];
+    size_t total = 0, within = 0, cut = 0;
+    while (total < 40 << 20) {
+        fill(buf, 1, total, CUTS * CUT);
+        for (int i = 0; i < CUTS; i++) {
+            v[i] = (struct iovec){buf + i * CUT, CUT};
+            m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &v[i], .msg_iovlen = 1}};
+        }
+        int n = sendmmsg(fd, m, CUTS, MSG_DONTWAIT);
+        for (int i = 0; i < n; i++) {
+            total += m[i].msg_len;
+            within += i < n - 1 && m[i].msg_len != CUT;
+            cut += m[i].msg_len != CUT;
+        }
+        if (n < 0 && !again(fd, POLLOUT))
+            die("sendmmsg");
+    }
+    say("%zu cut within", within);
+    YES(cut > 0);
+    T(sendmmsg(fd, NULL, 1, 0));
+    T(recvmmsg(fd, NULL, 1, 0, NULL));
+    tell(total);
+    meet();
+}
+
+static void mmsg_cut_server(int fd)
+{
+    enum { PIECE = 64 << 10 };
+    for (size_t got = 0; got < 40 << 20; got += PIECE)
+        if (get_at(fd, 1, got, PIECE) != PIECE)
+            die("other bytes");
+    pour_out(fd, hear() - (40 << 20));
+    meet();
+}
+
+/* Vectors with more empty pieces in a row than are looked at together. */
+enum { EMPTY = 100 };
+static struct iovec *with_empty(struct iovec *v, void *p, size_t n)
+{
+    for (int i = 0; i < EMPTY; i++)
+        v[i] = (struct iovec){p, 0};
+    v[EMPTY] = (struct iovec){p, n};
+    return v;
+}
+
+static void iov_empty_client(int fd)
+{
+    struct iovec v[2 * EMPTY + 2];
+    for (int i = 0; i < 3; i++) {
+        fill(buf, i, 0, sizeof buf);
+        with_empty(v, buf, sizeof buf - 1000);
+        with_empty(v + EMPTY + 1, buf + sizeof buf - 1000, 1000);
+        tell(0);
+        T(writev(fd, v, COUNT(v)));
+        meet();
+    }
+}
+
+static void iov_empty_server(int fd)
+{
+    static char text[100000], wanted[sizeof text];
+    struct iovec v[EMPTY + 1];
+    for (int i = 0; i < 3; i++) {
+        size_t n = 0, good = 0;
+        hear();
+        await_asleep(peer_pid);
+        for (ssize_t r; n < sizeof buf; n += r) {
+            r = readv(fd, with_empty(v, text, sizeof text), EMPTY + 1);
+            if (r <= 0)
+                die("readv");
+            fill(wanted, i, n, r);
+            good += memcmp(text, wanted, r) ? 0 : r;
+        }
+        say("%zu good", good);
+        meet();
+    }
+}
+
 const struct body msg_bodies[] = {
     TWO("peek", peek_server, peek_client),
     TWO("peek_growing", peek_growing_server, peek_growing_client),
@@ -524,5 +607,7 @@ const struct body msg_bodies[] = {
     TWO("mmsg", mmsg_server, mmsg_client),
     TWO("sent_in_order", in_order_server, in_order_client),
     TWO("buffers_said_too_large", said_too_large_server, said_too_large_client),
+    TWO("mmsg_cut", mmsg_cut_server, mmsg_cut_client, .limit = 30),
+    TWO("iov_empty", iov_empty_server, iov_empty_client, .limit = 20),
     {0},
 };

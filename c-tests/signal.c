@@ -188,6 +188,7 @@ static void restart_send_server(int fd)
 static void restart_send_client(int fd)
 {
     sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    count_signal(SIGSEGV, 0); /* as runtimes have one, for crashes: it is no reason to be interrupted */
     fill(buf, 1, 0, sizeof buf);
     size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
     tell(0);
@@ -198,6 +199,35 @@ static void restart_send_client(int fd)
         total += n;
     }
     say("sent %zu, signals %d", total, signals[SIGUSR1]);
+}
+
+/* With a time limit no blocked write is restarted (signal(7)). */
+static void limited_send_client(int fd)
+{
+    count_signal(SIGUSR1, SA_RESTART);
+    timeout(fd, SO_SNDTIMEO, 8000);
+    fill(buf, 0, 0, sizeof buf);
+    size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+    double t = now();
+    tell(0);
+    ssize_t n = send(fd, buf + total, sizeof buf - total, 0);
+    YES(n < 0 ? errno == EINTR : total + n < sizeof buf);
+    YES(now() - t < 7);
+    say("signals %d", signals[SIGUSR1]);
+    tell(0);
+    tell(total + (n > 0 ? n : 0));
+    meet();
+}
+
+static void limited_send_server(int fd)
+{
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    size_t total = hear();
+    YES(get(fd, 0, total) == total);
+    meet();
 }
 
 /* A handler writes to another connection, then to the very one its thread sleeps on. */
@@ -688,6 +718,7 @@ const struct body signal_bodies[] = {
     TWO("eintr", interrupter, eintr_client),
     TWO("restart_recv", restart_recv_server, restart_recv_client),
     TWO("eintr_send", eintr_send_server, eintr_send_client, .limit = 30),
+    TWO("limited_send", limited_send_server, limited_send_client, .limit = 20),
     TWO("restart_send", restart_send_server, restart_send_client),
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),

@@ -311,8 +311,10 @@ pub unsafe fn sendmsg(
     };
     if header.msg_controllen != 0 {
         // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
-        if sock.is_accelerated() {
-            life::give_up(sock, sluice_stats::Reason::Timestamping);
+        let reason = sluice_stats::Reason::Timestamping;
+        let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+        if sock.is_accelerated() && !life::give_up_before(sock, reason, waits) {
+            return Verdict::Failed(Error::WouldBlock);
         }
     }
     // SAFETY: passed on.
@@ -472,10 +474,10 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
     let sock = if signals { sock_of(e, fd) } else { e.as_sock() };
     if let Some(sock) = sock {
-        sock.nonblock.store(0, Ordering::Relaxed);
+        sock.forget_nonblocking();
         if signals {
             // SIGIO comes from the kernel's socket alone.
-            life::give_up(sock, sluice_stats::Reason::SignalDriven);
+            life::give_up_unsent(sock, sluice_stats::Reason::SignalDriven);
         }
     }
 }

@@ -152,7 +152,7 @@ extern "C" fn before_fork() {
             demote::demote(sock, Which::Both, Reason::Shared);
         }
         // Relatives may change O_NONBLOCK: ask from now on.
-        sock.nonblock.store(0, Ordering::Relaxed);
+        sock.forget_nonblocking();
     });
     // In the order in which they nest, each behind all that may be done under it.
     readiness::hold();

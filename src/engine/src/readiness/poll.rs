@@ -30,6 +30,17 @@ struct Streams {
     list: Vec<(usize, &'static Sock)>,
 }
 
+impl Streams {
+    /// None has come since, and none has gone: also not one for the other.
+    fn is_same(&self, before: &Self) -> bool {
+        let keys = |of: &Self| -> Vec<_> {
+            let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
+            of.list.iter().map(key).collect()
+        };
+        keys(self) == keys(before)
+    }
+}
+
 /// Streams of a parent's are not served here: they go back to TCP at their first use.
 pub(super) fn own(sock: &'static Sock) -> bool {
     if process::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
@@ -293,6 +304,7 @@ impl List {
         }
         if core::mem::take(&mut self.big) {
             super::BIG_WAITS.fetch_sub(1, Ordering::SeqCst);
+            upgrade::consent_behind_big_wait();
         }
         for sock in self.marked.drain(..) {
             if sock.rx.state() == state::PROVED {
@@ -366,7 +378,11 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         }
     }
     // A stream may have come up before the marks were seen.
-    if list.marked.iter().any(|s| s.is_accelerated()) {
+    let came_up = |p: &pollfd| {
+        let sock = table::lookup(p.fd).and_then(table::Entry::as_sock);
+        sock.is_some_and(Sock::is_accelerated)
+    };
+    if list.marked.iter().any(|s| s.is_accelerated()) || list.big && fds.iter().any(came_up) {
         list.take_back();
         return Step::Again;
     }
@@ -653,7 +669,7 @@ fn sleep(
     set.sleepers.fetch_add(1, Ordering::SeqCst);
     set.announce_and_look();
     // Streams that came or went since the list was made, or have news: a short look, then again.
-    let stale = moved || accelerated(fds).list.len() != streams.list.len();
+    let stale = moved || !accelerated(fds).is_same(streams);
     let mut list = if stale || has_news(fds, streams) || left == Some(0) {
         Box::new(list)
     } else {

@@ -118,16 +118,24 @@ impl Cursor {
         }
     }
 
-    /// The rest as an array of the kernel's, in `room`; as many pieces as fit.
+    /// The rest as an array of the kernel's, in `room`; as many pieces as fit. Empty ones are left out: a call that is given nothing
+    /// else moves nothing, which would be an end.
     pub fn rest<'a>(&self, room: &'a mut [iovec]) -> &'a mut [iovec] {
         let (mut count, mut skip, mut most) = (0, self.skip, self.most);
-        for (i, to) in room.iter_mut().take(self.left).enumerate() {
+        for i in 0..self.left {
             if most == 0 {
                 break;
             }
             // SAFETY: `i < left`.
             let piece = unsafe { *self.at.add(i) };
             let len = (piece.iov_len - skip).min(most);
+            if len == 0 {
+                skip = 0;
+                continue;
+            }
+            let Some(to) = room.get_mut(count) else {
+                break;
+            };
             *to = iovec {
                 // SAFETY: `skip` is within the piece.
                 iov_base: unsafe { piece.iov_base.cast::<u8>().add(skip) }.cast(),
@@ -135,7 +143,7 @@ impl Cursor {
             };
             most -= len;
             skip = 0;
-            count = i + 1;
+            count += 1;
         }
         room.get_mut(..count).unwrap_or_default()
     }
@@ -224,5 +232,14 @@ mod tests {
         let mut n = 0;
         cursor.advance(99, |_, len| n += len);
         assert_eq!((n, cursor.most(), cursor.rest(&mut room).len()), (9, 0, 0));
+        // More empty ones than there is room for.
+        let pieces = [[at(FIRST, 0); 4].as_slice(), &[good(6), at(0, 0), good(6)]].concat();
+        // SAFETY: the vector outlives the cursor.
+        let mut cursor = unsafe { Cursor::new(pieces.as_ptr(), pieces.len()) };
+        cursor.limit(12);
+        let lens = |rest: &mut [iovec]| rest.iter().map(|p| p.iov_len).collect::<Vec<_>>();
+        assert_eq!(lens(cursor.rest(&mut room)), [6, 6]);
+        cursor.advance(6, |_, _| ());
+        assert_eq!(lens(cursor.rest(&mut room)), [6]);
     }
 }

@@ -175,7 +175,8 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let halves = match how {
         libc::SHUT_RD => half::READING,
         libc::SHUT_WR => half::WRITING,
-        _ => half::BOTH,
+        libc::SHUT_RDWR => half::BOTH,
+        _ => return Verdict::Pass(Pass::NOBODY),
     };
     let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
     let both = halves == half::BOTH;
@@ -377,6 +378,26 @@ pub fn give_up(sock: &'static Sock, reason: Reason) {
     if goes_back(sock, reason) {
         demote::finish_blocking(sock, reason);
     }
+}
+
+/// The same for a call that writes nothing, and does not wait until the peer has read.
+pub fn give_up_unsent(sock: &'static Sock, reason: Reason) {
+    if goes_back(sock, reason) {
+        crate::remote::finish_reading(sock, reason);
+    }
+}
+
+/// The same for one that writes, behind what was written before. False: it `waits` for nobody, and there is no room yet.
+pub fn give_up_before(sock: &'static Sock, reason: Reason, waits: impl FnOnce() -> bool) -> bool {
+    if !goes_back(sock, reason) {
+        return true;
+    }
+    if crate::remote::is_remote(sock) || waits() {
+        demote::finish_blocking(sock, reason);
+        return true;
+    }
+    demote::resend_now(sock);
+    sock.tx.state() != state::RESENDING
 }
 
 /// The same at once; what TCP has no room for is sent by the control thread. Whether it was accelerated.

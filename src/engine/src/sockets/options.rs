@@ -67,9 +67,13 @@ pub unsafe fn before_set(
     value: *const c_void,
     len: socklen_t,
 ) {
-    if let Some(reason) = pins(level, option) {
-        life::give_up(sock, reason);
-        return;
+    match pins(level, option) {
+        // What was written before is not to be encrypted, signed, or left out of a repair.
+        Some(reason @ (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair)) => {
+            return life::give_up(sock, reason);
+        }
+        Some(reason) => return life::give_up_unsent(sock, reason),
+        None => {}
     }
     if (level, option) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
         && len as usize >= size_of::<c_int>()
@@ -122,7 +126,7 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
     }
     if (level, option) == (libc::IPPROTO_TCP, name::TCP_ZEROCOPY_RECEIVE) {
         // A read that looks at TCP alone.
-        life::give_up(sock, Reason::ZerocopyReceive);
+        life::give_up_unsent(sock, Reason::ZerocopyReceive);
         remains::await_all_owed(sock);
     }
 }

@@ -92,7 +92,10 @@ unsafe fn send_stream(
     nap: &mut Nap,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
-        crate::sockets::life::give_up(sock, Reason::MsgOob);
+        let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+        if !crate::sockets::life::give_up_before(sock, Reason::MsgOob, waits) {
+            return Verdict::Failed(Error::WouldBlock);
+        }
         remains::await_all_owed(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -606,7 +609,10 @@ pub unsafe fn sendfile(
     let regular = sys::fstat(file)
         .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK));
     if !regular || (count as isize) < 0 {
-        crate::sockets::life::give_up(sock, Reason::Splice);
+        let waits = || !sock.is_nonblocking(fd);
+        if !crate::sockets::life::give_up_before(sock, Reason::Splice, waits) {
+            return Verdict::Failed(Error::WouldBlock);
+        }
         return Verdict::Pass(Pass::NOBODY);
     }
     // sendfile(2) moves at most this many bytes.

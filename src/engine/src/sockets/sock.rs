@@ -241,8 +241,9 @@ pub struct Sock {
     /// Threads of this process in a kernel `poll` or `select`, entered before the proof, that watch it. Outlives the
     /// socket, as [`Half::calls`] does.
     pub polls: AtomicU32,
-    /// O_NONBLOCK as last set through a hook: 0 not known, 1 off, 2 on.
-    pub nonblock: AtomicU8,
+    /// O_NONBLOCK as last set through a hook: in the lowest bits ([`ASKED`]) 0 not known, or one of these; above the count of the times when
+    /// that was forgotten.
+    pub nonblock: AtomicU32,
     /// TCP_NODELAY as last set through a hook in the lowest bit, the count of such calls above.
     pub nodelay: AtomicU32,
     /// SO_RCVTIMEO and SO_SNDTIMEO in ns, of a socket with a stream; 0: none.
@@ -328,6 +329,13 @@ pub struct Sock {
     /// 1 + index of the next free structure.
     next_free: AtomicPtr<Sock>,
 }
+
+/// Bits of [`Sock::nonblock`].
+const ASKED: u32 = 3;
+/// In these: O_NONBLOCK is off.
+const BLOCKS: u32 = 1;
+/// In these: it is on.
+const BLOCKS_NOT: u32 = 2;
 
 impl Sock {
     /// The outside's counters.
@@ -425,9 +433,9 @@ impl Sock {
     /// file, which relatives share: with one of those about, the kernel is asked.
     #[inline]
     pub fn is_nonblocking(&self, fd: i32) -> bool {
-        match self.nonblock.load(Ordering::Relaxed) {
-            1 => false,
-            2 => true,
+        match self.nonblock.load(Ordering::Relaxed) & ASKED {
+            BLOCKS => false,
+            BLOCKS_NOT => true,
             _ => self.ask_nonblocking(fd),
         }
     }
@@ -445,12 +453,28 @@ impl Sock {
 
     #[cold]
     fn ask_nonblocking(&self, fd: i32) -> bool {
+        let before = self.nonblock.load(Ordering::SeqCst);
         let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
         let on = flags & libc::O_NONBLOCK != 0;
         if !self.is_shared() {
-            self.nonblock.store(1 + u8::from(on), Ordering::Relaxed);
+            let known = before | if on { BLOCKS_NOT } else { BLOCKS };
+            // Not where it was set meanwhile.
+            let _ = self.nonblock.compare_exchange(
+                before,
+                known,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
         }
         on
+    }
+
+    /// Whether it blocks is another's to say again, or was said anew.
+    pub fn forget_nonblocking(&self) {
+        let count = |now: u32| Some((now & !ASKED).wrapping_add(ASKED + 1));
+        let _ = self
+            .nonblock
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, count);
     }
 
     /// A direction has switched: counted once per stream.

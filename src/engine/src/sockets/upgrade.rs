@@ -295,6 +295,16 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     Ok(())
 }
 
+/// A reader of this process did not consent, since a thread waited for more sockets than are marked one by one.
+static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Such a wait is over: whoever was refused for it consents, be it a socket that was not among them.
+pub fn consent_behind_big_wait() {
+    if REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
+        crate::sockets::sock::for_all(consent);
+    }
+}
+
 /// The reader consents once no thread is left in a kernel wait that a doorbell cannot end, and the
 /// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
 #[cold]
@@ -305,8 +315,15 @@ pub fn consent(sock: &'static Sock) {
     {
         return;
     }
-    if sock.polls.load(Ordering::SeqCst) != 0 || crate::readiness::big_waits() != 0 {
+    if sock.polls.load(Ordering::SeqCst) != 0 {
         return;
+    }
+    if crate::readiness::big_waits() != 0 {
+        REFUSED_FOR_BIG_WAIT.store(true, Ordering::SeqCst);
+        // Behind it, since the last of them may have ended before that was seen.
+        if crate::readiness::big_waits() != 0 {
+            return;
+        }
     }
     if sock.rx.lock.lock().is_err() {
         return;

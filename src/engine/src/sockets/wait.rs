@@ -287,7 +287,9 @@ pub fn woken(nap: &mut Nap) -> Waited {
     let waited = if nap.announced {
         woken_in_kernel(nap)
     } else {
-        ended(nap.errno, nap.writer && nap.done == 0)
+        // With a time limit of the program's no call is restarted (signal(7)).
+        let may_restart = nap.writer && nap.done == 0 && nap.deadline == 0;
+        ended(nap.errno, may_restart)
     };
     if waited != Waited::News {
         direct::revoke(nap);
@@ -394,7 +396,7 @@ pub fn for_tcp_room(
         return Waited::Parked;
     }
     nap.sleep();
-    match ended(nap.errno, nap.done == 0) {
+    match ended(nap.errno, nap.done == 0 && deadline.is_none()) {
         Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Waited::News,
         other => other,
     }
@@ -441,10 +443,21 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
     }
 }
 
+/// What a thread does to itself, and no wait is interrupted by: handlers of crashes seldom ask for restarts.
+const OWN: [i32; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
+
 /// Which handler interrupted a wait that the kernel never restarts is not known; when all of them
 /// restart calls, so did it.
 fn all_handlers_restart() -> bool {
-    for signal in 1..=64 {
+    for signal in (1..=64).filter(|signal| !OWN.contains(signal)) {
         if let Some((handler, flags)) = sys::signal_action(signal)
             && handler > 1
             && flags & libc::SA_RESTART as u64 == 0

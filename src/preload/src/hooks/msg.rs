@@ -258,6 +258,9 @@ unsafe extern "C" fn receive_each(
     let Ok(mut left) = (unsafe { Left::new(timeout) }) else {
         return errno::fail(Error::Kernel(libc::EINVAL)) as c_int;
     };
+    if vec.is_null() && count != 0 {
+        return errno::fail(Error::BadAddress) as c_int;
+    }
     let mut flags = flags;
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
@@ -294,6 +297,9 @@ unsafe extern "C" fn send_each(
     flags: c_int,
     kernel: impl Fn(*mut mmsghdr, c_uint) -> c_int,
 ) -> c_int {
+    if vec.is_null() && count != 0 {
+        return errno::fail(Error::BadAddress) as c_int;
+    }
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
         // SAFETY: the header is the C caller's.
@@ -305,8 +311,27 @@ unsafe extern "C" fn send_each(
             return ret;
         }
         done += 1;
+        // Nothing goes behind one that went in part (__sys_sendmmsg).
+        // SAFETY: the one that has just been moved.
+        if unsafe { is_cut(vec.add(done as usize - 1)) } {
+            break;
+        }
     }
     done as c_int
+}
+
+/// Did less of the message go than it has?
+///
+/// # Safety
+/// It was sent.
+unsafe fn is_cut(entry: *const mmsghdr) -> bool {
+    // SAFETY: the caller's promise.
+    let entry = unsafe { &*entry };
+    // SAFETY: as above: its array was read.
+    let len: usize = (0..entry.msg_hdr.msg_iovlen)
+        .map(|i| unsafe { (*entry.msg_hdr.msg_iov.add(i)).iov_len })
+        .fold(0, usize::saturating_add);
+    (entry.msg_len as usize) < len
 }
 
 /// Moves the message behind the first `done`; what the whole call returns if it is over with that. `rest` is

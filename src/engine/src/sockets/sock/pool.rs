@@ -54,7 +54,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     sock.fds.store(1, Ordering::Release);
     sock.fd.store(fd, Ordering::Relaxed);
     sock.role.store(role, Ordering::Relaxed);
-    sock.nonblock.store(0, Ordering::Relaxed);
+    sock.forget_nonblocking();
     sock.halves.store(0, Ordering::Relaxed);
     for word in [&sock.rcvlowat, &sock.pinned, &sock.backoff] {
         word.store(0, Ordering::Relaxed);

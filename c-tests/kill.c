@@ -250,6 +250,47 @@ static void kill_behind_input_client(int fd)
     post_mortem(fd);
 }
 
+/* More is said to a stopped process than its socket takes: when it goes on it still learns that all its connections have gone back. */
+enum { MANY = 300 };
+static void stopped_many_server(int fd)
+{
+    static int all[MANY];
+    for (int i = 0; i < MANY; i++)
+        put(all[i] = join(), i, 100);
+    meet();
+    meet();
+    for (int i = 0; i < MANY; i++)
+        put(all[i], ~i, 100);
+    meet();
+    (void)fd;
+}
+
+static void stopped_many_client(int fd)
+{
+    static int all[MANY];
+    int one = 1;
+    size_t good = 0;
+    for (int i = 0; i < MANY; i++)
+        all[i] = join();
+    meet();
+    for (int i = 0; i < MANY; i++)
+        await_in(all[i], 100);
+    kill(peer_pid, SIGSTOP);
+    await_state_of(peer_pid, 'T');
+    for (int i = 0; i < MANY; i++)
+        if (setsockopt(all[i], SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one))
+            die("setsockopt");
+    kill(peer_pid, SIGCONT);
+    for (int i = 0; i < MANY; i++)
+        good += get(all[i], i, 100);
+    meet();
+    for (int i = 0; i < MANY; i++)
+        good += get(all[i], ~i, 100);
+    say("%zu good", good);
+    meet();
+    (void)fd;
+}
+
 const struct body kill_bodies[] = {
     TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
     TWO("kill_stopped_set", kill_stopped_server, kill_stopped_set_client, .flags = MUTE_S | DIES),
@@ -265,5 +306,6 @@ const struct body kill_bodies[] = {
     TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S | DIES),
     TWO("kill_behind_input", kill_behind_input_server, kill_behind_input_client, .flags = MUTE_S | DIES),
+    TWO("kill_stopped_many", stopped_many_server, stopped_many_client, .flags = ONEHOST, .limit = 60),
     {0},
 };

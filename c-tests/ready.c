@@ -116,6 +116,7 @@ static void lowered_client(int fd)
             T(ctl(ep, EPOLL_CTL_MOD, fd, asked[i], i));
             say_wait(ep, 0);
             order(3000);
+            await_in(fd, 3000); /* where all must go directly the writer is patient first */
             if (!(asked[i] & EPOLLOUT))
                 say_wait(ep, asked[i] & EPOLLET ? 20 : 0);
             else /* an edge without IN or none */

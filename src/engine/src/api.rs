@@ -477,7 +477,7 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
         sock.forget_nonblocking();
         if signals {
             // SIGIO comes from the kernel's socket alone.
-            life::give_up_unsent(sock, sluice_stats::Reason::SignalDriven);
+            life::goes_back(sock, sluice_stats::Reason::SignalDriven);
         }
     }
 }

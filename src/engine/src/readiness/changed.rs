@@ -68,13 +68,13 @@ impl Set {
     /// A registration has been `entered`, or could not be: does the set serve the socket?
     fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
         if !entered {
-            life::give_up_unsent(sock, Reason::Limit);
+            life::goes_back(sock, Reason::Limit);
             return false;
         }
         // The flag behind the registration, as who sets it looks for registrations behind that.
         let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
         if is_elsewhere {
-            life::give_up_unsent(sock, Reason::SetElsewhere);
+            life::give_up_to_read(sock, Reason::SetElsewhere);
         }
         !is_elsewhere
     }

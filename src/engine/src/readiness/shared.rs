@@ -80,7 +80,7 @@ impl Set {
     fn goes_elsewhere(&'static self, depth: usize) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
         for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
-            crate::sockets::life::give_up_unsent(sock, Reason::SetElsewhere);
+            crate::sockets::life::give_up_to_read(sock, Reason::SetElsewhere);
             remains::await_all_owed(sock);
         }
         self.takes_bells_out();

@@ -274,6 +274,9 @@ fn handle(events: u32, data: u64) {
     match data & KIND_MASK {
         KIND_LINK => {
             if let Some(link) = address::<Link>(data) {
+                if events & libc::EPOLLOUT as u32 != 0 {
+                    links::tell_rest(link);
+                }
                 on_link(link);
             }
         }
@@ -383,6 +386,7 @@ pub fn hold() {
 pub fn hold_last() {
     super::hold_last();
     JOBS.hold();
+    links::UNTOLD.hold();
     shm::hold();
     shm::hold_ledgers();
 }
@@ -390,6 +394,7 @@ pub fn hold_last() {
 /// After a fork, on both sides: of [`hold_last`].
 pub fn release_last() {
     shm::release();
+    links::UNTOLD.release();
     JOBS.release();
     super::release_last();
 }
@@ -418,6 +423,9 @@ pub fn after_fork() {
         }
     }
     if let Some(mut list) = JOBS.lock() {
+        list.clear();
+    }
+    if let Some(mut list) = links::UNTOLD.lock() {
         list.clear();
     }
     super::after_fork();

@@ -380,8 +380,8 @@ pub fn give_up(sock: &'static Sock, reason: Reason) {
     }
 }
 
-/// The same for a call that writes nothing, and does not wait until the peer has read.
-pub fn give_up_unsent(sock: &'static Sock, reason: Reason) {
+/// The same for one that reads where nobody hides the peer's record, writes nothing, and does not wait until the peer has read.
+pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
     if goes_back(sock, reason) {
         crate::remote::finish_reading(sock, reason);
     }

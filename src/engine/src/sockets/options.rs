@@ -72,7 +72,10 @@ pub unsafe fn before_set(
         Some(reason @ (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair)) => {
             return life::give_up(sock, reason);
         }
-        Some(reason) => return life::give_up_unsent(sock, reason),
+        Some(reason) => {
+            life::goes_back(sock, reason);
+            return;
+        }
         None => {}
     }
     if (level, option) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
@@ -126,7 +129,7 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
     }
     if (level, option) == (libc::IPPROTO_TCP, name::TCP_ZEROCOPY_RECEIVE) {
         // A read that looks at TCP alone.
-        life::give_up_unsent(sock, Reason::ZerocopyReceive);
+        life::give_up_to_read(sock, Reason::ZerocopyReceive);
         remains::await_all_owed(sock);
     }
 }

@@ -100,7 +100,7 @@ unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
         remote::hears(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
-    crate::sockets::life::give_up_unsent(sock, Reason::MsgOob);
+    crate::sockets::life::goes_back(sock, Reason::MsgOob);
     // A poll that follows is to find them.
     remains::await_all_owed(sock);
     Verdict::Pass(Pass::NOBODY)

@@ -31,12 +31,16 @@ pub fn unwatch_remote(fd: i32) {
 
 /// A new link's control socket.
 pub fn watch_link(link: &'static Link) {
+    watch_for(link, libc::EPOLLIN);
+}
+
+fn watch_for(link: &'static Link, events: i32) {
     let Some(fd) = link.control().raw() else {
         return;
     };
     let set = SET.load(Ordering::Acquire);
     let data = KIND_LINK | core::ptr::from_ref(link) as u64;
-    let events = libc::EPOLLIN as u32;
+    let events = events as u32;
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
         let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
     }
@@ -47,11 +51,59 @@ pub fn link_is_up(link: &'static Link) {
     add(Job::Ask(link));
 }
 
-/// Whether it was sent. A peer that does not read its control socket has missed nothing that its words do not say.
+/// Whether it was sent.
 pub(in crate::rendezvous) fn tell(link: &Link, message: &Message, with: &[i32]) -> bool {
     link.control()
         .with(|fd| message::send(fd, message, with))
         .is_some_and(|sent| sent.is_ok())
+}
+
+/// Records that a peer could not take, since it reads nothing: its thread gets no processor, or is stopped. Told in time, when its socket
+/// has room; in between neither end would look. By link, its generation, kind and index.
+pub(super) static UNTOLD: Guarded<Vec<(&'static Link, u32, Kind, u32)>> = Guarded::new(Vec::new());
+
+/// Says it now, or when there is room.
+fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
+    let message = Message::about(kind, index);
+    let Some(mut untold) = UNTOLD.lock() else {
+        // In a handler that has interrupted this very section.
+        tell(link, &message, &[]);
+        return;
+    };
+    let generation = link.generation();
+    let mut own = untold
+        .iter()
+        .filter(|(l, g, ..)| core::ptr::eq(*l, link) && *g == generation)
+        .peekable();
+    // Not before those that wait.
+    if own.peek().is_none() && tell(link, &message, &[]) || !link.is_alive() {
+        return;
+    }
+    let is_last = own.last().is_some_and(|(.., k, i)| (*k, *i) == (kind, index));
+    if !is_last {
+        untold.push((link, generation, kind, index));
+    }
+    watch_for(link, libc::EPOLLIN | libc::EPOLLOUT);
+}
+
+/// By the control thread: there is room again.
+pub(super) fn tell_rest(link: &'static Link) {
+    let Some(mut untold) = UNTOLD.lock() else {
+        return;
+    };
+    let generation = link.generation();
+    let mut full = false;
+    untold.retain(|&(l, g, kind, index)| {
+        let own = core::ptr::eq(l, link) && g == generation;
+        if own && !full {
+            full = !tell(link, &Message::about(kind, index), &[]) && link.is_alive();
+            return full;
+        }
+        own || l.generation() == g && l.is_alive()
+    });
+    if !full {
+        watch_for(link, libc::EPOLLIN);
+    }
 }
 
 /// The peer must look at the words of stream `index`.
@@ -59,7 +111,7 @@ pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
         Some(_) if remote::is_to_another_host(link) => {}
         Some(twin) => add(Job::Look(twin, index)),
-        None => drop(tell(link, &Message::about(Kind::Attention, index), &[])),
+        None => tell_in_time(link, Kind::Attention, index),
     }
     if !link.is_alive() {
         add(Job::Reap(link));
@@ -68,20 +120,20 @@ pub fn attention(link: &'static Link, index: u32) {
 
 /// The peer's slot sleeps and there is no doorbell for it here: its own process rings it.
 pub fn ask_wake(link: &'static Link, slot: u32) {
-    tell(link, &Message::about(Kind::Wake, slot), &[]);
+    tell_in_time(link, Kind::Wake, slot);
 }
 
 /// A slot of this process needs a doorbell.
 pub fn want_bell(link: &'static Link, slot: u32) {
     if link.twin().is_none() {
-        tell(link, &Message::about(Kind::WantBell, slot), &[]);
+        tell_in_time(link, Kind::WantBell, slot);
     }
 }
 
 /// A slot of this process is gone.
 pub fn drop_bell(link: &'static Link, slot: u32) {
     if link.twin().is_none() {
-        tell(link, &Message::about(Kind::DropBell, slot), &[]);
+        tell_in_time(link, Kind::DropBell, slot);
     }
 }
 

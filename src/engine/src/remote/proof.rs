@@ -117,7 +117,13 @@ mod tests {
             assert!(!byte.covers(threshold));
         }
         // Nor does a number that no end can mean.
-        assert!(Known { out: 255, into: 255 }.covers(u64::MAX));
+        assert!(
+            Known {
+                out: 255,
+                into: 255
+            }
+            .covers(u64::MAX)
+        );
         assert!(!Known { out: 0, into: 0 }.covers(1));
     }
 }

@@ -392,7 +392,7 @@ pub fn give_up_before(sock: &'static Sock, reason: Reason, waits: impl FnOnce() 
     if !goes_back(sock, reason) {
         return true;
     }
-    if crate::remote::is_remote(sock) || waits() {
+    if waits() {
         demote::finish_blocking(sock, reason);
         return true;
     }

@@ -459,12 +459,9 @@ impl Sock {
         if !self.is_shared() {
             let known = before | if on { BLOCKS_NOT } else { BLOCKS };
             // Not where it was set meanwhile.
-            let _ = self.nonblock.compare_exchange(
-                before,
-                known,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            );
+            let _ =
+                self.nonblock
+                    .compare_exchange(before, known, Ordering::SeqCst, Ordering::Relaxed);
         }
         on
     }

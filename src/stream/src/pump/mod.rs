@@ -737,9 +737,7 @@ impl Pump {
                 }
                 Ok(Came::Step(stream))
             }
-            Control::Turn(turn) => {
-                flow.on_turn(turn).map(|()| Came::Nothing)
-            }
+            Control::Turn(turn) => flow.on_turn(turn).map(|()| Came::Nothing),
             Control::Advert(advert) => {
                 flow.sender.on_advert(advert)?;
                 self.due.set(stream);

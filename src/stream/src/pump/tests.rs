@@ -195,7 +195,10 @@ impl World {
                 self.complete(me);
             }
         }
-        for (me, stream) in ENDS.into_iter().flat_map(|me| (0..STREAMS).map(move |s| (me, s))) {
+        for (me, stream) in ENDS
+            .into_iter()
+            .flat_map(|me| (0..STREAMS).map(move |s| (me, s)))
+        {
             let flow = self.ends[me].pump.flow(stream).unwrap();
             assert_eq!(flow.transit.out(), Out::Link);
         }

@@ -79,7 +79,9 @@ fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
     if own.peek().is_none() && tell(link, &message, &[]) || !link.is_alive() {
         return;
     }
-    let is_last = own.last().is_some_and(|(.., k, i)| (*k, *i) == (kind, index));
+    let is_last = own
+        .last()
+        .is_some_and(|(.., k, i)| (*k, *i) == (kind, index));
     if !is_last {
         untold.push((link, generation, kind, index));
     }

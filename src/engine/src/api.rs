@@ -313,8 +313,10 @@ pub unsafe fn sendmsg(
         // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
         let reason = sluice_stats::Reason::Timestamping;
         let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
-        if sock.is_accelerated() && !life::give_up_before(sock, reason, waits) {
-            return Verdict::Failed(Error::WouldBlock);
+        if sock.is_accelerated()
+            && let Err(e) = life::give_up_before(sock, reason, waits)
+        {
+            return broken(Verdict::Failed(e), flags);
         }
     }
     // SAFETY: passed on.

@@ -68,7 +68,7 @@ impl Set {
     /// A registration has been `entered`, or could not be: does the set serve the socket?
     fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
         if !entered {
-            life::goes_back(sock, Reason::Limit);
+            life::give_up(sock, Reason::Limit);
             return false;
         }
         // The flag behind the registration, as who sets it looks for registrations behind that.

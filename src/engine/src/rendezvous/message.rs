@@ -272,7 +272,8 @@ fn get_rid_of(fd: Fd) {
     drop(fd);
 }
 
-/// Receives a record, never waiting. With more than two descriptors, or others than [`is_known`], it is none.
+/// Receives a record, never waiting. With more than two descriptors, or others than [`is_known`], it is none. Where this process may have no
+/// more of them it comes without.
 pub fn receive(socket: i32) -> Received {
     let mut bytes = [0u8; LEN + 1];
     let mut piece = libc::iovec {
@@ -294,7 +295,7 @@ pub fn receive(socket: i32) -> Received {
         Err(_) => return Received::Gone,
     };
     let mut brought: Brought = [None, None];
-    let (mut count, mut foreign) = (0, header.msg_flags & libc::MSG_CTRUNC != 0);
+    let (mut count, mut foreign) = (0, false);
     // SAFETY: the kernel has filled the control room and set its length; the macros stay inside it.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&raw const header);

@@ -1,6 +1,6 @@
 //! From socket() to the last close().
 
-use crate::api::{Pass, Verdict};
+use crate::api::{Error, Pass, Verdict};
 use crate::process;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
@@ -10,7 +10,7 @@ use crate::sockets::parting::{
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{internal, remains, wake};
+use crate::sockets::{internal, remains, wait, wake};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -387,17 +387,39 @@ pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
     }
 }
 
-/// The same for one that writes, behind what was written before. False: it `waits` for nobody, and there is no room yet.
-pub fn give_up_before(sock: &'static Sock, reason: Reason, waits: impl FnOnce() -> bool) -> bool {
+/// The same for one that writes, behind what was written before.
+///
+/// # Errors
+/// [`Error::WouldBlock`]: it `waits` for nobody, and there is no room yet. [`Error::BrokenPipe`] behind `shutdown`.
+pub fn give_up_before(
+    sock: &'static Sock,
+    reason: Reason,
+    waits: impl FnOnce() -> bool,
+) -> Result<(), Error> {
     if !goes_back(sock, reason) {
-        return true;
+        return Ok(());
+    }
+    if sock.shut.load(Ordering::SeqCst) {
+        return Err(Error::BrokenPipe { raise: true });
     }
     if waits() {
         demote::finish_blocking(sock, reason);
-        return true;
+        return Ok(());
     }
     demote::resend_now(sock);
-    sock.tx.state() != state::RESENDING
+    if sock.tx.state() == state::RESENDING && sock.tx.lock.lock().is_ok() {
+        // Its sets hear of the end of that.
+        wait::ask_for_tcp_room(sock);
+        if sock.tx.state() == state::RESENDING {
+            demote::resend(sock);
+        }
+        sock.tx.lock.unlock();
+    }
+    if sock.tx.state() == state::PLAIN {
+        Ok(())
+    } else {
+        Err(Error::WouldBlock)
+    }
 }
 
 /// The same at once; what TCP has no room for is sent by the control thread. Whether it was accelerated.

@@ -68,10 +68,18 @@ pub unsafe fn before_set(
     len: socklen_t,
 ) {
     match pins(level, option) {
-        // What was written before is not to be encrypted, signed, or left out of a repair.
+        // What was written before is not to be encrypted, signed, or left out of a repair; nor is it stamped and counted.
         Some(reason @ (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair)) => {
             return life::give_up(sock, reason);
         }
+        Some(reason)
+            if matches!(option, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW)
+                && level == libc::SOL_SOCKET =>
+        {
+            return life::give_up(sock, reason);
+        }
+        // The peer's record is looked for where a peek begins.
+        Some(reason @ Reason::PeekOff) => return life::give_up_to_read(sock, reason),
         Some(reason) => {
             life::goes_back(sock, reason);
             return;

@@ -93,8 +93,8 @@ unsafe fn send_stream(
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
         let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
-        if !crate::sockets::life::give_up_before(sock, Reason::MsgOob, waits) {
-            return Verdict::Failed(Error::WouldBlock);
+        if let Err(e) = crate::sockets::life::give_up_before(sock, Reason::MsgOob, waits) {
+            return Verdict::Failed(e);
         }
         remains::await_all_owed(sock);
         return Verdict::Pass(Pass::NOBODY);
@@ -606,12 +606,14 @@ pub unsafe fn sendfile(
     }
     // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve; only regular files and block
     // devices go by the ring. A read at an offset does not show it: some devices allow one, and it may wait.
-    let regular = sys::fstat(file)
-        .is_ok_and(|st| matches!(st.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK));
-    if !regular || (count as isize) < 0 {
+    let kind = sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
+    let refused = kind == 0 || kind == libc::S_IFDIR || (count as isize) < 0;
+    if refused || !matches!(kind, libc::S_IFREG | libc::S_IFBLK) {
         let waits = || !sock.is_nonblocking(fd);
-        if !crate::sockets::life::give_up_before(sock, Reason::Splice, waits) {
-            return Verdict::Failed(Error::WouldBlock);
+        if !refused
+            && let Err(e) = crate::sockets::life::give_up_before(sock, Reason::Splice, waits)
+        {
+            return Verdict::Failed(e);
         }
         return Verdict::Pass(Pass::NOBODY);
     }

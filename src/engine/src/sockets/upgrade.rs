@@ -300,7 +300,7 @@ static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
 
 /// Such a wait is over: whoever was refused for it consents, be it a socket that was not among them.
 pub fn consent_behind_big_wait() {
-    if REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
+    if crate::readiness::big_waits() == 0 && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
         crate::sockets::sock::for_all(consent);
     }
 }

@@ -25,12 +25,12 @@ fn step_ends() -> u64 {
 impl Hosts {
     pub(super) fn listen(&mut self, seek: Seek) {
         let asks = |q: &Question| q.connection == seek.connection;
-        let asked = self
-            .questions
-            .iter()
-            .position(|q| asks(q) && q.known.is_reached(seek.sock));
-        if let Some(question) = asked.map(|at| self.questions.remove(at)) {
-            return self.grant(seek, &question);
+        let reached = |q: &Question| asks(q) && q.known.is_reached(seek.sock);
+        while let Some(at) = self.questions.iter().position(reached) {
+            let question = self.questions.remove(at);
+            if self.grant(seek, &question) {
+                return;
+            }
         }
         let key = self.key();
         let ip = subnet::mapped(&config().map, seek.local.ip());

@@ -15,9 +15,10 @@ use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Berth, Meeting, Proof};
 
 impl Hosts {
-    pub(super) fn grant(&mut self, seek: Seek, question: &Question) {
+    /// Does the answer say anything of the connection? Of a question without a proof it does not.
+    pub(super) fn grant(&mut self, seek: Seek, question: &Question) -> bool {
         let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
-            return;
+            return false;
         };
         let (wire, salt) = (up.wire, up.salt);
         let decided = self.open_granted(wire, salt, &seek, question);
@@ -25,9 +26,10 @@ impl Hosts {
             Ok(grant) => {
                 wire.with(|pump| pump.meet(grant));
             }
-            // Whoever asks without a proof says nothing of the connection: the other end of it may be on its way.
+            // The other end of it may be on its way.
             Err(Reason::ProofFailed) => {
-                return self.deny(question.key, seek.connection, Reason::ProofFailed);
+                self.deny(question.key, seek.connection, Reason::ProofFailed);
+                return false;
             }
             Err(reason) => {
                 seek.stays(reason);
@@ -36,6 +38,7 @@ impl Hosts {
         }
         self.listens
             .retain(|l| !core::ptr::eq(l.seek.sock, seek.sock));
+        true
     }
 
     pub(super) fn open_granted(
@@ -200,10 +203,11 @@ impl Hosts {
         }
     }
 
-    /// Is there a place for one more question of the link's? No link has all of them.
+    /// Is there a place for one more question of the link's? No link has all of them where others ask, too.
     fn keeps_question(&self, key: Key) -> bool {
         let own = self.questions.iter().filter(|q| q.key == key).count();
-        self.questions.len() < SEEKS && own < SEEKS / 2
+        let all = self.questions.len();
+        all < SEEKS && (own < SEEKS / 2 || own == all)
     }
 
     /// The connection of this number, if this end has come to an offset with it and may have a stream.

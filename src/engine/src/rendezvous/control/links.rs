@@ -35,15 +35,15 @@ pub fn watch_link(link: &'static Link) {
 }
 
 fn watch_for(link: &'static Link, events: i32) {
-    let Some(fd) = link.control().raw() else {
-        return;
-    };
     let set = SET.load(Ordering::Acquire);
     let data = KIND_LINK | core::ptr::from_ref(link) as u64;
     let events = events as u32;
-    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
-    }
+    // While nobody closes it: the number is another's then.
+    link.control().with(|fd| {
+        if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
+            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
+        }
+    });
 }
 
 /// A new link stands: this thread asks over it.
@@ -59,8 +59,11 @@ pub(in crate::rendezvous) fn tell(link: &Link, message: &Message, with: &[i32]) 
 }
 
 /// Records that a peer could not take, since it reads nothing: its thread gets no processor, or is stopped. Told in time, when its socket
-/// has room; in between neither end would look. By link, its generation, kind and index.
-pub(super) static UNTOLD: Guarded<Vec<(&'static Link, u32, Kind, u32)>> = Guarded::new(Vec::new());
+/// has room; in between neither end would look.
+pub(super) static UNTOLD: Guarded<Vec<Untold>> = Guarded::new(Vec::new());
+
+/// The link and its generation, kind and index.
+type Untold = (&'static Link, u32, Kind, u32);
 
 /// Says it now, or when there is room.
 fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
@@ -71,21 +74,18 @@ fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
         return;
     };
     let generation = link.generation();
-    let mut own = untold
-        .iter()
-        .filter(|(l, g, ..)| core::ptr::eq(*l, link) && *g == generation)
-        .peekable();
+    let is_own = |(l, g, ..): &Untold| core::ptr::eq(*l, link) && *g == generation;
     // Not before those that wait.
-    if own.peek().is_none() && tell(link, &message, &[]) || !link.is_alive() {
+    let waits = untold.iter().any(is_own);
+    if !waits && tell(link, &message, &[]) || !link.is_alive() {
         return;
     }
-    let is_last = own
-        .last()
-        .is_some_and(|(.., k, i)| (*k, *i) == (kind, index));
-    if !is_last {
-        untold.push((link, generation, kind, index));
+    // Each once, in the order in which they were said last: no more of a link than it has slots and streams.
+    untold.retain(|of| !is_own(of) || (of.2, of.3) != (kind, index));
+    untold.push((link, generation, kind, index));
+    if !waits {
+        watch_for(link, libc::EPOLLIN | libc::EPOLLOUT);
     }
-    watch_for(link, libc::EPOLLIN | libc::EPOLLOUT);
 }
 
 /// By the control thread: there is room again.
@@ -185,8 +185,11 @@ pub(super) fn on_link(link: &'static Link) {
                         // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
                         let set = unsafe { (owner as *const Set).as_ref() };
                         let bell = first.filter(|bell| sys::is_pipe(bell.raw()));
-                        if let (Some(set), Some(bell)) = (set, bell) {
-                            set.add_bell(link, message.index, bell);
+                        match (set, bell) {
+                            (Some(set), Some(bell)) => set.add_bell(link, message.index, bell),
+                            // It did not arrive, there being no descriptors: this end is to be asked to ring.
+                            (Some(_), None) => drop_bell(link, message.index),
+                            (None, _) => {}
                         }
                     }
                     Kind::Wake => wake::ring_own(link, message.index),

@@ -63,7 +63,7 @@ class Life:
         listener, new = self.handle(op).file, op.handle(1)
         need(isinstance(listener, Listener) and op.text("kind", "accept") in ("accept", "accept4", "nameless"), "not a listener")
         need(not op.flags() or op.text("kind") == "accept4", "takes no flags")
-        need(0 <= new < HANDLES and new not in p.handles, "this handle is taken")
+        need(0 <= new < HANDLES and new not in p.handles and new not in p.promised(), "this handle is taken")
         need(not listener.acceptor, "another accepts")
         flags = op.flags()
 

@@ -470,6 +470,37 @@ static void forked_before_client(int fd)
     meet();
 }
 
+/* What a child does with a connection changes nothing of what its parent has registered since the fork. */
+static void forked_modified_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN | EPOLLET), go[2], done[2];
+    char c;
+    T(pipe(go));
+    T(pipe(done));
+    pid_t pid = child();
+    if (!pid)
+        _exit(read(go[0], &c, 1) != 1 || !ready(fd) || write(done[1], "d", 1) != 1);
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT, PATTERN));
+    meet(); /* the other end takes the stream back to TCP */
+    meet();
+    T(write(go[1], "g", 1));
+    T(read(done[0], &c, 1));
+    say_wait(ep, 100);
+    reap(pid);
+    T(put(fd, 1, 100));
+    meet();
+}
+
+static void forked_modified_server(int fd)
+{
+    int one = 1;
+    meet();
+    T(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one));
+    meet();
+    T(get(fd, 1, 100));
+    meet();
+}
+
 const struct body register_bodies[] = {
     TWO("register_churn", churn_server, churn_client),
     TWO("register_refused", obey, refused_client),
@@ -481,6 +512,7 @@ const struct body register_bodies[] = {
     TWO("register_threads", threads_server, threads_client),
     TWO("register_shut_read", obey, shut_read_client),
     TWO("register_forked_before", obey, forked_before_client),
+    TWO("register_forked_modified", forked_modified_server, forked_modified_client),
     TWO("register_shut_read_edges", obey, shut_read_edges_client),
     TWO("register_shut_read_unread", shut_read_unread_server, shut_read_unread_client),
     TWO("register_unasked", obey, unasked_client),

@@ -596,6 +596,8 @@ impl Set {
     /// A registered socket's stream is over; its memory may be another stream's soon.
     pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
         let is_shared = shared::is_marked(self.number);
+        // A parent's, which this process has not used: what it knows of the registrations is as old as the fork.
+        let is_stale = self.inherited.load(Ordering::Relaxed);
         let gone = self.with(|inside| {
             let slot = inside.on_link(link).map(|on| on.slot);
             // Somebody waits for space in the ring that is no more.
@@ -625,6 +627,7 @@ impl Set {
                             reg.change(self.fd(), ONESHOT);
                         }
                     } else if reg.armed
+                        && !is_stale
                         && (core::mem::take(&mut reg.out_removed) || owed && !(once && is_shared))
                     {
                         // The kernel looks, and tells if there is something to tell.

@@ -141,7 +141,7 @@ class Bytes:
             need(waits and not s.rcvtimeo and size > 0 and kind != "recvmmsg", "it does not sleep")
             need(not self.is_watched(s), "somebody waits for what it would take")
             # TCP wakes readers at the low mark only: one that wants less, or the rest, may sleep on.
-            need(s.lowat == 1 or not waitall and size >= s.lowat, "it may sleep on")
+            need(s.lowat == 1 or not waitall and size >= s.lowat and not s.avail, "it may sleep on")
             need(not peek or rx.piled + size <= self.most_settled, "there may be no room for all of it")
             need(not rx.writer and s.settled and not s.ended and not rx.held and s.avail < low, "it would not sleep")
             return {**note, **self.begin_recv(op, p, s, low, size, peek, waitall)}

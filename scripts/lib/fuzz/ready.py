@@ -102,6 +102,9 @@ class Ready:
         if "ONESHOT" in reg.mask and self.is_spare_edge(reg, file) and not reg.listed:
             # Told once too often it is disarmed.
             return False
+        if "ONESHOT" in reg.mask and not reg.armed and "HUP" in self.shown(file):
+            # The end of what was told of is shown by its set, in vain: docs/limitations.md.
+            return False
         if "ET" in reg.mask and reg.listed and reg.by_data and isinstance(file, Stream) and file.avail < max(1, file.lowat):
             # Bytes that are read by now: whether their edge still tells of room is nobody's promise.
             return False

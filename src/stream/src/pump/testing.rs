@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::record::{Nonce, Role};
+use crate::wire::CONTROL_LEN;
 
 pub const ENDS: [usize; 2] = [0, 1];
 /// Bytes of a staging ring.

@@ -2,6 +2,7 @@ use super::testing::*;
 use super::*;
 use crate::config::Mode;
 use crate::record::{Leave, Nonce, Role};
+use crate::wire::CONTROL_LEN;
 use proptest::prelude::*;
 use std::vec;
 

@@ -4,7 +4,7 @@ use super::testing::*;
 use super::*;
 use crate::config::Mode;
 use crate::record::{Head, Leave, RECORD_LEN};
-use crate::wire::{AdvertId, Landed};
+use crate::wire::{AdvertId, CONTROL_LEN, Landed};
 use proptest::prelude::*;
 use std::vec;
 

@@ -312,9 +312,8 @@ pub unsafe fn sendmsg(
     if header.msg_controllen != 0 {
         // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
         let reason = sluice_stats::Reason::Timestamping;
-        let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
         if sock.is_accelerated()
-            && let Err(e) = life::give_up_before(sock, reason, waits)
+            && let Err(e) = life::give_up_before(sock, fd, flags, reason)
         {
             return broken(Verdict::Failed(e), flags);
         }

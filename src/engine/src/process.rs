@@ -483,8 +483,7 @@ pub fn capabilities() -> u64 {
 /// The peer's process id, and whether its memory may be read: its user and group are ours, it has
 /// every capability that we have, and one trial worked.
 pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
-    let Ok(peer) = sys::getsockopt::<libc::ucred>(control, libc::SOL_SOCKET, libc::SO_PEERCRED)
-    else {
+    let Some(peer) = peer(control) else {
         return (0, false);
     };
     // SAFETY: these two cannot fail and are not hooked.
@@ -496,8 +495,12 @@ pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
 
 /// Is the peer behind `control` the process that [`may_pull`] has named?
 pub fn is_peer(control: i32, pid: i32) -> bool {
-    sys::getsockopt::<libc::ucred>(control, libc::SOL_SOCKET, libc::SO_PEERCRED)
-        .is_ok_and(|peer| peer.pid == pid)
+    peer(control).is_some_and(|peer| peer.pid == pid)
+}
+
+/// Who is at the other end of a Unix socket, as the kernel saw it connect or listen.
+fn peer(control: i32) -> Option<libc::ucred> {
+    sys::getsockopt(control, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()
 }
 
 /// May pages of a link's rings go back to the kernel, towards the peer behind `control` (none: this process)?
@@ -523,7 +526,7 @@ fn promises_kept() -> Option<bool> {
 /// Could the peer behind `control` send us any signal? `None`: not known.
 fn could_be_stopped(control: i32) -> Option<bool> {
     use std::io::Write;
-    let peer = sys::getsockopt::<libc::ucred>(control, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+    let peer = peer(control)?;
     let own = Status::read(c"/proc/self/status")?;
     // kill(2) compares with the real and the saved one.
     let mut users = own.words(b"Uid:")?;

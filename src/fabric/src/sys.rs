@@ -415,6 +415,15 @@ pub fn setsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> R
     .map(drop)
 }
 
+/// Sets SO_LINGER: for so many seconds a close waits, with none not at all. Where it is refused the close is as before.
+pub fn set_linger(fd: c_int, seconds: Option<c_int>) {
+    let linger = libc::linger {
+        l_onoff: seconds.is_some().into(),
+        l_linger: seconds.unwrap_or(0),
+    };
+    let _ = setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+}
+
 /// Whoever waits for a TCP socket's room, edge-triggered, is told once more, at once (`do_tcp_setsockopt`: `sk_write_space`) or later.
 ///
 /// # Errors

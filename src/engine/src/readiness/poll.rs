@@ -33,11 +33,8 @@ struct Streams {
 impl Streams {
     /// None has come since, and none has gone: also not one for the other.
     fn is_same(&self, before: &Self) -> bool {
-        let keys = |of: &Self| -> Vec<_> {
-            let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
-            of.list.iter().map(key).collect()
-        };
-        keys(self) == keys(before)
+        let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
+        self.list.iter().map(key).eq(before.list.iter().map(key))
     }
 }
 
@@ -50,11 +47,16 @@ pub(super) fn own(sock: &'static Sock) -> bool {
     sock.is_accelerated()
 }
 
+/// The tracked socket that an entry names, if it is one.
+fn sock_of(p: &pollfd) -> Option<&'static Sock> {
+    table::lookup(p.fd)?.as_sock()
+}
+
 fn accelerated(fds: &[pollfd]) -> Streams {
     let list = fds
         .iter()
         .enumerate()
-        .filter_map(|(i, p)| Some((i, table::lookup(p.fd)?.as_sock()?)))
+        .filter_map(|(i, p)| Some((i, sock_of(p)?)))
         .filter(|(_, sock)| sock.is_accelerated() && own(sock))
         .collect();
     Streams { list }
@@ -172,7 +174,7 @@ pub(super) unsafe fn run(
     let answer = unsafe { turns(fds, end, mask, vigil) };
     if answer == Some(Ok(0)) && end.asked_none && remains::is_any_owed() {
         let read = fds.iter().filter(|p| p.events & READ != 0);
-        if remains::await_first_of(read.filter_map(|p| table::lookup(p.fd)?.as_sock())) {
+        if remains::await_first_of(read.filter_map(sock_of)) {
             // SAFETY: the caller's.
             return unsafe { turns(fds, end, mask, vigil) };
         }
@@ -360,7 +362,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         // SAFETY: the caller's array and mask; a time of ours.
         let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
         for p in fds.iter() {
-            if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock)
+            if let Some(sock) = sock_of(p)
                 && sock.rx.state() == state::PROVED
             {
                 upgrade::consent(sock);
@@ -373,15 +375,12 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     thread::left_sleeps(vigil.frame());
     let mut list = List::default();
     for p in fds.iter() {
-        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
+        if let Some(sock) = sock_of(p) {
             list.mark(sock);
         }
     }
     // A stream may have come up before the marks were seen.
-    let came_up = |p: &pollfd| {
-        let sock = table::lookup(p.fd).and_then(table::Entry::as_sock);
-        sock.is_some_and(Sock::is_accelerated)
-    };
+    let came_up = |p: &pollfd| sock_of(p).is_some_and(Sock::is_accelerated);
     if list.marked.iter().any(|s| s.is_accelerated()) || list.big && fds.iter().any(came_up) {
         list.take_back();
         return Step::Again;
@@ -419,7 +418,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
 /// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread had been woken.
 fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
     for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
-        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock) {
+        if let Some(sock) = sock_of(p) {
             p.revents = told::whole(sock, p.revents, p.events);
         }
     }
@@ -431,7 +430,7 @@ fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usi
 fn hang_up(fds: &mut [pollfd]) {
     let told = fds.iter_mut().filter(|p| p.revents & WRITE != 0);
     for p in told {
-        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock)
+        if let Some(sock) = sock_of(p)
             && sock.has_shut_both()
         {
             p.revents |= libc::POLLHUP;
@@ -634,7 +633,7 @@ fn sleep(
     let mut moved = false;
     // Nobody rings for what comes by TCP: no reader of these consents meanwhile.
     for p in fds.iter() {
-        if let Some(sock) = table::lookup(p.fd).and_then(table::Entry::as_sock)
+        if let Some(sock) = sock_of(p)
             && !sock.is_accelerated()
         {
             list.mark(sock);
@@ -720,7 +719,7 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
         // What the kernel has told may be of a stream that has ended since, by a shutdown in another thread.
         if from.events != to.events
             && to.revents != 0
-            && let Some(sock) = table::lookup(to.fd).and_then(table::Entry::as_sock)
+            && let Some(sock) = sock_of(to)
         {
             to.revents |= room_of_tcp(sock, to);
         }

@@ -299,9 +299,14 @@ const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 pub fn watch(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let data = KIND_SOCK | core::ptr::from_ref(sock) as u64;
+    enter(fd, WATCHED, data);
+}
+
+/// Registers a descriptor with this thread's set, or changes what it is registered for.
+fn enter(fd: i32, events: u32, data: u64) {
     let set = SET.load(Ordering::Acquire);
-    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, WATCHED, data) == Err(libc::EEXIST) {
-        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, WATCHED, data);
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
     }
 }
 

@@ -264,11 +264,7 @@ fn is_known(fd: &Fd) -> bool {
 /// Closes a descriptor of another kind.
 fn get_rid_of(fd: Fd) {
     // A socket that was closed with bytes to send may be told to wait for them: by nobody here.
-    let at_once = libc::linger {
-        l_onoff: 0,
-        l_linger: 0,
-    };
-    let _ = sys::setsockopt(fd.raw(), libc::SOL_SOCKET, libc::SO_LINGER, &at_once);
+    sys::set_linger(fd.raw(), None);
     drop(fd);
 }
 
@@ -381,19 +377,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (_stuck, _) = listener.accept().unwrap();
-        let linger = libc::linger {
-            l_onoff: 1,
-            l_linger: 60,
-        };
         let fd = tcp.as_raw_fd();
-        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
         // More than the other end takes, which reads nothing.
         let bytes = vec![0u8; 1 << 16];
         // SAFETY: an array of that length.
         while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}
         send(a.as_raw_fd(), &Message::new(Kind::Hello), &[fd]).unwrap();
+        sys::set_linger(fd, Some(60));
         // From here on the message has the last one.
-        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger).unwrap();
         drop(tcp);
         let begun = std::time::Instant::now();
         assert!(matches!(receive(b.as_raw_fd()), Received::Gone));

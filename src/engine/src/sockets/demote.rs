@@ -698,12 +698,7 @@ pub fn drop_tcp(fd: i32) {
 
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
 pub fn lose_rest(sock: &'static Sock) {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    sys::set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
     if sock.tx.state() == state::RESENDING {
         finish_resend(sock);
     }

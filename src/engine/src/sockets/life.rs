@@ -390,11 +390,12 @@ pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
 /// The same for one that writes, behind what was written before.
 ///
 /// # Errors
-/// [`Error::WouldBlock`]: it `waits` for nobody, and there is no room yet. [`Error::BrokenPipe`] behind `shutdown`.
+/// [`Error::WouldBlock`]: it waits for nobody, and there is no room yet. [`Error::BrokenPipe`] behind `shutdown`.
 pub fn give_up_before(
     sock: &'static Sock,
+    fd: c_int,
+    flags: c_int,
     reason: Reason,
-    waits: impl FnOnce() -> bool,
 ) -> Result<(), Error> {
     if !goes_back(sock, reason) {
         return Ok(());
@@ -402,16 +403,14 @@ pub fn give_up_before(
     if sock.shut.load(Ordering::SeqCst) {
         return Err(Error::BrokenPipe { raise: true });
     }
-    if waits() {
+    if sock.may_wait(fd, flags) {
         demote::finish_blocking(sock, reason);
         return Ok(());
     }
-    demote::resend_now(sock);
-    if sock.tx.state() == state::RESENDING && sock.tx.lock.lock().is_ok() {
-        // Its sets hear of the end of that.
-        wait::ask_for_tcp_room(sock);
-        if sock.tx.state() == state::RESENDING {
-            demote::resend(sock);
+    if sock.tx.lock.lock().is_ok() {
+        if sock.tx.state() == state::RESENDING && demote::resend(sock) != Resent::All {
+            // Its sets hear of the end of that.
+            wait::ask_for_tcp_room(sock);
         }
         sock.tx.lock.unlock();
     }

@@ -67,24 +67,20 @@ pub unsafe fn before_set(
     value: *const c_void,
     len: socklen_t,
 ) {
-    match pins(level, option) {
-        // What was written before is not to be encrypted, signed, or left out of a repair; nor is it stamped and counted.
-        Some(reason @ (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair)) => {
-            return life::give_up(sock, reason);
+    if let Some(reason) = pins(level, option) {
+        match (reason, option) {
+            // What was written before is not to be encrypted, signed, or left out of a repair; nor is it stamped and counted.
+            (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair, _)
+            | (Reason::Timestamping, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW) => {
+                life::give_up(sock, reason);
+            }
+            // The peer's record is looked for where a peek begins.
+            (Reason::PeekOff, _) => life::give_up_to_read(sock, reason),
+            _ => {
+                life::goes_back(sock, reason);
+            }
         }
-        Some(reason)
-            if matches!(option, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW)
-                && level == libc::SOL_SOCKET =>
-        {
-            return life::give_up(sock, reason);
-        }
-        // The peer's record is looked for where a peek begins.
-        Some(reason @ Reason::PeekOff) => return life::give_up_to_read(sock, reason),
-        Some(reason) => {
-            life::goes_back(sock, reason);
-            return;
-        }
-        None => {}
+        return;
     }
     if (level, option) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
         && len as usize >= size_of::<c_int>()

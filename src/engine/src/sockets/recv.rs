@@ -171,7 +171,7 @@ unsafe fn recv_stream(
         let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, need, nap) };
         match look {
             Look::Moved(n) if peek => {
-                let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd);
+                let nonblocking = !sock.may_wait(fd, flags);
                 let current = sock.rx.state();
                 if n >= want || nonblocking || over || current == state::RETURNING {
                     sock.rx.lock.unlock();
@@ -223,7 +223,7 @@ unsafe fn recv_stream(
             Look::Kernel => {
                 nap.note(sock);
                 sock.rx.lock.unlock();
-                let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+                let waits = || sock.may_wait(fd, flags);
                 if sock.rx.owed.load(Ordering::Relaxed) != 0 {
                     remains::await_owed_for(sock, total - done);
                 }
@@ -334,7 +334,7 @@ unsafe fn recv_stream(
                     sock.rx.lock.unlock();
                     return finish(sock, done);
                 }
-                if flags & libc::MSG_DONTWAIT != 0 || sock.is_nonblocking(fd) {
+                if !sock.may_wait(fd, flags) {
                     sock.rx.lock.unlock();
                     if done == 0 && sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
                         remains::await_owed(sock);
@@ -371,7 +371,7 @@ unsafe fn recv_nothing(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut N
         iov_len: 1,
     };
     let peek = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
-    nap.empty = flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+    nap.empty = sock.may_wait(fd, flags);
     // SAFETY: one byte of ours.
     match unsafe { recv_stream(sock, fd, &raw const one, 1, peek, nap) } {
         Verdict::Done(_) => Verdict::Done(0),

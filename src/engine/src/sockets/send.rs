@@ -92,8 +92,7 @@ unsafe fn send_stream(
     nap: &mut Nap,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
-        let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
-        if let Err(e) = crate::sockets::life::give_up_before(sock, Reason::MsgOob, waits) {
+        if let Err(e) = crate::sockets::life::give_up_before(sock, fd, flags, Reason::MsgOob) {
             return Verdict::Failed(e);
         }
         remains::await_all_owed(sock);
@@ -283,7 +282,7 @@ impl Job {
 
     /// May the call not wait?
     pub fn is_nonblocking(&self) -> bool {
-        self.flags & libc::MSG_DONTWAIT != 0 || self.sock.is_nonblocking(self.fd)
+        !self.sock.may_wait(self.fd, self.flags)
     }
 
     /// The time at which SO_SNDTIMEO runs out, fixed at the first wait of a call.
@@ -609,9 +608,8 @@ pub unsafe fn sendfile(
     let kind = sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
     let refused = kind == 0 || kind == libc::S_IFDIR || (count as isize) < 0;
     if refused || !matches!(kind, libc::S_IFREG | libc::S_IFBLK) {
-        let waits = || !sock.is_nonblocking(fd);
         if !refused
-            && let Err(e) = crate::sockets::life::give_up_before(sock, Reason::Splice, waits)
+            && let Err(e) = crate::sockets::life::give_up_before(sock, fd, 0, Reason::Splice)
         {
             return Verdict::Failed(e);
         }

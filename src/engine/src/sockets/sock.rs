@@ -440,6 +440,12 @@ impl Sock {
         }
     }
 
+    /// May a call with these flags wait?
+    #[inline]
+    pub fn may_wait(&self, fd: i32, flags: i32) -> bool {
+        flags & libc::MSG_DONTWAIT == 0 && !self.is_nonblocking(fd)
+    }
+
     /// Was the other end looked for, so that the control thread has calls to make about this one?
     pub fn was_sought(&self) -> bool {
         self.key.load(Ordering::Relaxed) != 0

@@ -48,13 +48,13 @@ pub fn stage(sock: &Sock) {
     let own = linger(sock, fd);
     sock.staged.phase.store(WAITS, Ordering::Relaxed);
     set_linger(sock, fd, own);
-    set(fd, Some(0));
+    sys::set_linger(fd, Some(0));
 }
 
 /// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or to set it.
 pub fn unstage(sock: &Sock) {
     if sock.staged.phase.swap(NOTHING, Ordering::Relaxed) == WAITS {
-        set(sock.fd.load(Ordering::Relaxed), linger_of(sock));
+        sys::set_linger(sock.fd.load(Ordering::Relaxed), linger_of(sock));
     }
 }
 
@@ -70,7 +70,7 @@ pub fn linger(sock: &Sock, fd: i32) -> Option<i32> {
 /// Sets the program's own SO_LINGER.
 pub fn set_linger(sock: &Sock, fd: i32, seconds: Option<i32>) {
     if sock.staged.phase.load(Ordering::Relaxed) != WAITS {
-        return set(fd, seconds);
+        return sys::set_linger(fd, seconds);
     }
     let seconds = seconds.map_or(0, |seconds| seconds.max(0) as u32 + 1);
     sock.staged.linger.store(seconds, Ordering::Relaxed);
@@ -79,14 +79,6 @@ pub fn set_linger(sock: &Sock, fd: i32, seconds: Option<i32>) {
 fn linger_of(sock: &Sock) -> Option<i32> {
     let seconds = sock.staged.linger.load(Ordering::Relaxed);
     seconds.checked_sub(1).map(|seconds| seconds as i32)
-}
-
-fn set(fd: i32, seconds: Option<i32>) {
-    let linger = libc::linger {
-        l_onoff: seconds.is_some().into(),
-        l_linger: seconds.unwrap_or(0),
-    };
-    let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
 #[cfg(test)]

@@ -521,11 +521,7 @@ impl Transit {
     /// [`PeerFault::Step`]: before the peer can know that it may post.
     pub fn on_received(&mut self, to: Seq) -> Result<(), Error> {
         self.may_receive()?;
-        let counts = matches!(
-            self.state,
-            State::Known | State::Open | State::Ending(_) | State::Said { .. } | State::Over(_)
-        );
-        if counts && !self.lost {
+        if !self.lost && !matches!(self.state, State::Quit(_) | State::Dead(_)) {
             self.received = self.received.max(to);
         }
         Ok(())

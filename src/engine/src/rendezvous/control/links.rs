@@ -35,15 +35,9 @@ pub fn watch_link(link: &'static Link) {
 }
 
 fn watch_for(link: &'static Link, events: i32) {
-    let set = SET.load(Ordering::Acquire);
     let data = KIND_LINK | core::ptr::from_ref(link) as u64;
-    let events = events as u32;
     // While nobody closes it: the number is another's then.
-    link.control().with(|fd| {
-        if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data) == Err(libc::EEXIST) {
-            let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
-        }
-    });
+    link.control().with(|fd| enter(fd, events as u32, data));
 }
 
 /// A new link stands: this thread asks over it.

@@ -97,7 +97,7 @@ pub(super) unsafe fn look(
             if need == 0 {
                 return Look::Empty;
             }
-            let waits = || flags & libc::MSG_DONTWAIT == 0 && !sock.is_nonblocking(fd);
+            let waits = || sock.may_wait(fd, flags);
             let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
             if copies
                 && left >= remote::least() as usize

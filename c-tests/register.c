@@ -471,16 +471,16 @@ static void forked_before_client(int fd)
 }
 
 /* What a child does with a connection changes nothing of what its parent has registered since the fork. */
-static void forked_modified_client(int fd)
+static void modify_behind_fork(int fd, int ep, unsigned events)
 {
-    int ep = set_of(fd, EPOLLIN | EPOLLET), go[2], done[2];
+    int go[2], done[2];
     char c;
     T(pipe(go));
     T(pipe(done));
     pid_t pid = child();
     if (!pid)
         _exit(read(go[0], &c, 1) != 1 || !ready(fd) || write(done[1], "d", 1) != 1);
-    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT, PATTERN));
+    T(ctl(ep, EPOLL_CTL_MOD, fd, events, PATTERN));
     meet(); /* the other end takes the stream back to TCP */
     meet();
     T(write(go[1], "g", 1));
@@ -489,6 +489,17 @@ static void forked_modified_client(int fd)
     reap(pid);
     T(put(fd, 1, 100));
     meet();
+}
+
+static void forked_modified_client(int fd) { modify_behind_fork(fd, set_of(fd, EPOLLIN | EPOLLET), EPOLLOUT); }
+
+/* Nor of what tells once, and has told by then; the set is in another. */
+static void forked_once_client(int fd)
+{
+    int ep = set_of(fd, EPOLLOUT | EPOLLONESHOT), outer = epoll_create1(0);
+    T(ctl(outer, EPOLL_CTL_ADD, ep, EPOLLIN, 1));
+    say_wait(ep, -1);
+    modify_behind_fork(fd, ep, EPOLLOUT | EPOLLONESHOT);
 }
 
 static void forked_modified_server(int fd)
@@ -513,6 +524,7 @@ const struct body register_bodies[] = {
     TWO("register_shut_read", obey, shut_read_client),
     TWO("register_forked_before", obey, forked_before_client),
     TWO("register_forked_modified", forked_modified_server, forked_modified_client),
+    TWO("register_forked_once", forked_modified_server, forked_once_client),
     TWO("register_shut_read_edges", obey, shut_read_edges_client),
     TWO("register_shut_read_unread", shut_read_unread_server, shut_read_unread_client),
     TWO("register_unasked", obey, unasked_client),

@@ -621,13 +621,14 @@ impl Set {
                     reg.echo = Echo::None;
                     // A relative may have used one up that tells once.
                     let once = reg.events & ONESHOT != 0;
-                    if reg.twin_armed {
+                    if is_stale {
+                        // The kernel's registration is as the parent has made it since.
+                    } else if reg.twin_armed {
                         // What it says is dropped; but who watches the set would hear of every byte. A relative may have changed it.
                         if self.nested.load(Ordering::Relaxed) && !is_shared {
                             reg.change(self.fd(), ONESHOT);
                         }
                     } else if reg.armed
-                        && !is_stale
                         && (core::mem::take(&mut reg.out_removed) || owed && !(once && is_shared))
                     {
                         // The kernel looks, and tells if there is something to tell.

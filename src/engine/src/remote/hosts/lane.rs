@@ -53,6 +53,11 @@ fn request(cookie: &[u8; 16]) -> [u8; REQUEST_LEN] {
     bytes
 }
 
+/// Whether private data is [`request`]'s. A connection manager may have made it longer.
+fn asks(data: &[u8], cookie: &[u8; 16]) -> bool {
+    data.get(..REQUEST_LEN) == Some(request(cookie).as_slice())
+}
+
 impl Hosts {
     pub(super) fn is_lane(&self, key: Key) -> bool {
         self.lanes.iter().any(|lane| lane.key == key)
@@ -184,9 +189,7 @@ impl Hosts {
         let Some(seek) = self.lanes.get(at) else {
             return;
         };
-        // A connection manager may have made it longer.
-        let asks = data.get(..REQUEST_LEN) == Some(request(&seek.cookie).as_slice());
-        if !asks || !matches!(seek.stage, Stage::Listening(_)) {
+        if !asks(data, &seek.cookie) || !matches!(seek.stage, Stage::Listening(_)) {
             let _ = id.refuse(&[]);
             return;
         }
@@ -239,5 +242,27 @@ impl Hosts {
         {
             self.on_lane_over(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_of_other_bytes_is_refused() {
+        let cookie = core::array::from_fn(|i| i as u8 | 0x80);
+        let good = request(&cookie);
+        assert!(asks(&good, &cookie));
+        assert!(asks(&[good.as_slice(), &[0; 124]].concat(), &cookie));
+        for bit in 0..8 * REQUEST_LEN {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!asks(&bytes, &cookie), "bit {bit}");
+        }
+        for len in 0..REQUEST_LEN {
+            assert!(!asks(&good[..len], &cookie), "{len} bytes");
+        }
+        assert!(!asks(&good, &[0; 16]));
     }
 }

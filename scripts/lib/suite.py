@@ -97,7 +97,7 @@ def steps(seed, full):
     yield from between_hosts(seed, full)
     if full:
         # Where there is no such machine it says so, and counts nothing.
-        yield "two processors", script("guest/smoke", str(seed)), {}, 12, False
+        yield "two processors", script("guest/smoke", str(seed)), {}, 16, False
         yield "stress", script("soak.py", "stress", "--seed", str(seed)), {}, 30, True
         yield "speed", script("bench.py", "--check", "-q"), {}, 60, False
 

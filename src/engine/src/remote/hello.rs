@@ -297,13 +297,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_understood_in_one_way_or_refused() {
-        let mut n = 0x9e37_79b9_7f4a_7c15u64;
-        let mut draw = || {
-            n ^= n << 13;
-            n ^= n >> 7;
-            n ^= n << 17;
-            n
-        };
+        let mut draw = crate::sockets::testing::draws();
         for round in 0..200_000 {
             let mut bytes = REQUEST.emit().to_vec();
             if round % 2 == 0 {

@@ -406,13 +406,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_understood_in_one_way_or_refused() {
-        let mut n = 0x9e37_79b9_7f4a_7c15u64;
-        let mut draw = || {
-            n ^= n << 13;
-            n ^= n >> 7;
-            n ^= n << 17;
-            n
-        };
+        let mut draw = crate::sockets::testing::draws();
         let good = Message::new(Kind::Hello).to_bytes();
         let mut understood = 0;
         for _ in 0..200_000 {
@@ -421,7 +415,7 @@ mod tests {
                 let at = draw() as usize % LEN;
                 bytes[at] = draw() as u8;
             }
-            bytes.resize(LEN + (draw() % 16 == 0) as usize, 0);
+            bytes.resize(LEN + usize::from(draw().is_multiple_of(16)), 0);
             if let Some(message) = Message::from_bytes(&bytes) {
                 // What lies behind the fields nobody looks at.
                 assert_eq!(message.to_bytes()[..56], bytes[..56]);

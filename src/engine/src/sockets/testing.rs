@@ -82,3 +82,14 @@ pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -
         waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     })
 }
+
+/// Numbers by chance, the same ones in each run.
+pub fn draws() -> impl FnMut() -> u64 {
+    let mut n = 0x9e37_79b9_7f4a_7c15u64;
+    move || {
+        n ^= n << 13;
+        n ^= n >> 7;
+        n ^= n << 17;
+        n
+    }
+}

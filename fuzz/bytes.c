@@ -94,6 +94,22 @@ static ssize_t send_by(const char *kind, int fd, size_t len, int flags, int piec
     return -1;
 }
 
+/* What messages that were not filled have left is put together, if it is as nobody touched it. */
+static void close_gaps(const struct mmsghdr *mm, const struct iovec *v, int got)
+{
+    char *to = v[0].iov_base, *end = to;
+    for (int i = 0; i < got; i++)
+        for (size_t at = mm[i].msg_len; at < v[i].iov_len; at++)
+            if (((unsigned char *)v[i].iov_base)[at] != UNTOUCHED)
+                return;
+    for (int i = 0; i < got; i++) {
+        memmove(to, v[i].iov_base, mm[i].msg_len);
+        to += mm[i].msg_len;
+        end = (char *)v[i].iov_base + v[i].iov_len;
+    }
+    memset(to, UNTOUCHED, end - to);
+}
+
 /* At most `len` bytes into the buffer by one call. */
 static ssize_t recv_by(const char *kind, int fd, size_t len, int flags, int pieces, char *more)
 {
@@ -135,6 +151,8 @@ static ssize_t recv_by(const char *kind, int fd, size_t len, int flags, int piec
         if (got < 0)
             return -1;
         sprintf(more, ", %d messages:", got);
+        if (!(flags & (MSG_PEEK | MSG_TRUNC)))
+            close_gaps(mm, v, got);
         return told(mm, got, more, 200);
     }
     if (!strcmp(kind, "splice")) {
@@ -189,10 +207,9 @@ void do_recv(const struct command *c)
     errno = 0;
     ssize_t r = recv_by(c->word[2], fd_of(number(c, 1)), len, flags, number(c, 5), more);
     int e = errno;
-    const char *touched = strcmp(c->word[2], "recvmmsg") ? judge(r, len, flags, number(c, 6), number(c, 7)) : "";
-    /* Messages that were not filled leave gaps. */
-    if (!strcmp(c->word[2], "recvmmsg") && r == (ssize_t)len)
-        touched = judge(r, len, flags, number(c, 6), number(c, 7));
+    /* Each message of such a peek begins anew. */
+    int again = !strcmp(c->word[2], "recvmmsg") && flags & MSG_PEEK;
+    const char *touched = again ? "" : judge(r, len, flags, number(c, 6), number(c, 7));
     errno = e;
     answer("%s%s%s", result(r), touched, more);
 }

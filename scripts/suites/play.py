@@ -23,6 +23,8 @@ _OPTIONS = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zer
             "signal-driven", "peek-off", "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "io-uring", "preadv2"}
 NOT_ELIGIBLE = _SHORT | _OTHERS | _OPTIONS
 
+DEFAULT_THRESHOLD = 32 << 10
+
 # Seconds without a word after which a run has hung: they all name their tests.
 SILENCE = 100
 
@@ -33,8 +35,12 @@ class Connections:
     def __init__(self):
         self.ends = self.accelerated = self.link = self.tcp = 0
         self.reasons = collections.Counter()        # of those that were never accelerated
+        # Whole connections, both of whose ends had the library, that moved four times what a try waits for, whatever their reasons.
+        self.worth = self.left_tcp = 0
+        self.stayed = collections.Counter()
 
-    def add_report(self, path):
+    def add_report(self, path, threshold):
+        both = collections.defaultdict(dict)        # {ports: {(port here, port there): (bytes, accelerated, reason)}}
         for fields in common.report_lines(path):
             one = common.Counters()
             one.add(fields)
@@ -44,6 +50,18 @@ class Connections:
             self.tcp += one.tcp
             if not one.accelerated:
                 self.reasons[fields["reason"]] += 1
+            ports = tuple(fields[end].rsplit(":", 1)[1] for end in ("local", "peer"))
+            # Several processes may have had an end.
+            seen = both[frozenset(ports)]
+            seen[ports] = max(seen.get(ports, (0, 0, "")), (one.link + one.tcp, one.accelerated, fields["reason"]))
+        for ends in both.values():
+            moved = max(end[0] for end in ends.values())
+            if len(ends) == 2 and moved >= 4 * threshold:
+                self.worth += 1
+                if any(end[1] for end in ends.values()):
+                    self.left_tcp += 1
+                else:
+                    self.stayed[" and ".join(sorted({end[2] for end in ends.values()}))] += 1
 
     def add(self, other):
         self.ends += other.ends
@@ -51,6 +69,9 @@ class Connections:
         self.link += other.link
         self.tcp += other.tcp
         self.reasons.update(other.reasons)
+        self.worth += other.worth
+        self.left_tcp += other.left_tcp
+        self.stayed.update(other.stayed)
 
     def eligible(self):
         return self.accelerated + sum(n for reason, n in self.reasons.items() if reason not in NOT_ELIGIBLE)
@@ -60,7 +81,9 @@ class Connections:
         share = f"{100 * self.accelerated / self.eligible():.1f} %" if self.eligible() else "none"
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.reasons.most_common())
         return (f"{self.ends} ends of connections, {self.eligible()} eligible, {self.accelerated} accelerated ({share}), "
-                f"{100 * self.link / moved if moved else 0:.1f} % of {moved / 1e6:.1f} MB by link; on TCP: {reasons or 'none'}")
+                f"{100 * self.link / moved if moved else 0:.1f} % of {moved / 1e6:.1f} MB by link; on TCP: {reasons or 'none'}; "
+                f"{self.worth} whole connections worth it, {self.left_tcp} left TCP, the others: "
+                f"{', '.join(f'{reason} {n}' for reason, n in self.stayed.most_common()) or 'none'}")
 
 
 class Outcome:
@@ -161,7 +184,7 @@ class Player:
             out.results = suite.results(unit, work, log.read())
         if side != PLAIN:
             try:
-                out.connections.add_report(report)
+                out.connections.add_report(report, 1 if side == "eager" else DEFAULT_THRESHOLD)
             except common.Failure as e:
                 out.note = str(e)
             shutil.move(report, f"{out.log.removesuffix('.log')}.report")

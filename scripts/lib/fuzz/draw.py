@@ -37,7 +37,8 @@ class Draw(DrawBytes, DrawReady, DrawLife):
         self.rng = rng = random.Random(seed)
         chosen, build = settings(rng, with_fault)
         start = rng.choice(("AB", "AB", "AB", "ABC", "A"))
-        self.program = Program(chosen, [], build, rng.choice((4, 4, 4, 6, 46)), start)
+        without = rng.choice(start) if len(start) > 1 and rng.random() < 0.06 else ""
+        self.program = Program(chosen, [], build, rng.choice((4, 4, 4, 6, 46)), start, without)
         self.model = Model(self.program)
         self.length = length or rng.choice((10, 20, 30, 60, 100))
         self.nodelay = rng.random() < 0.8

@@ -56,6 +56,8 @@ class Tally:
             if fields["reason"] in PINNED:
                 pinned.add(ports)
         eligible = {p for p, n in moved.items() if n >= worth and p in linked | (moved.keys() - pinned)}
+        if program.without:
+            eligible &= linked      # of the others nobody tells who was at the other end
         self.connections += len(moved)
         self.eligible += len(eligible)
         self.accelerated += len(eligible & linked)
@@ -197,6 +199,8 @@ class Judge:
             candidate = dataclasses.replace(best, settings=rest, build="usual" if key == "SLUICE_FAULT" else best.build)
             if time.monotonic() < deadline and shows(candidate):
                 best = candidate
+        if best.without and time.monotonic() < deadline and shows(candidate := dataclasses.replace(best, without="")):
+            best = candidate
         if best.family != 4 and time.monotonic() < deadline and shows(candidate := dataclasses.replace(best, family=4)):
             best = candidate
         return best

@@ -4,6 +4,7 @@
     build fault                     the library with SLUICE_FAULT, else the usual one
     family 46                       4, 6, or 46: the accepted end sees a v4-mapped address
     start A B                       processes that are there from the beginning
+    without A                       of these, one that is plain in the preloaded world, too
     A0 listen 1                     thread 0 of A makes a listener and calls it 1
     B0& recv 3 len=100              begun: a call that may sleep
     B0 join                         its result
@@ -60,10 +61,12 @@ class Program:
     build: str = "usual"
     family: int = 4
     start: str = "AB"
+    without: str = ""
 
     def head(self):
         settings = [f"set {k}={v}" for k, v in self.settings.items()]
-        return [*settings, f"build {self.build}", f"family {self.family}", "start " + " ".join(self.start)]
+        head = [*settings, f"build {self.build}", f"family {self.family}", "start " + " ".join(self.start)]
+        return head + ["without " + " ".join(self.without)] * bool(self.without)
 
     def __str__(self):
         return "\n".join(self.head() + [str(op) for op in self.ops]) + "\n"
@@ -85,6 +88,8 @@ class Program:
                 out.family = int(rest)
             elif word == "start":
                 out.start = rest.replace(" ", "")
+            elif word == "without":
+                out.without = rest.replace(" ", "")
             else:
                 out.ops.append(Op.parse(line))
         return out

@@ -111,14 +111,14 @@ class World:
                     s.close()
                     self.inherited.append(number)
         env = {k: os.environ[k] for k in ("PATH", "HOME") if k in os.environ} | {"LC_ALL": "C"}
-        if self.lib:
-            env |= self.program.settings | {"LD_PRELOAD": self.lib, "SLUICE_REPORT": self.report}
+        preload = self.program.settings | {"LD_PRELOAD": self.lib, "SLUICE_REPORT": self.report} if self.lib else {}
         actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                    (os.POSIX_SPAWN_OPEN, 1, self.stderr, os.O_WRONLY | os.O_APPEND, 0),
                    (os.POSIX_SPAWN_DUP2, 1, 2)]
         for p in self.program.start:
             argv = ["agent", str("ABCDEF".index(p))]
-            self.born(p, os.posix_spawn(AGENT, argv, env, file_actions=actions))
+            own = env if p in self.program.without else env | preload
+            self.born(p, os.posix_spawn(AGENT, argv, own, file_actions=actions))
         for number in self.inherited:
             os.close(number)
         self.inherited = []

@@ -53,6 +53,10 @@ ENVS = {
     "fault": ("sc", EAGER | {"SLUICE_FAULT": "demote:{seed}"}),
 }
 MUST_UPGRADE = ("eager", "default")  # where the counters are held against the body's declaration
+# Bodies whose warmed connections are on their link to the end, for all that is done with them: --note-stays has made the list.
+STAYS = ROOT / "c-tests" / "stays.txt"
+# How such a connection may end there, which counts as one demotion.
+ENDS = {"none", "close", "exit", "shutdown", "peer-closed", "peer-died", "peer-demoted", "linger-reset"}
 FAMILIES = {"4": [], "6": ["-6"], "mapped": ["-m"]}
 
 
@@ -67,6 +71,7 @@ class Body:
     muted: str  # sides that die without a report
     dies: bool  # of a side that is killed nobody can tell over RDMA whether it had more to say: always a reset
     onehost: bool  # does what a link over RDMA cannot keep from being seen
+    stays: bool  # warmed, its connections do not leave their link before they end
 
 
 @dataclass(frozen=True)
@@ -114,15 +119,21 @@ class Result:
     case: Case
     transcript: str
     problems: list
+    left: list = ()  # connections that did not stay on their link
     unreported: list = ()  # worth telling only where nothing else went wrong: who crashes or hangs reports nothing
     seconds: float = 0
 
 
 def bodies():
     listing = subprocess.run([CTEST, "-l"], check=True, capture_output=True, text=True).stdout
+    stays = set(STAYS.read_text().split())
     for line in listing.splitlines():
         name, sides, up, limit, nonblock, steady, muted, end = line.split()
-        yield Body(name, int(sides), up, int(limit), nonblock == "nb", steady == "steady", muted.strip("-"), end == "dies", end == "onehost")
+        yield Body(name, int(sides), up, int(limit), nonblock == "nb", steady == "steady", muted.strip("-"), end == "dies", end == "onehost",
+                   name in stays)
+        stays.discard(name)
+    if stays:
+        sys.exit(f"{STAYS} names what is no body: {', '.join(sorted(stays))}")
 
 
 def cases_of(body, envs, args):
@@ -182,7 +193,7 @@ def kill(pids):
 
 
 def parse_report(path):
-    """{(local port, peer port): upgrades}; several processes may have reported one connection: the most counts."""
+    """{(local port, peer port): (upgrades, demotions, reason)}; several processes may have reported one connection: the most counts."""
     seen = {}
     try:
         lines = path.read_text().splitlines()
@@ -192,13 +203,14 @@ def parse_report(path):
         if line.startswith("conn "):
             fields = dict(f.split("=", 1) for f in line.split()[1:])
             key = tuple(int(fields[end].rsplit(":", 1)[1]) for end in ("local", "peer"))
-            seen[key] = max(seen.get(key, (0, "")), (int(fields["upgrades"]), fields.get("reason", "")))
+            one = int(fields["upgrades"]), int(fields["demotions"]), fields.get("reason", "")
+            seen[key] = max(seen.get(key, (0, 0, "")), one)
     return seen
 
 
 def check_counters(case, dir):
     """Each warmed connection against both ends' reports."""
-    problems, unreported = [], []
+    problems, unreported, left = [], [], []
     try:
         warmed = [tuple(map(int, l.split())) for l in (dir / "warmed").read_text().splitlines()]
     except FileNotFoundError:
@@ -217,17 +229,22 @@ def check_counters(case, dir):
             if both and case.body.upgrades == "up" and key not in report:
                 unreported.append(f"the library's report at the {who}'s end lacks a warmed connection")
                 continue
-            upgrades, reason = report.get(key, (0, ""))
+            upgrades, demotions, reason = report.get(key, (0, 0, ""))
+            stayed = upgrades == 1 and demotions <= (reason != "none") and reason in ENDS
+            if both and case.body.upgrades == "up" and not stayed:
+                left.append(f"left its link at the {who}'s end: upgrades {upgrades}, demotions {demotions}, reason {reason}")
             if both and case.body.upgrades == "up" and upgrades < 1:
                 problems.append(f"not accelerated at the {who}'s end: reason {reason}")
             if (not both or case.body.upgrades == "no") and upgrades > 0:
                 problems.append(f"accelerated at the {who}'s end, and should not be")
-    return sorted(set(problems)), sorted(set(unreported))
+    if case.body.stays and not case.hosts:
+        problems += left
+    return sorted(set(problems)), sorted(set(unreported)), sorted(set(left))
 
 
 def run(case, args):
     dir = pathlib.Path(tempfile.mkdtemp(prefix="ctests-"))
-    problems, unreported = [], []
+    problems, unreported, left = [], [], []
     started = time.monotonic()
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
@@ -255,9 +272,9 @@ def run(case, args):
         if p.returncode not in (0, 3):
             problems.append(f"ctest itself ended with {p.returncode}")
         if case.warm and case.env in (*MUST_UPGRADE, "client-only", "server-only"):
-            bad, unreported = check_counters(case, dir)
+            bad, unreported, left = check_counters(case, dir)
             problems += bad
-        return Result(case, out.decode(errors="replace"), problems, unreported, time.monotonic() - started)
+        return Result(case, out.decode(errors="replace"), problems, left, unreported, time.monotonic() - started)
     finally:
         shutil.rmtree(dir, ignore_errors=True)
 
@@ -268,6 +285,7 @@ class Runner:
         self.oracles = {}
         self.lock = threading.Lock()
         self.passed = self.failed = 0
+        self.leaves, self.looked_at = set(), set()  # names of bodies, for --note-stays
 
     def oracle(self, case):
         """The plain transcript, run once."""
@@ -292,6 +310,10 @@ class Runner:
             result.problems.append("\n".join(itertools.islice(diff, 60)))
         result.problems = result.problems or list(result.unreported)
         with self.lock:
+            if case.warm and case.env in MUST_UPGRADE and case.body.upgrades == "up" and not result.unreported:
+                self.looked_at.add(case.body.name)
+                if result.left or result.problems:
+                    self.leaves.add(case.body.name)
             self.report(result, oracle)
 
     def report(self, result, oracle):
@@ -324,6 +346,7 @@ def arguments():
     p.add_argument("--families", default=",".join(FAMILIES))
     p.add_argument("--slow", type=float, default=1, help="factor on every time limit, on top of what a guest needs")
     p.add_argument("--logs", type=pathlib.Path, default=ROOT / "target/ctests")
+    p.add_argument("--note-stays", action="store_true", help=f"writes {STAYS.relative_to(ROOT)}: what stayed on its link in every case that was run")
     p.add_argument("-v", "--verbose", action="store_true")
     args = p.parse_args()
     args.families = args.families.split(",")
@@ -377,6 +400,8 @@ def main():
     for name in sorted(n for n in set(os.listdir("/dev/shm")) - shm if not os.path.isdir(f"/dev/shm/{n}")):
         print(f"FAIL /dev/shm/{name} was left behind")
         runner.failed += 1
+    if args.note_stays:
+        STAYS.write_text("\n".join(sorted(runner.looked_at - runner.leaves)) + "\n")
     print(f"{len({c.body.name for c in cases})} bodies, {len(cases)} cases in {time.monotonic() - started:.0f} s, seed {args.seed}")
     print(f"{runner.passed} passed, {runner.failed} failed")
     return 1 if runner.failed or not cases else 0

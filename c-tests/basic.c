@@ -174,6 +174,9 @@ static void bad_pointers_server(int fd)
     T(send(fd, nowhere, 100, 0));
     T(writev(fd, nowhere, 2));
     T(sendmsg(fd, nowhere, 0));
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, (void *)1, sizeof(int))); /* the value given for its address: an old mistake */
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, (void *)1, sizeof(int)));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, NULL, sizeof(int)));
     T(send(fd, buf, 100, 0));
     meet();
 }
@@ -186,6 +189,8 @@ static void bad_pointers_client(int fd)
     T(recv(fd, nowhere, 100, 0));
     T(recvmsg(fd, nowhere, 0));
     T(readv(fd, nowhere, 2));
+    for (int i = 0; i < 2; i++)
+        T(recvmsg(fd, &(struct msghdr){0}, i ? 0 : MSG_DONTWAIT)); /* of no pieces */
     D(recv(fd, buf, 1000, 0));
     T(recv(-1, buf, 1, 0));
     T(recv(500, buf, 1, 0));
@@ -221,6 +226,70 @@ static void names_of_calls_client(int fd)
     T(recv(fd, buf, 500, MSG_ERRQUEUE));
     D(recv(fd, buf, 500, MSG_NOSIGNAL));
     D(recv(fd, buf, 500, 0x100000)); /* a flag nobody knows */
+}
+
+/* Under the names by which the C library's own parts, and old programs, call them. */
+extern ssize_t __read(int, void *, size_t), __write(int, const void *, size_t), __send(int, const void *, size_t, int);
+extern int __connect(int, const struct sockaddr *, socklen_t), __close(int), __poll(struct pollfd *, nfds_t, int), __fcntl(int, int, ...),
+    __select(int, fd_set *, fd_set *, fd_set *, struct timeval *), __dup2(int, int), __pipe(int[2]);
+extern pid_t __vfork(void);
+extern FILE *_IO_fdopen(int, const char *);
+
+static void aliases_server(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            fd = take_one();
+        echo_rounds(fd, 20, 3000);
+        fill(buf, 1, 0, 1000);
+        T(__send(fd, buf, 1000, 0));
+        T(__write(fd, buf, 1000));
+        meet();
+        T(get(fd, 2, 100));
+        T(__close(fd));
+        T(__write(fd, buf, 1));
+    }
+}
+
+static void aliases_client(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        if (i) {
+            struct sockaddr_storage a;
+            socklen_t len = loopback(&a, hear(), 0);
+            fd = socket(a.ss_family, SOCK_STREAM, 0);
+            T(__connect(fd, (void *)&a, len));
+        }
+        echo_rounds(fd, 20, 3000);
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        fd_set r;
+        FD_ZERO(&r);
+        FD_SET(fd, &r);
+        T(__poll(&p, 1, -1));
+        T(__select(fd + 1, &r, NULL, NULL, NULL));
+        meet();
+        await_in(fd, 2000);
+        D(__read(fd, buf, 1000));
+        D(__read(fd, buf, 1000));
+        T(__fcntl(fd, F_SETFL, O_NONBLOCK | O_RDWR));
+        T(__read(fd, buf, 1000));
+        T(__fcntl(fd, F_SETFL, O_RDWR));
+        int copy = T(__fcntl(fd, F_DUPFD, 20)), pipes[2];
+        T(__close(fd));
+        T(__pipe(pipes));
+        YES(__dup2(copy, pipes[0]) == pipes[0]);
+        pid_t pid = __vfork();
+        if (!pid)
+            _exit(3);
+        reap(pid);
+        T(__close(copy));
+        FILE *f = _IO_fdopen(pipes[0], "w");
+        fill(buf, 2, 0, 100);
+        T(fwrite(buf, 1, 100, f));
+        T(fflush(f));
+        close(pipes[1]);
+        T(fclose(f));
+    }
 }
 
 extern ssize_t __read_chk(int, void *, size_t, size_t), __recv_chk(int, void *, size_t, size_t, int),
@@ -385,6 +454,7 @@ const struct body basic_bodies[] = {
     TWO("iov_many", iov_server, iov_client),
     TWO("iov_big", iov_big, iov_big),
     TWO("zero_length", zero_server, zero_client),
+    TWO("aliases", aliases_server, aliases_client),
     TWO("bad_pointers", bad_pointers_server, bad_pointers_client),
     TWO("names_of_calls", names_of_calls_server, names_of_calls_client),
     TWO("fortified_calls", fortified_server, fortified_client),

@@ -62,6 +62,63 @@ static void cat_reads_beside_server(int fd)
     drop(fd);
 }
 
+/* At a number beyond stdio, which the program says that its child is to have: the parent stays, and waits for it. */
+static void handed_number_server(int first)
+{
+    char cat[40];
+    volatile int fd = first; /* vfork returns twice */
+    for (volatile int way = 0; way < 4; way++) {
+        pid_t pid = 0;
+        if (way)
+            fd = join();
+        snprintf(cat, sizeof cat, "head -c 3431 <&%d", fd); /* does not wait for the end, behind which TCP has all */
+        T(fcntl(fd, F_SETFD, FD_CLOEXEC));
+        meet();
+        await_in(fd, 40);
+        D(recv(fd, buf, 10, 0));
+        if (way < 2 && !(pid = child())) {
+            if (way ? ioctl(fd, FIONCLEX) : fcntl(fd, F_SETFD, 0))
+                die("inheritable");
+            execl("/bin/sh", "sh", "-c", cat, NULL);
+            die("exec");
+        }
+        if (way == 2 && !(pid = vfork())) {
+            if (fcntl(fd, F_SETFD, 0))
+                _exit(9);
+            execl("/bin/sh", "sh", "-c", cat, NULL);
+            _exit(9);
+        }
+        tell(0);
+        if (way < 3) {
+            reap(pid);
+        } else {
+            T(fcntl(fd, F_SETFD, 0));
+            T(system(cat));
+        }
+        tell(0);
+        T(recv(fd, buf, 100, 0));
+        drop(fd);
+    }
+}
+
+static void handed_number_client(int fd)
+{
+    for (int way = 0; way < 4; way++) {
+        if (way)
+            fd = join();
+        T(send(fd, "0123456789this was there before the exec\n", 41, 0));
+        meet();
+        hear();
+        for (int i = 0; i < 200; i++)
+            if (write(fd, "a line for a cat\n", 17) != 17)
+                die("write");
+        hear();
+        T(shutdown(fd, SHUT_WR));
+        T(recv(fd, buf, 10, 0));
+        drop(fd);
+    }
+}
+
 /* By way of vfork, whose child has its parent's memory until it is cat. */
 static void vfork_cat_server(int fd)
 {
@@ -504,9 +561,36 @@ static void shell_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
+/* What the library had let go of for the new program is not another connection's, too. */
+static void exec_fails_others_server(int fd)
+{
+    echo_rounds(fd, 20, 3000);
+    T(execl("/nonexistent", "nonexistent", NULL));
+    int other = join();
+    echo_rounds(other, 60, 3000);
+    echo_rounds(fd, 60, 3000); /* accelerated once more */
+    T(put(fd, 1, 60000));
+    T(put(other, 2, 100000));
+    T(close(fd));
+    T(close(other));
+    tell(0);
+}
+
+static void exec_fails_others_client(int fd)
+{
+    echo_rounds(fd, 20, 3000);
+    int other = join();
+    echo_rounds(other, 60, 3000);
+    echo_rounds(fd, 60, 3000);
+    hear();
+    T(drain(fd, 1));
+    T(drain(other, 2));
+}
+
 const struct body exec_bodies[] = {
     TWO("cat_reads", cat_reads_server, cat_reads_client),
     TWO("cat_reads_beside", cat_reads_beside_server, cat_reads_client, .flags = ONEHOST),
+    TWO("handed_number", handed_number_server, handed_number_client, .flags = ONEHOST),
     TWO("vfork_cat_reads", vfork_cat_server, cat_reads_client),
     TWO("cat_writes", cat_writes_server, cat_writes_client),
     TWO("inetd", inetd_server, inetd_client),
@@ -522,6 +606,7 @@ const struct body exec_bodies[] = {
     TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST, .resume = exec_shut_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
     TWO("exec_fails", exec_fails, exec_fails),
+    TWO("exec_fails_then_others", exec_fails_others_server, exec_fails_others_client),
     TWO("spawn_while_streaming", spawns, spawns),
     TWO("spawn_under_load", spawn_under_load, spawn_under_load),
     TWO("spawn_on_connection", spawn_on_server, spawn_on_client),

@@ -98,6 +98,25 @@ static void stuffed_close_server(int fd)
     T(write(fd, buf, 1));
 }
 
+/* The pipe keeps what the socket does not take. */
+static void stuffed_splice_server(int fd)
+{
+    int p[2];
+    fd = narrow();
+    size_t total = stuff(fd);
+    if (pipe(p))
+        die("pipe");
+    T(write(p[1], buf, 1000));
+    set_nonblock(fd, 1);
+    double t = now();
+    T(splice(p[0], NULL, fd, NULL, 1000, SPLICE_F_NONBLOCK));
+    YES(now() - t < 0.25);
+    set_nonblock(fd, 0);
+    tell(total);
+    T(read(p[0], buf, 2000));
+    T(close(fd));
+}
+
 static void stuffed_close_exit_server(int fd)
 {
     fd = narrow();
@@ -311,6 +330,7 @@ const struct body linger_bodies[] = {
     TWO("linger_close", linger_close_server, linger_close_client),
     TWO("linger_expires", linger_expires_server, linger_expires_client, .flags = ONEHOST),
     TWO("stuffed_close", stuffed_close_server, stuffed_client, .flags = RAW),
+    TWO("stuffed_splice", stuffed_splice_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_then_exit", stuffed_close_exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_then_exec", stuffed_close_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_close_exec_resume),
     TWO("stuffed_close_then_fork", stuffed_fork_server, stuffed_fork_client, .flags = RAW),

@@ -173,14 +173,39 @@ static void stay_timestamping(int fd) { EACH_PINNED(fd, pin_timestamping, pin_ti
 static void stay_timestamp_new(int fd) { EACH_PINNED(fd, pin_timestamp_new, pin_timestampns_new, pin_timestamping_new); }
 static void stay_pacing(int fd) { EACH_PINNED(fd, pin_pacing); }
 static void stay_filter(int fd) { EACH_PINNED(fd, pin_filter, pin_bpf, pin_no_bpf, pin_reuseport_cbpf, pin_reuseport_ebpf); }
-static void stay_ulp(int fd) { EACH_PINNED(fd, pin_no_ulp, pin_tls); }
+static void stay_ulp(int fd) { EACH_PINNED(fd, pin_no_ulp); }
 static void stay_repair(int fd) { EACH_PINNED(fd, pin_repair); }
 static void stay_refused_keys(int fd) { EACH_PINNED(fd, pin_md5, pin_md5_ext, pin_ao, pin_ao_del, pin_ao_info, pin_ao_get, pin_ao_repair); }
+
+/* What asks for nothing that a link cannot do takes nothing from it: an option that is turned off, and a kernel that only gets ready to encrypt. */
+static void options_off(int fd)
+{
+    static const struct { int option, value; } off[] = {
+        {SO_ZEROCOPY, 0}, {SO_TIMESTAMP, 0}, {SO_TIMESTAMPNS, 0}, {SO_TIMESTAMPING, 0}, {SO_TIMESTAMP_NEW, 0}, {SO_TIMESTAMPNS_NEW, 0},
+        {SO_TIMESTAMPING_NEW, 0}, {SO_PEEK_OFF, -1}, {SO_MAX_PACING_RATE, -1},
+    };
+    uint64_t unlimited = ~0ull;
+    fd = join_cold();
+    for (size_t i = 0; i < COUNT(off); i++)
+        T(set_int(fd, SOL_SOCKET, off[i].option, off[i].value));
+    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 0));
+    T(setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited, sizeof unlimited));
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 3000);
+}
+
+static void ulp_without_keys(int fd)
+{
+    fd = join_cold();
+    T(pin_tls(fd)); /* a kernel may not have it */
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 3000);
+}
 
 /* What a listener was told holds for what it accepts. */
 static void stay_inherited(int fd)
 {
-    static int (*const all[])(int) = {pin_zerocopy, pin_inq, pin_timestamp, pin_timestampns, pin_timestamping, pin_peek_off, pin_pacing};
+    static int (*const all[])(int) = {pin_zerocopy, pin_inq, pin_timestamp, pin_timestampns, pin_timestamping, pin_peek_off, pin_pacing, pin_filter, pin_bpf};
     for (size_t i = 0; i < COUNT(all); i++) {
         if (is_server) {
             int port, l = listen_any(&port);
@@ -217,7 +242,6 @@ static void stay_signed(int fd)
         T(key(l, &a));
         tell(port);
         fd = take(l);
-        T(key(fd, &a)); /* once more, of the connection: a listener's is nobody's to know */
     } else {
         len = loopback(&a, hear(), 0);
         fd = socket(a.ss_family, SOCK_STREAM, 0);
@@ -383,6 +407,8 @@ const struct body pinned_bodies[] = {
     TWO("stays_zerocopy", stay_zerocopy, stay_zerocopy, .flags = RAW | NOUP),
     TWO("stays_inherited", stay_inherited, stay_inherited, .flags = RAW | NOUP),
     TWO("stays_timestamp_new", stay_timestamp_new, stay_timestamp_new, .flags = RAW | NOUP),
+    TWO("options_off", options_off, options_off, .flags = RAW),
+    TWO("ulp_without_keys", ulp_without_keys, ulp_without_keys, .flags = RAW),
     TWO("stays_ulp", stay_ulp, stay_ulp, .flags = RAW | NOUP),
     TWO("stays_repair", stay_repair, stay_repair, .flags = RAW | NOUP),
     TWO("stays_refused_keys", stay_refused_keys, stay_refused_keys, .flags = RAW | NOUP),

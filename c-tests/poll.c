@@ -72,6 +72,11 @@ static void reset_states_client(int fd)
     w = x = r;
     T(select(fd + 1, &r, &w, &x, NULL));
     say("%d %d %d", !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &x));
+    /* Nothing that a set of exceptions asks for. */
+    struct timeval limit = {0, 100000};
+    FD_SET(fd, &x);
+    T(select(fd + 1, NULL, NULL, &x, &limit));
+    say("%d, %ld s %ld us left", !!FD_ISSET(fd, &x), limit.tv_sec, limit.tv_usec);
     D(recv(fd, buf, 1000, 0));
     say("%s", mask_name(ready(fd)));
     T(recv(fd, buf, 1000, 0));
@@ -529,6 +534,101 @@ static void mixed_client(int fd)
     meet();
 }
 
+/* Sets of the usual size, and numbers up to the end of a table that may be longer: the kernel looks no further than the program's own
+ * descriptors have ever reached. */
+static void select_to_the_end_client(int fd)
+{
+    static struct {
+        fd_set set;
+        unsigned char beyond[2048];
+    } s;
+    int p[2], high;
+    struct rlimit l;
+    getrlimit(RLIMIT_NOFILE, &l);
+    l.rlim_cur = 4096;
+    T(setrlimit(RLIMIT_NOFILE, &l));
+    close(fd);
+    if (pipe(p))
+        die("pipe");
+    for (int tracked = 0; tracked < 2; tracked++) {
+        fd = join();
+        echo_rounds(fd, 20, 3000);
+        memset(&s, 0, sizeof s);
+        memset(s.beyond, 0xff, sizeof s.beyond);
+        FD_SET(tracked ? fd : p[0], &s.set);
+        T(select(4095, &s.set, NULL, NULL, (&(struct timeval){0, 50000})));
+        say("%d", FD_ISSET(tracked ? fd : p[0], &s.set));
+        int same = 1;
+        for (size_t i = 0; i < sizeof s.beyond; i++)
+            same &= s.beyond[i] == 0xff;
+        YES(same);
+    }
+    /* Descriptors that do stand there. */
+    static unsigned long many[4096 / 64];
+    T(high = fcntl(p[0], F_DUPFD, 2000));
+    for (int full = 0; full < 2; full++) {
+        many[fd / 64] |= 1ul << fd % 64;
+        many[2000 / 64] |= 1ul << 2000 % 64;
+        if (full)
+            T(write(p[1], "x", 1));
+        T(select(2001, (fd_set *)many, NULL, NULL, (&(struct timeval){0, 0})));
+        say("%d %d", !!(many[fd / 64] & 1ul << fd % 64), !!(many[2000 / 64] & 1ul << 2000 % 64));
+    }
+    close(high);
+}
+
+static void select_to_the_end_server(int fd)
+{
+    close(fd);
+    for (int tracked = 0; tracked < 2; tracked++) {
+        fd = join();
+        echo_rounds(fd, 20, 3000);
+    }
+}
+
+/* A pipe beyond, and a socket that is no connection yet. */
+static void select_before_one(void)
+{
+    static unsigned long many[4096 / 64];
+    int p[2], s = socket(AF_INET, SOCK_STREAM, 0);
+    struct rlimit l;
+    getrlimit(RLIMIT_NOFILE, &l);
+    l.rlim_cur = 4096;
+    T(setrlimit(RLIMIT_NOFILE, &l));
+    if (pipe(p))
+        die("pipe");
+    T(fcntl(p[0], F_DUPFD, 2000));
+    for (int full = 0; full < 2; full++) {
+        many[s / 64] |= 1ul << s % 64;
+        many[2000 / 64] |= 1ul << 2000 % 64;
+        if (full)
+            T(write(p[1], "x", 1));
+        T(select(2001, NULL, NULL, (fd_set *)many, (&(struct timeval){0, 0})));
+        many[2000 / 64] |= 1ul << 2000 % 64;
+        T(select(2001, (fd_set *)many, NULL, NULL, (&(struct timeval){0, 0})));
+        say("%d %d", !!(many[s / 64] & 1ul << s % 64), !!(many[2000 / 64] & 1ul << 2000 % 64));
+    }
+}
+
+/* A wait ends when its time is over, also while the library looks for the other end. */
+static void short_waits(int fd)
+{
+    struct epoll_event e;
+    double fastest = 1;
+    fd = join_cold();
+    int ep = set_of(fd, EPOLLPRI);
+    echo_rounds(fd, 1, 2);
+    for (int i = 0; i < 10; i++) {
+        double t = now();
+        if (epoll_wait(ep, &e, 1, 1))
+            die("epoll_wait");
+        t = now() - t;
+        fastest = t < fastest ? t : fastest;
+    }
+    YES(fastest < 0.008);
+    meet();
+}
+
 const struct body poll_bodies[] = {
     TWO("poll_states", states_server, states_client),
     TWO("poll_reset", reset_states_server, reset_states_client),
@@ -541,6 +641,9 @@ const struct body poll_bodies[] = {
     TWO("poll_moved_meanwhile", moved_meanwhile_server, moved_meanwhile_client),
     TWO("select_states", select_states_server, select_states_client),
     TWO("select_large_fds", many_words_server, many_words_client),
+    TWO("select_to_the_end", select_to_the_end_server, select_to_the_end_client, .flags = STEADY),
+    ONE("select_before", select_before_one, .flags = NOUP),
+    TWO("short_waits", short_waits, short_waits, .flags = RAW | NOUP),
     TWO("poll_out_after_full", full_server, full_client),
     TWO("poll_shut_by_thread", shut_by_thread_server, shut_by_thread_client),
     TWO("poll_mixed", mixed_server, mixed_client),

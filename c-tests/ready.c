@@ -383,7 +383,33 @@ static void in_turn_client(int fd)
     say("%d in a row", in_a_row);
 }
 
+/* Asked for room only when a write came short, behind bytes that were told of in between. */
+static void modified_for_room_server(int fd)
+{
+    size_t total = hear();
+    T(put(fd, 2, 1));
+    usleep(10000);
+    T(get(fd, 1, total) == total);
+    meet();
+}
+
+static void modified_for_room_client(int fd)
+{
+    size_t total = 0;
+    int ep = set_of(fd, EPOLLIN | EPOLLET);
+    set_nonblock(fd, 1);
+    for (ssize_t n; fill(buf, 1, total, 1 << 16), (n = write(fd, buf, 1 << 16)) > 0;)
+        total += n;
+    tell(total);
+    say_wait(ep, -1);
+    T(read(fd, buf, 1));
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT | EPOLLET, PATTERN));
+    say_wait(ep, 5000);
+    meet();
+}
+
 const struct body ready_bodies[] = {
+    TWO("ready_modified_for_room", modified_for_room_server, modified_for_room_client),
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
     TWO("ready_lowered", obey, lowered_client),

@@ -58,6 +58,16 @@ static long give_up(enum how how, int raw)
     }
 }
 
+/* Before the first connection, and by the one thread that there is: nothing has to be given up for it. */
+static void changed_early(int fd)
+{
+    for (enum how how = UNSHARE_FS; how < FILTER; how++)
+        for (int raw = 0; raw < 2; raw++)
+            T(give_up(how, raw));
+    fd = join();
+    echo_rounds(fd, 50, 3000);
+}
+
 /* Each in a child of its own: bytes are under way in both directions, another connection ends, a third one begins. */
 static void give_up_server(int raw)
 {
@@ -132,6 +142,7 @@ static void strict_client(int fd)
 }
 
 const struct body sandbox_bodies[] = {
+    TWO("changed_early", changed_early, changed_early, .flags = RAW),
     TWO("sandbox_by_function", by_function_server, by_function_client, .flags = RAW),
     TWO("sandbox_by_syscall", by_syscall_server, by_syscall_client, .flags = RAW),
     TWO("sandbox_strict", strict_server, strict_client, .flags = RAW | MUTE_S),

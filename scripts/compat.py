@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes docs/compatibility.md from compat.toml: what a program may do with a TCP connection, and how it is served.
 
-With --check it writes nothing and says in one line each what is wrong: a hooked symbol without a row, a row of a symbol
-that is not hooked, a row without a test, a test that is no body of c-tests, a page that is not the table's. What passes
+With --check it writes nothing and says in one line each what is wrong: a hooked symbol without a row, or that c-tests do not
+name; a row of a symbol that is not hooked, a row without a test, a test that is no body of c-tests, a page that is not the table's. What passes
 Sluice by has nothing that a test could show, so those rows have none.
 
 The hooked symbols are those of src/preload/symbols.txt, which scripts/check-symbols.sh holds against the built library.
@@ -44,9 +44,9 @@ def hooked():
 
 
 def bodies():
-    """The names in the tables of c-tests, read from the source: nothing need be built."""
-    text = "".join(path.read_text() for path in sorted((ROOT / "c-tests").glob("*.c")))
-    return set(re.findall(r'^\s*(?:TWO|ONE)\("([^"]+)"', text, re.MULTILINE))
+    """The names in the tables of c-tests, and all words there, read from the source: nothing need be built."""
+    text = "".join(path.read_text() for path in sorted((ROOT / "c-tests").rglob("*.c")))
+    return set(re.findall(r'^\s*(?:TWO|ONE)\("([^"]+)"', text, re.MULTILINE)), set(re.findall(r"\w+", text))
 
 
 def code(names):
@@ -71,8 +71,8 @@ def page(table):
     return "\n".join(out) + "\n"
 
 
-def faults(table, symbols, names, text):
-    """What is wrong with a table, given the hooked symbols, the bodies of c-tests and the page as it is; a line each."""
+def faults(table, symbols, names, words, text):
+    """What is wrong with a table, given the hooked symbols, the bodies and words of c-tests and the page as it is; a line each."""
     found, named = [], set()
     for group in table["group"]:
         for row in group["row"]:
@@ -87,6 +87,7 @@ def faults(table, symbols, names, text):
             found += [f"{where}: {fault}" for fault in bad]
             named.update(row.get("symbols", []))
     found += [f"{symbol} is hooked and has no row" for symbol in sorted(symbols - named)]
+    found += [f"{symbol} has a row, and no body calls it" for symbol in sorted(named & symbols - words)]
     if page(table) != text:
         found.append(f"{PAGE.relative_to(ROOT)} is not what scripts/compat.py writes")
     return found
@@ -107,13 +108,15 @@ def self_test():
         "is served by no word that is explained: soon": lambda table: row(table).update(served="soon"),
         "has no such key: test": lambda table: row(table).update(test=["echo"]),
         "is not what scripts/compat.py writes": lambda table: row(table).update(note="New."),
+        "tee has a row, and no body calls it": lambda table: row(table)["symbols"].append("tee"),
     }
     failed = 0
     for expected, spoil in breaks.items():
         table = copy.deepcopy(whole)
         spoil(table)
         written = page(whole if "writes" in expected else table)
-        got = faults(table, {"read", "write"}, {"echo"}, written)
+        symbols = {"read", "write"} | ({"tee"} if "tee" in expected else set())
+        got = faults(table, symbols, {"echo"}, {"read", "write"}, written)
         if len(got) != bool(expected) or not all(line.endswith(expected) for line in got):
             failed += 1
             print(f"FAILED  {expected or 'a table without a fault'}: {got}")
@@ -133,7 +136,7 @@ def main():
     if not args.check:
         PAGE.write_text(page(table))
         return 0
-    found = faults(table, hooked(), bodies(), PAGE.read_text() if PAGE.exists() else "")
+    found = faults(table, hooked(), *bodies(), PAGE.read_text() if PAGE.exists() else "")
     for line in found:
         print(line)
     count = sum(len(group["row"]) for group in table["group"])

@@ -12,19 +12,22 @@ use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::unserved;
-use crate::sockets::{iov, life, options, recv as receiving, send as sending, table, wait};
+use crate::sockets::{iov, life, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{
-    c_int, c_void, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
+    c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
 
 pub mod fed;
+mod option;
 
+pub use crate::readiness::select::numbers;
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
 pub use crate::thread::{Nap, hold_cancel, release_cancel};
 pub use crate::uring;
+pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 
 /// What became of a call.
 #[must_use]
@@ -377,6 +380,11 @@ pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
     unserved::used(fd, reason, unserved::Use::Reading);
 }
 
+/// Before `splice` to a tracked descriptor: as [`raw_use`], but where it may not wait it fails instead.
+pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
+    unserved::spliced(e, fd, waits_not)
+}
+
 /// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted first.
 /// # Safety
 /// `msg` is that of a C caller.
@@ -489,54 +497,6 @@ pub(crate) fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
     }
     life::registered_fresh(fd);
     table::lookup(fd).and_then(Entry::as_sock)
-}
-/// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
-    match e.as_sock() {
-        // SAFETY: passed on.
-        Some(sock) => unsafe { options::ioctl(sock, fd, request, arg) },
-        None => Verdict::Pass(Pass::NOBODY),
-    }
-}
-/// Before the real `setsockopt`: demotes for options that a link cannot honour.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn before_setsockopt(
-    e: Entry,
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) {
-    if let Some(sock) = sock_of(e, fd) {
-        // SAFETY: passed on.
-        unsafe { options::before_set(sock, fd, level, name, value, len) };
-    }
-}
-/// Before the real `getsockopt`: one of the options is a read.
-pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
-    if let Some(sock) = e.as_sock() {
-        options::before_get(sock, level, name);
-    }
-}
-/// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the real one and behind it: if either
-/// has an answer, that.
-#[inline]
-pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
-    e.as_sock()
-        .and_then(|sock| options::own_value(sock, level, name))
-}
-/// Behind a real `setsockopt` that succeeded: notes time limits and low-water marks.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
-    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-        // SAFETY: passed on.
-        unsafe { options::after_set(sock, fd, level, name, value) };
-    }
 }
 
 // --- readiness ---
@@ -727,6 +687,8 @@ pub fn before_spawn() {
 pub fn handing_over(fd: c_int) {
     process::hand_over(fd);
 }
+/// Behind what set `FD_CLOEXEC` of a tracked descriptor, or took it away.
+pub use crate::process::kept_over_exec;
 /// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back to TCP.
 pub fn exiting() {
     process::exiting();
@@ -743,6 +705,11 @@ pub fn before_filter() {
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);
+    rendezvous::control::await_end();
+}
+/// Before `unshare`, `setns` and `capset`: as [`sandboxed`], unless nothing has been accelerated yet, and there is one thread.
+pub fn changes_itself(reason: sluice_stats::Reason) {
+    process::changes_itself(reason);
     rendezvous::control::await_end();
 }
 /// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its kin.

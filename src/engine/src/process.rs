@@ -3,6 +3,7 @@
 use crate::readiness;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::life;
 use crate::sockets::parting::{self, end_before_record};
 use crate::sockets::prefix;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
@@ -57,6 +58,31 @@ pub fn before_spawn() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
     VFORKED.store(true, Ordering::Relaxed);
+    if ANY_FOR_EXEC.load(Ordering::Relaxed) && !is_vfork_child() {
+        sock::for_all(|sock| {
+            if sock.for_exec.load(Ordering::Relaxed) {
+                life::give_up(sock, Reason::Exec);
+            }
+        });
+    }
+}
+
+/// Some socket was to be kept over `exec`, by the program's word.
+static ANY_FOR_EXEC: AtomicBool = AtomicBool::new(false);
+
+/// The program has said whether a descriptor is to be there behind `exec`. Most that could be there are never looked at; of one of which it is said
+/// the new image knows the number.
+pub fn kept_over_exec(entry: table::Entry, kept: bool) {
+    let Some(sock) = entry.as_sock() else { return };
+    if !is_vfork_child() {
+        sock.for_exec.store(kept, Ordering::Relaxed);
+        if kept {
+            ANY_FOR_EXEC.store(true, Ordering::Relaxed);
+        }
+    } else if kept {
+        // The table and the stream are the parent's.
+        life::give_up(sock, Reason::Exec);
+    }
 }
 
 /// Is this a `vfork` child, which runs in its parent's memory? A program that never calls
@@ -136,7 +162,7 @@ extern "C" fn before_fork() {
     pid();
     SPAWNED.store(true, Ordering::Relaxed);
     readiness::before_fork();
-    crate::sockets::life::track_fresh();
+    life::track_fresh();
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
@@ -276,26 +302,27 @@ pub fn before_exec() {
     let forked = FORKED.load(Ordering::Relaxed);
     sock::for_all(|sock| {
         let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
-        if forked && inherited && !stands_at_stdio(sock) && !parent_closed(sock) {
+        if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
             return;
         }
         demote::demote(sock, Which::Both, Reason::Exec);
         demote::finish_blocking(sock, Reason::Exec);
     });
-    for fd in 0..=2 {
-        if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock)
+    let me = pid();
+    sock::for_all(|sock| {
+        if is_for_new_image(sock)
             && let Some(family) = sock.family()
         {
             family.share_for_good();
         }
-    }
-    let me = pid();
-    sock::for_all(|sock| {
         crate::report::finished(sock);
-        if let Some(family) = sock.family() {
-            family.leave(me);
-        }
+        sock.leave_family(me);
     });
+}
+
+/// Will the new image use it, as far as known?
+fn is_for_new_image(sock: &'static Sock) -> bool {
+    sock.for_exec.load(Ordering::Relaxed) || stands_at_stdio(sock)
 }
 
 fn stands_at_stdio(sock: &'static Sock) -> bool {
@@ -326,7 +353,7 @@ pub fn exec_failed() {
 /// A new image will find `fd`: its stream goes back to TCP for good.
 pub fn hand_over(fd: i32) {
     if let Some(sock) = table::lookup(fd).and_then(table::Entry::as_sock) {
-        crate::sockets::life::give_up(sock, Reason::Exec);
+        life::give_up(sock, Reason::Exec);
     }
 }
 
@@ -368,13 +395,24 @@ pub fn sandboxed(reason: Reason) {
     }
     forbid(reason);
     sock::for_all(|sock| {
-        crate::sockets::life::give_up(sock, reason);
+        life::give_up(sock, reason);
         crate::sockets::remains::call_in(sock);
         // The control thread, which would, is about to end.
         parting::bury(sock, true);
     });
     control::stop();
     crate::rendezvous::expect_nothing();
+}
+
+/// Before `unshare`, `setns` and `capset`, which change the calling thread alone: another one, as the control thread, stays as it was. Where there
+/// never was another one, all that are made later are what this one becomes, and nothing stands in the way of links.
+pub fn changes_itself(reason: Reason) {
+    let alone = thread::are_several() == Some(false)
+        && !control::is_running()
+        && !crate::rendezvous::is_meeting();
+    if !alone {
+        sandboxed(reason);
+    }
 }
 
 /// What is known of an inherited seccomp filter, one of the next four.

@@ -6,6 +6,7 @@ use crate::layout::{RING_MAX, RING_MIN, RING_REGION, STREAMS, Stream};
 use crate::sync::Ordering;
 use crate::sys::{self, Fd};
 use core::mem::size_of;
+use core::sync::atomic::AtomicU64;
 
 /// Why an arena cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +25,9 @@ pub enum ArenaError {
 /// The seals without which a peer could make our accesses fail: no shrinking (SIGBUS), no growing,
 /// no change of the seals. F_GET_SEALS succeeds on other files too, so the bits are compared.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Bytes of all arenas that this process has mapped.
+static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// A mapped arena. Unmapped on drop.
 #[derive(Debug)]
@@ -51,8 +55,7 @@ impl Arena {
         let fd = sys::memfd(c"sluice").map_err(ArenaError::Refused)?;
         sys::ftruncate(fd.raw(), ARENA_LEN).map_err(ArenaError::Refused)?;
         sys::fcntl(fd.raw(), libc::F_ADD_SEALS, SEALS as usize).map_err(ArenaError::Refused)?;
-        let base = sys::map_shared(fd.raw(), ARENA_LEN as usize).map_err(ArenaError::Refused)?;
-        let arena = Self { base, owned: true };
+        let arena = Self::mapped(|| sys::map_shared(fd.raw(), ARENA_LEN as usize))?;
         arena.write_header();
         Ok((arena, fd))
     }
@@ -62,10 +65,24 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::Refused`].
     pub fn create_local() -> Result<Self, ArenaError> {
-        let base = sys::map_zeroes(ARENA_LEN as usize, true).map_err(ArenaError::Refused)?;
-        let arena = Self { base, owned: true };
+        let arena = Self::mapped(|| sys::map_zeroes(ARENA_LEN as usize, true))?;
         arena.write_header();
         Ok(arena)
+    }
+
+    /// All arenas together take half of what the process may have of addresses (RLIMIT_AS); the rest is its program's.
+    fn mapped(map: impl FnOnce() -> Result<*mut u8, sys::Errno>) -> Result<Self, ArenaError> {
+        let taken = MAPPED.fetch_add(ARENA_LEN, Ordering::Relaxed) + ARENA_LEN;
+        let mapped = if taken > sys::address_limit() / 2 {
+            Err(libc::ENOMEM)
+        } else {
+            map()
+        };
+        if mapped.is_err() {
+            MAPPED.fetch_sub(ARENA_LEN, Ordering::Relaxed);
+        }
+        let base = mapped.map_err(ArenaError::Refused)?;
+        Ok(Self { base, owned: true })
     }
 
     /// The same memory for the other end of a link with oneself. The first end must outlive it: such
@@ -100,8 +117,7 @@ impl Arena {
         if seals & SEALS != SEALS || st.st_size as u64 != ARENA_LEN || !ordinary {
             return Err(ArenaError::Unsealed);
         }
-        let base = sys::map_shared(fd.raw(), ARENA_LEN as usize).map_err(ArenaError::Refused)?;
-        let arena = Self { base, owned: true };
+        let arena = Self::mapped(|| sys::map_shared(fd.raw(), ARENA_LEN as usize))?;
         let header = arena.header();
         let fits = header.magic.load(Ordering::Acquire) == MAGIC
             && header.layout.load(Ordering::Relaxed) == LAYOUT
@@ -189,6 +205,7 @@ impl Drop for Arena {
         if self.owned {
             // SAFETY: references into the arena borrow it, so none is left.
             unsafe { sys::unmap(self.base, ARENA_LEN as usize) };
+            MAPPED.fetch_sub(ARENA_LEN, Ordering::Relaxed);
         }
     }
 }

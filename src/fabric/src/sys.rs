@@ -2,6 +2,7 @@
 //! never touches `errno`; so nothing here goes through a C symbol.
 
 use core::mem::{MaybeUninit, size_of};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, c_short};
 use syscalls::{Sysno, raw};
 
@@ -44,10 +45,12 @@ macro_rules! sys {
 
 mod clock;
 mod file;
+mod option;
 mod signal;
 
 pub use clock::{now_ns, rough_ns, timespec};
 pub use file::{fstat, is_memory, is_name, is_pipe, is_tmpfs, socket_inode};
+pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
 /// A descriptor of our own; closed on drop, by a raw call.
@@ -78,8 +81,29 @@ impl Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        let _ = close(self.0);
+        if !IS_ANY_GIVEN.load(Ordering::Relaxed) || !take_given(self.0) {
+            let _ = close(self.0);
+        }
     }
+}
+
+/// Numbers that were ours and have come to be another file's: who owned one does not close it.
+static GIVEN: [AtomicI32; 16] = [const { AtomicI32::new(-1) }; 16];
+static IS_ANY_GIVEN: AtomicBool = AtomicBool::new(false);
+
+/// The number of a descriptor of ours is about to be another file's, by `dup2`: its [`Fd`] does not close it. (Of more than sixteen the rest do.)
+pub fn give_away(fd: c_int) {
+    IS_ANY_GIVEN.store(true, Ordering::SeqCst);
+    let _ = GIVEN.iter().any(|cell| swap_if(cell, -1, fd));
+}
+
+fn take_given(fd: c_int) -> bool {
+    GIVEN.iter().any(|cell| swap_if(cell, fd, -1))
+}
+
+fn swap_if(cell: &AtomicI32, from: c_int, to: c_int) -> bool {
+    cell.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok()
 }
 
 /// `close(2)`.
@@ -379,62 +403,6 @@ pub fn socket_name(fd: c_int, peer: bool) -> Result<(libc::sockaddr_storage, usi
     Ok((unsafe { addr.assume_init() }, len as usize))
 }
 
-/// `getsockopt(2)` of a plain value; a shorter answer leaves the rest zero.
-///
-/// # Errors
-/// The kernel's.
-pub fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Result<T, Errno> {
-    let mut value = MaybeUninit::<T>::zeroed();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    sys!(
-        getsockopt,
-        fd,
-        level,
-        name,
-        value.as_mut_ptr(),
-        &raw mut len
-    )?;
-    // SAFETY: only used with integers and C structs of integers, for which every byte pattern,
-    // zeroes included, is a value.
-    Ok(unsafe { value.assume_init() })
-}
-
-/// `setsockopt(2)` of a plain value.
-///
-/// # Errors
-/// The kernel's.
-pub fn setsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> Result<(), Errno> {
-    sys!(
-        setsockopt,
-        fd,
-        level,
-        name,
-        core::ptr::from_ref(value),
-        size_of::<T>()
-    )
-    .map(drop)
-}
-
-/// Sets SO_LINGER: for so many seconds a close waits, with none not at all. Where it is refused the close is as before.
-pub fn set_linger(fd: c_int, seconds: Option<c_int>) {
-    let linger = libc::linger {
-        l_onoff: seconds.is_some().into(),
-        l_linger: seconds.unwrap_or(0),
-    };
-    let _ = setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
-}
-
-/// Whoever waits for a TCP socket's room, edge-triggered, is told once more, at once (`do_tcp_setsockopt`: `sk_write_space`) or later.
-///
-/// # Errors
-/// The error number.
-pub fn tell_of_room(fd: c_int) -> Result<(), Errno> {
-    // Where there is none the kernel notes that somebody waits for it.
-    poll_one(fd, libc::POLLOUT, Some(timespec(0)))?;
-    let limit: u32 = getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT)?;
-    setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &limit)
-}
-
 /// `ioctl(2)` that fills an integer.
 ///
 /// # Errors
@@ -714,6 +682,12 @@ pub fn has_error(fd: c_int) -> bool {
 #[must_use]
 pub fn file_limit() -> u64 {
     soft_limit(libc::RLIMIT_FSIZE).unwrap_or(u64::MAX)
+}
+
+/// Bytes of addresses that this process may have mapped (RLIMIT_AS).
+#[must_use]
+pub fn address_limit() -> u64 {
+    soft_limit(libc::RLIMIT_AS).unwrap_or(u64::MAX)
 }
 
 /// Bytes of memory that this process may lock.

@@ -298,6 +298,9 @@ pub unsafe fn poll(
     ));
     verdict("poll")
 }
+pub unsafe fn numbers(end: c_int, _: [*mut fd_set; 3]) -> c_int {
+    end
+}
 pub unsafe fn select(
     end: c_int,
     _: [*mut fd_set; 3],
@@ -474,6 +477,9 @@ pub fn raw_read(_: c_int, reason: Reason) {
 pub fn raw_use(_: c_int, reason: Reason) {
     notice(format_args!("raw_use {}", reason.code()));
 }
+pub fn splice(_: Entry, _: c_int, _: bool) -> Verdict {
+    verdict("splice")
+}
 pub fn hold_cancel() -> Option<c_int> {
     None
 }
@@ -488,6 +494,12 @@ pub fn asked(_: c_int) {}
 pub fn before_filter() {}
 pub fn sandboxed(reason: Reason) {
     notice(format_args!("sandboxed {}", reason.code()));
+}
+pub fn changes_itself(reason: Reason) {
+    notice(format_args!("changes_itself {}", reason.code()));
+}
+pub fn kept_over_exec(_: Entry, kept: bool) {
+    notice(format_args!("kept_over_exec {kept}"));
 }
 pub fn panicked(_: c_int) {
     trace(format_args!("panicked"));

@@ -31,8 +31,7 @@ pub fn thread_ends() {
     if let Some(set) = BELLS.take() {
         let fd = set.fd();
         set.drop_entry();
-        crate::sockets::internal::forget(fd);
-        let _ = sys::close(fd);
+        crate::sockets::internal::close(fd);
     }
 }
 

@@ -556,8 +556,9 @@ impl Waiter {
         if rendezvous::needs_hooks() {
             // A meeting ends in time even if nothing else happens.
             if let Some(meeting) = rendezvous::watched(|_| ()) {
+                let meeting = meeting.max(1_000_000);
                 sliced = left.is_none_or(|l| meeting < l);
-                left = Some(left.map_or(meeting, |l| l.min(meeting)).max(1_000_000));
+                left = Some(left.map_or(meeting, |l| l.min(meeting)));
             }
         }
         set.sleepers.fetch_add(1, Ordering::SeqCst);

@@ -208,8 +208,8 @@ impl Set {
 
     /// Makes the kernel's set readable exactly if there is something to tell.
     pub(super) fn settle(&'static self) {
-        let rings = self.wake.is_open();
-        if !rings {
+        // A parent's is the parent's to ring: this process knows nothing of what there is to tell.
+        if !self.wake.is_open() || self.inherited.load(Ordering::Relaxed) {
             return;
         }
         self.announce_and_look();

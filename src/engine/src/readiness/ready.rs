@@ -105,6 +105,7 @@ impl Set {
     pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
         self.with(|inside| {
             inside.take_marks();
+            inside.look_behind();
             let mut count = 0;
             // Every queued registration is looked at once at most.
             let mut left = inside.ready.len();
@@ -130,6 +131,7 @@ impl Set {
     pub(super) fn would_tell(&'static self) -> bool {
         self.with(|inside| {
             inside.take_marks();
+            inside.look_behind();
             let mut left = inside.ready.len();
             while let Some(index) = inside.next_ready(&mut left) {
                 let Some(reg) = inside.reg(index) else {
@@ -139,7 +141,9 @@ impl Set {
                     continue;
                 };
                 let wanted = reg.events;
-                if self.state_of(inside, index, sock) & wanted != 0 {
+                let events = self.state_of(inside, index, sock) & wanted;
+                let is_news = |reg: &mut Reg| events != 0 && !reg.knows(sock, events);
+                if inside.reg(index).is_some_and(is_news) {
                     inside.queue_first(index);
                     return true;
                 }
@@ -167,7 +171,8 @@ impl Set {
             return 0;
         };
         let mut state = super::of_stream(sock);
-        if writes && state & OUT == 0 && wants && (asked || level || reg.out_removed) {
+        let due = asked || level || reg.out_removed || reg.room_due;
+        if writes && state & OUT == 0 && wants && due {
             state |= ask(sock, bit);
         }
         if reg.out_removed && (!writes || state & OUT != 0) {
@@ -234,9 +239,7 @@ impl Set {
             }
             return (None, false);
         }
-        let of_room = events & !WRITABLE == 0 && reg.events & (ET | READS) == ET;
-        if of_room && !reg.room_due && sock.tx.state() != state::RESENDING {
-            // The edge was of bytes, for which this one does not ask. That of TCP's room is the kernel's to tell.
+        if reg.knows(sock, events) {
             return (None, false);
         }
         if events & WRITABLE != 0 {
@@ -513,6 +516,13 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
 }
 
 impl Reg {
+    /// Is what it shows of room alone, and that no news? The edge was of bytes, for which this one does not ask. (That of TCP's room is the
+    /// kernel's to tell.)
+    fn knows(&self, sock: &Sock, events: u32) -> bool {
+        let of_room = events & !WRITABLE == 0 && self.events & (ET | READS) == ET;
+        of_room && !self.room_due && sock.tx.state() != state::RESENDING
+    }
+
     /// Is its number the socket's still? By one that is closed while a dup lives nobody is named, or another file.
     pub(super) fn is_named(&self) -> bool {
         let Some(sock) = self.sock else { return false };

@@ -210,6 +210,22 @@ impl Inside {
         self.sets.extend(reg);
     }
 
+    /// What was passed over is looked at again where there is something to read by now: the program may have read TCP's part without waiting for it.
+    pub fn look_behind(&mut self) {
+        if self.behind == 0 {
+            return;
+        }
+        for index in 0..self.places() {
+            let reads = |sock| super::of_stream(sock) & super::READABLE != 0;
+            let reg = self.reg(index).filter(|r| r.behind && r.adopted);
+            if let Some(reg) = reg.filter(|r| r.sock.is_some_and(reads)) {
+                reg.behind = false;
+                self.behind -= 1;
+                self.queue(index);
+            }
+        }
+    }
+
     /// The numbers under which sets are registered.
     pub fn set_numbers(&self) -> Vec<i32> {
         self.sets.iter().map(|reg| reg.fd).collect()

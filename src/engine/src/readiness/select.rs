@@ -4,7 +4,7 @@ use super::poll::{self, Deadline};
 use super::vigil::Vigil;
 use crate::api::{Error, Pass, Verdict};
 use crate::process;
-use crate::sockets::table;
+use crate::sockets::table::{self, Entry};
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
 
@@ -102,7 +102,54 @@ fn beyond_table(fd: c_int) -> bool {
     true
 }
 
-/// `select` and `pselect`.
+/// Places of the kernel's table of descriptors where this is the highest number that was ever open (fs/file.c, alloc_fdtable).
+fn places(highest: c_int) -> c_int {
+    match highest {
+        ..64 => 64,
+        _ => 2 << highest.ilog2().min(29),
+    }
+}
+
+/// How many numbers the kernel would look at for the program alone: it stops at the end of its table, whatever `nfds` says, and the library's
+/// own descriptors, which stand at the top, have made that longer than the program's sets may be.
+///
+/// # Safety
+/// The sets are a C caller's.
+pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
+    let known = places(table::highest_seen());
+    if nfds <= known || process::waits_by_itself() {
+        return nfds;
+    }
+    let longest = places(table::end().max(table::highest_seen()));
+    let end = nfds.min(longest.max(libc::FD_SETSIZE as c_int));
+    let sets = sets.map(|set| Bits(set.cast()));
+    // Most often there is none that would be beyond.
+    let mut there: Vec<pollfd> = (known..end)
+        .filter(|&fd| sets.iter().any(|set| set.has(fd as usize)) && !table::is_internal(fd))
+        .map(|fd| pollfd {
+            fd,
+            events: 0,
+            revents: 0,
+        })
+        .collect();
+    let mut now = sys::timespec(0);
+    for some in there.chunks_mut(256) {
+        // SAFETY: an array and a time of ours.
+        let _ = unsafe {
+            sys::ppoll(
+                some.as_mut_ptr(),
+                some.len(),
+                &raw mut now,
+                core::ptr::null(),
+            )
+        };
+    }
+    let open = there.iter().filter(|p| p.revents & libc::POLLNVAL == 0);
+    let highest = open.map(|p| p.fd).max().unwrap_or(0);
+    nfds.min(known.max(places(highest)))
+}
+
+/// `select` and `pselect`, of no more than [`numbers`].
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -130,9 +177,8 @@ pub unsafe fn select(
     let [r, w, x] = sets;
     let mut fds: Vec<pollfd> = Vec::new();
     let mut tracked = false;
-    // The kernel, too, stops at the end of its table, whatever `nfds` says.
-    let end = (nfds as usize).min((table::end() as usize).max(libc::FD_SETSIZE));
-    for fd in 0..end {
+    let mut is_closed = false;
+    for fd in 0..nfds as usize {
         let mut events = 0;
         if r.has(fd) {
             events |= libc::POLLIN;
@@ -145,6 +191,10 @@ pub unsafe fn select(
         }
         if events != 0 {
             if let Some(entry) = table::lookup(fd as c_int) {
+                if entry == Entry::INTERNAL {
+                    is_closed |= !beyond_table(fd as c_int);
+                    continue;
+                }
                 tracked = true;
                 if let Some(set) = entry.as_set() {
                     poll::watched(set);
@@ -162,6 +212,9 @@ pub unsafe fn select(
     if !tracked || bad_time {
         return Verdict::Pass(Pass::NOBODY);
     }
+    if is_closed {
+        return Verdict::Failed(Error::Kernel(libc::EBADF));
+    }
     vigil.deadline = timeout.map(|t| {
         sys::now_ns()
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
@@ -171,7 +224,24 @@ pub unsafe fn select(
     unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) }
 }
 
-/// Polls until there is an answer, or the edge is to sleep.
+/// What is asked of poll for each of the three sets, and what it then shows.
+const SHOWN: [(i16, i16); 3] = [
+    (libc::POLLIN, READ),
+    (libc::POLLOUT, WRITE),
+    (libc::POLLPRI, EXCEPT),
+];
+
+/// Does an entry show what it is in a set for, or that it is closed?
+fn is_shown(p: &pollfd) -> bool {
+    let own = |(asked, bits): (i16, i16)| p.events & asked != 0 && p.revents & bits != 0;
+    p.revents & libc::POLLNVAL != 0 || SHOWN.into_iter().any(own)
+}
+
+fn is_any_shown(fds: &[pollfd]) -> bool {
+    fds.iter().any(is_shown)
+}
+
+/// Polls until there is an answer, or the edge is to sleep. An entry whose number is negated is passed over: nothing it shows can be of a set.
 unsafe fn turns(
     nfds: c_int,
     [r, w, x]: [Bits; 3],
@@ -199,9 +269,16 @@ unsafe fn turns(
         if answer.is_ok() {
             fds.retain(|p| p.revents & libc::POLLNVAL == 0 || !beyond_table(p.fd));
         }
-        if fds.len() == before {
-            break answer;
+        if fds.len() != before || answer.is_ok_and(|n| n != 0) && !is_any_shown(&fds) {
+            // What nobody asks for, as a reset where only PRI is looked for, ends no select: it stays as it is.
+            for p in fds.iter_mut().filter(|p| p.revents != 0) {
+                if !is_shown(p) {
+                    (p.fd, p.revents) = (!p.fd, 0);
+                }
+            }
+            continue;
         }
+        break answer;
     };
     let remaining = end.left().unwrap_or(0);
     // SAFETY: null, or the caller's.
@@ -228,12 +305,8 @@ unsafe fn turns(
     }
     let mut count = 0;
     for p in &fds {
-        let fd = p.fd as usize;
-        for (set, asked, bits) in [
-            (r, libc::POLLIN, READ),
-            (w, libc::POLLOUT, WRITE),
-            (x, libc::POLLPRI, EXCEPT),
-        ] {
+        let fd = p.fd.max(!p.fd) as usize;
+        for (set, (asked, bits)) in [r, w, x].into_iter().zip(SHOWN) {
             if p.events & asked != 0 {
                 let on = p.revents & bits != 0;
                 set.set(fd, on);

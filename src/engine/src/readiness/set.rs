@@ -672,8 +672,7 @@ impl Set {
         if self.disown() && self.private.load(Ordering::Relaxed) {
             // Of a thread that does not exist here.
             self.clear();
-            internal::forget(self.fd());
-            let _ = sys::close(self.fd());
+            internal::close(self.fd());
             self.entries.store(0, Ordering::Release);
         }
     }

@@ -228,8 +228,7 @@ pub(super) fn after_fork() {
     for queue in all() {
         let fd = queue.fd.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
-            internal::forget(fd);
-            let _ = sys::close(fd);
+            internal::close(fd);
         }
     }
 }

@@ -221,8 +221,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
             .min();
     }
     for fd in [set, wake] {
-        internal::forget(fd);
-        let _ = sys::close(fd);
+        internal::close(fd);
     }
     core::ptr::null_mut()
 }
@@ -423,8 +422,7 @@ pub fn after_fork() {
     for cell in [&SET, &WAKE] {
         let fd = cell.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            internal::forget(fd);
-            let _ = sys::close(fd);
+            internal::close(fd);
         }
     }
     if let Some(mut list) = JOBS.lock() {

@@ -252,8 +252,8 @@ impl Family {
         }
     }
 
-    /// `pid` has given the socket up; the last one out frees the slot.
-    pub fn leave(&'static self, pid: u32) {
+    /// `pid` has given the socket up; the last one out frees the slot. Whether it is free now, and nobody's to use any more.
+    pub fn leave(&'static self, pid: u32) -> bool {
         for holder in &self.holders {
             if holder
                 .compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed)
@@ -264,9 +264,11 @@ impl Family {
         }
         let empty = self.holders.iter().all(|h| h.load(Ordering::Acquire) == 0);
         let crowded = self.crowded.load(Ordering::Relaxed) != 0;
-        if empty && !crowded && self.in_use.swap(0, Ordering::AcqRel) == 1 {
+        let last = empty && !crowded && self.in_use.swap(0, Ordering::AcqRel) == 1;
+        if last {
             self.put_back();
         }
+        last
     }
 
     fn put_back(&'static self) {

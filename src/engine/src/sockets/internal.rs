@@ -279,6 +279,12 @@ pub fn forget(fd: i32) {
     }
 }
 
+/// Closes a number of ours, unless it has come to be another's.
+pub fn close(fd: i32) {
+    forget(fd);
+    drop(Fd::own(fd));
+}
+
 /// The program wants this very number for itself: ours moves away. Only numbers that nothing has cached
 /// could move, so the descriptor is given up instead and whatever used it falls back to TCP.
 pub fn yield_number(fd: i32) {
@@ -286,5 +292,7 @@ pub fn yield_number(fd: i32) {
         crate::process::forbid(sluice_stats::Reason::DescriptorLimit);
         crate::process::sandboxed(sluice_stats::Reason::DescriptorLimit);
         forget(fd);
+        // Threads, sets and the control thread come to their ends later, and each closes what is its own.
+        sys::give_away(fd);
     }
 }

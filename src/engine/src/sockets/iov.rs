@@ -57,6 +57,10 @@ impl Cursor {
 
     /// What a call may move. `discards`: the addresses are never used.
     pub fn extent(&self, discards: bool) -> Extent {
+        if self.left == 0 {
+            // Of none the address is not looked at.
+            return Extent::Bytes(0);
+        }
         if !plausible(self.at as usize, self.left * size_of::<iovec>()) {
             return Extent::Refused;
         }

@@ -440,9 +440,7 @@ pub fn duped(old: c_int, new: c_int) {
     }
     if process::is_vfork_child() {
         // The table is the parent's. But this is a child's way of handing a connection to the program that it executes next.
-        if new <= libc::STDERR_FILENO
-            && let Some(sock) = table::lookup(old).and_then(Entry::as_sock)
-        {
+        if let Some(sock) = table::lookup(old).and_then(Entry::as_sock) {
             give_up(sock, Reason::Exec);
         }
         return;

@@ -4,6 +4,7 @@ use crate::api::{Error, Pass, Verdict};
 use crate::process;
 use crate::readiness;
 use crate::remote;
+use crate::sockets::iov::plausible;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{demote, life, remains, staged};
 use core::sync::atomic::Ordering;
@@ -25,12 +26,17 @@ mod name {
     pub const SO_TIMESTAMPING_NEW: c_int = 65;
     pub const SO_RCVTIMEO_NEW: c_int = 66;
     pub const SO_SNDTIMEO_NEW: c_int = 67;
+    pub const SOL_TLS: c_int = 282;
+    pub const TLS_TX: c_int = 1;
+    pub const TLS_RX: c_int = 2;
 }
 
 /// Why a link cannot honour an option, if it cannot.
 fn pins(level: c_int, option: c_int) -> Option<Reason> {
     match (level, option) {
-        (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::TcpUlp),
+        (libc::IPPROTO_TCP, libc::TCP_ULP) | (name::SOL_TLS, name::TLS_TX | name::TLS_RX) => {
+            Some(Reason::TcpUlp)
+        }
         (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::TcpRepair),
         (libc::IPPROTO_TCP, libc::TCP_MD5SIG | name::TCP_MD5SIG_EXT) => Some(Reason::TcpMd5),
         (libc::IPPROTO_TCP, name::TCP_AO_ADD_KEY..=name::TCP_AO_REPAIR) => Some(Reason::TcpMd5),
@@ -55,24 +61,98 @@ fn pins(level: c_int, option: c_int) -> Option<Reason> {
     }
 }
 
-/// Before the real `setsockopt`.
-///
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn before_set(
-    sock: &'static Sock,
-    fd: c_int,
+/// What a program asks for by an option.
+#[derive(Clone, Copy)]
+pub struct Asked {
     level: c_int,
     option: c_int,
     value: *const c_void,
-    len: socklen_t,
-) {
-    if let Some(reason) = pins(level, option) {
+    len: usize,
+}
+
+impl Asked {
+    /// # Safety
+    /// The arguments are those of a C caller of `setsockopt`.
+    pub unsafe fn new(level: c_int, option: c_int, value: *const c_void, len: socklen_t) -> Self {
+        Self {
+            level,
+            option,
+            value,
+            len: len as usize,
+        }
+    }
+
+    fn is(&self, level: c_int, option: c_int) -> bool {
+        (self.level, self.option) == (level, option)
+    }
+
+    /// The value, or its beginning; `None`: it is shorter, or lies where nothing can.
+    fn get<T: Copy>(&self) -> Option<T> {
+        let there = self.len >= size_of::<T>() && plausible(self.value as usize, size_of::<T>());
+        // SAFETY: the caller of `new` has this many bytes there; only used with integers and arrays of bytes.
+        there.then(|| unsafe { core::ptr::read_unaligned(self.value.cast()) })
+    }
+
+    /// Is the option turned off by this, or left as it is to begin with?
+    fn is_off(&self) -> bool {
+        match (self.level, self.option) {
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) if self.len >= size_of::<u64>() => {
+                self.get() == Some(u64::MAX)
+            }
+            (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => self.get() == Some(u32::MAX),
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => self.get().is_some_and(|at: c_int| at < 0),
+            (
+                libc::SOL_SOCKET,
+                libc::SO_ZEROCOPY
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | name::SO_TIMESTAMP_NEW
+                | name::SO_TIMESTAMPNS_NEW
+                | name::SO_TIMESTAMPING_NEW,
+            )
+            | (libc::IPPROTO_TCP, libc::TCP_INQ) => self.get() == Some(0 as c_int),
+            _ => false,
+        }
+    }
+
+    /// Does the kernel only get ready for its TLS by this? It encrypts from the moment at which it is given keys. TLS libraries that can give
+    /// them ask for it on every connection.
+    fn is_tls_without_keys(&self) -> bool {
+        self.is(libc::IPPROTO_TCP, libc::TCP_ULP)
+            && self.get() == Some(*b"tls")
+            && (self.len == 3 || self.get() == Some(*b"tls\0"))
+    }
+
+    /// Why a link cannot honour it, if it cannot.
+    fn pins(&self, fd: c_int) -> Option<Reason> {
+        let reason = pins(self.level, self.option)?;
+        // Keys are refused where the kernel was not made ready for them.
+        let are_vain = || {
+            let ready = sys::getsockopt::<[u8; 4]>(fd, libc::IPPROTO_TCP, libc::TCP_ULP);
+            self.level == name::SOL_TLS && ready != Ok(*b"tls\0")
+        };
+        (!self.is_off() && !self.is_tls_without_keys() && !are_vain()).then_some(reason)
+    }
+}
+
+/// Before the real `setsockopt`.
+pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
+    let (level, option) = (asked.level, asked.option);
+    if let Some(reason) = asked.pins(fd) {
         match (reason, option) {
             // What was written before is not to be encrypted, signed, or left out of a repair; nor is it stamped and counted.
             (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair, _)
             | (Reason::Timestamping, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW) => {
                 life::give_up(sock, reason);
+                if asked.is(name::SOL_TLS, name::TLS_RX) {
+                    // All that the kernel is to decrypt comes by TCP from here on, and is not counted as it was sent.
+                    remains::await_all_owed(sock);
+                    if sock.rx.lock.lock().is_ok() {
+                        remains::renounce(sock);
+                        sock.rx.lock.unlock();
+                    }
+                }
             }
             // The peer's record is looked for where a peek begins.
             (Reason::PeekOff, _) => life::give_up_to_read(sock, reason),
@@ -82,12 +162,9 @@ pub unsafe fn before_set(
         }
         return;
     }
-    if (level, option) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
-        && len as usize >= size_of::<c_int>()
-        && !value.is_null()
+    if asked.is(libc::IPPROTO_TCP, libc::TCP_NODELAY)
+        && let Some(on) = asked.get::<c_int>().map(|on| on != 0)
     {
-        // SAFETY: the caller gave this many bytes.
-        let on = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) } != 0;
         let calls = sock.nodelay.load(Ordering::Relaxed) >> 1;
         let noted = calls.wrapping_add(1) << 1 | u32::from(on);
         sock.nodelay.store(noted, Ordering::SeqCst);
@@ -97,17 +174,14 @@ pub unsafe fn before_set(
     }
     match option {
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE
-            if sock.tx.state() == state::LINK
-                && !remote::is_remote(sock)
-                && len as usize >= size_of::<c_int>()
-                && !value.is_null() =>
+            if sock.tx.state() == state::LINK && !remote::is_remote(sock) =>
         {
             // What may lie unread must fit into the new size.
-            // SAFETY: the caller gave this many bytes.
-            let asked = unsafe { core::ptr::read_unaligned(value.cast::<c_int>()) };
-            if sock.tx.lock.lock().is_ok() {
+            if let Some(size) = asked.get::<c_int>()
+                && sock.tx.lock.lock().is_ok()
+            {
                 let most = sock.tx.unread_max.load(Ordering::Relaxed);
-                let most = most.min(asked.max(2304) as u32);
+                let most = most.min(size.max(2304) as u32);
                 sock.tx.unread_max.store(most, Ordering::Relaxed);
                 sock.tx.lock.unlock();
             }
@@ -115,7 +189,6 @@ pub unsafe fn before_set(
         libc::SO_LINGER => own_linger(sock),
         _ => {}
     }
-    let _ = fd;
 }
 
 /// The kernel has the program's own SO_LINGER again.
@@ -258,6 +331,9 @@ fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
 
 /// What the socket has from its listener that a link cannot honour, as far as the kernel tells.
 pub fn inherited_pin(fd: c_int) -> Option<Reason> {
+    if sys::has_filter(fd) {
+        return Some(Reason::AttachFilter);
+    }
     let option = |level, option| sys::getsockopt::<c_int>(fd, level, option);
     let is_on = |&(level, name): &_| option(level, name).is_ok_and(|value| value != 0);
     let flags = [

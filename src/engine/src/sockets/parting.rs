@@ -100,7 +100,12 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
             internal::copy(fd)
         });
     let Some(own) = own else {
-        demote::finish_parting(sock, Patience::Endless);
+        if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
+            // No number for it: as of a process that ends here, the reader has kept a copy of what TCP lacks, and finds it in front of the end.
+            demote::abandon_rest(sock);
+        } else {
+            demote::finish_parting(sock, Patience::Endless);
+        }
         return false;
     };
     control::unwatch(sock);
@@ -219,8 +224,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
     let fd = sock.fd.load(Ordering::Relaxed);
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);
-    internal::forget(fd);
-    let _ = sys::close(fd);
+    internal::close(fd);
 }
 
 /// In the child of a fork: what lingers is the parent's to finish.
@@ -233,8 +237,7 @@ pub fn disown(sock: &'static Sock) {
     sock.reported.store(true, Ordering::Relaxed);
     sock.fds.store(0, Ordering::Release);
     sock::free(sock);
-    internal::forget(fd);
-    let _ = sys::close(fd);
+    internal::close(fd);
 }
 
 pub(super) fn abandon_inherited(sock: &'static Sock) {

@@ -53,6 +53,11 @@ impl Remains {
         !self.base.load(Ordering::Relaxed).is_null()
     }
 
+    /// So many bytes have been taken out of the copies of all relatives: the count goes on in this process alone.
+    pub fn count_alone(&self, taken: usize) {
+        self.taken.store(taken, Ordering::Relaxed);
+    }
+
     /// Under the rx lock: the peer knows that both halves are shut down before it can leave the link, and sends nothing of it again.
     pub fn expect_whole(&self) {
         self.expected.store(true, Ordering::Relaxed);

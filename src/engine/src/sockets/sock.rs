@@ -254,6 +254,8 @@ pub struct Sock {
     pub rcvlowat: AtomicU32,
     /// The kernel has 1 instead, since it is to tell of the peer's record. Changed under the rx lock.
     pub low_held: AtomicBool,
+    /// By the program's word it is to be there behind `exec`.
+    pub for_exec: AtomicBool,
     /// The watch over a full ring.
     pub full: Full,
     /// For trim.rs.
@@ -351,6 +353,16 @@ impl Sock {
     pub fn family(&self) -> Option<&'static Family> {
         // SAFETY: null, or a slot of the family region, which is never unmapped.
         unsafe { self.family.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Process `pid` gives the socket up, and may come back to it (an `exec` that fails). A slot that nobody else holds is others' from now on: this
+    /// socket takes another one with its next stream.
+    pub fn leave_family(&self, pid: u32) {
+        let Some(family) = self.family() else { return };
+        self.remains.count_alone(family.taken());
+        if family.leave(pid) {
+            self.family.store(core::ptr::null_mut(), Ordering::Release);
+        }
     }
 
     /// The family slot, taken if there is none yet.

@@ -3,6 +3,7 @@
 use super::sock::Sock;
 use super::table::{self, Entry, Kind};
 use super::{demote, life, remains};
+use crate::api::{Pass, Verdict};
 use crate::remote;
 use libc::c_int;
 use sluice_stats::Reason;
@@ -34,6 +35,20 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
         Some(Kind::Set(set)) => set.used_elsewhere(),
         _ => {}
     }
+}
+
+/// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program does not.
+pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
+    let Some(sock) = entry.as_sock() else {
+        used(fd, Reason::Splice, Use::Any);
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    let flags = if waits_not { libc::MSG_DONTWAIT } else { 0 };
+    if let Err(e) = life::give_up_before(sock, fd, flags, Reason::Splice) {
+        return Verdict::Failed(e);
+    }
+    remains::part_with(sock);
+    Verdict::Pass(Pass::NOBODY)
 }
 
 fn leave(sock: &'static Sock, reason: Reason, how: Use) {

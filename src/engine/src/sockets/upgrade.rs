@@ -373,8 +373,10 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
-    // Over a link between hosts both directions switch together, when the peer's steps have come.
+    // Over a link between hosts both directions switch together, when the peer's steps have come. Before the sets know of the stream nobody asks
+    // for them to hear of room.
     if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
+        || !sock.adopted.load(Ordering::SeqCst)
         || sock.tx.in_kernel() != 0
         || remote::is_remote(sock)
     {
@@ -461,6 +463,21 @@ mod tests {
         assert_eq!(attach(sock, generation, a, index), Ok(()));
         demote::demote(sock, Which::Both, Reason::Close);
         assert_eq!(a.stream_count(), 0);
+    }
+
+    #[test]
+    fn a_writer_switches_once_its_sets_know_of_the_stream() {
+        let _alone = testing::without_forks();
+        let (a, b, index) = testing::link();
+        let sock = testing::writer(a, b, index);
+        sock.tx.state.store(state::PROVED, Ordering::SeqCst);
+        let dir = sock.tx.dir().unwrap();
+        dir.rx_wishes.consent.store(1, Ordering::SeqCst);
+        sock.adopted.store(false, Ordering::SeqCst);
+        assert_eq!(try_switch(sock), Switch::Later);
+        sock.adopted.store(true, Ordering::SeqCst);
+        assert_ne!(try_switch(sock), Switch::Later);
+        demote::demote(sock, Which::Both, Reason::Close);
     }
 
     #[test]

@@ -443,8 +443,9 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
     }
 }
 
-/// What a thread does to itself, and no wait is interrupted by: handlers of crashes seldom ask for restarts.
-const OWN: [i32; 7] = [
+/// What a thread does to itself, and no wait is interrupted by: handlers of crashes seldom ask for restarts. And the two signals that the C library
+/// keeps for itself, which `sigaction` gives to nobody: before its version 2.34 it handles one of them without restarts in every program with threads.
+const OWN: [i32; 9] = [
     libc::SIGSEGV,
     libc::SIGBUS,
     libc::SIGILL,
@@ -452,6 +453,8 @@ const OWN: [i32; 7] = [
     libc::SIGTRAP,
     libc::SIGSYS,
     libc::SIGABRT,
+    32,
+    33,
 ];
 
 /// Which handler interrupted a wait that the kernel never restarts is not known; when all of them

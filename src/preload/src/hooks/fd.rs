@@ -40,7 +40,7 @@ hooks! {
         if !matters(command) {
             return forward!(fcntl(fd, command, arg));
         }
-        let apart = if command == libc::F_SETFL { None } else { placing() };
+        let apart = if copies(command) { placing() } else { None };
         let ret = forward!(fcntl(fd, command, arg));
         drop(apart);
         controlled(fd, command, arg, ret)
@@ -52,6 +52,12 @@ hooks! {
         let flag = match request {
             libc::FIONBIO => libc::O_NONBLOCK,
             libc::FIOASYNC => libc::O_ASYNC,
+            libc::FIOCLEX | libc::FIONCLEX => {
+                if ret == 0 {
+                    tell(fd, || api::kept_over_exec(e, request == libc::FIONCLEX));
+                }
+                return ret;
+            }
             _ => return ret,
         };
         if ret == 0 {
@@ -87,11 +93,13 @@ late_hooks! {
 
     // Before 2.28 there is fcntl alone, the same on 64-bit machines.
     unsafe fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl64 {
+        let apart = if copies(command) { placing() } else { None };
         let ret = match late_slots::fcntl64.function() {
             // SAFETY: as in `forward`.
             Some(real) => unsafe { real(fd, command, arg) },
             None => forward!(fcntl(fd, command, arg)),
         };
+        drop(apart);
         controlled(fd, command, arg, ret)
     }
 }
@@ -162,13 +170,15 @@ pub fn copied(old: c_int, new: c_int) -> c_int {
     created(new)
 }
 
+/// Does a command of `fcntl` make a descriptor?
+pub fn copies(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
 /// Is a command of `fcntl` one that [`controlled`] has to hear of?
 #[inline(always)]
 fn matters(command: c_int) -> bool {
-    matches!(
-        command,
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL
-    )
+    copies(command) || matches!(command, libc::F_SETFL | libc::F_SETFD)
 }
 
 /// `fcntl` returned `ret`.
@@ -178,6 +188,13 @@ pub fn controlled(fd: c_int, command: c_int, arg: usize, ret: c_int) -> c_int {
         libc::F_SETFL if ret >= 0 => {
             if let Some(e) = api::lookup(fd) {
                 tell(fd, || api::flags_set(e, fd, arg as c_int));
+            }
+        }
+        libc::F_SETFD if ret >= 0 => {
+            if let Some(e) = api::lookup(fd) {
+                tell(fd, || {
+                    api::kept_over_exec(e, arg as c_int & libc::FD_CLOEXEC == 0)
+                });
             }
         }
         _ => {}

@@ -1,9 +1,11 @@
 //! Stream input and output by descriptor: read, write, their vectors, and what moves whole files.
 
 use crate::api;
-use crate::edge::{raw_read, raw_use};
+use crate::edge::{raw_read, raw_use, serve};
 use crate::real::test_cancel;
-use libc::{c_int, c_uint, c_void, iovec, loff_t, off_t, off64_t, size_t, ssize_t};
+use libc::{
+    SPLICE_F_NONBLOCK, c_int, c_uint, c_void, iovec, loff_t, off_t, off64_t, size_t, ssize_t,
+};
 use sluice_stats::Reason;
 
 hooks! {
@@ -45,8 +47,9 @@ hooks! {
 
     unsafe fn splice(in_fd: c_int, in_offset: *mut loff_t, out_fd: c_int, out_offset: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t => on_splice {
         raw_read(in_fd, Reason::Splice);
-        raw_use(out_fd, Reason::Splice);
-        forward!(splice(in_fd, in_offset, out_fd, out_offset, len, flags))
+        let kernel = || forward!(splice(in_fd, in_offset, out_fd, out_offset, len, flags)) as ssize_t;
+        let Some(e) = api::lookup(out_fd) else { return kernel() };
+        serve(out_fd, || api::splice(e, out_fd, flags & SPLICE_F_NONBLOCK != 0), kernel)
     }
 
     unsafe fn tee(in_fd: c_int, out_fd: c_int, len: size_t, flags: c_uint) -> ssize_t => on_tee {

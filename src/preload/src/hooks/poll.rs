@@ -26,6 +26,8 @@ hooks! {
 
     unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
         // SAFETY: the C caller vouches for the sets.
+        let end = unsafe { api::numbers(end, [reads, writes, excepts]) };
+        // SAFETY: as above.
         if !unsafe { any_set(end, [reads, writes, excepts]) } {
             return forward!(select(end, reads, writes, excepts, timeout));
         }
@@ -35,6 +37,8 @@ hooks! {
 
     unsafe fn pselect(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_pselect {
         // SAFETY: the C caller vouches for the sets.
+        let end = unsafe { api::numbers(end, [reads, writes, excepts]) };
+        // SAFETY: as above.
         if !unsafe { any_set(end, [reads, writes, excepts]) } {
             return forward!(pselect(end, reads, writes, excepts, timeout, mask));
         }

@@ -57,16 +57,16 @@ hooks! {
         forward!(prctl(option, a2, a3, a4, a5))
     }
     unsafe fn unshare(flags: c_int) -> c_int => on_unshare {
-        tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+        tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         forward!(unshare(flags))
     }
     unsafe fn setns(fd: c_int, kind: c_int) -> c_int => on_setns {
-        tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+        tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         forward!(setns(fd, kind))
     }
     // A thread of ours would keep the capabilities that the program gives up.
     unsafe fn capset(header: *mut c_void, data: *const c_void) -> c_int => on_capset {
-        tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+        tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         forward!(capset(header, data))
     }
 }

@@ -358,7 +358,12 @@ unsafe extern "C" fn served(
                 close,
             ))
         }
-        SYS_dup => c_long::from(fd::copied(fd, call() as c_int)),
+        SYS_dup => {
+            let apart = fd::placing();
+            let new = call() as c_int;
+            drop(apart);
+            c_long::from(fd::copied(fd, new))
+        }
         SYS_dup3 => {
             let apart = fd::replacing(fd, a2 as c_int, a3 as c_int);
             let new = call() as c_int;
@@ -372,7 +377,16 @@ unsafe extern "C" fn served(
             drop(apart);
             c_long::from(if new == fd { new } else { fd::copied(fd, new) })
         }
-        SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, call() as c_int)),
+        SYS_fcntl => {
+            let apart = if fd::copies(a2 as c_int) {
+                fd::placing()
+            } else {
+                None
+            };
+            let ret = call() as c_int;
+            drop(apart);
+            c_long::from(fd::controlled(fd, a2 as c_int, a3, ret))
+        }
         // SAFETY: the kernel has filled the settings if the call succeeded.
         SYS_io_uring_setup => c_long::from(unsafe { uring::made(call() as c_int, pointer(a2)) }),
         SYS_io_uring_enter => {
@@ -398,7 +412,9 @@ unsafe extern "C" fn served(
             if matches!(number, SYS_seccomp | SYS_prctl) {
                 tell(NO_FD, api::before_filter);
             }
-            if is_sandbox(number) {
+            if matches!(number, SYS_capset | SYS_unshare | SYS_setns) {
+                tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
+            } else if is_sandbox(number) {
                 tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
             }
             call()
@@ -407,10 +423,7 @@ unsafe extern "C" fn served(
 }
 
 fn is_sandbox(number: c_long) -> bool {
-    matches!(
-        number,
-        SYS_seccomp | SYS_landlock_restrict_self | SYS_prctl | SYS_capset | SYS_unshare | SYS_setns
-    )
+    matches!(number, SYS_seccomp | SYS_landlock_restrict_self | SYS_prctl)
 }
 
 /// A descriptor is waited for by a raw call.

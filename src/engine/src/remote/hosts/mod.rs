@@ -326,8 +326,7 @@ pub fn after_fork() {
         queue::after_fork();
         let devices = hosts.devices.iter().flat_map(Device::descriptors);
         for fd in devices.chain([hosts.channel.descriptor()]) {
-            internal::forget(fd);
-            let _ = sys::close(fd);
+            internal::close(fd);
         }
         core::mem::forget(hosts);
         BARRED.store(true, Ordering::Relaxed);

@@ -70,6 +70,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.begun,
         &sock.handed,
         &sock.low_held,
+        &sock.for_exec,
     ] {
         flag.store(false, Ordering::Relaxed);
     }

@@ -1,0 +1,55 @@
+//! The calls that hooks of options and `ioctl` make.
+
+use super::{Entry, Pass, Verdict, sock_of};
+use crate::sockets::{options, table};
+use libc::{c_int, c_void, socklen_t};
+
+/// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
+    match e.as_sock() {
+        // SAFETY: passed on.
+        Some(sock) => unsafe { options::ioctl(sock, fd, request, arg) },
+        None => Verdict::Pass(Pass::NOBODY),
+    }
+}
+/// Before the real `setsockopt`: demotes for options that a link cannot honour.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn before_setsockopt(
+    e: Entry,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) {
+    // SAFETY: passed on.
+    let asked = unsafe { options::Asked::new(level, name, value, len) };
+    if let Some(sock) = sock_of(e, fd) {
+        options::before_set(sock, fd, asked);
+    }
+}
+/// Before the real `getsockopt`: one of the options is a read.
+pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
+    if let Some(sock) = e.as_sock() {
+        options::before_get(sock, level, name);
+    }
+}
+/// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the real one and behind it: if either
+/// has an answer, that.
+#[inline]
+pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
+    e.as_sock()
+        .and_then(|sock| options::own_value(sock, level, name))
+}
+/// Behind a real `setsockopt` that succeeded: notes time limits and low-water marks.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
+    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+        // SAFETY: passed on.
+        unsafe { options::after_set(sock, fd, level, name, value) };
+    }
+}

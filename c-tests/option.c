@@ -307,6 +307,37 @@ static void lowat_client(int fd)
     meet();
 }
 
+/* Of the open file, whoever sets it. */
+static void set_by_child_server(int fd)
+{
+    meet();
+    T(put(fd, 1, 1));
+    meet();
+    T(put(fd, 2, 1000));
+    meet();
+}
+
+static void set_by_child_client(int fd)
+{
+    pid_t pid = child();
+    if (!pid) {
+        if (set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 1000) || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_usec = 50000}, sizeof(struct timeval)))
+            die("set");
+        _exit(0);
+    }
+    reap(pid);
+    meet();
+    await_in(fd, 1);
+    say("ready %s", mask_name(ready(fd)));
+    T(recv(fd, buf, 2000, 0));
+    T(recv(fd, buf, 2000, 0));
+    meet();
+    await_in(fd, 1000);
+    say("ready %s", mask_name(ready(fd)));
+    D(recv(fd, buf, 2000, 0));
+    meet();
+}
+
 static void listener_lowat_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -416,6 +447,7 @@ const struct body option_bodies[] = {
     TWO("addrform", addrform, addrform),
     TWO("options_read", options_read, options_read),
     TWO("rcvlowat", lowat_server, lowat_client),
+    TWO("options_by_child", set_by_child_server, set_by_child_client),
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
     TWO("forced_buffers", forced_buffers, forced_buffers, .flags = RAW),

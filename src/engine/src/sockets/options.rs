@@ -239,6 +239,8 @@ pub unsafe fn after_set(
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => None,
         _ => return,
     };
+    // Both processes' from now on, and noted in this one alone: the kernel honours it.
+    process::takes_back_inherited(sock);
     // Without the lock in a signal handler whose thread holds it.
     let locked = sock.rx.lock.lock().is_ok();
     if let Some(cell) = cell {

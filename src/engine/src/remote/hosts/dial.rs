@@ -417,16 +417,20 @@ impl Hosts {
         } else {
             QUIET_NS
         };
-        match self.quiet.iter_mut().find(|q| q.host == host) {
-            Some(quiet) => {
-                quiet.wait = (quiet.wait * 2).min(QUIET_MOST);
-                quiet.until = now + quiet.wait;
-            }
-            None => self.quiet.push(Quiet {
-                host,
-                until: now + first,
-                wait: first,
-            }),
-        }
+        let known = self.quiet.iter().position(|q| q.host == host);
+        let known = known.map(|at| self.quiet.swap_remove(at));
+        let wait = known.map_or(first, |quiet| (quiet.wait * 2).min(QUIET_MOST));
+        crate::config::log(
+            crate::config::Level::Debug,
+            format_args!(
+                "{host} is silent, and left alone for {} s",
+                wait / 1_000_000_000
+            ),
+        );
+        self.quiet.push(Quiet {
+            host,
+            until: now + wait,
+            wait,
+        });
     }
 }

@@ -529,6 +529,19 @@ pub unsafe fn ppoll(
     sys!(ppoll, fds, count, timeout, mask, 8)
 }
 
+/// `ppoll(2)` with the signal mask as it is; `None` waits for ever.
+///
+/// # Errors
+/// The kernel's.
+#[inline]
+pub fn poll(fds: &mut [libc::pollfd], mut timeout: Option<libc::timespec>) -> Result<usize, Errno> {
+    let timeout = timeout
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: an array, a time of ours or none.
+    unsafe { ppoll(fds.as_mut_ptr(), fds.len(), timeout, core::ptr::null()) }
+}
+
 /// `ppoll(2)` of one descriptor: what it shows of `events`; 0: the time is over.
 ///
 /// # Errors
@@ -537,18 +550,15 @@ pub unsafe fn ppoll(
 pub fn poll_one(
     fd: c_int,
     events: c_short,
-    mut timeout: Option<libc::timespec>,
+    timeout: Option<libc::timespec>,
 ) -> Result<c_short, Errno> {
-    let mut one = libc::pollfd {
+    let mut one = [libc::pollfd {
         fd,
         events,
         revents: 0,
-    };
-    let timeout = timeout
-        .as_mut()
-        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: one valid entry, a time of ours or none.
-    unsafe { ppoll(&raw mut one, 1, timeout, core::ptr::null()) }?;
+    }];
+    poll(&mut one, timeout)?;
+    let [one] = one;
     Ok(one.revents)
 }
 

@@ -93,9 +93,7 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
 
 /// What the kernel says of them now.
 fn look_at(fds: &mut [libc::pollfd]) {
-    let mut now = sys::timespec(0);
-    // SAFETY: an array and a time of ours.
-    let _ = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, core::ptr::null()) };
+    let _ = sys::poll(fds, Some(sys::timespec(0)));
 }
 
 /// For [`look_at`]: is the descriptor readable?

@@ -210,14 +210,5 @@ fn wait(sock: &'static Sock, until_ns: u64) {
         revents: 0,
     });
     let most = until_ns.saturating_sub(sys::now_ns()).min(1_000_000);
-    let mut most = sys::timespec(most);
-    // SAFETY: an array and a time of ours.
-    let _ = unsafe {
-        sys::ppoll(
-            fds.as_mut_ptr(),
-            fds.len(),
-            &raw mut most,
-            core::ptr::null(),
-        )
-    };
+    let _ = sys::poll(&mut fds, Some(sys::timespec(most)));
 }

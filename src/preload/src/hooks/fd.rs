@@ -15,24 +15,15 @@ hooks! {
     }
 
     unsafe fn dup(old: c_int) -> c_int => on_dup {
-        let apart = placing();
-        let new = forward!(dup(old));
-        drop(apart);
-        copied(old, new)
+        duplicated(old, || forward!(dup(old)))
     }
 
     unsafe fn dup2(old: c_int, new: c_int) -> c_int => on_dup2 {
-        let apart = replacing(old, new, 0);
-        let ret = forward!(dup2(old, new));
-        drop(apart);
-        if old == new { ret } else { copied(old, ret) }
+        replaced(old, new, 0, || forward!(dup2(old, new)))
     }
 
     unsafe fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => on_dup3 {
-        let apart = replacing(old, new, flags);
-        let ret = forward!(dup3(old, new, flags));
-        drop(apart);
-        copied(old, ret)
+        replaced(old, new, flags, || forward!(dup3(old, new, flags)))
     }
 
     // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions/001-hooks.md).
@@ -40,10 +31,7 @@ hooks! {
         if !matters(command) {
             return forward!(fcntl(fd, command, arg));
         }
-        let apart = if copies(command) { placing() } else { None };
-        let ret = forward!(fcntl(fd, command, arg));
-        drop(apart);
-        controlled(fd, command, arg, ret)
+        controlled(fd, command, arg, || forward!(fcntl(fd, command, arg)))
     }
 
     // Variadic in C, as fcntl.
@@ -93,14 +81,11 @@ late_hooks! {
 
     // Before 2.28 there is fcntl alone, the same on 64-bit machines.
     unsafe fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl64 {
-        let apart = if copies(command) { placing() } else { None };
-        let ret = match late_slots::fcntl64.function() {
+        controlled(fd, command, arg, || match late_slots::fcntl64.function() {
             // SAFETY: as in `forward`.
             Some(real) => unsafe { real(fd, command, arg) },
             None => forward!(fcntl(fd, command, arg)),
-        };
-        drop(apart);
-        controlled(fd, command, arg, ret)
+        })
     }
 }
 
@@ -147,12 +132,24 @@ pub fn closing_range(
     }
 }
 
-/// Before `dup2` or `dup3` puts a copy of `old` in the place of `new`; what it returns lives until that is done.
-pub fn replacing(old: c_int, new: c_int, flags: c_int) -> Option<api::Placing> {
+/// `dup2` or `dup3`, by `kernel`: puts a copy of `old` in the place of `new`.
+pub fn replaced(old: c_int, new: c_int, flags: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     if old != new && new >= 0 && (api::lookup(new).is_some() || api::is_internal(new)) {
         tell(new, || api::before_replace(old, new, flags));
     }
-    contained(new, api::Placing::begin)
+    let apart = contained(new, api::Placing::begin);
+    let ret = kernel();
+    drop(apart);
+    // With one number for both dup2 makes no copy, and dup3 fails.
+    if ret == old { ret } else { copied(old, ret) }
+}
+
+/// `dup`, or what does the same, by `kernel`: a copy of `old` at the lowest free number.
+pub fn duplicated(old: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let apart = placing();
+    let new = kernel();
+    drop(apart);
+    copied(old, new)
 }
 
 /// Before a call that gives the program the lowest free number at once; what it returns lives until that is done.
@@ -161,7 +158,7 @@ pub fn placing() -> Option<api::Placing> {
 }
 
 /// A call that copies `old` returned `new`.
-pub fn copied(old: c_int, new: c_int) -> c_int {
+fn copied(old: c_int, new: c_int) -> c_int {
     if new >= 0 && api::lookup(old).is_some() {
         api::fd_seen(new);
         tell(old, || api::duped(old, new));
@@ -170,21 +167,22 @@ pub fn copied(old: c_int, new: c_int) -> c_int {
     created(new)
 }
 
-/// Does a command of `fcntl` make a descriptor?
-pub fn copies(command: c_int) -> bool {
-    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
-}
-
 /// Is a command of `fcntl` one that [`controlled`] has to hear of?
 #[inline(always)]
 fn matters(command: c_int) -> bool {
-    copies(command) || matches!(command, libc::F_SETFL | libc::F_SETFD)
+    matches!(
+        command,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL | libc::F_SETFD
+    )
 }
 
-/// `fcntl` returned `ret`.
-pub fn controlled(fd: c_int, command: c_int, arg: usize, ret: c_int) -> c_int {
+/// `fcntl`, by `kernel`.
+pub fn controlled(fd: c_int, command: c_int, arg: usize, kernel: impl FnOnce() -> c_int) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        return duplicated(fd, kernel);
+    }
+    let ret = kernel();
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return copied(fd, ret),
         libc::F_SETFL if ret >= 0 => {
             if let Some(e) = api::lookup(fd) {
                 tell(fd, || api::flags_set(e, fd, arg as c_int));

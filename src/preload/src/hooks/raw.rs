@@ -358,35 +358,13 @@ unsafe extern "C" fn served(
                 close,
             ))
         }
-        SYS_dup => {
-            let apart = fd::placing();
-            let new = call() as c_int;
-            drop(apart);
-            c_long::from(fd::copied(fd, new))
-        }
-        SYS_dup3 => {
-            let apart = fd::replacing(fd, a2 as c_int, a3 as c_int);
-            let new = call() as c_int;
-            drop(apart);
-            c_long::from(fd::copied(fd, new))
-        }
+        SYS_dup => c_long::from(fd::duplicated(fd, || call() as c_int)),
+        SYS_dup3 => c_long::from(fd::replaced(fd, a2 as c_int, a3 as c_int, || {
+            call() as c_int
+        })),
         #[cfg(target_arch = "x86_64")]
-        SYS_dup2 => {
-            let apart = fd::replacing(fd, a2 as c_int, 0);
-            let new = call() as c_int;
-            drop(apart);
-            c_long::from(if new == fd { new } else { fd::copied(fd, new) })
-        }
-        SYS_fcntl => {
-            let apart = if fd::copies(a2 as c_int) {
-                fd::placing()
-            } else {
-                None
-            };
-            let ret = call() as c_int;
-            drop(apart);
-            c_long::from(fd::controlled(fd, a2 as c_int, a3, ret))
-        }
+        SYS_dup2 => c_long::from(fd::replaced(fd, a2 as c_int, 0, || call() as c_int)),
+        SYS_fcntl => c_long::from(fd::controlled(fd, a2 as c_int, a3, || call() as c_int)),
         // SAFETY: the kernel has filled the settings if the call succeeded.
         SYS_io_uring_setup => c_long::from(unsafe { uring::made(call() as c_int, pointer(a2)) }),
         SYS_io_uring_enter => {

@@ -14,9 +14,6 @@ const READ: i16 =
 const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR;
 const EXCEPT: i16 = libc::POLLPRI;
 
-/// No program with a limit beyond this passes closed numbers to select.
-const NUMBERS: u64 = 1 << 16;
-
 /// One of the three sets: bits in words, of any length (`nfds` may exceed FD_SETSIZE).
 #[derive(Clone, Copy)]
 struct Bits(*mut u64);
@@ -48,61 +45,8 @@ impl Bits {
     }
 }
 
-/// Is a closed number beyond the table of descriptors that the program alone would have? There, the
-/// kernel ignores bits. The table has 64 places, then 128, 256 … for the highest number ever open
-/// (fs/file.c, alloc_fdtable); the library's own descriptors lie higher.
-#[cold]
-fn beyond_table(fd: c_int) -> bool {
-    if fd < 64 {
-        return false;
-    }
-    // The table reaches this number if any descriptor is at or above this one.
-    let least = match fd {
-        ..128 => 64,
-        _ => 1 << fd.ilog2(),
-    };
-    if table::highest_seen() >= least {
-        return false;
-    }
-    let end = (table::end().max(least) as u64)
-        .max(sys::descriptor_limit())
-        .min(NUMBERS) as c_int;
-    let mut some = [const {
-        pollfd {
-            fd: -1,
-            events: 0,
-            revents: 0,
-        }
-    }; 256];
-    let mut from = least;
-    while from < end {
-        let mut now = sys::timespec(0);
-        for (i, p) in some.iter_mut().enumerate() {
-            *p = pollfd {
-                fd: from + i as c_int,
-                events: 0,
-                revents: 0,
-            };
-        }
-        // SAFETY: an array and a time of ours.
-        let _ = unsafe {
-            sys::ppoll(
-                some.as_mut_ptr(),
-                some.len(),
-                &raw mut now,
-                core::ptr::null(),
-            )
-        };
-        let open = |p: &pollfd| p.revents & libc::POLLNVAL == 0 && !table::is_internal(p.fd);
-        if some.iter().any(open) {
-            return false;
-        }
-        from += some.len() as c_int;
-    }
-    true
-}
-
-/// Places of the kernel's table of descriptors where this is the highest number that was ever open (fs/file.c, alloc_fdtable).
+/// Places of the kernel's table of descriptors where this is the highest number that was ever open: 64, then 128, 256 … (fs/file.c,
+/// alloc_fdtable).
 fn places(highest: c_int) -> c_int {
     match highest {
         ..64 => 64,
@@ -183,7 +127,7 @@ pub unsafe fn select(
         if events != 0 {
             if let Some(entry) = table::lookup(fd as c_int) {
                 if entry == Entry::INTERNAL {
-                    is_closed |= !beyond_table(fd as c_int);
+                    is_closed = true;
                     continue;
                 }
                 tracked = true;
@@ -228,10 +172,6 @@ fn is_shown(p: &pollfd) -> bool {
     p.revents & libc::POLLNVAL != 0 || SHOWN.into_iter().any(own)
 }
 
-fn is_any_shown(fds: &[pollfd]) -> bool {
-    fds.iter().any(is_shown)
-}
-
 /// Polls until there is an answer, or the edge is to sleep. An entry whose number is negated is passed over: nothing it shows can be of a set.
 unsafe fn turns(
     nfds: c_int,
@@ -256,20 +196,13 @@ unsafe fn turns(
             }
             return Verdict::Block;
         };
-        let before = fds.len();
-        if answer.is_ok() {
-            fds.retain(|p| p.revents & libc::POLLNVAL == 0 || !beyond_table(p.fd));
+        if !answer.is_ok_and(|n| n != 0) || fds.iter().any(is_shown) {
+            break answer;
         }
-        if fds.len() != before || answer.is_ok_and(|n| n != 0) && !is_any_shown(&fds) {
-            // What nobody asks for, as a reset where only PRI is looked for, ends no select: it stays as it is.
-            for p in fds.iter_mut().filter(|p| p.revents != 0) {
-                if !is_shown(p) {
-                    (p.fd, p.revents) = (!p.fd, 0);
-                }
-            }
-            continue;
+        // What nobody asks for, as a reset where only PRI is looked for, ends no select: it stays as it is.
+        for p in fds.iter_mut().filter(|p| p.revents != 0) {
+            (p.fd, p.revents) = (!p.fd, 0);
         }
-        break answer;
     };
     let remaining = end.left().unwrap_or(0);
     // SAFETY: null, or the caller's.
@@ -288,10 +221,8 @@ unsafe fn turns(
     let end = nfds as usize;
     for set in [r, w, x] {
         let behind = set.behind(end);
-        if behind != 0 && !beyond_table((end - end % 64) as c_int) {
-            for bit in (end % 64..64).filter(|bit| behind & (1 << bit) != 0) {
-                set.set(end - end % 64 + bit, false);
-            }
+        for bit in (end % 64..64).filter(|bit| behind & (1 << bit) != 0) {
+            set.set(end - end % 64 + bit, false);
         }
     }
     let mut count = 0;

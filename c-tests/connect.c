@@ -457,6 +457,38 @@ static void reconnect_client(int fd)
     T(close(fd));
 }
 
+/* The connecting end is stopped when the other comes to look for it: it is found late, and not taken for one that is never there.
+ * The whole second for which that is looked for is over when this one goes on. */
+enum { FIRST = 65536 };
+static void late_answer_server(int fd)
+{
+    fd = take_one();
+    hear();
+    T(get(fd, 1, FIRST));
+    hear();
+    warm(fd, 1);
+    meet();
+}
+
+static void late_answer_client(int fd)
+{
+    struct sigevent cont = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT};
+    struct itimerspec when = {.it_value = {.tv_sec = 1, .tv_nsec = 500000000}};
+    timer_t timer;
+    fd = dial(hear());
+    T(put(fd, 1, FIRST));
+    usleep(300000); /* it has come to where it can be looked for */
+    if (timer_create(CLOCK_MONOTONIC, &cont, &timer) || timer_settime(timer, 0, &when, NULL))
+        die("timer");
+    tell(0);
+    raise(SIGSTOP);
+    timer_delete(timer);
+    usleep(300000);
+    tell(0);
+    warm(fd, 0);
+    meet();
+}
+
 const struct body connect_bodies[] = {
     ONE("connect_refused", refused, .flags = NOUP),
     ONE("unconnected", unconnected, .flags = NOUP),
@@ -473,5 +505,6 @@ const struct body connect_bodies[] = {
     TWO("accept_waits", accept_waits_server, accept_waits_client, .flags = RAW),
     ONE("rebind", rebind),
     TWO("reconnect_unread", reconnect_server, reconnect_client),
+    TWO("late_answer", late_answer_server, late_answer_client, .flags = RAW),
     {0},
 };

@@ -23,13 +23,20 @@ impl Bits {
         // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and `fd < nfds`.
         !self.0.is_null() && unsafe { *self.0.add(fd / 64) } & (1 << (fd % 64)) != 0
     }
-    /// The bits at and behind `end` in its word.
-    fn behind(self, end: usize) -> u64 {
-        if self.0.is_null() || end.is_multiple_of(64) {
+    /// Those of 64 numbers.
+    fn word(self, at: usize) -> u64 {
+        if self.0.is_null() {
             return 0;
         }
-        // SAFETY: as in `has`: the word holds the number before `end`.
-        unsafe { *self.0.add(end / 64) & (u64::MAX << (end % 64)) }
+        // SAFETY: as in `has`: the word holds a number before `nfds`.
+        unsafe { *self.0.add(at) }
+    }
+    /// The bits at and behind `end` in its word.
+    fn behind(self, end: usize) -> u64 {
+        if end.is_multiple_of(64) {
+            return 0;
+        }
+        self.word(end / 64) & (u64::MAX << (end % 64))
     }
     fn set(self, fd: usize, on: bool) {
         if self.0.is_null() {
@@ -68,8 +75,14 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     let end = nfds.min(longest.max(libc::FD_SETSIZE as c_int));
     let sets = sets.map(|set| Bits(set.cast()));
     // Most often there is none that would be beyond.
-    let mut there: Vec<pollfd> = (known..end)
-        .filter(|&fd| sets.iter().any(|set| set.has(fd as usize)) && !table::is_internal(fd))
+    let mut there: Vec<pollfd> = (known as usize / 64..(end as usize).div_ceil(64))
+        .map(|at| (at, sets.iter().fold(0, |all, set| all | set.word(at))))
+        .filter(|(_, all)| *all != 0)
+        .flat_map(|(at, all)| {
+            (0..64).filter_map(move |bit| (all >> bit & 1 != 0).then_some(at * 64 + bit))
+        })
+        .map(|fd| fd as c_int)
+        .filter(|&fd| fd < end && !table::is_internal(fd))
         .map(|fd| pollfd {
             fd,
             events: 0,

@@ -66,24 +66,10 @@ hooks! {
     }
 
     unsafe fn pipe(pair: *mut c_int) -> c_int => on_pipe {
-        let apart = placing();
-        let ret = forward!(pipe(pair));
-        drop(apart);
-        if ret == 0 {
-            // SAFETY: the call succeeded, so the kernel has written both numbers there.
-            unsafe { pair_made(pair) };
-        }
-        ret
+        piped(pair, || forward!(pipe(pair)))
     }
     unsafe fn pipe2(pair: *mut c_int, flags: c_int) -> c_int => on_pipe2 {
-        let apart = placing();
-        let ret = forward!(pipe2(pair, flags));
-        drop(apart);
-        if ret == 0 {
-            // SAFETY: the call succeeded, so the kernel has written both numbers there.
-            unsafe { pair_made(pair) };
-        }
-        ret
+        piped(pair, || forward!(pipe2(pair, flags)))
     }
 
     unsafe fn eventfd(value: c_uint, flags: c_int) -> c_int => on_eventfd {
@@ -119,6 +105,18 @@ hooks! {
         raw_use(fd, Reason::Dprintf);
         forward!(__vdprintf_chk(fd, flag, format, args))
     }
+}
+
+/// A call that makes a pipe.
+fn piped(pair: *const c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let apart = placing();
+    let ret = call();
+    drop(apart);
+    if ret == 0 {
+        // SAFETY: the call succeeded, so the kernel has written both numbers there.
+        unsafe { pair_made(pair) };
+    }
+    ret
 }
 
 late_hooks! {

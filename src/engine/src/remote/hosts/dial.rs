@@ -1,8 +1,8 @@
 //! A link comes to stand: the accepted end dials, the connecting end listens.
 
 use super::{
-    AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, Listen, MET_QUIET_NS,
-    QUIET_MOST, QUIET_NS, Question, Quiet, Seek, Stage, Up, full, tell, token,
+    AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, LATE_NS, Listen,
+    MET_QUIET_NS, QUIET_MOST, QUIET_NS, Question, Quiet, Seek, Stage, Up, full, tell, token,
 };
 use crate::config::config;
 use crate::remote::hello::{self, Answer, Request, VERSION};
@@ -99,11 +99,12 @@ impl Hosts {
             stage: Stage::Queued,
             seek,
             request: None,
-            until: now + DIAL_NS,
+            until: 0,
             from: now + FIRST_NS,
             vain: 0,
             second: false,
             iwarp: false,
+            late: false,
         });
     }
 
@@ -111,21 +112,19 @@ impl Hosts {
     pub(super) fn dial_next(&mut self) {
         let now = sys::now_ns();
         loop {
-            let under_way = |d: &&Dial| !matches!(d.stage, Stage::Queued);
             let busy: Vec<IpAddr> = self
                 .dials
                 .iter()
-                .filter(under_way)
+                .filter(|d| d.is_under_way())
                 .map(|d| d.seek.peer.ip())
                 .collect();
             if busy.len() >= DIALS {
                 return;
             }
-            let next = self.dials.iter().position(|d| {
-                matches!(d.stage, Stage::Queued)
-                    && now >= d.from
-                    && !busy.contains(&d.seek.peer.ip())
-            });
+            let next = self
+                .dials
+                .iter()
+                .position(|d| d.is_queued() && now >= d.from && !busy.contains(&d.seek.peer.ip()));
             let Some(at) = next else { return };
             let mut dial = self.dials.swap_remove(at);
             let Seek { local, peer, .. } = dial.seek;
@@ -364,7 +363,6 @@ impl Hosts {
                     seek.stays(reason);
                 }
             }
-            self.quiet.retain(|q| q.host != seek.peer.ip());
             self.meets(seek.peer.ip());
         } else {
             up.stands = true;
@@ -388,20 +386,56 @@ impl Hosts {
             let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();
             let turns = !dial.second && reason == Reason::PeerPlain && turns;
             let wait = if turns { Some(&0) } else { wait };
-            let again = wait.filter(|_| event == REJECTED && early && dial.seek.is_open());
+            let another = |d: &Dial| !d.late && d.seek.is(&dial.seek);
+            let sought = dial.late && self.dials.iter().any(another);
+            let again =
+                wait.filter(|_| event == REJECTED && early && dial.seek.is_open() && !sought);
             if let Some(wait) = again {
                 let from = sys::now_ns() + wait;
                 (dial.key, dial.stage) = (self.key(), Stage::Queued);
-                (dial.from, dial.until) = (from, from + DIAL_NS);
+                (dial.from, dial.late) = (from, false);
                 dial.vain += usize::from(!turns);
                 dial.second = turns || dial.second && reason == Reason::Meeting;
                 self.dials.push(dial);
             } else {
-                self.meets(host);
-                dial.seek.stays(reason);
+                if event == REJECTED {
+                    self.meets(host);
+                }
+                if dial.seek.is_open() && !sought {
+                    dial.seek.stays(reason);
+                }
             }
         }
         self.dial_next();
+    }
+
+    /// Dials that nobody has answered in time. What is asked of the other end's process may come late where that one is short of
+    /// processors: its answer is still taken, so that a moment costs no minute.
+    pub(super) fn expire_dials(&mut self, now: u64) {
+        let is_over = |d: &mut Dial| d.ends().is_some_and(|at| now >= at);
+        let over: Vec<Dial> = self.dials.extract_if(.., is_over).collect();
+        for mut dial in over {
+            let (key, host) = (dial.key, dial.seek.peer.ip());
+            if dial.late {
+                self.give_up(key);
+                continue;
+            }
+            dial.seek.stays(Reason::PeerPlain);
+            if dial.second {
+                // A program that is not ours may listen there and say nothing; the host has answered at the first.
+                self.meets(host);
+                self.give_up(key);
+                continue;
+            }
+            self.keep_quiet(host, now);
+            if matches!(dial.stage, Stage::Connecting) {
+                (dial.late, dial.until) = (true, now + LATE_NS);
+                if let Some(up) = self.ups.iter_mut().find(|up| up.key == key) {
+                    up.until = dial.until + DIAL_NS;
+                }
+                self.dials.push(dial);
+            }
+        }
     }
 
     pub(super) fn on_gone(&mut self, key: Key) {
@@ -410,7 +444,7 @@ impl Hosts {
         }
     }
 
-    /// The host stayed silent. One that has answered before may have an interface down.
+    /// The host stayed silent, and who waits for its turn there need not. One that has answered before may have an interface down.
     pub(super) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
         let first = if self.met.contains(&host) {
             MET_QUIET_NS
@@ -432,5 +466,9 @@ impl Hosts {
             until: now + wait,
             wait,
         });
+        let waits = |d: &mut Dial| d.is_queued() && !d.second && d.seek.peer.ip() == host;
+        for dial in self.dials.extract_if(.., waits) {
+            dial.seek.stays(Reason::PeerPlain);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Two ends of a connection meet over a link that there is: asking, granting, proving.
 
-use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, Stage, full, said};
+use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
 use crate::remote::proof::Known;
 use crate::remote::wire::{Lost, Offered, Wire};
 use crate::rendezvous::{control, diag};
@@ -313,9 +313,8 @@ impl Hosts {
         {
             other.late = true;
         }
-        self.dials.retain(|d| {
-            !(core::ptr::eq(d.seek.sock, seek.sock) && matches!(d.stage, Stage::Queued))
-        });
+        self.dials
+            .retain(|d| !(core::ptr::eq(d.seek.sock, seek.sock) && d.is_queued()));
     }
 
     /// A question of ours comes to nothing.

@@ -44,6 +44,9 @@ use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
 /// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
 const DIAL_NS: u64 = 1_000_000_000;
 const DIAL_MS: i32 = 1000;
+/// An answer is taken up to so long behind that: the host is busy, not silent. Less than the 4.3 s after which the connection
+/// manager of an InfiniBand device would ask again.
+const LATE_NS: u64 = 3 * DIAL_NS;
 /// Dials at once; others wait for theirs.
 const DIALS: usize = 4;
 /// Connections that listen, or wait, at once.
@@ -137,6 +140,24 @@ struct Dial {
     second: bool,
     /// Its ports are those of TCP.
     iwarp: bool,
+    /// Nobody waits for it any more, but an answer is still taken.
+    late: bool,
+}
+
+impl Dial {
+    fn is_queued(&self) -> bool {
+        matches!(self.stage, Stage::Queued)
+    }
+
+    /// Is somebody to answer within a second?
+    fn is_under_way(&self) -> bool {
+        !self.is_queued() && !self.late
+    }
+
+    /// When it is over. One that waits for its turn ends with the one before it.
+    fn ends(&self) -> Option<u64> {
+        (!self.is_queued()).then_some(self.until)
+    }
 }
 
 /// A question of ours.
@@ -412,7 +433,7 @@ impl Hosts {
             listen.until = now + DIAL_NS;
         }
         for dial in self.dials.iter_mut().filter(|d| d.seek.is(seek)) {
-            if dial.vain != 0 && matches!(dial.stage, Stage::Queued) {
+            if dial.vain != 0 && dial.is_queued() {
                 dial.from = dial.from.min(now + FIRST_NS);
             }
         }
@@ -421,7 +442,7 @@ impl Hosts {
     fn is_sought(&self, seek: &Seek) -> bool {
         let same = |other: &Seek| other.is(seek);
         self.listens.iter().any(|l| same(&l.seek))
-            || self.dials.iter().any(|d| same(&d.seek))
+            || self.dials.iter().any(|d| !d.late && same(&d.seek))
             || self.asked.iter().any(|a| !a.late && same(&a.seek))
     }
 
@@ -493,7 +514,9 @@ impl Hosts {
         Ok((wire, hello))
     }
 
+    /// The host has answered, be it by no.
     fn meets(&mut self, host: IpAddr) {
+        self.quiet.retain(|q| q.host != host);
         if !self.met.contains(&host) {
             if self.met.len() >= SEEKS {
                 self.met.remove(0);
@@ -509,7 +532,7 @@ impl Hosts {
         let Some(host) = self.up(key).map(|up| up.host) else {
             return;
         };
-        let waits = |d: &mut Dial| matches!(d.stage, Stage::Queued) && d.seek.peer.ip() == host;
+        let waits = |d: &mut Dial| d.is_queued() && d.seek.peer.ip() == host;
         let waiting: Vec<Dial> = self.dials.extract_if(.., waits).collect();
         for dial in waiting {
             if dial.seek.is_open() && !self.ask(dial.seek, key, ASK_NS) {
@@ -558,7 +581,7 @@ impl Hosts {
         self.look_at_questions();
         self.expire(now);
         let untils = (self.listens.iter().map(|l| l.until))
-            .chain(self.dials.iter().map(|d| d.until))
+            .chain(self.dials.iter().filter_map(Dial::ends))
             .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
             .chain(self.lanes.iter().filter_map(lane::Seek::until))
             .chain(self.asked.iter().filter(|a| !a.late).map(|a| a.until))
@@ -696,8 +719,8 @@ impl Hosts {
     }
 
     fn expire(&mut self, now: u64) {
-        let answers = |d: &Dial| now >= d.until && !matches!(d.stage, Stage::Queued);
-        if self.dials.iter().any(answers) || self.listens.iter().any(|l| now >= l.until) {
+        let is_over = |d: &Dial| d.ends().is_some_and(|at| now >= at);
+        if self.dials.iter().any(is_over) || self.listens.iter().any(|l| now >= l.until) {
             // This thread may be late, and the answer have come.
             self.read_channel();
         }
@@ -728,20 +751,7 @@ impl Hosts {
                 self.dial(seek);
             }
         }
-        let late: Vec<Dial> = self.dials.extract_if(.., |d| now >= d.until).collect();
-        for dial in late {
-            dial.seek.stays(Reason::PeerPlain);
-            if !matches!(dial.stage, Stage::Queued) {
-                let host = dial.seek.peer.ip();
-                if dial.second {
-                    // A program that is not ours may listen there and say nothing; the host has answered at the first.
-                    self.meets(host);
-                } else {
-                    self.keep_quiet(host, now);
-                }
-                self.give_up(dial.key);
-            }
-        }
+        self.expire_dials(now);
         self.dial_next();
     }
 }

@@ -20,15 +20,14 @@ struct Bits(*mut u64);
 
 impl Bits {
     fn has(self, fd: usize) -> bool {
-        // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and `fd < nfds`.
-        !self.0.is_null() && unsafe { *self.0.add(fd / 64) } & (1 << (fd % 64)) != 0
+        self.word(fd / 64) & (1 << (fd % 64)) != 0
     }
     /// Those of 64 numbers.
     fn word(self, at: usize) -> u64 {
         if self.0.is_null() {
             return 0;
         }
-        // SAFETY: as in `has`: the word holds a number before `nfds`.
+        // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and the word one of them.
         unsafe { *self.0.add(at) }
     }
     /// The bits at and behind `end` in its word.
@@ -42,7 +41,7 @@ impl Bits {
         if self.0.is_null() {
             return;
         }
-        // SAFETY: as in `has`.
+        // SAFETY: as in `word`.
         let word = unsafe { &mut *self.0.add(fd / 64) };
         if on {
             *word |= 1 << (fd % 64);

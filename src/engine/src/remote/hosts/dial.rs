@@ -1,8 +1,7 @@
 //! A link comes to stand: the accepted end dials, the connecting end listens.
 
 use super::{
-    AGAIN_NS, DEVICE, DIAL_MS, DIAL_NS, DIALS, Dial, FIRST_NS, Hosts, LATE_NS, Listen,
-    MET_QUIET_NS, QUIET_MOST, QUIET_NS, Question, Quiet, Seek, Stage, Up, full, tell, token,
+    DEVICE, DIAL_MS, DIAL_NS, Hosts, Listen, Question, SEEKS, Seek, Up, full, tell, token,
 };
 use crate::config::config;
 use crate::remote::hello::{self, Answer, Request, VERSION};
@@ -16,6 +15,76 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_fabric::verbs::device::Device;
 use sluice_stats::Reason;
+
+/// Behind its second an answer to a dial is taken for so long: the host is busy, not silent. Less than the 4.3 s after which the connection
+/// manager of an InfiniBand device would ask again.
+const LATE_NS: u64 = 3 * DIAL_NS;
+/// Dials at once; others wait for theirs.
+const DIALS: usize = 4;
+/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
+/// nobody listened, also because loading the libraries takes a while; sooner the first time with a host.
+pub(super) const FIRST_NS: u64 = 5_000_000;
+const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
+/// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a second first, if it has answered before.
+const QUIET_NS: u64 = 60_000_000_000;
+const MET_QUIET_NS: u64 = 1_000_000_000;
+const QUIET_MOST: u64 = 60 * QUIET_NS;
+
+#[derive(Debug)]
+enum Stage {
+    /// Waits for its turn.
+    Queued,
+    Resolving(Id),
+    Routing(Id),
+    Connecting,
+    /// Its second is over, and nobody waits for it any more; but an answer is still taken.
+    Late,
+}
+
+#[derive(Debug)]
+pub(super) struct Dial {
+    key: Key,
+    stage: Stage,
+    pub seek: Seek,
+    /// What was asked, once it was.
+    request: Option<Request>,
+    until: u64,
+    /// Not before then.
+    pub from: u64,
+    /// How often nobody listened.
+    pub vain: usize,
+    /// Whether it is the second port's turn: the first may be somebody else's.
+    second: bool,
+    /// Its ports are those of TCP.
+    iwarp: bool,
+}
+
+impl Dial {
+    pub fn is_queued(&self) -> bool {
+        matches!(self.stage, Stage::Queued)
+    }
+
+    /// Is somebody to answer within a second?
+    fn is_under_way(&self) -> bool {
+        !self.is_queued() && !self.is_late()
+    }
+
+    pub fn is_late(&self) -> bool {
+        matches!(self.stage, Stage::Late)
+    }
+
+    /// When it is over. One that waits for its turn ends with the one before it.
+    pub fn ends(&self) -> Option<u64> {
+        (!self.is_queued()).then_some(self.until)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Quiet {
+    host: IpAddr,
+    until: u64,
+    wait: u64,
+}
 
 /// Each step has its own time: that this thread was late for the one before is no silence of the host's.
 fn step_ends() -> u64 {
@@ -104,7 +173,6 @@ impl Hosts {
             vain: 0,
             second: false,
             iwarp: false,
-            late: false,
         });
     }
 
@@ -386,14 +454,14 @@ impl Hosts {
             let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();
             let turns = !dial.second && reason == Reason::PeerPlain && turns;
             let wait = if turns { Some(&0) } else { wait };
-            let another = |d: &Dial| !d.late && d.seek.is(&dial.seek);
-            let sought = dial.late && self.dials.iter().any(another);
+            let another = |d: &Dial| !d.is_late() && d.seek.is(&dial.seek);
+            let sought = dial.is_late() && self.dials.iter().any(another);
             let again =
                 wait.filter(|_| event == REJECTED && early && dial.seek.is_open() && !sought);
             if let Some(wait) = again {
                 let from = sys::now_ns() + wait;
                 (dial.key, dial.stage) = (self.key(), Stage::Queued);
-                (dial.from, dial.late) = (from, false);
+                dial.from = from;
                 dial.vain += usize::from(!turns);
                 dial.second = turns || dial.second && reason == Reason::Meeting;
                 self.dials.push(dial);
@@ -416,7 +484,7 @@ impl Hosts {
         let over: Vec<Dial> = self.dials.extract_if(.., is_over).collect();
         for mut dial in over {
             let (key, host) = (dial.key, dial.seek.peer.ip());
-            if dial.late {
+            if dial.is_late() {
                 self.give_up(key);
                 continue;
             }
@@ -429,7 +497,7 @@ impl Hosts {
             }
             self.keep_quiet(host, now);
             if matches!(dial.stage, Stage::Connecting) {
-                (dial.late, dial.until) = (true, now + LATE_NS);
+                (dial.stage, dial.until) = (Stage::Late, now + LATE_NS);
                 if let Some(up) = self.ups.iter_mut().find(|up| up.key == key) {
                     up.until = dial.until + DIAL_NS;
                 }
@@ -441,6 +509,17 @@ impl Hosts {
     pub(super) fn on_gone(&mut self, key: Key) {
         if let Some(up) = self.up(key) {
             up.wire.lose(Lost::Gone);
+        }
+    }
+
+    /// The host has answered, be it by no.
+    pub(super) fn meets(&mut self, host: IpAddr) {
+        self.quiet.retain(|q| q.host != host);
+        if !self.met.contains(&host) {
+            if self.met.len() >= SEEKS {
+                self.met.remove(0);
+            }
+            self.met.push(host);
         }
     }
 

@@ -17,7 +17,7 @@ mod idle;
 mod lane;
 mod meet;
 
-use super::hello::{self, Request, Token};
+use super::hello::{self, Token};
 use super::proof::Known;
 use super::queue;
 use super::stream;
@@ -29,6 +29,7 @@ use crate::sockets::internal;
 use crate::sockets::sock::{Sock, role};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use dial::{Dial, FIRST_NS, Quiet};
 use idle::Rest;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::lock::Guarded;
@@ -44,11 +45,6 @@ use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
 /// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
 const DIAL_NS: u64 = 1_000_000_000;
 const DIAL_MS: i32 = 1000;
-/// An answer is taken up to so long behind that: the host is busy, not silent. Less than the 4.3 s after which the connection
-/// manager of an InfiniBand device would ask again.
-const LATE_NS: u64 = 3 * DIAL_NS;
-/// Dials at once; others wait for theirs.
-const DIALS: usize = 4;
 /// Connections that listen, or wait, at once.
 const SEEKS: usize = 256;
 /// Notes of one link that are read before the others have their turn.
@@ -57,14 +53,6 @@ const TURN: u32 = 64;
 const ASKED: usize = 4;
 /// Whom the links did not answer for so long dials.
 const ASK_NS: u64 = 200_000_000;
-/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
-/// nobody listened, also because loading the libraries takes a while; sooner the first time with a host.
-const FIRST_NS: u64 = 5_000_000;
-const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
-/// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a second first, if it has answered before.
-const QUIET_NS: u64 = 60_000_000_000;
-const MET_QUIET_NS: u64 = 1_000_000_000;
-const QUIET_MOST: u64 = 60 * QUIET_NS;
 
 /// Between two looks at questions, for which this end is to read more.
 const LOOK_NS: u64 = 5_000_000;
@@ -113,51 +101,6 @@ struct Listen {
     _id: Id,
     seek: Seek,
     until: u64,
-}
-
-#[derive(Debug)]
-enum Stage {
-    /// Waits for its turn.
-    Queued,
-    Resolving(Id),
-    Routing(Id),
-    Connecting,
-}
-
-#[derive(Debug)]
-struct Dial {
-    key: Key,
-    stage: Stage,
-    seek: Seek,
-    /// What was asked, once it was.
-    request: Option<Request>,
-    until: u64,
-    /// Not before then.
-    from: u64,
-    /// How often nobody listened.
-    vain: usize,
-    /// Whether it is the second port's turn: the first may be somebody else's.
-    second: bool,
-    /// Its ports are those of TCP.
-    iwarp: bool,
-    /// Nobody waits for it any more, but an answer is still taken.
-    late: bool,
-}
-
-impl Dial {
-    fn is_queued(&self) -> bool {
-        matches!(self.stage, Stage::Queued)
-    }
-
-    /// Is somebody to answer within a second?
-    fn is_under_way(&self) -> bool {
-        !self.is_queued() && !self.late
-    }
-
-    /// When it is over. One that waits for its turn ends with the one before it.
-    fn ends(&self) -> Option<u64> {
-        (!self.is_queued()).then_some(self.until)
-    }
 }
 
 /// A question of ours.
@@ -220,13 +163,6 @@ struct Up {
     /// Direct-only streams that wait, each where; when they are looked at again, 0: not.
     starving: Vec<(u16, Seq)>,
     starve_ns: u64,
-}
-
-#[derive(Debug)]
-struct Quiet {
-    host: IpAddr,
-    until: u64,
-    wait: u64,
 }
 
 #[derive(Debug)]
@@ -442,7 +378,7 @@ impl Hosts {
     fn is_sought(&self, seek: &Seek) -> bool {
         let same = |other: &Seek| other.is(seek);
         self.listens.iter().any(|l| same(&l.seek))
-            || self.dials.iter().any(|d| !d.late && same(&d.seek))
+            || self.dials.iter().any(|d| !d.is_late() && same(&d.seek))
             || self.asked.iter().any(|a| !a.late && same(&a.seek))
     }
 
@@ -512,17 +448,6 @@ impl Hosts {
             until: sys::now_ns() + 2 * DIAL_NS,
         });
         Ok((wire, hello))
-    }
-
-    /// The host has answered, be it by no.
-    fn meets(&mut self, host: IpAddr) {
-        self.quiet.retain(|q| q.host != host);
-        if !self.met.contains(&host) {
-            if self.met.len() >= SEEKS {
-                self.met.remove(0);
-            }
-            self.met.push(host);
-        }
     }
 
     /// A link stands: who waits for a dial to that host asks over it.

@@ -266,6 +266,153 @@ static void reads_behind_client(int fd)
     meet();
 }
 
+/* The peer closes with unread input, which resets the connection, behind the fork or before it. What it had written is there for whoever
+ * reads on, the child or the parent, when the other one is through with the connection. */
+enum { LEFT = 3000 };
+
+static int reads_part(int fd, size_t from, size_t n)
+{
+    int all = 0;
+    if (ioctl(fd, FIONREAD, &all) || all != (int)(LEFT - from))
+        return 1;
+    if (get_at(fd, 1, from, n) != n)
+        return 2;
+    if (from + n < LEFT)
+        return 0;
+    return recv(fd, buf, 1, 0) == -1 && errno == ECONNRESET ? 0 : 3;
+}
+
+static void resets_server(int fd)
+{
+    int conn = join();
+    T(put(conn, 1, LEFT));
+    await_in(conn, 100);
+    meet();
+    meet();
+    drop(conn);
+    meet();
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+static int unread_conn(void)
+{
+    int conn = join();
+    T(put(conn, 2, 100));
+    await_in(conn, LEFT);
+    meet();
+    return conn;
+}
+
+static void is_reset(int conn)
+{
+    meet();
+    meet();
+    await(conn, POLLERR);
+}
+
+static void child_reads(int fd, int first)
+{
+    int conn = unread_conn();
+    if (!first)
+        is_reset(conn);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(reads_part(conn, 0, LEFT));
+    if (first)
+        is_reset(conn);
+    T(close(conn));
+    let(pid);
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+static void child_reads_client(int fd) { child_reads(fd, 1); }
+static void child_of_reset_reads_client(int fd) { child_reads(fd, 0); }
+
+static void parent_reads(int fd, int first, int looks)
+{
+    int conn = unread_conn(), n = 0;
+    if (!first)
+        is_reset(conn);
+    pid_t pid = child_that_waits();
+    if (!pid) {
+        if (looks && (ioctl(conn, FIONREAD, &n) || n != LEFT))
+            _exit(1);
+        _exit(close(conn) ? 2 : 0);
+    }
+    if (first)
+        is_reset(conn);
+    let(pid);
+    say("the parent: %d", reads_part(conn, 0, LEFT));
+    T(close(conn));
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+static void parent_reads_client(int fd) { parent_reads(fd, 1, 0); }
+static void parent_of_reset_reads_client(int fd) { parent_reads(fd, 0, 0); }
+static void parent_reads_behind_look_client(int fd) { parent_reads(fd, 1, 1); }
+
+/* What a child leaves is its own child's, whose parent has never used the connection. */
+static void grandchild_reads_client(int fd)
+{
+    int conn = unread_conn();
+    pid_t pid = child_that_waits(), last;
+    if (!pid) {
+        last = child();
+        if (!last)
+            _exit(reads_part(conn, 1000, LEFT - 1000));
+        int how = 0;
+        close(conn);
+        _exit(waitpid(last, &how, 0) == last && WIFEXITED(how) ? WEXITSTATUS(how) : 9);
+    }
+    int end[2];
+    if (pipe(end))
+        die("pipe");
+    last = child();
+    if (!last)
+        _exit(read(end[0], buf, 1) == 1 ? reads_part(conn, 0, 1000) : 9);
+    is_reset(conn);
+    T(close(conn));
+    T(write(end[1], "", 1));
+    reap(last);
+    let(pid);
+    close(end[0]);
+    close(end[1]);
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+/* The process that made the connection has ended before its child reads. */
+static void reads_behind_exit_client(int fd)
+{
+    int lives[2], tells[2];
+    char c = 'x';
+    if (pipe(lives) || pipe(tells))
+        die("pipe");
+    pid_t pid = child();
+    if (!pid) {
+        int conn = unread_conn();
+        if (!child()) {
+            close(lives[1]);
+            c = read(lives[0], &c, 1) ? 'l' : (char)('0' + reads_part(conn, 0, LEFT));
+            _exit(write(tells[1], &c, 1) != 1);
+        }
+        is_reset(conn);
+        _exit(0);
+    }
+    close(lives[1]);
+    close(tells[1]);
+    reap(pid);
+    T(read(tells[0], &c, 1));
+    say("the grandchild: %c", c);
+    close(lives[0]);
+    close(tells[0]);
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
 const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_registers", registers_server, registers_client),
@@ -277,5 +424,12 @@ const struct body fork_bodies[] = {
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),
     TWO("fork_before_the_switch", agreed_server, agreed_client),
+    TWO("fork_left_to_child_that_is_reset", resets_server, child_reads_client, .flags = ONEHOST),
+    TWO("fork_left_to_child_of_reset", resets_server, child_of_reset_reads_client, .flags = ONEHOST),
+    TWO("fork_left_to_parent_that_is_reset", resets_server, parent_reads_client),
+    TWO("fork_left_to_parent_of_reset", resets_server, parent_of_reset_reads_client),
+    TWO("fork_left_to_parent_behind_a_look", resets_server, parent_reads_behind_look_client, .flags = ONEHOST),
+    TWO("fork_left_to_grandchild_that_is_reset", resets_server, grandchild_reads_client, .flags = ONEHOST),
+    TWO("fork_left_by_exit_to_child_that_is_reset", resets_server, reads_behind_exit_client, .flags = ONEHOST),
     {0},
 };

@@ -84,7 +84,8 @@ pub fn count(sock: &Sock, reason: Reason) {
 struct Visit(Option<&'static Family>);
 
 impl Visit {
-    /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again has been sent. The half is on TCP.
+    /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again has been sent; what it had not read it
+    /// has left to its relatives. The half is on TCP.
     fn begin(sock: &'static Sock, half: &Half) -> Option<Self> {
         if half.state() != state::INHERITED {
             return Some(Self(None));
@@ -94,6 +95,10 @@ impl Visit {
             return Some(Self(family));
         }
         count(sock, Reason::Fork);
+        if core::ptr::eq(half, &sock.rx) {
+            // A writer that has reset the connection, or was killed, has sent nothing again.
+            remains::adopt(sock);
+        }
         half.state.store(state::PLAIN, Ordering::SeqCst);
         half.set_dir(None);
         leave(sock);
@@ -135,6 +140,9 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         remains::owes(sock, owed);
         if let Some(ring) = sock.rx.ring() {
             sock.remains.keep(ring, start, end, whole);
+        }
+        if sock.rx.state() != state::INHERITED {
+            remains::share(sock);
         }
     }
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);

@@ -5,6 +5,9 @@
 //! words; what is left to say between relatives is who sends the fixed bytes again on TCP and how
 //! far that has come, and who holds the socket at all.
 
+mod kept;
+
+pub use self::kept::Kept;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
 
@@ -14,7 +17,7 @@ const HOLDERS: usize = 6;
 /// Stands for a child that is being forked and has not yet entered its own id.
 const UNBORN: u32 = u32::MAX;
 
-/// Slots of one family. 64 bytes each, in zero pages.
+/// Slots of one family. 128 bytes each, in zero pages.
 const SLOTS: u32 = 1 << 16;
 
 /// Shared between relatives. Zero is a free slot.
@@ -27,7 +30,7 @@ pub struct Family {
     /// Process that is sending the fixed bytes again right now; 0: nobody. Held for one
     /// non-blocking send.
     resender: AtomicU32,
-    /// More processes than fit hold it.
+    /// Who holds it without a name: [`UNNAMED`], [`IMAGE`].
     crowded: AtomicU32,
     /// How far the re-send has come: offset of the next byte on the link's count.
     resent: AtomicU64,
@@ -42,9 +45,16 @@ pub struct Family {
     visitors: AtomicU32,
     /// Bytes that have been taken out of the copies of what a dead peer left in its ring (remains.rs): each relative may have one.
     taken: AtomicU32,
+    /// What the process whose stream it was has left to its relatives.
+    kept: kept::Label,
 }
 
-const _: () = assert!(size_of::<Family>() == 64);
+const _: () = assert!(size_of::<Family>() == 128);
+
+/// In [`Family::crowded`]: more processes than fit.
+const UNNAMED: u32 = 1;
+/// An image that does not know of us.
+const IMAGE: u32 = 2;
 
 /// In [`Family::visitors`]: the process whose stream it was has left it. Its words and rings may be another connection's by now.
 const LEFT: u32 = 1 << 31;
@@ -66,6 +76,7 @@ struct Region {
     calls: AtomicU32,
     spare: [u32; 12],
     slots: [Family; SLOTS as usize],
+    store: kept::Store,
 }
 
 static REGION: AtomicPtr<Region> = AtomicPtr::new(core::ptr::null_mut());
@@ -128,6 +139,7 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.handing.store(KEPT, Ordering::Relaxed);
     slot.visitors.store(0, Ordering::Relaxed);
     slot.taken.store(0, Ordering::Relaxed);
+    slot.kept.clear();
     slot.in_use.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
@@ -231,7 +243,7 @@ impl Family {
 
     /// An image that does not know of us may use the socket from now on, for good.
     pub fn share_for_good(&self) {
-        self.crowded.store(1, Ordering::Relaxed);
+        self.crowded.fetch_or(IMAGE, Ordering::Relaxed);
     }
 
     /// `pid` may use the socket from now on.
@@ -247,7 +259,7 @@ impl Family {
                     .is_ok()
             });
             if !now {
-                self.crowded.store(1, Ordering::Relaxed);
+                self.crowded.fetch_or(UNNAMED, Ordering::Relaxed);
             }
         }
     }
@@ -262,23 +274,37 @@ impl Family {
                 break;
             }
         }
-        let empty = self.holders.iter().all(|h| h.load(Ordering::Acquire) == 0);
-        let crowded = self.crowded.load(Ordering::Relaxed) != 0;
-        let last = empty && !crowded && self.in_use.swap(0, Ordering::AcqRel) == 1;
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        let empty = self.is_empty();
+        let last = empty && crowded == 0 && self.in_use.swap(0, Ordering::AcqRel) == 1;
+        // A slot that such an image holds is nobody else's ever again, and it finds nothing that is kept.
+        if last || empty && crowded == IMAGE {
+            self.drop_kept();
+        }
         if last {
             self.put_back();
         }
         last
     }
 
+    fn is_empty(&self) -> bool {
+        self.holders.iter().all(|h| h.load(Ordering::Acquire) == 0)
+    }
+
+    /// 1 + the index of the slot.
+    fn number(&self, region: &Region) -> u32 {
+        let base = region.slots.as_ptr() as usize;
+        let index = (core::ptr::from_ref(self) as usize - base) / size_of::<Self>();
+        index as u32 + 1
+    }
+
     fn put_back(&'static self) {
         let Some(region) = region() else { return };
-        let base = region.slots.as_ptr() as usize;
-        let index = (core::ptr::from_ref(self) as usize - base) / size_of::<Family>();
+        let number = u64::from(self.number(region));
         let mut head = region.free.load(Ordering::Acquire);
         loop {
             self.next.store(head as u32, Ordering::Relaxed);
-            let tagged = (head >> 32).wrapping_add(1) << 32 | (index as u64 + 1);
+            let tagged = (head >> 32).wrapping_add(1) << 32 | number;
             match region.free.compare_exchange_weak(
                 head,
                 tagged,
@@ -329,6 +355,7 @@ impl Family {
         self.visitors.store(0, Ordering::SeqCst);
         self.resent.store(0, Ordering::Release);
         self.taken.store(0, Ordering::Release);
+        self.drop_kept();
     }
 
     /// Of `len` bytes that each relative has a copy of: how many are gone.

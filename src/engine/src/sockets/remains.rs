@@ -6,12 +6,15 @@
 //!
 //! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the kernel counts beyond
 //! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away. Of processes that
-//! share the socket each may have a copy; what one takes out of it is gone for all ([`Family::take`]).
+//! share the socket each may have a copy; what one takes out of it is gone for all ([`Family::take`]). The process whose stream it was may be
+//! gone when a relative comes to use the socket: it leaves its relatives a copy in the memory that they share ([`Family::keep`]).
 //!
 //! [`Family::take`]: super::family::Family::take
+//! [`Family::keep`]: super::family::Family::keep
 
 use crate::process;
 use crate::remote;
+use crate::sockets::family::{Family, Kept};
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::{Sock, half};
@@ -110,6 +113,22 @@ impl Remains {
         }
         self.hold(base, got, false);
         got
+    }
+
+    /// The same of what a relative has left. False: there is nothing any more.
+    fn keep_shared(&self, family: &Family, kept: &Kept) -> bool {
+        self.forget();
+        let Ok(base) = sys::map_zeroes(kept.len, false) else {
+            return false;
+        };
+        // SAFETY: the new mapping is as long.
+        if !unsafe { family.copy_kept(kept, base) } {
+            // SAFETY: just mapped, and nobody else has seen it.
+            unsafe { sys::unmap(base, kept.len) };
+            return false;
+        }
+        self.hold(base, kept.len, kept.whole);
+        true
     }
 
     fn hold(&self, base: *mut u8, len: usize, whole: bool) {
@@ -230,6 +249,39 @@ fn take(sock: &Sock, most: usize, takes: bool) -> Option<(usize, usize)> {
     }
 }
 
+/// Under the rx lock, by the process whose stream it was, which keeps a copy: relatives that hold the socket, too, are to find it when
+/// this process has left the stream.
+pub fn share(sock: &Sock) {
+    let base = sock.remains.base.load(Ordering::Relaxed);
+    let Some(family) = sock.family().filter(|_| !base.is_null()) else {
+        return;
+    };
+    if family.is_shared(process::pid()) {
+        let kept = Kept {
+            len: sock.remains.len.load(Ordering::Relaxed),
+            owed: sock.rx.owed.load(Ordering::Relaxed),
+            whole: sock.remains.is_whole(),
+        };
+        // SAFETY: the copy, under its lock.
+        unsafe { family.keep(&kept, base) };
+    }
+}
+
+/// Under the rx lock, in a relative that finds the stream left: what lay unread in it is kept here, too.
+pub fn adopt(sock: &'static Sock) {
+    let kept = sock.family().and_then(|f| f.kept().map(|kept| (f, kept)));
+    let Some((family, kept)) = kept else { return };
+    if !sock.remains.keep_shared(family, &kept) {
+        return;
+    }
+    count_parents_reads(sock, kept.owed.saturating_sub(kept.len as u64));
+    owes(sock, kept.owed);
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if missing(sock, 0).is_none_left() || are_others_reading(sock, fd) {
+        renounce(sock);
+    }
+}
+
 /// In the child of a fork: a copy of which nothing is left to read goes.
 pub fn after_fork(sock: &'static Sock) {
     if sock.remains.are_kept() && missing(sock, 0).is_none_left() {
@@ -240,6 +292,10 @@ pub fn after_fork(sock: &'static Sock) {
 /// Under the rx lock: nothing is owed to this process any more.
 pub fn renounce(sock: &'static Sock) {
     sock.rx.owed.store(0, Ordering::Relaxed);
+    if sock.remains.are_kept() {
+        // All of it has been read, or its place in the stream is not known any more: so it is for relatives.
+        sock.family().inspect(|family| family.drop_kept());
+    }
     sock.remains.forget();
 }
 

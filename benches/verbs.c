@@ -1,6 +1,6 @@
 /* What a program gains that is written for verbs: the measure of what Sluice reaches with one that is not. One RC queue
- * pair by RDMA CM, a ring of 1 MiB at each end, as Sluice's, data by RDMA WRITE with immediate (WRITE and SEND where the device has no
- * immediate), one copy into registered memory and one out of it, credit at half a ring, as Sluice's, and a sleep on the completion
+ * pair by RDMA CM, a ring of 256 KiB at each end, as Sluice's, data by RDMA WRITE with immediate (WRITE and SEND where the device has no
+ * immediate), one copy into registered memory and one out of it, credit at half a ring, and a sleep on the completion
  * channel when there is nothing: no busy polling.
  *
  * `vst` is a one-way stream measured by the receiver, as st.c; `vpp` a ping-pong, as pp.c. */
@@ -14,7 +14,7 @@ static const char text[] =
 	"       vpp server ADDR SIZE | client ADDR PORT SIZE SECONDS";
 
 enum {
-	RING = 1 << 20,
+	RING = 256 << 10,
 	/* Messages that may be without a credit, and what is posted for them and for the peer's credits. */
 	UNCREDITED = 128,
 	RECEIVES = 256,

@@ -69,8 +69,8 @@ pub struct Config {
     pub mode: Mode,
     /// Longest wait on the CPU before sleeping; 0 forbids spinning.
     pub spin_ns: u32,
-    /// Length of a ring at most, a power of two; `None`: by the number of connections.
-    pub ring_len: Option<u32>,
+    /// Length of a ring at most; a power of two.
+    pub ring_len: u32,
     /// Smallest direct transfer in [`Mode::Dynamic`]; `None` for no direct transfer.
     pub direct_min: Option<u32>,
     /// What is worth a line on stderr.
@@ -114,7 +114,7 @@ impl Config {
         upgrade: Upgrade::At(32 << 10),
         mode: Mode::Dynamic,
         spin_ns: 50_000,
-        ring_len: None,
+        ring_len: 256 << 10,
         direct_min: Some(32 << 10),
         log: Level::Error,
         fault: None,
@@ -402,9 +402,9 @@ mod tests {
         assert_eq!(accepted("SLUICE_MODE", "indirect").mode, Mode::Indirect);
         assert_eq!(accepted("SLUICE_SPIN_US", "0").spin_ns, 0);
         assert_eq!(accepted("SLUICE_SPIN_US", "1000").spin_ns, 1_000_000);
-        assert_eq!(accepted("SLUICE_RING", "4K").ring_len, Some(4096));
-        assert_eq!(accepted("SLUICE_RING", "65536").ring_len, Some(65536));
-        assert_eq!(accepted("SLUICE_RING", "4M").ring_len, Some(4 << 20));
+        assert_eq!(accepted("SLUICE_RING", "4K").ring_len, 4096);
+        assert_eq!(accepted("SLUICE_RING", "65536").ring_len, 65536);
+        assert_eq!(accepted("SLUICE_RING", "4M").ring_len, 4 << 20);
         assert_eq!(accepted("SLUICE_DIRECT", "off").direct_min, None);
         assert_eq!(accepted("SLUICE_DIRECT", "1").direct_min, Some(1));
         assert_eq!(accepted("SLUICE_DIRECT", "1024M").direct_min, Some(1 << 30));
@@ -522,7 +522,7 @@ mod tests {
         let variables = [("SLUICE_RING", "64K"), ("SLUICE_MODE", "fast")];
         let variables = variables.map(|(n, v)| (n.as_bytes(), v.as_bytes()));
         let config = parse(variables.into_iter(), false, filed, &mut complaint);
-        assert_eq!((config.ring_len, config.spin_ns), (Some(64 << 10), 7000));
+        assert_eq!((config.ring_len, config.spin_ns), (64 << 10, 7000));
         assert_eq!(config.mode, Mode::Direct);
         let said = String::from_utf8(complaint.finished().to_vec()).unwrap();
         assert!(
@@ -544,7 +544,7 @@ mod tests {
         );
         assert_eq!(
             said,
-            "sluice: SLUICE_RING=\"1G\" is not a power of two from 4K to 4M, using 256K, between hosts 1M, less for many; \
+            "sluice: SLUICE_RING=\"1G\" is not a power of two from 4K to 4M, using 256K; \
              SLUICE_SPEED=\"9\" is no setting, ignored\n"
         );
         assert_eq!(

@@ -27,17 +27,9 @@ use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::wire::{Ack, Advert, AdvertId, Credit, Phase, Seq, Turn};
 
-/// So much is worth a credit, however short the writer's ring.
-pub const CREDIT_MIN: u32 = 128 << 10;
-
-/// Push: by how many bytes credit comes back, for the rings of both directions, [the reader's, the writer's]. Half of the
-/// shorter, but [`CREDIT_MIN`] of a reader's that has twice as much: a writer needs twice a credit, and may keep less than the
-/// reader's ring holds.
-#[must_use]
-pub fn credit_batch(rings: [u32; 2]) -> u32 {
-    let [reader, writer] = rings.map(|len| len.div_ceil(2));
-    reader.min(writer.max(CREDIT_MIN))
-}
+/// Credit comes back by so many bytes at most: so often a writer hears of a slow reader with a long ring, and so much, twice, is
+/// what a writer needs at least that keeps less than the ring holds.
+pub const CREDIT_MAX: u32 = 128 << 10;
 
 /// What a recv still wants. After each part it comes back with `place`, `len` and `low` moved on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,7 +172,7 @@ pub struct Receiver {
     phase: Phase,
     /// The size of the ring: bounds `buffered`, with push `buffered + freed`.
     ring_len: u32,
-    /// See [`credit_batch`]: `freed` never stays at or above it.
+    /// Half a ring, or [`CREDIT_MAX`]: `freed` never stays at or above it.
     batch: u32,
     /// A buffer shorter than this is not worth lending.
     direct_min: u32,
@@ -202,12 +194,6 @@ impl Receiver {
     /// The reading half of a stream that begins.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        Self::beside(config, config.ring_len())
-    }
-
-    /// Where the other direction has a ring of `writer_ring` bytes.
-    #[must_use]
-    pub fn beside(config: &Config, writer_ring: u32) -> Self {
         Self {
             state: State::Idle,
             seq: Seq::START,
@@ -216,7 +202,7 @@ impl Receiver {
             freed: 0,
             phase: Phase::START,
             ring_len: config.ring_len(),
-            batch: credit_batch([config.ring_len(), writer_ring]),
+            batch: config.ring_len().div_ceil(2).min(CREDIT_MAX),
             direct_min: config.direct_min(),
             mode: config.mode,
             provider: config.provider,

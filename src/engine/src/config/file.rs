@@ -481,14 +481,14 @@ mod tests {
             ("redis-serve", 65536),
             ("", 65536),
         ] {
-            assert_eq!(understood(text, program).ring_len, Some(len), "{program}");
+            assert_eq!(understood(text, program).ring_len, len, "{program}");
         }
     }
 
     #[test]
     fn a_later_line_and_a_later_file_win() {
         let (config, set, said) = taken(&["ring = 4K\nring = 8K", "spin_us = 7"], "any");
-        assert_eq!((config.ring_len, config.spin_ns), (Some(8192), 7000));
+        assert_eq!((config.ring_len, config.spin_ns), (8192, 7000));
         assert_eq!((set.count_ones(), said.as_str()), (2, ""));
     }
 

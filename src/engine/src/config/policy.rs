@@ -65,14 +65,14 @@ impl Config {
                 .is_none_or(|most| bytes + Self::RING_LEAST <= most)
     }
 
-    /// The longest ring for one more connection beside rings of `bytes` together, of `wanted` at most.
+    /// The longest ring for one more connection beside rings of `bytes` together.
     #[must_use]
-    pub fn ring_beside(&self, bytes: u64, wanted: u32) -> u32 {
+    pub fn ring_beside(&self, bytes: u64) -> u32 {
         let left = self
             .memory
             .map_or(u64::MAX, |most| most.saturating_sub(bytes));
         // A power of two, at least the shortest: whether there is room at all was asked before.
-        let fits = left.clamp(Self::RING_LEAST, u64::from(wanted));
+        let fits = left.clamp(Self::RING_LEAST, u64::from(self.ring_len));
         1 << fits.ilog2()
     }
 
@@ -142,10 +142,10 @@ mod tests {
         };
         assert!(config.allows(1, 0) && !config.allows(2, 0));
         assert!(config.allows(1, 296 << 10) && !config.allows(1, 297 << 10));
-        assert_eq!(config.ring_beside(0, 256 << 10), 256 << 10);
-        assert_eq!(config.ring_beside(256 << 10, 256 << 10), 32 << 10);
-        assert_eq!(config.ring_beside(299 << 10, 256 << 10), 4 << 10);
-        assert_eq!(Config::DEFAULT.ring_beside(1 << 40, 1 << 20), 1 << 20);
+        assert_eq!(config.ring_beside(0), 256 << 10);
+        assert_eq!(config.ring_beside(256 << 10), 32 << 10);
+        assert_eq!(config.ring_beside(299 << 10), 4 << 10);
+        assert_eq!(Config::DEFAULT.ring_beside(1 << 40), 256 << 10);
         assert!(Config::DEFAULT.allows(1 << 40, 1 << 40));
     }
 }

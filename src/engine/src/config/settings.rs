@@ -77,13 +77,13 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SLUICE_RING",
         values: "a power of two from 4K to 4M",
-        default: "256K, between hosts 1M, less for many",
+        default: "256K",
         meaning: "How many bytes a ring holds at most; an accelerated connection in use has one \
                   for each direction.",
         set: |value, config| {
             let len = u32::try_from(bytes(value)?).ok()?;
             let fits = len.is_power_of_two() && (4 << 10..=4 << 20).contains(&len);
-            config.ring_len = Some(fits.then_some(len)?);
+            config.ring_len = fits.then_some(len)?;
             Some(())
         },
     },

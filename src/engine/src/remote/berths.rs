@@ -4,11 +4,12 @@ use super::memory::Use;
 use super::parts::{Offered, Parts, Places};
 use super::wire::{Lost, Wire};
 use crate::config::{Level, log};
+use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
 use sluice_stream::pump::{Lent, Opening};
-use sluice_stream::receiver::credit_batch;
+use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};
 
 /// What is known of a stream.
@@ -77,8 +78,10 @@ impl Wire {
         let index = u32::from(ours.stream);
         let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
         // This end may have less memory to lock than the peer.
-        let [reader, writer] = [theirs.ring.len, ours.ring.len];
-        let staging_len = reader.min(writer.max(2 * credit_batch([reader, writer])));
+        let staging_len = theirs
+            .ring
+            .len
+            .min(upgrade::ring_len(near).max(2 * CREDIT_MAX));
         let mut opening = Opening {
             role,
             nonce,

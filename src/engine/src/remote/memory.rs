@@ -3,7 +3,6 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::ring::Ring;
-use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::device::{Domain, Region};
 
@@ -32,9 +31,8 @@ struct Slab {
     _share: Share,
 }
 
-/// Slabs without a ring that stay registered, for the next streams, and their bytes: so many of both at most.
+/// Slabs without a ring that stay registered, for the next streams.
 const SPARE: usize = 4;
-const SPARE_LEN: usize = 2 << 20;
 
 /// Bytes that all links of this process have registered.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
@@ -62,19 +60,6 @@ impl Drop for Share {
     }
 }
 
-/// So many bytes for long rings at most, and this part of what may be locked: of the rest, more connections live.
-const LONG_RINGS: u64 = 16 << 20;
-const LONG_RINGS_PART: u64 = 8;
-
-/// May a ring to another host be of `len` bytes, though shorter ones would do? There are two: what the peer writes to, and what
-/// this end posts from.
-pub fn affords(link: &Link, len: u32) -> bool {
-    super::is_to_another_host(link) && {
-        let all = REGISTERED.load(Ordering::Relaxed) + 2 * u64::from(len);
-        all <= LONG_RINGS.min(sys::lockable() / LONG_RINGS_PART)
-    }
-}
-
 /// Room for so many bytes of the program's, until [`give`]; false: there is none.
 pub(super) fn take(len: usize) -> bool {
     Share::take(len).map(core::mem::forget).is_ok()
@@ -89,7 +74,7 @@ pub(super) fn give(len: usize) {
 #[derive(Debug, Default)]
 pub struct Slabs {
     all: Vec<Slab>,
-    /// Some without a ring, more than may, stay for messages that are not complete.
+    /// Some without a ring, more than [`SPARE`], stay for messages that are not complete.
     late: bool,
 }
 
@@ -184,22 +169,14 @@ impl Slabs {
 
     /// Of the slabs without a ring all but [`SPARE`] go that may.
     fn trim(&mut self, complete: u64) {
-        let spare = self.all.iter().filter(|slab| slab.rings == 0);
-        let (mut count, mut bytes) = spare.fold((0, 0), |(n, len), slab| (n + 1, len + slab.len));
+        let mut more = self.all.iter().filter(|slab| slab.rings == 0).count();
         self.all.retain(|slab| {
-            let goes = is_much(count, bytes) && slab.rings == 0 && slab.until <= complete;
-            if goes {
-                (count, bytes) = (count - 1, bytes - slab.len);
-            }
+            let goes = more > SPARE && slab.rings == 0 && slab.until <= complete;
+            more -= usize::from(goes);
             !goes
         });
-        self.late = is_much(count, bytes);
+        self.late = more > SPARE;
     }
-}
-
-/// So many slabs without a ring, of so many bytes, are too many.
-const fn is_much(count: usize, bytes: usize) -> bool {
-    count > SPARE || bytes > SPARE_LEN
 }
 
 /// What is registered for a ring of `len` bytes at `at` of its arena: from so many bytes before it on, so many. The arena itself

@@ -61,8 +61,6 @@ pub(crate) use loan::{
     Found, Lent, back as end_loan, is_any as is_lent, least, lend, look as look_at_loan,
     revoke as revoke_loan, shut as shut_loan,
 };
-#[cfg(feature = "verbs")]
-pub(crate) use memory::affords;
 #[cfg(not(feature = "verbs"))]
 pub(crate) use none::*;
 #[cfg(feature = "verbs")]

@@ -50,9 +50,6 @@ pub const fn drive(_: &Link) -> bool {
 pub const fn is_to_another_host(_: &Link) -> bool {
     false
 }
-pub const fn affords(_: &Link, _: u32) -> bool {
-    false
-}
 pub const fn drive_all() {}
 pub const fn calm_all() {}
 pub fn descriptors() -> impl Iterator<Item = i32> {

@@ -125,32 +125,22 @@ pub fn demoted(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together
 /// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec, say, TCP must take what lies
-/// unread, and its buffers are small as long as nothing has gone through them. Between hosts credit takes its time to come back,
-/// and what says that it has, so that a few get more.
+/// unread, and its buffers are small as long as nothing has gone through them.
 pub fn ring_len(link: &Link) -> u32 {
-    const USUAL: u32 = 256 << 10;
     let config = config();
-    let by_count = || match link.stream_count() {
-        0..=15 => USUAL,
-        16..=63 => USUAL / 2,
-        64..=255 => USUAL / 4,
-        _ => USUAL / 8,
-    };
-    let wanted = match config.ring_len {
-        Some(len) if len > USUAL => len,
-        Some(len) => len.min(by_count()),
-        None if config.memory.is_none() && remote::affords(link, REMOTE_RING) => REMOTE_RING,
-        None => by_count(),
-    };
-    if config.memory.is_some() {
-        config.ring_beside(in_use().1, wanted)
+    let most = if config.memory.is_some() {
+        config.ring_beside(in_use().1)
     } else {
-        wanted
-    }
+        config.ring_len
+    };
+    let wanted = match link.stream_count() {
+        0..=15 => 256 << 10,
+        16..=63 => 128 << 10,
+        64..=255 => 64 << 10,
+        _ => 32 << 10,
+    };
+    most.min(if most > 256 << 10 { most } else { wanted })
 }
-
-/// Of a stream to another host, while there are few: see [decision 17](../../../../docs/decisions/017-longer-rings-between-hosts.md).
-const REMOTE_RING: u32 = 1 << 20;
 
 /// Connections of this process that have a stream, and bytes of their rings.
 fn in_use() -> (u64, u64) {

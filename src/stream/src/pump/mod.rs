@@ -160,7 +160,7 @@ impl Pump {
             transit: Transit::new(with.role, with.nonce, with.tcp_read),
             nonce: with.nonce,
             sender: Sender::new(&terms(lent.len)?),
-            receiver: Receiver::beside(&terms(with.ring_len)?, lent.len),
+            receiver: Receiver::new(&terms(with.ring_len)?),
             theirs: with.theirs,
             lent,
             staging_len: with.staging_len,

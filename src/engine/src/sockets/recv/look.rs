@@ -14,7 +14,7 @@ use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
-use sluice_stream::receiver::CREDIT_MIN;
+use sluice_stream::receiver::CREDIT_MAX;
 
 /// What one look under the lock came to.
 pub(super) enum Look {
@@ -348,10 +348,11 @@ unsafe fn from_ring(
     fence_after_rmw();
     let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
     if waiters != 0 {
-        // Wake a blocked writer when it can go on for a while, not at every byte. Between hosts the pump says when that is.
+        // Wake a blocked writer when it can go on for a while, not at every byte.
         let unread = dir.tx.tail.read().offset.wrapping_sub(to);
-        let long = ring.len() > 2 * u64::from(CREDIT_MIN);
-        if unread <= ring.len() / 2 || long && remote::is_to_another_host(link) {
+        if unread <= ring.len() / 2
+            || ring.len() > 2 * u64::from(CREDIT_MAX) && remote::is_to_another_host(link)
+        {
             let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
             sock.conn().rx.doorbells.add(rung);
         }

@@ -126,10 +126,10 @@ static int program(int value)
 
 static int pin_bpf(int fd)
 {
-    int p = program(INT_MAX), r, e;
+    int p = program(INT_MAX);
     if (p < 0)
         return pin_filter(fd);
-    r = set_int(fd, SOL_SOCKET, SO_ATTACH_BPF, p), e = errno;
+    int r = set_int(fd, SOL_SOCKET, SO_ATTACH_BPF, p), e = errno;
     close(p);
     errno = e;
     return r;

@@ -139,7 +139,6 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.handing.store(KEPT, Ordering::Relaxed);
     slot.visitors.store(0, Ordering::Relaxed);
     slot.taken.store(0, Ordering::Relaxed);
-    slot.kept.clear();
     slot.in_use.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)

@@ -40,12 +40,6 @@ pub(super) struct Label {
     len: AtomicU32,
 }
 
-impl Label {
-    pub fn clear(&self) {
-        self.len.store(0, Ordering::Relaxed);
-    }
-}
-
 #[repr(C, align(4096))]
 struct Block(UnsafeCell<[u8; BLOCK]>);
 
@@ -60,15 +54,16 @@ pub(super) struct Store {
 }
 
 impl Store {
-    fn block(&self, at: usize) -> Option<*mut u8> {
-        self.blocks.get(at).map(|block| block.0.get().cast())
+    /// Each block, and whose it is.
+    fn all(&self) -> impl Iterator<Item = (&AtomicU32, *mut u8)> {
+        let blocks = self.blocks.iter().map(|block| block.0.get().cast());
+        self.owners.iter().zip(blocks)
     }
 
-    /// Where the blocks of `owner` are.
-    fn of(&self, owner: u32) -> impl Iterator<Item = usize> {
-        let is_own = move |cell: &AtomicU32| cell.load(Ordering::Acquire) == owner;
-        let all = self.owners.iter().enumerate();
-        all.filter_map(move |(at, cell)| is_own(cell).then_some(at))
+    /// The blocks of `owner`.
+    fn of(&self, owner: u32) -> impl Iterator<Item = (&AtomicU32, *mut u8)> {
+        self.all()
+            .filter(move |(cell, _)| cell.load(Ordering::Acquire) == owner)
     }
 
     /// Copies `len` bytes into blocks that are `owner`'s from now on. False: there are not so many; the first ones may be its own.
@@ -77,7 +72,7 @@ impl Store {
     /// There are `len` bytes at `from`, and `owner` fills no others meanwhile.
     unsafe fn fill(&self, owner: u32, from: *const u8, len: usize) -> bool {
         let mut done = 0;
-        for (at, cell) in self.owners.iter().enumerate() {
+        for (cell, block) in self.all() {
             if done == len {
                 break;
             }
@@ -85,7 +80,6 @@ impl Store {
             if cell.compare_exchange(0, owner, order.0, order.1).is_err() {
                 continue;
             }
-            let Some(block) = self.block(at) else { break };
             let n = BLOCK.min(len - done);
             // SAFETY: inside the caller's bytes, and the block is the owner's.
             unsafe { core::ptr::copy_nonoverlapping(from.add(done), block, n) };
@@ -94,26 +88,27 @@ impl Store {
         done == len
     }
 
-    /// Copies `len` bytes out of the blocks of `owner`. False: there are not so many.
+    /// Copies `len` bytes out of the blocks of `owner`. False: there are not so many, or one became another's meanwhile.
     ///
     /// # Safety
     /// There is room for `len` bytes at `to`.
     unsafe fn copy(&self, owner: u32, to: *mut u8, len: usize) -> bool {
         let mut done = 0;
-        for block in self.of(owner).filter_map(|at| self.block(at)) {
+        for (cell, block) in self.of(owner) {
             let n = BLOCK.min(len - done);
             // SAFETY: inside the caller's room; nobody unmaps the block.
             unsafe { core::ptr::copy_nonoverlapping(block, to.add(done), n) };
+            fence(Ordering::Acquire);
+            if cell.load(Ordering::Relaxed) != owner {
+                return false;
+            }
             done += n;
         }
         done == len
     }
 
     fn free(&self, owner: u32) {
-        for at in self.of(owner) {
-            let Some((cell, block)) = self.owners.get(at).zip(self.block(at)) else {
-                continue;
-            };
+        for (cell, block) in self.of(owner) {
             let order = (Ordering::AcqRel, Ordering::Relaxed);
             if cell
                 .compare_exchange(owner, FREEING, order.0, order.1)
@@ -129,17 +124,13 @@ impl Store {
     /// Looks at the owners of so many blocks: what was kept for processes that are all gone goes.
     fn reclaim(&self, region: &'static Region, most: usize) {
         let begin = self.hand.load(Ordering::Relaxed) as usize;
-        let owner = |at: usize| {
-            self.owners
-                .get(at % BLOCKS)
-                .map(|o| o.load(Ordering::Acquire))
-        };
-        let used =
-            (begin..begin + BLOCKS).filter(|&at| !matches!(owner(at), None | Some(0 | FREEING)));
-        for at in used.take(most) {
-            let slot =
-                owner(at).and_then(|number| region.slots.get((number as usize).wrapping_sub(1)));
-            if let Some(family) = slot {
+        let all = self.owners.iter().enumerate().cycle();
+        let used = all.skip(begin).take(BLOCKS).filter_map(|(at, cell)| {
+            let number = cell.load(Ordering::Acquire);
+            (!matches!(number, 0 | FREEING)).then_some((at, number))
+        });
+        for (at, number) in used.take(most) {
+            if let Some(family) = region.slots.get(number as usize - 1) {
                 family.drop_if_dead();
             }
             self.hand

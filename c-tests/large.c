@@ -138,6 +138,7 @@ static void kill_reader_client(int fd)
 
 static void eintr_in_send_server(int fd)
 {
+    hold_less(fd);
     fill(buf, 1, 0, sizeof buf);
     count_signal(SIGUSR1, 0);
     for (int i = 0; i < 3; i++) {
@@ -153,9 +154,10 @@ static void eintr_in_send_server(int fd)
 
 static void eintr_in_send_client(int fd)
 {
+    hold_less(fd);
     for (int i = 0; i < 3; i++) {
         hear();
-        await_asleep(peer_pid);
+        await_still(peer_pid);
         kill(peer_pid, SIGUSR1);
         size_t n = hear();
         YES(get(fd, 1, n) == n);

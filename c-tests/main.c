@@ -178,6 +178,44 @@ void await_asleep(pid_t tid)
     await_state_of(tid, 'S');
 }
 
+/* How often the thread has gone to sleep so far. */
+static long sleeps_of(pid_t tid)
+{
+    char path[64], line[256];
+    long n = -1;
+    snprintf(path, sizeof path, "/proc/%d/status", tid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "voluntary_ctxt_switches: %ld", &n) != 1)
+        ;
+    if (!f || n < 0)
+        die("sleeps_of");
+    fclose(f);
+    return n;
+}
+
+/* Asleep where it stays, and not on the way from one sleep to the next, where a signal is handled with no wait to end. One that looks
+   again by itself from time to time is asleep as long as it ever is. */
+void await_still(pid_t tid)
+{
+    for (int tries = 0; tries < 10; tries++) {
+        await_asleep(tid);
+        long before = sleeps_of(tid);
+        usleep(300000);
+        if (sleeps_of(tid) == before)
+            break;
+    }
+    await_asleep(tid);
+}
+
+/* So that an unread `buf` never fits into TCP as a whole, however long that takes. */
+void hold_less(int fd)
+{
+    const int size = 500000;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) || setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size))
+        die("hold_less");
+    meet();
+}
+
 /* --- bytes --- */
 
 void fill(void *p, unsigned seed, size_t off, size_t n)

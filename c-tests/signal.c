@@ -93,6 +93,18 @@ static void restart_recv_client(int fd)
     meet();
 }
 
+/* As much of `buf` as goes at once. On the way back to TCP that may be nothing for a moment. */
+static size_t without_wait(int fd, size_t n)
+{
+    ssize_t sent;
+    do
+        sent = send(fd, buf, n, MSG_DONTWAIT);
+    while (sent < 0 && again(fd, POLLOUT));
+    if (sent < 0)
+        die("send");
+    return sent;
+}
+
 /* A writer that sleeps because nobody reads is interrupted; what the call said it took arrives, nothing else. By every call that writes. */
 static ssize_t by_send(int fd, char *p, size_t n) { return send(fd, p, n, 0); }
 static ssize_t by_write(int fd, char *p, size_t n) { return write(fd, p, n); }
@@ -135,11 +147,12 @@ static const struct { const char *name; ssize_t (*send)(int, char *, size_t); } 
 
 static void eintr_send_server(int fd)
 {
+    hold_less(fd);
     for (size_t i = 0; i < COUNT(writers); i++) {
         hear();
         if (writers[i].send == by_sendfile)
             hear();
-        await_asleep(peer_pid);
+        await_still(peer_pid);
         kill(peer_pid, SIGUSR1);
         hear();
         size_t total = hear();
@@ -154,10 +167,11 @@ static void eintr_send_server(int fd)
 
 static void eintr_send_client(int fd)
 {
+    hold_less(fd);
     count_signal(SIGUSR1, 0);
     for (size_t i = 0; i < COUNT(writers); i++) {
         fill(buf, i, 0, sizeof buf);
-        size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+        size_t total = without_wait(fd, 3 << 20);
         say("%s", writers[i].name);
         tell(0);
         ssize_t n = writers[i].send(fd, buf + total, sizeof buf - total);
@@ -190,7 +204,7 @@ static void restart_send_client(int fd)
     sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
     count_signal(SIGSEGV, 0); /* as runtimes have one, for crashes: it is no reason to be interrupted */
     fill(buf, 1, 0, sizeof buf);
-    size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+    size_t total = without_wait(fd, 3 << 20);
     tell(0);
     while (total < sizeof buf) {
         ssize_t n = write(fd, buf + total, sizeof buf - total);
@@ -204,10 +218,11 @@ static void restart_send_client(int fd)
 /* With a time limit no blocked write is restarted (signal(7)). */
 static void limited_send_client(int fd)
 {
+    hold_less(fd);
     count_signal(SIGUSR1, SA_RESTART);
     timeout(fd, SO_SNDTIMEO, 8000);
     fill(buf, 0, 0, sizeof buf);
-    size_t total = send(fd, buf, 3 << 20, MSG_DONTWAIT);
+    size_t total = without_wait(fd, 3 << 20);
     double t = now();
     tell(0);
     ssize_t n = send(fd, buf + total, sizeof buf - total, 0);
@@ -221,8 +236,9 @@ static void limited_send_client(int fd)
 
 static void limited_send_server(int fd)
 {
+    hold_less(fd);
     hear();
-    await_asleep(peer_pid);
+    await_still(peer_pid);
     kill(peer_pid, SIGUSR1);
     hear();
     size_t total = hear();

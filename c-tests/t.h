@@ -116,6 +116,8 @@ long hear(void); /* -1: the other side is gone */
 void meet(void);
 void await_state_of(pid_t tid, char state); /* as in /proc, three times in a row */
 void await_asleep(pid_t tid); /* until that thread sleeps in the kernel */
+void await_still(pid_t tid); /* until it does and goes on to */
+void hold_less(int fd); /* both sides, which meet: an unread `buf` does not fit into TCP */
 
 /* Bytes: a pattern by seed and offset. put and get return how many went well. */
 void fill(void *p, unsigned seed, size_t off, size_t n);

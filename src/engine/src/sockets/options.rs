@@ -187,6 +187,15 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
             }
         }
         libc::SO_LINGER => own_linger(sock),
+        libc::SO_RCVLOWAT
+        | libc::SO_RCVTIMEO
+        | name::SO_RCVTIMEO_NEW
+        | libc::SO_SNDTIMEO
+        | name::SO_SNDTIMEO_NEW => {
+            // Both processes' from now on, and noted in this one alone: the kernel is to honour it. First, since it would not tell the
+            // parent of a record from another host that is less than the new mark.
+            process::takes_back_inherited(sock);
+        }
         _ => {}
     }
 }
@@ -239,8 +248,6 @@ pub unsafe fn after_set(
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => None,
         _ => return,
     };
-    // Both processes' from now on, and noted in this one alone: the kernel honours it.
-    process::takes_back_inherited(sock);
     // Without the lock in a signal handler whose thread holds it.
     let locked = sock.rx.lock.lock().is_ok();
     if let Some(cell) = cell {

@@ -4,6 +4,7 @@ use super::poll::{self, Deadline};
 use super::vigil::Vigil;
 use crate::api::{Error, Pass, Verdict};
 use crate::process;
+use crate::sockets::internal::Placing;
 use crate::sockets::table::{self, Entry};
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -73,10 +74,15 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     let longest = places(table::end().max(table::highest_seen()));
     let end = nfds.min(longest.max(libc::FD_SETSIZE as c_int));
     let sets = sets.map(|set| Bits(set.cast()));
-    // Most often there is none that would be beyond.
-    let mut there: Vec<pollfd> = (known as usize / 64..(end as usize).div_ceil(64))
-        .map(|at| (at, sets.iter().fold(0, |all, set| all | set.word(at))))
-        .filter(|(_, all)| *all != 0)
+    let all = |at| sets.iter().fold(0, |all, set| all | set.word(at));
+    let beyond = known as usize / 64..(end as usize).div_ceil(64);
+    if beyond.clone().all(|at| all(at) == 0) {
+        return nfds.min(known);
+    }
+    // Else one of the library's that is not entered yet would be taken for the program's.
+    let _all_entered = Placing::begin();
+    let mut there: Vec<pollfd> = beyond
+        .map(|at| (at, all(at)))
         .flat_map(|(at, all)| {
             (0..64).filter_map(move |bit| (all >> bit & 1 != 0).then_some(at * 64 + bit))
         })
@@ -91,7 +97,10 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     for some in there.chunks_mut(256) {
         let _ = sys::poll(some, Some(sys::timespec(0)));
     }
-    let open = there.iter().filter(|p| p.revents & libc::POLLNVAL == 0);
+    // Once more: what opens devices may take longer than anybody waits for it.
+    let open = there
+        .iter()
+        .filter(|p| p.revents & libc::POLLNVAL == 0 && !table::is_internal(p.fd));
     let highest = open.map(|p| p.fd).max().unwrap_or(0);
     nfds.min(known.max(places(highest)))
 }

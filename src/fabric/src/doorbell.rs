@@ -34,6 +34,58 @@ pub const READY_WORDS: usize = 64;
 const ORDERED: usize = 8;
 /// No stream of a link.
 const NOBODY: u32 = u32::MAX;
+/// A word of the order: the stream in the lower bits, above it a [`Stamp`].
+const STREAM_BITS: u32 = (READY_WORDS * 64).ilog2();
+
+/// When a mark was made, as far as is known: milliseconds of the coarse clock, of which as many bits are kept as an order's word has left.
+/// Who compares knows how long he has not looked, and whether they tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(u32);
+
+impl Stamp {
+    /// Not known.
+    pub const NONE: Self = Self(0);
+    /// Milliseconds after which a stamp comes again.
+    pub const ROUND_MS: u32 = 1 << (u32::BITS - STREAM_BITS);
+
+    /// That of this moment.
+    #[inline]
+    #[must_use]
+    pub fn now() -> Self {
+        #[cfg(not(loom))]
+        return Self::of(crate::sys::coarse_ms());
+        #[cfg(loom)]
+        Self::NONE
+    }
+
+    /// That of a time on the same clock. Two values are taken, by [`Self::NONE`] and, in its word, by [`NOBODY`]: a millisecond is no matter.
+    #[inline]
+    #[must_use]
+    pub fn of(ms: u64) -> Self {
+        Self((ms as u32 % Self::ROUND_MS).clamp(1, Self::ROUND_MS - 2))
+    }
+
+    /// Is it known?
+    #[inline]
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// Milliseconds from then until `now`.
+    #[inline]
+    #[must_use]
+    pub fn age(self, now: Self) -> Option<u32> {
+        self.is_known()
+            .then(|| now.0.wrapping_sub(self.0) % Self::ROUND_MS)
+    }
+
+    /// In the order's word of a stream.
+    #[inline]
+    fn beside(self, stream: u32) -> u32 {
+        (self.0 << STREAM_BITS) | (stream % (1 << STREAM_BITS))
+    }
+}
 
 /// How the owner of a slot sleeps, and thus how it is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +106,8 @@ pub struct Slot {
     cpu: AtomicU32,
     /// How the owner sleeps ([`Sleep`] as a number). Written by the owner when it takes the slot.
     kind: AtomicU32,
-    /// The stream that was marked when no other was, or [`NOBODY`]: the one whose news came first. Written by wakers, taken by the owner;
-    /// like `order` a hint.
+    /// The stream that was marked when no other was, and when, or [`NOBODY`]: the one whose news came first. Written by wakers, taken by the
+    /// owner; like `order` a hint.
     first: AtomicU32,
     /// One bit per word of `ready` that may be non-zero. Set by wakers after the word, taken by the owner.
     summary: AtomicU64,
@@ -64,7 +116,7 @@ pub struct Slot {
     /// How many streams were marked behind a first one, and how many of these the owner has looked at.
     marked: AtomicU32,
     seen: AtomicU32,
-    /// The last of these, in the order in which they were marked.
+    /// The last of these, in the order in which they were marked, and when.
     order: [AtomicU32; ORDERED],
 }
 
@@ -163,6 +215,18 @@ impl Slot {
     #[inline]
     #[must_use]
     pub fn wake(&self, stream: u32) -> bool {
+        self.mark(stream, Stamp::now)
+    }
+
+    /// As [`Self::wake`], and does not say when: this process's own moment is not that of the news.
+    #[inline]
+    #[must_use]
+    pub fn wake_timeless(&self, stream: u32) -> bool {
+        self.mark(stream, || Stamp::NONE)
+    }
+
+    #[inline]
+    fn mark(&self, stream: u32, when: impl FnOnce() -> Stamp) -> bool {
         let (index, bit) = mark_of(stream);
         if let Some(word) = self.ready.get(index) {
             // Set already and not yet taken: the owner will look at the words after it takes it.
@@ -170,7 +234,7 @@ impl Slot {
             // stopped, or left by a signal handler, before it came to the summary.
             let marked = word.load(Ordering::Relaxed) & bit != 0;
             if !marked {
-                self.queue(stream);
+                self.queue(stream, when);
                 word.fetch_or(bit, Ordering::SeqCst);
             }
             if !marked || self.summary.load(Ordering::Relaxed) & (1 << index) == 0 {
@@ -185,22 +249,23 @@ impl Slot {
 
     /// Waker: notes that `stream` comes behind those that are marked now.
     #[inline]
-    fn queue(&self, stream: u32) {
+    fn queue(&self, stream: u32, when: impl FnOnce() -> Stamp) {
         // Only the order hangs on these words, which loom need not see.
         if cfg!(loom) {
             return;
         }
+        let word = when().beside(stream);
         if self.summary.load(Ordering::Relaxed) == 0 {
-            return self.first.store(stream, Ordering::Relaxed);
+            return self.first.store(word, Ordering::Relaxed);
         }
         let at = self.marked.fetch_add(1, Ordering::Relaxed);
         if let Some(place) = self.order.get(at as usize % ORDERED) {
-            place.store(stream, Ordering::Relaxed);
+            place.store(word, Ordering::Relaxed);
         }
     }
 
-    /// Owner: the streams that were marked, in that order, as far as it is known; also some that are not marked any more.
-    fn queued(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Owner: the streams that were marked, in that order, as far as it is known, and when; also some that are not marked any more.
+    fn queued(&self) -> impl Iterator<Item = (u32, Stamp)> + '_ {
         let first = self.first.load(Ordering::Relaxed);
         if first != NOBODY {
             self.first.store(NOBODY, Ordering::Relaxed);
@@ -215,10 +280,10 @@ impl Slot {
             .rev()
             .filter_map(move |back| self.order.get(place(back)));
         core::iter::once(first)
-            .chain(order.map(|stream| stream.load(Ordering::Relaxed)))
-            .filter(|&stream| stream != NOBODY)
+            .chain(order.map(|word| word.load(Ordering::Relaxed)))
+            .filter(|&word| word != NOBODY)
             // A peer may write anything.
-            .map(|stream| stream % (READY_WORDS as u32 * 64))
+            .map(|word| (word % (1 << STREAM_BITS), Stamp(word >> STREAM_BITS)))
     }
 
     /// Waker, behind a full fence: takes the announcement, if there is one; true: ring now.
@@ -237,19 +302,25 @@ impl Slot {
     /// Owner: takes all marks, calling `each` with the stream's number, in the order in which they were made where that is known.
     #[inline]
     pub fn take_ready(&self, mut each: impl FnMut(u32)) {
+        self.take_stamped(|stream, _| each(stream));
+    }
+
+    /// As [`Self::take_ready`], and says of each mark when it was made, where that is known.
+    #[inline]
+    pub fn take_stamped(&self, mut each: impl FnMut(u32, Stamp)) {
         if self.summary.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut summary = self.summary.swap(0, Ordering::SeqCst);
         if !cfg!(loom) {
-            for stream in self.queued() {
+            for (stream, when) in self.queued() {
                 let (index, bit) = mark_of(stream);
                 if let Some(word) = self.ready.get(index)
                     && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
                 {
                     // As below.
                     fence_after_rmw();
-                    each(stream);
+                    each(stream, when);
                 }
             }
         }
@@ -268,9 +339,63 @@ impl Slot {
             // whoever looks from here on.
             fence_after_rmw();
             while bits != 0 {
-                each(index * 64 + bits.trailing_zeros());
+                each(index * 64 + bits.trailing_zeros(), Stamp::NONE);
                 bits &= bits - 1;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn taken(slot: &Slot) -> Vec<(u32, Stamp)> {
+        let mut all = Vec::new();
+        slot.take_stamped(|stream, when| all.push((stream, when)));
+        all
+    }
+
+    #[test]
+    fn a_mark_says_when_it_was_made() {
+        let slot = Slot::default();
+        let before = Stamp::now();
+        let _ = slot.wake(4095);
+        let _ = slot.wake(7);
+        // Again before it is taken: the news are as old as they were.
+        let _ = slot.wake_timeless(7);
+        let all = taken(&slot);
+        let names: Vec<u32> = all.iter().map(|&(stream, _)| stream).collect();
+        assert_eq!(names, [4095, 7]);
+        for (_, when) in all {
+            assert!(before.age(when).unwrap() < 60_000);
+        }
+        let _ = slot.wake_timeless(4095);
+        assert_eq!(taken(&slot), [(4095, Stamp::NONE)]);
+    }
+
+    #[test]
+    fn more_marks_than_are_known_in_order_have_no_time() {
+        let slot = Slot::default();
+        for stream in 0..20 {
+            let _ = slot.wake(stream);
+        }
+        let all = taken(&slot);
+        assert_eq!(all.len(), 20);
+        let known = all.iter().filter(|(_, when)| when.is_known()).count();
+        assert_eq!(known, ORDERED + 1);
+    }
+
+    #[test]
+    fn no_time_looks_like_none_or_like_nobody() {
+        let last = u64::from(Stamp::ROUND_MS) - 1;
+        for ms in [0, 1, last, last + 1, 7 * (last + 1)] {
+            let word = Stamp::of(ms).beside(4095);
+            assert!(word != NOBODY && Stamp::of(ms).is_known());
+            assert_eq!(word % (1 << STREAM_BITS), 4095);
+        }
+        let (early, late) = (Stamp::of(last - 5), Stamp::of(last + 6));
+        assert_eq!(early.age(late), Some(11));
+        assert_eq!(Stamp::NONE.age(late), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::readiness::set::Set;
 use crate::sockets::fault;
-use sluice_fabric::doorbell::{Sleep, Slot};
+use sluice_fabric::doorbell::Sleep;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 
@@ -39,7 +39,11 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
         let Some(slot) = link.peer_slot(slot_index) else {
             return rung;
         };
-        if is_to_ring(slot, index) {
+        let sleeps = match slot.sleep() {
+            Sleep::Futex => slot.must_ring(),
+            Sleep::Descriptor => slot.wake(index),
+        };
+        if sleeps {
             rung += 1;
             if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
                 crate::rendezvous::control::ask_wake(link, slot_index);
@@ -49,22 +53,19 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     rung
 }
 
-/// Leaves word in the slot of a waiter; true: it sleeps.
-fn is_to_ring(slot: &Slot, index: u32) -> bool {
-    match slot.sleep() {
-        Sleep::Futex => slot.must_ring(),
-        Sleep::Descriptor => slot.wake(index),
-    }
-}
-
-/// Tells this process's own waiters in `mask`; how many had to be rung.
+/// Tells this process's own waiters in `mask`; how many had to be rung. Not since when there is news: what another host has brought, or TCP, has
+/// waited where nobody has noted the time.
 pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     let mut rung = 0;
     for slot_index in bits(mask) {
         let Some(slot) = link.my_slot(slot_index) else {
             return rung;
         };
-        if is_to_ring(slot, index) {
+        let sleeps = match slot.sleep() {
+            Sleep::Futex => slot.must_ring(),
+            Sleep::Descriptor => slot.wake_timeless(index),
+        };
+        if sleeps {
             rung += 1;
             ring_own(link, slot_index);
         }

@@ -14,6 +14,34 @@ pub fn now_ns() -> u64 {
         .wrapping_add(t.tv_nsec as u64)
 }
 
+/// CLOCK_MONOTONIC_COARSE in milliseconds: the time of the kernel's last tick, which is read from memory, without the processor's counter.
+/// The same for all processes of the host but those in a time namespace of their own.
+#[inline]
+#[must_use]
+pub fn coarse_ms() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: as above.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    (t.tv_sec as u64)
+        .wrapping_mul(1000)
+        .wrapping_add(t.tv_nsec as u64 / 1_000_000)
+}
+
+/// Milliseconds from tick to tick of that clock, rounded up.
+#[must_use]
+pub fn coarse_tick_ms() -> u32 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: as above.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    (t.tv_nsec as u32).div_ceil(1_000_000).max(1)
+}
+
 /// So many nanoseconds, as system calls take them.
 #[inline]
 #[must_use]

@@ -21,7 +21,7 @@ use sluice_stats::Reason;
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
 
-const AT_ONCE: timespec = sys::timespec(0);
+pub(super) const AT_ONCE: timespec = sys::timespec(0);
 
 /// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
@@ -35,7 +35,7 @@ const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 const IDLE_TURNS: u32 = 16;
 /// Where the kernel's answer has taken all places, and what it told of took none since it was told already, or is not the program's: so often
 /// it is asked for more.
-const LOOKS: u32 = 8;
+pub(super) const LOOKS: u32 = 8;
 
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
@@ -214,11 +214,19 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         set.drive();
         // Streams that fill every answer may not keep the kernel's events from being told.
         let turn = adopted && set.kernel_turn.load(Ordering::Relaxed);
-        let ready = waiter.streams(if turn {
+        let most = if turn {
             waiter.max - waiter.max.div_ceil(2)
         } else {
             waiter.max
-        });
+        };
+        let may_be_late = idle == 0;
+        let ready = match waiter.streams_unless(most, || may_be_late && set.is_late()) {
+            Some(ready) => ready,
+            None => match waiter.by_time() {
+                Some(count) => return waiter.over(count),
+                None => waiter.streams(most),
+            },
+        };
         if ready != 0 && !turn {
             let full = ready == waiter.max;
             let due = waiter.kernel_due() || full && waiter.kernel_waits();
@@ -381,16 +389,16 @@ enum Slept {
 }
 
 /// One call of `epoll_wait`.
-struct Waiter {
-    set: &'static Set,
+pub(super) struct Waiter {
+    pub(super) set: &'static Set,
     epfd: c_int,
     events: *mut epoll_event,
-    max: usize,
-    mask: *const sigset_t,
+    pub(super) max: usize,
+    pub(super) mask: *const sigset_t,
     /// What the front of the array was before the call.
     kept: Option<[epoll_event; KEPT]>,
     /// The kernel's last answer took all the places there were.
-    was_full: bool,
+    pub(super) was_full: bool,
 }
 
 impl Waiter {
@@ -420,19 +428,24 @@ impl Waiter {
         }
     }
 
-    fn out(&mut self) -> &mut [epoll_event] {
+    pub(super) fn out(&mut self) -> &mut [epoll_event] {
         // SAFETY: the caller's array of `max` events, plain integers.
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
 
     /// Ready streams, into the front of the array.
     fn streams(&mut self, most: usize) -> usize {
+        self.streams_unless(most, || false).unwrap_or(0)
+    }
+
+    /// As [`Set::harvest_unless`].
+    fn streams_unless(&mut self, most: usize, is_late: impl FnOnce() -> bool) -> Option<usize> {
         if self.set.adopted.load(Ordering::Acquire) == 0 {
-            return 0;
+            return Some(0);
         }
         let set = self.set;
         let out = self.out().get_mut(..most).unwrap_or_default();
-        set.harvest(out)
+        set.harvest_unless(out, is_late)
     }
 
     /// Streams have filled one more answer: was that the last in a row?
@@ -448,7 +461,7 @@ impl Waiter {
     }
 
     /// The kernel's events behind the first `ready` ones, translated: the count of all, and before which of them a bell rang.
-    fn kernel(
+    pub(super) fn kernel(
         &mut self,
         ready: usize,
         timeout: Option<&timespec>,
@@ -681,15 +694,21 @@ impl Waiter {
     }
 
     /// Adds ready streams behind `count` kernel events.
-    fn append(&mut self, count: usize) -> usize {
+    pub(super) fn append(&mut self, count: usize) -> usize {
         let set = self.set;
         if count == self.max || set.adopted.load(Ordering::Relaxed) == 0 {
             return count;
         }
-        let (front, back) = self.out().split_at_mut(count);
+        let back = self.out().get_mut(count..).unwrap_or_default();
         let more = set.harvest(back);
+        self.fold(count, count + more)
+    }
+
+    /// What `start..end` of the array says of those that the first `start` events tell of already goes into these.
+    pub(super) fn fold(&mut self, start: usize, end: usize) -> usize {
+        let (front, back) = self.out().split_at_mut(start);
         let mut kept = 0;
-        for i in 0..more {
+        for i in 0..end - start {
             let Some(event) = back.get(i).copied() else {
                 break;
             };
@@ -703,7 +722,7 @@ impl Waiter {
                 }
             }
         }
-        count + kept
+        start + kept
     }
 
     /// The call is over: whoever else waits on this set hears of what is left.

@@ -13,6 +13,7 @@ pub mod set;
 mod shared;
 pub mod spin;
 mod told;
+mod turn;
 pub mod vigil;
 
 use crate::remote;

@@ -103,9 +103,23 @@ impl Set {
 
     /// Takes what is ready, up to `out.len()` events.
     pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
+        self.harvest_unless(out, || false).unwrap_or(0)
+    }
+
+    /// As [`Set::harvest`]; but `None`, and nothing is taken, where it is known of some when their news came, and `is_late`: see
+    /// [`super::turn`].
+    #[inline]
+    pub(super) fn harvest_unless(
+        &'static self,
+        out: &mut [libc::epoll_event],
+        is_late: impl FnOnce() -> bool,
+    ) -> Option<usize> {
         self.with(|inside| {
             inside.take_marks();
             inside.look_behind();
+            if inside.is_stamped && is_late() {
+                return None;
+            }
             let mut count = 0;
             // Every queued registration is looked at once at most.
             let mut left = inside.ready.len();
@@ -122,9 +136,12 @@ impl Set {
                     count += 1;
                 }
             }
-            count
+            if left == 0 {
+                inside.is_stamped = false;
+            }
+            Some(count)
         })
-        .unwrap_or(0)
+        .unwrap_or(Some(0))
     }
 
     /// Would a wait tell of a stream now? Takes nothing but what would not.

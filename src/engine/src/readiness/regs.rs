@@ -4,7 +4,7 @@
 use crate::sockets::sock::Sock;
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::Ordering;
-use sluice_fabric::doorbell::Slot;
+use sluice_fabric::doorbell::{Slot, Stamp};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Fd;
 use std::collections::{HashMap, VecDeque};
@@ -43,6 +43,9 @@ pub(super) struct Reg {
     pub echo: Echo,
     /// In the ready list.
     pub queued: bool,
+    /// When the news came for which it is there, where that is known. One that has been there since it was told last is as old as that, as in
+    /// the kernel's list.
+    pub since: Stamp,
     /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on its way.
     pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
@@ -155,6 +158,8 @@ pub(super) struct Inside {
     by_data: Map<u64>,
     pub links: Vec<OnLink>,
     pub ready: VecDeque<u32>,
+    /// Of what is in the ready list it may be known when the news came.
+    pub is_stamped: bool,
     /// Registrations with [`Reg::behind`].
     behind: u32,
     /// Registrations of sets.
@@ -252,6 +257,7 @@ impl Inside {
             twin_armed: false,
             echo: Echo::None,
             queued: false,
+            since: Stamp::NONE,
             behind: false,
             out_removed: false,
             room_due: false,
@@ -461,8 +467,16 @@ impl Inside {
     }
 
     pub fn queue(&mut self, index: u32) {
+        self.queue_since(index, Stamp::NONE);
+    }
+
+    fn queue_since(&mut self, index: u32, since: Stamp) {
         if self.enlist(index) {
             self.ready.push_back(index);
+            self.is_stamped |= since.is_known();
+            if let Some(reg) = self.reg(index) {
+                reg.since = since;
+            }
         }
     }
 
@@ -508,7 +522,7 @@ impl Inside {
     }
 
     /// Queues every registration of a stream.
-    pub fn queue_stream(&mut self, at: usize, stream: u32) {
+    fn queue_stream(&mut self, at: usize, stream: u32, since: Stamp) {
         let first = self
             .links
             .get(at)
@@ -517,7 +531,7 @@ impl Inside {
             .unwrap_or(0);
         let mut i = first.wrapping_sub(1);
         while let Some(next) = self.regs.get(i as usize).map(|r| r.next) {
-            self.queue(i);
+            self.queue_since(i, since);
             i = next;
         }
     }
@@ -526,7 +540,7 @@ impl Inside {
     pub fn take_marks(&mut self) {
         for at in 0..self.links.len() {
             if let Some(slot) = self.links.get(at).and_then(OnLink::waiter) {
-                slot.take_ready(|stream| self.queue_stream(at, stream));
+                slot.take_stamped(|stream, since| self.queue_stream(at, stream, since));
             }
         }
     }

@@ -64,6 +64,8 @@ pub struct Set {
     pub(super) full_answers: AtomicU32,
     /// When the kernel's part was last looked at (`sys::rough_ns`).
     pub(super) looked_ns: AtomicU64,
+    /// So many waits more go by the time at which news came: see [`super::turn`].
+    pub(super) late_waits: AtomicU32,
     /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
     pub(super) peer_cpu: AtomicU32,
     pub(super) spin_ns: AtomicU32,
@@ -157,6 +159,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     kernel_turn: AtomicBool::new(false),
                     full_answers: AtomicU32::new(0),
                     looked_ns: AtomicU64::new(0),
+                    late_waits: AtomicU32::new(0),
                     peer_cpu: AtomicU32::new(0),
                     spin_ns: AtomicU32::new(0),
                     spin_skip: AtomicU32::new(0),
@@ -185,6 +188,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             flag.store(false, Ordering::Relaxed);
         }
         set.looked_ns.store(0, Ordering::Relaxed);
+        set.late_waits.store(0, Ordering::Relaxed);
         set.entries.store(1, Ordering::Release);
     }
     drop(making);

@@ -18,7 +18,10 @@ const CLOSING: u8 = 11;
 struct Info {
     state: u8,
     small: [u8; 7],
-    words: [u32; 24],
+    /// Options up to `tcpi_last_ack_sent`.
+    words: [u32; 11],
+    last_data_recv: u32,
+    more: [u32; 12],
     pacing: [u64; 2],
     bytes_acked: u64,
     bytes_received: u64,
@@ -42,6 +45,13 @@ pub fn is_over(state: u8) -> bool {
 /// yet.
 pub fn has_ended(fd: i32) -> bool {
     state(fd).is_none_or(is_over)
+}
+
+/// For how many milliseconds what there is to read by TCP has been there, by the last that came; `None`: there is nothing, or it is no connection.
+pub fn unread_for(fd: i32) -> Option<u32> {
+    let info = info(fd).filter(|info| matches!(info.state, ESTABLISHED | CLOSE_WAIT))?;
+    let unread = sys::ioctl_int(fd, libc::FIONREAD).ok()?;
+    (unread > 0).then_some(info.last_data_recv)
 }
 
 /// Bytes written to TCP so far; `None` unless ESTABLISHED and still.

@@ -383,6 +383,53 @@ static void in_turn_client(int fd)
     say("%d in a row", in_a_row);
 }
 
+/* Who comes back to its set after a while hears first of what came first, of connections that have left TCP and of new ones, which have
+ * not, and however few it asks for at once. Between hosts they come by different devices. */
+enum { WORKS = 12, MS_APART = 50 };
+static const int written[][4] = {{2, 0, 3, 1}, {0, 2, 1, 3}, {3, 2, 1, 0}, {1, 0, 2, 3}}; /* from 2 on they are new */
+
+static void after_work_server(int fd)
+{
+    int younger = join();
+    for (int i = 0; i < WORKS; i++) {
+        int all[4] = {fd, younger, join_cold(), join_cold()};
+        meet();
+        for (int k = 0; k < 4; k++)
+            usleep(k ? MS_APART * 1000 : 0), put(all[written[i % 4][k]], i, 1);
+        meet();
+        meet();
+        close(all[2]), close(all[3]);
+    }
+}
+
+static void after_work_client(int fd)
+{
+    static const unsigned asked[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
+    int younger = join();
+    for (int i = 0; i < WORKS; i++) {
+        struct epoll_event e[4];
+        int places = 1 << i / 4, right = 1, told = 0;
+        int ep = epoll_create1(0), all[4] = {fd, younger, join_cold(), join_cold()};
+        for (int k = 0; k < 4; k++)
+            ctl(ep, EPOLL_CTL_ADD, all[k], asked[i % 3], k);
+        while (epoll_wait(ep, e, 4, 0) > 0)
+            ;
+        meet();
+        meet(); /* its work */
+        for (int n; told < 4; told += n) {
+            if ((n = epoll_wait(ep, e, places, 2000)) < 1)
+                die("epoll_wait");
+            for (int k = 0; k < n; k++) {
+                right &= hosts || e[k].data.u64 == (unsigned)written[i % 4][told + k];
+                get(all[e[k].data.u64], i, 1);
+            }
+        }
+        say("%d at a time, mask %x: %s order", places, asked[i % 3], right ? "in" : "NOT IN");
+        meet();
+        close(ep), close(all[2]), close(all[3]);
+    }
+}
+
 /* Asked for room only when a write came short, behind bytes that were told of in between. */
 static void modified_for_room_server(int fd)
 {
@@ -419,5 +466,6 @@ const struct body ready_bodies[] = {
     TWO("ready_is_what_is_told", told_server, told_client, .flags = RAW, .limit = 60),
     TWO("ready_in_order", in_order_server, in_order_client, .flags = STEADY),
     TWO("ready_in_turn", in_turn_server, in_turn_client, .flags = STEADY),
+    TWO("ready_after_work", after_work_server, after_work_client, .flags = STEADY),
     {0},
 };

@@ -29,6 +29,20 @@ DEFAULT_THRESHOLD = 32 << 10
 SILENCE = 100
 
 
+def _used(lines):
+    """The lines of a report, each with what it counts, but those of forked children who have left what they inherited alone: they, too, say
+    at their end that they had it. Beside another line of the same end one without a byte is such a child's; of several without any
+    one is the end's.
+    """
+    ends = collections.defaultdict(list)
+    for fields in lines:
+        one = common.Counters()
+        one.add(fields)
+        ends[fields["local"], fields["peer"]].append((fields, one))
+    for same in ends.values():
+        yield from [end for end in same if end[1].link + end[1].tcp] or same[:1]
+
+
 class Connections:
     """What the libraries reported, summed: an end of a connection counts as one."""
 
@@ -41,9 +55,7 @@ class Connections:
 
     def add_report(self, path, threshold):
         both = collections.defaultdict(dict)        # {ports: {(port here, port there): (bytes, accelerated, reason)}}
-        for fields in common.report_lines(path):
-            one = common.Counters()
-            one.add(fields)
+        for fields, one in _used(common.report_lines(path)):
             self.ends += 1
             self.accelerated += one.accelerated
             self.link += one.link

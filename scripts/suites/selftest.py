@@ -128,12 +128,26 @@ def a_unit_that_crashes_or_hangs_is_ended_and_says_so():
         expect(common.leftovers(0), [])
 
 
+def what_a_child_leaves_alone_is_its_parents():
+    def line(local, reason, moved):
+        return (f"conn local=127.0.0.1:{local} peer=127.0.0.1:9 upgrades=0 demotions=0 tx_tcp={moved} tx_direct=0 tx_indirect=0 tx_file=0 "
+                f"rx_tcp=0 rx_direct=0 rx_indirect=0 rx_file=0 reason={reason}\n")
+
+    with tempfile.NamedTemporaryFile("w") as report:
+        report.write(line(5, "none", 0) + line(5, "fork", 70) + line(5, "none", 0) + line(5, "none", 3))
+        report.write(line(6, "none", 0) + line(6, "none", 0))
+        report.flush()
+        seen = play.Connections()
+        seen.add_report(report.name, 1)
+    expect((seen.ends, seen.tcp, dict(seen.reasons)), (3, 73, {"fork": 1, "none": 2}))
+
+
 def main():
     common.adopt_orphans()
     passed = failed = 0
     for test in (regressions_are_told_from_flaky_tests, so_where_tests_run_only_together, what_a_crash_left_out_runs_on_its_own,
                  what_never_comes_is_missing, chance_is_fishers, a_journal_keeps_what_a_crash_leaves,
-                 a_unit_that_crashes_or_hangs_is_ended_and_says_so):
+                 what_a_child_leaves_alone_is_its_parents, a_unit_that_crashes_or_hangs_is_ended_and_says_so):
         name = test.__name__.replace("_", " ")
         try:
             with contextlib.redirect_stdout(io.StringIO()):

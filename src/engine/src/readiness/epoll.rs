@@ -219,8 +219,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         } else {
             waiter.max
         };
-        let may_be_late = idle == 0;
-        let ready = match waiter.streams_unless(most, || may_be_late && set.is_late()) {
+        let ready = match waiter.streams_unless_late(most, idle == 0) {
             Some(ready) => ready,
             None => match waiter.by_time() {
                 Some(count) => return waiter.over(count),
@@ -435,17 +434,17 @@ impl Waiter {
 
     /// Ready streams, into the front of the array.
     fn streams(&mut self, most: usize) -> usize {
-        self.streams_unless(most, || false).unwrap_or(0)
+        self.streams_unless_late(most, false).unwrap_or(0)
     }
 
-    /// As [`Set::harvest_unless`].
-    fn streams_unless(&mut self, most: usize, is_late: impl FnOnce() -> bool) -> Option<usize> {
+    /// As [`Set::harvest_unless_late`].
+    fn streams_unless_late(&mut self, most: usize, may_be_late: bool) -> Option<usize> {
         if self.set.adopted.load(Ordering::Acquire) == 0 {
             return Some(0);
         }
         let set = self.set;
         let out = self.out().get_mut(..most).unwrap_or_default();
-        set.harvest_unless(out, is_late)
+        set.harvest_unless_late(out, may_be_late)
     }
 
     /// Streams have filled one more answer: was that the last in a row?

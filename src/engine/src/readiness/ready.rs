@@ -103,21 +103,20 @@ impl Set {
 
     /// Takes what is ready, up to `out.len()` events.
     pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
-        self.harvest_unless(out, || false).unwrap_or(0)
+        self.harvest_unless_late(out, false).unwrap_or(0)
     }
 
-    /// As [`Set::harvest`]; but `None`, and nothing is taken, where it is known of some when their news came, and `is_late`: see
-    /// [`super::turn`].
-    #[inline]
-    pub(super) fn harvest_unless(
+    /// As [`Set::harvest`]; but `None`, and nothing is taken, where the wait may be late and is, and it is known of some news when they came:
+    /// see [`super::turn`].
+    pub(super) fn harvest_unless_late(
         &'static self,
         out: &mut [libc::epoll_event],
-        is_late: impl FnOnce() -> bool,
+        may_be_late: bool,
     ) -> Option<usize> {
         self.with(|inside| {
             inside.take_marks();
             inside.look_behind();
-            if inside.is_stamped && is_late() {
+            if may_be_late && inside.is_stamped && self.is_late() {
                 return None;
             }
             let mut count = 0;

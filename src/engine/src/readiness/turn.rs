@@ -91,6 +91,8 @@ impl Set {
     }
 
     /// Is this wait to tell by time?
+    #[cold]
+    #[inline(never)]
     pub(super) fn is_late(&self) -> bool {
         self.late_waits.load(Ordering::Relaxed) != 0 || self.away_ns() != 0
     }
@@ -169,6 +171,7 @@ impl Waiter {
     /// An answer in the order in which the news came, streams' and TCP's. `None`, and nothing is taken: there are none of one kind, or it is not
     /// known which came first.
     #[cold]
+    #[inline(never)]
     pub(super) fn by_time(&mut self) -> Option<usize> {
         let set = self.set;
         let away = set.away_ns();

@@ -86,3 +86,35 @@ pub fn read(fd: i32) -> Option<(u8, u64)> {
     }
     None
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests make real connections")]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_is_unread_has_been_there_since_it_came() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut here = listener.accept().unwrap().0;
+        let fd = here.as_raw_fd();
+        assert_eq!(unread_for(listener.as_raw_fd()), None);
+        assert_eq!(unread_for(fd), None);
+        let began = Instant::now();
+        peer.write_all(b"x").unwrap();
+        let _ = sys::poll_one(fd, libc::POLLIN, None);
+        std::thread::sleep(Duration::from_millis(60));
+        let age = unread_for(fd).unwrap();
+        // To a tick of the clock.
+        assert!(age >= 40 && u128::from(age) <= began.elapsed().as_millis() + 20);
+        here.read_exact(&mut [0]).unwrap();
+        assert_eq!(unread_for(fd), None);
+        drop(peer);
+        let _ = sys::poll_one(fd, libc::POLLIN, None);
+        assert_eq!(unread_for(fd), None, "an end is no bytes");
+    }
+}

@@ -455,6 +455,53 @@ static void modified_for_room_client(int fd)
     meet();
 }
 
+/* Who is long at work on each event and asks for one at a time hears of all: of a connection that has left TCP and has always news, of one that has
+ * not, and of a pipe. */
+enum { EVENTS = 150, GAP = 40 };
+
+static void always_news_server(int fd)
+{
+    int cold = join_cold();
+    meet();
+    for (int i = 0; i < 3 * EVENTS; i++, usleep(1000)) {
+        put(fd, i, 1);
+        if (i % 5 == 0)
+            put(cold, i, 1);
+    }
+    meet();
+}
+
+static void always_news_client(int fd)
+{
+    int cold = join_cold(), ep = epoll_create1(0), p[2], last[3] = {0}, gap[3] = {0};
+    if (pipe(p))
+        die("pipe");
+    ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 0);
+    ctl(ep, EPOLL_CTL_ADD, cold, EPOLLIN, 1);
+    ctl(ep, EPOLL_CTL_ADD, p[0], EPOLLIN, 2);
+    meet();
+    for (int i = 0; i < EVENTS; i++) {
+        struct epoll_event e;
+        if (i % 5 == 0 && write(p[1], "x", 1) != 1)
+            die("pipe");
+        if (epoll_wait(ep, &e, 1, 5000) != 1)
+            die("epoll_wait");
+        int who = e.data.u64;
+        if (i - last[who] > gap[who])
+            gap[who] = i - last[who];
+        last[who] = i;
+        if (read((int[]){fd, cold, p[0]}[who], buf, who == 1 ? 1 : 100) < 1)
+            die("read");
+        usleep(2000);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (EVENTS - last[i] > gap[i])
+            gap[i] = EVENTS - last[i];
+        YES(gap[i] < GAP);
+    }
+    meet();
+}
+
 const struct body ready_bodies[] = {
     TWO("ready_modified_for_room", modified_for_room_server, modified_for_room_client),
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
@@ -467,5 +514,6 @@ const struct body ready_bodies[] = {
     TWO("ready_in_order", in_order_server, in_order_client, .flags = STEADY),
     TWO("ready_in_turn", in_turn_server, in_turn_client, .flags = STEADY),
     TWO("ready_after_work", after_work_server, after_work_client, .flags = STEADY),
+    TWO("ready_amid_news", always_news_server, always_news_client, .flags = STEADY),
     {0},
 };

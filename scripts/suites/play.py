@@ -25,6 +25,9 @@ NOT_ELIGIBLE = _SHORT | _OTHERS | _OPTIONS
 
 DEFAULT_THRESHOLD = 32 << 10
 
+# As a report names an end whose socket was gone before it was asked.
+NO_ADDRESS = "0.0.0.0:0"
+
 # Seconds without a word after which a run has hung: they all name their tests.
 SILENCE = 100
 
@@ -32,15 +35,16 @@ SILENCE = 100
 def _used(lines):
     """The lines of a report, each with what it counts, but those of forked children who have left what they inherited alone: they, too, say
     at their end that they had it. Beside another line of the same end one without a byte is such a child's; of several without any
-    one is the end's.
+    one is the end's. (An address that was not known says nothing of that.)
     """
     ends = collections.defaultdict(list)
     for fields in lines:
         one = common.Counters()
         one.add(fields)
         ends[fields["local"], fields["peer"]].append((fields, one))
-    for same in ends.values():
-        yield from [end for end in same if end[1].link + end[1].tcp] or same[:1]
+    for (local, _), same in ends.items():
+        used = same if local == NO_ADDRESS else [end for end in same if end[1].link + end[1].tcp]
+        yield from used or same[:1]
 
 
 class Connections:

@@ -48,7 +48,7 @@ mod file;
 mod option;
 mod signal;
 
-pub use clock::{coarse_ms, coarse_tick_ms, now_ns, rough_ns, timespec};
+pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
 pub use file::{fstat, is_memory, is_name, is_pipe, is_tmpfs, socket_inode};
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};

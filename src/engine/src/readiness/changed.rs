@@ -118,7 +118,10 @@ impl Set {
         let all: Vec<u32> = inside.of_sock(sock).collect();
         for i in all {
             if inside.set_adopted(i, true) {
-                self.adopted.fetch_add(1, Ordering::SeqCst);
+                if self.adopted.fetch_add(1, Ordering::SeqCst) == 0 {
+                    // Looks are noted from here on.
+                    self.looked_ns.store(0, Ordering::Relaxed);
+                }
                 if asked {
                     inside.queue_asked(i);
                     if let Some(reg) = inside.reg(i) {

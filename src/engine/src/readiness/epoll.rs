@@ -35,7 +35,7 @@ const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 const IDLE_TURNS: u32 = 16;
 /// Where the kernel's answer has taken all places, and what it told of took none since it was told already, or is not the program's: so often
 /// it is asked for more.
-pub(super) const LOOKS: u32 = 8;
+const LOOKS: u32 = 8;
 
 /// `epoll_create*` returned `fd`.
 pub fn created(fd: c_int) {
@@ -219,7 +219,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         } else {
             waiter.max
         };
-        let ready = match waiter.streams_unless_late(most, idle == 0) {
+        let ready = match waiter.streams_unless_late(most, idle == 0 && !turn) {
             Some(ready) => ready,
             None => match waiter.by_time() {
                 Some(count) => return waiter.over(count),
@@ -397,7 +397,7 @@ pub(super) struct Waiter {
     /// What the front of the array was before the call.
     kept: Option<[epoll_event; KEPT]>,
     /// The kernel's last answer took all the places there were.
-    pub(super) was_full: bool,
+    was_full: bool,
 }
 
 impl Waiter {
@@ -460,7 +460,7 @@ impl Waiter {
     }
 
     /// The kernel's events behind the first `ready` ones, translated: the count of all, and before which of them a bell rang.
-    pub(super) fn kernel(
+    fn kernel(
         &mut self,
         ready: usize,
         timeout: Option<&timespec>,
@@ -499,7 +499,10 @@ impl Waiter {
     }
 
     /// As [`Waiter::kernel`] without a wait, and anew where what it told has left places that it may have more for.
-    fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
+    pub(super) fn all_of_kernel(
+        &mut self,
+        ready: usize,
+    ) -> Result<(usize, Option<usize>), sys::Errno> {
         let mut found = self.kernel(ready, Some(&AT_ONCE))?;
         for _ in 0..LOOKS {
             let (count, bell) = found;
@@ -704,7 +707,7 @@ impl Waiter {
     }
 
     /// What `start..end` of the array says of those that the first `start` events tell of already goes into these.
-    pub(super) fn fold(&mut self, start: usize, end: usize) -> usize {
+    fn fold(&mut self, start: usize, end: usize) -> usize {
         let (front, back) = self.out().split_at_mut(start);
         let mut kept = 0;
         for i in 0..end - start {

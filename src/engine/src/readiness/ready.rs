@@ -135,8 +135,10 @@ impl Set {
                     count += 1;
                 }
             }
-            if left == 0 {
+            if left == 0 && inside.is_stamped {
+                // Nothing is left of what it was late for.
                 inside.is_stamped = false;
+                self.late_waits.store(0, Ordering::Relaxed);
             }
             Some(count)
         })

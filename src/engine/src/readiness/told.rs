@@ -76,9 +76,9 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
 /// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
-    told & READ != 0 && record
-        || may_be_reset(sock, told)
-        || told & libc::POLLHUP != 0 && demote::resetting(sock) != Resetting::None
+    // Of one made since the kernel has told only its end, or what came before.
+    let is_reset = || is_of_interest(told) && demote::resetting(sock) != Resetting::None;
+    told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
 }
 
 /// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the program is to see it. What is not
@@ -165,7 +165,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this side's reading included.
     let end = if far { libc::POLLRDHUP } else { 0 };
     let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
-    if told & libc::POLLHUP != 0 {
+    if is_of_interest(told) {
         match demote::resetting(sock) {
             Resetting::None => {}
             Resetting::Begun => told = 0,

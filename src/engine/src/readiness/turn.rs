@@ -5,14 +5,17 @@
 //! microseconds. One that was busy for long finds what came in all that time: what an old client has sent last stands in one list, what a new one,
 //! still on TCP, has sent long before stands in the other.
 //!
-//! So whoever marks a stream of a set that is awake says when ([`Stamp`]), and TCP says how long it has had what there is to read. A wait that
-//! comes [`AWAY_NS`] behind the last one puts both lists together by that. The order in each stays what it is; what came closer together
-//! than the clocks tell, or at a time that nobody knows (what other hosts have brought, listeners, pipes), is told as ever, streams first.
+//! So whoever within the host marks a stream says when ([`Stamp`]), and TCP says how long it has had what there is to
+//! read. A wait whose program was away for [`AWAY_NS`] compares the two, and where TCP has something that came before a stream's news, the kernel is
+//! asked first, for as many places as the streams leave, and the answer is put in order. What came closer together than the clocks tell, or at a time
+//! that nobody knows (what other hosts have brought, listeners, pipes), is told as ever, streams first. In each of the two lists the order
+//! stays what it is.
 //!
-//! What the kernel has told it does not take back. So TCP is asked first what it has, and how old that is, and then as many places as that
-//! is worth are filled in turn.
+//! Neither kind keeps the other from being told: what has waited longest has the next place, and behind [`LATE_WAITS`] answers by time that were
+//! full comes an ordinary one, with its turn of the kernel's.
 
-use super::epoll::{AT_ONCE, LOOKS, Waiter};
+use super::epoll::{AT_ONCE, Waiter};
+use super::nest::kernel_ready;
 use super::regs::Inside;
 use super::set::Set;
 use super::{READABLE, of_stream, reads_ring};
@@ -21,60 +24,85 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Stamp;
 use sluice_fabric::sys;
 
-/// A program that has looked at the kernel's part no later than this ago (`sys::rough_ns`) was away: while it waits, it does so more often.
+/// A program that has looked at the kernel's part no later than this ago (`sys::rough_ns`, so it may be a third of this, or three times it) was
+/// away: while it waits, it does so more often.
 const AWAY_NS: u64 = 1_000_000;
 
-/// The registrations that TCP is asked about are one for so many ns of the time away, which makes the look cheap beside that.
-const NS_PER_REG: u64 = 2048;
-/// ... and never more than these, nor ever less than the others.
-const REGS: core::ops::RangeInclusive<u64> = 512..=16_384;
+/// The registrations that TCP is asked about are one for so many ns of the time away, which makes the look cheap beside that, within these limits.
+/// In a set of more it is not asked.
+const NS_PER_REG: u64 = 8192;
+const REGS: core::ops::RangeInclusive<u64> = 64..=16_384;
 
-/// Of so many connections TCP is asked how long they could be read.
+/// Of so many connections TCP is asked how long they could be read; and so many streams beyond an answer are looked at.
 const ASKED: usize = 64;
 
 /// So many waits behind the one that came late go by time, too, while each is full: what there was is told in turn however few places
 /// the program has.
-const LATE_WAITS: u32 = 16;
+const LATE_WAITS: u32 = 8;
+/// Behind these: one wait goes the ordinary way.
+const REST: u32 = u32::MAX;
 
-/// Whose the next places of an answer are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Run {
-    Streams(usize),
-    Kernel(usize),
-}
+/// Milliseconds by which ages must differ to tell: two ticks of the slowest clock that a kernel may have, of 100 Hz.
+const SLACK_MS: u32 = 20;
+
+/// The age of news that came nobody knows when: nothing is told before them for being older.
+const UNKNOWN: u32 = u32::MAX;
 
 /// What is to be told.
 struct Lists {
-    /// How old the news of streams are, in ms, in the order in which they are told.
-    streams: Vec<Option<u32>>,
+    /// Of streams, in the order in which they are told: the data that they are told by, and how old their news are, in ms.
+    streams: Vec<(u64, u32)>,
     /// Connections that TCP may tell of, and the data that it tells of them by.
     fds: Vec<libc::pollfd>,
     data: Vec<u64>,
 }
 
-/// Two lists as one of `most` places at most. Ages in ms; TCP's goes first where it is older by more than `slack`.
-fn merge(streams: &[Option<u32>], tcp: &[u32], slack: u32, most: usize) -> Vec<Run> {
-    let mut runs = Vec::new();
+/// Two lists as one, of ages in ms: true where the next is TCP's, which goes first where it is older.
+fn merge(streams: &[u32], tcp: &[u32]) -> impl Iterator<Item = bool> {
     let (mut s, mut t) = (0, 0);
-    while s + t < most {
+    core::iter::from_fn(move || {
         let is_tcp = match (streams.get(s), tcp.get(t)) {
-            (None, None) => break,
+            (None, None) => return None,
             (None, Some(_)) => true,
             (Some(_), None) => false,
-            (Some(stream), Some(&tcp)) => stream.is_some_and(|age| tcp > age.saturating_add(slack)),
+            (Some(&stream), Some(&tcp)) => tcp > stream.saturating_add(SLACK_MS),
         };
-        if is_tcp {
-            t += 1;
-        } else {
-            s += 1;
-        }
-        match (is_tcp, runs.last_mut()) {
-            (true, Some(Run::Kernel(n))) | (false, Some(Run::Streams(n))) => *n += 1,
-            (true, _) => runs.push(Run::Kernel(1)),
-            (false, _) => runs.push(Run::Streams(1)),
-        }
+        *(if is_tcp { &mut t } else { &mut s }) += 1;
+        Some(is_tcp)
+    })
+}
+
+/// How many of `most` places are the streams', where TCP has something that goes before one of these, or they take more than one answer. `None`:
+/// they go first, all of them, as ever.
+fn places_of_streams(streams: &[u32], tcp: &[u32], most: usize) -> Option<usize> {
+    let before = merge(streams, tcp).position(|is_tcp| is_tcp)?;
+    (before < streams.len() || before > most).then(|| {
+        let order = merge(streams, tcp).take(most);
+        order.filter(|&is_tcp| !is_tcp).count()
+    })
+}
+
+/// Links are taken one by one, so what is older may stand behind what is younger: that is not to be told later still for it.
+fn no_older_behind(ages: &mut [u32]) {
+    let mut oldest = 0;
+    for age in ages.iter_mut().rev() {
+        oldest = oldest.max(*age);
+        *age = oldest;
     }
-    runs
+}
+
+/// Of the kernel's events, in its order, what is none of TCP's came no later than the next that is.
+fn ages_of_kernel(known: impl DoubleEndedIterator<Item = Option<u32>>) -> Vec<u32> {
+    let mut next = 0;
+    let mut ages: Vec<u32> = known
+        .rev()
+        .map(|age| {
+            next = age.unwrap_or(next);
+            next
+        })
+        .collect();
+    ages.reverse();
+    ages
 }
 
 impl Set {
@@ -91,10 +119,15 @@ impl Set {
     }
 
     /// Is this wait to tell by time?
-    #[cold]
-    #[inline(never)]
     pub(super) fn is_late(&self) -> bool {
-        self.late_waits.load(Ordering::Relaxed) != 0 || self.away_ns() != 0
+        match self.late_waits.load(Ordering::Relaxed) {
+            0 => self.away_ns() != 0,
+            REST => {
+                self.late_waits.store(0, Ordering::Relaxed);
+                false
+            }
+            _ => true,
+        }
     }
 }
 
@@ -119,13 +152,13 @@ impl Inside {
             let has_news = |sock| of_stream(sock) & reg.events != 0;
             if reg.adopted && reg.armed && reg.sock.is_some_and(has_news) {
                 let age = reg.since.age(now).filter(|&age| age <= oldest);
-                lists.streams.push(age);
-                if lists.streams.len() == most {
+                lists.streams.push((reg.data, age.unwrap_or(UNKNOWN)));
+                if lists.streams.len() == most.saturating_add(ASKED) {
                     break;
                 }
             }
         }
-        if lists.streams.iter().all(Option::is_none) {
+        if lists.streams.iter().all(|&(_, age)| age == UNKNOWN) {
             return None;
         }
         for index in 0..self.places() {
@@ -149,8 +182,8 @@ impl Inside {
 }
 
 impl Lists {
-    /// What TCP can be read of: how old that is, in ms, and the data that the kernel tells of it by; the oldest first.
-    fn of_tcp(&mut self) -> Vec<(u32, u64)> {
+    /// What TCP can be read of: the data that the kernel tells of it by, and how old that is, in ms; the oldest first.
+    fn of_tcp(&mut self) -> Vec<(u64, u32)> {
         if sys::poll(&mut self.fds, Some(AT_ONCE)).is_ok_and(|shown| shown == 0) {
             return Vec::new();
         }
@@ -160,26 +193,34 @@ impl Lists {
             .zip(&self.data)
             .filter(|(shown, _)| shown.revents & libc::POLLIN != 0)
             .take(ASKED)
-            .filter_map(|(shown, &data)| Some((tcp::unread_for(shown.fd)?, data)))
+            .filter_map(|(shown, &data)| Some((data, tcp::unread_for(shown.fd)?)))
             .collect();
-        all.sort_by_key(|&(age, _)| core::cmp::Reverse(age));
+        all.sort_by_key(|&(_, age)| core::cmp::Reverse(age));
         all
     }
 }
 
+fn age_of(list: &[(u64, u32)], data: u64) -> Option<u32> {
+    list.iter()
+        .find_map(|&(of, age)| (of == data).then_some(age))
+}
+
+fn ages(list: &[(u64, u32)]) -> Vec<u32> {
+    list.iter().map(|&(_, age)| age).collect()
+}
+
 impl Waiter {
-    /// An answer in the order in which the news came, streams' and TCP's. `None`, and nothing is taken: there are none of one kind, or it is not
-    /// known which came first.
+    /// An answer in the order in which the news came, streams' and TCP's. `None`, and nothing is taken: the ordinary way gives the same, as far as
+    /// is known.
     #[cold]
-    #[inline(never)]
     pub(super) fn by_time(&mut self) -> Option<usize> {
         let set = self.set;
-        let away = set.away_ns();
-        let waits = match set.late_waits.swap(0, Ordering::Relaxed) {
-            _ if away != 0 => LATE_WAITS,
-            left => left.saturating_sub(1),
-        };
+        let left = match set.late_waits.swap(0, Ordering::Relaxed) {
+            0 => LATE_WAITS,
+            left => left,
+        } - 1;
         // The time away is known to a factor of three.
+        let away = set.away_ns();
         let oldest = match away / 1_000_000 {
             0 => Stamp::ROUND_MS / 2,
             ms => ms
@@ -187,152 +228,121 @@ impl Waiter {
                 .saturating_add(100)
                 .min(u64::from(Stamp::ROUND_MS)) as u32,
         };
-        if oldest > Stamp::ROUND_MS / 2 {
+        if oldest > Stamp::ROUND_MS / 2 || kernel_ready(set.fd(), libc::POLLIN) == 0 {
             return None;
         }
-        let regs_max = (away / NS_PER_REG).clamp(*REGS.start(), *REGS.end());
         let most = self.max;
+        let regs_max = (away / NS_PER_REG).clamp(*REGS.start(), *REGS.end());
         let mut lists = set
             .with(|inside| inside.lists(most, regs_max, oldest))
             .flatten()?;
-        let tcp = lists.of_tcp();
-        if tcp.is_empty() {
-            return None;
+        let of_tcp = lists.of_tcp();
+        let mut streams = ages(&lists.streams);
+        no_older_behind(&mut streams);
+        let of_streams = places_of_streams(&streams, &ages(&of_tcp), most)?;
+        let mut of_kernel = 0;
+        if of_streams != most {
+            // There is an answer: no signal that only the mask lets through is delivered.
+            let mask = core::mem::replace(&mut self.mask, core::ptr::null());
+            self.max = most - of_streams;
+            let found = self.all_of_kernel(0);
+            (self.max, self.mask) = (most, mask);
+            (of_kernel, _) = found.ok()?;
         }
-        let ages: Vec<u32> = tcp.iter().map(|&(age, _)| age).collect();
-        let runs = merge(&lists.streams, &ages, 2 * sys::coarse_tick_ms(), most);
-        // There is an answer: no signal that only the mask lets through is delivered.
-        let mask = core::mem::replace(&mut self.mask, core::ptr::null());
-        let count = self.fill(&runs, &lists.streams, &tcp);
-        self.mask = mask;
-        set.kernel_turn.store(false, Ordering::Relaxed);
-        set.late_waits
-            .store(if count == most { waits } else { 0 }, Ordering::Relaxed);
+        // Before the streams are taken, which ends it where none are left.
+        let next = if left == 0 { REST } else { left };
+        set.late_waits.store(next, Ordering::Relaxed);
+        let count = self.append(of_kernel);
+        if count != most {
+            set.late_waits.store(0, Ordering::Relaxed);
+        }
+        self.put_in_order(of_kernel, count, &lists.streams, &of_tcp);
         (count != 0).then_some(count)
     }
 
-    /// Fills the array in turn, and then with what else there is.
-    fn fill(&mut self, runs: &[Run], streams: &[Option<u32>], tcp: &[(u32, u64)]) -> usize {
-        let mut count = 0;
-        let mut streams_left = streams.len();
-        let mut tcp = tcp.iter();
-        for &run in runs {
-            count = match run {
-                Run::Streams(n) => {
-                    streams_left -= n;
-                    self.append_some(count, n)
-                }
-                Run::Kernel(n) => {
-                    let due: Vec<u64> = tcp.by_ref().take(n).map(|&(_, data)| data).collect();
-                    self.until_told(count, &due)
-                }
-            };
-        }
-        count = self.append_some(count, streams_left);
-        self.kernel_some(count, self.max - count)
-    }
-
-    /// The kernel's events, in its order, until those under this data are among them. It tells of others that came before, of which nobody
-    /// knows when.
-    fn until_told(&mut self, mut count: usize, due: &[u64]) -> usize {
-        for _ in 0..LOOKS.max(due.len() as u32) {
-            let told = self.out().get(..count).unwrap_or_default();
-            let is_missing = |data: &&u64| !told.iter().any(|event| { event.u64 } == **data);
-            let missing = due.iter().filter(is_missing).count();
-            if missing == 0 {
-                break;
-            }
-            let more = self.kernel_some(count, missing);
-            // Bells take places, and are told to nobody.
-            if more == count && !self.was_full {
-                break;
-            }
-            count = more;
-        }
-        count
-    }
-
-    /// So many events of the kernel's at most, behind the first `count`.
-    fn kernel_some(&mut self, count: usize, most: usize) -> usize {
-        let places = self.max;
-        let most = most.min(places - count);
-        if most == 0 {
-            self.was_full = false;
-            return count;
-        }
-        self.max = count + most;
-        let found = self.kernel(count, Some(&AT_ONCE));
-        self.max = places;
-        match found {
-            // Asked again, it tells of a level again.
-            Ok((end, _)) => self.fold(count, end),
-            Err(_) => {
-                self.was_full = false;
-                count
+    /// The first `of_kernel` events are the kernel's, those behind them streams'.
+    fn put_in_order(
+        &mut self,
+        of_kernel: usize,
+        count: usize,
+        streams: &[(u64, u32)],
+        of_tcp: &[(u64, u32)],
+    ) {
+        let told = self.out().get(..count).unwrap_or_default().to_vec();
+        let (kernel, ours) = told.split_at(of_kernel.min(told.len()));
+        let of_kernel = ages_of_kernel(kernel.iter().map(|event| age_of(of_tcp, event.u64)));
+        // What has come since is as young as can be.
+        let mut of_ours: Vec<u32> = ours
+            .iter()
+            .map(|event| age_of(streams, event.u64).unwrap_or(0))
+            .collect();
+        no_older_behind(&mut of_ours);
+        let (mut kernel, mut ours) = (kernel.iter(), ours.iter());
+        for (to, is_tcp) in self.out().iter_mut().zip(merge(&of_ours, &of_kernel)) {
+            let next = if is_tcp { kernel.next() } else { ours.next() };
+            if let Some(event) = next {
+                *to = *event;
             }
         }
-    }
-
-    /// So many streams' events at most, behind the first `count`.
-    fn append_some(&mut self, count: usize, most: usize) -> usize {
-        let places = self.max;
-        self.max = places.min(count + most);
-        let count = self.append(count);
-        self.max = places;
-        count
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Run::{Kernel, Streams};
+
+    const S: bool = false;
+    const T: bool = true;
+
+    fn merged(streams: &[u32], tcp: &[u32]) -> Vec<bool> {
+        merge(streams, tcp).collect()
+    }
 
     #[test]
     fn what_came_first_is_told_first() {
-        let streams = [Some(100), Some(50)];
-        let all = |tcp: &[u32]| merge(&streams, tcp, 8, 9);
-        assert_eq!(all(&[70]), [Streams(1), Kernel(1), Streams(1)]);
-        assert_eq!(all(&[200, 150]), [Kernel(2), Streams(2)]);
-        assert_eq!(all(&[20]), [Streams(2), Kernel(1)]);
-        assert_eq!(
-            all(&[200, 70, 1]),
-            [Kernel(1), Streams(1), Kernel(1), Streams(1), Kernel(1)]
-        );
+        assert_eq!(merged(&[200, 50], &[100]), [S, T, S]);
+        assert_eq!(merged(&[200, 50], &[300, 250]), [T, T, S, S]);
+        assert_eq!(merged(&[200, 50], &[20]), [S, S, T]);
+        assert_eq!(merged(&[200, 50], &[300, 100, 1]), [T, S, T, S, T]);
+        assert_eq!(merged(&[], &[300, 100]), [T, T]);
+        assert_eq!(merged(&[300, 100], &[]), [S, S]);
+        assert_eq!(merged(&[], &[]), []);
     }
 
     #[test]
     fn what_came_within_the_clocks_grain_is_told_streams_first() {
-        assert_eq!(merge(&[Some(50)], &[58], 8, 9), [Streams(1), Kernel(1)]);
-        assert_eq!(merge(&[Some(50)], &[59], 8, 9), [Kernel(1), Streams(1)]);
-        assert_eq!(
-            merge(&[Some(u32::MAX)], &[u32::MAX], 8, 9),
-            [Streams(1), Kernel(1)]
-        );
+        assert_eq!(merged(&[50], &[50 + SLACK_MS]), [S, T]);
+        assert_eq!(merged(&[50], &[51 + SLACK_MS]), [T, S]);
+        assert_eq!(merged(&[UNKNOWN], &[u32::MAX]), [S, T]);
     }
 
     #[test]
-    fn of_streams_at_no_known_time_none_waits() {
-        assert_eq!(merge(&[None], &[1000], 8, 9), [Streams(1), Kernel(1)]);
-        let behind = merge(&[None, Some(10)], &[1000], 8, 9);
-        assert_eq!(behind, [Streams(1), Kernel(1), Streams(1)]);
+    fn places_are_counted_only_where_tcp_goes_before_a_stream() {
+        assert_eq!(places_of_streams(&[100, 10], &[50], 9), Some(2));
+        assert_eq!(places_of_streams(&[100, 10], &[50], 2), Some(1));
+        assert_eq!(places_of_streams(&[10], &[100, 90], 1), Some(0));
+        assert_eq!(places_of_streams(&[100, 10], &[50], 1), Some(1));
+        assert_eq!(places_of_streams(&[100, 90], &[50], 1), Some(1));
+        // Streams go first anyway.
+        assert_eq!(places_of_streams(&[100, 90], &[50], 9), None);
+        assert_eq!(places_of_streams(&[UNKNOWN, 10], &[50], 9), Some(2));
+        assert_eq!(places_of_streams(&[100], &[], 9), None);
+        assert_eq!(places_of_streams(&[], &[100], 9), None);
     }
 
     #[test]
-    fn the_order_of_each_kind_stays() {
-        // The second is older, as that of a stream which was told before may be: it keeps its place.
-        let runs = merge(&[Some(10), Some(90)], &[50], 8, 9);
-        assert_eq!(runs, [Kernel(1), Streams(2)]);
+    fn nothing_old_waits_behind_something_young() {
+        let mut ages = [5, 100, 30, 40];
+        no_older_behind(&mut ages);
+        assert_eq!(ages, [100, 100, 40, 40]);
+        let mut ages = [UNKNOWN, 10, UNKNOWN, 3];
+        no_older_behind(&mut ages);
+        assert_eq!(ages, [UNKNOWN, UNKNOWN, UNKNOWN, 3]);
     }
 
     #[test]
-    fn no_more_places_are_given_than_there_are() {
-        let (streams, tcp) = ([Some(100), Some(50)], [200, 70]);
-        assert_eq!(merge(&streams, &tcp, 8, 1), [Kernel(1)]);
-        assert_eq!(merge(&streams, &tcp, 8, 2), [Kernel(1), Streams(1)]);
-        assert_eq!(merge(&streams, &tcp, 8, 0), []);
-        assert_eq!(merge(&[], &tcp, 8, 9), [Kernel(2)]);
-        assert_eq!(merge(&streams, &[], 8, 9), [Streams(2)]);
-        assert_eq!(merge(&[], &[], 8, 9), []);
+    fn what_the_kernel_tells_of_others_came_before_the_next_of_tcps() {
+        let known = [None, Some(9), None, None, Some(70), None];
+        assert_eq!(ages_of_kernel(known.into_iter()), [9, 9, 70, 70, 70, 0]);
     }
 }

@@ -116,6 +116,16 @@ impl Asked {
         }
     }
 
+    /// A low-water mark, or a time limit (two integers of 64 bits), such as the kernel takes.
+    fn is_mark_or_time(&self) -> bool {
+        if self.option == libc::SO_RCVLOWAT {
+            self.get::<c_int>().is_some()
+        } else {
+            let time = self.get::<[i64; 2]>();
+            time.is_some_and(|[_, micros]| (0..1_000_000).contains(&micros))
+        }
+    }
+
     /// Does the kernel only get ready for its TLS by this? It encrypts from the moment at which it is given keys. TLS libraries that can give
     /// them ask for it on every connection.
     fn is_tls_without_keys(&self) -> bool {
@@ -191,7 +201,9 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
         | libc::SO_RCVTIMEO
         | name::SO_RCVTIMEO_NEW
         | libc::SO_SNDTIMEO
-        | name::SO_SNDTIMEO_NEW => {
+        | name::SO_SNDTIMEO_NEW
+            if asked.is_mark_or_time() =>
+        {
             // Both processes' from now on, and noted in this one alone: the kernel is to honour it. First, since it would not tell the
             // parent of a record from another host that is less than the new mark.
             process::takes_back_inherited(sock);

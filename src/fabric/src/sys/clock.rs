@@ -3,12 +3,7 @@
 /// CLOCK_MONOTONIC in nanoseconds. The vDSO's, through libc: it is not a hooked symbol.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `t` is a valid timespec; clock_gettime is async-signal-safe and leaves errno alone on success.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    let t = gettime(libc::CLOCK_MONOTONIC);
     (t.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(t.tv_nsec as u64)
@@ -19,27 +14,18 @@ pub fn now_ns() -> u64 {
 #[inline]
 #[must_use]
 pub fn coarse_ms() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: as above.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
+    let t = gettime(libc::CLOCK_MONOTONIC_COARSE);
     (t.tv_sec as u64)
         .wrapping_mul(1000)
         .wrapping_add(t.tv_nsec as u64 / 1_000_000)
 }
 
-/// Milliseconds from tick to tick of that clock, rounded up.
-#[must_use]
-pub fn coarse_tick_ms() -> u32 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: as above.
-    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut t) };
-    (t.tv_nsec as u32).div_ceil(1_000_000).max(1)
+#[inline]
+fn gettime(clock: libc::clockid_t) -> libc::timespec {
+    let mut t = timespec(0);
+    // SAFETY: `t` is a valid timespec; clock_gettime is async-signal-safe and leaves errno alone on success.
+    unsafe { libc::clock_gettime(clock, &raw mut t) };
+    t
 }
 
 /// So many nanoseconds, as system calls take them.

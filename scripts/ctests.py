@@ -55,8 +55,8 @@ ENVS = {
 MUST_UPGRADE = ("eager", "default")  # where the counters are held against the body's declaration
 # Bodies whose warmed connections are on their link to the end, for all that is done with them: --note-stays has made the list.
 STAYS = ROOT / "c-tests" / "stays.txt"
-# How such a connection may end there, which counts as one demotion.
-ENDS = {"none", "close", "exit", "shutdown", "peer-closed", "peer-died", "peer-demoted", "linger-reset"}
+# How such a connection may end there, which counts as one demotion. (not-established: its TCP had ended when one direction alone was on the link.)
+ENDS = {"none", "close", "exit", "shutdown", "peer-closed", "peer-died", "peer-demoted", "linger-reset", "not-established"}
 FAMILIES = {"4": [], "6": ["-6"], "mapped": ["-m"]}
 
 

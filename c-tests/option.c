@@ -404,6 +404,21 @@ static void small_buffers(int fd)
     buffers(SO_SNDBUF, SO_RCVBUF);
 }
 
+/* Fewer bytes than a link would hold unread: the connection stays on TCP. */
+static void tiny_buffer(int fd)
+{
+    fd = join_cold();
+    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, 1));
+    say("%d", get_int(fd, SOL_SOCKET, SO_SNDBUF) < 8192);
+    warm(fd, is_server);
+    echo_rounds(fd, 20, 1000);
+    for (int i = 0; i < 2; i++)
+        if (is_server == i)
+            T(put(fd, i, 300000));
+        else
+            T(get(fd, i, 300000));
+}
+
 /* Beyond what the system allows to all, for who may. */
 static void forced_buffers(int fd)
 {
@@ -450,6 +465,7 @@ const struct body option_bodies[] = {
     TWO("options_by_child", set_by_child_server, set_by_child_client),
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
+    TWO("tiny_buffer", tiny_buffer, tiny_buffer, .flags = RAW | NOUP),
     TWO("forced_buffers", forced_buffers, forced_buffers, .flags = RAW),
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),

@@ -5,6 +5,8 @@
 #include <linux/filter.h>
 #include <linux/net_tstamp.h>
 
+enum { STAMPED = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE }; /* what has come, by the system's clock */
+
 /* What recvmsg tells besides bytes. The kernel begins to stamp what arrives a moment after it was asked to. */
 static void ancillary_server(int fd)
 {
@@ -25,9 +27,12 @@ static void ancillary_client(int fd)
     say("inq %d", c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ ? *(int *)CMSG_DATA(c) : -1);
     T(set_int(fd, IPPROTO_TCP, TCP_INQ, 0));
     D(recv(fd, buf, 2000, MSG_WAITALL));
-    for (int k = 0; k < 2; k++) {
-        int option = k ? SO_TIMESTAMPNS : SO_TIMESTAMP, seen = 0;
-        T(set_int(fd, SOL_SOCKET, option, 1));
+    static const struct { int option, value; } stamps[] = {
+        {SO_TIMESTAMP, 1}, {SO_TIMESTAMPNS, 1}, {SO_TIMESTAMP_NEW, 1}, {SO_TIMESTAMPNS_NEW, 1}, {SO_TIMESTAMPING, STAMPED}, {SO_TIMESTAMPING_NEW, STAMPED},
+    };
+    for (size_t k = 0; k < COUNT(stamps); k++) {
+        int option = stamps[k].option, seen = 0;
+        T(set_int(fd, SOL_SOCKET, option, stamps[k].value));
         for (int i = 0; i < 1000 && !seen; i++) {
             tell(1);
             await_in(fd, 100);
@@ -95,12 +100,12 @@ static void pinned(int fd, int (*pin)(int))
 }
 
 static int pin_zerocopy(int fd) { return set_int(fd, SOL_SOCKET, SO_ZEROCOPY, 1); }
-static int pin_timestamping(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE); }
+static int pin_timestamping(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING, STAMPED); }
 static int pin_timestamp(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 1); }
 static int pin_timestampns(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1); }
 static int pin_timestamp_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMP_NEW, 1); }
 static int pin_timestampns_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1); }
-static int pin_timestamping_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE); }
+static int pin_timestamping_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, STAMPED); }
 static int pin_pacing(int fd) { return set_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 100 << 20); }
 static int pin_peek_off(int fd) { return set_int(fd, SOL_SOCKET, SO_PEEK_OFF, 0); }
 static int pin_inq(int fd) { return set_int(fd, IPPROTO_TCP, TCP_INQ, 1); }

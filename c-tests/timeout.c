@@ -232,6 +232,7 @@ static void msg_timeout_client(int fd)
 {
     struct sockaddr_storage name;
     char control[64];
+    await_in(fd, 10);
     for (int flags = 0; flags <= MSG_TRUNC; flags += MSG_TRUNC) {
         struct iovec iov = {buf, 100};
         struct msghdr m = {&name, sizeof name, &iov, 1, control, sizeof control, -1};

@@ -52,7 +52,8 @@ ENVS = {
     "indirect": ("sc", EAGER | {"SLUICE_MODE": "indirect"}),
     "fault": ("sc", EAGER | {"SLUICE_FAULT": "demote:{seed}"}),
 }
-MUST_UPGRADE = ("eager", "default")  # where the counters are held against the body's declaration
+STEADY = ("eager", "default")  # where a connection that has been accelerated may stay so
+MUST_UPGRADE = (*STEADY, "direct", "indirect", "fault")  # where the counters are held against the body's declaration
 # Bodies whose warmed connections are on their link to the end, for all that is done with them: --note-stays has made the list.
 STAYS = ROOT / "c-tests" / "stays.txt"
 # How such a connection may end there, which counts as one demotion. (not-established: its TCP had ended when one direction alone was on the link.)
@@ -220,20 +221,21 @@ def check_counters(case, dir):
     reports = {s: parse_report(dir / f"report.{s}") for s in "sc"}
     # Between hosts without a device what is not accelerated is right.
     both = case.env in MUST_UPGRADE and (not case.hosts or LINKED)
+    must = both and case.body.upgrades == "up"
     for local, peer in warmed:
         for side, key in (("c", (local, peer)), ("s", (peer, local))):
             if side in case.body.muted or side not in ENVS[case.env][0]:
                 continue
             report = reports["s" if case.body.sides == 1 else side]
             who = "server" if side == "s" else "client"
-            if both and case.body.upgrades == "up" and key not in report:
+            if must and key not in report:
                 unreported.append(f"the library's report at the {who}'s end lacks a warmed connection")
                 continue
             upgrades, demotions, reason = report.get(key, (0, 0, ""))
             stayed = upgrades == 1 and demotions <= (reason != "none") and reason in ENDS
-            if both and case.body.upgrades == "up" and not stayed:
+            if must and case.env in STEADY and not stayed:
                 left.append(f"left its link at the {who}'s end: upgrades {upgrades}, demotions {demotions}, reason {reason}")
-            if both and case.body.upgrades == "up" and upgrades < 1:
+            if must and upgrades < 1:
                 problems.append(f"not accelerated at the {who}'s end: reason {reason}")
             if (not both or case.body.upgrades == "no") and upgrades > 0:
                 problems.append(f"accelerated at the {who}'s end, and should not be")
@@ -310,7 +312,7 @@ class Runner:
             result.problems.append("\n".join(itertools.islice(diff, 60)))
         result.problems = result.problems or list(result.unreported)
         with self.lock:
-            if case.warm and case.env in MUST_UPGRADE and case.body.upgrades == "up" and not result.unreported:
+            if case.warm and case.env in STEADY and case.body.upgrades == "up" and not result.unreported:
                 self.looked_at.add(case.body.name)
                 if result.left or result.problems:
                     self.leaves.add(case.body.name)

@@ -228,6 +228,28 @@ static void names_of_calls_client(int fd)
     D(recv(fd, buf, 500, 0x100000)); /* a flag nobody knows */
 }
 
+/* A name for the peer, and flags, that change nothing for a stream. */
+static void vain_names_server(int fd)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 9, .sin_addr.s_addr = 0x01020304};
+    static const int vain[] = {MSG_EOR, MSG_CONFIRM, MSG_DONTROUTE};
+    for (int i = 0; i < 20; i++) {
+        fill(buf, i, 0, 5000);
+        T(sendto(fd, buf, 1000, 0, NULL, 0));
+        T(sendto(fd, buf + 1000, 1000, 0, (void *)&a, sizeof a));
+        for (size_t k = 0; k < COUNT(vain); k++)
+            T(send(fd, buf + 2000 + 1000 * k, 1000, vain[k]));
+    }
+    meet();
+}
+
+static void vain_names_client(int fd)
+{
+    for (int i = 0; i < 20; i++)
+        T(get(fd, i, 5000));
+    meet();
+}
+
 /* Under the names by which the C library's own parts, and old programs, call them. */
 extern ssize_t __read(int, void *, size_t), __write(int, const void *, size_t), __send(int, const void *, size_t, int);
 extern int __connect(int, const struct sockaddr *, socklen_t), __close(int), __poll(struct pollfd *, nfds_t, int), __fcntl(int, int, ...),
@@ -419,6 +441,33 @@ static void positioned_client(int fd)
     meet();
 }
 
+/* Calls for files that serve a stream as readv and writev do: at no place, and without a wait. */
+static void at_no_place_server(int fd)
+{
+    struct iovec v[2] = {{buf, 10}, {buf + 10, 90}};
+    for (int i = 0; i < 20; i++) {
+        fill(buf, i, 0, 100);
+        T(i % 2 ? pwritev64v2(fd, v, 2, -1, 0) : pwritev2(fd, v, 2, -1, 0));
+        T(i % 2 ? pwritev64v2(fd, v, 2, -1, RWF_NOWAIT) : pwritev2(fd, v, 2, -1, RWF_NOWAIT));
+    }
+    meet();
+    meet();
+}
+
+static void at_no_place_client(int fd)
+{
+    struct iovec v[2] = {{buf, 50}, {buf + 50, 50}};
+    meet();
+    await_in(fd, 4000);
+    for (int i = 0; i < 20; i++) {
+        D(i % 2 ? preadv64v2(fd, v, 2, -1, 0) : preadv2(fd, v, 2, -1, 0));
+        D(i % 2 ? preadv64v2(fd, v, 2, -1, RWF_NOWAIT) : preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    }
+    T(preadv2(fd, v, 2, -1, RWF_NOWAIT));
+    T(preadv64v2(fd, v, 2, -1, RWF_NOWAIT));
+    meet();
+}
+
 /* Things that are no TCP connection: nothing may change for them, and nothing is upgraded. */
 static void other_sockets(void)
 {
@@ -457,11 +506,13 @@ const struct body basic_bodies[] = {
     TWO("aliases", aliases_server, aliases_client),
     TWO("bad_pointers", bad_pointers_server, bad_pointers_client),
     TWO("names_of_calls", names_of_calls_server, names_of_calls_client),
+    TWO("vain_names", vain_names_server, vain_names_client),
     TWO("fortified_calls", fortified_server, fortified_client),
     TWO("raw_syscalls", raw_syscalls_server, raw_syscalls_client),
     TWO("tiny_writes", tiny_writes_server, tiny_writes_client, .flags = NB, .limit = 60),
     TWO("tiny_reads", tiny_reads_server, tiny_reads_client, .flags = NB, .limit = 20),
     TWO("positioned_io", positioned_server, positioned_client),
+    TWO("at_no_place", at_no_place_server, at_no_place_client),
     ONE("other_sockets", other_sockets, .flags = NOUP),
     {0},
 };

@@ -428,6 +428,41 @@ static void exec_cloexec_server(int fd)
     exec_self(fd);
 }
 
+/* Marked when they were made, by either call. */
+static void exec_born_cloexec_server(int fd)
+{
+    int port, l = listen_any(&port);
+    for (int i = 0; i < 2; i++) {
+        tell(port);
+        await(l, POLLIN);
+        fd = accept4(l, NULL, NULL, SOCK_CLOEXEC);
+        nodelay(fd);
+        warm(fd, 1);
+        T(put(fd, 1, 100000));
+    }
+    exec_self(fd);
+}
+
+static void exec_born_cloexec_client(int fd)
+{
+    struct sockaddr_storage a;
+    int s[2];
+    for (int i = 0; i < 2; i++) {
+        socklen_t len = loopback(&a, hear(), 0);
+        s[i] = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        T(connect(s[i], (void *)&a, len));
+        nodelay(s[i]);
+        warm(s[i], 0);
+        say("cloexec %d", fcntl(s[i], F_GETFD));
+    }
+    for (int i = 0; i < 2; i++) {
+        T(drain(s[i], 1));
+        T(recv(s[i], buf, 1, 0));
+    }
+    meet();
+    exec_self(fd = s[0]);
+}
+
 static void exec_cloexec_resume(int fd)
 {
     T(write(fd, buf, 1));
@@ -439,6 +474,13 @@ static void exec_cloexec_client(int fd)
     T(drain(fd, 1));
     T(recv(fd, buf, 1, 0));
     meet();
+}
+
+static void exec_born_resume(int fd)
+{
+    T(write(fd, buf, 1));
+    if (is_server)
+        meet();
 }
 
 /* An exec that fails changes nothing. */
@@ -605,6 +647,7 @@ const struct body exec_bodies[] = {
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
     TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST, .resume = exec_shut_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
+    TWO("exec_born_cloexec", exec_born_cloexec_server, exec_born_cloexec_client, .flags = RAW, .resume = exec_born_resume),
     TWO("exec_fails", exec_fails, exec_fails),
     TWO("exec_fails_then_others", exec_fails_others_server, exec_fails_others_client),
     TWO("spawn_while_streaming", spawns, spawns),

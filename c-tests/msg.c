@@ -381,6 +381,50 @@ static void oob_inline_client(int fd)
     D(recv(fd, buf, 10, 0));
 }
 
+/* What holds of urgent data wherever the ends are: between hosts bytes before the mark may still come by another way. */
+static void oob_apart_server(int fd)
+{
+    hear();
+    T(send(fd, "abc", 3, 0));
+    T(send(fd, "!", 1, MSG_OOB));
+    T(send(fd, "def", 3, 0));
+    meet();
+    echo_rounds(fd, 20, 3000);
+}
+
+/* All bytes that are due, however many calls it takes: a read ends at the mark. */
+static void pieces(int fd, size_t n)
+{
+    size_t got = 0;
+    for (long r; got < n && (r = recv(fd, buf + got, n - got, 0)) > 0; got += r)
+        ;
+    say("%zu bytes: %.*s", got, (int)got, buf);
+}
+
+static void oob_apart_client(int fd)
+{
+    tell(0);
+    while (!(ready(fd) & POLLPRI)) /* with or without bytes to read */
+        usleep(1000);
+    meet();
+    D(recv(fd, buf, 10, MSG_OOB));
+    pieces(fd, 6);
+    say("mark %d", sockatmark(fd));
+    echo_rounds(fd, 20, 3000);
+}
+
+static void oob_apart_inline_client(int fd)
+{
+    T(set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1));
+    tell(0);
+    while (!(ready(fd) & POLLPRI)) /* with or without bytes to read */
+        usleep(1000);
+    meet();
+    pieces(fd, 7);
+    say("mark %d", sockatmark(fd));
+    echo_rounds(fd, 20, 3000);
+}
+
 /* Urgent data first: such a connection may not leave TCP. */
 static void oob_first(int fd)
 {
@@ -605,6 +649,8 @@ const struct body msg_bodies[] = {
     TWO("cork", cork_server, cork_client),
     TWO("oob", oob_server, oob_client, .flags = ONEHOST),
     TWO("oob_inline", oob_inline_server, oob_inline_client, .flags = ONEHOST),
+    TWO("oob_apart", oob_apart_server, oob_apart_client),
+    TWO("oob_apart_inline", oob_apart_server, oob_apart_inline_client),
     TWO("oob_first", oob_first, oob_first, .flags = RAW | NOUP),
     TWO("mmsg", mmsg_server, mmsg_client),
     TWO("sent_in_order", in_order_server, in_order_client),

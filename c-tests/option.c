@@ -404,12 +404,11 @@ static void small_buffers(int fd)
     buffers(SO_SNDBUF, SO_RCVBUF);
 }
 
-/* Fewer bytes than a link would hold unread: the connection stays on TCP. */
-static void tiny_buffer(int fd)
+static void sends_from(int size)
 {
-    fd = join_cold();
-    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, 1));
-    say("%d", get_int(fd, SOL_SOCKET, SO_SNDBUF) < 8192);
+    int fd = join_cold();
+    T(set_int(fd, SOL_SOCKET, SO_SNDBUF, size));
+    say("%d", get_int(fd, SOL_SOCKET, SO_SNDBUF));
     warm(fd, is_server);
     echo_rounds(fd, 20, 1000);
     for (int i = 0; i < 2; i++)
@@ -417,6 +416,20 @@ static void tiny_buffer(int fd)
             T(put(fd, i, 300000));
         else
             T(get(fd, i, 300000));
+}
+
+/* So few bytes that a link would hold too little unread: the connection stays on TCP. */
+static void tiny_buffer(int fd)
+{
+    (void)fd;
+    sends_from(1);
+}
+
+/* As few as a link can do with. */
+static void least_buffer(int fd)
+{
+    (void)fd;
+    sends_from(4096);
 }
 
 /* Beyond what the system allows to all, for who may. */
@@ -466,6 +479,7 @@ const struct body option_bodies[] = {
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
     TWO("tiny_buffer", tiny_buffer, tiny_buffer, .flags = RAW | NOUP),
+    TWO("least_buffer", least_buffer, least_buffer, .flags = RAW),
     TWO("forced_buffers", forced_buffers, forced_buffers, .flags = RAW),
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),
     TWO("nodelay_toggled", nodelay_toggled, nodelay_toggled, .flags = NB),

@@ -66,7 +66,7 @@ static void stdio_in_place_server(int fd)
     T(write(2, "first\n", 6));
     fputs("second\n", stderr);
     T(write(2, "third\n", 6));
-    dup2(fd, 0);
+    dup3(fd, 0, 0);
     meet();
     say("%s", fgets(line, sizeof line, stdin) ? line : "nothing");
     T(read(0, buf, 1));

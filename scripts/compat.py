@@ -2,8 +2,8 @@
 """Writes docs/compatibility.md from compat.toml: what a program may do with a TCP connection, and how it is served.
 
 With --check it writes nothing and says in one line each what is wrong: a hooked symbol without a row, or that c-tests do not
-name; a row of a symbol that is not hooked, a row without a test, a test that is no body of c-tests, a page that is not the table's. What passes
-Sluice by has nothing that a test could show, so those rows have none.
+name; a row of a symbol that is not hooked, a row without a test, a test that is no body of c-tests, what a link is to serve without a test that must stay on
+its link (c-tests/stays.txt), a page that is not the table's. What passes Sluice by has nothing that a test could show, so those rows have none.
 
 The hooked symbols are those of src/preload/symbols.txt, which scripts/check-symbols.sh holds against the built library.
 Last line of --check and --self-test: N passed, N failed.
@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "compat.toml"
 PAGE = ROOT / "docs" / "compatibility.md"
 NOT_HOOKS = {"sluice_counters"}  # where two copies of the library find each other
-PAST = "unseen"
+STAYS = ROOT / "c-tests" / "stays.txt"
+LINK, PAST = "link", "unseen"
 KEYS = {"what", "symbols", "served", "note", "tests"}
 HEAD = """
 # Compatibility
@@ -71,8 +72,9 @@ def page(table):
     return "\n".join(out) + "\n"
 
 
-def faults(table, symbols, names, words, text):
-    """What is wrong with a table, given the hooked symbols, the bodies and words of c-tests and the page as it is; a line each."""
+def faults(table, symbols, names, words, stays, text):
+    """What is wrong with a table, given the hooked symbols, the bodies and words of c-tests, those bodies whose connections stay on
+    their link, and the page as it is; a line each."""
     found, named = [], set()
     for group in table["group"]:
         for row in group["row"]:
@@ -84,6 +86,8 @@ def faults(table, symbols, names, words, text):
             bad += [f"no body of c-tests is named {test}" for test in row.get("tests", []) if test not in names]
             if bool(row.get("tests")) == (row.get("served") == PAST):
                 bad.append("has a test, and passes Sluice by" if row.get("tests") else "has no test")
+            if row.get("served") == LINK and row.get("tests") and not stays & set(row["tests"]):
+                bad.append("no test of it has to stay on its link")
             found += [f"{where}: {fault}" for fault in bad]
             named.update(row.get("symbols", []))
     found += [f"{symbol} is hooked and has no row" for symbol in sorted(symbols - named)]
@@ -108,6 +112,7 @@ def self_test():
         "is served by no word that is explained: soon": lambda table: row(table).update(served="soon"),
         "has no such key: test": lambda table: row(table).update(test=["echo"]),
         "is not what scripts/compat.py writes": lambda table: row(table).update(note="New."),
+        "no test of it has to stay on its link": lambda table: row(table).update(tests=["ends"]),
         "tee has a row, and no body calls it": lambda table: row(table)["symbols"].append("tee"),
     }
     failed = 0
@@ -116,7 +121,7 @@ def self_test():
         spoil(table)
         written = page(whole if "writes" in expected else table)
         symbols = {"read", "write"} | ({"tee"} if "tee" in expected else set())
-        got = faults(table, symbols, {"echo"}, {"read", "write"}, written)
+        got = faults(table, symbols, {"echo", "ends"}, {"read", "write"}, {"echo"}, written)
         if len(got) != bool(expected) or not all(line.endswith(expected) for line in got):
             failed += 1
             print(f"FAILED  {expected or 'a table without a fault'}: {got}")
@@ -136,7 +141,7 @@ def main():
     if not args.check:
         PAGE.write_text(page(table))
         return 0
-    found = faults(table, hooked(), *bodies(), PAGE.read_text() if PAGE.exists() else "")
+    found = faults(table, hooked(), *bodies(), set(STAYS.read_text().split()), PAGE.read_text() if PAGE.exists() else "")
     for line in found:
         print(line)
     count = sum(len(group["row"]) for group in table["group"])

@@ -125,6 +125,9 @@ def between_hosts(seed, full):
             other = ("--families", "6,mapped", "--sample", "1200")
             yield f"{device} IPv6 c-tests", run(device, 40, *hosts, *other), {}, 42, True
             yield f"{device} programs", run(device, 60, *script("programs.py", "--hosts")), {}, 65, True
+            # Within one host: the guest's kernel encrypts, which the one outside may not.
+            encrypts = script("ctests.py", "--full", "--filter", "encrypted|.*ulp.*", "--seed", str(seed), *fault)
+            yield f"{device} encryption", run(device, 10, *encrypts), {}, 12, True
             yield f"{device} rounds", run(device, 120, *script("guest/rounds", "--seed", str(seed))), {}, 125, True
         else:
             yield f"{device} c-tests", run(device, 8, *hosts, "--sample", "100"), {}, 9, True

@@ -16,12 +16,19 @@ import common
 from judge import FAIL, PASS, PLAIN
 
 THRESHOLDS = {"eager": {"SLUICE_UPGRADE": "eager"}, "default": {}}
-# Nothing about Sluice kept these on TCP: too short, nobody at the other end who could, or the program asked for what only TCP has.
-_SHORT = {"below-threshold", "not-established", "peer-closed", "close", "shutdown", "exit", "disconnected", "linger-reset"}
-_OTHERS = {"off", "inherited", "shared", "not-hooked", "peer-plain", "peer-remote", "fork", "exec", "passed"}
-_OPTIONS = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zerocopy", "timestamping", "pacing-rate", "tcp-inq",
-            "signal-driven", "peek-off", "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "io-uring", "preadv2"}
-NOT_ELIGIBLE = _SHORT | _OTHERS | _OPTIONS
+# Too short to be tried, or over before it had left TCP.
+_SHORT, _OVER = {"below-threshold"}, {"not-established", "peer-closed", "close", "exit", "disconnected", "linger-reset"}
+# Nobody at the other end who could.
+_NOBODY = {"off", "peer-plain", "peer-remote"}
+# What only TCP can do: it is about segments, or what the kernel makes of them.
+_TCP_ONLY = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zerocopy", "timestamping", "pacing-rate"}
+# What Sluice could do and does not.
+_LIMITS = {"inherited", "shared", "not-hooked", "fork", "exec", "passed", "shutdown", "tcp-inq", "signal-driven", "peek-off",
+           "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "io-uring", "preadv2"}
+# Not eligible: what it is known to leave on TCP. Strictly, only what nothing of the kind could take off: there an end that was over
+# is too short only if it moved less than what a try waits for.
+NOT_ELIGIBLE = _SHORT | _OVER | _NOBODY | _TCP_ONLY | _LIMITS
+_NOT_EVEN_STRICTLY = _SHORT | _NOBODY | _TCP_ONLY
 
 DEFAULT_THRESHOLD = 32 << 10
 
@@ -47,12 +54,17 @@ def _used(lines):
         yield from used or same[:1]
 
 
+def share(part, whole):
+    return f"{100 * part / whole:.1f} %" if whole else "none"
+
+
 class Connections:
     """What the libraries reported, summed: an end of a connection counts as one."""
 
     def __init__(self):
         self.ends = self.accelerated = self.link = self.tcp = 0
         self.reasons = collections.Counter()        # of those that were never accelerated
+        self.strict = 0         # of those, how many were eligible by the strict measure
         # Whole connections, both of whose ends had the library, that moved four times what a try waits for, whatever their reasons.
         self.worth = self.left_tcp = 0
         self.stayed = collections.Counter()
@@ -66,6 +78,7 @@ class Connections:
             self.tcp += one.tcp
             if not one.accelerated:
                 self.reasons[fields["reason"]] += 1
+                self.strict += one.link + one.tcp >= threshold and fields["reason"] not in _NOT_EVEN_STRICTLY
             ports = tuple(fields[end].rsplit(":", 1)[1] for end in ("local", "peer"))
             # Several processes may have had an end.
             seen = both[frozenset(ports)]
@@ -85,6 +98,7 @@ class Connections:
         self.link += other.link
         self.tcp += other.tcp
         self.reasons.update(other.reasons)
+        self.strict += other.strict
         self.worth += other.worth
         self.left_tcp += other.left_tcp
         self.stayed.update(other.stayed)
@@ -92,11 +106,15 @@ class Connections:
     def eligible(self):
         return self.accelerated + sum(n for reason, n in self.reasons.items() if reason not in NOT_ELIGIBLE)
 
+    def strictly(self):
+        return self.accelerated + self.strict
+
     def __str__(self):
         moved = self.link + self.tcp
-        share = f"{100 * self.accelerated / self.eligible():.1f} %" if self.eligible() else "none"
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.reasons.most_common())
-        return (f"{self.ends} ends of connections, {self.eligible()} eligible, {self.accelerated} accelerated ({share}), "
+        return (f"{self.ends} ends of connections, {self.accelerated} accelerated, "
+                f"of {self.eligible()} eligible ({share(self.accelerated, self.eligible())}), "
+                f"strictly of {self.strictly()} ({share(self.accelerated, self.strictly())}), "
                 f"{100 * self.link / moved if moved else 0:.1f} % of {moved / 1e6:.1f} MB by link; on TCP: {reasons or 'none'}; "
                 f"{self.worth} whole connections worth it, {self.left_tcp} left TCP, the others: "
                 f"{', '.join(f'{reason} {n}' for reason, n in self.stayed.most_common()) or 'none'}")

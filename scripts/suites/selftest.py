@@ -128,18 +128,32 @@ def a_unit_that_crashes_or_hangs_is_ended_and_says_so():
         expect(common.leftovers(0), [])
 
 
-def what_a_child_leaves_alone_is_its_parents():
-    def line(local, reason, moved):
-        return (f"conn local=127.0.0.1:{local} peer=127.0.0.1:9 upgrades=0 demotions=0 tx_tcp={moved} tx_direct=0 tx_indirect=0 tx_file=0 "
-                f"rx_tcp=0 rx_direct=0 rx_indirect=0 rx_file=0 reason={reason}\n")
+def line(local, reason, moved, peer=9, link=0):
+    """An end as a library reports it."""
+    return (f"conn local=127.0.0.1:{local} peer=127.0.0.1:{peer} upgrades={int(link > 0)} demotions=0 tx_tcp={moved} tx_direct=0 "
+            f"tx_indirect={link} tx_file=0 rx_tcp=0 rx_direct=0 rx_indirect=0 rx_file=0 reason={reason}\n")
 
+
+def connections(text, threshold=1):
     with tempfile.NamedTemporaryFile("w") as report:
-        report.write(line(5, "none", 0) + line(5, "fork", 70) + line(5, "none", 0) + line(5, "none", 3))
-        report.write(line(6, "none", 0) + line(6, "none", 0))
+        report.write(text)
         report.flush()
         seen = play.Connections()
-        seen.add_report(report.name, 1)
+        seen.add_report(report.name, threshold)
+    return seen
+
+
+def what_a_child_leaves_alone_is_its_parents():
+    seen = connections(line(5, "none", 0) + line(5, "fork", 70) + line(5, "none", 0) + line(5, "none", 3)
+                       + line(6, "none", 0) + line(6, "none", 0))
     expect((seen.ends, seen.tcp, dict(seen.reasons)), (3, 73, {"fork": 1, "none": 2}))
+
+
+def strictly_sluices_own_limits_are_no_excuse():
+    stays = line(5, "splice", 100) + line(6, "fork", 100) + line(7, "close", 100)
+    excused = line(8, "msg-oob", 100) + line(10, "peer-plain", 100) + line(11, "below-threshold", 100) + line(12, "close", 9)
+    seen = connections(stays + excused + line(13, "none", 100, link=1), 50)
+    expect((seen.accelerated, seen.eligible(), seen.strictly()), (1, 1, 4))
 
 
 def main():
@@ -147,7 +161,8 @@ def main():
     passed = failed = 0
     for test in (regressions_are_told_from_flaky_tests, so_where_tests_run_only_together, what_a_crash_left_out_runs_on_its_own,
                  what_never_comes_is_missing, chance_is_fishers, a_journal_keeps_what_a_crash_leaves,
-                 what_a_child_leaves_alone_is_its_parents, a_unit_that_crashes_or_hangs_is_ended_and_says_so):
+                 what_a_child_leaves_alone_is_its_parents, strictly_sluices_own_limits_are_no_excuse,
+                 a_unit_that_crashes_or_hangs_is_ended_and_says_so):
         name = test.__name__.replace("_", " ")
         try:
             with contextlib.redirect_stdout(io.StringIO()):

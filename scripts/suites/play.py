@@ -30,6 +30,13 @@ _LIMITS = {"inherited", "shared", "not-hooked", "fork", "exec", "passed", "shutd
 NOT_ELIGIBLE = _SHORT | _OVER | _NOBODY | _TCP_ONLY | _LIMITS
 _NOT_EVEN_STRICTLY = _SHORT | _NOBODY | _TCP_ONLY
 
+# Where both ends had the library, neither its end nor that nobody answered excuses a connection that moved this much: more than TCP's
+# buffers take, which a program may fill at once and close.
+LONG = 4 << 20
+# Of the connections of a suite that were to leave TCP at once, that many have to have done so; of few of them, as a unit or two have,
+# at least one.
+LEFT_AT_LEAST, FEW = 0.9, 20
+
 DEFAULT_THRESHOLD = 32 << 10
 
 # As a report names an end whose socket was gone before it was asked.
@@ -65,8 +72,9 @@ class Connections:
         self.ends = self.accelerated = self.link = self.tcp = 0
         self.reasons = collections.Counter()        # of those that were never accelerated
         self.strict = 0         # of those, how many were eligible by the strict measure
-        # Whole connections, both of whose ends had the library, that moved four times what a try waits for, whatever their reasons.
-        self.worth = self.left_tcp = 0
+        # Whole connections, both of whose ends had the library, that moved four times what a try waits for, and why those that
+        # did not leave TCP stayed; `worth` of them had no reason to stay that is known beforehand.
+        self.whole = self.worth = self.left_tcp = 0
         self.stayed = collections.Counter()
 
     def add_report(self, path, threshold):
@@ -86,11 +94,16 @@ class Connections:
         for ends in both.values():
             moved = max(end[0] for end in ends.values())
             if len(ends) == 2 and moved >= 4 * threshold:
-                self.worth += 1
+                self.whole += 1
+                reasons = {end[2] for end in ends.values()}
                 if any(end[1] for end in ends.values()):
+                    self.worth += 1
                     self.left_tcp += 1
                 else:
-                    self.stayed[" and ".join(sorted({end[2] for end in ends.values()}))] += 1
+                    # Where the ends still looked for each other it was over as well.
+                    excuses = _SHORT | _TCP_ONLY | _LIMITS if moved >= LONG else NOT_ELIGIBLE | {"meeting"}
+                    self.worth += not reasons & excuses
+                    self.stayed[" and ".join(sorted(reasons))] += 1
 
     def add(self, other):
         self.ends += other.ends
@@ -99,6 +112,7 @@ class Connections:
         self.tcp += other.tcp
         self.reasons.update(other.reasons)
         self.strict += other.strict
+        self.whole += other.whole
         self.worth += other.worth
         self.left_tcp += other.left_tcp
         self.stayed.update(other.stayed)
@@ -109,6 +123,15 @@ class Connections:
     def strictly(self):
         return self.accelerated + self.strict
 
+    def trouble(self, side, opened):
+        """What says that the library did not do its work in runs of a suite, whatever came of their tests; None if nothing does.
+        `opened`: how many connections were accepted in the plain runs of the same units."""
+        if opened and not self.ends:
+            return f"the library reported no end of a connection, where {opened} were accepted plain: was it loaded?"
+        if side == "eager" and self.left_tcp < (LEFT_AT_LEAST * self.worth if self.worth >= FEW else min(self.worth, 1)):
+            return f"{self.left_tcp} of {self.worth} connections that were worth it left TCP, {LEFT_AT_LEAST} of them should have"
+        return None
+
     def __str__(self):
         moved = self.link + self.tcp
         reasons = ", ".join(f"{reason} {n}" for reason, n in self.reasons.most_common())
@@ -116,7 +139,7 @@ class Connections:
                 f"of {self.eligible()} eligible ({share(self.accelerated, self.eligible())}), "
                 f"strictly of {self.strictly()} ({share(self.accelerated, self.strictly())}), "
                 f"{100 * self.link / moved if moved else 0:.1f} % of {moved / 1e6:.1f} MB by link; on TCP: {reasons or 'none'}; "
-                f"{self.worth} whole connections worth it, {self.left_tcp} left TCP, the others: "
+                f"{self.whole} whole connections, {self.worth} worth it, {self.left_tcp} left TCP, the others: "
                 f"{', '.join(f'{reason} {n}' for reason, n in self.stayed.most_common()) or 'none'}")
 
 
@@ -124,6 +147,7 @@ class Outcome:
     def __init__(self):
         self.results = {}
         self.connections = Connections()
+        self.opened = 0         # connections that were accepted
         self.note = ""          # a hang, a crash
         self.log = None
 
@@ -132,6 +156,13 @@ def have_namespaces():
     """May a thread have a network of its own?"""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(common.private_network).result()
+
+
+def _accepted():
+    """Connections accepted so far in this worker's network; without namespaces those of others are among them."""
+    with open("/proc/thread-self/net/snmp") as f:
+        names, values = (line.split() for line in f if line.startswith("Tcp:"))
+    return int(values[names.index("PassiveOpens")])
 
 
 def _namespace(pid="thread-self"):
@@ -199,6 +230,7 @@ class Player:
         cmd, cwd, extra = suite.command(unit, work, tests)
         env.update({"TMPDIR": f"{place}/tmp", **extra})
         out.log = os.path.join(self.keep, f"{suite.name}-{unit.replace('/', '-')}-{side}-{number}.log")
+        before = _accepted()
         with open(out.log, "wb") as log:
             # A session of its own: tests send signals to their group.
             child = common.start(cmd, env=env, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
@@ -214,6 +246,7 @@ class Player:
                     common._signal(pid, 9)
                 common.end(child, 9)
                 _sweep()
+        out.opened = _accepted() - before
         with open(out.log, errors="replace") as log:
             out.results = suite.results(unit, work, log.read())
         if side != PLAIN:

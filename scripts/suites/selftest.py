@@ -3,7 +3,9 @@
 import contextlib
 import io
 import os
+import sys
 import tempfile
+import types
 
 import common
 import journal
@@ -134,6 +136,11 @@ def line(local, reason, moved, peer=9, link=0):
             f"tx_indirect={link} tx_file=0 rx_tcp=0 rx_direct=0 rx_indirect=0 rx_file=0 reason={reason}\n")
 
 
+def both(port, one, other, moved, link=0):
+    """Both ends of a connection."""
+    return line(port, one, moved, 9, link) + line(9, other, moved, port, link)
+
+
 def connections(text, threshold=1):
     with tempfile.NamedTemporaryFile("w") as report:
         report.write(text)
@@ -156,17 +163,75 @@ def strictly_sluices_own_limits_are_no_excuse():
     expect((seen.accelerated, seen.eligible(), seen.strictly()), (1, 1, 4))
 
 
-def main():
+def judged(report, side, seen, opened):
+    """What the whole run says of one suite with one test, which passed on both sides: (failed, lines that name a failure)."""
+    suite, outcomes = Shell(), {}
+    suite.version = "0"
+    for where in (PLAIN, side):
+        outcomes[suite, "u", where] = outcome = play.Outcome()
+        outcome.results, outcome.opened = {"a": PASS}, opened
+    outcome.connections = seen
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        passed, *failed = report([(suite, ["u"])], [], types.SimpleNamespace(outcomes=outcomes), {(suite, "u", side): {}}, [side])
+    expect(passed, 1)
+    return sum(failed), [text for text in out.getvalue().splitlines() if text.startswith("FAILED")]
+
+
+def a_library_that_is_not_loaded_is_found(report):
+    talk = ("import socket; s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); s.accept(); "
+            "print('a pass')")
+    with tempfile.TemporaryDirectory() as keep:
+        lib = os.path.join(keep, "libsluice.so")
+        with open(lib, "w") as f:
+            f.write("not a library\n")
+        player, suite = play.Player(lib, keep), Shell()
+        suite.limit = 60
+        for code, failed in ((talk, 1), ("print('a pass')", 0)):
+            plain, preloaded = (player.play(suite, f'"{sys.executable}" -c "{code}"', side) for side in (PLAIN, "default"))
+            expect([outcome.results["a"] for outcome in (plain, preloaded)], [PASS, PASS])
+            expect(plain.opened > 0 or not failed, True)
+            # Where there are no namespaces, others' connections were counted, too.
+            found = judged(report, "default", preloaded.connections, plain.opened if failed else 0)
+            expect(found[0], failed)
+            expect(all("shell, default: the library reported no end" in text for text in found[1]), True)
+
+
+def a_library_that_leaves_too_many_on_tcp_is_found(report):
+    long, left = play.LONG, [both(100 + n, "none", "none", 50, link=1) for n in range(18)]
+
+    def found(text, side="eager"):
+        return judged(report, side, connections("".join(text)), 10)
+
+    def stay(count, one, other, moved):
+        return [both(200 + n, one, other, moved) for n in range(count)]
+    expect(found(left + stay(2, "close", "meeting", long)), (0, []))
+    bad = left + stay(3, "close", "meeting", long)
+    expect(found(bad), (1, ["FAILED  shell, eager: 18 of 21 connections that were worth it left TCP, 0.9 of them should have"]))
+    expect(found(left + stay(3, "bounded", "peer-demoted", 50))[0], 1)
+    expect(found(stay(1, "bounded", "peer-demoted", 50))[0], 1)
+    # What was soon over, what asks for what only TCP has, runs with a threshold, and some of few.
+    expect(found(left + stay(3, "close", "meeting", long - 1)), (0, []))
+    expect(found(left + stay(3, "meeting", "meeting", 50)), (0, []))
+    expect(found(left + stay(3, "msg-oob", "peer-demoted", long)), (0, []))
+    expect(found(bad, "default"), (0, []))
+    expect(found(left[:2] + stay(3, "close", "meeting", long)), (0, []))
+
+
+def main(report):
+    """`report`: how a run tells what it found."""
     common.adopt_orphans()
     passed = failed = 0
-    for test in (regressions_are_told_from_flaky_tests, so_where_tests_run_only_together, what_a_crash_left_out_runs_on_its_own,
-                 what_never_comes_is_missing, chance_is_fishers, a_journal_keeps_what_a_crash_leaves,
-                 what_a_child_leaves_alone_is_its_parents, strictly_sluices_own_limits_are_no_excuse,
-                 a_unit_that_crashes_or_hangs_is_ended_and_says_so):
+    alone = (regressions_are_told_from_flaky_tests, so_where_tests_run_only_together, what_a_crash_left_out_runs_on_its_own,
+             what_never_comes_is_missing, chance_is_fishers, a_journal_keeps_what_a_crash_leaves,
+             what_a_child_leaves_alone_is_its_parents, strictly_sluices_own_limits_are_no_excuse,
+             a_unit_that_crashes_or_hangs_is_ended_and_says_so)
+    reported = (a_library_that_is_not_loaded_is_found, a_library_that_leaves_too_many_on_tcp_is_found)
+    for test, args in [*((test, ()) for test in alone), *((test, (report,)) for test in reported)]:
         name = test.__name__.replace("_", " ")
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                test()
+                test(*args)
             passed += 1
             print(f"ok      {name}", flush=True)
         except common.Failure as e:

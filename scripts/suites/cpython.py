@@ -59,10 +59,12 @@ class Cpython:
         return version
 
     def units(self):
-        known = self._say(f"*(m for m in {MODULES} if any(os.path.exists(f'{{p}}/{{m}}{{e}}')"
-                          " for p in __import__('test').__path__ for e in ('', '.py')))" if not self.path else
-                          f"*(m for m in {MODULES} if any(os.path.exists(f'{self.path}/test/{{m}}{{e}}') for e in ('', '.py')))")
-        return known.split()
+        folders = repr([f"{self.path}/test"]) if self.path else "__import__('test').__path__"
+        known = self._say(f"*(m for m in {MODULES} if any(os.path.exists(f'{{p}}/{{m}}{{e}}') for p in {folders} for e in ('', '.py')))")
+        known = known.split()
+        if absent := [module for module in MODULES if module not in known]:
+            print(f"cpython: modules that this version does not have: {' '.join(absent)}", flush=True)
+        return known
 
     def alone(self, test):
         return test.startswith("test.")

@@ -42,7 +42,7 @@ DEFAULT_THRESHOLD = 32 << 10
 # As a report names an end whose socket was gone before it was asked.
 NO_ADDRESS = "0.0.0.0:0"
 
-# Seconds without a word after which a run has hung: they all name their tests.
+# Seconds without a word after which a run has hung: they all name their tests. A suite may have its own `silence`.
 SILENCE = 100
 
 
@@ -190,7 +190,7 @@ def _sweep():
                 pass
 
 
-def _wait(child, log, limit):
+def _wait(child, log, limit, silence):
     """The status of a run at its end; Hang where it takes longer than it may, or says nothing for long."""
     begin = time.monotonic()
     while True:
@@ -199,8 +199,8 @@ def _wait(child, log, limit):
         except common.Hang:
             if time.monotonic() - begin > limit:
                 raise common.Hang(f"not done after {limit} s") from None
-            if time.time() - os.stat(log).st_mtime > SILENCE:
-                raise common.Hang(f"silent for {SILENCE} s") from None
+            if time.time() - os.stat(log).st_mtime > silence:
+                raise common.Hang(f"silent for {silence} s") from None
 
 
 class Player:
@@ -235,7 +235,7 @@ class Player:
             # A session of its own: tests send signals to their group.
             child = common.start(cmd, env=env, cwd=cwd, stdout=log, stderr=log, start_new_session=True)
             try:
-                status = _wait(child, out.log, suite.limit)
+                status = _wait(child, out.log, suite.limit, getattr(suite, "silence", SILENCE))
                 if status < 0:
                     out.note = f"ended by signal {-status}"
             except common.Hang as hang:

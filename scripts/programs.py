@@ -13,7 +13,8 @@ of the bytes went over the link, by the libraries' own counters at both ends and
 of the loopback device; `plain` demands that the loopback device saw them all; one side alone must
 stay on TCP and say why. Between two hosts there is no `eager`, what TCP moved is counted by its own sockets in ha, and
 the devices must have sent the rest, where they count. A program that does not end in time is shown with gdb. Runs in a
-network namespace of its own where allowed. Last line: `N passed, N failed`.
+network namespace of its own where allowed. Last lines: what was skipped, if
+anything, and `N passed, N failed`.
 """
 
 import argparse
@@ -97,12 +98,14 @@ def main():
         print("no network namespace of our own: other programs' traffic on loopback is counted as ours")
     print(f"seed {args.seed}, {len(jobs)} tests", flush=True)
     passed = failed = 0
+    skipped = []
     for test, mode in jobs:
         begin = time.monotonic()
         try:
             wrong, notes = attempt(test, mode, args)
         except Skip as e:
             print(f"skipped {test.__name__} / {mode}: {e}", flush=True)
+            skipped.append(f"{test.__name__} / {mode}")
             continue
         took = time.monotonic() - begin
         if wrong is None:
@@ -112,6 +115,8 @@ def main():
         else:
             failed += 1
             print(f"FAILED  {test.__name__} / {mode}  ({took:.1f} s): {wrong}", flush=True)
+    if skipped:
+        print(f"{len(skipped)} skipped: {', '.join(skipped)}")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -105,24 +105,27 @@ def tinyproxy(run, back):
 
 def tinyproxy_curl(run):
     """Requests through it, and a tunnel (CONNECT)."""
-    big = 128 << 20
+    # Until the link stands a connection moves what the kernel's buffers take, 5 to 10 MB.
+    big = 128 << 20 if run.hosts else 192 << 20
     back = nginx(run, {"k": 1024, "big": big}, role="back")
     proxy = tinyproxy(run, back)
     for name, more in (("k", ()), ("k", ("-p",)), ("big", ()), ("big", ("-p",))):
         run.client("curl", "-sS", "--fail", "-x", proxy, *more, "-o", f"{run.dir}/got", back.url(name))
         same(f"{run.dir}/got", f"{back.dir}/www/{name}", f"tinyproxy {' '.join(more)}")
+    if not run.hosts:
+        run.payload += 2 * big
 
 
 # --- apt ---
 
-def release(place, seed):
+def release(place, seed, packages):
     """A repository of packages that nobody installs: its index is long, which is what is fetched."""
     rng = random.Random(seed)
     where = f"{place}/dists/stable/main/binary-all"
     os.makedirs(where)
     index = "".join(f"Package: package{n}\nVersion: 1.{n}\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\n"
                     f"Filename: pool/package{n}.deb\nSize: {n}\nSHA256: {rng.randbytes(32).hex()}\n"
-                    f"Description: {rng.randbytes(300).hex()}\n\n" for n in range(8000)).encode()
+                    f"Description: {rng.randbytes(300).hex()}\n\n" for n in range(packages)).encode()
     lines = []
     for name, data in (("Packages", index), ("Packages.gz", gzip.compress(index, 1))):
         with open(f"{where}/{name}", "wb") as f:
@@ -139,7 +142,8 @@ def apt_update(run):
     if shutil.which("apt-get") is None:
         raise Skip("no apt-get")
     back = nginx(run, {}, role="back")
-    index = release(f"{back.dir}/www", run.seed)
+    # More than a connection moves until its link stands.
+    index = release(f"{back.dir}/www", run.seed, 8000 if run.hosts else 30000)
     proxy = tinyproxy(run, back)
     for place in ("state/lists/partial", "cache/archives/partial", "etc/parts", "etc/trusted"):
         os.makedirs(f"{run.dir}/apt/{place}")

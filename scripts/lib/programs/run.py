@@ -57,6 +57,9 @@ class Run:
         self.times = 8 if args.hosts and self.linked and args.expect == "rdma" else 1
         self.servers = []
         self.ports = set()
+        self.by_tcp = False     # its bytes stay there, whatever is preloaded
+        self.brief = set()      # roles whose connections may all be over before a link stands
+        self.lasting = False    # some connections are long enough for a link in `both` too
         self.payload = 0        # bytes that the clients moved on long-lived connections
         self.hops = 1
         self.floor = LINK_SHARE     # of these bytes, so much goes by link
@@ -116,12 +119,13 @@ class Run:
             if not on or (role == "back" and self.hops == 1):
                 continue
             counters = common.read_report(self.reports[role])
-            # A test of short connections alone may end with none on record.
-            if counters.connections == 0 and self.payload:
+            # One that was too short for a link is on record too.
+            if counters.connections == 0:
                 raise Failure(f"the {role}'s library reported no connection")
             if self.linked and self.links:
                 if self.payload and counters.share() <= self.floor:
                     raise Failure(f"{role}: {counters}")
+                self.must_link(role, counters)
                 self.notes.append(f"{role} {counters.accelerated} of {counters.connections} accelerated, " +
                                   (f"{counters.share() * 100:.1f} % by link" if counters.accelerated else
                                    " ".join(f"{k} {v}" for k, v in sorted(counters.reasons.items()))))
@@ -138,6 +142,16 @@ class Run:
             sent = self.meter.device()
             if sent is not None and sent < self.floor * moved:
                 raise Failure(f"the devices sent {sent} bytes at most of {moved}")
+
+    def must_link(self, role, counters):
+        """What is demanded of a program between preloaded ends, however little it moves."""
+        if self.mode == "eager" and not self.by_tcp:
+            if role not in self.brief and not counters.accelerated:
+                raise Failure(f"{role}: nothing accelerated: {counters}")
+            if set(counters.reasons) == {"below-threshold"}:
+                raise Failure(f"{role}: no link was tried: {counters}")
+        if self.lasting and not counters.accelerated:
+            raise Failure(f"{role}: nothing accelerated: {counters}")
 
     def rescue(self):
         """After a failure: ends everything."""

@@ -107,6 +107,8 @@ def nginx_wrk(run):
 def nginx_wrk_close(run):
     server = nginx(run, {"k": 1024})
     wrk(run, server, "k", 32, 2, "-H", "Connection: close")
+    # One request each, by a client that waits for no link.
+    run.brief = {"server", "client"}
 
 
 def nginx_ab(run):
@@ -120,6 +122,7 @@ def nginx_ab(run):
                 raise Failure(f"ab {name} {' '.join(flags)}: {line} {got}, not {want}")
         if "Non-2xx" in text:
             raise Failure(f"ab {name}: answers other than 2xx")
+    run.lasting = not run.hosts
 
 
 def wrk_across(run, server, seconds, disturb, times):

@@ -13,8 +13,10 @@ moves much over few connections, `both` and `eager` also demand that over 95 % o
 link, by the libraries' own counters at both ends and by the byte counter of the loopback device; `plain`
 demands that the loopback device saw them all; one side alone must stay on TCP and say why. Between two
 hosts there is no `eager`, what TCP moved is counted by its own sockets in ha, and the devices must have
-sent the rest, where they count. A program that does not end in time is shown with gdb. Runs in a network
-namespace of its own where allowed. Last lines: what was skipped, if anything, and `N passed, N failed`.
+sent the rest, where they count. Servers whose workers are replaced under load are also watched plain,
+beside each other mode, and may end no more connections. A program that does not end in time is shown
+with gdb. Runs in a network namespace of its own where allowed. Last lines: what was skipped, if
+anything, and `N passed, N failed`.
 """
 
 import argparse

@@ -92,6 +92,7 @@ def redis_run(side, place, secs, clients, count, *flags):
 NGINX_CONF = """
 daemon {daemon};
 {user}
+{main}
 worker_processes {workers};
 pid {dir}/nginx.pid;
 error_log {dir}/error.log warn;
@@ -132,7 +133,7 @@ class Nginx:
     """Master and workers on a port of their own, with the given files {name: size}. As a daemon it can replace its binary:
     `pid` is the master's, whoever that is at the time."""
 
-    def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", more="", directory=None,
+    def __init__(self, env, files=None, workers=1, cpu=None, user="user root;", main="", more="", directory=None,
                  wrapper=(), host=HOST, daemon=False):
         self.dir = directory or common.workplace()
         self.host, self.port = host, common.free_port()
@@ -143,7 +144,7 @@ class Nginx:
         self.conf = f"{self.dir}/nginx.conf"
         with open(self.conf, "w") as f:
             f.write(NGINX_CONF.format(user=user if os.geteuid() == 0 else "", workers=workers, dir=self.dir,
-                                      host=host, port=self.port, more=more,
+                                      host=host, port=self.port, main=main, more=more,
                                       daemon="on" if daemon else "off"))
         self.log = f"{self.dir}/error.log"
         self.daemon = daemon

@@ -37,17 +37,18 @@ class Run:
     def __init__(self, mode, args):
         self.mode, self.size, self.seed, self.hosts = mode, args.size, args.seed, args.hosts
         self.dir = common.workplace("sluice-programs-")
-        extra = {"SLUICE_UPGRADE": "eager"} if mode == "eager" else {}
+        self.lib = args.lib
+        self.extra = {"SLUICE_UPGRADE": "eager"} if mode == "eager" else {}
         if args.hosts:
-            extra.update(hosts.PEERS)
+            self.extra.update(hosts.PEERS)
         self.linked = mode in ("both", "eager")
         self.preloaded = {"server": self.linked or mode == "server", "client": self.linked or mode == "client"}
         # What a server has behind it is preloaded like a server.
         self.preloaded["back"] = self.preloaded["server"]
-        self.reports = {role: common.fresh_report(f"{self.dir}/report-{role}") for role in self.preloaded}
         self.where = {"server": "hb", "client": "ha", "back": "ha"} if args.hosts else {}
-        self.env = {role: common.environment(on, extra, self.reports[role], args.lib, self.where.get(role))
-                    for role, on in self.preloaded.items()}
+        self.reports, self.env = {}, {}
+        for role in list(self.preloaded):
+            self.role(role, role)
         # Whether both ends being preloaded means a link.
         self.links = not args.hosts or args.expect == "rdma"
         # System calls are, in a guest.
@@ -65,6 +66,14 @@ class Run:
         self.floor = LINK_SHARE     # of these bytes, so much goes by link
         self.meter = hosts.Meter(f"{self.dir}/sockets") if args.hosts else Loopback()
         self.notes = []         # what else the line of its outcome says
+
+    def role(self, name, like, plain=False):
+        """Another program on that side, with a report of its own; or one that is never preloaded."""
+        on = self.preloaded[name] = self.preloaded[like] and not plain
+        if self.hosts:
+            self.where[name] = self.where[like]
+        self.reports[name] = common.fresh_report(f"{self.dir}/report-{name}")
+        self.env[name] = common.environment(on, self.extra, self.reports[name], self.lib, self.where.get(name))
 
     def address(self, role):
         return hosts.address(self.where[role]) if self.hosts else apps.HOST

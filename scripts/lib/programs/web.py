@@ -1,19 +1,22 @@
 """nginx under curl, wrk and ab, reloaded and replaced under load."""
 
+import json
+import math
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import apps
 import common
 from common import Failure
-from .run import CLIENT_LIMIT, same, sha256
+from .run import CLIENT_LIMIT, CLIENTS, same, sha256
 
 
 def nginx(run, files, user="user root;", role="server", **kw):
-    server = apps.Nginx(run.env[role], files, workers=2, user=user, directory=f"{run.dir}/nginx",
+    server = apps.Nginx(run.env[role], files, workers=2, user=user, directory=f"{run.dir}/nginx-{role}",
                         host=run.address(role), **kw)
     run.serve(server, server.stop)
     run.ports.add(server.port)
@@ -27,9 +30,9 @@ def curl_file(run, server, name, out):
     run.client("curl", "-sS", "--fail", "-o", out, server if isinstance(server, str) else server.url(name))
 
 
-def curl_pipe(run, times, *words):
+def curl_pipe(run, times, *words, client="client"):
     """Begins to fetch something so many times over one connection: gives what waits for it and compares."""
-    curl = common.start(["curl", "-sS", "--fail", *words[:-1], *words[-1:] * times], env=run.env["client"], stdout=subprocess.PIPE,
+    curl = common.start(["curl", "-sS", "--fail", *words[:-1], *words[-1:] * times], env=run.env[client], stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE, text=True)
     digest = common.start(["sha256sum"], stdin=curl.stdout, stdout=subprocess.PIPE, text=True)
     curl.stdout.close()
@@ -125,17 +128,21 @@ def nginx_ab(run):
     run.lasting = not run.hosts
 
 
-def wrk_across(run, server, seconds, disturb, times):
-    """Load on both kinds of connections while `disturb` has the server replace its workers so many times, and a download
-    across it all. No request fails.
+def load_across(run, server, client, seconds, times, disturb):
+    """Load on new and on kept connections while `disturb` has the server replace its workers so many times, and a download
+    across it all. No request fails. How often kept connections ended, by kind of end: {name: (how often, of how many)}.
 
-    wrk counts a kept connection's end as an error, though each is announced with the answer before it; and TCP shows one more
-    now and then, where a request was on its way to a worker that had nothing to do. That many are let pass, and shown."""
+    wrk is what people use, but counts a kept connection's end as an error, though the server may end an idle one. So beside it
+    there is a client that asks again after such an end, where no byte of an answer came, and to which all else is a failure."""
+    def start(*cmd):
+        return common.start(cmd, env=run.env[client], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     connections = 16
-    fresh = run.background("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-H", "Connection: close", server.url("k"))
-    kept = run.background("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", server.url("k"))
-    fetch = run.background("curl", "-sS", "--fail", "--limit-rate", "24M", "-o", f"{run.dir}/got", server.url("big"))
-    disturb()
+    fresh = start("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-H", "Connection: close", server.url("k"))
+    kept = start("wrk", "-t1", f"-c{connections}", f"-d{seconds}s", server.url("k"))
+    steady = start(sys.executable, CLIENTS, "steady", server.host, str(server.port), "/k", f"{server.dir}/www/k", str(STEADY),
+                   str(seconds), str(run.seed))
+    fetch = start("curl", "-sS", "--fail", "--limit-rate", "24M", "-o", f"{run.dir}/got", server.url("big"))
+    moments = disturb()
     text, _ = common.communicate(fresh, CLIENT_LIMIT)
     if fresh.returncode != 0:
         raise Failure(f"wrk: {text[-300:]}")
@@ -144,14 +151,72 @@ def wrk_across(run, server, seconds, disturb, times):
     text, _ = common.communicate(kept, CLIENT_LIMIT)
     if kept.returncode != 0 or "Non-2xx" in text:
         raise Failure(f"wrk: {text[-300:]}")
-    ended, most = ends(text), times * connections
-    if ended > most + connections:
-        raise Failure(f"wrk: {ended} of {connections} kept connections ended, {times} times")
-    run.notes.append(f"{ended} kept connections ended, {most} were announced")
+    ended = ends(text)
+    text, _ = common.communicate(steady, CLIENT_LIMIT)
+    if steady.returncode != 0:
+        raise Failure(f"a request failed: {text.strip()[-300:]}")
+    seen = json.loads(text)
+    if not seen["answers"]:
+        raise Failure("nothing was answered on kept connections")
+    for late in (r for r in seen["retried"] if not ended_as_idle(r, moments, seen["slowest"])):
+        raise Failure(f"a connection ended that had been asked, and no workers were replaced: {late} of {moments}")
     out, _ = common.communicate(fetch, CLIENT_LIMIT)
     if fetch.returncode != 0:
         raise Failure(f"a download meanwhile: {out.strip()}")
     same(f"{run.dir}/got", f"{server.dir}/www/big", "a download meanwhile")
+    mostly_idle = sum(r[0] for r in seen["retried"])
+    run.notes.append(f"{client}: {seen['answers']} answers on kept connections, {len(seen['retried'])} asked again " +
+                     f"({mostly_idle} that mostly wait), {seen['idle_ends']} ended idle, {seen['announced']} by announcement; " +
+                     f"of wrk's {ended} ended")
+    most, of = times * STEADY, times * STEADY * 3 // 4
+    every = len(seen["retried"]) + seen["idle_ends"] + seen["announced"]
+    return {"asked again on a connection that mostly waits": (mostly_idle, of),
+            "more ends than one for each connection and generation of workers": (max(0, every - most), most),
+            "more ends in wrk": (max(0, ended - times * connections), times * connections)}
+
+
+STEADY = 32     # its connections; three of four mostly wait
+
+
+def ended_as_idle(retried, moments, slowest):
+    """Did this connection belong to workers that were told to go, and end then? Each moment begins before that and is over
+    when they all were about to. Who was told no longer answers without announcing the end; and what was asked before, and had
+    longer than any answer took, was answered."""
+    _, answered, asked, ended = retried
+    return any(answered <= over and asked >= begin - slowest and ended >= begin for begin, over in moments)
+
+
+def chance(count, of, plain, of_plain):
+    """How probable so many are, or more, of those that both have together, were they spread by chance (Fisher's exact test)."""
+    both, every = count + plain, of + of_plain
+    ways = (math.comb(of, n) * math.comb(of_plain, both - n) for n in range(count, min(both, of) + 1))
+    return sum(ways) / math.comb(every, both)
+
+
+def compared(run, across):
+    """`across(server, client)`, the names of roles: plain beside what is tried, which is to end no more connections."""
+    if run.mode == "plain":
+        return across("server", "client")
+    for role in ("server", "client"):
+        run.role(f"plain-{role}", role, plain=True)
+    plain = across("plain-server", "plain-client")
+    tried = across("server", "client")
+    for what, (count, of) in tried.items():
+        # Those of one worker end together, and a slower server has more requests under way: only what is far from chance counts.
+        if chance(count, of, *plain[what]) < 1e-4:
+            raise Failure(f"{what}: {count} of {of}, plain {plain[what][0]}")
+
+
+def two_workers(server):
+    """Its workers, when the master has started them."""
+    common.until(lambda: len(server.workers()) == 2, "nginx has not started its workers", 30)
+    return server.workers()
+
+
+def workers_go(pids):
+    """Waits until these have been told to go, as their names say."""
+    common.until(lambda: all("shutting down" in line or line in ("", "?") for line in map(common.command_line, pids)),
+                 "old workers of nginx were not told to go", 30)
 
 
 def ends(text):
@@ -167,36 +232,52 @@ def ends(text):
 
 def nginx_reload(run):
     """Reloads under load: no request fails."""
-    server = nginx(run, {"k": 1024, "big": 64 << 20})
-    before, reloads = set(server.workers()), 3
+    reloads = 3
 
-    def disturb():
-        for _ in range(reloads):
-            time.sleep(1)       # load between reloads, not a wait for a state
-            run.client("nginx", "-e", server.log, "-c", server.conf, "-p", server.dir, "-s", "reload", env=run.env["server"])
-    wrk_across(run, server, 5, disturb, reloads)
-    common.until_gone(before, "old workers of nginx")
+    def across(role, client):
+        server = nginx(run, {"k": 1024, "big": 64 << 20}, role=role)
+        first = two_workers(server)
+
+        def disturb():
+            moments = []
+            for _ in range(reloads):
+                time.sleep(1)       # load between reloads, not a wait for a state
+                old, begin = server.workers(), time.monotonic()
+                run.client("nginx", "-e", server.log, "-c", server.conf, "-p", server.dir, "-s", "reload", env=run.env[role])
+                workers_go(old)
+                moments.append((begin, time.monotonic()))
+            return moments
+        seen = load_across(run, server, client, 5, reloads, disturb)
+        common.until_gone(first, "old workers of nginx")
+        return seen
+    compared(run, across)
 
 
 def nginx_upgrade(run):
     """A new binary in place of the old one under load: a master beside the master, by exec with the listening sockets, until
     the old one is told to go."""
-    # It clears its environment, and keeps for a new binary what it is told to.
-    kept = " ".join(f"env {name};" for name in run.env["server"] if name.startswith(("LD_PRELOAD", "SLUICE_")))
-    server = nginx(run, {"k": 1024, "big": 64 << 20}, user=f"user root; {kept}", daemon=True)
-    old = server.pid
-    before = [old, *server.workers()]
+    def across(role, client):
+        # It clears its environment, and keeps for a new binary what it is told to.
+        kept = " ".join(f"env {name};" for name in run.env[role] if name.startswith(("LD_PRELOAD", "SLUICE_")))
+        server = nginx(run, {"k": 1024, "big": 64 << 20}, main=kept, role=role, daemon=True)
+        old = server.pid
+        workers = two_workers(server)
 
-    def disturb():
-        time.sleep(1)       # load at each stage, not a wait for a state
-        os.kill(old, signal.SIGUSR2)
-        common.until(lambda: server.pid not in (None, old), "there is no new master", 30)
-        common.until(lambda: len(server.workers()) == 2, "the new master has no workers", 30)
-        time.sleep(1)
-        os.kill(old, signal.SIGWINCH)
-        time.sleep(1)
-        os.kill(old, signal.SIGQUIT)
-    wrk_across(run, server, 5, disturb, 1)
-    common.until_gone(before, "the old nginx")
-    curl_file(run, server, "big", f"{run.dir}/got")
-    same(f"{run.dir}/got", f"{server.dir}/www/big", "a download from the new nginx")
+        def disturb():
+            time.sleep(1)       # load at each stage, not a wait for a state
+            os.kill(old, signal.SIGUSR2)
+            common.until(lambda: server.pid not in (None, old), "there is no new master", 30)
+            two_workers(server)
+            time.sleep(1)
+            begin = time.monotonic()
+            os.kill(old, signal.SIGWINCH)
+            workers_go(workers)
+            over = time.monotonic()
+            time.sleep(1)
+            os.kill(old, signal.SIGQUIT)
+            return [(begin, over)]
+        seen = load_across(run, server, client, 5, 1, disturb)
+        common.until_gone([old, *workers], "the old nginx")
+        curl_pipe(run, 1, server.url("big"), client=client)(f"{server.dir}/www/big", "a download from the new nginx")
+        return seen
+    compared(run, across)

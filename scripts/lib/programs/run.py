@@ -61,6 +61,7 @@ class Run:
         self.by_tcp = False     # its bytes stay there, whatever is preloaded
         self.brief = set()      # roles whose connections may all be over before a link stands
         self.lasting = False    # some connections are long enough for a link in `both` too
+        self.least = {}         # of the bytes of a role's report, so much went by link
         self.payload = 0        # bytes that the clients moved on long-lived connections
         self.hops = 1
         self.floor = LINK_SHARE     # of these bytes, so much goes by link
@@ -161,6 +162,8 @@ class Run:
                 raise Failure(f"{role}: no link was tried: {counters}")
         if self.lasting and not counters.accelerated:
             raise Failure(f"{role}: nothing accelerated: {counters}")
+        if counters.share() < self.least.get(role, 0):
+            raise Failure(f"{role}: {counters}")
 
     def rescue(self):
         """After a failure: ends everything."""

@@ -12,7 +12,7 @@ import time
 import apps
 import common
 from common import Failure
-from .run import CLIENT_LIMIT, CLIENTS, same, sha256
+from .run import CLIENT_LIMIT, CLIENTS, LINK_SHARE, same, sha256
 
 
 def nginx(run, files, user="user root;", role="server", **kw):
@@ -257,8 +257,13 @@ def nginx_upgrade(run):
     """A new binary in place of the old one under load: a master beside the master, by exec with the listening sockets, until
     the old one is told to go."""
     def across(role, client):
-        # It clears its environment, and keeps for a new binary what it is told to.
-        kept = " ".join(f"env {name};" for name in run.env[role] if name.startswith(("LD_PRELOAD", "SLUICE_")))
+        # It clears its environment, and keeps for a new binary what it is told to: this one has a report of its own.
+        new, last = f"new-{role}", f"last-{client}"
+        run.role(new, role)
+        run.role(last, client)
+        kept = " ".join(f"env {name};" for name in run.env[role] if name in ("LD_PRELOAD", "SLUICE_CONFIG", *run.extra))
+        if run.preloaded[role]:
+            kept += f" env SLUICE_REPORT={run.reports[new]};"
         server = nginx(run, {"k": 1024, "big": 64 << 20}, main=kept, role=role, daemon=True)
         old = server.pid
         workers = two_workers(server)
@@ -278,6 +283,9 @@ def nginx_upgrade(run):
             return [(begin, over)]
         seen = load_across(run, server, client, 5, 1, disturb)
         common.until_gone([old, *workers], "the old nginx")
-        curl_pipe(run, 1, server.url("big"), client=client)(f"{server.dir}/www/big", "a download from the new nginx")
+        # A connection's first megabytes go by TCP: so long a transfer that they are few.
+        times = max(4, run.times)
+        curl_pipe(run, times, server.url("big"), client=last)(f"{server.dir}/www/big", "a download from the new nginx")
+        run.least[last] = 0.5 if run.hosts else LINK_SHARE
         return seen
     compared(run, across)

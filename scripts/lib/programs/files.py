@@ -154,7 +154,7 @@ def git_http(run):
     if not os.path.isdir(APACHE_MODULES):
         raise Skip("no apache2")
     # Until the link stands a connection moves what the kernel's buffers take, 5 to 10 MB.
-    more = 32 << 20 if run.hosts else 64 << 20
+    more = 32 << 20 if run.hosts else 96 << 20
     project, one, two = f"{run.dir}/www/there.git", f"{run.dir}/one", f"{run.dir}/two"
     settings = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0"}
     for name in ("AUTHOR", "COMMITTER"):

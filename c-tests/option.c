@@ -418,7 +418,7 @@ static void sends_from(int size)
             T(get(fd, i, 300000));
 }
 
-/* So few bytes that a link would hold too little unread: the connection stays on TCP. */
+/* So few bytes that a link within the host would hold too little unread: the connection stays on TCP. */
 static void tiny_buffer(int fd)
 {
     (void)fd;
@@ -478,7 +478,7 @@ const struct body option_bodies[] = {
     TWO("options_by_child", set_by_child_server, set_by_child_client),
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),
-    TWO("tiny_buffer", tiny_buffer, tiny_buffer, .flags = RAW | NOUP),
+    TWO("tiny_buffer", tiny_buffer, tiny_buffer, .flags = RAW | NOUP | ONEHOST),
     TWO("least_buffer", least_buffer, least_buffer, .flags = RAW),
     TWO("forced_buffers", forced_buffers, forced_buffers, .flags = RAW),
     TWO("buffers_resized", resized, resized, .flags = RAW | NB),

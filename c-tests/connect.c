@@ -188,14 +188,22 @@ static void beside_client(int fd)
     beside(fd);
 }
 
+/* A socket that is bound to an address of its own, which `a` tells. */
+static int bound(struct sockaddr_storage *a, int flags)
+{
+    socklen_t len = loopback(a, 0, 1);
+    int fd = socket(a->ss_family, SOCK_STREAM | flags, 0);
+    if (bind(fd, (void *)a, len) || getsockname(fd, (void *)a, &len))
+        die("bind");
+    return fd;
+}
+
 /* A socket connected to itself: what it writes it reads. */
 static void self(void)
 {
     struct sockaddr_storage a;
     socklen_t len = loopback(&a, 0, 1);
-    int fd = socket(a.ss_family, SOCK_STREAM, 0);
-    if (bind(fd, (void *)&a, len) || getsockname(fd, (void *)&a, &len))
-        die("bind");
+    int fd = bound(&a, 0);
     T(connect(fd, (void *)&a, len));
     nodelay(fd);
     for (int i = 0; i < 100; i++)
@@ -205,16 +213,6 @@ static void self(void)
     T(shutdown(fd, SHUT_WR));
     T(get(fd, 1, 100));
     T(recv(fd, buf, 1, 0));
-}
-
-/* A socket that is bound to an address of its own, which `a` tells. */
-static int bound(struct sockaddr_storage *a, int flags)
-{
-    socklen_t len = loopback(a, 0, 1);
-    int fd = socket(a->ss_family, SOCK_STREAM | flags, 0);
-    if (bind(fd, (void *)a, len) || getsockname(fd, (void *)a, &len))
-        die("bind");
-    return fd;
 }
 
 /* Both ends connect at once, nobody listens. A listener that drops all that comes is there for the first SYN alone, so that

@@ -141,6 +141,16 @@ uint64_t acknowledged(int fd)
     return ret || len < sizeof info ? 0 : info.bytes_acked;
 }
 
+void rounds_by_tcp(int fd, int rounds, size_t size)
+{
+    meet();
+    uint64_t before = acknowledged(fd);
+    echo_rounds(fd, rounds, size);
+    meet();
+    say("by TCP: %d", acknowledged(fd) - before > rounds * size - 20000); /* the last may not be acknowledged yet */
+    meet();
+}
+
 /* Is there another round behind this one? Where many tests share a processor, a link to another host may take longer than
  * all rounds: where one is to be, the connecting end goes on until a round went by without TCP. */
 static int is_warm(int fd, int server, int round)

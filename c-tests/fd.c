@@ -243,13 +243,10 @@ static void bulk_close(int fd, enum bulk how)
     T(close(file));
     int second = how == RANGE_UNSHARE ? join_cold() : join(); /* a thread of its own table: no more upgrades are asked for */
     echo_rounds(second, 60, 3000);
-    meet();
-    uint64_t before = acknowledged(keep);
-    echo_rounds(keep, 60, 3000);
-    meet();
     if (how == RANGE_UNSHARE)
-        say("by TCP: %d", acknowledged(keep) - before > 60 * 3000 - 20000); /* the last may not be acknowledged yet */
-    meet();
+        rounds_by_tcp(keep, 60, 3000);
+    else
+        echo_rounds(keep, 60, 3000);
 }
 
 static void close_range_rest(int fd) { bulk_close(fd, CLOSE_RANGE); }

@@ -384,12 +384,15 @@ static void oob_inline_client(int fd)
 /* What holds of urgent data wherever the ends are: between hosts bytes before the mark may still come by another way. */
 static void oob_apart_server(int fd)
 {
-    hear();
-    T(send(fd, "abc", 3, 0));
-    T(send(fd, "!", 1, MSG_OOB));
-    T(send(fd, "def", 3, 0));
-    meet();
+    oob_inline_server(fd);
     echo_rounds(fd, 20, 3000);
+}
+
+/* Waits for it, with or without bytes to read. */
+static void await_urgent(int fd)
+{
+    while (!(ready(fd) & POLLPRI))
+        usleep(1000);
 }
 
 /* All bytes that are due, however many calls it takes: a read ends at the mark. */
@@ -404,8 +407,7 @@ static void pieces(int fd, size_t n)
 static void oob_apart_client(int fd)
 {
     tell(0);
-    while (!(ready(fd) & POLLPRI)) /* with or without bytes to read */
-        usleep(1000);
+    await_urgent(fd);
     meet();
     D(recv(fd, buf, 10, MSG_OOB));
     pieces(fd, 6);
@@ -417,8 +419,7 @@ static void oob_apart_inline_client(int fd)
 {
     T(set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1));
     tell(0);
-    while (!(ready(fd) & POLLPRI)) /* with or without bytes to read */
-        usleep(1000);
+    await_urgent(fd);
     meet();
     pieces(fd, 7);
     say("mark %d", sockatmark(fd));

@@ -373,6 +373,16 @@ static void listener_lowat_client(int fd)
     meet();
 }
 
+/* The client sends so much, then the server. */
+static void one_then_the_other(int fd, size_t n)
+{
+    for (int i = 0; i < 2; i++)
+        if (is_server == i)
+            T(put(fd, i, n));
+        else
+            T(get(fd, i, n));
+}
+
 static void buffers(int snd, int rcv)
 {
     mss = 1400;
@@ -382,20 +392,12 @@ static void buffers(int snd, int rcv)
     say("%d %d", get_int(fd, SOL_SOCKET, SO_SNDBUF), get_int(fd, SOL_SOCKET, SO_RCVBUF));
     warm(fd, is_server);
     echo_rounds(fd, 20, 1000);
-    for (int i = 0; i < 2; i++)
-        if (is_server == i)
-            T(put(fd, i, 300000));
-        else
-            T(get(fd, i, 300000));
+    one_then_the_other(fd, 300000);
     T(set_int(fd, SOL_SOCKET, snd, 1 << 20));
     T(set_int(fd, SOL_SOCKET, rcv, 1 << 20));
     say("%d %d", get_int(fd, SOL_SOCKET, SO_SNDBUF), get_int(fd, SOL_SOCKET, SO_RCVBUF));
     meet();
-    for (int i = 0; i < 2; i++)
-        if (is_server == i)
-            T(put(fd, i, 3000000));
-        else
-            T(get(fd, i, 3000000));
+    one_then_the_other(fd, 3000000);
 }
 
 static void small_buffers(int fd)
@@ -411,11 +413,7 @@ static void sends_from(int size)
     say("%d", get_int(fd, SOL_SOCKET, SO_SNDBUF));
     warm(fd, is_server);
     echo_rounds(fd, 20, 1000);
-    for (int i = 0; i < 2; i++)
-        if (is_server == i)
-            T(put(fd, i, 300000));
-        else
-            T(get(fd, i, 300000));
+    one_then_the_other(fd, 300000);
 }
 
 /* So few bytes that a link within the host would hold too little unread: the connection stays on TCP. */

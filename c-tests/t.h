@@ -158,6 +158,7 @@ int join(void);         /* both sides call it: one more connection, warmed */
 int join_cold(void);    /* not yet warmed */
 void pair(int end[2]);  /* both ends in this process, warmed */
 void warm(int fd, int server);
+void rounds_by_tcp(int fd, int rounds, size_t size); /* as echo_rounds, and says whether they went by TCP */
 uint64_t acknowledged(int fd); /* how many of this end's bytes the peer's TCP has: asked of the kernel itself */
 void warm_pair(int a, int b);
 socklen_t loopback(struct sockaddr_storage *a, int port, int server);

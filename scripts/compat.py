@@ -2,8 +2,9 @@
 """Writes docs/compatibility.md from compat.toml: what a program may do with a TCP connection, and how it is served.
 
 With --check it writes nothing and says in one line each what is wrong: a hooked symbol without a row, or that c-tests do not
-name; a row of a symbol that is not hooked, a row without a test, a test that is no body of c-tests, what a link is to serve without a test that must stay on
-its link (c-tests/stays.txt), a page that is not the table's. What passes Sluice by has nothing that a test could show, so those rows have none.
+name; a row of a symbol that is not hooked, a row without a test, a test that is no body of c-tests, what a link is to serve
+without a test that must stay on its link (c-tests/stays.txt), a page that is not the table's. What passes Sluice by has
+nothing that a test could show, so those rows have none.
 
 The hooked symbols are those of src/preload/symbols.txt, which scripts/check-symbols.sh holds against the built library.
 Last line of --check and --self-test: N passed, N failed.

@@ -274,8 +274,8 @@ def run(case, args):
         if p.returncode not in (0, 3):
             problems.append(f"ctest itself ended with {p.returncode}")
         # Between hosts a warm-up in the others may be over before they have met.
-        must = STEADY if case.hosts else MUST_UPGRADE
-        if case.warm and case.env in (*must, "client-only", "server-only"):
+        held = STEADY if case.hosts else MUST_UPGRADE
+        if case.warm and case.env in (*held, "client-only", "server-only"):
             bad, unreported, left = check_counters(case, dir)
             problems += bad
         return Result(case, out.decode(errors="replace"), problems, left, unreported, time.monotonic() - started)

@@ -18,7 +18,8 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// The kernel's part of a set is looked at at least this often, however busy the rings are.
+/// The kernel's part of a set is looked at at least this often, however busy the rings are; where answers go by the time of the news, once in
+/// a few (`turn.rs`).
 const KERNEL_NS: u64 = 50_000;
 
 pub(super) const AT_ONCE: timespec = sys::timespec(0);
@@ -515,7 +516,7 @@ impl Waiter {
                 break;
             };
             found = (more, bell.or(rang));
-            if only_rang && more == ready {
+            if only_rang && more == ready && !self.was_full {
                 break;
             }
         }

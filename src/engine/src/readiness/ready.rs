@@ -116,7 +116,7 @@ impl Set {
         self.with(|inside| {
             inside.take_marks();
             inside.look_behind();
-            if may_be_late && inside.is_stamped && self.is_late() {
+            if may_be_late && inside.is_stamped && self.is_late(inside) {
                 return None;
             }
             let mut count = 0;
@@ -128,7 +128,7 @@ impl Set {
                 };
                 let (event, stays) = self.examine(inside, index);
                 if stays {
-                    inside.queue(index);
+                    inside.queue_again(index);
                 }
                 if let (Some(event), Some(to)) = (event, out.get_mut(count)) {
                     *to = event;
@@ -138,7 +138,7 @@ impl Set {
             if left == 0 && inside.is_stamped {
                 // Nothing is left of what it was late for.
                 inside.is_stamped = false;
-                self.late_waits.store(0, Ordering::Relaxed);
+                self.ends_late();
             }
             Some(count)
         })

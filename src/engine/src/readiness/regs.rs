@@ -43,9 +43,10 @@ pub(super) struct Reg {
     pub echo: Echo,
     /// In the ready list.
     pub queued: bool,
-    /// When the news came for which it is there, where that is known. One that has been there since it was told last is as old as that, as in
-    /// the kernel's list.
+    /// When the news came for which it is there, where that is known.
     pub since: Stamp,
+    /// ... or it has been there since it was told last.
+    pub told: bool,
     /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on its way.
     pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
@@ -258,6 +259,7 @@ impl Inside {
             echo: Echo::None,
             queued: false,
             since: Stamp::NONE,
+            told: false,
             behind: false,
             out_removed: false,
             room_due: false,
@@ -475,8 +477,16 @@ impl Inside {
             self.ready.push_back(index);
             self.is_stamped |= since.is_known();
             if let Some(reg) = self.reg(index) {
-                reg.since = since;
+                (reg.since, reg.told) = (since, false);
             }
+        }
+    }
+
+    /// Puts a registration that was looked at behind all others, as the kernel does: there may be more to tell.
+    pub fn queue_again(&mut self, index: u32) {
+        self.queue(index);
+        if let Some(reg) = self.reg(index) {
+            reg.told = true;
         }
     }
 

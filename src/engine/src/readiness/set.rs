@@ -64,8 +64,9 @@ pub struct Set {
     pub(super) full_answers: AtomicU32,
     /// When the kernel's part was last looked at (`sys::rough_ns`).
     pub(super) looked_ns: AtomicU64,
-    /// So many waits more go by the time at which news came: see [`super::turn`].
+    /// So many waits more go by the time at which news came, of a program that was away for so long: see [`super::turn`].
     pub(super) late_waits: AtomicU32,
+    pub(super) late_ns: AtomicU64,
     /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
     pub(super) peer_cpu: AtomicU32,
     pub(super) spin_ns: AtomicU32,
@@ -160,6 +161,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     full_answers: AtomicU32::new(0),
                     looked_ns: AtomicU64::new(0),
                     late_waits: AtomicU32::new(0),
+                    late_ns: AtomicU64::new(0),
                     peer_cpu: AtomicU32::new(0),
                     spin_ns: AtomicU32::new(0),
                     spin_skip: AtomicU32::new(0),

@@ -36,8 +36,8 @@ const REGS: core::ops::RangeInclusive<u64> = 64..=16_384;
 /// Of so many connections TCP is asked how long they could be read; and so many streams beyond an answer are looked at.
 const ASKED: usize = 64;
 
-/// So many waits behind the one that came late go by time, too, while each is full: what there was is told in turn however few places
-/// the program has.
+/// So many waits go by time, the one that came late and those behind it, while each is full: what there was is told in turn however few
+/// places the program has.
 const LATE_WAITS: u32 = 8;
 /// Behind these: one wait goes the ordinary way.
 const REST: u32 = u32::MAX;
@@ -52,6 +52,8 @@ const UNKNOWN: u32 = u32::MAX;
 struct Lists {
     /// Of streams, in the order in which they are told: the data that they are told by, and how old their news are, in ms.
     streams: Vec<(u64, u32)>,
+    /// Ages are those of this moment.
+    now: Stamp,
     /// Connections that TCP may tell of, and the data that it tells of them by.
     fds: Vec<libc::pollfd>,
     data: Vec<u64>,
@@ -118,28 +120,47 @@ impl Set {
         }
     }
 
-    /// Is this wait to tell by time?
-    pub(super) fn is_late(&self) -> bool {
-        match self.late_waits.load(Ordering::Relaxed) {
-            0 => self.away_ns() != 0,
-            REST => {
-                self.late_waits.store(0, Ordering::Relaxed);
-                false
-            }
-            _ => true,
+    /// Is this wait to tell by time? Counts it; `_inside`: the set is locked.
+    pub(super) fn is_late(&self, _inside: &Inside) -> bool {
+        let waits = self.late_waits.load(Ordering::Relaxed);
+        let away = self.away_ns();
+        let (is_late, next) = match waits {
+            0 => (away != 0, if away != 0 { LATE_WAITS - 1 } else { 0 }),
+            REST => (false, 0),
+            1 => (true, REST),
+            left => (true, left - 1),
+        };
+        if is_late {
+            let before = if waits == 0 {
+                0
+            } else {
+                self.late_ns.load(Ordering::Relaxed)
+            };
+            self.late_ns
+                .store(before.saturating_add(away), Ordering::Relaxed);
         }
+        if next != waits {
+            self.late_waits.store(next, Ordering::Relaxed);
+        }
+        is_late
+    }
+
+    /// No more waits go by time for what there is.
+    pub(super) fn ends_late(&self) {
+        self.late_waits.store(0, Ordering::Relaxed);
     }
 }
 
 impl Inside {
     /// What there is to tell, if there may be something in both lists; of no more than `regs_max` registrations. Ages beyond `oldest` are none: the
-    /// peer's clock is another, or it lies.
-    fn lists(&mut self, most: usize, regs_max: u64, oldest: u32) -> Option<Lists> {
+    /// peer's clock is another, or it lies. What stayed when it was told is as old as the last wait, in ms.
+    fn lists(&mut self, most: usize, regs_max: u64, oldest: u32, last_wait: u32) -> Option<Lists> {
         if u64::from(self.places()) > regs_max {
             return None;
         }
         let now = Stamp::now();
         let mut lists = Lists {
+            now,
             streams: Vec::new(),
             fds: Vec::new(),
             data: Vec::new(),
@@ -151,7 +172,12 @@ impl Inside {
             };
             let has_news = |sock| of_stream(sock) & reg.events != 0;
             if reg.adopted && reg.armed && reg.sock.is_some_and(has_news) {
-                let age = reg.since.age(now).filter(|&age| age <= oldest);
+                let age = if reg.told {
+                    Some(last_wait)
+                } else {
+                    reg.since.age(now)
+                };
+                let age = age.filter(|&age| age <= oldest);
                 lists.streams.push((reg.data, age.unwrap_or(UNKNOWN)));
                 if lists.streams.len() == most.saturating_add(ASKED) {
                     break;
@@ -193,16 +219,32 @@ impl Lists {
             .zip(&self.data)
             .filter(|(shown, _)| shown.revents & libc::POLLIN != 0)
             .take(ASKED)
-            .filter_map(|(shown, &data)| Some((data, tcp::unread_for(shown.fd)?)))
+            .filter_map(|(shown, &data)| {
+                // This thread may have been off its processor for long since the streams' ages were taken.
+                let later = self.now.age(Stamp::now()).unwrap_or(0);
+                Some((data, tcp::unread_for(shown.fd)?.saturating_sub(later)))
+            })
             .collect();
         all.sort_by_key(|&(_, age)| core::cmp::Reverse(age));
         all
     }
 }
 
-fn age_of(list: &[(u64, u32)], data: u64) -> Option<u32> {
-    list.iter()
-        .find_map(|&(of, age)| (of == data).then_some(age))
+/// How old the news are of whoever is told by some data.
+struct Ages(Vec<(u64, u32)>);
+
+impl Ages {
+    fn of(list: &[(u64, u32)]) -> Self {
+        let mut list = list.to_vec();
+        list.sort_unstable();
+        Self(list)
+    }
+
+    fn age(&self, data: u64) -> Option<u32> {
+        let at = self.0.partition_point(|&(of, _)| of < data);
+        let found = self.0.get(at).filter(|&&(of, _)| of == data);
+        found.map(|&(_, age)| age)
+    }
 }
 
 fn ages(list: &[(u64, u32)]) -> Vec<u32> {
@@ -215,26 +257,27 @@ impl Waiter {
     #[cold]
     pub(super) fn by_time(&mut self) -> Option<usize> {
         let set = self.set;
-        let left = match set.late_waits.swap(0, Ordering::Relaxed) {
-            0 => LATE_WAITS,
-            left => left,
-        } - 1;
-        // The time away is known to a factor of three.
-        let away = set.away_ns();
-        let oldest = match away / 1_000_000 {
-            0 => Stamp::ROUND_MS / 2,
-            ms => ms
-                .saturating_mul(3)
-                .saturating_add(100)
-                .min(u64::from(Stamp::ROUND_MS)) as u32,
-        };
+        let count = self.answer_by_time();
+        if count != Some(self.max) {
+            set.ends_late();
+        }
+        count.filter(|&count| count != 0)
+    }
+
+    fn answer_by_time(&mut self) -> Option<usize> {
+        let set = self.set;
+        let ms = |ns: u64| (ns / 1_000_000).min(u64::from(Stamp::ROUND_MS)) as u32;
+        let late = set.late_ns.load(Ordering::Relaxed);
+        // It is known to a factor of three.
+        let oldest = ms(late).saturating_mul(3).saturating_add(100);
         if oldest > Stamp::ROUND_MS / 2 || kernel_ready(set.fd(), libc::POLLIN) == 0 {
             return None;
         }
         let most = self.max;
-        let regs_max = (away / NS_PER_REG).clamp(*REGS.start(), *REGS.end());
+        let regs_max = (late / NS_PER_REG).clamp(*REGS.start(), *REGS.end());
+        let last_wait = ms(set.away_ns());
         let mut lists = set
-            .with(|inside| inside.lists(most, regs_max, oldest))
+            .with(|inside| inside.lists(most, regs_max, oldest, last_wait))
             .flatten()?;
         let of_tcp = lists.of_tcp();
         let mut streams = ages(&lists.streams);
@@ -249,32 +292,25 @@ impl Waiter {
             (self.max, self.mask) = (most, mask);
             (of_kernel, _) = found.ok()?;
         }
-        // Before the streams are taken, which ends it where none are left.
-        let next = if left == 0 { REST } else { left };
-        set.late_waits.store(next, Ordering::Relaxed);
         let count = self.append(of_kernel);
-        if count != most {
-            set.late_waits.store(0, Ordering::Relaxed);
-        }
-        self.put_in_order(of_kernel, count, &lists.streams, &of_tcp);
-        (count != 0).then_some(count)
+        self.put_in_order(
+            of_kernel,
+            count,
+            &Ages::of(&lists.streams),
+            &Ages::of(&of_tcp),
+        );
+        Some(count)
     }
 
     /// The first `of_kernel` events are the kernel's, those behind them streams'.
-    fn put_in_order(
-        &mut self,
-        of_kernel: usize,
-        count: usize,
-        streams: &[(u64, u32)],
-        of_tcp: &[(u64, u32)],
-    ) {
+    fn put_in_order(&mut self, of_kernel: usize, count: usize, streams: &Ages, of_tcp: &Ages) {
         let told = self.out().get(..count).unwrap_or_default().to_vec();
         let (kernel, ours) = told.split_at(of_kernel.min(told.len()));
-        let of_kernel = ages_of_kernel(kernel.iter().map(|event| age_of(of_tcp, event.u64)));
+        let of_kernel = ages_of_kernel(kernel.iter().map(|event| of_tcp.age(event.u64)));
         // What has come since is as young as can be.
         let mut of_ours: Vec<u32> = ours
             .iter()
-            .map(|event| age_of(streams, event.u64).unwrap_or(0))
+            .map(|event| streams.age(event.u64).unwrap_or(0))
             .collect();
         no_older_behind(&mut of_ours);
         let (mut kernel, mut ours) = (kernel.iter(), ours.iter());

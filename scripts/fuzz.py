@@ -82,7 +82,9 @@ class Runner:
             return Found("model", f"plain TCP says now this, now that, {found}{text}", seconds)
         path = self.write(name, program)
         if self.args.defect:
-            if not DEFECTS[self.args.defect](*found.signature()):
+            # By the same library without the defect it says what plain TCP does.
+            healthy = dataclasses.replace(program, settings={k: v for k, v in program.settings.items() if k != "SLUICE_FAULT"})
+            if not DEFECTS[self.args.defect](*found.signature()) or self.judge.frequency(healthy)[0]:
                 return None
             # One will do.
             if self.enough.is_set():

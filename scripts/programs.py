@@ -38,8 +38,8 @@ TESTS = [web.nginx_curl, web.nginx_curl_dropped, web.nginx_wrk, web.nginx_wrk_cl
          web.nginx_upgrade, stores.redis_benchmark, stores.redis_benchmark_long, stores.redis_cli, stores.memcached, stores.pgbench,
          stores.pgbench_reconnect, streams.iperf3_p1, streams.iperf3_p4, streams.iperf3_reverse, streams.iperf3_bidir, streams.ssh, streams.ssh_shared,
          runtimes.python_http, runtimes.node_http, runtimes.node_cluster, runtimes.java_http, proxies.haproxy_http,
-         proxies.haproxy_tcp_splice, proxies.tinyproxy_curl, proxies.apt_update, files.rsync, files.ftp, files.git_http]
-# On TCP, by choice: haproxy moves bytes from socket to socket inside the kernel here; sshd begins anew by exec with the
+         proxies.haproxy_tcp, proxies.haproxy_tcp_splice, proxies.tinyproxy_curl, proxies.apt_update, files.rsync, files.ftp, files.git_http]
+# On TCP, by choice: haproxy moves bytes from socket to socket inside the kernel where it may; sshd begins anew by exec with the
 # connection at descriptors 0 and 1; node's first process accepts and sends the descriptor to another; so does vsftpd with its
 # connections for data, and the other, in its sandbox, can report none.
 BY_TCP = {proxies.haproxy_tcp_splice, streams.ssh, streams.ssh_shared, runtimes.node_cluster, files.ftp}

@@ -65,8 +65,13 @@ def haproxy_http(run):
     haproxy(run)
 
 
+def haproxy_tcp(run):
+    haproxy(run, "tcp")
+
+
 def haproxy_tcp_splice(run):
-    haproxy(run, "tcp", "option splice-auto")
+    """With `splice-auto` instead it seldom does."""
+    haproxy(run, "tcp", "option splice-request\n    option splice-response")
 
 
 # --- tinyproxy ---

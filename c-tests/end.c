@@ -64,7 +64,7 @@ static void unread_read_client(int fd)
     T(put(fd, 2, 10));
     meet();
     meet();
-    await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    await_reset(fd);
     D(recv(fd, buf, 1000, 0));
     T(recv(fd, buf, 1000, 0));
     T(recv(fd, buf, 1000, 0));
@@ -77,7 +77,7 @@ static void unread_write_client(int fd)
     T(put(fd, 2, 10));
     meet();
     meet();
-    await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    await_reset(fd);
     T(write(fd, buf, 10));
     T(write(fd, buf, 10));
     D(recv(fd, buf, 1000, 0));
@@ -97,7 +97,7 @@ static void reset_client(int fd)
 {
     meet();
     meet();
-    await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    await_reset(fd);
     T(recv(fd, buf, 1000, MSG_PEEK));
     post_mortem(fd);
 }

@@ -89,7 +89,7 @@ static void kill_unread_client(int fd)
 {
     await_in(fd, 1000); /* what a death meets has arrived */
     T(put(fd, 2, 1000));
-    await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    await_reset(fd);
     D(recv(fd, buf, 10000, 0));
     T(recv(fd, buf, 10, 0));
     T(recv(fd, buf, 10, 0));
@@ -240,7 +240,7 @@ static void kill_behind_input_client(int fd)
     int n = 0;
     T(get(fd, 1, 99000));
     T(put(fd, 2, 1000));
-    await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    await_reset(fd);
     T(ioctl(fd, FIONREAD, &n));
     say("%d unread", n);
     D(recv(fd, buf, 100, MSG_PEEK));

@@ -318,6 +318,9 @@ unsigned await(int fd, unsigned must)
     return mask;
 }
 
+/* The kernel has closed a socket a moment before both its directions are shut. */
+void await_reset(int fd) { await(fd, POLLERR | POLLHUP | POLLRDHUP); }
+
 void await_in(int fd, int n)
 {
     int have = 0;

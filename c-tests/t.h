@@ -133,6 +133,7 @@ void echo_rounds(int fd, int rounds, size_t size); /* both sides call it */
 
 /* States. */
 unsigned await(int fd, unsigned must); /* until poll shows all of must; prints what it shows */
+void await_reset(int fd);              /* until poll shows all of one */
 void post_mortem(int fd);              /* everything a program can ask of a connection that is over, twice */
 void await_in(int fd, int n);          /* until n bytes can be read */
 int ready(int fd);                     /* poll mask right now */

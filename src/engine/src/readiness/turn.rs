@@ -125,7 +125,8 @@ impl Set {
         let waits = self.late_waits.load(Ordering::Relaxed);
         let away = self.away_ns();
         let (is_late, next) = match waits {
-            0 => (away != 0, if away != 0 { LATE_WAITS - 1 } else { 0 }),
+            0 if away == 0 => (false, 0),
+            0 => (true, LATE_WAITS - 1),
             REST => (false, 0),
             1 => (true, REST),
             left => (true, left - 1),

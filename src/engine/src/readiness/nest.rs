@@ -82,8 +82,8 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
             return true;
         }
         let is_others = own.iter().all(|p| p.revents == 0);
-        // A record that came between the two looks is heard in the next one.
-        if is_others && (was_others || !remote::is_used()) {
+        // A record that came between the two looks is heard in the next one, and so is a bell that entered the set behind the list.
+        if is_others && was_others {
             return true;
         }
         was_others = is_others;

@@ -393,7 +393,8 @@ impl Set {
     pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Fd) {
         let bell = internal::lift(bell);
         let entered = self.with(|inside| {
-            let Some(on) = inside.on_link(link).filter(|l| l.slot == slot) else {
+            let on = inside.on_link(link);
+            let Some(on) = on.filter(|l| l.slot == slot && !l.lost) else {
                 if let Some(bell) = bell {
                     internal::forget(bell.raw());
                 }
@@ -491,13 +492,11 @@ impl Set {
                 .iter()
                 .position(|l| core::ptr::eq(l.link, link))?;
             let on = inside.links.get_mut(at)?;
-            if on.streams != 0 {
-                on.lost = true;
-                // Nobody rings it any more, but its hang-up would show to whoever watches the set.
-                self.take_bell_out(on);
-                return None;
-            }
-            Some(inside.links.swap_remove(at))
+            // Nobody rings it any more, but its hang-up would show to whoever watches the set, and who looks into that finds only
+            // bells of links that are here.
+            self.take_bell_out(on);
+            on.lost = true;
+            (on.streams == 0).then(|| inside.links.swap_remove(at))
         });
         if let Some(on) = gone.flatten() {
             release(on);

@@ -2,6 +2,7 @@
 
 use crate::readiness;
 use crate::rendezvous::control;
+use crate::report;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::life;
 use crate::sockets::parting::{self, end_before_record};
@@ -183,6 +184,7 @@ extern "C" fn before_fork() {
     // In the order in which they nest, each behind all that may be done under it.
     readiness::hold();
     control::hold_last();
+    report::hold();
 }
 
 /// A stream within the host that no child could take back to TCP: one that is not in use yet, for which this process may get
@@ -199,6 +201,7 @@ extern "C" fn after_fork_parent() {
 
 /// On both sides: what was held over the fork is given back.
 fn release() {
+    report::release();
     control::release_last();
     readiness::release();
     control::release();
@@ -315,7 +318,7 @@ pub fn before_exec() {
         {
             family.share_for_good();
         }
-        crate::report::finished(sock);
+        report::finished(sock);
         sock.leave_family(me);
     });
 }
@@ -377,7 +380,7 @@ pub fn exiting() {
         if far {
             ending.push(sock);
         }
-        crate::report::finished(sock);
+        report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());
         }

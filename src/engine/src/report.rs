@@ -5,6 +5,7 @@ use crate::rendezvous::diag;
 use crate::sockets::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
+use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys;
 use sluice_stats::{Reason, Role};
 use std::ffi::CString;
@@ -50,11 +51,26 @@ fn current_dir(buffer: &mut [u8]) -> Result<&[u8], i32> {
     }
 }
 
-/// The connection is over, or the process is: appends its line. Once for each connection and process.
+/// A line is being written. Whoever finds that another thread writes it may be about to end the process.
+static WRITING: Guarded<()> = Guarded::new(());
+
+/// Before a fork: no thread writes that the child would wait for.
+pub fn hold() {
+    WRITING.hold();
+}
+
+/// After the fork, on both sides: of [`hold`].
+pub fn release() {
+    WRITING.release();
+}
+
+/// The connection is over, or the process is: appends its line. Once for each connection and process; when this returns it is written.
 pub fn finished(sock: &Sock) {
     let Some(path) = crate::config::config().report.as_deref() else {
         return;
     };
+    // None in a handler that has interrupted another line of this thread's.
+    let _writing = WRITING.lock();
     if sock.reported.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -120,6 +136,16 @@ fn describe(sock: &Sock) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sockets::testing::forked_amid;
+
+    #[test]
+    fn a_child_waits_for_no_line_of_its_parents() {
+        let section = |pause: &dyn Fn()| {
+            let _writing = WRITING.lock();
+            pause();
+        };
+        assert!(forked_amid(section, || WRITING.lock().is_some()));
+    }
 
     #[test]
     fn a_path_becomes_absolute_and_is_tried() {

@@ -222,6 +222,8 @@ pub fn bury(sock: &'static Sock, late: bool) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
+    // Who ends the process, having waited for that, finds it here as long as it has no line.
+    crate::report::finished(sock);
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);
     internal::close(fd);

@@ -208,17 +208,27 @@ class Player:
 
     def __init__(self, lib, keep, settings=None):
         self.lib, self.keep, self.settings = lib, keep, settings or {}
-        self.count, self.lock = 0, threading.Lock()
+        self.count, self.lock, self.places = 0, threading.Lock(), set()
 
     def play(self, suite, unit, side, tests=None):
         with self.lock:
             self.count += 1
             number = self.count
-        place = tempfile.mkdtemp(prefix="suites-")
+            place = tempfile.mkdtemp(prefix="suites-")
+            self.places.add(place)
         os.chmod(place, 0o755)
         try:
             return self._play(suite, unit, side, tests, place, f"{number:05}")
         finally:
+            shutil.rmtree(place, ignore_errors=True)
+            self.places.discard(place)
+
+    def stop(self):
+        """In the middle of runs, by who is about to exit: ends what they have started, and leaves none of their directories."""
+        # No other one begins.
+        self.lock.acquire()
+        common.end_trees()
+        for place in list(self.places):
             shutil.rmtree(place, ignore_errors=True)
 
     def _play(self, suite, unit, side, tests, place, number):

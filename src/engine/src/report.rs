@@ -136,7 +136,7 @@ fn describe(sock: &Sock) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing::forked_amid;
+    use crate::sockets::testing::{alone, forked_amid};
 
     #[test]
     fn a_child_waits_for_no_line_of_its_parents() {
@@ -144,7 +144,7 @@ mod tests {
             let _writing = WRITING.lock();
             pause();
         };
-        assert!(forked_amid(section, || WRITING.lock().is_some()));
+        assert!(forked_amid(&alone(), section, || WRITING.lock().is_some()));
     }
 
     #[test]

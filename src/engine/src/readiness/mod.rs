@@ -179,11 +179,7 @@ pub(crate) fn has_room(sock: &'static Sock) -> bool {
 mod tests {
     use super::*;
     use crate::sockets::sock::{self, role};
-    use crate::sockets::testing::forked_amid;
-    use std::sync::Mutex;
-
-    /// For tests that look into a set which is not in use: no other is given its structure.
-    pub static UNUSED: Mutex<()> = Mutex::new(());
+    use crate::sockets::testing::{alone, forked_amid};
 
     #[test]
     fn a_child_finds_the_making_of_sets_free() {
@@ -191,12 +187,12 @@ mod tests {
             let _making = set::MAKING.lock();
             pause();
         };
-        assert!(forked_amid(section, || set::alloc(-1).is_some()));
+        assert!(forked_amid(&alone(), section, || set::alloc(-1).is_some()));
     }
 
     #[test]
     fn a_set_is_empty_when_two_threads_have_closed_its_last_two_descriptors() {
-        let _unused = UNUSED.lock();
+        let _alone = alone();
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
         for _ in 0..3000 {
             let set = set::alloc(-1).unwrap();
@@ -220,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_child_finds_every_set_whole() {
-        let _unused = UNUSED.lock();
+        let alone = alone();
         let sets = [0; 2].map(|_| set::alloc(-1).unwrap());
         let [_, closed] = sets;
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
@@ -240,7 +236,7 @@ mod tests {
                 });
             };
             let then = || set.with(|inside| inside.places()) == Some(1);
-            assert!(forked_amid(section, then));
+            assert!(forked_amid(&alone, section, then));
         }
     }
 }

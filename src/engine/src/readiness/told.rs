@@ -205,9 +205,7 @@ mod tests {
     }
 
     fn set_of(sock: &'static Sock, events: u32) -> &'static Set {
-        let unused = crate::readiness::tests::UNUSED.lock();
         let set = set::alloc(sys::epoll_create().unwrap().release()).unwrap();
-        drop(unused);
         let fd = sock.fd.load(Ordering::Relaxed);
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
         assert!(table::store(fd, Entry::sock(sock)));
@@ -264,6 +262,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_ends_amid_an_answer_is_told_of_once() {
+        let _alone = testing::alone();
         let events = libc::EPOLLIN as u32;
         let (_, set, _peer) = behind_a_stream(events);
         // The ring has been told of, and then TCP has the rest.
@@ -275,6 +274,7 @@ mod tests {
 
     #[test]
     fn room_of_tcp_that_comes_behind_the_switch_is_told() {
+        let _alone = testing::alone();
         let edge = (libc::EPOLLOUT | libc::EPOLLET) as u32;
         let (sock, _, mut peer) = on_a_link();
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -302,6 +302,7 @@ mod tests {
 
     #[test]
     fn an_end_that_this_side_has_made_is_told_before_the_peer_has_read() {
+        let _alone = testing::alone();
         let (sock, (link, index), peer) = on_a_link();
         let fd = sock.fd.load(Ordering::Relaxed);
         sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
@@ -322,6 +323,7 @@ mod tests {
 
     #[test]
     fn of_the_middle_of_a_reset_nothing_is_told() {
+        let _alone = testing::alone();
         let asked = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         let (sock, set, _peer) = behind_a_stream(asked);
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -416,6 +418,7 @@ mod tests {
 
         #[test]
         fn a_record_that_another_thread_hears_is_told_to_no_set() {
+            let _alone = testing::alone();
             for asked in ASKED {
                 let mut far = far();
                 let set = set_of(far.sock, asked);
@@ -439,6 +442,7 @@ mod tests {
 
         #[test]
         fn a_record_that_is_not_heard_yet_is_told_to_no_set() {
+            let _alone = testing::alone();
             for asked in ASKED {
                 let mut far = far();
                 let set = set_of(far.sock, asked);
@@ -458,6 +462,7 @@ mod tests {
 
         #[test]
         fn a_record_that_another_thread_hears_is_told_to_no_list() {
+            let _alone = testing::alone();
             let mut far = far();
             let fd = far.sock.fd.load(Ordering::Relaxed);
             assert!(table::store(fd, Entry::sock(far.sock)));
@@ -481,6 +486,7 @@ mod tests {
 
         #[test]
         fn an_end_is_told_beneath_a_link() {
+            let _alone = testing::alone();
             let far = far();
             let fd = far.sock.fd.load(Ordering::Relaxed);
             sys::shutdown(fd, libc::SHUT_RD).unwrap();
@@ -491,6 +497,7 @@ mod tests {
 
         #[test]
         fn an_end_is_told_behind_a_part_of_a_record() {
+            let _alone = testing::alone();
             let mut far = far();
             far.peer_writes(&[0; 5]);
             let fd = far.sock.fd.load(Ordering::Relaxed);
@@ -503,6 +510,7 @@ mod tests {
 
         #[test]
         fn what_is_told_under_the_same_data_of_another_stays() {
+            let _alone = testing::alone();
             let far = far();
             let set = set_of(far.sock, libc::EPOLLIN as u32);
             let event = libc::epoll_event {

@@ -327,7 +327,7 @@ pub(super) fn pair_within(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing::forked_amid;
+    use crate::sockets::testing::{alone, forked_amid};
 
     #[test]
     fn a_child_finds_the_making_of_its_own_link_free() {
@@ -335,6 +335,6 @@ mod tests {
             let _made = SELF.lock();
             pause();
         };
-        assert!(forked_amid(section, || SELF.lock().is_some()));
+        assert!(forked_amid(&alone(), section, || SELF.lock().is_some()));
     }
 }

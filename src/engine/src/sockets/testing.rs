@@ -43,16 +43,23 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
     sock
 }
 
-/// While this lives, no other test forks: a fork has all sockets of the process counted as shared for a moment.
-pub fn without_forks() -> MutexGuard<'static, ()> {
-    static FORKS: Mutex<()> = Mutex::new(());
-    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+/// See [`alone`].
+pub type Alone = MutexGuard<'static, ()>;
+
+/// While this lives no other test that needs it runs. Whoever has a socket on a link does: a fork takes the streams of all sockets off
+/// their links, and has them counted as shared for a moment. So does whoever looks into structures that are not in use.
+pub fn alone() -> Alone {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Forks when another thread, in `section`, has called what it is given, which takes a while. Does the child come to
 /// the end of `then`, and find there what it expects?
-pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -> bool) -> bool {
-    let _alone = without_forks();
+pub fn forked_amid(
+    _alone: &Alone,
+    section: impl FnOnce(&dyn Fn()) + Send,
+    then: impl FnOnce() -> bool,
+) -> bool {
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn no_stream_is_attached_to_what_was_closed_or_given_up() {
-        let _alone = testing::without_forks();
+        let _alone = testing::alone();
         let (a, _, index) = testing::link();
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
         let generation = sock.generation.load(Ordering::Acquire);
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_writer_switches_once_its_sets_know_of_the_stream() {
-        let _alone = testing::without_forks();
+        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_the_peer_has_put_in_anothers_place_is_refused() {
-        let _alone = testing::without_forks();
+        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let other = testing::stream(a, b);
         let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());

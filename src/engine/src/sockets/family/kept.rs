@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_found_until_the_last_holder_leaves() {
-        let _alone = testing::without_forks();
+        let _alone = testing::alone();
         let me = std::process::id();
         let family = take(me).unwrap();
         assert_eq!(family.kept(), None);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_was_kept_for_the_dead_makes_room() {
-        let _alone = testing::without_forks();
+        let _alone = testing::alone();
         let me = std::process::id();
         let dead = take(0x3fff_ffff).unwrap();
         let family = take(me).unwrap();

@@ -101,6 +101,62 @@ static void shows_client(int fd)
     meet();
 }
 
+/* What a relative has made of a registration stays so: for the grandchild that waits for the set then, which knows it from before ... */
+static void modified_server(int fd)
+{
+    meet();
+    T(put(fd, 1, 1));
+    meet();
+}
+
+static int tells(int ep, uint64_t data)
+{
+    struct epoll_event e = {0};
+    int n = epoll_wait(ep, &e, 1, 0);
+    return n != 1 ? 10 : e.data.u64 != data ? 20 + (int)e.data.u64 : e.events != EPOLLIN ? 30 : 0;
+}
+
+static void modified_for_grandchild_client(int fd)
+{
+    int ep = epoll_create1(0);
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
+    meet();
+    await_in(fd, 1);
+    pid_t pid = child();
+    if (!pid) {
+        pid_t waits = child_that_waits();
+        if (!waits)
+            _exit(tells(ep, 2));
+        await_in(fd, 1);
+        if (ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 2))
+            _exit(1);
+        let(waits);
+        _exit(0);
+    }
+    reap(pid);
+    T(get(fd, 1, 1));
+    meet();
+}
+
+/* ... and for the parent. */
+static void modified_for_parent_client(int fd)
+{
+    int ep = epoll_create1(0);
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
+    meet();
+    await_in(fd, 1);
+    pid_t pid = child();
+    if (!pid) {
+        await_in(fd, 1);
+        _exit(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 2) ? 1 : 0);
+    }
+    reap(pid);
+    say("status %d", tells(ep, 2));
+    say("status %d", tells(ep, 2));
+    T(get(fd, 1, 1));
+    meet();
+}
+
 /* A writer that is killed has done all it had to; what it wrote is read by the child first, and then by the parent. */
 static void killed_writer(int fd)
 {
@@ -417,6 +473,8 @@ const struct body fork_bodies[] = {
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_registers", registers_server, registers_client),
     TWO("fork_set_shows", shows_server, shows_client),
+    TWO("fork_modifies_for_grandchild", modified_server, modified_for_grandchild_client),
+    TWO("fork_modifies_for_parent", modified_server, modified_for_parent_client),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),

@@ -258,13 +258,16 @@ def leftovers(grace=2.0):
             break
         time.sleep(0.02)
     names = []
-    for pid in orphans:
-        names.append(f"{pid} {command_line(pid)}")
-        _signal(pid, signal.SIGKILL)
-        try:
-            os.waitpid(pid, 0)
-        except ChildProcessError:
-            pass
+    while orphans:
+        for pid in orphans:
+            names.append(f"{pid} {command_line(pid)}")
+            _signal(pid, signal.SIGKILL)
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass
+        # What these leave comes to us now.
+        orphans = [pid for pid in children_of(os.getpid()) if pid not in _children]
     return names
 
 

@@ -145,13 +145,16 @@ def load_across(run, server, client, seconds, times, disturb):
     moments = disturb()
     text, _ = common.communicate(fresh, CLIENT_LIMIT)
     if fresh.returncode != 0:
-        raise Failure(f"wrk: {text[-300:]}")
-    if apps.parse_wrk(text)[0] == 0:
-        raise Failure("wrk completed no request")
+        raise Failure(f"{client}, new connections: wrk: {text[-300:]}")
+    try:
+        if apps.parse_wrk(text)[0] == 0:
+            raise Failure("wrk completed no request")
+    except Failure as e:
+        raise Failure(f"{client}, new connections: {e}") from None
     text, _ = common.communicate(kept, CLIENT_LIMIT)
     if kept.returncode != 0 or "Non-2xx" in text:
-        raise Failure(f"wrk: {text[-300:]}")
-    ended = ends(text)
+        raise Failure(f"{client}: wrk: {text[-300:]}")
+    ended = ends(text, client)
     text, _ = common.communicate(steady, CLIENT_LIMIT)
     if steady.returncode != 0:
         raise Failure(f"a request failed: {text.strip()[-300:]}")
@@ -219,14 +222,14 @@ def workers_go(pids):
                  "old workers of nginx were not told to go", 30)
 
 
-def ends(text):
-    """Connections that wrk says ended; no other error may be in its answer."""
+def ends(text, client):
+    """Connections of a role's that wrk says ended; no other error may be in its answer."""
     found = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     if not found:
         return 0
     connect, read, write, late = map(int, found.groups())
     if connect or late:
-        raise Failure(f"wrk: {found.group(0)}")
+        raise Failure(f"{client}: wrk: {found.group(0)}")
     return read + write
 
 

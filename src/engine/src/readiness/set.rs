@@ -590,7 +590,11 @@ impl Set {
             for i in all {
                 if let Some(reg) = inside.reg(i) {
                     let waits = reg.events & WRITABLE != 0;
-                    if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
+                    if waits
+                        && reg.armed
+                        && (asked && reg.events & ET != 0 || reg.out_removed)
+                        && self.is_as_known(reg)
+                    {
                         reg.put_back(self.fd());
                     }
                 }
@@ -624,8 +628,6 @@ impl Set {
                         && (asked && reg.events & WRITABLE != 0
                             || reg.queued && reg.events & READABLE != 0);
                     reg.echo = Echo::None;
-                    // A relative may have used one up that tells once.
-                    let once = reg.events & ONESHOT != 0;
                     if is_stale {
                         // The kernel's registration is as the parent has made it since.
                     } else if reg.twin_armed {
@@ -633,9 +635,7 @@ impl Set {
                         if self.nested.load(Ordering::Relaxed) && !is_shared {
                             reg.change(self.fd(), ONESHOT);
                         }
-                    } else if reg.armed
-                        && (core::mem::take(&mut reg.out_removed) || owed && !(once && is_shared))
-                    {
+                    } else if reg.armed && (reg.out_removed || owed) && self.is_as_known(reg) {
                         // The kernel looks, and tells if there is something to tell.
                         reg.change(self.fd(), reg.events);
                     }

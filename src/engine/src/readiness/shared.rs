@@ -5,16 +5,21 @@
 //! stream is served by such a set, in either process. One word per set, in memory shared over fork,
 //! says so. A number that was used once by a relative is never given out again.
 
-use super::nest;
-use super::parked;
+use super::regs::Reg;
 use super::set::{self, Set};
+use super::{WRITABLE, nest, parked};
 use crate::process;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
 use crate::sockets::remains;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use libc::c_int;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
+use std::ffi::CString;
+
+/// What the kernel asks of every registration besides.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Sets of one process.
 pub(super) const SETS_MAX: usize = 4096;
@@ -54,7 +59,50 @@ pub fn before_fork() {
     }
 }
 
+/// Events and data of what is registered in the kernel's set under the number `fd`, of several files if it was closed in between
+/// (proc_pid_fdinfo(5)). `None`: it cannot be read.
+fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
+    let path = CString::new(format!("/proc/self/fdinfo/{set}")).ok()?;
+    let file = sys::open(&path, libc::O_RDONLY).ok()?;
+    let (mut text, mut piece) = (Vec::new(), [0u8; 4096]);
+    loop {
+        match sys::read(file.raw(), &mut piece).ok()? {
+            0 => break,
+            n => text.extend_from_slice(piece.get(..n)?),
+        }
+    }
+    let all = core::str::from_utf8(&text)
+        .ok()?
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.strip_prefix("tfd:")?.split_ascii_whitespace();
+            (words.next()?.parse() == Ok(fd)).then_some(())?;
+            let mut hex = |name| {
+                let value = words.find(|&word| word == name).and(words.next())?;
+                u64::from_str_radix(value, 16).ok()
+            };
+            Some((hex("events:")? as u32, hex("data:")?))
+        });
+    Some(all.collect())
+}
+
 impl Set {
+    /// Has the kernel what this process believes to be registered, so that it may be made anew? What a relative has made of it
+    /// stays; the kernel has looked at the socket then.
+    pub(super) fn is_as_known(&self, reg: &Reg) -> bool {
+        if !is_marked(self.number) {
+            return true;
+        }
+        let removed = if reg.out_removed { WRITABLE } else { 0 };
+        // The kernel may have taken EPOLLWAKEUP out.
+        let of = |events: u32| (events | ALWAYS) & !(libc::EPOLLWAKEUP as u32);
+        let known = (of(reg.events & !removed), reg.data);
+        registered(self.fd(), reg.fd).is_none_or(|mut all| {
+            all.iter_mut().for_each(|(events, _)| *events = of(*events));
+            all.contains(&known)
+        })
+    }
+
     /// A child of a fork uses a set of its parent's for the first time.
     #[cold]
     pub(super) fn use_inherited(&'static self) {
@@ -120,5 +168,29 @@ impl Set {
         for sock in socks {
             remains::await_owed(sock);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_under_a_number_is_read() {
+        let set = sys::epoll_create().unwrap();
+        let bells = [(); 2].map(|()| sys::eventfd(0).unwrap());
+        let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        for (bell, data) in bells.iter().zip([7, u64::MAX]) {
+            sys::epoll_ctl(set.raw(), libc::EPOLL_CTL_ADD, bell.raw(), edge, data).unwrap();
+        }
+        let of = |bell: &sys::Fd| registered(set.raw(), bell.raw()).unwrap();
+        let [first, second] = &bells;
+        assert_eq!(of(first), [(edge | ALWAYS, 7)]);
+        assert_eq!(of(second), [(edge | ALWAYS, u64::MAX)]);
+        let level = libc::EPOLLOUT as u32;
+        sys::epoll_ctl(set.raw(), libc::EPOLL_CTL_MOD, first.raw(), level, 8).unwrap();
+        assert_eq!(of(first), [(level | ALWAYS, 8)]);
+        assert_eq!(registered(set.raw(), set.raw()), Some(Vec::new()));
+        assert_eq!(registered(-1, 0), None);
     }
 }

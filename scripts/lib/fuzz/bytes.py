@@ -8,6 +8,7 @@ RECVS = ("read", "recv", "readv", "preadv2", "recvfrom", "recvmsg", "recvmmsg")
 FLAGGED = ("send", "sendto", "sendmsg", "sendmmsg", "recv", "recvfrom", "recvmsg", "recvmmsg")
 WAYS = ("block", "poll", "select", "level", "edge", "oneshot")
 LONGEST = 2 << 20       # of one call
+SENDFILE_PART = 32768   # of a file the kernel sends as much at once, at least
 LONGEST_LOOP = 16 << 20
 
 
@@ -35,6 +36,8 @@ class Bytes:
         held = s.cork or "MORE" in flags
         gone = s.peer.dead or s.peer.shut_both
         need(kind != "sendmmsg" or not gone or op.number("pieces", 1) == 1, "one of its messages may take the error that another has met")
+        in_parts = kind in ("sendfile", "sendfile0") and size > SENDFILE_PART
+        need(not gone or not in_parts or not self.is_watched(s), "its second part may take the error that who sleeps would show")
         note["lost"] = s.peer.shut_both
         if tx.reader and tx.reader.strict:
             whole = kind not in ("splice", "sendmmsg") and not held and not tx.held

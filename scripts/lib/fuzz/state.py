@@ -125,6 +125,7 @@ class Registration:
         self.armed = True
         self.listed = False     # something has happened since it was last told
         self.by_data = False    # that was the arrival of bytes alone
+        self.by_reset = False   # what slept was told of a reset, perhaps before all of it was done
 
 
 class Handle:

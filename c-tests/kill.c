@@ -250,6 +250,38 @@ static void kill_behind_input_client(int fd)
     post_mortem(fd);
 }
 
+/* The same with more behind them, which came by the link. */
+static void kill_behind_more_server(int fd)
+{
+    T(put(fd, 1, 100000));
+    for (int i = 0; i < 4; i++) {
+        meet();
+        T(put(fd, 3 + i, 100));
+    }
+    await_in(fd, 1000);
+    raise(SIGKILL);
+}
+
+static void kill_behind_more_client(int fd)
+{
+    int n = 0;
+    T(get(fd, 1, 99000));
+    for (int i = 0; i < 4; i++) {
+        meet();
+        await_in(fd, 1100 + 100 * i);
+    }
+    T(put(fd, 2, 1000));
+    await_reset(fd);
+    T(ioctl(fd, FIONREAD, &n));
+    say("%d unread", n);
+    T(get_at(fd, 1, 99000, 1000));
+    for (int i = 0; i < 4; i++)
+        T(get(fd, 3 + i, 100));
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+    post_mortem(fd);
+}
+
 /* More is said to a stopped process than its socket takes: when it goes on it still learns that all its connections have gone back. */
 enum { MANY = 300 };
 static void stopped_many_server(int fd)
@@ -306,6 +338,7 @@ const struct body kill_bodies[] = {
     TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S | DIES),
     TWO("kill_behind_input", kill_behind_input_server, kill_behind_input_client, .flags = MUTE_S | DIES),
+    TWO("kill_behind_more_input", kill_behind_more_server, kill_behind_more_client, .flags = MUTE_S | DIES),
     TWO("kill_stopped_many", stopped_many_server, stopped_many_client, .flags = ONEHOST, .limit = 60),
     {0},
 };

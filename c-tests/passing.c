@@ -221,6 +221,38 @@ static void pass_to_self(int fd)
     echo_rounds(again, 50, 2000);
 }
 
+/* A child passes it back to its parent, which has two numbers for one socket then, and does not know it of the second. */
+enum { TURNS = 40, TURN = 2000 };
+
+static void pass_from_child_client(int fd)
+{
+    int u[2];
+    socketpair(AF_UNIX, SOCK_STREAM, 0, u);
+    pid_t pid = child();
+    if (!pid) {
+        pass(u[0], fd);
+        _exit(0);
+    }
+    int again = passed(u[1]);
+    reap(pid);
+    size_t sent = 0;
+    echo_rounds(fd, 20, 3000);
+    for (int i = 0; i < TURNS; i++)
+        sent += put_at(i & 1 ? again : fd, 1, i * TURN, TURN);
+    say("sent %zu", sent);
+    T(get(fd, 2, 1000));
+    T(close(again));
+    T(close(fd));
+}
+
+static void pass_from_child_server(int fd)
+{
+    echo_rounds(fd, 20, 3000);
+    T(get(fd, 1, TURNS * TURN));
+    T(put(fd, 2, 1000));
+    T(recv(fd, buf, 1, 0));
+}
+
 /* Passed on behind a reset: who passed it still finds what was there. */
 static void reset_passed_server(int fd)
 {
@@ -449,6 +481,7 @@ const struct body passing_bodies[] = {
     TWO("scm_rights_inwards", inwards_server, inwards_client, .flags = RAW | NOUP, .resume = inwards_resume),
     TWO("scm_rights_lent", lent_server, lent_client, .flags = RAW, .resume = lent_resume),
     TWO("scm_rights_of_two", pass_many_server, pass_many_client),
+    TWO("scm_rights_by_child", pass_from_child_server, pass_from_child_client),
     TWO("scm_rights_behind_reset", reset_passed_server, reset_passed_client, .flags = ONEHOST),
     TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
     TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),

@@ -240,7 +240,7 @@ impl Family {
         self.leave(UNBORN);
     }
 
-    /// An image that does not know of us may use the socket from now on, for good.
+    /// Who does not know of us may use the socket from now on, for good: another image, or whom a relative has passed it to.
     pub fn share_for_good(&self) {
         self.crowded.fetch_or(IMAGE, Ordering::Relaxed);
     }

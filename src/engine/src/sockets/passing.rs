@@ -1,6 +1,7 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
 use crate::sockets::life;
+use crate::sockets::table::{self, Entry};
 use libc::msghdr;
 use sluice_stats::Reason;
 
@@ -29,14 +30,21 @@ unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
     }
 }
 
-/// Before a message leaves: what it carries goes back to TCP for good, since another process may use it.
+/// Before a message leaves: what it carries goes back to TCP for good, since another process may use it; also in relatives, which know
+/// nothing of the message.
 ///
 /// # Safety
 /// `msg` is null or a C caller's.
 pub unsafe fn leaving(msg: *const msghdr) {
     // SAFETY: passed on.
     unsafe {
-        for_each(msg, |fd| crate::api::raw_use(fd, Reason::Passed));
+        for_each(msg, |fd| {
+            let sock = table::lookup(fd).and_then(Entry::as_sock);
+            if let Some(family) = sock.and_then(|sock| sock.family()) {
+                family.share_for_good();
+            }
+            crate::api::raw_use(fd, Reason::Passed);
+        });
     }
 }
 

@@ -96,23 +96,32 @@ impl Remains {
         self.hold(base, len as usize, whole);
     }
 
-    /// The same of the `len` bytes that TCP holds unread at most, which are read. How many it were.
-    fn keep_of_tcp(&self, fd: c_int, len: usize) -> usize {
-        self.forget();
-        let Ok(base) = sys::map_zeroes(len, false) else {
-            return 0;
+    /// The same of the `len` bytes that TCP holds unread at most, which are read: they come before what is kept already, of which nothing
+    /// has been taken. How many bytes are kept then; `None`: as they were.
+    fn keep_of_tcp(&self, fd: c_int, len: usize) -> Option<usize> {
+        let behind = self.base.load(Ordering::Relaxed);
+        let kept = if behind.is_null() {
+            0
+        } else {
+            self.len.load(Ordering::Relaxed)
         };
+        let base = sys::map_zeroes(len + kept, false).ok()?;
         let mut got = 0;
         while got < len {
-            // SAFETY: the rest of the new mapping.
+            // SAFETY: in the front of the new mapping.
             match unsafe { sys::recv(fd, base.add(got), len - got, libc::MSG_DONTWAIT) } {
                 Ok(n) if n > 0 => got += n,
                 Err(libc::EINTR) => {}
                 _ => break,
             }
         }
-        self.hold(base, got, false);
-        got
+        if kept != 0 {
+            // SAFETY: the copy, under its lock, and room for it.
+            unsafe { core::ptr::copy_nonoverlapping(behind, base.add(got), kept) };
+        }
+        self.forget();
+        self.hold(base, got + kept, false);
+        Some(got + kept)
     }
 
     /// The same of what a relative has left. False: there is nothing any more.
@@ -150,22 +159,22 @@ impl Remains {
     }
 }
 
-/// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have done it: what TCP holds unread becomes
-/// the copy, as a reset made here would drop it. It must not be readable by a call in the kernel; false: others may read it.
-pub fn keep_of_tcp(sock: &'static Sock) -> bool {
+/// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have done it: may what TCP holds unread become
+/// the copy? It must not be readable by a call in the kernel, nor by others.
+pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
+    let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
+    !shared && !sock.remains.are_kept() && sock.rx.in_kernel() == 0
+}
+
+/// The same lock, behind [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy by now: what TCP holds unread, which a
+/// reset made here would drop, goes in front of it.
+pub fn keep_of_tcp(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let len = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as usize);
-    if len == 0 {
-        return true;
+    if let Some(kept) = sock.remains.keep_of_tcp(fd, len) {
+        let owed = sock.rx.kernel_bytes() + kept as u64;
+        sock.rx.owed.store(owed, Ordering::Relaxed);
     }
-    let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
-    if shared || sock.remains.are_kept() || sock.rx.in_kernel() != 0 {
-        return false;
-    }
-    let got = sock.remains.keep_of_tcp(fd, len) as u64;
-    let owed = sock.rx.kernel_bytes() + got;
-    sock.rx.owed.store(owed, Ordering::Relaxed);
-    got == len as u64
 }
 
 /// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it if TCP has ended

@@ -329,8 +329,8 @@ pub fn died_with_unread(sock: &'static Sock) -> bool {
     died
 }
 
-/// The peer died with bytes of ours unread, and of what it had sent all is on TCP, some of it unread: TCP would have been reset behind
-/// that.
+/// The peer died with bytes of ours unread, and of what it had sent TCP holds some unread, perhaps with more behind it on the link: TCP would
+/// have been reset behind that.
 fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
     if sock.rx.lock.lock().is_err() {
         return;
@@ -339,12 +339,13 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
         let fd = sock.fd.load(Ordering::Relaxed);
         if still()
             && left_unread(sock)
-            && !has_input(sock)
             && tcp::state(fd) == Some(tcp::CLOSE_WAIT)
             && recv::has_bytes(fd)
-            && remains::keep_of_tcp(sock)
+            && !sock.remains.will_be_whole()
+            && remains::may_keep_of_tcp(sock)
         {
             demote::settle_rx(sock, Reason::PeerDied);
+            remains::keep_of_tcp(sock);
             let _ = demote::reset(sock);
             demote::settle_tx(sock, Reason::PeerDied);
         }

@@ -209,7 +209,7 @@ impl Set {
             && let Some(at) = inside.find(fd, sock)
             && let Some(reg) = inside.reg(at).filter(|reg| reg.out_removed)
         {
-            reg.put_back(self.fd());
+            self.put_back(reg);
         }
     }
 

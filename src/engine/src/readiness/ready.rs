@@ -194,7 +194,7 @@ impl Set {
             state |= ask(sock, bit);
         }
         if reg.out_removed && (!writes || state & OUT != 0) {
-            reg.put_back(self.fd());
+            self.put_back(reg);
         }
         // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked, the
         // kernel also tells when a full buffer has room again. The twin of one that tells once is not heard any more.
@@ -226,6 +226,12 @@ impl Set {
             }
         }
         state
+    }
+
+    /// The kernel gets the registration as the program made it, OUT with it, and looks anew. One that a relative has changed stays as that
+    /// made it; the kernel has looked then.
+    pub(super) fn put_back(&self, reg: &mut Reg) {
+        reg.out_removed = self.is_as_known(reg) && !reg.change(self.fd(), reg.events);
     }
 
     /// One registration: its event now, if any, and whether it stays in the ready list.
@@ -568,11 +574,6 @@ impl Reg {
             let _ = sys::tell_of_room(sock.fd.load(Ordering::Relaxed));
         }
         named
-    }
-
-    /// OUT is asked of the kernel again, which looks anew.
-    pub(super) fn put_back(&mut self, set: i32) {
-        self.out_removed = !self.change(set, self.events);
     }
 }
 

@@ -590,12 +590,8 @@ impl Set {
             for i in all {
                 if let Some(reg) = inside.reg(i) {
                     let waits = reg.events & WRITABLE != 0;
-                    if waits
-                        && reg.armed
-                        && (asked && reg.events & ET != 0 || reg.out_removed)
-                        && self.is_as_known(reg)
-                    {
-                        reg.put_back(self.fd());
+                    if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
+                        self.put_back(reg);
                     }
                 }
             }
@@ -635,9 +631,9 @@ impl Set {
                         if self.nested.load(Ordering::Relaxed) && !is_shared {
                             reg.change(self.fd(), ONESHOT);
                         }
-                    } else if reg.armed && (reg.out_removed || owed) && self.is_as_known(reg) {
+                    } else if reg.armed && (reg.out_removed || owed) {
                         // The kernel looks, and tells if there is something to tell.
-                        reg.change(self.fd(), reg.events);
+                        self.put_back(reg);
                     }
                     reg.out_removed = false;
                 }

@@ -87,8 +87,7 @@ fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
 }
 
 impl Set {
-    /// Has the kernel what this process believes to be registered, so that it may be made anew? What a relative has made of it
-    /// stays; the kernel has looked at the socket then.
+    /// Has the kernel what this process believes to be registered, as far as can be told? A relative may have changed it.
     pub(super) fn is_as_known(&self, reg: &Reg) -> bool {
         if !is_marked(self.number) {
             return true;
@@ -97,9 +96,9 @@ impl Set {
         // The kernel may have taken EPOLLWAKEUP out.
         let of = |events: u32| (events | ALWAYS) & !(libc::EPOLLWAKEUP as u32);
         let known = (of(reg.events & !removed), reg.data);
-        registered(self.fd(), reg.fd).is_none_or(|mut all| {
-            all.iter_mut().for_each(|(events, _)| *events = of(*events));
-            all.contains(&known)
+        registered(self.fd(), reg.fd).is_none_or(|all| {
+            all.iter()
+                .any(|&(events, data)| (of(events), data) == known)
         })
     }
 

@@ -341,7 +341,8 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
             && left_unread(sock)
             && tcp::state(fd) == Some(tcp::CLOSE_WAIT)
             && recv::has_bytes(fd)
-            && !sock.remains.will_be_whole()
+            // On the link all of TCP's part has been read: whatever TCP has is not what comes before the ring's.
+            && (sock.rx.state() != state::LINK || !has_input(sock))
             && remains::may_keep_of_tcp(sock)
         {
             demote::settle_rx(sock, Reason::PeerDied);

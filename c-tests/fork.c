@@ -109,6 +109,16 @@ static void modified_server(int fd)
     meet();
 }
 
+/* A set that is to tell of one edge, which has come. */
+static int set_with_edge(int fd)
+{
+    int ep = epoll_create1(0);
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
+    meet();
+    await_in(fd, 1);
+    return ep;
+}
+
 static int tells(int ep, uint64_t data)
 {
     struct epoll_event e = {0};
@@ -118,10 +128,7 @@ static int tells(int ep, uint64_t data)
 
 static void modified_for_grandchild_client(int fd)
 {
-    int ep = epoll_create1(0);
-    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
-    meet();
-    await_in(fd, 1);
+    int ep = set_with_edge(fd);
     pid_t pid = child();
     if (!pid) {
         pid_t waits = child_that_waits();
@@ -141,10 +148,7 @@ static void modified_for_grandchild_client(int fd)
 /* ... and for the parent. */
 static void modified_for_parent_client(int fd)
 {
-    int ep = epoll_create1(0);
-    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
-    meet();
-    await_in(fd, 1);
+    int ep = set_with_edge(fd);
     pid_t pid = child();
     if (!pid) {
         await_in(fd, 1);

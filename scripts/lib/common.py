@@ -239,36 +239,43 @@ def tree(pid):
     return out
 
 
-def leftovers(grace=2.0):
-    """Processes that ended programs left to us, after `grace` seconds to go by themselves: their
-    command lines. They are ended here, by pid."""
-    deadline = time.monotonic() + grace * SLOW
-    while True:
-        orphans = []
-        for pid in children_of(os.getpid()):
-            if pid in _children:
-                continue
-            try:
-                done, _ = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                continue
-            if not done:
-                orphans.append(pid)
-        if not orphans or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
+def orphans():
+    """Children that are not of our own making: what ended programs have left to us."""
+    return [pid for pid in children_of(os.getpid()) if pid not in _children]
+
+
+def end_orphans(find):
+    """Ends, by pid, what `find` gives, and what these leave: their command lines."""
     names = []
-    while orphans:
-        for pid in orphans:
+    while pids := find():
+        for pid in pids:
             names.append(f"{pid} {command_line(pid)}")
             _signal(pid, signal.SIGKILL)
             try:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
-        # What these leave comes to us now.
-        orphans = [pid for pid in children_of(os.getpid()) if pid not in _children]
     return names
+
+
+def leftovers(grace=2.0):
+    """Processes that ended programs left to us, after `grace` seconds to go by themselves: their
+    command lines. They are ended here, by pid."""
+    deadline = time.monotonic() + grace * SLOW
+    while True:
+        living = []
+        for pid in orphans():
+            try:
+                done, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue
+            if not done:
+                living.append(pid)
+        if not living:
+            return []
+        if time.monotonic() > deadline:
+            return end_orphans(orphans)
+        time.sleep(0.02)
 
 
 def command_line(pid):

@@ -175,19 +175,7 @@ def _namespace(pid="thread-self"):
 def _orphans():
     """What ended runs of this worker have left to us. Without namespaces there is one worker, and all is its own."""
     here = _namespace()
-    mine = [pid for pid in common.children_of(os.getpid()) if pid not in common._children]
-    return [pid for pid in mine if _namespace(pid) in (here, None)]
-
-
-def _sweep():
-    """Ends what a run left behind, and what that leaves."""
-    while pids := _orphans():
-        for pid in pids:
-            common._signal(pid, 9)
-            try:
-                os.waitpid(pid, 0)
-            except ChildProcessError:
-                pass
+    return [pid for pid in common.orphans() if _namespace(pid) in (here, None)]
 
 
 def _wait(child, log, limit, silence):
@@ -255,7 +243,7 @@ class Player:
                 for pid in common.tree(child.pid):
                     common._signal(pid, 9)
                 common.end(child, 9)
-                _sweep()
+                common.end_orphans(_orphans)
         out.opened = _accepted() - before
         with open(out.log, errors="replace") as log:
             out.results = suite.results(unit, work, log.read())

@@ -302,9 +302,10 @@ class Ready:
                 return [r for r in self.soon(set_) if r.cookie not in note["spare"] or self.shows_more(set_, r)]
 
             def finish():
+                reported = soon()
                 for (_, f), r in set_.regs.items():
-                    r.by_reset |= r in soon() and any(isinstance(leaf, Stream) and leaf.rst for leaf in self.leaves(f))
-                self.told(set_, soon())
+                    r.by_reset |= r in reported and any(isinstance(leaf, Stream) and leaf.rst for leaf in self.leaves(f))
+                self.told(set_, reported)
 
             x = self.begin(op, p, True, soon, finish, [set_])
             x.files += [f for _, f in set_.regs]

@@ -145,16 +145,13 @@ def load_across(run, server, client, seconds, times, disturb):
     moments = disturb()
     text, _ = common.communicate(fresh, CLIENT_LIMIT)
     if fresh.returncode != 0:
-        raise Failure(f"{client}, new connections: wrk: {text[-300:]}")
-    try:
-        if apps.parse_wrk(text)[0] == 0:
-            raise Failure("wrk completed no request")
-    except Failure as e:
-        raise Failure(f"{client}, new connections: {e}") from None
+        raise Failure(f"wrk: {text[-300:]}")
+    if apps.parse_wrk(text)[0] == 0:
+        raise Failure("wrk completed no request")
     text, _ = common.communicate(kept, CLIENT_LIMIT)
     if kept.returncode != 0 or "Non-2xx" in text:
-        raise Failure(f"{client}: wrk: {text[-300:]}")
-    ended = ends(text, client)
+        raise Failure(f"wrk on kept connections: {text[-300:]}")
+    ended = ends(text)
     text, _ = common.communicate(steady, CLIENT_LIMIT)
     if steady.returncode != 0:
         raise Failure(f"a request failed: {text.strip()[-300:]}")
@@ -198,12 +195,17 @@ def chance(count, of, plain, of_plain):
 
 def compared(run, across):
     """`across(server, client)`, the names of roles: plain beside what is tried, which is to end no more connections."""
+    def named(server, client):
+        try:
+            return across(server, client)
+        except Failure as e:
+            raise Failure(f"{client}: {e}") from None
     if run.mode == "plain":
-        return across("server", "client")
+        return named("server", "client")
     for role in ("server", "client"):
         run.role(f"plain-{role}", role, plain=True)
-    plain = across("plain-server", "plain-client")
-    tried = across("server", "client")
+    plain = named("plain-server", "plain-client")
+    tried = named("server", "client")
     for what, (count, of) in tried.items():
         # Those of one worker end together, and a slower server has more requests under way: only what is far from chance counts.
         if chance(count, of, *plain[what]) < 1e-4:
@@ -222,14 +224,14 @@ def workers_go(pids):
                  "old workers of nginx were not told to go", 30)
 
 
-def ends(text, client):
-    """Connections of a role's that wrk says ended; no other error may be in its answer."""
+def ends(text):
+    """Kept connections that wrk says ended; no other error may be in its answer."""
     found = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     if not found:
         return 0
     connect, read, write, late = map(int, found.groups())
     if connect or late:
-        raise Failure(f"{client}: wrk: {found.group(0)}")
+        raise Failure(f"wrk on kept connections: {found.group(0)}")
     return read + write
 
 

@@ -136,15 +136,11 @@ fn describe(sock: &Sock) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing::{alone, forked_amid};
+    use crate::sockets::testing;
 
     #[test]
     fn a_child_waits_for_no_line_of_its_parents() {
-        let section = |pause: &dyn Fn()| {
-            let _writing = WRITING.lock();
-            pause();
-        };
-        assert!(forked_amid(&alone(), section, || WRITING.lock().is_some()));
+        assert!(testing::is_free_in_child(&WRITING));
     }
 
     #[test]

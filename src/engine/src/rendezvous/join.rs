@@ -327,14 +327,10 @@ pub(super) fn pair_within(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing::{alone, forked_amid};
+    use crate::sockets::testing;
 
     #[test]
     fn a_child_finds_the_making_of_its_own_link_free() {
-        let section = |pause: &dyn Fn()| {
-            let _made = SELF.lock();
-            pause();
-        };
-        assert!(forked_amid(&alone(), section, || SELF.lock().is_some()));
+        assert!(testing::is_free_in_child(&SELF));
     }
 }

@@ -100,10 +100,10 @@ impl Remains {
     /// has been taken. How many bytes are kept then; `None`: as they were.
     fn keep_of_tcp(&self, fd: c_int, len: usize) -> Option<usize> {
         let behind = self.base.load(Ordering::Relaxed);
-        let kept = if behind.is_null() {
-            0
-        } else {
+        let kept = if self.are_kept() {
             self.len.load(Ordering::Relaxed)
+        } else {
+            0
         };
         let base = sys::map_zeroes(len + kept, false).ok()?;
         let mut got = 0;

@@ -5,6 +5,7 @@ use crate::sockets::sock::{self, Sock, role, state};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::{Direction, Stream};
+use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -99,4 +100,13 @@ pub fn draws() -> impl FnMut() -> u64 {
         n ^= n << 17;
         n
     }
+}
+
+/// Does a child that is forked while another thread has it find it free?
+pub fn is_free_in_child<T: Send>(guarded: &Guarded<T>) -> bool {
+    let section = |pause: &dyn Fn()| {
+        let _inside = guarded.lock();
+        pause();
+    };
+    forked_amid(&alone(), section, || guarded.lock().is_some())
 }

@@ -18,16 +18,24 @@ static void linger_close_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* Nobody reads: close waits as long as it was told, and TCP goes on delivering behind it. */
-static void linger_expires_server(int fd)
+/* Until it stays so, whatever poll says. */
+static size_t write_until_full(int fd)
 {
     size_t total = 0;
     set_nonblock(fd, 1);
-    do /* until it stays full */
-        for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fd, buf, 200000)) > 0;)
+    for (int in_vain = 0; in_vain < 20; in_vain++) {
+        for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fd, buf, 200000)) > 0; in_vain = 0)
             total += n;
-    while (poll(&(struct pollfd){fd, POLLOUT, 0}, 1, 100) > 0);
+        usleep(10000);
+    }
     set_nonblock(fd, 0);
+    return total;
+}
+
+/* Nobody reads: close waits as long as it was told, and TCP goes on delivering behind it. */
+static void linger_expires_server(int fd)
+{
+    size_t total = write_until_full(fd);
     linger(fd, 1, 1);
     double t = now();
     T(close(fd));
@@ -40,6 +48,24 @@ static void linger_expires_client(int fd)
 {
     size_t total = hear();
     T(drain(fd, 1) == total);
+}
+
+/* What a stalled reader has not read is TCP's to keep: whoever ends does not wait for it, however often the stream was taken up and
+ * given up again until all was full. */
+static void full_exit_server(int fd)
+{
+    tell(write_until_full(fd));
+    exit(5);
+}
+
+static void full_exit_client(int fd)
+{
+    size_t total = hear();
+    double t = now();
+    T(hear());
+    YES(now() - t < 2);
+    T(drain(fd, 1) == total);
+    T(recv(fd, buf, 10, 0));
 }
 
 /* A connection whose TCP takes few bytes: more may have been taken from the writer by then. */
@@ -329,6 +355,7 @@ static void stuffed_both(int fd)
 const struct body linger_bodies[] = {
     TWO("linger_close", linger_close_server, linger_close_client),
     TWO("linger_expires", linger_expires_server, linger_expires_client, .flags = ONEHOST),
+    TWO("full_exit", full_exit_server, full_exit_client, .flags = ONEHOST),
     TWO("stuffed_close", stuffed_close_server, stuffed_client, .flags = RAW),
     TWO("stuffed_splice", stuffed_splice_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_then_exit", stuffed_close_exit_server, stuffed_client, .flags = RAW),

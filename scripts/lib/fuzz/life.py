@@ -314,7 +314,7 @@ class Life:
         if not x or x.op.name in ("put", "get"):
             return {"asleep": False}
         need(not x.is_fired() and not x.consumed(), "it may be through or not")
-        need(not any(self.is_stirred(f) for f in x.files), "the wait may be awake at any moment: docs/limitations.md")
+        need(not self.is_stirred(x), "the wait may be awake at any moment: docs/limitations.md")
         if x.number is not None:
             p.check_numbers(but=x)
         x.broken = not (x.restartable and p.restarts[sig])

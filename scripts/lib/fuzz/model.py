@@ -96,6 +96,7 @@ class Model(Bytes, Ready, Life):
 
     def begin(self, op, process, strict, fired, finish, files=()):
         x = Pending(op, process, strict, fired, finish, list(files))
+        x.moved = self.moved(x.files)
         process.threads[op.thread] = x
         return x
 

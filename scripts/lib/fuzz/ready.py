@@ -52,9 +52,22 @@ class Ready:
             return any(self.is_read(f) for _, f in file.regs)
         return isinstance(file, Stream) and file.rx.reader or isinstance(file, Listener) and file.acceptor
 
-    def is_stirred(self, file):
-        """A set in which bytes come of which nobody wants to hear."""
-        return isinstance(file, Epoll) and any(self.is_stirred(f) or isinstance(f, Stream) and f.rx.writer for _, f in file.regs)
+    def streams_behind(self, files):
+        """The connections among these files, and in the sets among them."""
+        for f in files:
+            if isinstance(f, Stream):
+                yield f
+            elif isinstance(f, Epoll):
+                yield from self.streams_behind(g for _, g in f.regs)
+
+    def moved(self, files):
+        return sum(s.tx.sent + s.rx.sent for s in self.streams_behind(files))
+
+    def is_stirred(self, x):
+        """Something moves, or did behind the beginning of the call, on a connection that it waits for: it may look at what it does not want
+        to hear of, be it that the connection takes or leaves its link."""
+        is_under_way = any(d.writer or d.unread for s in self.streams_behind(x.files) for d in (s.tx, s.rx))
+        return is_under_way or self.moved(x.files) != x.moved
 
     def sleepers(self):
         """Calls that sleep until something shows something."""

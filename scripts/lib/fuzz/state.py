@@ -183,6 +183,7 @@ class Pending:
         self.restartable = False
         self.peeks_on = False   # a peek behind bytes, which goes on when it is cancelled
         self.consumed = lambda: False
+        self.moved = 0          # by then, on the connections that it waits for
 
     def is_fired(self):
         return self.broken or self.fired()

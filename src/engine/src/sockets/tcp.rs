@@ -1,4 +1,4 @@
-//! What the kernel says of a connection (`TCP_INFO`).
+//! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`).
 
 use sluice_fabric::sys;
 
@@ -85,6 +85,32 @@ pub fn read(fd: i32) -> Option<(u8, u64)> {
         }
     }
     None
+}
+
+/// The send buffer, in the kernel's bytes, which count what it needs for keeping a byte, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendBuffer {
+    /// What it may grow to (SO_SNDBUF).
+    pub size: u32,
+    /// What of it is in use: what was written and the peer's kernel has not acknowledged.
+    pub used: u32,
+}
+
+/// See [`SendBuffer`]; `None`: it is no socket.
+pub fn send_buffer(fd: i32) -> Option<SendBuffer> {
+    // SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED (linux/sock_diag.h), since Linux 4.12.
+    type Meminfo = [u32; 6];
+    if let Ok([_, _, _, size, _, used]) =
+        sys::getsockopt::<Meminfo>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
+    {
+        return Some(SendBuffer { size, used });
+    }
+    let size = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).ok()?;
+    let bytes = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()?;
+    Some(SendBuffer {
+        size: size.max(0) as u32,
+        used: bytes.max(0) as u32,
+    })
 }
 
 #[cfg(test)]

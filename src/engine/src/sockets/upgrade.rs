@@ -10,7 +10,6 @@ use crate::sockets::{options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys;
 use sluice_stats::Reason;
 
 /// Bytes between a demotion and the next try, doubled with each demotion.
@@ -412,20 +411,10 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     if written != sock.tx.kernel_bytes() {
         return Switch::Never(Reason::NotHooked);
     }
-    let room = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)
-        .unwrap_or(0)
-        .max(0) as u32;
-    // What lies unread must fit into TCP at any moment, for a close that may not wait.
-    // To another host what has come to the peer's end stays there.
-    let most = if remote::is_remote(sock) {
-        ring.len()
-    } else {
-        u64::from(room / 2)
+    let unread_max = match most_unread(sock, fd, ring.len()) {
+        Ok(most) => most,
+        Err(not_now) => return not_now,
     };
-    let unread_max = ring.len().min(most) as u32;
-    if unread_max < 4096 {
-        return Switch::Never(Reason::SendBufferSmall);
-    }
     sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
     sock.tx.set_ring(ring);
     crate::sockets::direct::begin_tx(sock);
@@ -439,10 +428,44 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     Switch::Done
 }
 
+/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, behind what is there, for a close that may
+/// not wait. `Err`: the switch can not be made (yet).
+fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
+    /// A ring that takes less is not worth it.
+    const LEAST: u32 = 4096;
+    let len = len.min(u64::from(u32::MAX)) as u32;
+    if remote::is_remote(sock) {
+        // To another host what has come to the peer's end stays there.
+        return if len < LEAST {
+            Err(Switch::Never(Reason::SendBufferSmall))
+        } else {
+            Ok(len)
+        };
+    }
+    let buffer = tcp::send_buffer(fd).unwrap_or_default();
+    let most = len.min(buffer.size / 2);
+    if most < LEAST {
+        return Err(Switch::Never(Reason::SendBufferSmall));
+    }
+    // Nothing is added to what TCP has, so that there is always as much. Large pieces cost the kernel little beside their bytes.
+    let free = buffer.size.saturating_sub(buffer.used);
+    let fits = free - free / 8;
+    // A writer that finds it full waits until a third is free (sk_stream_is_writeable), and so comes by here with more than a quarter.
+    if fits < most.min(buffer.size / 4).max(LEAST) {
+        return Err(Switch::Later);
+    }
+    Ok(most.min(fits))
+}
+
 #[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests make real connections")]
 mod tests {
     use super::*;
     use crate::sockets::{sock, testing};
+    use sluice_fabric::sys;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn no_stream_is_attached_to_what_was_closed_or_given_up() {
@@ -478,6 +501,41 @@ mod tests {
         sock.adopted.store(true, Ordering::SeqCst);
         assert_ne!(try_switch(sock), Switch::Later);
         demote::demote(sock, Which::Both, Reason::Close);
+    }
+
+    #[test]
+    fn what_may_lie_unread_fits_into_tcp() {
+        let _alone = testing::alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut peer = listener.accept().unwrap().0;
+        let fd = here.as_raw_fd();
+        let sock = sock::alloc(fd, role::CONNECTING).unwrap();
+        let size = 64 << 10;
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &size).unwrap();
+        // The kernel doubles it.
+        assert_eq!(most_unread(sock, fd, 1 << 20), Ok(64 << 10));
+        assert_eq!(most_unread(sock, fd, 8192), Ok(8192));
+        here.set_nonblocking(true).unwrap();
+        let mut written = 0;
+        while let Ok(n) = here.write(&[7; 4096]) {
+            written += n;
+        }
+        assert_eq!(most_unread(sock, fd, 1 << 20), Err(Switch::Later));
+        // Until TCP would show room.
+        let mut piece = [0; 4096];
+        while sys::poll_one(fd, libc::POLLOUT, Some(sys::timespec(0))).unwrap() == 0 {
+            written -= peer.read(&mut piece).unwrap();
+        }
+        let most = most_unread(sock, fd, 1 << 20).unwrap() as usize;
+        assert!((32 << 10..=64 << 10).contains(&most), "{most}");
+        assert_eq!(here.write(&vec![7; most]).unwrap(), most);
+        peer.read_exact(&mut vec![0; written + most]).unwrap();
+        let least = 1;
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &least).unwrap();
+        let never = Err(Switch::Never(Reason::SendBufferSmall));
+        assert_eq!(most_unread(sock, fd, 1 << 20), never);
+        sock::free(sock);
     }
 
     #[test]

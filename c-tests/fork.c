@@ -473,7 +473,32 @@ static void reads_behind_exit_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* The child has read what the parent does not know to be read: a signal ends the parent's wait for more. */
+static void interrupts_server(int fd)
+{
+    T(put(fd, 1, 80));
+    T(put_at(fd, 1, 80, 81));
+    hear();
+    await_asleep(peer_pid);
+    T(kill(peer_pid, SIGUSR1));
+    meet();
+}
+
+static void interrupted_parent_client(int fd)
+{
+    count_signal(SIGUSR1, 0);
+    pid_t pid = child();
+    if (!pid)
+        _exit(get(fd, 1, 161) != 161);
+    reap(pid);
+    tell(0);
+    T(recv(fd, buf, 1, 0));
+    say("signals %d", signals[SIGUSR1]);
+    meet();
+}
+
 const struct body fork_bodies[] = {
+    TWO("fork_interrupted_parent", interrupts_server, interrupted_parent_client),
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_registers", registers_server, registers_client),
     TWO("fork_set_shows", shows_server, shows_client),

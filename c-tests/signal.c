@@ -93,6 +93,35 @@ static void restart_recv_client(int fd)
     meet();
 }
 
+/* The same behind bytes that came by another way than they were sent. */
+static void restart_behind_return_server(int fd)
+{
+    T(put(fd, 1, 100));
+    meet();
+    T(set_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 100 << 20));
+    meet();
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    await_asleep(peer_pid);
+    T(put(fd, 2, 100));
+    meet();
+}
+
+static void restart_behind_return_client(int fd)
+{
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    await_in(fd, 100);
+    meet();
+    meet();
+    T(get(fd, 1, 100));
+    tell(0);
+    D(recv(fd, buf, 100, MSG_WAITALL));
+    say("signals %d", signals[SIGUSR1]);
+    meet();
+}
+
 /* As much of `buf` as goes at once. On the way back to TCP that may be nothing for a moment. */
 static size_t without_wait(int fd, size_t n)
 {
@@ -735,6 +764,7 @@ const struct body signal_bodies[] = {
     TWO("restart_recv", restart_recv_server, restart_recv_client),
     TWO("eintr_send", eintr_send_server, eintr_send_client, .limit = 30),
     TWO("limited_send", limited_send_server, limited_send_client, .limit = 20),
+    TWO("restart_recv_behind_return", restart_behind_return_server, restart_behind_return_client),
     TWO("restart_send", restart_send_server, restart_send_client),
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),

@@ -142,6 +142,28 @@ static void short_sndtimeo_client(int fd)
     T(put(fd, 2, 1000));
 }
 
+/* Neither where the reader takes a little of it meanwhile. */
+static void little_read_server(int fd)
+{
+    long total = hear();
+    await_asleep(peer_pid);
+    T(get(fd, 1, 1000));
+    hear();
+    T(get_at(fd, 1, 1000, total - 1000) == (size_t)total - 1000);
+    meet();
+}
+
+static void little_read_client(int fd)
+{
+    long total = 400000;
+    timeout(fd, SO_SNDTIMEO, 30);
+    fill(buf, 1, 0, total);
+    tell(total);
+    T(send(fd, buf, total, 0));
+    tell(0);
+    meet();
+}
+
 /* The numbers of these options where time has 64 bits everywhere (asm-generic/socket.h). */
 enum { RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
 
@@ -251,6 +273,7 @@ const struct body timeout_bodies[] = {
     TWO("negative_rcvtimeo", negative_timeout_server, negative_timeout_client),
     TWO("sndtimeo", sndtimeo_server, sndtimeo_client),
     TWO("sndtimeo_short", sndtimeo_server, short_sndtimeo_client, .flags = ONEHOST),
+    TWO("sndtimeo_little_read", little_read_server, little_read_client, .flags = ONEHOST),
     TWO("timeouts_by_new_numbers", new_numbers_server, new_numbers_client),
     TWO("mmsg_timeout", mmsg_timeout_server, mmsg_timeout_client),
     TWO("msg_timeout", msg_timeout_server, msg_timeout_client),

@@ -224,8 +224,11 @@ unsafe fn recv_stream(
                 nap.note(sock);
                 sock.rx.lock.unlock();
                 let waits = || sock.may_wait(fd, flags);
-                if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                    remains::await_owed_for(sock, total - done);
+                if sock.rx.owed.load(Ordering::Relaxed) != 0
+                    && remains::await_owed_for(sock, total - done) == Waited::Interrupted
+                    && waits()
+                {
+                    return partly(done, Error::Interrupted);
                 }
                 let kept = sock.remains.are_kept();
                 if kept {

@@ -18,7 +18,8 @@ use crate::sockets::family::{Family, Kept};
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::{Sock, half};
-use crate::sockets::{tcp, wait};
+use crate::sockets::tcp;
+use crate::sockets::wait::{self, Waited};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
@@ -415,9 +416,9 @@ pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
 
 /// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
 /// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
-/// Waits until the first of them is on TCP.
+/// Waits until the first of them is on TCP. [`Interrupted`](Waited::Interrupted): a signal came first, which a call that waits tells.
 #[cold]
-pub fn await_owed(sock: &'static Sock) {
+pub fn await_owed(sock: &'static Sock) -> Waited {
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
     if owed == SOME {
         // Of these one call waits.
@@ -425,48 +426,61 @@ pub fn await_owed(sock: &'static Sock) {
     }
     if read >= owed {
         settle(sock);
-        return;
+        return Waited::News;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
     if is_cut_off(sock, fd) || sys::now_ns() < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
-        return;
+        return Waited::News;
+    }
+    // A relative may have read them by now.
+    if renounce_if(sock, || are_others_reading(sock, fd)) {
+        return Waited::News;
     }
     let end = sys::now_ns() + owed_ns();
     remote::await_return(sock, end);
     let most = sys::timespec(end.saturating_sub(sys::now_ns()));
-    let mut late = sys::poll_one(fd, libc::POLLIN, Some(most)) == Ok(0);
+    let mut shown = sys::poll_one(fd, libc::POLLIN, Some(most));
+    let mut late = shown == Ok(0);
     // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
     while !late && !recv::has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
-        let _ = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
+        if shown.is_err_and(|e| wait::ended(e, true) == Waited::Interrupted) {
+            return Waited::Interrupted;
+        }
+        shown = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
         late = sys::now_ns() >= end;
     }
     if late {
         settle(sock);
         pause();
     }
+    Waited::News
 }
 
 /// As [`await_owed`], until all of them are: for a call that tells how many there are, or is nobody's to follow. False: not all.
 #[cold]
 pub fn await_all_owed(sock: &'static Sock) -> bool {
-    await_much_owed(sock, u64::MAX, owed_ns())
+    if sock.rx.owed.load(Ordering::Relaxed) == 0 {
+        return true;
+    }
+    await_owed(sock);
+    await_rest_owed(sock, u64::MAX, owed_ns())
 }
 
 /// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it before some is read.
 #[cold]
-pub fn await_owed_for(sock: &'static Sock, asked: usize) {
-    await_much_owed(sock, asked as u64, STILL_NS);
+pub fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
+    let waited = await_owed(sock);
+    if waited != Waited::Interrupted {
+        await_rest_owed(sock, asked as u64, STILL_NS);
+    }
+    waited
 }
 
 /// Where so long no more comes, TCP has no room, in ns.
 const STILL_NS: u64 = 3_000_000;
 
-/// Until `most` of what is owed is on TCP, or nothing more has come for `still_ns`. False: there is not so much.
-fn await_much_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
-    if sock.rx.owed.load(Ordering::Relaxed) == 0 {
-        return true;
-    }
-    await_owed(sock);
+/// Behind [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for `still_ns`. False: there is not so much.
+fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
     let (mut last, mut end) = (0, sys::now_ns() + still_ns);
     loop {
         // 0 where the peer was late.

@@ -270,8 +270,8 @@ fn sleep(
 /// No time limit, in ns: a year.
 const ENDLESS_NS: u64 = 365 * 24 * 3600 * 1_000_000_000;
 
-/// What a sleep came to. A writer's has a time limit of its own, so that the kernel never restarts it: one that has
-/// moved nothing `may_restart`.
+/// What a sleep came to. One that the kernel never restarts (a writer's has a time limit of its own) `may_restart` here, where the call has
+/// moved nothing and the program has set it no limit.
 pub(super) fn ended(errno: i32, may_restart: bool) -> Waited {
     match errno {
         libc::EINTR if !(may_restart && all_handlers_restart()) => Waited::Interrupted,
@@ -314,8 +314,9 @@ pub fn woken(nap: &mut Nap) -> Waited {
         });
         if stuck {
             demote::demote(sock, Which::Both, Reason::RingFull);
-            return Waited::News;
         }
+        // A reader that has just read some: what its ring does not take then TCP does.
+        return Waited::News;
     }
     if nap.deadline != 0 && sys::now_ns() >= nap.deadline {
         Waited::TimedOut
@@ -424,8 +425,8 @@ pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap:
     true
 }
 
-/// The sleep of [`for_kernel`] is over. A signal ends a call that has moved bytes, whatever its handler asked for
-/// (tcp_recvmsg_locked, sk_stream_wait_memory).
+/// The sleep of [`for_kernel`], which the kernel never restarts, is over. A signal ends a call that has moved bytes, or has a time limit,
+/// whatever its handler asked for (tcp_recvmsg_locked, sk_stream_wait_memory).
 fn woken_in_kernel(nap: &mut Nap) -> Waited {
     nap.announced = false;
     if let Some(sock) = nap.known.map(Known::sock) {
@@ -436,11 +437,7 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
             crate::sockets::upgrade::consent(sock);
         }
     }
-    match nap.errno {
-        libc::EINTR => Waited::Interrupted,
-        libc::ETIMEDOUT => Waited::TimedOut,
-        _ => Waited::News,
-    }
+    ended(nap.errno, nap.done == 0 && nap.until == 0)
 }
 
 /// What a thread does to itself, and no wait is interrupted by: handlers of crashes seldom ask for restarts. And the two signals that the C library

@@ -82,6 +82,7 @@ static int narrow(void)
         T(connect(fd, (void *)&a, len));
         nodelay(fd);
     }
+    meet(); /* a reset may come before connect has returned, and is told by it then */
     warm(fd, is_server);
     return fd;
 }

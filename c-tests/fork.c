@@ -184,6 +184,30 @@ static void of_killed_writer(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* The last byte that a killed writer has left, behind the reset that answers what is written to it, is the child's to read. */
+static void killed_early_writer(int fd)
+{
+    T(put(fd, 1, 18));
+    meet();
+    raise(SIGKILL);
+}
+
+static void last_byte_client(int fd)
+{
+    await_in(fd, 18);
+    T(get(fd, 1, 10));
+    meet();
+    await(fd, POLLRDHUP);
+    T(write(fd, buf, 1));
+    await(fd, POLLHUP);
+    T(get_at(fd, 1, 10, 7));
+    pid_t pid = child();
+    if (!pid)
+        _exit(get_at(fd, 1, 17, 1) == 1 ? 0 : 1);
+    reap(pid);
+    T(recv(fd, buf, 10, 0));
+}
+
 /* What was there when both halves were shut down stays so, also for the child, when the peer's next bytes make TCP reset the connection. */
 static void writes_behind_server(int fd)
 {
@@ -505,6 +529,7 @@ const struct body fork_bodies[] = {
     TWO("fork_modifies_for_grandchild", modified_server, modified_for_grandchild_client),
     TWO("fork_modifies_for_parent", modified_server, modified_for_parent_client),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
+    TWO("fork_reads_last_byte", killed_early_writer, last_byte_client, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),

@@ -60,8 +60,8 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
     told & (READ | libc::POLLHUP | libc::POLLRDHUP) != 0
 }
 
-/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the connection: its peer within the host
-/// was killed with bytes unread in a ring? A peer that ends its side itself says so there before.
+/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the connection, or will behind the next byte: its
+/// peer within the host was killed, perhaps with bytes unread in a ring? A peer that ends its side itself says so there before.
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
     // A reading half that this side has shut shows an end whatever the peer does.
     let is_of_peer =
@@ -69,7 +69,7 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
     told & (READ | libc::POLLRDHUP) != 0
         && told & libc::POLLHUP == 0
         && !remote::is_remote(sock)
-        && control::left_unread(sock)
+        && control::is_unended(sock)
         && (!sock.has_shut_reading() || is_of_peer())
 }
 
@@ -308,7 +308,7 @@ mod tests {
         sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
         sock.rx.state.store(state::LINK, Ordering::SeqCst);
         sock.tx.at.store(1, Ordering::SeqCst);
-        assert!(control::left_unread(sock));
+        assert!(control::is_unended(sock));
         sock.halves.store(half::READING, Ordering::Relaxed);
         sys::shutdown(fd, libc::SHUT_RD).unwrap();
         let end = libc::POLLIN | libc::POLLRDHUP;

@@ -124,8 +124,12 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(_visit) = Visit::begin(sock, &sock.rx) else {
         return;
     };
-    // Behind both shutdowns the peer has nothing to send again.
-    let whole = sock.rx.state() == state::LINK && sock.remains.will_be_whole();
+    // Behind both shutdowns the peer has nothing to send again; and whose TCP has ended before it took the stream back was killed.
+    let whole = match sock.rx.state() {
+        state::LINK => sock.remains.will_be_whole() || is_left(sock),
+        state::INHERITED => is_left(sock),
+        _ => false,
+    };
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
@@ -157,6 +161,12 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     sock.rx.set_dir(None);
     sock.conn().rx.holds_none();
     leave(sock);
+}
+
+/// Has TCP ended, and brought all that it will, while neither end has taken back what this one reads? Who does so says it before TCP has
+/// anything of it, so that nobody sends any of it again.
+fn is_left(sock: &Sock) -> bool {
+    remains::has_ended(sock.fd.load(Ordering::Relaxed)) && !is_sealed(&sock.rx)
 }
 
 /// Before a fork of a process that shares the socket with nobody: what lies unread behind both shutdowns is nowhere but here, and the

@@ -310,21 +310,25 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
 }
 
 /// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of the peer: if that was killed with bytes
-/// of ours unread, what TCP would have made of these is made now. Whether it was.
+/// of ours unread, what TCP would have made of these is made now, and what is written from now on is TCP's to refuse. Whether it was.
 pub fn end_is_told(sock: &'static Sock) -> bool {
     sock.link().is_some_and(|link| {
-        died_with_unread(sock) && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
+        died(sock, is_unended) && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
     })
 }
 
 /// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours unread without a word? Then it was killed,
 /// and TCP would have answered them by a reset.
 pub fn died_with_unread(sock: &'static Sock) -> bool {
+    died(sock, left_unread)
+}
+
+/// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked behind that, of what lies on the link?
+fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
     if sock.tx.lock.lock().is_err() {
         return false;
     }
-    let died =
-        left_unread(sock) && tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT);
+    let died = tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT) && is_so(sock);
     sock.tx.lock.unlock();
     died
 }
@@ -366,14 +370,22 @@ fn has_input(sock: &'static Sock) -> bool {
 }
 
 /// Under the tx lock, or as a guess: the peer has not read all that we wrote, and has not demoted.
-pub fn left_unread(sock: &Sock) -> bool {
+fn left_unread(sock: &Sock) -> bool {
+    // Beyond: an offer that was taken, which our writer has not seen yet.
+    let unread = |head: u64| head < sock.tx.at.load(Ordering::Relaxed);
+    is_written(sock, unread)
+}
+
+/// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither demoted nor ended its side.
+pub fn is_unended(sock: &Sock) -> bool {
+    is_written(sock, |_| true) && !demote::is_sealed(&sock.rx)
+}
+
+fn is_written(sock: &Sock, and: impl Fn(u64) -> bool) -> bool {
     sock.tx.state() == state::LINK
         && sock.rx.state() != state::PLAIN
         && sock.tx.dir().is_some_and(|d| {
             let head = d.rx.head.read();
-            !head.flagged
-                && !d.tx.tail.read().flagged
-                // Beyond: an offer that was taken, which our writer has not seen yet.
-                && head.offset < sock.tx.at.load(Ordering::Relaxed)
+            !head.flagged && !d.tx.tail.read().flagged && and(head.offset)
         })
 }

@@ -11,6 +11,29 @@ static void echo(int fd)
         echo_rounds(fd, 5, sizes[i]);
 }
 
+/* An answer tells the asker's TCP that what was asked has come, whatever way it takes: nothing small that is asked next is held back for that. */
+enum { ASKED = 300 };
+
+static void answered_server(int fd)
+{
+    size_t good = 0;
+    for (int i = 0; i < ASKED; i++)
+        good += get(fd, i, 48) + put(fd, ~i, 5);
+    say("%zu good", good);
+    meet();
+}
+
+static void answered_client(int fd)
+{
+    int held_back = 0, n = 0;
+    for (int i = 0; i < ASKED; i++) {
+        put(fd, i, 48), get(fd, ~i, 5);
+        held_back += ioctl(fd, TIOCOUTQ, &n) || n;
+    }
+    say("%d held back", held_back);
+    meet();
+}
+
 /* The reader sleeps in the call before the first byte is sent; then once more for every size. */
 static void recv_before_data_server(int fd)
 {
@@ -497,6 +520,7 @@ static void other_sockets(void)
 }
 
 const struct body basic_bodies[] = {
+    TWO("answered_by_any_way", answered_server, answered_client),
     TWO("echo", echo, echo, .flags = NB),
     TWO("recv_before_data", recv_before_data_server, recv_before_data_client, .flags = NB),
     TWO("partial_reads", partial_server, partial_client),

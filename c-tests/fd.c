@@ -386,12 +386,44 @@ static void dup_into_hole_server(int fd)
     meet();
 }
 
+/* So it is while another thread's first write makes the table of descriptors grow. */
+static void *writing_thread(void *arg)
+{
+    busy = gettid();
+    return (void *)put(*(int *)arg, 1, 300000);
+}
+
+static void dup_while_growing_server(int none)
+{
+    int fd = take_one(), null = open("/dev/null", O_RDONLY), hole = dup(null), lost = close(hole) != 0;
+    pthread_t t = start_busy(writing_thread, &fd);
+    for (int i = 0; i < 20; i++) {
+        lost += dup2(null, hole) != hole;
+        usleep(i ? 1000 : 50000);
+        lost += fcntl(hole, F_GETFD) != 0 || close(hole) != 0;
+    }
+    say("%ld written, %d lost", (long)finish(t), lost);
+    meet();
+    T(close(fd));
+    (void)none;
+}
+
+static void dup_while_growing_client(int none)
+{
+    int fd = dial(hear());
+    meet();
+    T(get(fd, 1, 300000));
+    T(close(fd));
+    (void)none;
+}
+
 const struct body fd_bodies[] = {
     TWO("fd_numbers", numbers, numbers, .flags = STEADY),
     TWO("dup_last_close", last_close_server, last_close_client),
     TWO("dup_kinds", dup_kinds, dup_kinds),
     TWO("dup2_over_connection", dup_over_server, dup_over_client),
     TWO("dup_into_hole", dup_into_hole_server, dup_into_hole_client),
+    TWO("dup_while_growing", dup_while_growing_server, dup_while_growing_client, .flags = RAW | NOUP),
     TWO("dup_fails", failing_dup_server, failing_dup_client),
     TWO("number_reused_by_file", reused_by_file, reused_by_file),
     TWO("fds_exhausted", exhausted, exhausted, .flags = STEADY),

@@ -208,6 +208,43 @@ static void last_byte_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* Or its parent's, where the child has only looked for it. */
+static void look_at_last_byte(int fd, int how)
+{
+    int n = 0;
+    await_in(fd, 18);
+    T(get(fd, 1, 10));
+    meet();
+    await(fd, POLLRDHUP);
+    T(write(fd, buf, 1));
+    await(fd, POLLHUP);
+    T(get_at(fd, 1, 10, 7));
+    int looked[2], go[2];
+    if (pipe(looked) || pipe(go))
+        die("pipe");
+    pid_t pid = child();
+    if (!pid) {
+        int sees = how == 0   ? recv(fd, buf, 1, MSG_PEEK) == 1
+                   : how == 1 ? (ready(fd) & POLLIN) != 0
+                              : ioctl(fd, FIONREAD, &n) == 0 && n == 1;
+        if (write(looked[1], "x", 1) != 1 || read(go[0], buf, 1) != 1)
+            die("pipe");
+        _exit(sees && recv(fd, buf, 10, 0) == 0 ? 0 : 1);
+    }
+    if (read(looked[0], buf, 1) != 1)
+        die("pipe");
+    D(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+    if (write(go[1], "x", 1) != 1)
+        die("pipe");
+    reap(pid);
+    T(recv(fd, buf, 10, 0));
+}
+
+static void peek_last_byte(int fd) { look_at_last_byte(fd, 0); }
+static void poll_last_byte(int fd) { look_at_last_byte(fd, 1); }
+static void count_last_byte(int fd) { look_at_last_byte(fd, 2); }
+
 /* What was there when both halves were shut down stays so, also for the child, when the peer's next bytes make TCP reset the connection. */
 static void writes_behind_server(int fd)
 {
@@ -529,6 +566,9 @@ const struct body fork_bodies[] = {
     TWO("fork_modifies_for_grandchild", modified_server, modified_for_grandchild_client),
     TWO("fork_modifies_for_parent", modified_server, modified_for_parent_client),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
+    TWO("fork_peeks_last_byte", killed_early_writer, peek_last_byte, .flags = MUTE_S | DIES | ONEHOST),
+    TWO("fork_polls_last_byte", killed_early_writer, poll_last_byte, .flags = MUTE_S | DIES | ONEHOST),
+    TWO("fork_counts_last_byte", killed_early_writer, count_last_byte, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_reads_last_byte", killed_early_writer, last_byte_client, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),

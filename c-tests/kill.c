@@ -323,6 +323,29 @@ static void stopped_many_client(int fd)
     (void)fd;
 }
 
+/* What is written behind an end that recv has told of a killed peer, which has left nothing unread, is answered by a reset: EPIPE. */
+static void killed_at_rest_server(int fd)
+{
+    meet();
+    usleep(20000);
+    raise(SIGKILL);
+    (void)fd;
+}
+
+static void killed_at_rest_client(int fd)
+{
+    long n;
+    signal(SIGPIPE, SIG_IGN);
+    meet();
+    while ((n = recv(fd, buf, 10, MSG_DONTWAIT)) < 0 && errno == EAGAIN)
+        ;
+    say("recv %ld", n);
+    T(write(fd, buf, 10));
+    await(fd, POLLHUP);
+    T(write(fd, buf, 10));
+    T(recv(fd, buf, 10, 0));
+}
+
 const struct body kill_bodies[] = {
     TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
     TWO("kill_stopped_set", kill_stopped_server, kill_stopped_set_client, .flags = MUTE_S | DIES),
@@ -339,6 +362,7 @@ const struct body kill_bodies[] = {
     TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S | DIES),
     TWO("kill_behind_input", kill_behind_input_server, kill_behind_input_client, .flags = MUTE_S | DIES),
     TWO("kill_behind_more_input", kill_behind_more_server, kill_behind_more_client, .flags = MUTE_S | DIES),
+    TWO("kill_at_rest", killed_at_rest_server, killed_at_rest_client, .flags = MUTE_S | DIES),
     TWO("kill_stopped_many", stopped_many_server, stopped_many_client, .flags = ONEHOST, .limit = 60),
     {0},
 };

@@ -430,6 +430,42 @@ static void after_work_client(int fd)
     }
 }
 
+/* Who was stopped while it slept hears of all that came meanwhile at once, of a connection that has left TCP and of one that has not. Between
+ * hosts they come by different devices. */
+static void stopped_sleeper_server(int fd)
+{
+    for (int i = 0; i < 10; i++) {
+        int cold = join_cold();
+        meet();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGSTOP);
+        await_state_of(peer_pid, 'T');
+        put(cold, i, 1), put(fd, i, 1);
+        kill(peer_pid, SIGCONT);
+        meet();
+        close(cold);
+    }
+}
+
+static void stopped_sleeper_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN), both = 0;
+    for (int i = 0; i < 10; i++) {
+        struct epoll_event e[3];
+        int cold = join_cold(), n;
+        ctl(ep, EPOLL_CTL_ADD, cold, EPOLLIN, 1);
+        meet();
+        while ((n = epoll_wait(ep, e, 3, -1)) < 0)
+            if (errno != EINTR)
+                die("epoll_wait");
+        both += hosts || n == 2;
+        get(cold, i, 1), get(fd, i, 1);
+        meet();
+        close(cold);
+    }
+    say("%d times both", both);
+}
+
 /* Asked for room only when a write came short, behind bytes that were told of in between. */
 static void modified_for_room_server(int fd)
 {
@@ -514,6 +550,7 @@ const struct body ready_bodies[] = {
     TWO("ready_in_order", in_order_server, in_order_client, .flags = STEADY),
     TWO("ready_in_turn", in_turn_server, in_turn_client, .flags = STEADY),
     TWO("ready_after_work", after_work_server, after_work_client, .flags = STEADY),
+    TWO("ready_when_continued", stopped_sleeper_server, stopped_sleeper_client),
     TWO("ready_amid_news", always_news_server, always_news_client, .flags = STEADY),
     {0},
 };

@@ -512,6 +512,40 @@ static void forked_modified_server(int fd)
     meet();
 }
 
+/* What TCP has unread is told as long as it is there, also behind answers that have left TCP. */
+enum { TOLD = 200 };
+
+static void half_read_server(int fd)
+{
+    T(put(fd, 1, 100));
+    T(get(fd, 2, 1000));
+    meet();
+    meet();
+}
+
+static void half_read_client(int fd)
+{
+    static const unsigned asked[] = {EPOLLIN | EPOLLOUT, EPOLLIN | EPOLLOUT | EPOLLONESHOT, EPOLLIN | EPOLLOUT | EPOLLET};
+    const unsigned both = EPOLLIN | EPOLLOUT;
+    T(get(fd, 1, 50));
+    for (int i = 0; i < 100; i++, usleep(1000))
+        put_at(fd, 2, 10 * i, 10);
+    meet();
+    for (size_t k = 0; k < COUNT(asked); k++) {
+        int ep = set_of(fd, asked[k]), told = 0;
+        for (int i = 0; i < TOLD; i++) {
+            struct epoll_event e[2];
+            if (i && k && ctl(ep, EPOLL_CTL_MOD, fd, asked[k], PATTERN))
+                die("epoll_ctl");
+            told += epoll_wait(ep, e, 2, 0) == 1 && (e[0].events & both) == both;
+        }
+        say("mask %x: %d times both", asked[k], told);
+        T(close(ep));
+    }
+    meet();
+    T(get_at(fd, 1, 50, 50));
+}
+
 const struct body register_bodies[] = {
     TWO("register_churn", churn_server, churn_client),
     TWO("register_refused", obey, refused_client),
@@ -527,6 +561,7 @@ const struct body register_bodies[] = {
     TWO("register_forked_once", forked_modified_server, forked_once_client),
     TWO("register_shut_read_edges", obey, shut_read_edges_client),
     TWO("register_shut_read_unread", shut_read_unread_server, shut_read_unread_client),
+    TWO("register_half_read", half_read_server, half_read_client),
     TWO("register_unasked", obey, unasked_client),
     {0},
 };

@@ -548,6 +548,61 @@ static void stopped_client(int fd)
     meet();
 }
 
+/* No signal keeps a call from finding what is there, be it that the other side, which is stopped, has to bring it by another way. */
+static pid_t stopped;
+
+static void continue_it(int sig)
+{
+    if (++signals[sig] == 2)
+        kill(stopped, SIGCONT);
+}
+
+static void signal_at_hand_server(int fd)
+{
+    for (int i = 0; i < 4; i++) {
+        int next = join();
+        T(put(next, i, 100));
+        meet();
+        meet();
+        T(close(next));
+    }
+    (void)fd;
+}
+
+static void signal_at_hand_client(int fd)
+{
+    struct sigaction sa = {.sa_handler = continue_it};
+    struct itimerval every = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
+    sigaction(SIGALRM, &sa, NULL);
+    stopped = peer_pid;
+    for (int i = 0; i < 4; i++) {
+        int next = join(), ep = set_of(next, EPOLLIN), n = 0;
+        meet();
+        await_in(next, 100);
+        kill(peer_pid, SIGSTOP);
+        await_state_of(peer_pid, 'T');
+        signals[SIGALRM] = 0;
+        setitimer(ITIMER_REAL, &every, NULL);
+        T(set_int(next, SOL_SOCKET, SO_MAX_PACING_RATE, 100 << 20));
+        if (i == 0)
+            D(recv(next, buf, 100, MSG_DONTWAIT));
+        else if (i == 1)
+            T(poll(&(struct pollfd){.fd = next, .events = POLLIN}, 1, 0));
+        else if (i == 2)
+            T(ioctl(next, FIONREAD, &n));
+        else
+            T(epoll_wait(ep, &(struct epoll_event){0}, 1, 0));
+        say("%d", n);
+        while (signals[SIGALRM] < 2)
+            usleep(1000);
+        setitimer(ITIMER_REAL, &never, NULL);
+        meet();
+        T(close(ep));
+        T(close(next));
+    }
+    (void)fd;
+}
+
 /* A recv that began before the other side took to a way of writing of its own, which goes by TCP alone. */
 static void *waitall_thread(void *arg)
 {
@@ -773,6 +828,7 @@ const struct body signal_bodies[] = {
     TWO("longjmp_out_of_recv", longjmp_server, longjmp_client),
     TWO("longjmp_out_of_waits", longjmp_server, longjmp_waits_client),
     TWO("blocked_signal", blocked_signal_server, blocked_signal_client),
+    TWO("signal_amid_return", signal_at_hand_server, signal_at_hand_client, .flags = ONEHOST),
     TWO("stopped_reader", stopped_server, stopped_client),
     TWO("sigpipe_by_every_name", setters_server, setters_client),
     TWO("signal_ends_waitall", waitall_signal_server, waitall_signal_client),

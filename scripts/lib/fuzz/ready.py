@@ -250,6 +250,9 @@ class Ready:
         need(not any(set_ in x.files for x in self.pendings()) or what != "mod", "somebody waits")
         need(what == "del" or not mask & EDGES or self.watchers(set_) < 2, "only one of those who wait is told")
         need(what == "del" or not self.is_read(file) or not self.is_watched(set_), "another may take what is waited for")
+        # As for a poll that begins.
+        need(what == "del" or not any(self.shows_of(f, leaf) for x in self.sleepers() if any(self.shows_of(f, set_) for f in x.files)
+                                      for f in x.files for leaf in self.leaves(file)), "one of them shows it first")
         self.cookies += 1
         key = (h.number, file)
         reg = set_.regs.get(key)

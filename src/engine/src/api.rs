@@ -7,7 +7,7 @@
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
 use crate::process;
-use crate::readiness::{epoll, poll as polling, select as selecting, set::Set};
+use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
@@ -176,6 +176,9 @@ impl Pass {
         // One step: the call is over and its bytes are counted.
         half.call_ends(moved);
         bytes.add(moved);
+        if moved != 0 && self.0 & RX != 0 {
+            crate::sockets::recv::came_by_tcp(sock);
+        }
         if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
             crate::sockets::upgrade::crossed(sock);
         }
@@ -567,7 +570,7 @@ pub fn epoll_created(fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
     // SAFETY: passed on.
-    unsafe { epoll::ctl(epfd, op, fd, event) }
+    unsafe { ctl::ctl(epfd, op, fd, event) }
 }
 /// A set whose waits may go straight to the real function, see [`plain`]: its entry.
 #[derive(Clone, Copy)]

@@ -1,7 +1,6 @@
-//! `epoll_ctl` and `epoll_wait`.
+//! `epoll_wait`.
 
 use super::nest;
-use super::poll;
 use super::set::{self, Set};
 use super::shared;
 use super::told::Moment;
@@ -11,7 +10,7 @@ use crate::process;
 use crate::rendezvous;
 use crate::sockets::iov::plausible;
 use crate::sockets::remains;
-use crate::sockets::table::{self, Entry, Kind};
+use crate::sockets::table::{self, Entry};
 use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -46,112 +45,6 @@ pub fn created(fd: c_int) {
         && let Some(set) = set::alloc(fd)
     {
         table::store(fd, Entry::set(set));
-    }
-}
-
-/// Serves `epoll_ctl`.
-///
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
-    let target = table::lookup(fd);
-    let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
-        if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
-            // A set that came from elsewhere, or one of more than there is room for: the kernel alone tells of it.
-            crate::api::raw_use(fd, Reason::SetElsewhere);
-        }
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    if matches!(target.map(Entry::kind), Some(Kind::Internal)) {
-        return Verdict::Failed(Error::Kernel(libc::EBADF));
-    }
-    if target.is_none() {
-        return Verdict::Pass(Pass::NOBODY);
-    }
-    if set.inherited.load(Ordering::Relaxed) {
-        set.use_inherited();
-    }
-    // SAFETY: the caller's arguments.
-    let wanted = unsafe { wanted_by(op, event) };
-    let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
-    if once && matches!(target.map(Entry::kind), Some(Kind::Sock(_) | Kind::Fresh)) {
-        // Before the kernel can tell of it: who is told goes by the mirror.
-        set.no_longer_plain();
-    }
-    if let Some(sock) = target.and_then(Entry::as_sock) {
-        if let Some(done) = set.ctl_in_mirror(op, fd, sock, wanted) {
-            return done;
-        }
-        if op == libc::EPOLL_CTL_MOD
-            // SAFETY: the caller's arguments.
-            && let Some(done) = unsafe { set.modify((epfd, fd), sock, event) }
-        {
-            return done_by_both(done);
-        }
-        if op == libc::EPOLL_CTL_ADD
-            // A parent's stream goes back to TCP before the kernel looks at it.
-            && (sock.is_accelerated() && poll::own(sock) || once)
-            // SAFETY: the caller's arguments.
-            && let Some(done) = unsafe { set.add((epfd, fd), sock, event) }
-        {
-            return done_by_both(done);
-        }
-    }
-    if let Some(inner) = target.and_then(Entry::as_set) {
-        if op != libc::EPOLL_CTL_DEL {
-            // What the kernel sees in it now it tells whoever asks for RDNORM alone; of what comes later it does not.
-            inner.is_nested();
-            nest::settle_all();
-        }
-        // SAFETY: the caller's arguments.
-        if let Some(done) = unsafe { set.ctl_of_set((epfd, op, fd), event) } {
-            return done_by_both(done);
-        }
-    }
-    // SAFETY: the caller's arguments.
-    if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
-        return Verdict::Failed(Error::Kernel(e));
-    }
-    // What the kernel has accepted could be read.
-    let wanted = wanted.unwrap_or_default();
-    match (target.map(Entry::kind), op) {
-        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted),
-        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted),
-        (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
-        // A fresh socket registered before connect(): it is tracked from here on.
-        (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
-            crate::sockets::life::registered_fresh(fd);
-            if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-                set.added(fd, sock, wanted);
-            }
-        }
-        _ => {}
-    }
-    Verdict::Done(0)
-}
-
-/// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse.
-///
-/// # Safety
-/// `event` is a C caller's.
-unsafe fn wanted_by(op: c_int, event: *mut epoll_event) -> Option<(u32, u64)> {
-    match op {
-        libc::EPOLL_CTL_DEL => Some((0, 0)),
-        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
-            if plausible(event as usize, size_of::<epoll_event>()) =>
-        {
-            // SAFETY: the caller's, and where a user's memory is.
-            Some(unsafe { ((*event).events, (*event).u64) })
-        }
-        _ => None,
-    }
-}
-
-/// By the kernel and in the mirror.
-fn done_by_both(done: Result<(), sys::Errno>) -> Verdict {
-    match done {
-        Ok(()) => Verdict::Done(0),
-        Err(e) => Verdict::Failed(Error::Kernel(e)),
     }
 }
 
@@ -220,12 +113,9 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         } else {
             waiter.max
         };
-        let ready = match waiter.streams_unless_late(most, idle == 0 && !turn) {
-            Some(ready) => ready,
-            None => match waiter.by_time() {
-                Some(count) => return waiter.over(count),
-                None => waiter.streams(most),
-            },
+        let ready = match waiter.first(most, idle == 0 && !turn) {
+            First::Streams(ready) => ready,
+            First::ByTime(count) => return waiter.over(count),
         };
         if ready != 0 && !turn {
             let full = ready == waiter.max;
@@ -388,6 +278,14 @@ enum Slept {
     Nothing,
 }
 
+/// The front of an answer.
+enum First {
+    /// So many streams, behind which the kernel's events may go.
+    Streams(usize),
+    /// Streams and the kernel's, in the order in which they came: the whole answer.
+    ByTime(usize),
+}
+
 /// One call of `epoll_wait`.
 pub(super) struct Waiter {
     pub(super) set: &'static Set,
@@ -436,6 +334,17 @@ impl Waiter {
     /// Ready streams, into the front of the array.
     fn streams(&mut self, most: usize) -> usize {
         self.streams_unless_late(most, false).unwrap_or(0)
+    }
+
+    /// What a look tells first.
+    fn first(&mut self, most: usize, may_be_late: bool) -> First {
+        if let Some(ready) = self.streams_unless_late(most, may_be_late) {
+            return First::Streams(ready);
+        }
+        match self.by_time() {
+            Some(count) => First::ByTime(count),
+            None => First::Streams(self.streams(most)),
+        }
     }
 
     /// As [`Set::harvest_unless_late`].
@@ -515,8 +424,11 @@ impl Waiter {
             let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE)) else {
                 break;
             };
+            // What was told by level before comes behind all that was not, and once more.
+            let more = self.fold(count, more);
             found = (more, bell.or(rang));
-            if only_rang && more == ready && !self.was_full {
+            let is_all = more == count && rang.is_none();
+            if is_all || only_rang && more == ready && !self.was_full {
                 break;
             }
         }
@@ -688,10 +600,19 @@ impl Waiter {
             Ok(Slept::Nothing) if last => Some(self.over(0)),
             Ok(Slept::News | Slept::Nothing) => None,
             Err(e) => {
-                // News that came with the signal are reported first, as the kernel does.
-                let ready = self.streams(self.max);
-                let verdict = self.over(ready);
-                Some(if ready != 0 { verdict } else { failed(e) })
+                // News that came with the signal are reported first, as the kernel does, and with what it has by now: a program
+                // that was stopped for long is not told of streams alone.
+                let ready = match self.first(self.max, true) {
+                    First::Streams(0) => {
+                        self.set.pass_on();
+                        return Some(failed(e));
+                    }
+                    First::Streams(ready) => {
+                        self.all_of_kernel(ready).map_or(ready, |(all, _)| all)
+                    }
+                    First::ByTime(count) => count,
+                };
+                Some(self.over(ready))
             }
         }
     }

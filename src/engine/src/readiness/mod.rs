@@ -2,6 +2,7 @@
 
 pub mod bells;
 mod changed;
+pub mod ctl;
 pub mod epoll;
 mod nest;
 mod parked;

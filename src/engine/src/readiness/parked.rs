@@ -88,9 +88,9 @@ fn is_wholly_on_link(sock: &'static Sock) -> bool {
 }
 
 impl Set {
-    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see [`epoll::ctl`].
+    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see [`ctl`].
     ///
-    /// [`epoll::ctl`]: super::epoll::ctl
+    /// [`ctl`]: super::ctl::ctl
     pub(super) fn ctl_in_mirror(
         &'static self,
         op: c_int,

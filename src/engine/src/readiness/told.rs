@@ -63,14 +63,14 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 /// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the connection, or will behind the next byte: its
 /// peer within the host was killed, perhaps with bytes unread in a ring? A peer that ends its side itself says so there before.
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
-    // A reading half that this side has shut shows an end whatever the peer does.
+    // A reading half that this side has shut shows an end whatever the peer does, and one that TCP still brings to bytes alone.
     let is_of_peer =
         || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
     told & (READ | libc::POLLRDHUP) != 0
         && told & libc::POLLHUP == 0
         && !remote::is_remote(sock)
         && control::is_unended(sock)
-        && (!sock.has_shut_reading() || is_of_peer())
+        && is_of_peer()
 }
 
 /// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?

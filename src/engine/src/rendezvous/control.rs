@@ -36,8 +36,8 @@ pub(crate) use links::sock_of;
 pub(super) use links::tell;
 use links::{READING, on_link};
 pub use links::{
-    ask_wake, attention, died_with_unread, drop_bell, end_is_told, is_unended, link_is_up,
-    read_links, want_bell, watch_link, watch_meeting,
+    ask_wake, attention, died_unended, died_with_unread, drop_bell, end_is_told, is_unended,
+    link_is_up, read_links, want_bell, watch_link, watch_meeting,
 };
 #[cfg(feature = "verbs")]
 pub use links::{unwatch_remote, watch_remote};

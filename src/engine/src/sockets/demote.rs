@@ -163,10 +163,18 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     leave(sock);
 }
 
-/// Has TCP ended, and brought all that it will, while neither end has taken back what this one reads? Who does so says it before TCP has
-/// anything of it, so that nobody sends any of it again.
+/// Has TCP ended, and brought all that it will, before either end took back what this one reads? Who does so says it before TCP has
+/// anything of it, so that nobody sends any of it again. Relatives, who share this end, tell each other.
 fn is_left(sock: &Sock) -> bool {
-    remains::has_ended(sock.fd.load(Ordering::Relaxed)) && !is_sealed(&sock.rx)
+    if !remains::has_ended(sock.fd.load(Ordering::Relaxed)) {
+        return false;
+    }
+    let family = sock.family();
+    if is_sealed(&sock.rx) {
+        return family.is_some_and(Family::is_orphaned);
+    }
+    family.inspect(|family| family.orphan());
+    true
 }
 
 /// Before a fork of a process that shares the socket with nobody: what lies unread behind both shutdowns is nowhere but here, and the

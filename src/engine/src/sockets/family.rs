@@ -41,7 +41,7 @@ pub struct Family {
     owner: AtomicU32,
     /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`], [`OWING`].
     handing: AtomicU32,
-    /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`].
+    /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`], [`ORPHANED`].
     visitors: AtomicU32,
     /// Bytes that have been taken out of the copies of what a dead peer left in its ring (remains.rs): each relative may have one.
     taken: AtomicU32,
@@ -58,6 +58,8 @@ const IMAGE: u32 = 2;
 
 /// In [`Family::visitors`]: the process whose stream it was has left it. Its words and rings may be another connection's by now.
 const LEFT: u32 = 1 << 31;
+/// In [`Family::visitors`], too: TCP had ended before anybody took the stream back, so none of what lies unread in the ring comes by it.
+const ORPHANED: u32 = 1 << 30;
 /// For visitors, who are there for microseconds, in ns: a killed one never goes.
 const VISIT_NS: u64 = 10_000_000;
 
@@ -210,13 +212,25 @@ impl Family {
 
     /// By the process whose stream it is, before it gives that back: no relative touches it any more.
     pub fn leave_stream(&self) {
-        if self.visitors.fetch_or(LEFT, Ordering::SeqCst) & !LEFT == 0 {
+        let are_there = |visitors: u32| visitors & !(LEFT | ORPHANED) != 0;
+        if !are_there(self.visitors.fetch_or(LEFT, Ordering::SeqCst)) {
             return;
         }
         let end = sys::now_ns() + VISIT_NS;
-        while self.visitors.load(Ordering::SeqCst) & !LEFT != 0 && sys::now_ns() < end {
+        while are_there(self.visitors.load(Ordering::SeqCst)) && sys::now_ns() < end {
             sys::sched_yield();
         }
+    }
+
+    /// By whoever takes the stream back and finds that TCP has ended before: none of what lies unread in the ring comes by it. Before the words
+    /// tell relatives that the stream is over.
+    pub fn orphan(&self) {
+        self.visitors.fetch_or(ORPHANED, Ordering::SeqCst);
+    }
+
+    /// See [`Family::orphan`]; asked behind the words.
+    pub fn is_orphaned(&self) -> bool {
+        self.visitors.load(Ordering::SeqCst) & ORPHANED != 0
     }
 
     /// Before a fork: the child will hold the socket too.

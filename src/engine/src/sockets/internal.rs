@@ -28,19 +28,22 @@ thread_local! {
 /// Threads that are putting the program's descriptors at numbers now, of its choice or the lowest free ones.
 static PLACING: AtomicU32 = AtomicU32::new(0);
 
-/// Each side waits for the other for so long at most, in ns: both sections are a few system calls, but a signal handler
-/// may have come in the middle of this very thread's own, or have jumped out of one.
-const PATIENCE_NS: u64 = 10_000_000;
+/// Each side waits for the other for so long at most, in ns. Both sections are a few system calls, but whoever makes them may wait for
+/// a processor, on a machine that is busy for many slices of time, and in the kernel for all processors, where several threads have the
+/// table of descriptors that is to grow up to our numbers (fs/file.c, expand_fdtable). Not for ever: a signal handler may have jumped
+/// out of one, or hold in the middle of one what the other side waits for.
+const PATIENCE_NS: u64 = 250_000_000;
+
+/// Who was seen in such a section a moment ago may just be on its way out, and has so long, in ns, however long the wait was.
+const GRACE_NS: u64 = 10_000_000;
 
 /// Within a [`Low`], the control thread has libraries and devices opened: many system calls, by a thread that no handler
 /// interrupts. Nobody waits for longer than this, in ns: whoever does may hold the dynamic linker's lock.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 const OPENING_NS: u64 = 1_000_000_000;
 
-/// Whether the control thread is in a [`Low`], which is its whole turn then: it may wait for a processor, on a machine that is busy
-/// for many slices of time. Or for a lock that whoever waits for it holds, within a handler: so, in ns, not for long.
+/// Whether the control thread is in a [`Low`], which is its whole turn then.
 static TURN: AtomicBool = AtomicBool::new(false);
-const TURN_NS: u64 = 250_000_000;
 
 /// Enters the section that `mine` counts, at a moment when nobody is in that of `other`.
 fn enter_apart(mine: &AtomicU32, other: &AtomicU32) {
@@ -73,13 +76,13 @@ struct Patience {
 /// For what somebody waits longer than for a few system calls.
 #[derive(Clone, Copy, Default)]
 enum Waits {
-    /// For the control thread's turn, and for libraries that open what they need.
+    /// For whoever is there, and for libraries that open what they need.
     #[default]
     ForBoth,
     /// The same, holding nothing that the control thread may want.
     WithNothing,
     /// For no libraries.
-    ForTurn,
+    ForFew,
 }
 
 impl Patience {
@@ -87,18 +90,16 @@ impl Patience {
         let now = sys::now_ns();
         if self.began == 0 {
             self.began = now;
-            self.until = now + PATIENCE_NS;
+            self.until = now + GRACE_NS;
         }
         let opens = OPENING.load(Ordering::SeqCst) != 0;
         let longest = match (self.waits, TURN.load(Ordering::SeqCst)) {
-            (Waits::ForTurn, _) if opens => 0,
+            (Waits::ForFew, _) if opens => 0,
             (Waits::WithNothing, true) => OPENING_NS,
             _ if opens => OPENING_NS,
-            (_, true) => TURN_NS,
-            (_, false) => 0,
+            _ => PATIENCE_NS,
         };
-        // Seen a moment ago it may just be on its way out.
-        let until = (now + PATIENCE_NS).min(self.began + longest);
+        let until = (now + GRACE_NS).min(self.began + longest);
         self.until = self.until.max(until);
         now > self.until
     }
@@ -218,7 +219,7 @@ pub fn lows() -> u32 {
 #[inline]
 pub fn clear_lowest() {
     if LOW.load(Ordering::SeqCst) != 0 && MINE.get() == 0 {
-        await_high(Waits::ForTurn);
+        await_high(Waits::ForFew);
     }
 }
 

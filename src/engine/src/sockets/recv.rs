@@ -14,7 +14,7 @@ use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, demote, direct, fault, upgrade};
+use crate::sockets::{PUBLISH, demote, direct, fault, tcp, upgrade};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -227,6 +227,8 @@ unsafe fn recv_stream(
                 if sock.rx.owed.load(Ordering::Relaxed) != 0
                     && remains::await_owed_for(sock, total - done) == Waited::Interrupted
                     && waits()
+                    && wait::ended(libc::EINTR, done == 0 && deadline_of(sock, nap).is_none())
+                        == Waited::Interrupted
                 {
                     return partly(done, Error::Interrupted);
                 }
@@ -407,6 +409,14 @@ fn finish(sock: &'static Sock, done: usize) -> Verdict {
     Verdict::Done(done as isize)
 }
 
+/// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges them.
+#[inline]
+pub fn came_by_tcp(sock: &Sock) {
+    if sock.tx.state() == state::LINK {
+        tcp::acknowledge(sock.fd.load(Ordering::Relaxed));
+    }
+}
+
 /// What TCP had for a call that began on the link.
 enum Rest {
     Moved(usize),
@@ -446,6 +456,7 @@ unsafe fn rest_from_kernel(
     match got {
         Ok(0) => Rest::Over,
         Ok(n) => {
+            came_by_tcp(sock);
             cursor.advance(n, |_, _| ());
             Rest::Moved(n)
         }

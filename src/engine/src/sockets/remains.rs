@@ -416,7 +416,8 @@ pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
 
 /// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
 /// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
-/// Waits until the first of them is on TCP. [`Interrupted`](Waited::Interrupted): a signal came first, which a call that waits tells.
+/// Waits until the first of them is on TCP. [`Interrupted`](Waited::Interrupted): none of them comes, and a signal did meanwhile, which a call
+/// that goes on to wait tells.
 #[cold]
 pub fn await_owed(sock: &'static Sock) -> Waited {
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
@@ -441,10 +442,15 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
     let most = sys::timespec(end.saturating_sub(sys::now_ns()));
     let mut shown = sys::poll_one(fd, libc::POLLIN, Some(most));
     let mut late = shown == Ok(0);
+    let mut was_interrupted = false;
     // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
     while !late && !recv::has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
-        if shown.is_err_and(|e| wait::ended(e, true) == Waited::Interrupted) {
-            return Waited::Interrupted;
+        if shown == Err(libc::EINTR) {
+            // On TCP they would lie there, and no signal keeps a call from finding them.
+            was_interrupted = true;
+            if renounce_if(sock, || are_others_reading(sock, fd)) {
+                return Waited::Interrupted;
+            }
         }
         shown = sys::poll_one(-1, 0, Some(sys::timespec(OWED_NAP_NS)));
         late = sys::now_ns() >= end;
@@ -453,7 +459,11 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
         settle(sock);
         pause();
     }
-    Waited::News
+    if late && was_interrupted {
+        Waited::Interrupted
+    } else {
+        Waited::News
+    }
 }
 
 /// As [`await_owed`], until all of them are: for a call that tells how many there are, or is nobody's to follow. False: not all.

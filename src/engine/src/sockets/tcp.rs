@@ -1,4 +1,4 @@
-//! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`).
+//! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`), and is asked to say to its peer.
 
 use sluice_fabric::sys;
 
@@ -85,6 +85,17 @@ pub fn read(fd: i32) -> Option<(u8, u64)> {
         }
     }
     None
+}
+
+/// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one goes by the link. A peer that writes a little
+/// by TCP now would have it held back for that (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
+pub fn acknowledge(fd: i32) {
+    let set = |on: i32| sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &on);
+    let was = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK);
+    let _ = set(1);
+    if was == Ok(0) {
+        let _ = set(0);
+    }
 }
 
 /// The send buffer, in the kernel's bytes, which count what it needs for keeping a byte, too.

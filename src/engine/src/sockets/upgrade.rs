@@ -424,6 +424,7 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     }
     // The reader has to read TCP's part first, and no further write will push that.
     options::push_out(sock, fd);
+    tcp::acknowledge(fd);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
     Switch::Done
 }

@@ -323,6 +323,11 @@ pub fn died_with_unread(sock: &'static Sock) -> bool {
     died(sock, left_unread)
 }
 
+/// The same, whatever has been read: what is written from now on TCP would answer by a reset.
+pub fn died_unended(sock: &'static Sock) -> bool {
+    died(sock, is_unended)
+}
+
 /// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked behind that, of what lies on the link?
 fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
     if sock.tx.lock.lock().is_err() {

@@ -7,7 +7,7 @@ use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::{PUBLISH, fault, remains, tcp, wake};
+use crate::sockets::{PUBLISH, fault, recv, remains, tcp, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -266,6 +266,7 @@ unsafe fn from_kernel(
             sock.rx.add_kernel_bytes(n as u64);
             sock.conn().rx.bytes.tcp.add(n as u64);
             cursor.advance(n, |_, _| ());
+            recv::came_by_tcp(sock);
             if sock.far.swap(false, Ordering::Relaxed) {
                 crate::rendezvous::control::advance(sock);
             }
@@ -454,12 +455,12 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            if control::died_with_unread(sock) && demote::reset(sock) {
+            let is_reset = control::died_with_unread(sock) && demote::reset(sock);
+            if is_reset || control::died_unended(sock) {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
-                return Look::Again;
             }
-            Look::End
+            if is_reset { Look::Again } else { Look::End }
         }
         // After the program's SHUT_RD TCP always speaks: these have come only now.
         Ok(_) if has_more() => Look::Again,

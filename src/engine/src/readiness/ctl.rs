@@ -1,0 +1,117 @@
+//! `epoll_ctl`.
+
+use super::nest;
+use super::poll;
+use crate::api::{Error, Pass, Verdict};
+use crate::sockets::iov::plausible;
+use crate::sockets::table::{self, Entry, Kind};
+use core::sync::atomic::Ordering;
+use libc::{c_int, epoll_event};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+
+/// Serves `epoll_ctl`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
+    let target = table::lookup(fd);
+    let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
+        if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
+            // A set that came from elsewhere, or one of more than there is room for: the kernel alone tells of it.
+            crate::api::raw_use(fd, Reason::SetElsewhere);
+        }
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if matches!(target.map(Entry::kind), Some(Kind::Internal)) {
+        return Verdict::Failed(Error::Kernel(libc::EBADF));
+    }
+    if target.is_none() {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if set.inherited.load(Ordering::Relaxed) {
+        set.use_inherited();
+    }
+    // SAFETY: the caller's arguments.
+    let wanted = unsafe { wanted_by(op, event) };
+    let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
+    if once && matches!(target.map(Entry::kind), Some(Kind::Sock(_) | Kind::Fresh)) {
+        // Before the kernel can tell of it: who is told goes by the mirror.
+        set.no_longer_plain();
+    }
+    if let Some(sock) = target.and_then(Entry::as_sock) {
+        if let Some(done) = set.ctl_in_mirror(op, fd, sock, wanted) {
+            return done;
+        }
+        if op == libc::EPOLL_CTL_MOD
+            // SAFETY: the caller's arguments.
+            && let Some(done) = unsafe { set.modify((epfd, fd), sock, event) }
+        {
+            return done_by_both(done);
+        }
+        if op == libc::EPOLL_CTL_ADD
+            // A parent's stream goes back to TCP before the kernel looks at it.
+            && (sock.is_accelerated() && poll::own(sock) || once)
+            // SAFETY: the caller's arguments.
+            && let Some(done) = unsafe { set.add((epfd, fd), sock, event) }
+        {
+            return done_by_both(done);
+        }
+    }
+    if let Some(inner) = target.and_then(Entry::as_set) {
+        if op != libc::EPOLL_CTL_DEL {
+            // What the kernel sees in it now it tells whoever asks for RDNORM alone; of what comes later it does not.
+            inner.is_nested();
+            nest::settle_all();
+        }
+        // SAFETY: the caller's arguments.
+        if let Some(done) = unsafe { set.ctl_of_set((epfd, op, fd), event) } {
+            return done_by_both(done);
+        }
+    }
+    // SAFETY: the caller's arguments.
+    if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
+        return Verdict::Failed(Error::Kernel(e));
+    }
+    // What the kernel has accepted could be read.
+    let wanted = wanted.unwrap_or_default();
+    match (target.map(Entry::kind), op) {
+        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted),
+        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted),
+        (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
+        // A fresh socket registered before connect(): it is tracked from here on.
+        (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
+            crate::sockets::life::registered_fresh(fd);
+            if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+                set.added(fd, sock, wanted);
+            }
+        }
+        _ => {}
+    }
+    Verdict::Done(0)
+}
+
+/// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse.
+///
+/// # Safety
+/// `event` is a C caller's.
+unsafe fn wanted_by(op: c_int, event: *mut epoll_event) -> Option<(u32, u64)> {
+    match op {
+        libc::EPOLL_CTL_DEL => Some((0, 0)),
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
+            if plausible(event as usize, size_of::<epoll_event>()) =>
+        {
+            // SAFETY: the caller's, and where a user's memory is.
+            Some(unsafe { ((*event).events, (*event).u64) })
+        }
+        _ => None,
+    }
+}
+
+/// By the kernel and in the mirror.
+fn done_by_both(done: Result<(), sys::Errno>) -> Verdict {
+    match done {
+        Ok(()) => Verdict::Done(0),
+        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    }
+}

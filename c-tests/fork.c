@@ -245,6 +245,28 @@ static void peek_last_byte(int fd) { look_at_last_byte(fd, 0); }
 static void poll_last_byte(int fd) { look_at_last_byte(fd, 1); }
 static void count_last_byte(int fd) { look_at_last_byte(fd, 2); }
 
+/* A limit that a child sets behind what it has read of that holds. */
+static void limited_child_client(int fd)
+{
+    meet();
+    T(get(fd, 1, 1));
+    pid_t pid = child();
+    if (!pid) {
+        size_t rest = get_at(fd, 1, 1, 20000 - 1);
+        timeout(fd, SO_RCVTIMEO, 40);
+        _exit(rest == 20000 - 1 && recv(fd, buf, 1, MSG_WAITALL | MSG_TRUNC) == -1 && errno == EAGAIN ? 0 : 1);
+    }
+    reap(pid);
+    meet();
+}
+
+static void limited_child_server(int fd)
+{
+    T(put(fd, 1, 20000));
+    meet();
+    meet();
+}
+
 /* What was there when both halves were shut down stays so, also for the child, when the peer's next bytes make TCP reset the connection. */
 static void writes_behind_server(int fd)
 {
@@ -569,6 +591,7 @@ const struct body fork_bodies[] = {
     TWO("fork_peeks_last_byte", killed_early_writer, peek_last_byte, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_polls_last_byte", killed_early_writer, poll_last_byte, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_counts_last_byte", killed_early_writer, count_last_byte, .flags = MUTE_S | DIES | ONEHOST),
+    TWO("fork_limits_recv", limited_child_server, limited_child_client),
     TWO("fork_reads_last_byte", killed_early_writer, last_byte_client, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),

@@ -14,7 +14,7 @@ use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, demote, direct, fault, tcp, upgrade};
+use crate::sockets::{PUBLISH, demote, direct, fault, options, tcp, upgrade};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -327,6 +327,7 @@ unsafe fn recv_stream(
                             return partly(done, Error::WouldBlock);
                         }
                         nap.done = done;
+                        note_limit(sock, fd, nap);
                         let deadline = deadline_of(sock, nap);
                         if wait::for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap) {
                             return Verdict::Block;
@@ -392,6 +393,14 @@ fn deadline_of(sock: &Sock, nap: &mut Nap) -> Option<u64> {
         nap.deadline = sys::now_ns().saturating_add(timeout);
     }
     (nap.deadline != 0).then_some(nap.deadline)
+}
+
+/// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a relative.
+fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
+    if nap.deadline == 0 && sock.rx.lock.lock().is_ok() {
+        options::note(sock, fd);
+        sock.rx.lock.unlock();
+    }
 }
 
 fn partly(done: usize, error: Error) -> Verdict {

@@ -3,7 +3,7 @@
 use crate::api::Error;
 use crate::remote;
 use crate::rendezvous::control;
-use crate::sockets::demote::{self, Which};
+use crate::sockets::demote::{self, Resetting, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
 use crate::sockets::sock::{Sock, state};
@@ -442,6 +442,10 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if begun && !has_bytes(fd) {
         return Look::End;
     }
+    if demote::resetting(sock) == Resetting::Begun && is_reset_made(sock) {
+        return Look::Again;
+    }
+    let before = demote::resetting(sock);
     let mut byte = [0u8; 1];
     // SAFETY: one byte of ours.
     let got = unsafe {
@@ -460,7 +464,13 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            if is_reset { Look::Again } else { Look::End }
+            // Or the control thread has made one since.
+            let is_news = before != Resetting::Made && demote::resetting(sock) != Resetting::None;
+            if is_reset || is_news {
+                Look::Again
+            } else {
+                Look::End
+            }
         }
         // After the program's SHUT_RD TCP always speaks: these have come only now.
         Ok(_) if has_more() => Look::Again,
@@ -471,6 +481,21 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
             demote::settle_rx(sock, Reason::Shared);
             Look::Again
         }
-        Err(e) => Look::Failed(Error::Kernel(e)),
+        Err(e) => {
+            // What the next call finds is what stands behind it.
+            let _ = is_reset_made(sock);
+            Look::Failed(Error::Kernel(e))
+        }
     }
+}
+
+/// Under the rx lock, which is given back meanwhile: waits for a reset that another thread is making, and says whether there is one. It
+/// is made in two steps, and what the kernel says between these is nothing that TCP says.
+fn is_reset_made(sock: &Sock) -> bool {
+    if demote::resetting(sock) == Resetting::Begun {
+        sock.rx.lock.unlock();
+        demote::let_reset_end(sock);
+        let _ = sock.rx.lock.lock();
+    }
+    demote::resetting(sock) == Resetting::Made
 }

@@ -37,6 +37,7 @@ class Bytes:
         gone = s.peer.dead or s.peer.shut_both
         need(kind != "sendmmsg" or not gone or op.number("pieces", 1) == 1, "one of its messages may take the error that another has met")
         in_parts = kind in ("sendfile", "sendfile0") and size > SENDFILE_PART
+        need(not gone or not in_parts or s.rx.piled <= self.most_settled, "whether the end has come decides whether its second part raises SIGPIPE")
         need(not gone or not in_parts or not self.is_watched(s), "its second part may take the error that who sleeps would show")
         note["lost"] = s.peer.shut_both
         if tx.reader and tx.reader.strict:

@@ -476,6 +476,28 @@ static void exec_cloexec_client(int fd)
     meet();
 }
 
+/* With something unread, the peer, whose program is busy: it finds a reset. */
+static void exec_unread_server(int fd)
+{
+    T(put(fd, 1, 95));
+    background_last();
+    meet();
+    for (double end = now() + 0.02; now() < end;)
+        ;
+    await(fd, POLLHUP);
+    T(recv(fd, buf, 10, 0));
+    T(recv(fd, buf, 10, 0));
+    meet();
+}
+
+static void exec_unread_client(int fd)
+{
+    await_in(fd, 95);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    meet();
+    exec_self(fd);
+}
+
 static void exec_born_resume(int fd)
 {
     T(write(fd, buf, 1));
@@ -647,6 +669,7 @@ const struct body exec_bodies[] = {
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
     TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST, .resume = exec_shut_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
+    TWO("exec_unread", exec_unread_server, exec_unread_client, .resume = exec_cloexec_resume),
     TWO("exec_born_cloexec", exec_born_cloexec_server, exec_born_cloexec_client, .flags = RAW, .resume = exec_born_resume),
     TWO("exec_fails", exec_fails, exec_fails),
     TWO("exec_fails_then_others", exec_fails_others_server, exec_fails_others_client),

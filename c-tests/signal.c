@@ -530,6 +530,34 @@ static void blocked_signal_client(int fd)
     meet();
 }
 
+/* Nor does one that is for one signal alone, and gone behind that, restart what it has not been asked to. */
+static void once_server(int fd)
+{
+    hold_less(fd);
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    meet();
+    pour_out(fd, hear());
+    meet();
+}
+
+static void once_client(int fd)
+{
+    size_t total = 0;
+    count_signal(SIGUSR1, SA_RESETHAND);
+    hold_less(fd);
+    for (ssize_t n; (n = send(fd, buf, 4096, MSG_DONTWAIT)) > 0;)
+        total += n;
+    tell(0);
+    long n = send(fd, buf, sizeof buf, 0);
+    YES(n < (long)sizeof buf && (n > 0 || errno == EINTR)); /* there may have been some room again */
+    say("signals %d", signals[SIGUSR1]);
+    meet();
+    tell(total + (n > 0 ? n : 0));
+    meet();
+}
+
 /* Stopped and continued while it sleeps in recv: no EINTR without a handler. */
 static void stopped_server(int fd)
 {
@@ -821,6 +849,7 @@ const struct body signal_bodies[] = {
     TWO("limited_send", limited_send_server, limited_send_client, .limit = 20),
     TWO("restart_recv_behind_return", restart_behind_return_server, restart_behind_return_client),
     TWO("restart_send", restart_send_server, restart_send_client),
+    TWO("once_ends_send", once_server, once_client),
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),
     TWO("handler_writes_amid_write", amid_write_server, amid_write_client),

@@ -728,10 +728,13 @@ pub fn after_bare_fork(pid: libc::pid_t) {
 pub fn before_daemon() {
     process::before_daemon();
 }
-/// The program has said anew what becomes of SIGPIPE.
-pub fn sigpipe_changed() {
+/// The program has said anew what becomes of a signal.
+pub fn signal_changed(number: c_int) {
+    crate::signals::changed(number);
     #[cfg(feature = "verbs")]
-    sluice_fabric::verbs::sigpipe::changed();
+    if number == libc::SIGPIPE {
+        sluice_fabric::verbs::sigpipe::changed();
+    }
 }
 /// A panic was caught at the edge of a hook for `fd` (-1: for none, or for several): counts it, and
 /// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.

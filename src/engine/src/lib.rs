@@ -18,6 +18,7 @@ pub(crate) mod readiness;
 pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
+pub(crate) mod signals;
 pub(crate) mod sockets;
 mod subnet;
 pub(crate) mod thread;

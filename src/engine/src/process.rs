@@ -311,6 +311,12 @@ pub fn before_exec() {
         demote::demote(sock, Which::Both, Reason::Exec);
         demote::finish_blocking(sock, Reason::Exec);
     });
+    // What lies unread makes the kernel reset a connection that the new image does not get, and is readable at once on one that it gets.
+    sock::for_all(|sock| {
+        if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+            crate::sockets::remains::await_all_owed(sock);
+        }
+    });
     let me = pid();
     sock::for_all(|sock| {
         if is_for_new_image(sock)

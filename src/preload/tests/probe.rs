@@ -542,5 +542,5 @@ notices! {
     before_bare_fork();
     after_bare_fork(pid);
     fork_failed();
-    sigpipe_changed();
+    signal_changed(number);
 }

@@ -424,7 +424,8 @@ impl Waiter {
             let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE)) else {
                 break;
             };
-            // What was told by level before comes behind all that was not, and once more.
+            // What was told by level before comes behind all that was not, and once more: programs take it for granted that it does not. Two
+            // registrations with one data are told as one here, as the program tells them apart by nothing else.
             let more = self.fold(count, more);
             found = (more, bell.or(rang));
             let is_all = more == count && rang.is_none();
@@ -442,29 +443,28 @@ impl Waiter {
         got: Result<usize, sys::Errno>,
         began: Moment,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
+        // A sleep that a signal ended, perhaps behind a stop, is no look.
+        let got = got?;
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
-        let got = got?;
         self.was_full = ready + got == self.max;
         if got == 0 {
             return Ok((ready, None));
         }
         let set = self.set;
         let found = set.translate(self.out(), ready, ready + got, began);
+        self.leave_rest(found.0);
+        Ok(found)
+    }
+
+    /// The kernel leaves alone what it has no event for: behind `count` events the front of the array is what it was.
+    fn leave_rest(&mut self, count: usize) {
         if let Some(kept) = self.kept {
-            // The kernel leaves alone what it has no event for.
-            for (event, old) in self
-                .out()
-                .iter_mut()
-                .zip(kept)
-                .take(ready + got)
-                .skip(found.0)
-            {
+            for (event, old) in self.out().iter_mut().zip(kept).skip(count) {
                 *event = old;
             }
         }
-        Ok(found)
     }
 
     /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `vigil`.
@@ -488,6 +488,10 @@ impl Waiter {
                 sliced = left.is_none_or(|l| meeting < l);
                 left = Some(left.map_or(meeting, |l| l.min(meeting)));
             }
+        }
+        if set.looked_ns.load(Ordering::Relaxed) == 0 && set.adopted.load(Ordering::Relaxed) != 0 {
+            // The sleep begins with a look.
+            set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
         set.sleepers.fetch_add(1, Ordering::SeqCst);
         let marked = set.announce_and_look();
@@ -646,6 +650,7 @@ impl Waiter {
                 }
             }
         }
+        self.leave_rest(start + kept);
         start + kept
     }
 

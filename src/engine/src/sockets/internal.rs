@@ -21,12 +21,15 @@ static HELD: AtomicU32 = AtomicU32::new(0);
 /// finds it 0 and the second unchanged since an earlier look knows that there was none in between.
 static LOW: AtomicU32 = AtomicU32::new(0);
 static LOWS: AtomicU32 = AtomicU32::new(0);
-thread_local! {
-    /// In how many of the first sections this thread is. One that was left by a jump stays counted: then it does not wait.
-    static MINE: Cell<u32> = const { Cell::new(0) };
-}
 /// Threads that are putting the program's descriptors at numbers now, of its choice or the lowest free ones.
 static PLACING: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// In how many of the sections of each kind this thread is, be it that a handler interrupts it there: it does not wait for itself. One that was
+    /// left by a jump stays counted.
+    static MINE: Cell<u32> = const { Cell::new(0) };
+    static PLACED: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Each side waits for the other for so long at most, in ns. Both sections are a few system calls, but whoever makes them may wait for
 /// a processor, on a machine that is busy for many slices of time, and in the kernel for all processors, where several threads have the
@@ -142,6 +145,7 @@ impl Placing {
         let apart = MINE.get() == 0;
         if apart {
             enter_apart(&PLACING, &LOW);
+            PLACED.set(PLACED.get() + 1);
         }
         Self { apart }
     }
@@ -150,6 +154,7 @@ impl Placing {
 impl Drop for Placing {
     fn drop(&mut self) {
         if self.apart {
+            PLACED.set(PLACED.get() - 1);
             leave_apart(&PLACING);
         }
     }
@@ -162,7 +167,11 @@ pub struct Low(());
 impl Low {
     /// From here on.
     pub fn begin() -> Self {
-        enter_apart(&LOW, &PLACING);
+        if PLACED.get() == 0 {
+            enter_apart(&LOW, &PLACING);
+        } else {
+            LOW.fetch_add(1, Ordering::SeqCst);
+        }
         MINE.set(MINE.get() + 1);
         Self(())
     }
@@ -202,7 +211,20 @@ fn await_high(waits: Waits) {
         waits,
         ..Patience::default()
     };
-    while LOW.load(Ordering::SeqCst) != 0 && !patience.is_over() {
+    let ended = LOWS.load(Ordering::SeqCst);
+    loop {
+        let low = LOW.load(Ordering::SeqCst);
+        if low == 0 {
+            return;
+        }
+        if patience.is_over() {
+            let is_known = TURN.load(Ordering::SeqCst) || OPENING.load(Ordering::SeqCst) != 0;
+            if !is_known && LOWS.load(Ordering::SeqCst) == ended {
+                // Left by a jump: nobody is to wait for it again.
+                let _ = LOW.compare_exchange(low, 0, Ordering::SeqCst, Ordering::SeqCst);
+            }
+            return;
+        }
         sys::sched_yield();
     }
 }

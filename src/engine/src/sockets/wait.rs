@@ -3,6 +3,7 @@
 use crate::readiness::spin;
 use crate::remote;
 use crate::rendezvous::control;
+use crate::signals;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Half, Known, Sock, state};
 use crate::sockets::{direct, recv};
@@ -274,7 +275,7 @@ const ENDLESS_NS: u64 = 365 * 24 * 3600 * 1_000_000_000;
 /// moved nothing and the program has set it no limit.
 pub(super) fn ended(errno: i32, may_restart: bool) -> Waited {
     match errno {
-        libc::EINTR if !(may_restart && all_handlers_restart()) => Waited::Interrupted,
+        libc::EINTR if !(may_restart && signals::all_restart()) => Waited::Interrupted,
         libc::ETIMEDOUT => Waited::TimedOut,
         _ => Waited::News,
     }
@@ -438,32 +439,4 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
         }
     }
     ended(nap.errno, nap.done == 0 && nap.until == 0)
-}
-
-/// What a thread does to itself, and no wait is interrupted by: handlers of crashes seldom ask for restarts. And the two signals that the C library
-/// keeps for itself, which `sigaction` gives to nobody: before its version 2.34 it handles one of them without restarts in every program with threads.
-const OWN: [i32; 9] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-    libc::SIGSYS,
-    libc::SIGABRT,
-    32,
-    33,
-];
-
-/// Which handler interrupted a wait that the kernel never restarts is not known; when all of them
-/// restart calls, so did it.
-fn all_handlers_restart() -> bool {
-    for signal in (1..=64).filter(|signal| !OWN.contains(signal)) {
-        if let Some((handler, flags)) = sys::signal_action(signal)
-            && handler > 1
-            && flags & libc::SA_RESTART as u64 == 0
-        {
-            return false;
-        }
-    }
-    true
 }

@@ -1,4 +1,4 @@
-//! What becomes of SIGPIPE: asked once, and again behind these.
+//! What becomes of signals: asked behind these.
 
 use crate::api;
 use crate::edge::{NO_FD, tell};
@@ -36,8 +36,6 @@ hooks! {
 
 /// The program has called for this signal, or is about to; with what that returned.
 pub fn acted<R>(number: c_int, returned: R) -> R {
-    if number == libc::SIGPIPE {
-        tell(NO_FD, api::sigpipe_changed);
-    }
+    tell(NO_FD, || api::signal_changed(number));
     returned
 }

@@ -464,8 +464,8 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            // Or the control thread has made one since.
-            let is_news = before != Resetting::Made && demote::resetting(sock) != Resetting::None;
+            // Or another thread has begun one since. (One that had begun before, and is not made, is this thread's, which a handler interrupts.)
+            let is_news = before == Resetting::None && demote::resetting(sock) != Resetting::None;
             if is_reset || is_news {
                 Look::Again
             } else {

@@ -192,7 +192,7 @@ static void killed_early_writer(int fd)
     raise(SIGKILL);
 }
 
-static void last_byte_client(int fd)
+static void read_all_but_last(int fd)
 {
     await_in(fd, 18);
     T(get(fd, 1, 10));
@@ -201,6 +201,11 @@ static void last_byte_client(int fd)
     T(write(fd, buf, 1));
     await(fd, POLLHUP);
     T(get_at(fd, 1, 10, 7));
+}
+
+static void last_byte_client(int fd)
+{
+    read_all_but_last(fd);
     pid_t pid = child();
     if (!pid)
         _exit(get_at(fd, 1, 17, 1) == 1 ? 0 : 1);
@@ -211,15 +216,8 @@ static void last_byte_client(int fd)
 /* Or its parent's, where the child has only looked for it. */
 static void look_at_last_byte(int fd, int how)
 {
-    int n = 0;
-    await_in(fd, 18);
-    T(get(fd, 1, 10));
-    meet();
-    await(fd, POLLRDHUP);
-    T(write(fd, buf, 1));
-    await(fd, POLLHUP);
-    T(get_at(fd, 1, 10, 7));
-    int looked[2], go[2];
+    int n = 0, looked[2], go[2];
+    read_all_but_last(fd);
     if (pipe(looked) || pipe(go))
         die("pipe");
     pid_t pid = child();

@@ -1,0 +1,223 @@
+/* Signal handlers that use sockets, in the middle of whatever they interrupt. */
+#include "t.h"
+
+/* A handler writes to another connection, then to the very one its thread sleeps on. */
+static int handler_fd[2];
+
+static void writing_handler(int sig)
+{
+    int e = errno;
+    signals[sig]++;
+    for (int i = 0; i < 2; i++)
+        if (write(handler_fd[i], "signal", 6) != 6)
+            _exit(97);
+    errno = e;
+}
+
+static void handler_writes_server(int fd)
+{
+    int other = join();
+    char text[7] = "";
+    for (int i = 0; i < 30; i++) {
+        if (hear() < 0)
+            die("peer");
+        if (i % 3 == 0)
+            await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        if (recv(other, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal") || recv(fd, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal"))
+            die("handler's bytes");
+        put(fd, i, 1000 + i);
+    }
+    say("done");
+    meet();
+}
+
+static void handler_writes_client(int fd)
+{
+    size_t good = 0;
+    handler_fd[0] = join();
+    handler_fd[1] = fd;
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = writing_handler, .sa_flags = SA_RESTART}, NULL);
+    for (int i = 0; i < 30; i++) {
+        tell(0);
+        good += get(fd, i, 1000 + i);
+    }
+    say("%zu good, signals %d", good, signals[SIGUSR1]);
+    meet();
+}
+
+/* A handler reads from the very connection on which its thread sleeps in recv: it gets what comes, and the thread what comes then. */
+static void reading_handler(int sig)
+{
+    int e = errno;
+    char text[6];
+    signals[sig]++;
+    tell(0);
+    for (size_t n = 0; n < sizeof text;) {
+        ssize_t r = read(handler_fd[0], text + n, sizeof text - n);
+        if (r <= 0)
+            _exit(97);
+        n += r;
+    }
+    if (memcmp(text, "signal", 6))
+        _exit(98);
+    tell(0);
+    errno = e;
+}
+
+static void handler_reads_server(int fd)
+{
+    for (int i = 0; i < 30; i++) {
+        hear();
+        await_asleep(peer_pid);
+        kill(peer_pid, SIGUSR1);
+        hear();
+        if (i % 3 == 0)
+            await_asleep(peer_pid);
+        if (write(fd, "signal", 6) != 6)
+            die("write");
+        hear();
+        if (i % 3 == 1)
+            await_asleep(peer_pid);
+        put(fd, i, 1000 + i);
+    }
+    say("done");
+    meet();
+}
+
+static void handler_reads_client(int fd)
+{
+    size_t good = 0;
+    handler_fd[0] = fd;
+    for (int i = 0; i < 30; i++) {
+        sigaction(SIGUSR1, &(struct sigaction){.sa_handler = reading_handler, .sa_flags = i % 2 ? SA_RESTART : 0}, NULL);
+        tell(0);
+        good += get(fd, i, 1000 + i);
+    }
+    say("%zu good, signals %d", good, signals[SIGUSR1]);
+    meet();
+}
+
+/* A handler writes to the very connection on which its thread sleeps in a write: its bytes stand in the middle, in one piece. */
+static void amid_write_handler(int sig)
+{
+    int e = errno;
+    signals[sig]++;
+    tell(0);
+    if (write(handler_fd[0], "signal", 6) != 6)
+        _exit(97);
+    errno = e;
+}
+
+static void amid_write_server(int fd)
+{
+    static char got[sizeof buf + 6];
+    hear();
+    await_asleep(peer_pid);
+    kill(peer_pid, SIGUSR1);
+    hear();
+    size_t n = 0;
+    for (ssize_t r; n < sizeof got && (r = read(fd, got + n, sizeof got - n)) > 0;)
+        n += r;
+    fill(buf, 1, 0, sizeof buf);
+    size_t before = 0;
+    while (before < sizeof buf && got[before] == buf[before])
+        before++;
+    /* It may begin as the pattern goes on. */
+    size_t from = before < 5 ? 0 : before - 5, at = from;
+    while (at <= before && memcmp(got + at, "signal", 6))
+        at++;
+    say("read %zu, whole %d", n, at <= before && !memcmp(got, buf, at) && !memcmp(got + at + 6, buf + at, sizeof buf - at));
+    meet();
+}
+
+static void amid_write_client(int fd)
+{
+    size_t n = 0;
+    handler_fd[0] = fd;
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = amid_write_handler, .sa_flags = SA_RESTART}, NULL);
+    fill(buf, 1, 0, sizeof buf);
+    tell(0);
+    for (ssize_t r; n < sizeof buf && (r = write(fd, buf + n, sizeof buf - n)) > 0;)
+        n += r;
+    say("wrote %zu, signals %d", n, signals[SIGUSR1]);
+    meet();
+}
+
+/* Many signals at any moment of an exchange. */
+static void storm_client(int fd)
+{
+    count_signal(SIGALRM, SA_RESTART);
+    T(setitimer(ITIMER_REAL, (&(struct itimerval){{0, 300}, {0, 300}}), NULL));
+    echo_rounds(fd, 300, 3000);
+    T(get(fd, 1, 2000000));
+    T(put(fd, 2, 2000000));
+    T(setitimer(ITIMER_REAL, (&(struct itimerval){0}), NULL));
+    YES(signals[SIGALRM] > 0);
+}
+
+static void storm_server(int fd)
+{
+    echo_rounds(fd, 300, 3000);
+    T(put(fd, 1, 2000000));
+    T(get(fd, 2, 2000000));
+}
+
+/* A handler sends on a connection that has rested, in the middle of malloc. */
+enum { AMID = 9000 };
+
+static int amid_fd;
+static volatile ssize_t amid_sent;
+
+static void amid_handler(int sig)
+{
+    int e = errno;
+    amid_sent = send(amid_fd, buf, AMID, 0);
+    signals[sig]++;
+    errno = e;
+}
+
+static void amid_malloc_server(int fd)
+{
+    echo_rounds(fd, 20, 3000);
+    for (int i = 0; i < 8; i++) {
+        T(get(fd, 1, AMID));
+        tell(0);
+    }
+    T(put(fd, 2, 5000));
+    meet();
+}
+
+static void amid_malloc_client(int fd)
+{
+    echo_rounds(fd, 20, 3000); /* the handler is not to be the one that meets the peer */
+    amid_fd = fd;
+    fill(buf, 1, 0, AMID);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = amid_handler, .sa_flags = SA_RESTART}, NULL);
+    for (int i = 0; i < 8; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 450000000}, NULL); /* nothing tells that it rests */
+        for (size_t size = 16; size < 1024; size += 16)
+            for (int k = 0; k < 8; k++) {
+                void *volatile kept = malloc(size); /* empties the thread's cache, which takes no lock */
+                (void)kept;
+            }
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 1000}}, NULL);
+        while (signals[SIGALRM] == i) {
+            void *volatile block = malloc(5000); /* too large for that cache */
+            free(block);
+        }
+        say("sent %zd", amid_sent);
+        hear();
+    }
+    T(get(fd, 2, 5000));
+    meet();
+}
+
+const struct body handler_bodies[] = {
+    TWO("handler_writes", handler_writes_server, handler_writes_client),
+    TWO("handler_reads", handler_reads_server, handler_reads_client),
+    TWO("handler_writes_amid_write", amid_write_server, amid_write_client),
+    TWO("signal_storm", storm_server, storm_client),
+    TWO("handler_sends_amid_malloc", amid_malloc_server, amid_malloc_client, .flags = STEADY),
+    {0},
+};

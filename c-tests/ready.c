@@ -430,8 +430,8 @@ static void after_work_client(int fd)
     }
 }
 
-/* Who was stopped while it slept hears of all that came meanwhile at once, and in that order, of a connection that has left TCP and of one that has not. Between
- * hosts they come by different devices. */
+/* Who was stopped while it slept hears of all that came meanwhile at once, and in that order, of a connection that has left TCP
+ * and of one that has not. Between hosts they come by different devices. */
 static void stopped_sleeper_server(int fd)
 {
     for (int i = 0; i < 10; i++) {

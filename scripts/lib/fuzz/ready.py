@@ -251,7 +251,7 @@ class Ready:
         need(what == "del" or not mask & EDGES or self.watchers(set_) < 2, "only one of those who wait is told")
         need(what == "del" or not self.is_read(file) or not self.is_watched(set_), "another may take what is waited for")
         # As for a poll that begins.
-        need(what == "del" or not any(self.shows_of(f, leaf) for x in self.sleepers() if any(self.shows_of(f, set_) for f in x.files)
+        need(what == "del" or not any(self.shows_of(f, leaf) for x in self.sleepers() if x.op.name == "poll" and any(self.shows_of(f, set_) for f in x.files)
                                       for f in x.files for leaf in self.leaves(file)), "one of them shows it first")
         self.cookies += 1
         key = (h.number, file)

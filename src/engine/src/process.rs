@@ -313,9 +313,7 @@ pub fn before_exec() {
     });
     // What lies unread makes the kernel reset a connection that the new image does not get, and is readable at once on one that it gets.
     sock::for_all(|sock| {
-        if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-            crate::sockets::remains::await_all_owed(sock);
-        }
+        crate::sockets::remains::await_all_owed(sock);
     });
     let me = pid();
     sock::for_all(|sock| {

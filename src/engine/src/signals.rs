@@ -25,15 +25,18 @@ static ONCE: AtomicU64 = AtomicU64::new(0);
 /// Those among them whose handler restarts nothing.
 static ENDS: AtomicU64 = AtomicU64::new(0);
 
-fn bit(signal: c_int) -> u64 {
+/// Of a signal, in masks.
+pub fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-fn is_handler(handler: usize) -> bool {
+/// Is it a function of the program's?
+pub fn is_handler(handler: usize) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-fn restarts(flags: u64) -> bool {
+/// By the flags of its handler.
+pub fn restarts(flags: u64) -> bool {
     flags & libc::SA_RESTART as u64 != 0
 }
 

@@ -2,6 +2,7 @@
 
 use crate::readiness::poll::List;
 use crate::readiness::set::Set;
+use crate::signals;
 use crate::sockets::sock::{Known, Sock};
 use core::cell::Cell;
 use sluice_fabric::lock::{me, on_signal_stack};
@@ -519,13 +520,13 @@ extern "C" fn left(nap: *mut libc::c_void) {
 impl Nap {
     /// Do these signals end the wait, as they would have if they had not been kept waiting? A wait with a time limit ends for any
     /// handler, another for one that does not ask for restarts.
-    fn ends_for(&self, signals: u64) -> bool {
+    fn ends_for(&self, mask: u64) -> bool {
         let ends = |signal| {
             sys::signal_action(signal).is_some_and(|(handler, flags)| {
-                handler > 1 && (self.until != 0 || flags & libc::SA_RESTART as u64 == 0)
+                signals::is_handler(handler) && (self.until != 0 || !signals::restarts(flags))
             })
         };
-        (1..=64).any(|signal| signals >> (signal - 1) & 1 != 0 && ends(signal))
+        (1..=64).any(|signal| mask & signals::bit(signal) != 0 && ends(signal))
     }
 
     /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and is told when it is left.

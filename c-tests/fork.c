@@ -101,6 +101,37 @@ static void shows_client(int fd)
     meet();
 }
 
+/* Of a set that a child has used, too, a sleeping thread is told all that there is when the connection is registered. */
+static void *sleep_on(void *ep)
+{
+    struct epoll_event e = {0};
+    busy = gettid();
+    int n = epoll_wait(*(int *)ep, &e, 1, -1);
+    return (void *)(long)(n == 1 ? (int)e.events : -1);
+}
+
+static void woken_server(int fd)
+{
+    T(put(fd, 1, 1));
+    meet();
+}
+
+static void woken_client(int fd)
+{
+    int ep = epoll_create1(0);
+    pid_t pid = child();
+    if (!pid)
+        _exit(epoll_ctl(ep, EPOLL_CTL_DEL, fd, 0) == -1 && errno == ENOENT ? 0 : 1);
+    reap(pid);
+    await_in(fd, 1);
+    pthread_t t = start_busy(sleep_on, &ep);
+    await_asleep(busy);
+    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 1));
+    say("told %s", mask_name((long)finish(t)));
+    T(get(fd, 1, 1));
+    meet();
+}
+
 /* What a relative has made of a registration stays so: for the grandchild that waits for the set then, which knows it from before ... */
 static void modified_server(int fd)
 {
@@ -407,6 +438,49 @@ static void reads_behind_client(int fd)
     meet();
 }
 
+/* The child counts what came before, and again when the parent has read a byte of it. */
+static int counts(int fd, int want)
+{
+    int n = -1;
+    return ioctl(fd, FIONREAD, &n) == 0 && n == want;
+}
+
+static void counts_behind_server(int fd)
+{
+    T(put(fd, 1, 2));
+    meet();
+    meet();
+    T(send(fd, buf, 1, 0));
+    meet();
+    meet();
+}
+
+static void counts_behind_client(int fd)
+{
+    char c;
+    int counted[2];
+    if (pipe(counted))
+        die("pipe");
+    meet();
+    await_in(fd, 2);
+    pid_t pid = child_that_waits();
+    if (!pid) {
+        int saw = counts(fd, 2);
+        if (write(counted[1], "", 1) != 1 || read(gate[0], &c, 1) != 1)
+            die("pipe");
+        _exit(!saw ? 1 : counts(fd, 1) ? 0 : 2);
+    }
+    T(shutdown(fd, SHUT_RDWR));
+    meet();
+    meet();
+    T(write(gate[1], "", 1));
+    if (read(counted[0], &c, 1) != 1)
+        die("pipe");
+    T(get(fd, 1, 1));
+    let(pid);
+    meet();
+}
+
 /* The peer closes with unread input, which resets the connection, behind the fork or before it. What it had written is there for whoever
  * reads on, the child or the parent, when the other one is through with the connection. */
 enum { LEFT = 3000 };
@@ -593,6 +667,8 @@ const struct body fork_bodies[] = {
     TWO("fork_reads_last_byte", killed_early_writer, last_byte_client, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
+    TWO("fork_wakes_for_all_there_is", woken_server, woken_client),
+    TWO("fork_counts_behind_shutdown", counts_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),

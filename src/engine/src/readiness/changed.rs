@@ -80,7 +80,7 @@ impl Set {
     }
 
     /// Why no stream is to be in the set, nor a bell for it: another process would see that.
-    fn keeps_to_tcp(&self) -> Option<Reason> {
+    pub(super) fn keeps_to_tcp(&self) -> Option<Reason> {
         if shared::is_marked(self.number) {
             return Some(Reason::Shared);
         }

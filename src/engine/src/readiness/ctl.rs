@@ -2,9 +2,12 @@
 
 use super::nest;
 use super::poll;
+use super::set::Set;
 use crate::api::{Error, Pass, Verdict};
 use crate::sockets::iov::plausible;
+use crate::sockets::sock::Sock;
 use crate::sockets::table::{self, Entry, Kind};
+use crate::sockets::{life, remains};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use sluice_fabric::sys;
@@ -40,6 +43,9 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         set.no_longer_plain();
     }
     if let Some(sock) = target.and_then(Entry::as_sock) {
+        if op != libc::EPOLL_CTL_DEL {
+            bring_unread(set, sock, op);
+        }
         if let Some(done) = set.ctl_in_mirror(op, fd, sock, wanted) {
             return done;
         }
@@ -81,7 +87,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
         // A fresh socket registered before connect(): it is tracked from here on.
         (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
-            crate::sockets::life::registered_fresh(fd);
+            life::registered_fresh(fd);
             if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
                 set.added(fd, sock, wanted);
             }
@@ -89,6 +95,19 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         _ => {}
     }
     Verdict::Done(0)
+}
+
+/// The kernel tells who sleeps on the set at once of what it finds now: what lay unread in a ring, and comes by TCP, is to be there.
+fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
+    if op == libc::EPOLL_CTL_ADD
+        && sock.is_accelerated()
+        && let Some(reason) = set.keeps_to_tcp()
+    {
+        life::give_up_to_read(sock, reason);
+    }
+    if remains::is_any_owed() {
+        remains::await_first_of(core::iter::once(sock));
+    }
 }
 
 /// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse.

@@ -315,14 +315,16 @@ fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
         return false;
     }
     let calls = sock.rx.calls.load(Ordering::SeqCst);
-    let Some((state, read)) = tcp::read(fd) else {
+    let Some(input) = tcp::input(fd) else {
         return false;
     };
-    // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell whether a FIN came first: if with it
-    // all would be there that is owed, a relative may have read the last byte.
-    let doubtful =
-        state == tcp::CLOSE && read >= sock.rx.owed.load(Ordering::Relaxed) && sock.is_shared();
-    let more = read > sock.rx.kernel_bytes() + u64::from(tcp::is_over(state)) || doubtful;
+    // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell whether a FIN came first: if without one
+    // all has come that is owed, a relative may have read what is missing here.
+    let doubtful = input.state == tcp::CLOSE
+        && input.received >= sock.rx.owed.load(Ordering::Relaxed)
+        && sock.is_shared();
+    let mine = sock.rx.kernel_bytes() + u64::from(tcp::is_over(input.state));
+    let more = input.read > mine || doubtful;
     // Who is on his way back from the kernel has not counted what he has got.
     more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls
 }
@@ -364,10 +366,11 @@ fn missing(sock: &Sock, unread: u64) -> Missing {
 /// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent may have read these since
 /// the fork.
 pub fn count_parents_reads(sock: &Sock, from: u64) {
-    let Some((state, read)) = tcp::read(sock.fd.load(Ordering::Relaxed)) else {
+    let Some(input) = tcp::input(sock.fd.load(Ordering::Relaxed)) else {
         return;
     };
-    let read = from.min(read.saturating_sub(u64::from(tcp::is_over(state))));
+    let fin = u64::from(tcp::is_over(input.state));
+    let read = from.min(input.read.saturating_sub(fin));
     let known = sock.rx.kernel_bytes();
     sock.rx.add_kernel_bytes(read.saturating_sub(known));
 }

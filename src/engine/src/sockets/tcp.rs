@@ -73,15 +73,29 @@ pub fn written(fd: i32, syn: bool) -> Option<u64> {
     None
 }
 
-/// The state, and the bytes that have been read from TCP, by whomever; `None` unless still. Where the peer's half
-/// [is over](is_over), one more may be counted: its FIN.
-pub fn read(fd: i32) -> Option<(u8, u64)> {
+/// How far a connection's input has come. Where the peer's half [is over](is_over), both counts may have one more: its FIN.
+#[derive(Clone, Copy, Debug)]
+pub struct Input {
+    /// The kernel's state of the connection.
+    pub state: u8,
+    /// Bytes that have come.
+    pub received: u64,
+    /// Bytes of these that have been read, by whomever.
+    pub read: u64,
+}
+
+/// See [`Input`]; `None` unless still.
+pub fn input(fd: i32) -> Option<Input> {
     for _ in 0..8 {
         let before = info(fd)?;
         let unread = sys::ioctl_int(fd, libc::FIONREAD).ok()? as u64;
         let after = info(fd)?;
         if before.bytes_received == after.bytes_received && before.state == after.state {
-            return Some((after.state, after.bytes_received.checked_sub(unread)?));
+            return Some(Input {
+                state: after.state,
+                received: after.bytes_received,
+                read: after.bytes_received.checked_sub(unread)?,
+            });
         }
     }
     None

@@ -332,7 +332,8 @@ pub fn consent(sock: &'static Sock) {
         && let Some(dir) = sock.rx.dir()
         && dir.rx_wishes.consent.load(Ordering::Relaxed) == 0
     {
-        match tcp::read(sock.fd.load(Ordering::Relaxed)) {
+        let input = tcp::input(sock.fd.load(Ordering::Relaxed));
+        match input.map(|input| (input.state, input.read)) {
             Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }

@@ -1,26 +1,57 @@
 /* A child and its parent on one connection, where its stream was in an unusual state at the fork. */
 #include "t.h"
 
-static int gate[2];
+static int gate[2], looked[2];
+
+static void await_turn(void)
+{
+    char c;
+    if (read(gate[0], &c, 1) != 1)
+        _exit(9);
+}
+
+/* A child that may tell what it has looked at. */
+static pid_t child_that_looks(void)
+{
+    if (pipe(gate) || pipe(looked))
+        die("pipe");
+    return child();
+}
+
+/* It has, and goes on when it is let. */
+static void has_looked(void)
+{
+    if (write(looked[1], "", 1) != 1)
+        _exit(8);
+    await_turn();
+}
+
+static void await_look(void)
+{
+    char c;
+    if (read(looked[0], &c, 1) != 1)
+        die("pipe");
+}
 
 /* A child that comes to work when it is let. */
 static pid_t child_that_waits(void)
 {
-    char c;
-    if (pipe(gate))
-        die("pipe");
-    pid_t pid = child();
-    if (!pid && read(gate[0], &c, 1) != 1)
-        _exit(9);
+    pid_t pid = child_that_looks();
+    if (!pid)
+        await_turn();
     return pid;
 }
 
+static void let_on(void) { T(write(gate[1], "", 1)); }
+
 static void let(pid_t pid)
 {
-    T(write(gate[1], "", 1));
+    let_on();
     reap(pid);
-    close(gate[0]);
-    close(gate[1]);
+    for (int i = 0; i < 2; i++) {
+        close(gate[i]);
+        close(looked[i]);
+    }
 }
 
 /* The parent reads on; the child counts what is left now. */
@@ -215,6 +246,30 @@ static void of_killed_writer(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
+/* A reader that is killed with input unread resets the connection, also where a child has looked for bytes of its own before. */
+static void killed_reader(int fd)
+{
+    await_in(fd, 1);
+    meet();
+    raise(SIGKILL);
+}
+
+static void of_killed_reader(int fd)
+{
+    T(put(fd, 1, 1));
+    pid_t pid = child_that_looks();
+    if (!pid) {
+        int none = recv(fd, buf, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN;
+        has_looked();
+        _exit(!none ? 1 : recv(fd, buf, 1, 0) == -1 && errno == ECONNRESET ? 0 : 2);
+    }
+    await_look();
+    meet();
+    await_reset(fd);
+    let(pid);
+    T(recv(fd, buf, 1, 0));
+}
+
 /* The last byte that a killed writer has left, behind the reset that answers what is written to it, is the child's to read. */
 static void killed_early_writer(int fd)
 {
@@ -247,26 +302,20 @@ static void last_byte_client(int fd)
 /* Or its parent's, where the child has only looked for it. */
 static void look_at_last_byte(int fd, int how)
 {
-    int n = 0, looked[2], go[2];
+    int n = 0;
     read_all_but_last(fd);
-    if (pipe(looked) || pipe(go))
-        die("pipe");
-    pid_t pid = child();
+    pid_t pid = child_that_looks();
     if (!pid) {
         int sees = how == 0   ? recv(fd, buf, 1, MSG_PEEK) == 1
                    : how == 1 ? (ready(fd) & POLLIN) != 0
                               : ioctl(fd, FIONREAD, &n) == 0 && n == 1;
-        if (write(looked[1], "x", 1) != 1 || read(go[0], buf, 1) != 1)
-            die("pipe");
+        has_looked();
         _exit(sees && recv(fd, buf, 10, 0) == 0 ? 0 : 1);
     }
-    if (read(looked[0], buf, 1) != 1)
-        die("pipe");
+    await_look();
     D(recv(fd, buf, 10, 0));
     T(recv(fd, buf, 10, 0));
-    if (write(go[1], "x", 1) != 1)
-        die("pipe");
-    reap(pid);
+    let(pid);
     T(recv(fd, buf, 10, 0));
 }
 
@@ -457,25 +506,19 @@ static void counts_behind_server(int fd)
 
 static void counts_behind_client(int fd)
 {
-    char c;
-    int counted[2];
-    if (pipe(counted))
-        die("pipe");
     meet();
     await_in(fd, 2);
     pid_t pid = child_that_waits();
     if (!pid) {
         int saw = counts(fd, 2);
-        if (write(counted[1], "", 1) != 1 || read(gate[0], &c, 1) != 1)
-            die("pipe");
+        has_looked();
         _exit(!saw ? 1 : counts(fd, 1) ? 0 : 2);
     }
     T(shutdown(fd, SHUT_RDWR));
     meet();
     meet();
-    T(write(gate[1], "", 1));
-    if (read(counted[0], &c, 1) != 1)
-        die("pipe");
+    let_on();
+    await_look();
     T(get(fd, 1, 1));
     let(pid);
     meet();
@@ -659,6 +702,7 @@ const struct body fork_bodies[] = {
     TWO("fork_set_shows", shows_server, shows_client),
     TWO("fork_modifies_for_grandchild", modified_server, modified_for_grandchild_client),
     TWO("fork_modifies_for_parent", modified_server, modified_for_parent_client),
+    TWO("fork_of_killed_reader", killed_reader, of_killed_reader, .flags = MUTE_S | DIES),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
     TWO("fork_peeks_last_byte", killed_early_writer, peek_last_byte, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_polls_last_byte", killed_early_writer, poll_last_byte, .flags = MUTE_S | DIES | ONEHOST),

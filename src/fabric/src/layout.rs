@@ -20,7 +20,7 @@ use core::mem::{offset_of, size_of};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluice\0\x01");
 
 /// Number of this layout: both ends must have the same.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// Stream slots of a link. Even ones are given out by side 0, odd ones by side 1.
 pub const STREAMS: u32 = 4096;
@@ -91,6 +91,8 @@ pub struct ReaderWishes {
     /// 1: the last recv that had to wait was blocking and large, so that an offer without an ADVERT
     /// is likely to be taken. A hint.
     pub pulls: AtomicU32,
+    /// 1: the reader's end has ended what it writes, or is about to: an end that TCP tells of is none of a killed process.
+    pub ended: AtomicU32,
 }
 
 impl ReaderWishes {
@@ -209,6 +211,7 @@ impl Direction {
             &self.rx_wishes.consent,
             &self.rx_wishes.detached,
             &self.rx_wishes.pulls,
+            &self.rx_wishes.ended,
             &self.tx_wishes.switched,
             &self.tx_wishes.detached,
         ];

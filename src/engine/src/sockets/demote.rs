@@ -196,6 +196,19 @@ pub fn is_sealed(half: &Half) -> bool {
         .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged)
 }
 
+/// Before this end's FIN, by whichever way its bytes go: the peer is to know it from that of a killed process.
+pub fn tell_end(sock: &'static Sock) {
+    if sock.rx.state() == state::PLAIN || remote::is_remote(sock) || sock.rx.lock.lock().is_err() {
+        return;
+    }
+    if let Some(_visit) = Visit::begin(sock, &sock.rx)
+        && let Some(dir) = sock.rx.dir()
+    {
+        dir.rx_wishes.ended.store(1, Ordering::SeqCst);
+    }
+    sock.rx.lock.unlock();
+}
+
 /// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it does not send again is the copy's.
 pub fn follow_rx(sock: &'static Sock) {
     if sock.rx.state() == state::PLAIN || sock.rx.lock.lock().is_err() {

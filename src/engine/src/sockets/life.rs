@@ -182,6 +182,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let both = halves == half::BOTH;
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         Known::of(sock).shuts();
+        demote::tell_end(sock);
         if how == libc::SHUT_RDWR {
             crate::remote::wants_no_answer(sock);
         }

@@ -5,7 +5,7 @@ use crate::process;
 use crate::remote;
 use crate::rendezvous::{self, control, diag};
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{SETS, Sock, role, state};
+use crate::sockets::sock::{SETS, Sock, half, role, state};
 use crate::sockets::{options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -231,6 +231,11 @@ pub fn attach(
         // Before the switch, which clears it: that takes the lock.
         sock.conn().awaits(Reason::Met);
         sock.set_stream(link, index);
+        let has_ended = sock.halves.load(Ordering::Acquire) & half::WRITING != 0;
+        incoming
+            .rx_wishes
+            .ended
+            .store(has_ended.into(), Ordering::SeqCst);
         sock.rx.set_dir(Some(incoming));
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));

@@ -374,23 +374,23 @@ fn has_input(sock: &'static Sock) -> bool {
     })
 }
 
-/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and has not demoted.
+/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and has neither demoted that nor ended its side.
 fn left_unread(sock: &Sock) -> bool {
     // Beyond: an offer that was taken, which our writer has not seen yet.
     let unread = |head: u64| head < sock.tx.at.load(Ordering::Relaxed);
     is_written(sock, unread)
 }
 
-/// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither demoted nor ended its side.
+/// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither demoted that nor ended its side.
 pub fn is_unended(sock: &Sock) -> bool {
-    is_written(sock, |_| true) && !demote::is_sealed(&sock.rx)
+    is_written(sock, |_| true)
 }
 
 fn is_written(sock: &Sock, and: impl Fn(u64) -> bool) -> bool {
     sock.tx.state() == state::LINK
-        && sock.rx.state() != state::PLAIN
         && sock.tx.dir().is_some_and(|d| {
             let head = d.rx.head.read();
-            !head.flagged && !d.tx.tail.read().flagged && and(head.offset)
+            let leaves = head.flagged || d.tx.tail.read().flagged;
+            !leaves && d.rx_wishes.ended.load(Ordering::SeqCst) == 0 && and(head.offset)
         })
 }

@@ -307,6 +307,37 @@ static void lowat_client(int fd)
     meet();
 }
 
+/* The writer leaves what carries its bytes when a call that wants more has got a part of them; the mark holds behind that, too. */
+static void lowat_left_server(int fd)
+{
+    meet();
+    for (int i = 0; i < 2; i++) {
+        await_asleep(peer_pid);
+        put_at(fd, 1, 500 * i, 200);
+        await_asleep(peer_pid);
+        if (i == 0)
+            T(recv(fd, buf, 1, MSG_OOB));
+        put_at(fd, 1, 500 * i + 200, 300);
+        meet();
+    }
+    T(put(fd, 2, 200));
+    meet();
+    meet();
+}
+
+static void lowat_left_client(int fd)
+{
+    T(set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 500));
+    meet();
+    D(recv(fd, buf, 1000, 0));
+    meet();
+    D(recv(fd, buf, 500, MSG_WAITALL));
+    meet();
+    meet();
+    say("ready %s, %d", mask_name(ready(fd)), get_int(fd, SOL_SOCKET, SO_RCVLOWAT));
+    meet();
+}
+
 /* Of the open file, whoever sets it. */
 static void set_by_child_server(int fd)
 {
@@ -473,6 +504,7 @@ const struct body option_bodies[] = {
     TWO("addrform", addrform, addrform),
     TWO("options_read", options_read, options_read),
     TWO("rcvlowat", lowat_server, lowat_client),
+    TWO("rcvlowat_behind_return", lowat_left_server, lowat_left_client),
     TWO("options_by_child", set_by_child_server, set_by_child_client),
     TWO("listener_rcvlowat", listener_lowat_server, listener_lowat_client, .flags = RAW),
     TWO("small_buffers", small_buffers, small_buffers, .flags = RAW),

@@ -373,6 +373,8 @@ pub struct Nap {
     pub(crate) announced: bool,
     /// When the sleep ends at the latest; 0: never.
     pub(crate) until: u64,
+    /// The sleep is to end for less than the socket's SO_RCVLOWAT, which the kernel does not have meanwhile.
+    pub(crate) low: bool,
     /// The socket of a call that has waited, noted before its first wait.
     pub(crate) known: Option<Known>,
     /// The half that waits, and what its peer's word was.
@@ -401,6 +403,7 @@ impl Nap {
             events: 0,
             announced: false,
             until: 0,
+            low: false,
             known: None,
             writer: false,
             seen: 0,

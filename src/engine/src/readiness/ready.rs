@@ -10,6 +10,7 @@ use super::set::Set;
 use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
+use crate::sockets::demote;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
@@ -180,7 +181,9 @@ impl Set {
         };
         let wants = reg.events & WRITABLE != 0;
         let level = reg.events & ET == 0;
-        let writes = sock.tx.state() == state::LINK;
+        let once = reg.events & ONESHOT != 0;
+        // Of one that tells once nothing is told later that the kernel has to say of a stream that is going back.
+        let writes = sock.tx.state() == state::LINK && !(once && demote::is_sealed(&sock.tx));
         let asked = writes && stop_asking(sock, bit);
         if asked {
             inside.owe_room(sock);
@@ -198,7 +201,6 @@ impl Set {
         }
         // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked, the
         // kernel also tells when a full buffer has room again. The twin of one that tells once is not heard any more.
-        let once = reg.events & ONESHOT != 0;
         let mut of_kernel = if (level || once) && !(writes && super::reads_ring(sock)) {
             reg.events & 0xffff
         } else {

@@ -333,6 +333,22 @@ pub fn release_low(sock: &Sock) {
     }
 }
 
+/// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's SO_RCVLOWAT, behind which alone the kernel
+/// tells.
+pub fn wait_below_low(sock: &Sock) {
+    sock.low_waits.fetch_add(1, Ordering::Relaxed);
+    hold_low(sock);
+}
+
+/// Under the rx lock, behind [`wait_below_low`] and the sleep.
+pub fn waited_below_low(sock: &Sock) {
+    let waits = sock.low_waits.load(Ordering::Relaxed).saturating_sub(1);
+    sock.low_waits.store(waits, Ordering::Relaxed);
+    if waits == 0 && !remote::reads_link(sock) {
+        release_low(sock);
+    }
+}
+
 fn set_low(sock: &Sock, low: c_int) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
@@ -345,7 +361,7 @@ fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
         set_low(sock, asked);
     }
     note(sock, fd);
-    if remote::reads_link(sock) {
+    if remote::reads_link(sock) || sock.low_waits.load(Ordering::Relaxed) != 0 {
         hold_low(sock);
     }
 }

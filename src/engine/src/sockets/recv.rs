@@ -269,7 +269,7 @@ unsafe fn recv_stream(
                         Step::Late => {
                             nap.done = done;
                             let deadline = deadline_of(sock, nap);
-                            if wait::for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap) {
+                            if wait::for_rest(sock, fd, want - done, deadline, nap) {
                                 return Verdict::Block;
                             }
                             continue;
@@ -329,7 +329,7 @@ unsafe fn recv_stream(
                         nap.done = done;
                         note_limit(sock, fd, nap);
                         let deadline = deadline_of(sock, nap);
-                        if wait::for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap) {
+                        if wait::for_rest(sock, fd, want - done, deadline, nap) {
                             return Verdict::Block;
                         }
                     }
@@ -350,8 +350,15 @@ unsafe fn recv_stream(
                 }
                 let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
                 nap.note(sock);
+                if sock.rx.state() != state::LINK {
+                    wait::begin_below_low(sock, need, nap);
+                }
                 // Unlocks.
-                match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap)) {
+                let waited = wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap));
+                if waited != Waited::Parked {
+                    wait::end_below_low(nap);
+                }
+                match waited {
                     Waited::News => {}
                     Waited::Parked => {
                         nap.done = done;

@@ -252,8 +252,10 @@ pub struct Sock {
     pub snd_timeout_ns: AtomicU64,
     /// SO_RCVLOWAT of a socket with a stream; 0 means 1.
     pub rcvlowat: AtomicU32,
-    /// The kernel has 1 instead, since it is to tell of the peer's record. Changed under the rx lock.
+    /// The kernel has 1 instead, since it is to tell of the peer's record, or to `low_waits`. Changed under the rx lock.
     pub low_held: AtomicBool,
+    /// Sleeps of calls that have a part of what they want, and that fewer bytes are to end than `rcvlowat`. Likewise.
+    pub low_waits: AtomicU32,
     /// By the program's word it is to be there behind `exec`.
     pub for_exec: AtomicBool,
     /// The watch over a full ring.

@@ -6,7 +6,7 @@ use crate::rendezvous::control;
 use crate::signals;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Half, Known, Sock, state};
-use crate::sockets::{direct, recv};
+use crate::sockets::{direct, options, recv};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
@@ -285,6 +285,7 @@ pub(super) fn ended(errno: i32, may_restart: bool) -> Waited {
 #[cold]
 pub fn woken(nap: &mut Nap) -> Waited {
     thread::wakes_up(nap.frame());
+    end_below_low(nap);
     let waited = if nap.announced {
         woken_in_kernel(nap)
     } else {
@@ -402,6 +403,53 @@ pub fn for_tcp_room(
         Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Waited::News,
         other => other,
     }
+}
+
+/// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than SO_RCVLOWAT the kernel would not tell. The socket
+/// is noted.
+#[cold]
+pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
+    if missing < sock.rcvlowat.load(Ordering::Relaxed) as usize {
+        options::wait_below_low(sock);
+        nap.low = true;
+    }
+}
+
+/// Behind the sleep. Where the socket was closed meanwhile there is nothing to put back.
+#[cold]
+pub fn end_below_low(nap: &mut Nap) {
+    let Some(known) = nap.known.filter(|_| core::mem::take(&mut nap.low)) else {
+        return;
+    };
+    let sock = known.sock();
+    if sock.rx.lock.lock().is_ok() {
+        if known.is_open() {
+            options::waited_below_low(sock);
+        }
+        sock.rx.lock.unlock();
+    }
+}
+
+/// As [`for_kernel`], for a recv that gets `missing` bytes more, from whichever TCP has of them.
+#[cold]
+pub fn for_rest(
+    sock: &'static Sock,
+    fd: i32,
+    missing: usize,
+    deadline: Option<u64>,
+    nap: &mut Nap,
+) -> bool {
+    if sock.rx.lock.lock().is_ok() {
+        if !nap.is_lost() {
+            begin_below_low(sock, missing, nap);
+        }
+        sock.rx.lock.unlock();
+    }
+    let waits = for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap);
+    if !waits {
+        end_below_low(nap);
+    }
+    waits
 }
 
 /// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for them. Counted as

@@ -56,7 +56,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     sock.role.store(role, Ordering::Relaxed);
     sock.forget_nonblocking();
     sock.halves.store(0, Ordering::Relaxed);
-    for word in [&sock.rcvlowat, &sock.pinned, &sock.backoff] {
+    for word in [&sock.rcvlowat, &sock.low_waits, &sock.pinned, &sock.backoff] {
         word.store(0, Ordering::Relaxed);
     }
     for flag in [

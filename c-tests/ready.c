@@ -2,7 +2,8 @@
  * edges of what was not asked for. And whatever waits: what is told as readable is. */
 #include "t.h"
 
-enum { SHUT_BOTH = -4, ORDERED = 1000, IN_A_ROW = 60 };
+/* APIECE: bytes of a message, of which some bring another try for a connection whose first to leave TCP came to nothing. */
+enum { SHUT_BOTH = -4, ORDERED = 1000, IN_A_ROW = 60, APIECE = 100 };
 
 /* A registration that has told its one event tells of no end either, until it is armed anew. */
 static const struct {
@@ -309,7 +310,7 @@ static void in_order_server(int fd)
         int cold = join_cold();
         meet();
         await_asleep(peer_pid);
-        put(i % 2 ? fd : younger, i, 1), put(cold, i, 1), put(i % 2 ? younger : fd, i, 1);
+        put(i % 2 ? fd : younger, i, APIECE), put(cold, i, APIECE), put(i % 2 ? younger : fd, i, APIECE);
         meet();
         close(cold);
     }
@@ -329,7 +330,7 @@ static void in_order_client(int fd)
         if (epoll_wait(ep, e, 3, -1) < 1)
             die("epoll_wait");
         in_a_row = hosts || e[0].data.u64 == (unsigned)i % 2 ? in_a_row + 1 : 0;
-        get(fd, i, 1), get(younger, i, 1), get(cold, i, 1);
+        get(fd, i, APIECE), get(younger, i, APIECE), get(cold, i, APIECE);
         meet();
         close(cold);
     }
@@ -350,7 +351,7 @@ static void in_turn_server(int fd)
     for (int round = 0; hear(); round++) {
         await_asleep(peer_pid);
         for (int i = 0; i < IN_TURN; i++)
-            put(all[in_turn(round, i)], round, 1);
+            put(all[in_turn(round, i)], round, APIECE);
         meet();
     }
 }
@@ -376,7 +377,7 @@ static void in_turn_client(int fd)
         }
         in_a_row = right ? in_a_row + 1 : 0;
         for (int i = 0; i < IN_TURN; i++)
-            get(all[i], round, 1);
+            get(all[i], round, APIECE);
         meet();
     }
     tell(0);

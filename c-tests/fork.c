@@ -54,6 +54,13 @@ static void let(pid_t pid)
     }
 }
 
+/* Are so many bytes unread? */
+static int counts(int fd, int want)
+{
+    int n = -1;
+    return ioctl(fd, FIONREAD, &n) == 0 && n == want;
+}
+
 /* The parent reads on; the child counts what is left now. */
 static void counts_server(int fd)
 {
@@ -64,12 +71,11 @@ static void counts_server(int fd)
 
 static void counts_client(int fd)
 {
-    int n = -1;
     meet();
     await_in(fd, 100);
     pid_t pid = child_that_waits();
     if (!pid)
-        _exit(ioctl(fd, FIONREAD, &n) || n != 40 ? 1 : ready(fd) & POLLIN ? 0 : 2);
+        _exit(!counts(fd, 40) ? 1 : ready(fd) & POLLIN ? 0 : 2);
     T(get(fd, 1, 60));
     let(pid);
     T(get_at(fd, 1, 60, 40));
@@ -302,13 +308,12 @@ static void last_byte_client(int fd)
 /* Or its parent's, where the child has only looked for it. */
 static void look_at_last_byte(int fd, int how)
 {
-    int n = 0;
     read_all_but_last(fd);
     pid_t pid = child_that_looks();
     if (!pid) {
         int sees = how == 0   ? recv(fd, buf, 1, MSG_PEEK) == 1
                    : how == 1 ? (ready(fd) & POLLIN) != 0
-                              : ioctl(fd, FIONREAD, &n) == 0 && n == 1;
+                              : counts(fd, 1);
         has_looked();
         _exit(sees && recv(fd, buf, 10, 0) == 0 ? 0 : 1);
     }
@@ -488,31 +493,15 @@ static void reads_behind_client(int fd)
 }
 
 /* The child counts what came before, and again when the parent has read a byte of it. */
-static int counts(int fd, int want)
-{
-    int n = -1;
-    return ioctl(fd, FIONREAD, &n) == 0 && n == want;
-}
-
-static void counts_behind_server(int fd)
-{
-    T(put(fd, 1, 2));
-    meet();
-    meet();
-    T(send(fd, buf, 1, 0));
-    meet();
-    meet();
-}
-
 static void counts_behind_client(int fd)
 {
     meet();
-    await_in(fd, 2);
+    await_in(fd, 3000);
     pid_t pid = child_that_waits();
     if (!pid) {
-        int saw = counts(fd, 2);
+        int saw = counts(fd, 3000);
         has_looked();
-        _exit(!saw ? 1 : counts(fd, 1) ? 0 : 2);
+        _exit(!saw ? 1 : counts(fd, 2999) ? 0 : 2);
     }
     T(shutdown(fd, SHUT_RDWR));
     meet();
@@ -530,8 +519,7 @@ enum { LEFT = 3000 };
 
 static int reads_part(int fd, size_t from, size_t n)
 {
-    int all = 0;
-    if (ioctl(fd, FIONREAD, &all) || all != (int)(LEFT - from))
+    if (!counts(fd, LEFT - from))
         return 1;
     if (get_at(fd, 1, from, n) != n)
         return 2;
@@ -590,12 +578,12 @@ static void child_of_reset_reads_client(int fd) { child_reads(fd, 0); }
 
 static void parent_reads(int fd, int first, int looks)
 {
-    int conn = unread_conn(), n = 0;
+    int conn = unread_conn();
     if (!first)
         is_reset(conn);
     pid_t pid = child_that_waits();
     if (!pid) {
-        if (looks && (ioctl(conn, FIONREAD, &n) || n != LEFT))
+        if (looks && !counts(conn, LEFT))
             _exit(1);
         _exit(close(conn) ? 2 : 0);
     }
@@ -712,7 +700,7 @@ const struct body fork_bodies[] = {
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     TWO("fork_wakes_for_all_there_is", woken_server, woken_client),
-    TWO("fork_counts_behind_shutdown", counts_behind_server, counts_behind_client, .flags = ONEHOST),
+    TWO("fork_counts_behind_shutdown", reads_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),

@@ -418,7 +418,8 @@ pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
 /// Behind the sleep. Where the socket was closed meanwhile there is nothing to put back.
 #[cold]
 pub fn end_below_low(nap: &mut Nap) {
-    let Some(known) = nap.known.filter(|_| core::mem::take(&mut nap.low)) else {
+    let low = core::mem::take(&mut nap.low);
+    let Some(known) = nap.known.filter(|_| low) else {
         return;
     };
     let sock = known.sock();

@@ -374,23 +374,24 @@ fn has_input(sock: &'static Sock) -> bool {
     })
 }
 
-/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and has neither demoted that nor ended its side.
+/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and is [unended](is_unended).
 fn left_unread(sock: &Sock) -> bool {
     // Beyond: an offer that was taken, which our writer has not seen yet.
-    let unread = |head: u64| head < sock.tx.at.load(Ordering::Relaxed);
-    is_written(sock, unread)
+    unended_head(sock).is_some_and(|head| head < sock.tx.at.load(Ordering::Relaxed))
 }
 
 /// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither demoted that nor ended its side.
 pub fn is_unended(sock: &Sock) -> bool {
-    is_written(sock, |_| true)
+    unended_head(sock).is_some()
 }
 
-fn is_written(sock: &Sock, and: impl Fn(u64) -> bool) -> bool {
-    sock.tx.state() == state::LINK
-        && sock.tx.dir().is_some_and(|d| {
-            let head = d.rx.head.read();
-            let leaves = head.flagged || d.tx.tail.read().flagged;
-            !leaves && d.rx_wishes.ended.load(Ordering::SeqCst) == 0 && and(head.offset)
-        })
+/// How far the peer has read, if it is [unended](is_unended).
+fn unended_head(sock: &Sock) -> Option<u64> {
+    if sock.tx.state() != state::LINK {
+        return None;
+    }
+    let dir = sock.tx.dir()?;
+    let head = dir.rx.head.read();
+    let leaves = head.flagged || dir.tx.tail.read().flagged;
+    (!leaves && dir.rx_wishes.ended.load(Ordering::SeqCst) == 0).then_some(head.offset)
 }

@@ -229,6 +229,21 @@ static void modified_for_parent_client(int fd)
     meet();
 }
 
+/* What one process has been told of once the other is not told again. */
+static void told_once_client(int fd)
+{
+    int ep = set_of(fd, EPOLLIN | EPOLLONESHOT);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(tells(ep, 0) != 10 ? 1 : tells(ep, 0) == 10 ? 0 : 2);
+    meet();
+    await_in(fd, 1);
+    say("status %d", tells(ep, PATTERN));
+    let(pid);
+    T(get(fd, 1, 1));
+    meet();
+}
+
 /* A writer that is killed has done all it had to; what it wrote is read by the child first, and then by the parent. */
 static void killed_writer(int fd)
 {
@@ -700,6 +715,7 @@ const struct body fork_bodies[] = {
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     TWO("fork_wakes_for_all_there_is", woken_server, woken_client),
+    TWO("fork_told_once", modified_server, told_once_client),
     TWO("fork_counts_behind_shutdown", reads_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),

@@ -253,7 +253,7 @@ impl Set {
         }
         let on_link = sock.tx.state() == state::LINK;
         let state = self.state_of(inside, index, sock);
-        let nested = self.nested.load(Ordering::Relaxed);
+        let seen = self.seen.load(Ordering::Relaxed);
         let Some(reg) = inside.reg(index) else {
             return (None, false);
         };
@@ -284,8 +284,8 @@ impl Set {
             reg.armed = false;
             // The kernel's twin is left armed: what it says before it is armed anew is dropped.
             reg.twin_armed = true;
-            if nested {
-                // Whoever watches the set sees the kernel's. Errors and the end cannot be left out.
+            if seen && self.is_as_known(reg) {
+                // Whoever watches the set, or shares it, sees the kernel's. Errors and the end cannot be left out.
                 reg.change(self.fd(), ONESHOT);
             }
             return (Some(event), false);

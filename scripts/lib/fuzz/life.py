@@ -56,7 +56,7 @@ class Life:
         listener.queue.append(far)
         # The other end has not heard of it yet, perhaps.
         listener.known = listener.acceptor is not None
-        self.wake(listener)
+        self.wake(listener, data=True)
         return {"listener": listener, "conn": near.conn}
 
     def op_accept(self, op, p):

@@ -481,6 +481,33 @@ static void agreed_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* Of what the child reads at once the first byte is on TCP, and the rest perhaps in the ring of its parent, which has ended its writing. */
+static void mixed_server(int fd)
+{
+    int conn = join_cold();
+    T(put(conn, 1, 1));
+    for (int i = 0; i < 20; i++, meet())
+        T(get_at(conn, 2, 1000 * i, 1000));
+    T(put_at(conn, 1, 1, 2999));
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
+static void mixed_client(int fd)
+{
+    int conn = join_cold();
+    for (int i = 0; i < 20; i++, meet())
+        T(put_at(conn, 2, 1000 * i, 1000));
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(recv(conn, buf, 5000, 0) == 3000 ? 0 : 1);
+    T(shutdown(conn, SHUT_WR));
+    await_in(conn, 3000);
+    let(pid);
+    meet();
+    echo_rounds(fd, 3, 1000);
+}
+
 /* Both halves are shut down behind the fork; the peer writes, which resets the connection. The child still reads what came before. */
 static void reads_behind_server(int fd)
 {
@@ -715,6 +742,7 @@ const struct body fork_bodies[] = {
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     TWO("fork_wakes_for_all_there_is", woken_server, woken_client),
+    TWO("fork_reads_mixed", mixed_server, mixed_client),
     TWO("fork_told_once", modified_server, told_once_client),
     TWO("fork_counts_behind_shutdown", reads_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),

@@ -447,7 +447,7 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
     let mut late = shown == Ok(0);
     let mut was_interrupted = false;
     // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
-    while !late && !recv::has_bytes(fd) && tcp::state(fd) == Some(tcp::ESTABLISHED) {
+    while !late && !recv::has_bytes(fd) && !tcp::has_ended(fd) {
         if shown == Err(libc::EINTR) {
             // On TCP they would lie there, and no signal keeps a call from finding them.
             was_interrupted = true;
@@ -504,7 +504,7 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
-        let over = sock.remains.is_whole() || tcp::state(fd) != Some(tcp::ESTABLISHED);
+        let over = sock.remains.is_whole() || tcp::has_ended(fd);
         if here >= missing || over || sys::now_ns() >= end {
             return here >= missing;
         }

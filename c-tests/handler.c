@@ -213,11 +213,55 @@ static void amid_malloc_client(int fd)
     meet();
 }
 
+/* A handler shuts the writing half down in the middle of a recv: the peer finds an end, and what it writes is read to the last byte. */
+enum { AMID_READ = 8 << 20 };
+
+static void shutting_handler(int sig)
+{
+    int e = errno;
+    shutdown(amid_fd, SHUT_WR);
+    signals[sig]++;
+    errno = e;
+}
+
+static void *put_amid_read(void *conn) { return (void *)(long)put(*(int *)conn, 1, AMID_READ); }
+
+static void amid_read_server(int fd)
+{
+    for (int i = 0; i < 6; i++) {
+        int conn = join();
+        char c;
+        pthread_t writer = start(put_amid_read, &conn);
+        T(poll(&(struct pollfd){conn, POLLRDHUP, 0}, 1, -1));
+        T(recv(conn, &c, 1, 0));
+        say("written %ld", (long)finish(writer));
+        close(conn);
+        meet();
+    }
+    echo_rounds(fd, 3, 1000);
+}
+
+static void amid_read_client(int fd)
+{
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = shutting_handler, .sa_flags = SA_RESTART}, NULL);
+    for (int i = 0; i < 6; i++) {
+        amid_fd = join();
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 500 + 300 * i}}, NULL);
+        T(get(amid_fd, 1, AMID_READ));
+        while (signals[SIGALRM] == i)
+            usleep(100);
+        close(amid_fd);
+        meet();
+    }
+    echo_rounds(fd, 3, 1000);
+}
+
 const struct body handler_bodies[] = {
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),
     TWO("handler_writes_amid_write", amid_write_server, amid_write_client),
     TWO("signal_storm", storm_server, storm_client),
     TWO("handler_sends_amid_malloc", amid_malloc_server, amid_malloc_client, .flags = STEADY),
+    TWO("handler_shuts_amid_read", amid_read_server, amid_read_client),
     {0},
 };

@@ -87,12 +87,9 @@ impl Visit {
     /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again has been sent; what it had not read it
     /// has left to its relatives. The half is on TCP.
     fn begin(sock: &'static Sock, half: &Half) -> Option<Self> {
-        if half.state() != state::INHERITED {
-            return Some(Self(None));
-        }
-        let family = sock.family();
-        if family.is_some_and(Family::comes) {
-            return Some(Self(family));
+        let visit = Self::meanwhile(sock, half);
+        if visit.is_some() {
+            return visit;
         }
         count(sock, Reason::Fork);
         if core::ptr::eq(half, &sock.rx) {
@@ -103,6 +100,16 @@ impl Visit {
         half.set_dir(None);
         leave(sock);
         None
+    }
+
+    /// The same, whoever has the half's lock. `None`: the parent has left the stream.
+    fn meanwhile(sock: &'static Sock, half: &Half) -> Option<Self> {
+        if half.state() != state::INHERITED {
+            return Some(Self(None));
+        }
+        let family = sock.family();
+        // Made only where it is one: its end is told.
+        family.is_some_and(Family::comes).then(|| Self(family))
     }
 }
 
@@ -196,17 +203,27 @@ pub fn is_sealed(half: &Half) -> bool {
         .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged)
 }
 
-/// Before this end's FIN, by whichever way its bytes go: the peer is to know it from that of a killed process.
+/// Before this end's FIN, by whichever way its bytes go: the peer is to know it from that of a killed process. Behind the note of the half
+/// that is shut, which a stream that comes up meanwhile has it from.
 pub fn tell_end(sock: &'static Sock) {
-    if sock.rx.state() == state::PLAIN || remote::is_remote(sock) || sock.rx.lock.lock().is_err() {
+    if remote::is_remote(sock) {
         return;
     }
-    if let Some(_visit) = Visit::begin(sock, &sock.rx)
+    // Else a handler in the middle of this thread's own use of the half, which finds that as it was.
+    let is_locked = sock.rx.lock.lock().is_ok();
+    let visit = if is_locked {
+        Visit::begin(sock, &sock.rx)
+    } else {
+        Visit::meanwhile(sock, &sock.rx)
+    };
+    if let Some(_visit) = visit
         && let Some(dir) = sock.rx.dir()
     {
         dir.rx_wishes.ended.store(1, Ordering::SeqCst);
     }
-    sock.rx.lock.unlock();
+    if is_locked {
+        sock.rx.lock.unlock();
+    }
 }
 
 /// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it does not send again is the copy's.

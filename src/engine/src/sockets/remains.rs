@@ -17,7 +17,7 @@ use crate::remote;
 use crate::sockets::family::{Family, Kept};
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
-use crate::sockets::sock::{Sock, half};
+use crate::sockets::sock::{Sock, half, state};
 use crate::sockets::tcp;
 use crate::sockets::wait::{self, Waited};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -168,14 +168,22 @@ pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
 }
 
 /// The same lock, behind [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy by now: what TCP holds unread, which a
-/// reset made here would drop, goes in front of it.
-pub fn keep_of_tcp(sock: &'static Sock) {
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let len = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as usize);
-    if let Some(kept) = sock.remains.keep_of_tcp(fd, len) {
+/// reset made here would drop, goes in front of it. False: a call has gone to the kernel meanwhile, or there is no memory.
+pub fn keep_of_tcp(sock: &'static Sock) -> bool {
+    // Who comes from here on waits for the lock, and finds what is owed then: the kernel would tell of the end at once.
+    sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
+    let mut kept = None;
+    if sock.rx.in_kernel() == 0 {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let len = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as usize);
+        kept = sock.remains.keep_of_tcp(fd, len);
+    }
+    if let Some(kept) = kept {
         let owed = sock.rx.kernel_bytes() + kept as u64;
         sock.rx.owed.store(owed, Ordering::Relaxed);
     }
+    sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
+    kept.is_some()
 }
 
 /// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it if TCP has ended

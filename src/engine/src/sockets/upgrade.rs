@@ -231,12 +231,12 @@ pub fn attach(
         // Before the switch, which clears it: that takes the lock.
         sock.conn().awaits(Reason::Met);
         sock.set_stream(link, index);
-        let has_ended = sock.halves.load(Ordering::Acquire) & half::WRITING != 0;
-        incoming
-            .rx_wishes
-            .ended
-            .store(has_ended.into(), Ordering::SeqCst);
+        incoming.rx_wishes.ended.store(0, Ordering::SeqCst);
         sock.rx.set_dir(Some(incoming));
+        // Whoever shuts it down behind this look finds the direction.
+        if sock.halves.load(Ordering::SeqCst) & half::WRITING != 0 {
+            incoming.rx_wishes.ended.store(1, Ordering::SeqCst);
+        }
         sock.rx.set_ring(ring);
         sock.tx.set_dir(Some(outgoing));
         sock.linked_before.store(sock.linked(), Ordering::Relaxed);

@@ -284,10 +284,11 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
     reset_behind_input(sock, still);
     if sock.tx.lock.lock().is_ok() {
         if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
+            // Asked first: a peer that closes or shuts down changes a word on the link before.
+            let on_tcp = tcp::state(sock.fd.load(Ordering::Relaxed));
             if left_unread(sock) {
-                match tcp::state(sock.fd.load(Ordering::Relaxed)) {
-                    // A peer that closes or shuts down changes a word on the link first. One that only
-                    // lost its control socket lives on, as do relatives that hold its socket.
+                match on_tcp {
+                    // One that only lost its control socket lives on, as do relatives that hold its socket.
                     Some(tcp::CLOSE_WAIT) => drop(demote::reset(sock)),
                     Some(tcp::ESTABLISHED) if !finally => {
                         sock.tx.lock.unlock();
@@ -347,17 +348,18 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
     if sock.tx.lock.lock().is_ok() {
         let fd = sock.fd.load(Ordering::Relaxed);
         if still()
-            && left_unread(sock)
             && tcp::state(fd) == Some(tcp::CLOSE_WAIT)
+            && left_unread(sock)
             && recv::has_bytes(fd)
             // On the link all of TCP's part has been read: whatever TCP has is not what comes before the ring's.
             && (sock.rx.state() != state::LINK || !has_input(sock))
             && remains::may_keep_of_tcp(sock)
         {
             demote::settle_rx(sock, Reason::PeerDied);
-            remains::keep_of_tcp(sock);
-            let _ = demote::reset(sock);
-            demote::settle_tx(sock, Reason::PeerDied);
+            if remains::keep_of_tcp(sock) {
+                let _ = demote::reset(sock);
+                demote::settle_tx(sock, Reason::PeerDied);
+            }
         }
         sock.tx.lock.unlock();
     }

@@ -109,6 +109,10 @@ class Ready:
         """Is there an event in it, or in a set in it, that only one is told of?"""
         return any(r.mask & EDGES or isinstance(f, Epoll) and self.has_edges(f) for (_, f), r in set_.regs.items())
 
+    def is_behind_edges(self, set_):
+        """Is it registered anywhere so that only one is told of what it shows, or a set in which it is?"""
+        return any(f is set_ and (r.mask & EDGES or self.is_behind_edges(s)) for s in self.sets() for (_, f), r in s.regs.items())
+
     def is_certain(self, reg, file):
         if isinstance(file, Epoll) and self.spare_edges(file):
             return False
@@ -248,7 +252,9 @@ class Ready:
         need(what == "del" or self.is_quiet(file), "it may be ready or not")
         need(what == "del" or not isinstance(file, Epoll) or not self.spare_edges(file), "it may be ready or not")
         need(not any(set_ in x.files for x in self.pendings()) or what != "mod", "somebody waits")
-        need(what == "del" or not mask & EDGES or self.watchers(set_) < 2, "only one of those who wait is told")
+        need(what == "del" or not (mask & EDGES or self.is_behind_edges(set_)) or self.watchers(set_) < 2, "only one of those who wait is told")
+        need(what == "del" or not isinstance(file, Epoll) or not self.has_edges(file) or not (self.is_watched(file) and self.is_watched(set_)),
+             "only one of those who wait is told")
         need(what == "del" or not self.is_read(file) or not self.is_watched(set_), "another may take what is waited for")
         # As for a poll that begins.
         need(what == "del" or not any(self.shows_of(f, leaf) for x in self.sleepers() if x.op.name == "poll" and any(self.shows_of(f, set_) for f in x.files)

@@ -281,11 +281,14 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
     let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
     // One that had ended its writing, or was about to leave, has said so to TCP: that has the end that the program is to see.
     demote::follow_rx(sock);
-    reset_behind_input(sock, still);
+    // Asked once, and first: a peer that closes or shuts down changes a word on the link before, and an end that comes between two looks would
+    // find what TCP holds in the way of the reset.
+    let on_tcp = tcp::state(sock.fd.load(Ordering::Relaxed));
+    if on_tcp == Some(tcp::CLOSE_WAIT) {
+        reset_behind_input(sock, still);
+    }
     if sock.tx.lock.lock().is_ok() {
         if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
-            // Asked first: a peer that closes or shuts down changes a word on the link before.
-            let on_tcp = tcp::state(sock.fd.load(Ordering::Relaxed));
             if left_unread(sock) {
                 match on_tcp {
                     // One that only lost its control socket lives on, as do relatives that hold its socket.
@@ -339,8 +342,8 @@ fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
     died
 }
 
-/// The peer died with bytes of ours unread, and of what it had sent TCP holds some unread, perhaps with more behind it on the link: TCP would
-/// have been reset behind that.
+/// The kernel has an end of the peer's. If that left bytes of ours unread, and of what it had sent TCP holds some unread, perhaps with more
+/// behind it on the link, TCP would have been reset behind that.
 fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
     if sock.rx.lock.lock().is_err() {
         return;
@@ -348,7 +351,6 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
     if sock.tx.lock.lock().is_ok() {
         let fd = sock.fd.load(Ordering::Relaxed);
         if still()
-            && tcp::state(fd) == Some(tcp::CLOSE_WAIT)
             && left_unread(sock)
             && recv::has_bytes(fd)
             // On the link all of TCP's part has been read: whatever TCP has is not what comes before the ring's.

@@ -52,6 +52,37 @@ static void disarmed_client(int fd)
     }
 }
 
+/* Behind a reset a level tells at every look all that is so, also while what had come before is unread. */
+enum { ENDED_BY_RESET = 8, IN_QUICK_SUCCESSION = 20 };
+static void reset_at_each_look_client(int fd)
+{
+    for (int i = 0; i < ENDED_BY_RESET; i++) {
+        unsigned events = i % 2 ? EPOLLIN | EPOLLRDHUP : EPOLLIN | EPOLLOUT | EPOLLRDHUP, all = events | EPOLLERR | EPOLLHUP;
+        struct epoll_event e[8];
+        int good = 0, ep;
+        fd = join();
+        ep = set_of(fd, events);
+        put(fd, 1, i / 4); /* nothing, or what the other end does not read */
+        order(100);
+        await_in(fd, 100);
+        order(RESET);
+        await(fd, POLLHUP);
+        for (int k = 0; k < IN_QUICK_SUCCESSION; k++)
+            good += epoll_wait(ep, e, i & 2 ? 1 : 8, 0) == 1 && e[0].events == all;
+        say("%d of %d", good, IN_QUICK_SUCCESSION);
+        T(get(fd, 100, 100));
+        tell(END);
+        meet();
+        close(fd), close(ep);
+    }
+}
+
+static void reset_at_each_look_server(int fd)
+{
+    for (int i = 0; i < ENDED_BY_RESET; i++)
+        fd = join(), obey(fd), close(fd);
+}
+
 /* Some threads arm it anew while others wait: each arming tells of what is there, again and again. */
 enum { ARMINGS = 3000 };
 static int armed_set, armed_fd;
@@ -544,6 +575,7 @@ static void always_news_client(int fd)
 const struct body ready_bodies[] = {
     TWO("ready_modified_for_room", modified_for_room_server, modified_for_room_client),
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
+    TWO("ready_reset_at_each_look", reset_at_each_look_server, reset_at_each_look_client, .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
     TWO("ready_lowered", obey, lowered_client),
     TWO("ready_at_a_look", looks_server, looks_client),

@@ -182,8 +182,10 @@ impl Set {
         let wants = reg.events & WRITABLE != 0;
         let level = reg.events & ET == 0;
         let once = reg.events & ONESHOT != 0;
-        // Of one that tells once nothing is told later that the kernel has to say of a stream that is going back.
-        let writes = sock.tx.state() == state::LINK && !(once && demote::is_sealed(&sock.tx));
+        // Of a stream that is going back the kernel has to say what it will not tell later to one that tells once, and what belongs
+        // to every answer of a level.
+        let is_going = (level || once) && demote::is_sealed(&sock.tx);
+        let writes = sock.tx.state() == state::LINK && !is_going;
         let asked = writes && stop_asking(sock, bit);
         if asked {
             inside.owe_room(sock);

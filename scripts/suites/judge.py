@@ -10,6 +10,8 @@ PASS, FAIL, SKIP, MISSING = "pass", "fail", "skip", "missing"
 PLAIN = "plain"
 # That few runs preloaded would be so much worse than those plain by chance alone.
 CHANCE = 0.05
+# That many more times all of its runs are repeated where chance might have been it.
+MORE = 4
 
 
 def suspects(plain, preloaded):
@@ -39,10 +41,15 @@ class Tally:
         ways = sum(math.comb(failed, k) * math.comb(total - failed, runs - k) for k in range(bad, min(failed, runs) + 1))
         return ways / math.comb(total, runs)
 
+    def is_in_doubt(self):
+        """Failed preloaded alone, but not so often that chance would seldom do it."""
+        return self.bad[True] > 1 and not self.bad[False] and self.by_chance() >= CHANCE
+
     def verdict(self):
         """`regression`; `flaky`, it fails plain as well; or `once`, it failed preloaded once and never again.
 
-        What never failed plain and failed preloaded twice is a regression whatever chance says: rather one too many."""
+        What never failed plain and failed preloaded twice, in all the runs that were to tell, is a regression whatever chance says: rather
+        one too many."""
         if self.bad[True] <= 1:
             return "flaky" if self.bad[False] else "once"
         if not self.bad[False] or self.by_chance() < CHANCE:
@@ -52,7 +59,8 @@ class Tally:
 
 def again(play, side, plain, preloaded, rounds, alone):
     """{suspect: Tally} after the suspects ran again, both ways in turns: by themselves, and those that then passed each time
-    once more among the others of their unit, whose traces they may need. `alone(test)`: can it run by itself?"""
+    once more among the others of their unit, whose traces they may need; and on as long as chance might have been it.
+    `alone(test)`: can it run by itself?"""
     tallies = {}
     for test in suspects(plain, preloaded):
         tallies[test] = tally = Tally()
@@ -60,12 +68,19 @@ def again(play, side, plain, preloaded, rounds, alone):
         tally.add(False, PASS)
         tally.add(True, tally.how)
     single = [test for test in tallies if alone(test)]
-    stages = [(rounds, single, single)] if single else []
-    for times, tests, asked in stages:
-        _repeat(play, side, tallies, times, tests, asked)
+    if single:
+        _repeat(play, side, tallies, rounds, single, single)
     left = [test for test, tally in tallies.items() if tally.bad[True] == 1]
     if left:
         _repeat(play, side, tallies, max(1, rounds // 2) if single else rounds, left, None)
+    for _ in range(MORE):
+        doubtful = [test for test, tally in tallies.items() if tally.is_in_doubt()]
+        by_themselves = [test for test in doubtful if test not in left]
+        among_others = [test for test in doubtful if test in left]
+        if by_themselves:
+            _repeat(play, side, tallies, rounds, by_themselves, by_themselves)
+        if among_others:
+            _repeat(play, side, tallies, rounds, among_others, None)
     return tallies
 
 

@@ -21,6 +21,7 @@ TESTS = {
     "skips itself": lambda preloaded, n: SKIP if preloaded else PASS,
     "regressed now and then": lambda preloaded, n: FAIL if preloaded and n in (0, 3) else PASS,
     "flaky": lambda preloaded, n: FAIL if n % 3 == (0 if preloaded else 1) else PASS,
+    "flaky, seldom": lambda preloaded, n: FAIL if n in ((0, 3) if preloaded else (8,)) else PASS,
     "once": lambda preloaded, n: FAIL if preloaded and n == 0 else PASS,
     "mostly regressed": lambda preloaded, n: FAIL if preloaded or n == 2 else PASS,
     "only after others": lambda preloaded, n: PASS,
@@ -62,7 +63,7 @@ def expect(seen, wanted):
 def regressions_are_told_from_flaky_tests():
     found, tallies = verdicts(alone=True)
     expect(found, {"regressed": "regression", "skips itself": "regression", "regressed now and then": "regression", "flaky": "flaky",
-                   "once": "once", "mostly regressed": "regression", "only after others": "regression"})
+                   "flaky, seldom": "flaky", "once": "once", "mostly regressed": "regression", "only after others": "regression"})
     expect(str(tallies["regressed"]), "plain 0 of 6, preloaded 6 of 6 failed")
     expect(str(tallies["mostly regressed"]), "plain 1 of 6, preloaded 6 of 6 failed")
 

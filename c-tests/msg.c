@@ -480,6 +480,38 @@ static void mmsg_client(int fd)
     meet();
 }
 
+/* Messages of nothing before one of a byte, which is then gone for every other call. */
+static void mmsg_of_nothing_client(int fd)
+{
+    struct mmsghdr m[4] = {0};
+    struct iovec v[4];
+    for (int i = 0; i < 4; i++) {
+        v[i] = (struct iovec){buf, i == 3};
+        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
+    }
+    int unread;
+    await_in(fd, 1);
+    T(shutdown(fd, SHUT_RDWR));
+    meet();
+    await(fd, POLLERR); /* what came behind that is answered by a reset */
+    T(recvmmsg(fd, m, 4, 0, NULL));
+    T(recvmmsg(fd, m, 4, 0, NULL));
+    say("lengths %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len);
+    T(ioctl(fd, FIONREAD, &unread));
+    say("%d unread", unread);
+    T(recv(fd, buf, 1, MSG_PEEK));
+    T(recv(fd, buf, 1, 0));
+    meet();
+}
+
+static void mmsg_of_nothing_server(int fd)
+{
+    T(put(fd, 1, 1));
+    meet();
+    T(put(fd, 1, 1));
+    meet();
+}
+
 static volatile size_t no_size = SIZE_MAX; /* what a compiler would warn of */
 
 /* The peer reads when all is written: nothing overtakes what was written before. */
@@ -656,6 +688,7 @@ const struct body msg_bodies[] = {
     TWO("mmsg", mmsg_server, mmsg_client),
     TWO("sent_in_order", in_order_server, in_order_client),
     TWO("buffers_said_too_large", said_too_large_server, said_too_large_client),
+    TWO("mmsg_of_nothing", mmsg_of_nothing_server, mmsg_of_nothing_client),
     TWO("mmsg_cut", mmsg_cut_server, mmsg_cut_client, .limit = 30),
     TWO("iov_empty", iov_empty_server, iov_empty_client, .limit = 20),
     {0},

@@ -108,6 +108,12 @@ impl Pass {
         self.0 == 0
     }
 
+    /// Is it a look, be it for a read of nothing, whose bytes are not counted? No read may go to the kernel with it.
+    #[inline]
+    pub fn is_look(&self) -> bool {
+        self.0 & UNCOUNTED != 0
+    }
+
     /// Are the bytes that the real call moves to be shown, by a function of [`fed`], before [`Pass::finish`]?
     #[inline(always)]
     pub fn wants_bytes(&self) -> bool {

@@ -335,7 +335,8 @@ unsafe fn is_cut(entry: *const mmsghdr) -> bool {
 }
 
 /// Moves the message behind the first `done`; what the whole call returns if it is over with that. `rest` is
-/// the kernel's call from this message on, or on this message alone: those behind it may have to go by the link.
+/// the kernel's call from this message on, or on this message alone: those behind it may have to go by the link, or be counted where
+/// this one is not.
 ///
 /// # Safety
 /// `vec` has more than `done` headers.
@@ -358,7 +359,7 @@ unsafe fn move_one(
             None
         }
         Some(Verdict::Pass(pass)) => {
-            let alone = pass.is_nobodys();
+            let alone = pass.is_nobodys() || pass.is_look();
             let ret = rest(entry, alone);
             // SAFETY: the kernel has filled `ret` entries from this one on.
             let bytes = unsafe { total(entry, ret) };

@@ -508,6 +508,39 @@ static void mixed_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* The same of a child that comes when the peer has reset the connection. */
+static void mixed_reset_server(int fd)
+{
+    (void)fd;
+    int conn = join_cold();
+    T(put(conn, 1, 1));
+    for (int i = 0; i < 20; i++, meet())
+        T(get_at(conn, 2, 1000 * i, 1000));
+    T(put_at(conn, 1, 1, 2999));
+    meet();
+    linger(conn, 1, 0);
+    close(conn);
+    meet();
+}
+
+static void mixed_reset_client(int fd)
+{
+    (void)fd;
+    int conn = join_cold();
+    for (int i = 0; i < 20; i++, meet())
+        T(put_at(conn, 2, 1000 * i, 1000));
+    await_in(conn, 3000);
+    while (send(conn, buf, 60000, MSG_DONTWAIT) > 0)
+        ;
+    meet();
+    await(conn, POLLERR);
+    pid_t pid = child_that_waits();
+    if (!pid)
+        _exit(recv(conn, buf, 5000, MSG_PEEK) != 3000 ? 1 : recv(conn, buf, 5000, 0) == 3000 ? 0 : 2);
+    let(pid);
+    meet();
+}
+
 /* Both halves are shut down behind the fork; the peer writes, which resets the connection. The child still reads what came before. */
 static void reads_behind_server(int fd)
 {
@@ -743,6 +776,7 @@ const struct body fork_bodies[] = {
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     TWO("fork_wakes_for_all_there_is", woken_server, woken_client),
     TWO("fork_reads_mixed", mixed_server, mixed_client),
+    TWO("fork_reads_mixed_behind_reset", mixed_reset_server, mixed_reset_client, .flags = ONEHOST),
     TWO("fork_told_once", modified_server, told_once_client),
     TWO("fork_counts_behind_shutdown", reads_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),

@@ -276,8 +276,9 @@ unsafe fn recv_stream(
                         }
                     }
                 }
-                // In the kernel a WAITALL would meet the end of TCP, and not what is kept behind it.
-                let by_hand = !peek && (fd != given || kept && flags & libc::MSG_WAITALL != 0);
+                // In the kernel the call would meet the end of TCP, and not what is kept behind it.
+                let meets_end = || flags & libc::MSG_WAITALL != 0 || remains::follows(sock, fd);
+                let by_hand = !peek && (fd != given || kept && meets_end());
                 if peek && fd != given {
                     return Verdict::Failed(Error::Kernel(libc::EBADF));
                 }
@@ -433,6 +434,34 @@ pub fn came_by_tcp(sock: &Sock) {
     }
 }
 
+/// What TCP has now, from where the cursor is on.
+///
+/// # Safety
+/// The caller's buffers.
+unsafe fn recv_now(fd: c_int, cursor: &Cursor, flags: c_int) -> Result<usize, sys::Errno> {
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    let pieces = cursor.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    let asked = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    // SAFETY: passed on.
+    unsafe { sys::recvmsg(fd, &raw mut msg, asked) }
+}
+
+/// Looks at what TCP has, before what is kept: so many bytes.
+///
+/// # Safety
+/// The caller's buffers.
+pub unsafe fn peek_at_kernel(fd: c_int, cursor: &Cursor, flags: c_int) -> usize {
+    // SAFETY: passed on.
+    unsafe { recv_now(fd, cursor, flags | libc::MSG_PEEK) }.unwrap_or(0)
+}
+
 /// What TCP had for a call that began on the link.
 enum Rest {
     Moved(usize),
@@ -449,23 +478,13 @@ unsafe fn rest_from_kernel(
     cursor: &mut Cursor,
     flags: c_int,
 ) -> Rest {
-    let mut room = [iovec {
-        iov_base: core::ptr::null_mut(),
-        iov_len: 0,
-    }; 64];
     match at_hand(fd) {
         AtHand::Bytes => {}
         AtHand::Nothing => return Rest::Nothing,
         AtHand::Over => return Rest::Over,
     }
-    let pieces = cursor.rest(&mut room);
-    // SAFETY: zeroes are a valid header.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = pieces.as_mut_ptr();
-    msg.msg_iovlen = pieces.len();
-    let asked = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     // SAFETY: the caller's buffers.
-    let got = unsafe { sys::recvmsg(fd, &raw mut msg, asked) };
+    let got = unsafe { recv_now(fd, cursor, flags) };
     let n = got.unwrap_or(0);
     sock.rx.add_kernel_bytes(n as u64);
     sock.conn().rx.bytes.tcp.add(n as u64);

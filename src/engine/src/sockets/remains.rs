@@ -202,9 +202,23 @@ pub unsafe fn step(
         renounce(sock);
         return Step::Kernel;
     }
+    let takes = flags & libc::MSG_PEEK == 0;
+    let mut before = 0;
     let over = match at_hand(fd) {
         // What TCP brings came behind it.
         _ if sock.remains.is_whole() => true,
+        AtHand::Bytes if !takes && follows(sock, fd) => {
+            // SAFETY: the caller's buffers.
+            before = unsafe { recv::peek_at_kernel(fd, cursor, flags) };
+            if before == 0 {
+                return Step::Kernel;
+            }
+            if before == most || before as u64 != unread_of_tcp(fd) {
+                // Of very many pieces it looks at the first.
+                return Step::Moved(before);
+            }
+            true
+        }
         AtHand::Bytes => return Step::Kernel,
         AtHand::Nothing => false,
         AtHand::Over if !is_the_copys(sock, fd) => return Step::Kernel,
@@ -220,14 +234,14 @@ pub unsafe fn step(
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;
     }
-    let takes = flags & libc::MSG_PEEK == 0;
-    let Some((at, n)) = take(sock, most, takes) else {
+    let Some((at, n)) = take(sock, before as u64, most - before, takes) else {
         renounce(sock);
         return Step::Kernel;
     };
     // SAFETY: `take` gives a piece of the copy.
     let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(at) };
     let mut beyond = *cursor;
+    beyond.advance(before, |_, _| ());
     beyond.advance(n, |to, n| {
         if flags & libc::MSG_TRUNC == 0 {
             // SAFETY: the caller's buffer, and as many bytes of the copy.
@@ -239,15 +253,20 @@ pub unsafe fn step(
     if takes {
         *cursor = beyond;
     }
-    Step::Moved(n)
+    Step::Moved(before + n)
 }
 
-/// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, and how many. `None`: TCP has ended before the
-/// copy begins, or relatives have got the rest.
-fn take(sock: &Sock, most: usize, takes: bool) -> Option<(usize, usize)> {
+/// Under the rx lock, where bytes lie on TCP: are they the last that it brings, so that a read which takes them goes on in the copy?
+pub fn follows(sock: &Sock, fd: c_int) -> bool {
+    is_over(fd) && !sock.remains.is_whole() && unread_in_copy(sock, fd) != 0
+}
+
+/// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, behind `unread` ones that TCP has, and how many.
+/// `None`: TCP has ended before the copy begins, or relatives have got the rest.
+fn take(sock: &Sock, unread: u64, most: usize, takes: bool) -> Option<(usize, usize)> {
     let len = sock.remains.len.load(Ordering::Relaxed);
     loop {
-        let missing = missing(sock, 0);
+        let missing = missing(sock, unread);
         let all = usize::try_from(missing.all)
             .ok()
             .filter(|&all| all <= len)?;
@@ -508,7 +527,7 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         let owed = sock.rx.owed.load(Ordering::Relaxed);
         let missing = owed.saturating_sub(sock.rx.kernel_bytes()).min(most);
         let fd = sock.fd.load(Ordering::Relaxed);
-        let here = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
+        let here = unread_of_tcp(fd);
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
@@ -525,8 +544,11 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
 
 /// How many bytes TCP has brought, also those that nobody has read.
 pub fn by_tcp(sock: &Sock) -> u64 {
-    let unread = sys::ioctl_int(sock.fd.load(Ordering::Relaxed), libc::FIONREAD);
-    sock.rx.kernel_bytes() + unread.map_or(0, |n| n.max(0) as u64)
+    sock.rx.kernel_bytes() + unread_of_tcp(sock.fd.load(Ordering::Relaxed))
+}
+
+fn unread_of_tcp(fd: c_int) -> u64 {
+    sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
 }
 
 /// A stream was demoted, and the program is about to end what it reads: waits until TCP has [brought](by_tcp) so many bytes. What is not
@@ -631,8 +653,7 @@ fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
     if !sock.remains.are_kept() || !(is_cut_off(sock, fd) || is_over(fd)) {
         return 0;
     }
-    let by_tcp = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
-    let Missing { all, gone } = missing(sock, by_tcp);
+    let Missing { all, gone } = missing(sock, unread_of_tcp(fd));
     let within = all <= sock.remains.len.load(Ordering::Relaxed) as u64;
     if within && !are_others_reading(sock, fd) {
         all - gone as u64

@@ -394,31 +394,40 @@ static void exec_both_resume(int fd)
 }
 
 /* What lies unread behind both shutdowns is there for the program that comes next. */
-static void exec_shut_server(int fd)
+static void shut_server(int fd, size_t len)
 {
-    T(put(fd, 1, 3000));
+    T(put(fd, 1, len));
     meet();
     meet();
 }
 
-static void exec_shut_client(int fd)
+static void shut_client(int fd, size_t len)
 {
     meet();
-    await_in(fd, 3000);
+    await_in(fd, len);
     T(get(fd, 1, 1000));
     T(shutdown(fd, SHUT_RDWR));
     exec_self(fd);
 }
 
-static void exec_shut_resume(int fd)
+static void shut_resume(int fd, size_t len)
 {
     int n;
     T(ioctl(fd, FIONREAD, &n));
     say("%d, %s", n, mask_name(ready(fd)));
-    T(get_at(fd, 1, 1000, 2000));
+    T(get_at(fd, 1, 1000, len - 1000));
     T(recv(fd, buf, 1, 0));
     meet();
 }
+
+static void exec_shut_server(int fd) { shut_server(fd, 3000); }
+static void exec_shut_client(int fd) { shut_client(fd, 3000); }
+static void exec_shut_resume(int fd) { shut_resume(fd, 3000); }
+
+/* The same with nearly as much as TCP takes of what nobody reads. */
+static void exec_shut_much_server(int fd) { shut_server(fd, 60000); }
+static void exec_shut_much_client(int fd) { shut_client(fd, 60000); }
+static void exec_shut_much_resume(int fd) { shut_resume(fd, 60000); }
 
 /* Marked close-on-exec: the peer gets all bytes, then the end. */
 static void exec_cloexec_server(int fd)
@@ -668,6 +677,7 @@ const struct body exec_bodies[] = {
     TWO("exec_polled", exec_polled_server, exec_polled_client, .resume = exec_polled_resume),
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
     TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST, .resume = exec_shut_resume),
+    TWO("exec_shut_much", exec_shut_much_server, exec_shut_much_client, .flags = ONEHOST, .resume = exec_shut_much_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
     TWO("exec_unread", exec_unread_server, exec_unread_client, .resume = exec_cloexec_resume),
     TWO("exec_born_cloexec", exec_born_cloexec_server, exec_born_cloexec_client, .flags = RAW, .resume = exec_born_resume),

@@ -10,7 +10,7 @@ use crate::sockets::parting::{
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{internal, remains, wait, wake};
+use crate::sockets::{internal, remains, tcp, wait, wake};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -238,10 +238,16 @@ fn end_input(sock: &'static Sock) {
     /// TCP's window is no smaller when nothing of it is used, in bytes.
     const FITS: u64 = 1 << 15;
     let unread = super::options::unread(sock);
-    if unread == 0 || unread <= FITS && !crate::remote::is_remote(sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let is_here = !crate::remote::is_remote(sock);
+    if unread == 0 || is_here && (unread <= FITS || tcp::takes(fd, unread)) {
         let on_tcp = remains::by_tcp(sock);
         demote::demote(sock, Which::Rx, Reason::Shutdown);
-        return remains::await_by_tcp(sock, on_tcp + unread);
+        let wait = || remains::await_by_tcp(sock, on_tcp + unread);
+        if unread <= FITS {
+            return wait();
+        }
+        return tcp::while_acknowledging(fd, wait);
     }
     if sock.rx.lock.lock().is_ok() {
         if let Some(dir) = sock.rx.dir() {

@@ -104,12 +104,45 @@ pub fn input(fd: i32) -> Option<Input> {
 /// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one goes by the link. A peer that writes a little
 /// by TCP now would have it held back for that (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
 pub fn acknowledge(fd: i32) {
+    while_acknowledging(fd, || ());
+}
+
+/// As [`acknowledge`], and what comes during `wait` as soon as it does: the peer's window opens by that.
+pub fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
     let set = |on: i32| sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &on);
     let was = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK);
     let _ = set(1);
+    wait();
     if was == Ok(0) {
         let _ = set(0);
     }
+}
+
+/// SK_MEMINFO_* of linux/sock_diag.h, since Linux 4.12: in use of the receive buffer, its size, ..., the size of the send buffer, ..., in use of that.
+type Meminfo = [u32; 6];
+
+/// Does TCP take so many bytes that nobody reads for now, beside what it has? A buffer that the program has left to the kernel grows for
+/// them. (The window follows it as bytes come.)
+pub fn takes(fd: i32, bytes: u64) -> bool {
+    /// Its size against that of what it is to take: the kernel counts what it needs for keeping a byte, too.
+    const SPARE: u64 = 3;
+    let size = |bytes: u64| i32::try_from(bytes).unwrap_or(i32::MAX);
+    let set = |low: i32| sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
+    let room = || {
+        let [used, size, ..] =
+            sys::getsockopt::<Meminfo>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO).unwrap_or_default();
+        u64::from(size.saturating_sub(used)) >= SPARE * bytes
+    };
+    if room() {
+        return true;
+    }
+    // The one way to have it grow which does not fix its size for good (tcp_set_rcvlowat). Whoever sleeps is told anew when it is put back.
+    if let Ok(low) = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+        && set(size(SPARE * bytes)).is_ok()
+    {
+        let _ = set(low);
+    }
+    room()
 }
 
 /// The send buffer, in the kernel's bytes, which count what it needs for keeping a byte, too.
@@ -123,8 +156,6 @@ pub struct SendBuffer {
 
 /// See [`SendBuffer`]; `None`: it is no socket.
 pub fn send_buffer(fd: i32) -> Option<SendBuffer> {
-    // SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED (linux/sock_diag.h), since Linux 4.12.
-    type Meminfo = [u32; 6];
     if let Ok([_, _, _, size, _, used]) =
         sys::getsockopt::<Meminfo>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
     {

@@ -31,6 +31,35 @@ static void cancel_client(int fd)
     }
 }
 
+/* One that asked for a byte is cancelled, and the next asks for more. */
+static void *recv_byte_thread(void *arg)
+{
+    tell(gettid());
+    return (void *)recv(*(int *)arg, buf, 1, 0);
+}
+
+static void cancel_byte_server(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        pthread_t t = start(recv_byte_thread, &fd);
+        hear();
+        pthread_cancel(t);
+        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        tell(gettid());
+        D(recv(fd, buf, 1000, 0));
+    }
+}
+
+static void cancel_byte_client(int fd)
+{
+    for (int i = 0; i < 3; i++) {
+        await_asleep(hear());
+        tell(0);
+        await_asleep(hear());
+        T(send(fd, buf, 1000, 0));
+    }
+}
+
 /* A thread is cancelled while it waits for an accelerated connection; another then uses connection and set. */
 static int cancelled_set;
 
@@ -257,6 +286,7 @@ static void cancel_state_client(int fd)
 
 const struct body cancel_bodies[] = {
     TWO("cancel_in_recv", cancel_server, cancel_client),
+    TWO("cancel_in_recv_of_less", cancel_byte_server, cancel_byte_client),
     TWO("cancel_in_waits", cancel_waits_server, cancel_waits_client),
     TWO("cancel_in_sendfile", cancel_sendfile_server, cancel_sendfile_client, .limit = 20),
     TWO("cancel_in_peek", cancel_peek_server, cancel_peek_client),

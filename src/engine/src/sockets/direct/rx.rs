@@ -134,6 +134,11 @@ pub(in crate::sockets) fn try_recv(
         peek: wants.peek,
         wait: !wants.nonblocking && wants.left >= sock.rx.gate.load(Ordering::Relaxed) as usize,
     };
+    let asks = recv.wait && !recv.peek && !wants.nap.lent;
+    if asks && inc.receiver.lent().is_some_and(|a| a.len < recv.len) {
+        // Another thread's, which was perhaps cancelled: this one has room for what goes beyond that.
+        end_lent(sock, inc, dir);
+    }
     match inc.receiver.on_recv(&recv) {
         Next::Take(offer, len) => {
             invite(inc, dir, !wants.nonblocking);
@@ -228,14 +233,19 @@ fn end_advert(known: Known) {
             Ok(came) if came && lent_before => sock.conn().rx.adverts_stale.add(1),
             _ => {}
         }
-        if let Some(id) = inc.receiver.on_revoke() {
-            dir.advert
-                .serial
-                .store(id.value().wrapping_mul(2), Ordering::Release);
-            sock.conn().rx.adverts_revoked.add(1);
-        }
+        end_lent(sock, inc, dir);
     }
     sock.rx.lock.unlock();
+}
+
+/// Under the rx lock, on the link: the ADVERT that is out ends unanswered.
+fn end_lent(sock: &Sock, inc: &mut Incoming, dir: &Direction) {
+    if let Some(id) = inc.receiver.on_revoke() {
+        dir.advert
+            .serial
+            .store(id.value().wrapping_mul(2), Ordering::Release);
+        sock.conn().rx.adverts_revoked.add(1);
+    }
 }
 
 /// Copies `len` bytes from the offer, then takes it.

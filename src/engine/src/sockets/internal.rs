@@ -164,9 +164,33 @@ impl Drop for Placing {
 #[derive(Debug)]
 pub struct Low(());
 
+/// Whether the kernel's table of descriptors has been made to reach up to our numbers.
+static GROWN: AtomicBool = AtomicBool::new(false);
+
+/// Before the first of ours stands at a low number: where several threads have the table the kernel waits for all processors to grow it,
+/// for as long as a machine that is busy needs. A standard stream goes up at once, and is nowhere else meanwhile.
+fn grow() {
+    if GROWN.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (first, _) = numbers();
+    for stream in 0..=2 {
+        // A close of another descriptor takes a process's locks on a file away (F_SETLK).
+        let is_file = |st: libc::stat| st.st_mode & libc::S_IFMT == libc::S_IFREG;
+        if sys::fstat(stream).map_or(true, is_file) {
+            continue;
+        }
+        if let Ok(high) = sys::fcntl(stream, libc::F_DUPFD_CLOEXEC, first) {
+            enter(high);
+            return close(high);
+        }
+    }
+}
+
 impl Low {
     /// From here on.
     pub fn begin() -> Self {
+        grow();
         if PLACED.get() == 0 {
             enter_apart(&LOW, &PLACING);
         } else {
@@ -247,10 +271,18 @@ pub fn clear_lowest() {
 
 /// In the child of a fork: the threads that made descriptors do not exist here.
 pub fn after_fork() {
+    GROWN.store(false, Ordering::Relaxed);
     LOW.store(0, Ordering::Relaxed);
     TURN.store(false, Ordering::Relaxed);
     OPENING.store(0, Ordering::Relaxed);
     PLACING.store(0, Ordering::Relaxed);
+}
+
+/// The lowest of our numbers, and how many we may have.
+fn numbers() -> (usize, u64) {
+    let top = sys::descriptor_limit().min(TOP);
+    let room = top / 10;
+    ((top - room) as usize, room)
 }
 
 /// Moves a descriptor to the top and enters it; `None`: no room there.
@@ -260,15 +292,14 @@ pub fn lift(fd: Fd) -> Option<Fd> {
 
 /// As [`lift`], for a descriptor that stays where it is.
 pub fn copy(fd: i32) -> Option<Fd> {
-    let top = sys::descriptor_limit().min(TOP);
-    let room = top / 10;
+    let (first, room) = numbers();
     if u64::from(HELD.load(Ordering::Relaxed)) >= room {
         prune();
         if u64::from(HELD.load(Ordering::Relaxed)) >= room {
             return None;
         }
     }
-    let lifted = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (top - room) as usize).ok()?;
+    let lifted = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, first).ok()?;
     enter(lifted);
     Some(Fd::own(lifted))
 }
@@ -317,5 +348,47 @@ pub fn yield_number(fd: i32) {
         forget(fd);
         // Threads, sets and the control thread come to their ends later, and each closes what is its own.
         sys::give_away(fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::testing::{alone, forked_amid};
+
+    /// How far the kernel's table of descriptors reaches.
+    fn reach() -> Option<usize> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let size = status.lines().find_map(|l| l.strip_prefix("FDSize:"))?;
+        size.trim().parse().ok()
+    }
+
+    #[test]
+    fn the_table_reaches_up_before_one_of_ours_stands_low() {
+        let (first, _) = numbers();
+        assert!(forked_amid(
+            &alone(),
+            |pause| pause(),
+            || {
+                // A child's table is as small as its parent's descriptors allow.
+                // SAFETY: the one thread of a process that ends below has no use for them.
+                let pid = unsafe {
+                    libc::close_range(3, libc::c_uint::MAX, 0);
+                    libc::fork()
+                };
+                if pid == 0 {
+                    after_fork();
+                    let before = reach();
+                    let _low = Low::begin();
+                    let grows =
+                        before.is_some_and(|n| n <= first) && reach().is_some_and(|n| n > first);
+                    // SAFETY: the end of the process.
+                    unsafe { libc::_exit(i32::from(grows)) }
+                }
+                let mut status = 0;
+                // SAFETY: room for a status.
+                unsafe { libc::waitpid(pid, &raw mut status, 0) == pid && status == 0x100 }
+            }
+        ));
     }
 }

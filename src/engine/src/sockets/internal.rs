@@ -352,6 +352,7 @@ pub fn yield_number(fd: i32) {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test reads /proc")]
 mod tests {
     use super::*;
     use crate::sockets::testing::{alone, forked_amid};

@@ -41,6 +41,10 @@ impl Pass {
     pub fn is_nobodys(&self) -> bool {
         false
     }
+
+    pub fn is_look(&self) -> bool {
+        false
+    }
     pub fn wants_bytes(&self) -> bool {
         true
     }

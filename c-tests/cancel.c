@@ -1,19 +1,27 @@
 /* Threads that are cancelled while they wait. */
 #include "t.h"
 
+static size_t asked_for;
+
 static void *recv_thread(void *arg)
 {
     tell(gettid());
-    return (void *)recv(*(int *)arg, buf, 100, 0);
+    return (void *)recv(*(int *)arg, buf, asked_for, 0);
+}
+
+static void cancel_recv_of(int fd, size_t len)
+{
+    asked_for = len;
+    pthread_t t = start(recv_thread, &fd);
+    hear();
+    pthread_cancel(t);
+    say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
 }
 
 static void cancel_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
-        pthread_t t = start(recv_thread, &fd);
-        hear();
-        pthread_cancel(t);
-        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        cancel_recv_of(fd, 100);
         tell(0);
         T(get(fd, i, 5000));
         T(put(fd, i, 5000));
@@ -32,19 +40,10 @@ static void cancel_client(int fd)
 }
 
 /* One that asked for a byte is cancelled, and the next asks for more. */
-static void *recv_byte_thread(void *arg)
-{
-    tell(gettid());
-    return (void *)recv(*(int *)arg, buf, 1, 0);
-}
-
 static void cancel_byte_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
-        pthread_t t = start(recv_byte_thread, &fd);
-        hear();
-        pthread_cancel(t);
-        say("%s", finish(t) == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        cancel_recv_of(fd, 1);
         tell(gettid());
         D(recv(fd, buf, 1000, 0));
     }

@@ -482,7 +482,7 @@ static void agreed_client(int fd)
 }
 
 /* Of what the child reads at once the first byte is on TCP, and the rest perhaps in the ring of its parent, which has ended its writing. */
-static void mixed_server(int fd)
+static int mixed_writer(void)
 {
     int conn = join_cold();
     T(put(conn, 1, 1));
@@ -490,14 +490,26 @@ static void mixed_server(int fd)
         T(get_at(conn, 2, 1000 * i, 1000));
     T(put_at(conn, 1, 1, 2999));
     meet();
+    return conn;
+}
+
+static int mixed_reader(void)
+{
+    int conn = join_cold();
+    for (int i = 0; i < 20; i++, meet())
+        T(put_at(conn, 2, 1000 * i, 1000));
+    return conn;
+}
+
+static void mixed_server(int fd)
+{
+    mixed_writer();
     echo_rounds(fd, 3, 1000);
 }
 
 static void mixed_client(int fd)
 {
-    int conn = join_cold();
-    for (int i = 0; i < 20; i++, meet())
-        T(put_at(conn, 2, 1000 * i, 1000));
+    int conn = mixed_reader();
     pid_t pid = child_that_waits();
     if (!pid)
         _exit(recv(conn, buf, 5000, 0) == 3000 ? 0 : 1);
@@ -512,12 +524,7 @@ static void mixed_client(int fd)
 static void mixed_reset_server(int fd)
 {
     (void)fd;
-    int conn = join_cold();
-    T(put(conn, 1, 1));
-    for (int i = 0; i < 20; i++, meet())
-        T(get_at(conn, 2, 1000 * i, 1000));
-    T(put_at(conn, 1, 1, 2999));
-    meet();
+    int conn = mixed_writer();
     linger(conn, 1, 0);
     close(conn);
     meet();
@@ -526,9 +533,7 @@ static void mixed_reset_server(int fd)
 static void mixed_reset_client(int fd)
 {
     (void)fd;
-    int conn = join_cold();
-    for (int i = 0; i < 20; i++, meet())
-        T(put_at(conn, 2, 1000 * i, 1000));
+    int conn = mixed_reader();
     await_in(conn, 3000);
     while (send(conn, buf, 60000, MSG_DONTWAIT) > 0)
         ;

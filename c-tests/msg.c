@@ -440,15 +440,21 @@ static void oob_first(int fd)
     echo_rounds(fd, 20, 5000);
 }
 
+/* A message of each piece. */
+static void of_pieces(struct mmsghdr *m, struct iovec *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = v + i, .msg_iovlen = 1}};
+}
+
 static void mmsg_server(int fd)
 {
-    struct mmsghdr m[5] = {0};
+    struct mmsghdr m[5];
     struct iovec v[5];
     fill(buf, 1, 0, 5000);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         v[i] = (struct iovec){buf + 1000 * i, 1000 - i};
-        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
-    }
+    of_pieces(m, v, 5);
     T(sendmmsg(fd, m, 5, 0));
     say("lengths %u %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len, m[4].msg_len);
     T(sendmmsg(fd, m, 0, 0));
@@ -459,12 +465,11 @@ static void mmsg_server(int fd)
 
 static void mmsg_client(int fd)
 {
-    struct mmsghdr m[4] = {0};
+    struct mmsghdr m[4];
     struct iovec v[4];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         v[i] = (struct iovec){buf + 700 * i, 700};
-        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
-    }
+    of_pieces(m, v, 4);
     await_in(fd, 4990);
     T(recvmmsg(fd, m, 4, 0, NULL));
     say("lengths %u %u %u %u sum %08x", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len, sum(buf, 2800));
@@ -483,12 +488,9 @@ static void mmsg_client(int fd)
 /* Messages of nothing before one of a byte, which is then gone for every other call. */
 static void mmsg_of_nothing_client(int fd)
 {
-    struct mmsghdr m[4] = {0};
-    struct iovec v[4];
-    for (int i = 0; i < 4; i++) {
-        v[i] = (struct iovec){buf, i == 3};
-        m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
-    }
+    struct iovec v[4] = {{buf, 0}, {buf, 0}, {buf, 0}, {buf, 1}};
+    struct mmsghdr m[4];
+    of_pieces(m, v, 4);
     int unread;
     await_in(fd, 1);
     T(shutdown(fd, SHUT_RDWR));
@@ -592,10 +594,9 @@ static void mmsg_cut_client(int fd)
     size_t total = 0, within = 0, cut = 0;
     while (total < 40 << 20) {
         fill(buf, 1, total, CUTS * CUT);
-        for (int i = 0; i < CUTS; i++) {
+        for (int i = 0; i < CUTS; i++)
             v[i] = (struct iovec){buf + i * CUT, CUT};
-            m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &v[i], .msg_iovlen = 1}};
-        }
+        of_pieces(m, v, CUTS);
         int n = sendmmsg(fd, m, CUTS, MSG_DONTWAIT);
         for (int i = 0; i < n; i++) {
             total += m[i].msg_len;

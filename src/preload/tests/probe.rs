@@ -41,7 +41,6 @@ impl Pass {
     pub fn is_nobodys(&self) -> bool {
         false
     }
-
     pub fn is_look(&self) -> bool {
         false
     }

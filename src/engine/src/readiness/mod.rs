@@ -19,11 +19,10 @@ pub mod vigil;
 
 use crate::remote;
 use crate::sockets::sock::{Sock, state};
-use crate::sockets::wake;
+use crate::sockets::{tcp, wake};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys;
 
 /// Threads in a kernel `poll` or `select` over more tracked sockets than are marked one by one.
 pub(crate) static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +49,7 @@ pub fn link_lost(link: &'static Link) {
 pub fn bell_goes(fd: i32) {
     set::for_all(|set| {
         if set.remote.load(Ordering::Relaxed) {
-            let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = sluice_fabric::sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
     });
 }
@@ -123,7 +122,7 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
             let fd = sock.fd.load(Ordering::Relaxed);
             // Less than the program wants to hear of may be on TCP, and the rest of it here.
             let both_do = || {
-                let here = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64);
+                let here = tcp::unread(fd);
                 here >= of_tcp && of_tcp + unread >= low
             };
             is_switched

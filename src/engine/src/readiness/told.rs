@@ -11,7 +11,7 @@
 use super::nest::kernel_ready;
 use crate::remote;
 use crate::rendezvous::control;
-use crate::sockets::demote::{self, Resetting};
+use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::Sock;
 use crate::sockets::{recv, tcp};
 use core::sync::atomic::Ordering;
@@ -51,7 +51,7 @@ impl Moment {
 /// Can what the kernel tells of sockets without a stream be anything but the program's?
 #[inline]
 pub(super) fn is_any_other() -> bool {
-    remote::is_used() || demote::is_any_reset()
+    remote::is_used() || reset::is_any()
 }
 
 /// Do these bits bring a record, or a reset, with them?
@@ -77,7 +77,7 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     // Of one made since the kernel has told only its end, or what came before.
-    let is_reset = || is_of_interest(told) && demote::resetting(sock) != Resetting::None;
+    let is_reset = || is_of_interest(told) && reset::resetting(sock) != Resetting::None;
     told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
 }
 
@@ -97,8 +97,8 @@ pub(super) fn correct(
         told = kernel_ready(sock.fd.load(Ordering::Relaxed), asked);
     }
     let mut hides = remote::hears(sock);
-    demote::let_reset_end(sock);
-    if since.is_before_record(sock) || demote::resetting(sock) == Resetting::Made {
+    reset::let_end(sock);
+    if since.is_before_record(sock) || reset::resetting(sock) == Resetting::Made {
         // Of room an answer can do without the kernel's word.
         let room = told & WRITE;
         loop {
@@ -166,7 +166,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     let end = if far { libc::POLLRDHUP } else { 0 };
     let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
     if is_of_interest(told) {
-        match demote::resetting(sock) {
+        match reset::resetting(sock) {
             Resetting::None => {}
             Resetting::Begun => told = 0,
             Resetting::Made => told = kernel_ready(fd, asked | end),
@@ -331,7 +331,7 @@ mod tests {
         let all = asked | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         std::thread::scope(|scope| {
             sock.reset_seen.store(true, Ordering::SeqCst);
-            demote::ANY_RESET.store(true, Ordering::SeqCst);
+            reset::ANY.store(true, Ordering::SeqCst);
             let (begun, is_begun) = std::sync::mpsc::channel();
             scope.spawn(move || {
                 sock.rx.lock.lock().unwrap();
@@ -378,7 +378,7 @@ mod tests {
             link.set_keeper(core::ptr::from_ref(wire) as usize);
             sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
             sock.rx.state.store(state::LINK, Ordering::SeqCst);
-            demote::ANY_RESET.store(true, Ordering::SeqCst);
+            reset::ANY.store(true, Ordering::SeqCst);
             let far = Far {
                 sock,
                 peer,

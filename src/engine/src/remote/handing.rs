@@ -5,10 +5,10 @@ use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
 use crate::config::{Level, log};
 use crate::rendezvous::control;
-use crate::sockets::demote;
 use crate::sockets::family;
 use crate::sockets::recv;
 use crate::sockets::remains;
+use crate::sockets::reset;
 use crate::sockets::sock::{self, Half, Sock, state};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
@@ -65,7 +65,7 @@ pub fn claim(sock: &'static Sock, half: &Half) {
                 Level::Info,
                 format_args!("fd {fd} reset: the process whose stream it was did not hand it over"),
             );
-            demote::reset_hard(sock);
+            reset::make_hard(sock);
         }
     }
     // Who has handed it over has given the kernel the program's own mark, too.

@@ -47,7 +47,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     let mut head = [0u8; RECORD_LEN];
     let kept = part_of(wire, stream, &mut head);
     let mut got = kept;
-    if unread_of(fd) > 0 {
+    if tcp::unread(fd) > 0 {
         let room = head.get_mut(kept..).unwrap_or_default();
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         // SAFETY: room of ours.
@@ -226,8 +226,4 @@ pub fn hears(sock: &'static Sock) -> bool {
         sock.rx.lock.unlock();
     }
     hides_tcp(sock)
-}
-
-pub(super) fn unread_of(fd: i32) -> u64 {
-    sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
 }

@@ -14,7 +14,7 @@
 
 use super::Before;
 use super::handing::{claim, finish_within, leaving_of};
-use super::hearing::{hear_tcp, hears, part_of, reads_link, unread_of};
+use super::hearing::{hear_tcp, hears, part_of, reads_link};
 use super::hosts::STARVE_NS;
 use super::parts::Parts;
 use super::wire::{Lost, Wire};
@@ -22,7 +22,7 @@ use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::upgrade::{self, Switch};
-use crate::sockets::{options, recv, staged, tcp, wait, wake};
+use crate::sockets::{options, recv, reset, staged, tcp, wait, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -366,7 +366,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
             crate::config::Level::Info,
             format_args!("fd {} reset: {reason:?}", sock.fd.load(Ordering::Relaxed)),
         );
-        demote::reset_hard(sock);
+        reset::make_hard(sock);
         control::advance(sock);
     }
     let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
@@ -379,7 +379,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     if dead && drained || open && settled {
         if dead {
             // Nothing that TCP still has is the program's: a part of a record, at most.
-            demote::drop_tcp(sock.fd.load(Ordering::Relaxed));
+            reset::drop_tcp(sock.fd.load(Ordering::Relaxed));
         }
         finish_rx(sock);
         return true;
@@ -671,7 +671,7 @@ pub fn awaits_record(sock: &Sock) -> bool {
         wire.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
     });
     let fd = sock.fd.load(Ordering::Relaxed);
-    let comes = || !tcp::has_ended(fd) || unread_of(fd) > 0;
+    let comes = || !tcp::has_ended(fd) || tcp::unread(fd) > 0;
     awaits == Some(true) && comes()
 }
 
@@ -680,7 +680,7 @@ fn drop_crossing(wire: &Wire, stream: u16, fd: i32) -> bool {
     let mut head = [0u8; RECORD_LEN];
     let kept = part_of(wire, stream, &mut head);
     let rest = head.get_mut(kept..).unwrap_or_default();
-    if unread_of(fd) < rest.len() as u64 {
+    if tcp::unread(fd) < rest.len() as u64 {
         return false;
     }
     let receive = |rest: &mut [u8], flags| {
@@ -697,7 +697,7 @@ fn drop_crossing(wire: &Wire, stream: u16, fd: i32) -> bool {
 /// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which nobody reads any more? The peer's
 /// record is none of them.
 pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
-    if unread_of(fd) == 0 {
+    if tcp::unread(fd) == 0 {
         return false;
     }
     if !is_remote(sock) {
@@ -707,5 +707,5 @@ pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
     if let Some((wire, stream)) = of(sock) {
         drop_crossing(wire, stream, fd);
     }
-    !hidden && unread_of(fd) > 0
+    !hidden && tcp::unread(fd) > 0
 }

@@ -160,17 +160,13 @@ impl Drop for Placing {
     }
 }
 
-/// While this lives, descriptors of ours may stand at numbers that are free for the program.
-#[derive(Debug)]
-pub struct Low(());
-
 /// Whether the kernel's table of descriptors has been made to reach up to our numbers.
 static GROWN: AtomicBool = AtomicBool::new(false);
 
 /// Before the first of ours stands at a low number: where several threads have the table the kernel waits for all processors to grow it,
 /// for as long as a machine that is busy needs. A standard stream goes up at once, and is nowhere else meanwhile.
 fn grow() {
-    if GROWN.swap(true, Ordering::Relaxed) {
+    if GROWN.load(Ordering::Acquire) {
         return;
     }
     let (first, _) = numbers();
@@ -182,10 +178,17 @@ fn grow() {
         }
         if let Ok(high) = sys::fcntl(stream, libc::F_DUPFD_CLOEXEC, first) {
             enter(high);
-            return close(high);
+            close(high);
+            break;
         }
     }
+    // Whoever comes meanwhile waits in the same call.
+    GROWN.store(true, Ordering::Release);
 }
+
+/// While this lives, descriptors of ours may stand at numbers that are free for the program.
+#[derive(Debug)]
+pub struct Low(());
 
 impl Low {
     /// From here on.

@@ -18,6 +18,7 @@ pub mod prefix;
 pub mod prefix;
 pub mod recv;
 pub mod remains;
+pub mod reset;
 pub mod send;
 pub mod sock;
 pub mod staged;

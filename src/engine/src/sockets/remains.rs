@@ -175,7 +175,7 @@ pub fn keep_of_tcp(sock: &'static Sock) -> bool {
     let mut kept = None;
     if sock.rx.in_kernel() == 0 {
         let fd = sock.fd.load(Ordering::Relaxed);
-        let len = sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as usize);
+        let len = tcp::unread(fd) as usize;
         kept = sock.remains.keep_of_tcp(fd, len);
     }
     if let Some(kept) = kept {
@@ -213,7 +213,7 @@ pub unsafe fn step(
             if before == 0 {
                 return Step::Kernel;
             }
-            if before == most || before as u64 != unread_of_tcp(fd) {
+            if before == most || before as u64 != tcp::unread(fd) {
                 // Of very many pieces it looks at the first.
                 return Step::Moved(before);
             }
@@ -527,7 +527,7 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         let owed = sock.rx.owed.load(Ordering::Relaxed);
         let missing = owed.saturating_sub(sock.rx.kernel_bytes()).min(most);
         let fd = sock.fd.load(Ordering::Relaxed);
-        let here = unread_of_tcp(fd);
+        let here = tcp::unread(fd);
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
@@ -544,11 +544,7 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
 
 /// How many bytes TCP has brought, also those that nobody has read.
 pub fn by_tcp(sock: &Sock) -> u64 {
-    sock.rx.kernel_bytes() + unread_of_tcp(sock.fd.load(Ordering::Relaxed))
-}
-
-fn unread_of_tcp(fd: c_int) -> u64 {
-    sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
+    sock.rx.kernel_bytes() + tcp::unread(sock.fd.load(Ordering::Relaxed))
 }
 
 /// A stream was demoted, and the program is about to end what it reads: waits until TCP has [brought](by_tcp) so many bytes. What is not
@@ -653,7 +649,7 @@ fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
     if !sock.remains.are_kept() || !(is_cut_off(sock, fd) || is_over(fd)) {
         return 0;
     }
-    let Missing { all, gone } = missing(sock, unread_of_tcp(fd));
+    let Missing { all, gone } = missing(sock, tcp::unread(fd));
     let within = all <= sock.remains.len.load(Ordering::Relaxed) as u64;
     if within && !are_others_reading(sock, fd) {
         all - gone as u64

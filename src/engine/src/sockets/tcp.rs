@@ -101,6 +101,11 @@ pub fn input(fd: i32) -> Option<Input> {
     None
 }
 
+/// How many bytes lie unread on TCP; 0 where the kernel does not say.
+pub fn unread(fd: i32) -> u64 {
+    sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
+}
+
 /// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one goes by the link. A peer that writes a little
 /// by TCP now would have it held back for that (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
 pub fn acknowledge(fd: i32) {

@@ -2,7 +2,7 @@
 
 use super::jobs::{Job, add};
 use super::*;
-use crate::sockets::{recv, remains};
+use crate::sockets::{recv, remains, reset};
 
 /// A meeting's socket: its news are looked at by this thread.
 pub fn watch_meeting(fd: i32) {
@@ -292,7 +292,7 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
             if left_unread(sock) {
                 match on_tcp {
                     // One that only lost its control socket lives on, as do relatives that hold its socket.
-                    Some(tcp::CLOSE_WAIT) => drop(demote::reset(sock)),
+                    Some(tcp::CLOSE_WAIT) => drop(reset::make(sock)),
                     Some(tcp::ESTABLISHED) if !finally => {
                         sock.tx.lock.unlock();
                         return false;
@@ -359,7 +359,7 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
         {
             demote::settle_rx(sock, Reason::PeerDied);
             if remains::keep_of_tcp(sock) {
-                let _ = demote::reset(sock);
+                let _ = reset::make(sock);
                 demote::settle_tx(sock, Reason::PeerDied);
             }
         }

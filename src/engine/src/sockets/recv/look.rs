@@ -3,9 +3,10 @@
 use crate::api::Error;
 use crate::remote;
 use crate::rendezvous::control;
-use crate::sockets::demote::{self, Resetting, Which};
+use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
+use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{PUBLISH, fault, recv, remains, tcp, wake};
 use crate::thread::Nap;
@@ -442,10 +443,10 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if begun && !has_bytes(fd) {
         return Look::End;
     }
-    if demote::resetting(sock) == Resetting::Begun && is_reset_made(sock) {
+    if reset::resetting(sock) == Resetting::Begun && is_reset_made(sock) {
         return Look::Again;
     }
-    let before = demote::resetting(sock);
+    let before = reset::resetting(sock);
     let mut byte = [0u8; 1];
     // SAFETY: one byte of ours.
     let got = unsafe {
@@ -459,13 +460,13 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            let is_reset = control::died_with_unread(sock) && demote::reset(sock);
+            let is_reset = control::died_with_unread(sock) && reset::make(sock);
             if is_reset || control::died_unended(sock) {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
             // Or another thread has begun one since. (One that had begun before, and is not made, is this thread's, which a handler interrupts.)
-            let is_news = before == Resetting::None && demote::resetting(sock) != Resetting::None;
+            let is_news = before == Resetting::None && reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {
                 Look::Again
             } else {
@@ -492,10 +493,10 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
 /// Under the rx lock, which is given back meanwhile: waits for a reset that another thread is making, and says whether there is one. It
 /// is made in two steps, and what the kernel says between these is nothing that TCP says.
 fn is_reset_made(sock: &Sock) -> bool {
-    if demote::resetting(sock) == Resetting::Begun {
+    if reset::resetting(sock) == Resetting::Begun {
         sock.rx.lock.unlock();
-        demote::let_reset_end(sock);
+        reset::let_end(sock);
         let _ = sock.rx.lock.lock();
     }
-    demote::resetting(sock) == Resetting::Made
+    reset::resetting(sock) == Resetting::Made
 }

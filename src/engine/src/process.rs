@@ -442,6 +442,11 @@ pub fn is_filtered() -> bool {
     known != FREE
 }
 
+/// Is it known that no system call of ours is fatal: there is no inherited filter, or it has been tried?
+pub fn is_free() -> bool {
+    FILTER.load(Ordering::Relaxed) == FREE || !is_filtered()
+}
+
 /// Is there a filter now, be it one that lets our calls pass?
 pub fn has_filter() -> bool {
     status_field(b"Seccomp:").unwrap_or(0) != 0
@@ -459,7 +464,7 @@ fn makes_tasks() -> bool {
 /// May this process make system calls that the program itself perhaps never makes? A seccomp filter
 /// that it has inherited may kill for one: then a child tries them all first.
 pub fn may_use_system_calls() -> Result<(), Reason> {
-    if FILTER.load(Ordering::Relaxed) == FREE || !is_filtered() {
+    if is_free() {
         return Ok(());
     }
     // Making a child is itself a call that may be fatal, unless the program does such things.

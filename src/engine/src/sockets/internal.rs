@@ -7,6 +7,7 @@
 //! the program to be given another number than the lowest free one: shells and daemons close 1 and rely on what `dup` or
 //! `open` gives them next.
 
+use crate::process;
 use crate::sockets::table::{self, Entry};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -165,8 +166,10 @@ static GROWN: AtomicBool = AtomicBool::new(false);
 
 /// Before the first of ours stands at a low number: where several threads have the table the kernel waits for all processors to grow it,
 /// for as long as a machine that is busy needs. A standard stream goes up at once, and is nowhere else meanwhile.
+///
+/// Not while an inherited filter may kill for it: what stands low then is opened by calls that the loader made, too.
 fn grow() {
-    if GROWN.load(Ordering::Acquire) {
+    if GROWN.load(Ordering::Acquire) || !process::is_free() {
         return;
     }
     let (first, _) = numbers();

@@ -131,6 +131,11 @@ class Ready:
         # The peer's word that it has our end moves the connection to another state, at any time, and an edge is told again.
         return not ("ET" in reg.mask and isinstance(file, Stream) and file.shut_wr)
 
+    def may_show_in_vain(self, set_):
+        """Is anything in it, or in a set in it, of which EPOLLONESHOT has told? Its end, when it comes, is shown: docs/limitations.md."""
+        return any("ONESHOT" in r.mask and not r.armed if isinstance(f, Stream) else isinstance(f, Epoll) and self.may_show_in_vain(f)
+                   for (_, f), r in set_.regs.items())
+
     def reported(self, set_):
         """The registrations of a set that a wait would report."""
         out = []
@@ -195,6 +200,7 @@ class Ready:
             return note
         need(not ready and (ms < 0 or ms >= LONG), "it would not sleep for good")
         need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
+        need(not any(isinstance(h.file, Epoll) and self.may_show_in_vain(h.file) for h, _ in items), "an end may be shown in vain")
         # What one call does to both ends of a connection one of them shows first.
         for h, _ in items:
             need(not isinstance(h.file, Epoll) or not self.has_edges(h.file) or not any(map(self.is_watched, self.leaves(h.file))),
@@ -315,6 +321,7 @@ class Ready:
         if op.begins:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
             need(not self.is_read(set_), "another may take what it waits for")
+            need(not any(isinstance(f, Epoll) and self.may_show_in_vain(f) for _, f in set_.regs), "an end may be shown in vain")
             need(not self.has_edges(set_) or not any(map(self.is_watched, self.leaves(set_))), "only one of them is told")
             old = [self.shows(r, f) for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
             need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")
@@ -383,6 +390,8 @@ class Ready:
         rx = s.rx
         need(not rx.reader and not rx.writer and not rx.held, "it may not come")
         need(rx.piled <= self.most_settled and not rx.fuzzy, "there may be no room for all of it")
+        # An end that another processor has sent may be behind what comes of this side's next bytes.
+        need(rx.fin != 1 or not s.shut_rd, "its own shutdown shows what the end would")
         # One that has shut its writing half is hung up by an end, too; that a reset was seen once is sure.
         end = "err" if s.rst == 1 and s.shut_wr else "rst" if s.rst else "fin" if rx.fin else "none"
         note = {"rx": rx, "end": end, "fuzzy_out": not self.is_quiet_out(s)}

@@ -293,6 +293,7 @@ class Life:
         need(0 < n != op.thread and x and not x.is_fired() and not x.consumed(), "it does not sleep")
         # Peeks that have something go on when cancelled, loops hold things: docs/limitations.md.
         need(x.op.name in ("recv", "poll", "epoll_wait", "accept") and not x.peeks_on, "it cannot be cancelled")
+        need(x.op.name != "epoll_wait" or not self.is_stirred(x), "it may have taken an edge, or not")
         if x.number is not None:
             p.check_numbers(but=x)
         for f in x.files:

@@ -61,7 +61,8 @@ class Ready:
                 yield from self.streams_behind(g for _, g in f.regs)
 
     def moved(self, files):
-        return sum(s.tx.sent + s.rx.sent for s in self.streams_behind(files))
+        """Grows with whatever happens to the connections behind them: bytes, ends, a reset."""
+        return sum(s.tx.sent + s.rx.sent + sum(map(bool, (s.tx.fin, s.rx.fin, s.rst, s.shut_rd))) for s in self.streams_behind(files))
 
     def is_stirred(self, x):
         """Something moves, or did behind the beginning of the call, on a connection that it waits for: it may look at what it does not want

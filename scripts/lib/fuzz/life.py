@@ -336,7 +336,7 @@ class Life:
                 return {"interrupted": done is not None}
 
             x.finish = interrupted
-        return {"asleep": True}
+        return {"asleep": True, "ends": x.broken}
 
     # --- processes ---
 

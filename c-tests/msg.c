@@ -514,6 +514,28 @@ static void mmsg_of_nothing_server(int fd)
     meet();
 }
 
+/* A message of nothing, where there is nothing: what its header says when the wait is over, by its limit and by a byte. */
+static void msg_of_nothing_client(int fd)
+{
+    for (int ms = 40; ms >= 0; ms -= 40) {
+        char name[128], control[64];
+        struct msghdr m = {name, sizeof name, &(struct iovec){buf, 0}, 1, control, sizeof control, MSG_EOR};
+        timeout(fd, SO_RCVTIMEO, ms);
+        tell(ms);
+        T(recvmsg(fd, &m, 0));
+        say("name of %u, control of %zu, flags %x", m.msg_namelen, m.msg_controllen, m.msg_flags);
+    }
+    T(get(fd, 1, 1));
+}
+
+static void msg_of_nothing_server(int fd)
+{
+    hear();
+    hear();
+    await_asleep(peer_pid);
+    T(put(fd, 1, 1));
+}
+
 static volatile size_t no_size = SIZE_MAX; /* what a compiler would warn of */
 
 /* The peer reads when all is written: nothing overtakes what was written before. */
@@ -689,6 +711,7 @@ const struct body msg_bodies[] = {
     TWO("mmsg", mmsg_server, mmsg_client),
     TWO("sent_in_order", in_order_server, in_order_client),
     TWO("buffers_said_too_large", said_too_large_server, said_too_large_client),
+    TWO("msg_of_nothing", msg_of_nothing_server, msg_of_nothing_client),
     TWO("mmsg_of_nothing", mmsg_of_nothing_server, mmsg_of_nothing_client),
     TWO("mmsg_cut", mmsg_cut_server, mmsg_cut_client, .limit = 30),
     TWO("iov_empty", iov_empty_server, iov_empty_client, .limit = 20),

@@ -282,9 +282,9 @@ pub unsafe fn recvmsg(
             nap,
         )
     };
-    // A call that has got something fails no more, however its wait ends.
-    let is_partly_done = matches!(verdict, Verdict::Block) && nap.done != 0;
-    if is_partly_done || matches!(verdict, Verdict::Done(_)) {
+    // A call that has got something, or wants nothing, fails no more, however its wait ends.
+    let is_done = matches!(verdict, Verdict::Block) && (nap.done != 0 || nap.empty);
+    if is_done || matches!(verdict, Verdict::Done(_)) {
         // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was asked (net/socket.c,
         // ____sys_recvmsg).
         if !header.msg_name.is_null() {

@@ -108,7 +108,7 @@ class Life:
             need(s.rx.fin == 2 and s.tx.piled <= self.most_settled, "both ends may be through, which makes it an error, or not")
         if (read or s.shut_rd) and (write or s.shut_wr):
             need(not s.rx.writer and s.settled, "a reset may overtake bytes")
-        need(not self.is_watched_twice(s), "one of them shows it first")
+        need(not self.is_watched_twice(s) and not self.is_watched_twice(s.peer), "one of them shows it first")
         if write:
             s.tx.break_writer()
             s.shut_wr, s.tx.fin, s.tx.held = True, 1, False
@@ -157,6 +157,7 @@ class Life:
             need(file.rst != 1 and (file.settled or file.rx.writer), "bytes may have come or not")
             need(not file.tx.writer and not file.tx.fuzzy and not file.tx.full, "how much was sent?")
             need(not file.rx.reader, "somebody reads")
+            need(not self.is_watched_twice(file.peer), "one of them shows it first")
             # What a call that sleeps has sent comes before the end or behind it, which makes it a reset.
             need(not file.rx.writer or not file.tx.reader and not self.is_watched(file.peer), "an end or a reset?")
             if file.linger0 or file.rx.unread:

@@ -81,8 +81,11 @@ class Ready:
 
     def is_watched_twice(self, file):
         """Somebody sleeps until it shows something, or a set in which it is."""
-        return any(sum(self.shows_of(f, file) for f in x.files[x.op.name == "epoll_wait":]) > 1
-                   for x in self.sleepers())
+        def watched(x):
+            # Something may have been put into the set since.
+            return [f for _, f in x.files[0].regs] if x.op.name == "epoll_wait" else x.files
+
+        return any(sum(self.shows_of(f, file) for f in watched(x)) > 1 for x in self.sleepers())
 
     def is_of(self, set_, process):
         """Has the process made it, and all that are in it?"""
@@ -158,7 +161,8 @@ class Ready:
             return
         for set_ in self.sets():
             for (_, f), r in set_.regs.items():
-                if f is file and (not data or r.mask & (READABLE | {"PRI"})):
+                # One that EPOLLONESHOT has disarmed hears of nothing (fs/eventpoll.c, ep_poll_callback).
+                if f is file and r.armed and (not data or r.mask & (READABLE | {"PRI"})):
                     r.by_data = data and (r.by_data or not r.listed)
                     if not r.listed:
                         r.listed = True

@@ -135,10 +135,11 @@ class Ready:
         # The peer's word that it has our end moves the connection to another state, at any time, and an edge is told again.
         return not ("ET" in reg.mask and isinstance(file, Stream) and file.shut_wr)
 
-    def may_show_in_vain(self, set_):
-        """Is anything in it, or in a set in it, of which EPOLLONESHOT has told? Its end, when it comes, is shown: docs/limitations.md."""
-        return any("ONESHOT" in r.mask and not r.armed if isinstance(f, Stream) else isinstance(f, Epoll) and self.may_show_in_vain(f)
-                   for (_, f), r in set_.regs.items())
+    def may_show_in_vain(self, file):
+        """Is it a set with anything in it, or in a set in it, of which EPOLLONESHOT has told? Its end, when it comes, is shown:
+        docs/limitations.md."""
+        return isinstance(file, Epoll) and any(
+            isinstance(f, Stream) and "ONESHOT" in r.mask and not r.armed or self.may_show_in_vain(f) for (_, f), r in file.regs.items())
 
     def reported(self, set_):
         """The registrations of a set that a wait would report."""
@@ -205,7 +206,7 @@ class Ready:
             return note
         need(not ready and (ms < 0 or ms >= LONG), "it would not sleep for good")
         need(not any(self.is_read(h.file) for h, _ in items), "another may take what it waits for")
-        need(not any(isinstance(h.file, Epoll) and self.may_show_in_vain(h.file) for h, _ in items), "an end may be shown in vain")
+        need(not any(self.may_show_in_vain(h.file) for h, _ in items), "an end may be shown in vain")
         # What one call does to both ends of a connection one of them shows first.
         for h, _ in items:
             need(not isinstance(h.file, Epoll) or not self.has_edges(h.file) or not any(map(self.is_watched, self.leaves(h.file))),
@@ -326,7 +327,7 @@ class Ready:
         if op.begins:
             need(not reported and (ms < 0 or ms >= LONG) and times == 1 and set_.regs, "it would not sleep for good")
             need(not self.is_read(set_), "another may take what it waits for")
-            need(not any(isinstance(f, Epoll) and self.may_show_in_vain(f) for _, f in set_.regs), "an end may be shown in vain")
+            need(not any(self.may_show_in_vain(f) for _, f in set_.regs), "an end may be shown in vain")
             need(not self.has_edges(set_) or not any(map(self.is_watched, self.leaves(set_))), "only one of them is told")
             old = [self.shows(r, f) for (_, f), r in set_.regs.items() if self.is_spare_edge(r, f)]
             need(all(bits <= {"OUT", "WRNORM"} for bits in old), "an edge may be told again")

@@ -438,22 +438,13 @@ class World:
         command = f"kill {target} {int(SIGNALS[op.words[1]])}"
         self.tell(op.proc, op.thread, command)
         line = self.hear(op.proc, op.thread)
-        if note.get("ends") and not self.has_come_back(op.proc, target):
-            # It was awake a moment, since its connection went to a link or back: docs/limitations.md.
+        if note.get("ends"):
             self.await_asleep(op.proc, target)
-            self.tell(op.proc, op.thread, command)
-            line = self.hear(op.proc, op.thread)
+            if not self.answers.get(self.channel(op.proc, target)):
+                # It was awake a moment, since its connection went to a link or back: docs/limitations.md.
+                self.tell(op.proc, op.thread, command)
+                line = self.hear(op.proc, op.thread)
         return line
-
-    def has_come_back(self, name, thread):
-        """Does the call that it is in end soon?"""
-        deadline = time.monotonic() + 1
-        while not self.answers.get(self.channel(name, thread)):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.0005)
-            self.take_answers()
-        return True
 
     def run_cancel(self, op, note):
         target = int(op.words[0])

@@ -400,7 +400,10 @@ class Life:
 
     def op_sigkill(self, op, p):
         need(op.thread == 0, "how?")
+        ends = [h.file for h in p.handles.values() if isinstance(h.file, Stream)]
         self.gone(p)
+        for f in ends:
+            f.tx.orphaned = f.tx.sent
 
     def gone(self, p):
         for x in p.threads.values():

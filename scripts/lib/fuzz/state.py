@@ -19,6 +19,7 @@ class Direction:
         self.sent = self.read = 0
         self.arrived = 0        # of those sent, seen at the other end
         self.emptied = 0        # sent when nothing of it was unread for the last time
+        self.orphaned = 0       # sent before a process was killed that could write
         self.held = False       # some may wait in the writer's kernel for more (MSG_MORE, TCP_CORK)
         self.fin = 0            # 1: sent, 2: seen at the other end
         self.fuzzy = False      # how many are sent is known only when it runs
@@ -96,8 +97,8 @@ class Stream(File):
 
     @property
     def is_copy_left(self):
-        """Behind a reset what a link had brought is only where hooks read: docs/limitations.md."""
-        return bool(self.rst and self.rx.unread)
+        """Behind a reset what a link had brought is only where hooks read; so it is where the writer was killed: docs/limitations.md."""
+        return bool(self.rst and self.rx.unread) or self.peer.dead and self.rx.read < self.rx.orphaned
 
 
 class Listener(File):

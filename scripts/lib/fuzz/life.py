@@ -196,6 +196,8 @@ class Life:
         s.dead = True
         if s.rst:
             return
+        # Behind its own FIN a socket is closed without another word.
+        tells = reset or not s.tx.fin
         if reset:
             if not s.peer.dead:
                 s.peer.rst = 1
@@ -203,7 +205,7 @@ class Life:
         else:
             s.tx.fin = max(s.tx.fin, 1)
         s.tx.held = False
-        if not s.peer.dead:
+        if tells and not s.peer.dead:
             self.wake(s.peer)
 
     def op_dup(self, op, p):

@@ -196,16 +196,17 @@ class Life:
         s.dead = True
         if s.rst:
             return
-        # Behind its own FIN a socket is closed without another word.
-        tells = reset or not s.tx.fin
+        s.tx.held = False
         if reset:
             if not s.peer.dead:
                 s.peer.rst = 1
                 s.peer.tx.break_writer()
+        elif s.tx.fin:
+            # Behind its own FIN a socket is closed without another word.
+            return
         else:
-            s.tx.fin = max(s.tx.fin, 1)
-        s.tx.held = False
-        if tells and not s.peer.dead:
+            s.tx.fin = 1
+        if not s.peer.dead:
             self.wake(s.peer)
 
     def op_dup(self, op, p):

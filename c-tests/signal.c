@@ -425,7 +425,7 @@ static void continue_it(int sig)
 
 static void signal_at_hand_server(int fd)
 {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         int next = join();
         T(put(next, i, 100));
         meet();
@@ -441,7 +441,7 @@ static void signal_at_hand_client(int fd)
     struct itimerval every = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
     sigaction(SIGALRM, &sa, NULL);
     stopped = peer_pid;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         int next = join(), ep = set_of(next, EPOLLIN), n = 0;
         meet();
         await_in(next, 100);
@@ -456,8 +456,20 @@ static void signal_at_hand_client(int fd)
             T(poll(&(struct pollfd){.fd = next, .events = POLLIN}, 1, 0));
         else if (i == 2)
             T(ioctl(next, FIONREAD, &n));
-        else
+        else if (i == 3)
             T(epoll_wait(ep, &(struct epoll_event){0}, 1, 0));
+        else if (i == 4) {
+            struct pollfd p = {.fd = next, .events = POLLIN | POLLOUT}; /* what is there is told with the room that is */
+            T(poll(&p, 1, -1));
+            say("%s", mask_name(p.revents));
+        } else {
+            fd_set readable, writable;
+            FD_ZERO(&readable);
+            FD_ZERO(&writable);
+            FD_SET(next, &readable);
+            FD_SET(next, &writable);
+            T(select(next + 1, &readable, &writable, NULL, NULL));
+        }
         say("%d", n);
         while (signals[SIGALRM] < 2)
             usleep(1000);

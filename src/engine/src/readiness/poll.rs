@@ -172,9 +172,11 @@ pub(super) unsafe fn run(
 ) -> Option<Result<usize, sys::Errno>> {
     // SAFETY: the caller's.
     let answer = unsafe { turns(fds, end, mask, vigil) };
-    if answer == Some(Ok(0)) && end.asked_none && remains::is_any_owed() {
-        let read = fds.iter().filter(|p| p.events & READ != 0);
-        if remains::await_first_of(read.filter_map(sock_of)) {
+    // On TCP it would lie there, and be told with whatever else is.
+    let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
+    if is_over && remains::is_any_owed() {
+        let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
+        if remains::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
             // SAFETY: the caller's.
             return unsafe { turns(fds, end, mask, vigil) };
         }

@@ -429,19 +429,26 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
     if counts && process::takes_back_inherited(sock) && request == libc::FIONREAD {
         remains::await_all_owed(sock);
     }
-    if request == libc::FIONREAD {
-        demote::follow_rx(sock);
-        if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-            remains::await_owed(sock);
+    let (count, kernel) = loop {
+        if request == libc::FIONREAD {
+            demote::follow_rx(sock);
+            if sock.rx.owed.load(Ordering::Relaxed) != 0 {
+                remains::await_owed(sock);
+            }
         }
-    }
-    let count = match request {
-        libc::FIONREAD if sock.rx.state() != state::PLAIN => unread(sock),
-        libc::FIONREAD if sock.remains.are_kept() => remains::unread(sock, fd),
-        libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => unsent(sock),
-        _ => return Verdict::Pass(Pass::NOBODY),
+        let (of_ring, count) = match request {
+            libc::FIONREAD if sock.rx.state() != state::PLAIN => (true, unread(sock)),
+            libc::FIONREAD if sock.remains.are_kept() => (false, remains::unread(sock, fd)),
+            libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => (false, unsent(sock)),
+            _ => return Verdict::Pass(Pass::NOBODY),
+        };
+        let kernel = sys::ioctl_int(fd, request);
+        // What is in the ring no more may have been with TCP already, and count twice.
+        if !of_ring || count == 0 || unread(sock) != 0 {
+            break (count, kernel);
+        }
     };
-    match sys::ioctl_int(fd, request) {
+    match kernel {
         Ok(kernel) => {
             // What TCP has behind the peer's N is a record, and none of the program's bytes.
             let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);

@@ -1,59 +1,6 @@
 /* A child and its parent on one connection, where its stream was in an unusual state at the fork. */
 #include "t.h"
 
-static int gate[2], looked[2];
-
-static void await_turn(void)
-{
-    char c;
-    if (read(gate[0], &c, 1) != 1)
-        _exit(9);
-}
-
-/* A child that may tell what it has looked at. */
-static pid_t child_that_looks(void)
-{
-    if (pipe(gate) || pipe(looked))
-        die("pipe");
-    return child();
-}
-
-/* It has, and goes on when it is let. */
-static void has_looked(void)
-{
-    if (write(looked[1], "", 1) != 1)
-        _exit(8);
-    await_turn();
-}
-
-static void await_look(void)
-{
-    char c;
-    if (read(looked[0], &c, 1) != 1)
-        die("pipe");
-}
-
-/* A child that comes to work when it is let. */
-static pid_t child_that_waits(void)
-{
-    pid_t pid = child_that_looks();
-    if (!pid)
-        await_turn();
-    return pid;
-}
-
-static void let_on(void) { T(write(gate[1], "", 1)); }
-
-static void let(pid_t pid)
-{
-    let_on();
-    reap(pid);
-    for (int i = 0; i < 2; i++) {
-        close(gate[i]);
-        close(looked[i]);
-    }
-}
-
 /* Are so many bytes unread? */
 static int counts(int fd, int want)
 {
@@ -79,168 +26,6 @@ static void counts_client(int fd)
     T(get(fd, 1, 60));
     let(pid);
     T(get_at(fd, 1, 60, 40));
-    meet();
-}
-
-/* The child registers the connection, and no more, while a thread of the parent sleeps on it. */
-static void *get_some(void *conn)
-{
-    busy = gettid();
-    return (void *)(long)get(*(int *)conn, 2, 2800);
-}
-
-static void registers_server(int fd)
-{
-    int conn = join();
-    pid_t pid = child_that_waits();
-    if (!pid) {
-        struct epoll_event e = {.events = EPOLLIN};
-        int ep = epoll_create1(0);
-        _exit(epoll_ctl(ep, EPOLL_CTL_ADD, conn, &e) ? 1 : epoll_wait(ep, &e, 1, 0) ? 2 : 0);
-    }
-    pthread_t t = start_busy(get_some, &conn);
-    await_asleep(busy);
-    let(pid);
-    meet();
-    say("the thread got %ld", (long)finish(t));
-    echo_rounds(fd, 3, 1000);
-}
-
-static void registers_client(int fd)
-{
-    int conn = join();
-    meet();
-    T(put(conn, 2, 2800));
-    echo_rounds(fd, 3, 1000);
-}
-
-/* A set of the parent's shows the child what lies unread, also where it has room to tell of at once. */
-static void shows_server(int fd)
-{
-    meet();
-    T(put(fd, 1, 100));
-    meet();
-    meet();
-}
-
-static void shows_client(int fd)
-{
-    struct epoll_event e;
-    int ep = set_of(fd, EPOLLIN | EPOLLOUT);
-    pid_t pid = child_that_waits();
-    if (!pid)
-        _exit(epoll_wait(ep, &e, 1, 0) != 1 ? 1 : e.events == (EPOLLIN | EPOLLOUT) ? 0 : 2);
-    meet();
-    meet();
-    await_in(fd, 100);
-    let(pid);
-    T(get(fd, 1, 100));
-    meet();
-}
-
-/* Of a set that a child has used, too, a sleeping thread is told all that there is when the connection is registered. */
-static void *sleep_on(void *ep)
-{
-    struct epoll_event e = {0};
-    busy = gettid();
-    int n = epoll_wait(*(int *)ep, &e, 1, -1);
-    return (void *)(long)(n == 1 ? (int)e.events : -1);
-}
-
-static void woken_server(int fd)
-{
-    T(put(fd, 1, 1));
-    meet();
-}
-
-static void woken_client(int fd)
-{
-    int ep = epoll_create1(0);
-    pid_t pid = child();
-    if (!pid)
-        _exit(epoll_ctl(ep, EPOLL_CTL_DEL, fd, 0) == -1 && errno == ENOENT ? 0 : 1);
-    reap(pid);
-    await_in(fd, 1);
-    pthread_t t = start_busy(sleep_on, &ep);
-    await_asleep(busy);
-    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 1));
-    say("told %s", mask_name((long)finish(t)));
-    T(get(fd, 1, 1));
-    meet();
-}
-
-/* What a relative has made of a registration stays so: for the grandchild that waits for the set then, which knows it from before ... */
-static void modified_server(int fd)
-{
-    meet();
-    T(put(fd, 1, 1));
-    meet();
-}
-
-/* A set that is to tell of one edge, which has come. */
-static int set_with_edge(int fd)
-{
-    int ep = epoll_create1(0);
-    T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1));
-    meet();
-    await_in(fd, 1);
-    return ep;
-}
-
-static int tells(int ep, uint64_t data)
-{
-    struct epoll_event e = {0};
-    int n = epoll_wait(ep, &e, 1, 0);
-    return n != 1 ? 10 : e.data.u64 != data ? 20 + (int)e.data.u64 : e.events != EPOLLIN ? 30 : 0;
-}
-
-static void modified_for_grandchild_client(int fd)
-{
-    int ep = set_with_edge(fd);
-    pid_t pid = child();
-    if (!pid) {
-        pid_t waits = child_that_waits();
-        if (!waits)
-            _exit(tells(ep, 2));
-        await_in(fd, 1);
-        if (ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 2))
-            _exit(1);
-        let(waits);
-        _exit(0);
-    }
-    reap(pid);
-    T(get(fd, 1, 1));
-    meet();
-}
-
-/* ... and for the parent. */
-static void modified_for_parent_client(int fd)
-{
-    int ep = set_with_edge(fd);
-    pid_t pid = child();
-    if (!pid) {
-        await_in(fd, 1);
-        _exit(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN, 2) ? 1 : 0);
-    }
-    reap(pid);
-    say("status %d", tells(ep, 2));
-    say("status %d", tells(ep, 2));
-    T(get(fd, 1, 1));
-    meet();
-}
-
-/* What one process has been told of once the other is not told again. */
-static void told_once_client(int fd)
-{
-    int ep = set_of(fd, EPOLLIN | EPOLLONESHOT);
-    pid_t pid = child_that_waits();
-    if (!pid)
-        _exit(tells(ep, 0) != 10 ? 1 : tells(ep, 0) == 10 ? 0 : 2);
-    meet();
-    await_in(fd, 1);
-    say("status %d", tells(ep, PATTERN));
-    let(pid);
-    T(get(fd, 1, 1));
     meet();
 }
 
@@ -766,10 +551,6 @@ static void interrupted_parent_client(int fd)
 const struct body fork_bodies[] = {
     TWO("fork_interrupted_parent", interrupts_server, interrupted_parent_client),
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
-    TWO("fork_registers", registers_server, registers_client),
-    TWO("fork_set_shows", shows_server, shows_client),
-    TWO("fork_modifies_for_grandchild", modified_server, modified_for_grandchild_client),
-    TWO("fork_modifies_for_parent", modified_server, modified_for_parent_client),
     TWO("fork_of_killed_reader", killed_reader, of_killed_reader, .flags = MUTE_S | DIES),
     TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
     TWO("fork_peeks_last_byte", killed_early_writer, peek_last_byte, .flags = MUTE_S | DIES | ONEHOST),
@@ -779,10 +560,8 @@ const struct body fork_bodies[] = {
     TWO("fork_reads_last_byte", killed_early_writer, last_byte_client, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
-    TWO("fork_wakes_for_all_there_is", woken_server, woken_client),
     TWO("fork_reads_mixed", mixed_server, mixed_client),
     TWO("fork_reads_mixed_behind_reset", mixed_reset_server, mixed_reset_client, .flags = ONEHOST),
-    TWO("fork_told_once", modified_server, told_once_client),
     TWO("fork_counts_behind_shutdown", reads_behind_server, counts_behind_client, .flags = ONEHOST),
     ONE("fork_of_both_ends", pair_of_parent),
     TWO("fork_handed_on", handed_on_server, handed_on_client),

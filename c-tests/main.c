@@ -22,14 +22,14 @@ extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_b
     pinned_bodies[], ioctl_bodies[], poll_bodies[], epoll_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
     process_bodies[], exec_bodies[], passing_bodies[], sandbox_bodies[], raw_bodies[], file_bodies[],
     socket_bodies[], connect_bodies[], reuse_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
-    events_bodies[], number_bodies[], fork_bodies[], kill_bodies[], asleep_bodies[];
+    events_bodies[], number_bodies[], fork_bodies[], forkset_bodies[], kill_bodies[], asleep_bodies[];
 static const struct body *const families[] = {
     basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies, handler_bodies, cancel_bodies,
     timeout_bodies, nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies,
     epoll_bodies, register_bodies, ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies,
     sandbox_bodies, raw_bodies, file_bodies, socket_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies,
-    linger_bodies, events_bodies, number_bodies, fork_bodies, kill_bodies,
-    asleep_bodies,
+    linger_bodies, events_bodies, number_bodies, fork_bodies, forkset_bodies,
+    kill_bodies, asleep_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -471,6 +471,56 @@ void reap(pid_t pid)
         if (errno != EINTR)
             die("waitpid");
     say_status("child", status);
+}
+
+static int gate[2], looked[2];
+
+static void await_turn(void)
+{
+    char c;
+    if (read(gate[0], &c, 1) != 1)
+        _exit(9);
+}
+
+pid_t child_that_looks(void)
+{
+    if (pipe(gate) || pipe(looked))
+        die("pipe");
+    return child();
+}
+
+void has_looked(void)
+{
+    if (write(looked[1], "", 1) != 1)
+        _exit(8);
+    await_turn();
+}
+
+void await_look(void)
+{
+    char c;
+    if (read(looked[0], &c, 1) != 1)
+        die("pipe");
+}
+
+pid_t child_that_waits(void)
+{
+    pid_t pid = child_that_looks();
+    if (!pid)
+        await_turn();
+    return pid;
+}
+
+void let_on(void) { T(write(gate[1], "", 1)); }
+
+void let(pid_t pid)
+{
+    let_on();
+    reap(pid);
+    for (int i = 0; i < 2; i++) {
+        close(gate[i]);
+        close(looked[i]);
+    }
 }
 
 char **self_argv(int fd)

@@ -188,6 +188,12 @@ void *finish(pthread_t t);
 void background_last(void);
 pid_t child(void);         /* fork; dies if it cannot */
 void reap(pid_t pid);      /* prints how it ended */
+pid_t child_that_waits(void); /* comes to work when it is let */
+void let(pid_t pid);          /* go on, and reaps it */
+pid_t child_that_looks(void); /* tells that it has looked, and goes on when it is let */
+void has_looked(void);
+void await_look(void);
+void let_on(void);            /* without reaping it */
 void exec_self(int fd);    /* this program anew: goes on in body.resume(fd) */
 enum { SELF_ARGC = 7 };
 char **self_argv(int fd);  /* what it is called with for that, from /proc/self/exe */

@@ -83,9 +83,7 @@ pub unsafe fn wait(
         set.use_inherited();
     }
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
-    if adopted && shared::is_marked(set.number) {
-        set.back_to_tcp(Reason::Shared);
-    }
+    set.follow_relatives();
     if adopted && !plausible(events as usize, max as usize * size_of::<epoll_event>()) {
         return bad_address(set, epfd, timeout, mask);
     }

@@ -33,6 +33,7 @@ pub(super) fn settle_all() {
     if is_any() {
         set::for_all(|set| {
             if set.nested.load(Ordering::Relaxed) {
+                set.follow_relatives();
                 set.settle();
             }
         });
@@ -66,6 +67,7 @@ pub(super) fn is_readable(set: &'static Set) -> bool {
         if set.has_sets.load(Ordering::Relaxed) {
             settle_all();
         } else {
+            set.follow_relatives();
             set.settle();
         }
         // The set first: what of ours makes it readable is so a moment later.

@@ -118,6 +118,15 @@ impl Set {
         self.ring();
     }
 
+    /// Where a relative has come to use the set, no stream is served by it any more: what that was told of the streams
+    /// is not told here.
+    #[inline]
+    pub(super) fn follow_relatives(&'static self) {
+        if self.adopted.load(Ordering::Acquire) != 0 && is_marked(self.number) {
+            self.back_to_tcp(Reason::Shared);
+        }
+    }
+
     /// Somebody waits for the set, or may, whom no hook serves: who sees what the kernel has in it, and that alone.
     #[cold]
     pub fn used_elsewhere(&'static self) {

@@ -13,7 +13,7 @@ export CARGO
 
 help:
 	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
-	@echo 'make check      formatting, clippy, quick tests, the compatibility table'
+	@echo 'make check      formatting, clippy, quick tests, the compatibility table, bad input'
 	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
 	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
@@ -47,6 +47,8 @@ check:
 	$(CARGO) test --workspace
 	scripts/compat.py --self-test
 	scripts/compat.py --check
+	$(CARGO) build --release --workspace
+	scripts/badinput.sh
 
 deps:
 	@scripts/install-deps.sh

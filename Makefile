@@ -47,7 +47,7 @@ check:
 	$(CARGO) test --workspace
 	scripts/compat.py --self-test
 	scripts/compat.py --check
-	$(CARGO) build --release --workspace
+	@$(MAKE) --no-print-directory build
 	scripts/badinput.sh
 
 deps:

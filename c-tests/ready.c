@@ -420,27 +420,32 @@ static void in_turn_client(int fd)
 enum { WORKS = 12, MS_APART = 50 };
 static const int written[][4] = {{2, 0, 3, 1}, {0, 2, 1, 3}, {3, 2, 1, 0}, {1, 0, 2, 3}}; /* from 2 on they are new */
 
-static void after_work_server(int fd)
+static void writes_apart(int fd, const int order[][4], int apart, int before, int away)
 {
     int younger = join();
     for (int i = 0; i < WORKS; i++) {
         int all[4] = {fd, younger, join_cold(), join_cold()};
         meet();
-        for (int k = 0; k < 4; k++)
-            usleep(k ? MS_APART * 1000 : 0), put(all[written[i % 4][k]], i, 1);
+        usleep(before * 1000);
+        for (int k = 0; k < 4; k++) {
+            if (k && apart)
+                usleep(apart * 1000);
+            put(all[order[i % 4][k]], i, 1);
+        }
+        usleep(away * 1000);
         meet();
         meet();
         close(all[2]), close(all[3]);
     }
 }
 
-static void after_work_client(int fd)
+static void hears_in_order(int fd, const int order[][4], int least)
 {
     static const unsigned asked[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
     int younger = join();
     for (int i = 0; i < WORKS; i++) {
         struct epoll_event e[4];
-        int places = 1 << i / 4, right = 1, told = 0;
+        int places = least > 1 << i / 4 ? least : 1 << i / 4, right = 1, told = 0;
         int ep = epoll_create1(0), all[4] = {fd, younger, join_cold(), join_cold()};
         for (int k = 0; k < 4; k++)
             ctl(ep, EPOLL_CTL_ADD, all[k], asked[i % 3], k);
@@ -452,7 +457,7 @@ static void after_work_client(int fd)
             if ((n = epoll_wait(ep, e, places, 2000)) < 1)
                 die("epoll_wait");
             for (int k = 0; k < n; k++) {
-                right &= hosts || e[k].data.u64 == (unsigned)written[i % 4][told + k];
+                right &= hosts || e[k].data.u64 == (unsigned)order[i % 4][told + k];
                 get(all[e[k].data.u64], i, 1);
             }
         }
@@ -460,6 +465,40 @@ static void after_work_client(int fd)
         meet();
         close(ep), close(all[2]), close(all[3]);
     }
+}
+
+static void after_work_server(int fd)
+{
+    writes_apart(fd, written, MS_APART, 0, 0);
+}
+
+static void after_work_client(int fd)
+{
+    hears_in_order(fd, written, 1);
+}
+
+/* Who writes to several at once, by TCP first, is heard so: what has left TCP does not overtake what its writer wrote there before. */
+enum { MS_AWAY = 10, MS_LONG_AGO = 50 };
+static const int at_once[][4] = {{2, 3, 0, 1}, {0, 2, 3, 1}, {3, 2, 1, 0}, {1, 3, 2, 0}};
+
+static void at_once_server(int fd)
+{
+    writes_apart(fd, at_once, 0, MS_LONG_AGO, 0);
+}
+
+static void at_once_client(int fd)
+{
+    hears_in_order(fd, at_once, 4);
+}
+
+static void at_once_away_server(int fd)
+{
+    writes_apart(fd, at_once, 0, MS_LONG_AGO, MS_AWAY);
+}
+
+static void at_once_away_client(int fd)
+{
+    hears_in_order(fd, at_once, 1);
 }
 
 /* Who was stopped while it slept hears of all that came meanwhile at once, and in that order, of a connection that has left TCP
@@ -585,6 +624,8 @@ const struct body ready_bodies[] = {
     TWO("ready_in_order", in_order_server, in_order_client, .flags = STEADY),
     TWO("ready_in_turn", in_turn_server, in_turn_client, .flags = STEADY),
     TWO("ready_after_work", after_work_server, after_work_client, .flags = STEADY),
+    TWO("ready_at_once", at_once_server, at_once_client, .flags = STEADY),
+    TWO("ready_at_once_after_work", at_once_away_server, at_once_away_client, .flags = STEADY),
     TWO("ready_when_continued", stopped_sleeper_server, stopped_sleeper_client),
     TWO("ready_amid_news", always_news_server, always_news_client, .flags = STEADY),
     {0},

@@ -37,8 +37,8 @@ const NOBODY: u32 = u32::MAX;
 /// A word of the order: the stream in the lower bits, above it a [`Stamp`].
 const STREAM_BITS: u32 = (READY_WORDS * 64).ilog2();
 
-/// When a mark was made, as far as is known: milliseconds of the coarse clock, of which as many bits are kept as an order's word has left.
-/// Who compares knows how long he has not looked, and whether they tell.
+/// When a mark was made, as far as is known: milliseconds of the coarse clock, of which as many bits are kept as an order's word has left but one.
+/// Who compares knows how long he has not looked, and whether they tell. That one says what no clock can: see [`Stamp::behind_tcp`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp(u32);
 
@@ -46,7 +46,8 @@ impl Stamp {
     /// Not known.
     pub const NONE: Self = Self(0);
     /// Milliseconds after which a stamp comes again.
-    pub const ROUND_MS: u32 = 1 << (u32::BITS - STREAM_BITS);
+    pub const ROUND_MS: u32 = 1 << (u32::BITS - STREAM_BITS - 1);
+    const BEHIND_TCP: u32 = Self::ROUND_MS;
 
     /// That of this moment.
     #[inline]
@@ -65,11 +66,32 @@ impl Stamp {
         Self((ms as u32 % Self::ROUND_MS).clamp(1, Self::ROUND_MS - 2))
     }
 
-    /// Is it known?
+    /// The same, and: whoever made the mark has written by TCP before, so what that has may be older than the mark.
+    #[inline]
+    #[must_use]
+    pub fn behind_tcp(self) -> Self {
+        Self(self.0 | Self::BEHIND_TCP)
+    }
+
+    /// See [`Stamp::behind_tcp`].
+    #[inline]
+    #[must_use]
+    pub fn is_behind_tcp(self) -> bool {
+        self.0 & Self::BEHIND_TCP != 0
+    }
+
+    /// The time alone.
+    #[inline]
+    #[must_use]
+    pub fn time(self) -> Self {
+        Self(self.0 % Self::ROUND_MS)
+    }
+
+    /// Is the time known?
     #[inline]
     #[must_use]
     pub fn is_known(self) -> bool {
-        self != Self::NONE
+        self.time() != Self::NONE
     }
 
     /// Milliseconds from then until `now`.
@@ -216,6 +238,20 @@ impl Slot {
     #[must_use]
     pub fn wake(&self, stream: u32) -> bool {
         self.mark(stream, Stamp::now)
+    }
+
+    /// As [`Self::wake`], and says whether this process has written by TCP before; asked only where the mark is new.
+    #[inline]
+    #[must_use]
+    pub fn wake_behind(&self, stream: u32, is_behind_tcp: impl FnOnce() -> bool) -> bool {
+        self.mark(stream, || {
+            let now = Stamp::now();
+            if is_behind_tcp() {
+                now.behind_tcp()
+            } else {
+                now
+            }
+        })
     }
 
     /// As [`Self::wake`], and does not say when: this process's own moment is not that of the news.
@@ -375,6 +411,24 @@ mod tests {
     }
 
     #[test]
+    fn a_new_mark_says_that_it_comes_behind_tcp() {
+        let slot = Slot::default();
+        let _ = slot.wake_behind(4095, || false);
+        let _ = slot.wake_behind(4095, || unreachable!("the mark stands"));
+        let _ = slot.wake_behind(7, || true);
+        let all = taken(&slot);
+        let behind: Vec<_> = all
+            .iter()
+            .map(|&(s, when)| (s, when.is_behind_tcp()))
+            .collect();
+        assert_eq!(behind, [(4095, false), (7, true)]);
+        let now = Stamp::now();
+        for (_, when) in all {
+            assert!(when.is_known() && when.age(now).unwrap() < 60_000);
+        }
+    }
+
+    #[test]
     fn more_marks_than_are_known_in_order_have_no_time() {
         let slot = Slot::default();
         for stream in 0..20 {
@@ -390,12 +444,18 @@ mod tests {
     fn no_time_looks_like_none_or_like_nobody() {
         let last = u64::from(Stamp::ROUND_MS) - 1;
         for ms in [0, 1, last, last + 1, 7 * (last + 1)] {
-            let word = Stamp::of(ms).beside(4095);
-            assert!(word != NOBODY && Stamp::of(ms).is_known());
-            assert_eq!(word % (1 << STREAM_BITS), 4095);
+            for stamp in [Stamp::of(ms), Stamp::of(ms).behind_tcp()] {
+                let word = stamp.beside(4095);
+                assert!(word != NOBODY && stamp.is_known());
+                assert_eq!(word % (1 << STREAM_BITS), 4095);
+                assert_eq!(Stamp(word >> STREAM_BITS), stamp);
+            }
         }
         let (early, late) = (Stamp::of(last - 5), Stamp::of(last + 6));
         assert_eq!(early.age(late), Some(11));
+        assert_eq!(early.behind_tcp().age(late), Some(11));
+        assert_eq!(early.behind_tcp().time(), early);
+        assert!(!Stamp::NONE.behind_tcp().is_known());
         assert_eq!(Stamp::NONE.age(late), None);
     }
 }

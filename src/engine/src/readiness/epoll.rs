@@ -1,6 +1,7 @@
 //! `epoll_wait`.
 
 use super::nest;
+use super::ready::{Harvest, Order};
 use super::set::{self, Set};
 use super::shared;
 use super::told::Moment;
@@ -111,9 +112,14 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         } else {
             waiter.max
         };
-        let ready = match waiter.first(most, idle == 0 && !turn) {
+        let order = match idle {
+            _ if turn => Order::Streams,
+            0 => Order::Time,
+            _ => Order::Writers,
+        };
+        let ready = match waiter.first(most, order) {
             First::Streams(ready) => ready,
-            First::ByTime(count) => return waiter.over(count),
+            First::All(count) => return waiter.over(count),
         };
         if ready != 0 && !turn {
             let full = ready == waiter.max;
@@ -281,7 +287,7 @@ enum First {
     /// So many streams, behind which the kernel's events may go.
     Streams(usize),
     /// Streams and the kernel's, in the order in which they came: the whole answer.
-    ByTime(usize),
+    All(usize),
 }
 
 /// One call of `epoll_wait`.
@@ -329,30 +335,24 @@ impl Waiter {
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
 
-    /// Ready streams, into the front of the array.
-    fn streams(&mut self, most: usize) -> usize {
-        self.streams_unless_late(most, false).unwrap_or(0)
-    }
-
-    /// What a look tells first.
-    fn first(&mut self, most: usize, may_be_late: bool) -> First {
-        if let Some(ready) = self.streams_unless_late(most, may_be_late) {
-            return First::Streams(ready);
-        }
-        match self.by_time() {
-            Some(count) => First::ByTime(count),
-            None => First::Streams(self.streams(most)),
-        }
-    }
-
-    /// As [`Set::harvest_unless_late`].
-    fn streams_unless_late(&mut self, most: usize, may_be_late: bool) -> Option<usize> {
-        if self.set.adopted.load(Ordering::Acquire) == 0 {
-            return Some(0);
-        }
+    /// What a look tells first, streams in the front of the array.
+    fn first(&mut self, most: usize, order: Order) -> First {
         let set = self.set;
+        if set.adopted.load(Ordering::Acquire) == 0 {
+            return First::Streams(0);
+        }
         let out = self.out().get_mut(..most).unwrap_or_default();
-        set.harvest_unless_late(out, may_be_late)
+        match set.harvest_in_order(out, order) {
+            Harvest::Events(ready) => First::Streams(ready),
+            Harvest::BehindTcp(ready) => match self.kernel_between(ready) {
+                0 => First::Streams(0),
+                count => First::All(count),
+            },
+            Harvest::Late => match self.by_time() {
+                Ok(count) => First::All(count),
+                Err(order) => self.first(most, order),
+            },
+        }
     }
 
     /// Streams have filled one more answer: was that the last in a row?
@@ -604,7 +604,7 @@ impl Waiter {
             Err(e) => {
                 // News that came with the signal are reported first, as the kernel does, and with what it has by now: a program
                 // that was stopped for long is not told of streams alone.
-                let ready = match self.first(self.max, true) {
+                let ready = match self.first(self.max, Order::Time) {
                     First::Streams(0) => {
                         self.set.pass_on();
                         return Some(failed(e));
@@ -612,7 +612,7 @@ impl Waiter {
                     First::Streams(ready) => {
                         self.all_of_kernel(ready).map_or(ready, |(all, _)| all)
                     }
-                    First::ByTime(count) => count,
+                    First::All(count) => count,
                 };
                 Some(self.over(ready))
             }

@@ -33,6 +33,7 @@ const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
 pub use parked::{number_goes, number_gone};
 pub use shared::before_fork;
+pub(crate) use turn::GRAIN_MS;
 
 /// See [`BIG_WAITS`]: while there are any, no reader consents.
 pub fn big_waits() -> u32 {

@@ -5,7 +5,7 @@
 //! whoever asked before the look is answered by it, whoever asks later finds his bit in place.
 
 use super::parked;
-use super::regs::{Echo, Inside, OnLink, Reg};
+use super::regs::{BehindTcp, Echo, Inside, OnLink, Reg};
 use super::set::Set;
 use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
@@ -25,6 +25,27 @@ const READS: u32 = READABLE | (libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
 const END: u32 = READABLE | libc::EPOLLRDHUP as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// Before which of what TCP has streams may be told: see [`super::turn`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Before all of it.
+    Streams,
+    /// Not before what their writers have written there first.
+    Writers,
+    /// Likewise, and if the program was away, not before what came first.
+    Time,
+}
+
+/// What a harvest came to.
+pub(super) enum Harvest {
+    /// So many events.
+    Events(usize),
+    /// So many, which the kernel's go behind, and behind these the other streams'.
+    BehindTcp(usize),
+    /// Nothing is taken: the program was away, and it is known of some news when they came.
+    Late,
+}
 
 impl Set {
     /// Publishes where this thread waits, announces sleep to every link, and looks: is anything
@@ -104,27 +125,37 @@ impl Set {
 
     /// Takes what is ready, up to `out.len()` events.
     pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
-        self.harvest_unless_late(out, false).unwrap_or(0)
+        match self.harvest_in_order(out, Order::Streams) {
+            Harvest::Events(count) | Harvest::BehindTcp(count) => count,
+            Harvest::Late => 0,
+        }
     }
 
-    /// As [`Set::harvest`]; but `None`, and nothing is taken, where the wait may be late and is, and it is known of some news when they came:
-    /// see [`super::turn`].
-    pub(super) fn harvest_unless_late(
+    /// As [`Set::harvest`], as far as what TCP may have does not go first.
+    pub(super) fn harvest_in_order(
         &'static self,
         out: &mut [libc::epoll_event],
-        may_be_late: bool,
-    ) -> Option<usize> {
+        order: Order,
+    ) -> Harvest {
         self.with(|inside| {
             inside.take_marks();
             inside.look_behind();
-            if may_be_late && inside.is_stamped && self.is_late(inside) {
-                return None;
+            if order == Order::Time && inside.is_stamped && self.is_late(inside) {
+                return Harvest::Late;
             }
             let mut count = 0;
             // Every queued registration is looked at once at most.
             let mut left = inside.ready.len();
             while count != out.len() {
-                let Some(index) = inside.next_ready(&mut left) else {
+                let next = if order == Order::Streams {
+                    inside.next_ready(&mut left)
+                } else {
+                    match inside.next_ready_before_tcp(&mut left) {
+                        Ok(next) => next,
+                        Err(BehindTcp) => return Harvest::BehindTcp(count),
+                    }
+                };
+                let Some(index) = next else {
                     break;
                 };
                 let (event, stays) = self.examine(inside, index);
@@ -141,9 +172,9 @@ impl Set {
                 inside.is_stamped = false;
                 self.ends_late();
             }
-            Some(count)
+            Harvest::Events(count)
         })
-        .unwrap_or(Some(0))
+        .unwrap_or(Harvest::Events(0))
     }
 
     /// Would a wait tell of a stream now? Takes nothing but what would not.

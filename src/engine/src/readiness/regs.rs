@@ -148,6 +148,9 @@ impl Hasher for Mix {
 
 type Map<K> = HashMap<K, u32, BuildHasherDefault<Mix>>;
 
+/// What TCP has goes before the next of the ready list.
+pub(super) struct BehindTcp;
+
 /// What a set's lock guards.
 #[derive(Default)]
 pub(super) struct Inside {
@@ -488,6 +491,22 @@ impl Inside {
         if let Some(reg) = self.reg(index) {
             reg.told = true;
         }
+    }
+
+    /// As [`next_ready`](Self::next_ready); but of one whose writer has done something by TCP before nothing, and it keeps its turn: what
+    /// TCP has is to be told first, once.
+    pub fn next_ready_before_tcp(&mut self, left: &mut usize) -> Result<Option<u32>, BehindTcp> {
+        let Some(index) = self.next_ready(left) else {
+            return Ok(None);
+        };
+        if let Some(reg) = self.reg(index)
+            && reg.since.is_behind_tcp()
+        {
+            reg.since = reg.since.time();
+            self.queue_first(index);
+            return Err(BehindTcp);
+        }
+        Ok(Some(index))
     }
 
     /// Puts back what [`next_ready`](Self::next_ready) gave: it keeps its turn.

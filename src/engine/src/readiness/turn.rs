@@ -1,14 +1,15 @@
-//! Whose turn it is, the links' or TCP's, where the program was away.
+//! Whose turn it is, the links' or TCP's, where a writer has used both, or the program was away.
 //!
 //! The kernel tells of sockets in the order in which they became ready. A set has two such lists, its own of streams and the kernel's, and one
 //! that is awake tells of the streams first, which costs nothing: for a program that waits again at once all that is in them came within
-//! microseconds. One that was busy for long finds what came in all that time: what an old client has sent last stands in one list, what a new one,
+//! microseconds. No clock tells these apart, but who wrote knows, and says so with the mark
+//! ([`behind`](crate::sockets::behind)): streams are told up to such a one, then what the kernel has, then the others. One that was busy for long finds what came in all that time: what an old client has sent last stands in one list, what a new one,
 //! still on TCP, has sent long before stands in the other.
 //!
 //! So whoever within the host marks a stream says when ([`Stamp`]), and TCP says how long it has had what there is to
 //! read. A wait whose program was away for [`AWAY_NS`] compares the two, and where TCP has something that came before a stream's news, the kernel is
 //! asked first, for as many places as the streams leave, and the answer is put in order. What came closer together than the clocks tell, or at a time
-//! that nobody knows (what other hosts have brought, listeners, pipes), is told as ever, streams first. In each of the two lists the order
+//! that nobody knows (what other hosts have brought, listeners, pipes), is told as if the program had been awake. In each of the two lists the order
 //! stays what it is.
 //!
 //! Neither kind keeps the other from being told: what has waited longest has the next place, and behind [`LATE_WAITS`] answers by time that were
@@ -16,6 +17,7 @@
 
 use super::epoll::{AT_ONCE, Waiter};
 use super::nest::kernel_ready;
+use super::ready::Order;
 use super::regs::Inside;
 use super::set::Set;
 use super::{READABLE, of_stream, reads_ring};
@@ -43,15 +45,16 @@ const LATE_WAITS: u32 = 8;
 const REST: u32 = u32::MAX;
 
 /// Milliseconds by which ages must differ to tell: two ticks of the slowest clock that a kernel may have, of 100 Hz.
-const SLACK_MS: u32 = 20;
+pub(crate) const GRAIN_MS: u32 = 20;
+const SLACK_MS: i64 = GRAIN_MS as i64;
 
 /// The age of news that came nobody knows when: nothing is told before them for being older.
-const UNKNOWN: u32 = u32::MAX;
+const UNKNOWN: i64 = i64::MAX;
 
 /// What is to be told.
 struct Lists {
-    /// Of streams, in the order in which they are told: the data that they are told by, and how old their news are, in ms.
-    streams: Vec<(u64, u32)>,
+    /// Of streams, in the order in which they are told: the data that they are told by, and the age, in ms, from which on what TCP has goes first.
+    streams: Vec<(u64, i64)>,
     /// Ages are those of this moment.
     now: Stamp,
     /// Connections that TCP may tell of, and the data that it tells of them by.
@@ -59,15 +62,25 @@ struct Lists {
     data: Vec<u64>,
 }
 
-/// Two lists as one, of ages in ms: true where the next is TCP's, which goes first where it is older.
-fn merge(streams: &[u32], tcp: &[u32]) -> impl Iterator<Item = bool> {
+/// TCP's news that are older than this, in ms, go before those of a stream, which are of this age: not so if they may be younger, but where the
+/// writer has written by TCP before ([`Stamp::behind_tcp`]), unless they are.
+fn bar(age: Option<i64>, is_behind_tcp: bool) -> i64 {
+    if is_behind_tcp {
+        age.unwrap_or(0) - SLACK_MS - 1
+    } else {
+        age.map_or(UNKNOWN, |age| age + SLACK_MS)
+    }
+}
+
+/// Two lists as one, of streams' bars and TCP's ages, both in ms: true where the next is TCP's.
+fn merge(streams: &[i64], tcp: &[i64]) -> impl Iterator<Item = bool> {
     let (mut s, mut t) = (0, 0);
     core::iter::from_fn(move || {
         let is_tcp = match (streams.get(s), tcp.get(t)) {
             (None, None) => return None,
             (None, Some(_)) => true,
             (Some(_), None) => false,
-            (Some(&stream), Some(&tcp)) => tcp > stream.saturating_add(SLACK_MS),
+            (Some(&bar), Some(&tcp)) => tcp > bar,
         };
         *(if is_tcp { &mut t } else { &mut s }) += 1;
         Some(is_tcp)
@@ -76,7 +89,7 @@ fn merge(streams: &[u32], tcp: &[u32]) -> impl Iterator<Item = bool> {
 
 /// How many of `most` places are the streams', where TCP has something that goes before one of these, or they take more than one answer. `None`:
 /// they go first, all of them, as ever.
-fn places_of_streams(streams: &[u32], tcp: &[u32], most: usize) -> Option<usize> {
+fn places_of_streams(streams: &[i64], tcp: &[i64], most: usize) -> Option<usize> {
     let before = merge(streams, tcp).position(|is_tcp| is_tcp)?;
     (before < streams.len() || before > most).then(|| {
         let order = merge(streams, tcp).take(most);
@@ -85,18 +98,18 @@ fn places_of_streams(streams: &[u32], tcp: &[u32], most: usize) -> Option<usize>
 }
 
 /// Links are taken one by one, so what is older may stand behind what is younger: that is not to be told later still for it.
-fn no_older_behind(ages: &mut [u32]) {
-    let mut oldest = 0;
-    for age in ages.iter_mut().rev() {
-        oldest = oldest.max(*age);
-        *age = oldest;
+fn no_older_behind(bars: &mut [i64]) {
+    let mut oldest = i64::MIN;
+    for bar in bars.iter_mut().rev() {
+        oldest = oldest.max(*bar);
+        *bar = oldest;
     }
 }
 
 /// Of the kernel's events, in its order, what is none of TCP's came no later than the next that is.
-fn ages_of_kernel(known: impl DoubleEndedIterator<Item = Option<u32>>) -> Vec<u32> {
+fn ages_of_kernel(known: impl DoubleEndedIterator<Item = Option<i64>>) -> Vec<i64> {
     let mut next = 0;
-    let mut ages: Vec<u32> = known
+    let mut ages: Vec<i64> = known
         .rev()
         .map(|age| {
             next = age.unwrap_or(next);
@@ -166,6 +179,7 @@ impl Inside {
             fds: Vec::new(),
             data: Vec::new(),
         };
+        let mut is_behind_tcp = false;
         for i in 0..self.ready.len() {
             let index = self.ready.get(i).copied();
             let Some(reg) = index.and_then(|index| self.reg(index)) else {
@@ -178,14 +192,16 @@ impl Inside {
                 } else {
                     reg.since.age(now)
                 };
-                let age = age.filter(|&age| age <= oldest);
-                lists.streams.push((reg.data, age.unwrap_or(UNKNOWN)));
+                let age = age.filter(|&age| age <= oldest).map(i64::from);
+                // Those behind one that is are, too.
+                is_behind_tcp |= reg.since.is_behind_tcp();
+                lists.streams.push((reg.data, bar(age, is_behind_tcp)));
                 if lists.streams.len() == most.saturating_add(ASKED) {
                     break;
                 }
             }
         }
-        if lists.streams.iter().all(|&(_, age)| age == UNKNOWN) {
+        if lists.streams.iter().all(|&(_, bar)| bar == UNKNOWN) {
             return None;
         }
         for index in 0..self.places() {
@@ -210,7 +226,7 @@ impl Inside {
 
 impl Lists {
     /// What TCP can be read of: the data that the kernel tells of it by, and how old that is, in ms; the oldest first.
-    fn of_tcp(&mut self) -> Vec<(u64, u32)> {
+    fn of_tcp(&mut self) -> Vec<(u64, i64)> {
         if sys::poll(&mut self.fds, Some(AT_ONCE)).is_ok_and(|shown| shown == 0) {
             return Vec::new();
         }
@@ -223,7 +239,8 @@ impl Lists {
             .filter_map(|(shown, &data)| {
                 // This thread may have been off its processor for long since the streams' ages were taken.
                 let later = self.now.age(Stamp::now()).unwrap_or(0);
-                Some((data, tcp::unread_for(shown.fd)?.saturating_sub(later)))
+                let age = tcp::unread_for(shown.fd)?.saturating_sub(later);
+                Some((data, i64::from(age)))
             })
             .collect();
         all.sort_by_key(|&(_, age)| core::cmp::Reverse(age));
@@ -231,67 +248,88 @@ impl Lists {
     }
 }
 
-/// How old the news are of whoever is told by some data.
-struct Ages(Vec<(u64, u32)>);
+/// How old the news are of whoever is told by some data, or the bars.
+struct Ages(Vec<(u64, i64)>);
 
 impl Ages {
-    fn of(list: &[(u64, u32)]) -> Self {
+    fn of(list: &[(u64, i64)]) -> Self {
         let mut list = list.to_vec();
         list.sort_unstable();
         Self(list)
     }
 
-    fn age(&self, data: u64) -> Option<u32> {
+    fn age(&self, data: u64) -> Option<i64> {
         let at = self.0.partition_point(|&(of, _)| of < data);
         let found = self.0.get(at).filter(|&&(of, _)| of == data);
         found.map(|&(_, age)| age)
     }
 }
 
-fn ages(list: &[(u64, u32)]) -> Vec<u32> {
+fn ages(list: &[(u64, i64)]) -> Vec<i64> {
     list.iter().map(|&(_, age)| age).collect()
 }
 
 impl Waiter {
-    /// An answer in the order in which the news came, streams' and TCP's. `None`, and nothing is taken: the ordinary way gives the same, as far as
-    /// is known.
+    /// An answer in the order in which the news came, streams' and TCP's. An order, and nothing is taken: that gives the same, as far as is
+    /// known.
     #[cold]
-    pub(super) fn by_time(&mut self) -> Option<usize> {
-        let set = self.set;
+    pub(super) fn by_time(&mut self) -> Result<usize, Order> {
         let count = self.answer_by_time();
-        if count != Some(self.max) {
-            set.ends_late();
+        if count != Ok(self.max) {
+            self.set.ends_late();
         }
-        count.filter(|&count| count != 0)
+        match count {
+            Ok(0) => Err(Order::Writers),
+            told => told,
+        }
     }
 
-    fn answer_by_time(&mut self) -> Option<usize> {
+    /// The kernel's events behind the first `ready` ones: the count of all. There is an answer: no signal that only the mask lets through is
+    /// delivered.
+    fn kernel_unmasked(&mut self, ready: usize) -> Result<usize, sys::Errno> {
+        let mask = core::mem::replace(&mut self.mask, core::ptr::null());
+        let found = self.all_of_kernel(ready);
+        self.mask = mask;
+        found.map(|(count, _)| count)
+    }
+
+    /// An answer whose first `ready` streams are there: the kernel's events, and behind these the other streams.
+    #[cold]
+    pub(super) fn kernel_between(&mut self, ready: usize) -> usize {
+        let count = self.kernel_unmasked(ready).unwrap_or(ready);
+        self.append(count)
+    }
+
+    fn answer_by_time(&mut self) -> Result<usize, Order> {
         let set = self.set;
         let ms = |ns: u64| (ns / 1_000_000).min(u64::from(Stamp::ROUND_MS)) as u32;
         let late = set.late_ns.load(Ordering::Relaxed);
         // It is known to a factor of three.
         let oldest = ms(late).saturating_mul(3).saturating_add(100);
         if oldest > Stamp::ROUND_MS / 2 || kernel_ready(set.fd(), libc::POLLIN) == 0 {
-            return None;
+            return Err(Order::Writers);
         }
         let most = self.max;
         let regs_max = (late / NS_PER_REG).clamp(*REGS.start(), *REGS.end());
         let last_wait = ms(set.away_ns());
         let mut lists = set
             .with(|inside| inside.lists(most, regs_max, oldest, last_wait))
-            .flatten()?;
+            .flatten()
+            .ok_or(Order::Writers)?;
         let of_tcp = lists.of_tcp();
+        if of_tcp.is_empty() {
+            return Err(Order::Writers);
+        }
         let mut streams = ages(&lists.streams);
         no_older_behind(&mut streams);
-        let of_streams = places_of_streams(&streams, &ages(&of_tcp), most)?;
+        let of_streams = places_of_streams(&streams, &ages(&of_tcp), most).ok_or(Order::Streams)?;
         let mut of_kernel = 0;
         if of_streams != most {
             // There is an answer: no signal that only the mask lets through is delivered.
-            let mask = core::mem::replace(&mut self.mask, core::ptr::null());
             self.max = most - of_streams;
-            let found = self.all_of_kernel(0);
-            (self.max, self.mask) = (most, mask);
-            (of_kernel, _) = found.ok()?;
+            let found = self.kernel_unmasked(0);
+            self.max = most;
+            of_kernel = found.map_err(|_| Order::Writers)?;
         }
         let count = self.append(of_kernel);
         self.put_in_order(
@@ -300,7 +338,7 @@ impl Waiter {
             &Ages::of(&lists.streams),
             &Ages::of(&of_tcp),
         );
-        Some(count)
+        Ok(count)
     }
 
     /// The first `of_kernel` events are the kernel's, those behind them streams'.
@@ -309,9 +347,10 @@ impl Waiter {
         let (kernel, ours) = told.split_at(of_kernel.min(told.len()));
         let of_kernel = ages_of_kernel(kernel.iter().map(|event| of_tcp.age(event.u64)));
         // What has come since is as young as can be.
-        let mut of_ours: Vec<u32> = ours
+        let young = bar(Some(0), false);
+        let mut of_ours: Vec<i64> = ours
             .iter()
-            .map(|event| streams.age(event.u64).unwrap_or(0))
+            .map(|event| streams.age(event.u64).unwrap_or(young))
             .collect();
         no_older_behind(&mut of_ours);
         let (mut kernel, mut ours) = (kernel.iter(), ours.iter());
@@ -331,8 +370,17 @@ mod tests {
     const S: bool = false;
     const T: bool = true;
 
-    fn merged(streams: &[u32], tcp: &[u32]) -> Vec<bool> {
-        merge(streams, tcp).collect()
+    fn bars(ages: &[i64]) -> Vec<i64> {
+        let known = |&age: &i64| Some(age).filter(|&age| age != UNKNOWN);
+        ages.iter().map(|age| bar(known(age), false)).collect()
+    }
+
+    fn merged(streams: &[i64], tcp: &[i64]) -> Vec<bool> {
+        merge(&bars(streams), tcp).collect()
+    }
+
+    fn places(streams: &[i64], tcp: &[i64], most: usize) -> Option<usize> {
+        places_of_streams(&bars(streams), tcp, most)
     }
 
     #[test]
@@ -350,21 +398,36 @@ mod tests {
     fn what_came_within_the_clocks_grain_is_told_streams_first() {
         assert_eq!(merged(&[50], &[50 + SLACK_MS]), [S, T]);
         assert_eq!(merged(&[50], &[51 + SLACK_MS]), [T, S]);
-        assert_eq!(merged(&[UNKNOWN], &[u32::MAX]), [S, T]);
+        assert_eq!(merged(&[UNKNOWN], &[i64::MAX]), [S, T]);
+    }
+
+    #[test]
+    fn what_its_writer_wrote_by_tcp_before_is_told_first_within_the_grain() {
+        let behind = |age| [bar(age, true)];
+        for (age, tcp) in [(0, 0), (50, 50), (50, 50 - SLACK_MS), (50, 300)] {
+            assert_eq!(
+                merge(&behind(Some(age)), &[tcp]).collect::<Vec<_>>(),
+                [T, S]
+            );
+        }
+        // That of the writer is read, and this is another's.
+        let another = merge(&behind(Some(50)), &[49 - SLACK_MS]).collect::<Vec<_>>();
+        assert_eq!(another, [S, T]);
+        assert_eq!(merge(&behind(None), &[0]).collect::<Vec<_>>(), [T, S]);
     }
 
     #[test]
     fn places_are_counted_only_where_tcp_goes_before_a_stream() {
-        assert_eq!(places_of_streams(&[100, 10], &[50], 9), Some(2));
-        assert_eq!(places_of_streams(&[100, 10], &[50], 2), Some(1));
-        assert_eq!(places_of_streams(&[10], &[100, 90], 1), Some(0));
-        assert_eq!(places_of_streams(&[100, 10], &[50], 1), Some(1));
-        assert_eq!(places_of_streams(&[100, 90], &[50], 1), Some(1));
+        assert_eq!(places(&[100, 10], &[50], 9), Some(2));
+        assert_eq!(places(&[100, 10], &[50], 2), Some(1));
+        assert_eq!(places(&[10], &[100, 90], 1), Some(0));
+        assert_eq!(places(&[100, 10], &[50], 1), Some(1));
+        assert_eq!(places(&[100, 90], &[50], 1), Some(1));
         // Streams go first anyway.
-        assert_eq!(places_of_streams(&[100, 90], &[50], 9), None);
-        assert_eq!(places_of_streams(&[UNKNOWN, 10], &[50], 9), Some(2));
-        assert_eq!(places_of_streams(&[100], &[], 9), None);
-        assert_eq!(places_of_streams(&[], &[100], 9), None);
+        assert_eq!(places(&[100, 90], &[50], 9), None);
+        assert_eq!(places(&[UNKNOWN, 10], &[50], 9), Some(2));
+        assert_eq!(places(&[100], &[], 9), None);
+        assert_eq!(places(&[], &[100], 9), None);
     }
 
     #[test]

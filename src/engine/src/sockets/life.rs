@@ -10,7 +10,7 @@ use crate::sockets::parting::{
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{internal, remains, tcp, wait, wake};
+use crate::sockets::{behind, internal, remains, tcp, wait, wake};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -67,6 +67,7 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     if ret != 0 && errno != libc::EINPROGRESS && errno != libc::EINTR {
         return;
     }
+    behind::acts_by_tcp();
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Fresh) => track(fd, role::CONNECTING),
         Some(Kind::Sock(sock)) => {
@@ -181,6 +182,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
     let both = halves == half::BOTH;
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        behind::acts_on(sock);
         Known::of(sock).shuts();
         demote::tell_end(sock);
         if how == libc::SHUT_RDWR {
@@ -291,7 +293,10 @@ pub fn before_close(entry: Entry, fd: c_int) {
         return;
     }
     match entry.kind() {
-        Kind::Sock(sock) => drop_entry(sock, fd, true),
+        Kind::Sock(sock) => {
+            behind::acts_on(sock);
+            drop_entry(sock, fd, true);
+        }
         Kind::Set(set) => set.drop_entry(),
         Kind::Ring => crate::uring::closed(fd),
         Kind::Fresh | Kind::Listener | Kind::Internal => {}

@@ -14,7 +14,7 @@ use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, demote, direct, fault, options, tcp, upgrade};
+use crate::sockets::{PUBLISH, behind, demote, direct, fault, options, tcp, upgrade};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -429,6 +429,7 @@ fn finish(sock: &'static Sock, done: usize) -> Verdict {
 /// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges them.
 #[inline]
 pub fn came_by_tcp(sock: &Sock) {
+    behind::is_answered(sock);
     if sock.tx.state() == state::LINK {
         tcp::acknowledge(sock.fd.load(Ordering::Relaxed));
     }

@@ -10,7 +10,7 @@ use crate::sockets::remains;
 use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, PUBLISH_REMOTE, fault, staged, wake};
+use crate::sockets::{PUBLISH, PUBLISH_REMOTE, behind, fault, staged, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
@@ -77,6 +77,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
     sock.tx.call_begins();
     if sock.tx.state.load(Ordering::SeqCst) == state::PLAIN {
+        behind::acts_on(sock);
         return Some(Pass::tx(sock));
     }
     sock.tx.call_ends(0);

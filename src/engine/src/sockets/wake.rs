@@ -1,7 +1,7 @@
 //! Waking whoever waits on a stream: the peer's waiters, and this process's own.
 
 use crate::readiness::set::Set;
-use crate::sockets::fault;
+use crate::sockets::{behind, fault};
 use sluice_fabric::doorbell::Sleep;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -41,7 +41,10 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
         };
         let sleeps = match slot.sleep() {
             Sleep::Futex => slot.must_ring(),
-            Sleep::Descriptor => slot.wake(index),
+            Sleep::Descriptor => slot.wake_behind(index, || {
+                link.peer_note(slot_index)
+                    .is_some_and(behind::is_behind_tcp)
+            }),
         };
         if sleeps {
             rung += 1;

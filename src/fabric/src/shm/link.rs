@@ -69,6 +69,8 @@ pub struct Link {
     slots: AtomicU64,
     /// What the user keeps with each slot of this side (an epoll set, or 0 for a thread).
     slot_owner: [AtomicUsize; SLOTS],
+    /// What the user keeps with each slot of the peer.
+    peer_notes: [AtomicU32; SLOTS],
     /// Near ends of the doorbells of the peer's slots.
     bells: [Outlet; SLOTS],
     /// What the user keeps with each stream.
@@ -213,6 +215,9 @@ impl Link {
         link.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.keeper.store(0, Ordering::Relaxed);
         link.slots.store(0, Ordering::Relaxed);
+        for note in &link.peer_notes {
+            note.store(0, Ordering::Relaxed);
+        }
         link.streams.store(0, Ordering::Relaxed);
         *link.ledger.lock()? = Some(Ledger {
             pool: Pool::new(side, can_discard),
@@ -270,6 +275,7 @@ impl Link {
             keeper: AtomicUsize::new(0),
             slots: AtomicU64::new(0),
             slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
+            peer_notes: [const { AtomicU32::new(0) }; SLOTS],
             bells: [const { Outlet::new() }; SLOTS],
             stream_owner: [const { AtomicUsize::new(0) }; STREAMS as usize],
             streams: AtomicU32::new(0),
@@ -699,6 +705,12 @@ impl Link {
     #[inline]
     pub fn peer_slot(&self, index: u32) -> Option<&Slot> {
         Some(self.arena()?.slot(1 - self.side(), index as usize))
+    }
+
+    /// What is kept with the peer's slot `index`; 0 at first.
+    #[inline]
+    pub fn peer_note(&self, index: u32) -> Option<&AtomicU32> {
+        self.peer_notes.get(index as usize)
     }
 
     /// Keeps the near end of the doorbell of the peer's slot `index`, which has none.

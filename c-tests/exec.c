@@ -312,6 +312,50 @@ static void execs_client(int fd) { become_client(fd, EXECS); }
 static void raw_execs_server(int fd) { become_server(fd, EXECS); }
 static void raw_execs_client(int fd) { become_client(fd, RAW_EXECS); }
 
+/* Amid much that is written to it, which may bring the connection back to its link before the image is gone; the new one ends its side
+ * at once. */
+enum { AMID_BULK = 6, BULK = 6000000, BULK_BEFORE = 1600000 };
+
+static void amid_bulk_server(int fd)
+{
+    T(get(fd, 2, BULK_BEFORE));
+    become(0, self_argv(fd));
+}
+
+static void amid_bulk_resume(int fd)
+{
+    const char *last = getenv("CTEST_HOW");
+    int how = last ? atoi(last) + 1 : 1;
+    char text[16];
+    T(shutdown(fd, SHUT_WR));
+    hear();
+    T(get_at(fd, 2, BULK_BEFORE, BULK - BULK_BEFORE));
+    T(recv(fd, buf, 1, 0));
+    T(close(fd));
+    snprintf(text, sizeof text, "%d", how);
+    setenv("CTEST_HOW", text, 1);
+    if (how != AMID_BULK)
+        amid_bulk_server(join());
+}
+
+static void *puts_bulk(void *fd)
+{
+    return (void *)put(*(int *)fd, 2, BULK);
+}
+
+static void amid_bulk_client(int fd)
+{
+    for (int i = 0; i < AMID_BULK; i++) {
+        if (i)
+            fd = join();
+        pthread_t writer = start(puts_bulk, &fd);
+        T(recv(fd, buf, 1, 0)); /* the end, and no reset */
+        tell(0);
+        T((long)finish(writer));
+        T(close(fd));
+    }
+}
+
 /* A child executes this program when its parent has closed the connection, at a number that no program knows by itself: it
  * finds what lies unread, and what is unread of its own. */
 static void above_server(int fd)
@@ -673,6 +717,7 @@ const struct body exec_bodies[] = {
     TWO("exec_self", exec_self_server, exec_self_client, .resume = exec_self_resume),
     TWO("exec_every_way", execs_server, execs_client, .resume = became),
     TWO("exec_by_syscall", raw_execs_server, raw_execs_client, .resume = became),
+    TWO("exec_amid_bulk", amid_bulk_server, amid_bulk_client, .limit = 30, .resume = amid_bulk_resume),
     TWO("exec_above_stdio", above_server, above_client, .resume = above_resume),
     TWO("exec_polled", exec_polled_server, exec_polled_client, .resume = exec_polled_resume),
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),

@@ -20,6 +20,8 @@ use sluice_stats::Reason;
 static PID: AtomicU32 = AtomicU32::new(0);
 /// This process was forked off another one that had the library.
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// The id of this process while it is about to execute another program; 0: it is not. A child has another.
+static EXECUTING: AtomicU32 = AtomicU32::new(0);
 /// The program sandboxes itself, or cannot bear our system calls: no more upgrades.
 static SANDBOXED: AtomicU32 = AtomicU32::new(0);
 /// Identity towards peers; zero: not drawn yet.
@@ -303,7 +305,9 @@ pub fn before_exec() {
         return;
     }
     let forked = FORKED.load(Ordering::Relaxed);
+    EXECUTING.store(pid(), Ordering::SeqCst);
     sock::for_all(|sock| {
+        sock.let_sections_end();
         let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
         if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
             return;
@@ -344,12 +348,18 @@ fn parent_closed(sock: &'static Sock) -> bool {
     sock.family().is_some_and(|f| !f.is_shared(pid()))
 }
 
+/// Is it about to execute another program? What is on a link then is lost to that.
+pub fn is_executing() -> bool {
+    EXECUTING.load(Ordering::SeqCst) == pid()
+}
+
 /// `exec*` failed: this image goes on.
 pub fn exec_failed() {
     if is_vfork_child() {
         return;
     }
     let me = pid();
+    EXECUTING.store(0, Ordering::SeqCst);
     sock::for_all(|sock| {
         if let Some(family) = sock.family() {
             family.join(me);

@@ -533,7 +533,7 @@ impl Sock {
     }
 
     /// Under no lock: whoever is in a section under either has left it behind this. A stream may be about to be attached by
-    /// another thread that has not seen what this one has said before, in `fds` or `pinned`: behind this it shows, and none is
+    /// another thread that has not seen what this one has said before, in `fds`, say: behind this it shows, and none is
     /// attached any more. Or it may be about to be left, by one that has told its state already.
     pub fn let_sections_end(&self) {
         for half in [&self.rx, &self.tx] {

@@ -189,9 +189,9 @@ fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
 /// The peer of the connection that `sock` was in `generation` is proved and both ends have joined stream `index` of
 /// `link`: from now on hooks of this socket wait only in ways that a doorbell can end.
 ///
-/// Another thread may close the socket meanwhile, or give it up. It says so first, in `fds` or `pinned`, takes both
-/// locks for a moment ([`Sock::let_sections_end`]), and then looks for a stream; here they are asked under both locks. So
-/// either it is seen here, or the stream there.
+/// Another thread may close the socket meanwhile, give it up, or execute another program. It says so first, in `fds`, `pinned` or
+/// [`process::is_executing`], takes both locks for a moment ([`Sock::let_sections_end`]), and then looks for a stream; here they are
+/// asked under both locks. So either it is seen here, or the stream there.
 pub fn attach(
     sock: &'static Sock,
     generation: u32,
@@ -281,6 +281,9 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     }
     if let pinned @ 1.. = sock.pinned.load(Ordering::Relaxed) {
         return Err(Reason::from_u16(pinned as u16).unwrap_or(Reason::Close));
+    }
+    if process::is_executing() {
+        return Err(Reason::Exec);
     }
     if sock.is_accelerated() || sock.link().is_some() {
         return Err(Reason::WriterBlocked);

@@ -359,12 +359,13 @@ pub fn exec_failed() {
         return;
     }
     let me = pid();
-    EXECUTING.store(0, Ordering::SeqCst);
     sock::for_all(|sock| {
         if let Some(family) = sock.family() {
             family.join(me);
         }
     });
+    // Behind that: a stream takes a family that this process is not in twice.
+    EXECUTING.store(0, Ordering::SeqCst);
 }
 
 /// A new image will find `fd`: its stream goes back to TCP for good.

@@ -269,7 +269,12 @@ pub(super) fn attach(
         if sock.generation.load(Ordering::Acquire) == generation {
             sock.conn().stays(reason);
         }
+        // The peer may have attached its end, for which this reason is none.
+        let is_sealed = link.owner(index) != 0 && link.seal_stream(index);
         abandon(link, index);
+        if is_sealed && link.is_alive() {
+            control::attention(link, index);
+        }
     }
     attached.is_ok()
 }

@@ -5,7 +5,7 @@ use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
 use crate::sockets::sock::{Half, Sock, state};
-use crate::sockets::{direct, remains, staged, wake};
+use crate::sockets::{behind, direct, remains, staged, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::words;
@@ -367,6 +367,7 @@ pub fn resend(sock: &'static Sock) -> Resent {
         }
     }
     if at != family.resent() {
+        behind::acts_on(sock);
         crate::sockets::options::push_out(sock, fd);
     }
     family.unclaim(at);

@@ -188,6 +188,7 @@ unsafe fn send_stream(
             }
             Room::Kernel => {
                 // If the caller's number is closed, or another file's by now, the call ends by ours.
+                behind::acts_on(sock);
                 if job.done == 0 && job.fd == fd {
                     sock.tx.call_begins();
                     sock.tx.lock.unlock();
@@ -685,6 +686,7 @@ pub unsafe fn sendfile(
                 sock.tx.lock.unlock();
             }
             Room::Kernel => {
+                behind::acts_on(sock);
                 sock.tx.call_begins();
                 sock.tx.lock.unlock();
                 // SAFETY: the caller's arguments, from where the ring's part ended; the call was counted.

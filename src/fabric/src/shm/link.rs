@@ -15,6 +15,7 @@ use crate::lock::Guarded;
 use crate::outlet::Outlet;
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
+use crate::words;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// Links that one process can have.
@@ -535,6 +536,17 @@ impl Link {
             Self::reap(arena, self.side(), ledger);
         }
         self.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes stream `index` of this end back to TCP, both ways, before a byte of it was read or written here. Whether there is one.
+    pub fn seal_stream(&self, index: u32) -> bool {
+        let Some(stream) = self.stream(index) else {
+            return false;
+        };
+        for dir in &stream.dir {
+            let _ = words::demote(&dir.tx.tail, &dir.rx.head);
+        }
+        true
     }
 
     /// The other end has given stream `index` out and left it again, and nobody joined it at this one.

@@ -111,8 +111,9 @@ def start(cmd, env=None, cpu=None, ends_with_us=True, **kw):
     me = os.getpid()
 
     def before_exec():
-        # A shell's background job ignores it, and passes that on.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # A shell's background job ignores some of them, `nohup` another, and passes that on.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
         if ends_with_us:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != me:

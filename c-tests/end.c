@@ -420,7 +420,7 @@ static void refusing(int fd, int one, int other)
         T(shutdown(fd, other));
     meet();
     meet();
-    await(fd, POLLERR);
+    await_reset(fd);
     await_in(fd, 1000);
     T(get(fd, 2, 1000));
     T(recv(fd, buf, 10, 0));

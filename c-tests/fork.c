@@ -323,7 +323,7 @@ static void mixed_reset_client(int fd)
     while (send(conn, buf, 60000, MSG_DONTWAIT) > 0)
         ;
     meet();
-    await(conn, POLLERR);
+    await_reset(conn);
     pid_t pid = child_that_waits();
     if (!pid)
         _exit(recv(conn, buf, 5000, MSG_PEEK) != 3000 ? 1 : recv(conn, buf, 5000, 0) == 3000 ? 0 : 2);
@@ -419,7 +419,7 @@ static void is_reset(int conn)
 {
     meet();
     meet();
-    await(conn, POLLERR);
+    await_reset(conn);
 }
 
 static void child_reads(int fd, int first)

@@ -66,7 +66,7 @@ static void reset_states_client(int fd)
     fd_set r, w, x;
     meet();
     meet();
-    await(fd, POLLERR);
+    await_reset(fd);
     FD_ZERO(&r);
     FD_SET(fd, &r);
     w = x = r;

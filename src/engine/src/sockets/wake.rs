@@ -34,10 +34,11 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
         }
         return own(twin, mask, index);
     }
-    let mut rung = 0;
+    // Who is rung may run at once in this thread's place, and look at its other sets, too: all marks are there by then.
+    let mut to_ring = 0;
     for slot_index in bits(mask) {
         let Some(slot) = link.peer_slot(slot_index) else {
-            return rung;
+            break;
         };
         let sleeps = match slot.sleep() {
             Sleep::Futex => slot.must_ring(),
@@ -47,33 +48,37 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
             }),
         };
         if sleeps {
-            rung += 1;
-            if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
-                crate::rendezvous::control::ask_wake(link, slot_index);
-            }
+            to_ring |= 1 << slot_index;
         }
     }
-    rung
+    for slot_index in bits(to_ring) {
+        if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
+            crate::rendezvous::control::ask_wake(link, slot_index);
+        }
+    }
+    u64::from(to_ring.count_ones())
 }
 
 /// Tells this process's own waiters in `mask`; how many had to be rung. Not since when there is news: what another host has brought, or TCP, has
 /// waited where nobody has noted the time.
 pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
-    let mut rung = 0;
+    let mut to_ring = 0;
     for slot_index in bits(mask) {
         let Some(slot) = link.my_slot(slot_index) else {
-            return rung;
+            break;
         };
         let sleeps = match slot.sleep() {
             Sleep::Futex => slot.must_ring(),
             Sleep::Descriptor => slot.wake_timeless(index),
         };
         if sleeps {
-            rung += 1;
-            ring_own(link, slot_index);
+            to_ring |= 1 << slot_index;
         }
     }
-    rung
+    for slot_index in bits(to_ring) {
+        ring_own(link, slot_index);
+    }
+    u64::from(to_ring.count_ones())
 }
 
 /// Wakes this process's threads in `mask` that sleep in blocking calls, in poll and in select. Epoll sets watch TCP

@@ -2,9 +2,9 @@
 //!
 //! The kernel tells of sockets in the order in which they became ready. A set has two such lists, its own of streams and the kernel's, and one
 //! that is awake tells of the streams first, which costs nothing: for a program that waits again at once all that is in them came within
-//! microseconds. No clock tells these apart, but who wrote knows, and says so with the mark
-//! ([`behind`](crate::sockets::behind)): streams are told up to such a one, then what the kernel has, then the others. One that was busy for long finds what came in all that time: what an old client has sent last stands in one list, what a new one,
-//! still on TCP, has sent long before stands in the other.
+//! microseconds. No clock tells these apart, but who wrote knows, and says so with the mark ([`behind`](crate::sockets::behind)): streams are told
+//! up to such a one, then what the kernel has, then the others. One that was busy for long finds what came in all that time: what an old
+//! client has sent last stands in one list, what a new one, still on TCP, has sent long before stands in the other.
 //!
 //! So whoever within the host marks a stream says when ([`Stamp`]), and TCP says how long it has had what there is to
 //! read. A wait whose program was away for [`AWAY_NS`] compares the two, and where TCP has something that came before a stream's news, the kernel is
@@ -46,6 +46,7 @@ const REST: u32 = u32::MAX;
 
 /// Milliseconds by which ages must differ to tell: two ticks of the slowest clock that a kernel may have, of 100 Hz.
 pub(crate) const GRAIN_MS: u32 = 20;
+/// As ages are counted here.
 const SLACK_MS: i64 = GRAIN_MS as i64;
 
 /// The age of news that came nobody knows when: nothing is told before them for being older.

@@ -187,8 +187,8 @@ unsafe fn send_stream(
                 }
             }
             Room::Kernel => {
-                // If the caller's number is closed, or another file's by now, the call ends by ours.
                 behind::acts_on(sock);
+                // If the caller's number is closed, or another file's by now, the call ends by ours.
                 if job.done == 0 && job.fd == fd {
                     sock.tx.call_begins();
                     sock.tx.lock.unlock();

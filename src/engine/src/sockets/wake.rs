@@ -2,7 +2,7 @@
 
 use crate::readiness::set::Set;
 use crate::sockets::{behind, fault};
-use sluice_fabric::doorbell::Sleep;
+use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 
@@ -14,6 +14,28 @@ fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
             bit
         })
     })
+}
+
+/// Marks the waiters in `mask`, each in its way, and says which of them are to be rung. All marks come first: who is rung may run at once in this
+/// thread's place, and look at other sets of its own, too.
+#[inline]
+fn mark<'a>(
+    mask: u64,
+    slot: impl Fn(u32) -> Option<&'a Slot>,
+    wake: impl Fn(&Slot, u32) -> bool,
+) -> u64 {
+    let mut to_ring = 0;
+    for slot_index in bits(mask) {
+        let Some(slot) = slot(slot_index) else {
+            break;
+        };
+        let sleeps = match slot.sleep() {
+            Sleep::Futex => slot.must_ring(),
+            Sleep::Descriptor => wake(slot, slot_index),
+        };
+        to_ring |= u64::from(sleeps) << slot_index;
+    }
+    to_ring
 }
 
 /// Tells the peer's waiters in `mask` that there is news of stream `index`; how many had to be rung.
@@ -34,23 +56,14 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
         }
         return own(twin, mask, index);
     }
-    // Who is rung may run at once in this thread's place, and look at its other sets, too: all marks are there by then.
-    let mut to_ring = 0;
-    for slot_index in bits(mask) {
-        let Some(slot) = link.peer_slot(slot_index) else {
-            break;
+    let slot = |slot_index| link.peer_slot(slot_index);
+    let to_ring = mark(mask, slot, |slot, slot_index| {
+        let is_behind_tcp = || {
+            link.peer_note(slot_index)
+                .is_some_and(behind::is_behind_tcp)
         };
-        let sleeps = match slot.sleep() {
-            Sleep::Futex => slot.must_ring(),
-            Sleep::Descriptor => slot.wake_behind(index, || {
-                link.peer_note(slot_index)
-                    .is_some_and(behind::is_behind_tcp)
-            }),
-        };
-        if sleeps {
-            to_ring |= 1 << slot_index;
-        }
-    }
+        slot.wake_behind(index, is_behind_tcp)
+    });
     for slot_index in bits(to_ring) {
         if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
             crate::rendezvous::control::ask_wake(link, slot_index);
@@ -62,19 +75,8 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
 /// Tells this process's own waiters in `mask`; how many had to be rung. Not since when there is news: what another host has brought, or TCP, has
 /// waited where nobody has noted the time.
 pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
-    let mut to_ring = 0;
-    for slot_index in bits(mask) {
-        let Some(slot) = link.my_slot(slot_index) else {
-            break;
-        };
-        let sleeps = match slot.sleep() {
-            Sleep::Futex => slot.must_ring(),
-            Sleep::Descriptor => slot.wake_timeless(index),
-        };
-        if sleeps {
-            to_ring |= 1 << slot_index;
-        }
-    }
+    let slot = |slot_index| link.my_slot(slot_index);
+    let to_ring = mark(mask, slot, |slot, _| slot.wake_timeless(index));
     for slot_index in bits(to_ring) {
         ring_own(link, slot_index);
     }

@@ -7,9 +7,11 @@
 //! The memory of a `Link` is a `Link` for the life of the process (type-stable): a late user meets
 //! a closed link or, by its generation, another one, never freed memory.
 
+mod waiters;
+
 use super::pool::{Lent, Pool};
 use crate::arena::Arena;
-use crate::doorbell::{SLOTS, Sleep, Slot};
+use crate::doorbell::SLOTS;
 use crate::layout::{STREAMS, Stream};
 use crate::lock::Guarded;
 use crate::outlet::Outlet;
@@ -631,134 +633,6 @@ impl Link {
         } else {
             Cooled::All
         }
-    }
-
-    // --- waiters ---
-
-    /// Takes a waiter slot of this side. `owner` is what the user keeps with it (0: a thread, which
-    /// sleeps on the slot itself). None of a parent's link: which ones are in use only that knows.
-    pub fn take_slot(&self, owner: usize) -> Option<u32> {
-        if self.is_foreign() {
-            return None;
-        }
-        let arena = self.arena()?;
-        let mut used = self.slots.load(Ordering::Acquire);
-        loop {
-            let index = used.trailing_ones();
-            if index as usize >= SLOTS - 1 {
-                return None;
-            }
-            match self.slots.compare_exchange(
-                used,
-                used | 1 << index,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => {
-                    let sleep = if owner == 0 {
-                        Sleep::Futex
-                    } else {
-                        Sleep::Descriptor
-                    };
-                    arena.slot(self.side(), index as usize).reset_for(sleep);
-                    if let Some(cell) = self.slot_owner.get(index as usize) {
-                        cell.store(owner, Ordering::Release);
-                    }
-                    return Some(index);
-                }
-                Err(now) => used = now,
-            }
-        }
-    }
-
-    /// Has anybody of this side a waiter slot?
-    pub fn has_waiters(&self) -> bool {
-        self.slots.load(Ordering::Acquire) != 0
-    }
-
-    /// Does the owner of a waiter slot of this side sleep, or is about to?
-    pub fn is_anybody_asleep(&self) -> bool {
-        let mut used = self.slots.load(Ordering::Acquire);
-        while used != 0 {
-            let index = used.trailing_zeros();
-            used &= used - 1;
-            if self.my_slot(index).is_some_and(Slot::is_sleeping) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Gives slot `index` back, if this is still the link of that generation.
-    pub fn return_slot(&self, generation: u32, index: u32) {
-        if self.generation() == generation {
-            if let Some(cell) = self.slot_owner.get(index as usize) {
-                cell.store(0, Ordering::Release);
-            }
-            self.slots
-                .fetch_and(!(1 << (index % SLOTS as u32)), Ordering::AcqRel);
-        }
-    }
-
-    /// What the user keeps with slot `index` of this side.
-    pub fn slot_owner(&self, index: u32) -> usize {
-        self.slot_owner
-            .get(index as usize)
-            .map_or(0, |c| c.load(Ordering::Acquire))
-    }
-
-    /// Slot `index` of this side.
-    #[inline]
-    pub fn my_slot(&self, index: u32) -> Option<&Slot> {
-        Some(self.arena()?.slot(self.side(), index as usize))
-    }
-
-    /// Slot `index` of the peer's side.
-    #[inline]
-    pub fn peer_slot(&self, index: u32) -> Option<&Slot> {
-        Some(self.arena()?.slot(1 - self.side(), index as usize))
-    }
-
-    /// What is kept with the peer's slot `index`; 0 at first.
-    #[inline]
-    pub fn peer_note(&self, index: u32) -> Option<&AtomicU32> {
-        self.peer_notes.get(index as usize)
-    }
-
-    /// Keeps the near end of the doorbell of the peer's slot `index`, which has none.
-    pub fn set_bell(&self, index: u32, near: sys::Fd) {
-        if let Some(bell) = self.bells.get(index as usize) {
-            drop(bell.offer(near));
-        }
-    }
-
-    /// Gives up the doorbell of the peer's slot `index`; was there one?
-    pub fn drop_bell(&self, index: u32) -> bool {
-        self.bells
-            .get(index as usize)
-            .is_some_and(|bell| bell.close(|_| ()))
-    }
-
-    /// Is there a doorbell for the peer's slot `index`?
-    pub fn has_bell(&self, index: u32) -> bool {
-        self.bells.get(index as usize).is_some_and(Outlet::is_open)
-    }
-
-    /// Rings the peer's slot `index`; false: there is no way from here, its process must do it.
-    pub fn ring_peer(&self, index: u32) -> bool {
-        let Some(slot) = self.peer_slot(index) else {
-            return true;
-        };
-        if slot.sleep() == Sleep::Futex {
-            // SAFETY: the word lies in the arena, which is mapped while the link is open.
-            unsafe { sys::futex_wake(slot.sleep_word()) };
-            return true;
-        }
-        // A full pipe has been rung often enough.
-        self.bells
-            .get(index as usize)
-            .and_then(|bell| bell.with(|near| sys::write(near, b"!")))
-            .is_some()
     }
 
     // --- the end ---

@@ -1,4 +1,4 @@
-/* epoll: level, edge, one-shot, exclusive, many sets, nested sets, other fds, masks, time limits, processes. */
+/* epoll: level, edge, one-shot, exclusive, many sets, other fds, masks, time limits, processes. */
 #include "t.h"
 
 static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
@@ -284,63 +284,6 @@ static void several_sets_client(int fd)
     }
     tell(END);
     meet();
-}
-
-/* A set in a set in a set, and a set in poll and select. */
-static void nested_client(int fd)
-{
-    int inner = set_of(fd, EPOLLIN), middle = set_of(inner, EPOLLIN), outer = set_of(middle, EPOLLIN), edge = set_of(inner, EPOLLIN | EPOLLET);
-    struct pollfd p = {.fd = middle, .events = POLLIN};
-    fd_set r;
-    say_wait(outer, 0);
-    T(poll(&p, 1, 0));
-    for (int i = 0; i < 2; i++) {
-        tell(WHEN_ASLEEP + 10);
-        say_wait(outer, -1);
-        hear();
-        await_in(fd, 10);
-        say_wait(middle, 0);
-        say_wait(edge, 0);
-        if (!hosts) /* there a device's telling of anything else may be an edge: docs/limitations.md */
-            say_wait(edge, 0);
-        say_wait(inner, 0);
-        T(poll(&p, 1, -1));
-        T(recv(fd, buf, 100, 0));
-        say_wait(outer, 0);
-        say_wait(inner, 0);
-        tell(WHEN_ASLEEP + 20);
-        T(poll(&p, 1, -1));
-        hear();
-        await_in(fd, 20);
-        T(recv(fd, buf, 100, 0));
-        T(poll(&p, 1, 0));
-        tell(WHEN_ASLEEP + 30);
-        FD_ZERO(&r);
-        FD_SET(inner, &r);
-        T(select(inner + 1, &r, NULL, NULL, NULL));
-        hear();
-        await_in(fd, 30);
-        T(recv(fd, buf, 100, 0));
-    }
-    tell(END);
-    meet();
-}
-
-/* The number of a set in a set is another's, in the end that of the outer one itself. */
-static void nested_number(void)
-{
-    int outer = epoll_create1(0), inner = epoll_create1(0), ready = eventfd(1, 0);
-    struct pollfd p = {.fd = outer, .events = POLLIN};
-    int end[2];
-    pair(end);
-    T(ctl(inner, EPOLL_CTL_ADD, end[0], EPOLLIN, 3));
-    T(ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 1));
-    T(poll(&p, 1, 0));
-    T(close(inner));
-    YES(dup(outer) == inner);
-    T(ctl(outer, EPOLL_CTL_ADD, ready, EPOLLIN, 2));
-    T(poll(&p, 1, 0));
-    say_wait(outer, 0);
 }
 
 static void mixed_client(int fd)
@@ -780,8 +723,6 @@ const struct body epoll_bodies[] = {
     TWO("epoll_rdhup", obey, rdhup_client),
     TWO("epoll_errors", obey, errors_client),
     TWO("epoll_several_sets", obey, several_sets_client),
-    TWO("epoll_nested", obey, nested_client),
-    ONE("epoll_nested_number", nested_number),
     TWO("epoll_mixed", obey, mixed_client),
     TWO("epoll_pwait_mask", pwait_server, pwait_client),
     TWO("epoll_pwait2_timeouts", obey, pwait2_client),

@@ -71,7 +71,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             nest::settle_all();
         }
         // SAFETY: the caller's arguments.
-        if let Some(done) = unsafe { set.ctl_of_set((epfd, op, fd), event) } {
+        if let Some(done) = unsafe { set.ctl_of_set((epfd, op, fd), inner, event) } {
             return done_by_both(done);
         }
     }

@@ -13,7 +13,6 @@ use super::regs::SetReg;
 use super::set::{self, Set};
 use crate::remote;
 use crate::sockets::sock::Sock;
-use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 
@@ -53,7 +52,7 @@ pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
 /// How often a set is looked at that is readable: a device may tell of something else between two looks at any time.
 const LOOKS: usize = 4;
 
-/// Sets within each other, as the kernel allows (EP_MAX_NESTS). The mirror names them by numbers, which may be others' by now.
+/// Sets within each other, as the kernel allows (EP_MAX_NESTS).
 pub(super) const DEPTH: usize = 4;
 
 /// The kernel has told that this set is readable: has it something to tell?
@@ -107,15 +106,33 @@ const fn readable_at(fd: i32) -> libc::pollfd {
     }
 }
 
+/// The number `fd` of `inner` is about to be closed, and a dup may live. Where another set is told of it once only under that number,
+/// nobody could ask anew behind a ring that brought nothing: no stream is served by `inner` any more.
+///
+/// Before the number is taken out of the table.
+pub fn set_number_goes(inner: &'static Set, fd: i32) {
+    if !inner.nested.load(Ordering::Relaxed) || !inner.has_dups() {
+        return;
+    }
+    let mut needs = false;
+    set::for_all(|outer| {
+        // The parent's is told by the parent's number.
+        if outer.has_sets.load(Ordering::Relaxed) && !outer.inherited.load(Ordering::Relaxed) {
+            let asks = outer.with(|inside| inside.is_told_once(fd, inner));
+            needs |= asks == Some(true);
+        }
+    });
+    if needs {
+        inner.used_elsewhere();
+    }
+}
+
 impl Set {
     /// The sets in this one; none where that is `depth` 0.
     pub(super) fn sets_within(&'static self, depth: usize) -> impl Iterator<Item = &'static Set> {
         let has_some = depth != 0 && self.has_sets.load(Ordering::Relaxed);
-        let numbers = has_some.then(|| self.with(|inside| inside.set_numbers()));
-        let numbers = numbers.flatten().unwrap_or_default();
-        numbers
-            .into_iter()
-            .filter_map(|fd| table::lookup(fd)?.as_set())
+        let sets = has_some.then(|| self.with(|inside| inside.sets()));
+        sets.flatten().unwrap_or_default().into_iter()
     }
 
     /// The library's own in it, and in the sets in it.
@@ -138,7 +155,7 @@ impl Set {
         self.would_tell() || within.any(|set| set.streams_tell(depth - 1))
     }
 
-    /// `epoll_ctl` for another set in this one, by the kernel and in the mirror in one step: a thread that waits has the kernel's
+    /// `epoll_ctl` for another set, `inner`, in this one, by the kernel and in the mirror in one step: a thread that waits has the kernel's
     /// word of that set at once, and must find it here. `None`: this thread has the lock.
     ///
     /// # Safety
@@ -146,6 +163,7 @@ impl Set {
     pub(super) unsafe fn ctl_of_set(
         &'static self,
         (epfd, op, fd): (i32, i32, i32),
+        inner: &'static Set,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
         if op == libc::EPOLL_CTL_ADD {
@@ -156,7 +174,7 @@ impl Set {
         // SAFETY: the caller's.
         unsafe {
             self.ctl_at_once((epfd, op, fd), event, |inside, wanted| {
-                inside.note_set(fd, (op != libc::EPOLL_CTL_DEL).then_some(wanted));
+                inside.note_set(fd, inner, (op != libc::EPOLL_CTL_DEL).then_some(wanted));
             })
         }
     }
@@ -167,9 +185,10 @@ impl Set {
             // Of several under the same data it may be any one's.
             let regs = self.with(|inside| inside.sets_with_data(event.u64));
             let regs = regs.unwrap_or_default();
+            // One that is used up and could not be made good stands.
             let is_silent = |reg: &SetReg| {
-                let inner = table::lookup(reg.fd).and_then(Entry::as_set);
-                inner.is_some_and(|inner| !is_readable(inner))
+                (reg.events & ONESHOT == 0 || reg.is_named())
+                    && reg.set().is_some_and(|inner| !is_readable(inner))
             };
             if regs.is_empty() || !regs.iter().all(is_silent) {
                 continue;
@@ -178,7 +197,8 @@ impl Set {
             // Used up by what was none of the program's, unless that has changed it since.
             self.with(|inside| {
                 let now = inside.sets_with_data(event.u64);
-                for reg in now.iter().filter(|reg| reg.events & ONESHOT != 0) {
+                let used_up = |reg: &&SetReg| reg.events & ONESHOT != 0 && reg.is_named();
+                for reg in now.iter().filter(used_up) {
                     ready::change(self.fd(), reg.fd, reg.events, reg.data);
                 }
             });

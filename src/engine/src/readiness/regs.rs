@@ -1,7 +1,9 @@
 //! The mirror of a set's registrations of tracked sockets, found by socket, by stream and by data
 //! without a walk.
 
+use super::set::Set;
 use crate::sockets::sock::Sock;
+use crate::sockets::table::{self, Entry};
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::{Slot, Stamp};
@@ -170,12 +172,29 @@ pub(super) struct Inside {
     sets: Vec<SetReg>,
 }
 
-/// A set's registration in another.
+/// A set's registration in another. The kernel knows it by the set and the number together, and keeps it for as long as the set
+/// has any number: under this one there may be something else by now.
 #[derive(Clone, Copy)]
 pub(super) struct SetReg {
+    inner: &'static Set,
+    /// [`Set::life`] when it was registered.
+    life: u32,
     pub fd: i32,
     pub events: u32,
     pub data: u64,
+}
+
+impl SetReg {
+    /// The set, unless this process has closed it.
+    pub fn set(&self) -> Option<&'static Set> {
+        (self.inner.life() == Some(self.life)).then_some(self.inner)
+    }
+
+    /// Is the number still the set's, so that the kernel's registration can be changed by it?
+    pub fn is_named(&self) -> bool {
+        self.set()
+            .is_some_and(|inner| table::lookup(self.fd) == Some(Entry::set(inner)))
+    }
 }
 
 fn key(sock: &Sock) -> usize {
@@ -211,12 +230,19 @@ impl Inside {
         }
     }
 
-    /// The kernel has accepted a set's registration, or has dropped it: nothing is wanted then. (One whose descriptor was closed
-    /// stays here; the number tells.)
-    pub fn note_set(&mut self, fd: i32, wanted: Option<(u32, u64)>) {
-        self.sets.retain(|reg| reg.fd != fd);
-        let reg = wanted.map(|(events, data)| SetReg { fd, events, data });
-        self.sets.extend(reg);
+    /// The kernel has accepted the registration of a set under this number, or has dropped it: nothing is wanted then. One of a set
+    /// that is closed stays here until its number is registered anew.
+    pub fn note_set(&mut self, fd: i32, inner: &'static Set, wanted: Option<(u32, u64)>) {
+        let is_others = |reg: &SetReg| reg.set().is_some_and(|set| !core::ptr::eq(set, inner));
+        self.sets.retain(|reg| reg.fd != fd || is_others(reg));
+        let life = inner.life().unwrap_or_default();
+        self.sets.extend(wanted.map(|(events, data)| SetReg {
+            inner,
+            life,
+            fd,
+            events,
+            data,
+        }));
     }
 
     /// What was passed over is looked at again where there is something to read by now: the program may have read TCP's part without waiting for it.
@@ -235,9 +261,17 @@ impl Inside {
         }
     }
 
-    /// The numbers under which sets are registered.
-    pub fn set_numbers(&self) -> Vec<i32> {
-        self.sets.iter().map(|reg| reg.fd).collect()
+    /// Is `inner` registered under this number to be told of once?
+    pub fn is_told_once(&self, fd: i32, inner: &'static Set) -> bool {
+        self.sets.iter().any(|reg| {
+            let is_it = || reg.set().is_some_and(|set| core::ptr::eq(set, inner));
+            reg.events & ONESHOT != 0 && reg.fd == fd && is_it()
+        })
+    }
+
+    /// The sets that are registered.
+    pub fn sets(&self) -> Vec<&'static Set> {
+        self.sets.iter().filter_map(SetReg::set).collect()
     }
 
     /// The registrations of sets with this data, of which the kernel tells under it: none if it may be a socket that it tells of.

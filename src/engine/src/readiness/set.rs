@@ -33,6 +33,8 @@ pub struct Set {
     entered: AtomicBool,
     /// Descriptors of this process for it; 0: a free structure.
     entries: AtomicU32,
+    /// How many sets the structure has been: see [`Set::life`].
+    life: AtomicU32,
     /// The kernel's set.
     fd: AtomicI32,
     /// An eventfd in the kernel's set, by which this process itself rings; -1: none yet.
@@ -145,6 +147,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     inside: Guarded::new(None),
                     entered: AtomicBool::new(false),
                     entries: AtomicU32::new(0),
+                    life: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
                     wake: Outlet::new(),
                     number,
@@ -191,6 +194,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
         }
         set.looked_ns.store(0, Ordering::Relaxed);
         set.late_waits.store(0, Ordering::Relaxed);
+        set.life.fetch_add(1, Ordering::Relaxed);
         set.entries.store(1, Ordering::Release);
     }
     drop(making);
@@ -287,6 +291,16 @@ impl Set {
     /// It is back.
     pub(crate) fn gets_up(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Which of the sets that the structure has been it is now; `None`: it is free.
+    pub(super) fn life(&self) -> Option<u32> {
+        (self.entries.load(Ordering::Acquire) != 0).then(|| self.life.load(Ordering::Relaxed))
+    }
+
+    /// Has it more than one descriptor?
+    pub(super) fn has_dups(&self) -> bool {
+        self.entries.load(Ordering::Acquire) > 1
     }
 
     /// One more descriptor for the set.

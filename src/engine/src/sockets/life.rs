@@ -283,11 +283,14 @@ pub fn before_close(entry: Entry, fd: c_int) {
     if process::is_vfork_child() {
         return;
     }
-    if let Kind::Sock(sock) = entry.kind()
-        && sock.fds.load(Ordering::Acquire) > 1
-        && table::lookup(fd) == Some(entry)
-    {
-        readiness::number_goes(sock, fd);
+    if table::lookup(fd) == Some(entry) {
+        match entry.kind() {
+            Kind::Sock(sock) if sock.fds.load(Ordering::Acquire) > 1 => {
+                readiness::number_goes(sock, fd);
+            }
+            Kind::Set(set) => readiness::set_number_goes(set, fd),
+            _ => {}
+        }
     }
     if !table::remove_if(fd, entry) {
         return;

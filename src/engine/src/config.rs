@@ -106,6 +106,8 @@ pub enum Fault {
     Wakeup(u64),
     /// A defect that tests must find: says one byte less of a peek.
     Peek(u64),
+    /// Takes the kernel for one before Linux 6.16, where sockets cannot refuse descriptors.
+    OldKernel,
 }
 
 impl Config {
@@ -419,6 +421,7 @@ mod tests {
         assert_eq!(fault("link:7"), Some(Fault::Link(7)));
         assert_eq!(fault("wakeup:1"), Some(Fault::Wakeup(1)));
         assert_eq!(fault("peek:0"), Some(Fault::Peek(0)));
+        assert_eq!(fault("old-kernel"), Some(Fault::OldKernel));
         assert_eq!(
             accepted("SLUICE_LIBRARY", "/opt/any thing.so"),
             Config::DEFAULT

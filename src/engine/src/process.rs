@@ -541,22 +541,29 @@ pub fn capabilities() -> u64 {
     status_field(b"CapEff:").unwrap_or(0)
 }
 
+/// The effective capabilities of another process; all where the kernel does not say.
+fn capabilities_of(pid: i32) -> Option<u64> {
+    use std::io::Write;
+    let mut path = [0u8; 32];
+    let mut rest = path.as_mut_slice();
+    write!(rest, "/proc/{pid}/status").ok()?;
+    let status = Status::read(core::ffi::CStr::from_bytes_until_nul(&path).ok()?)?;
+    u64::from_str_radix(status.words(b"CapEff:")?.next_back()?, 16).ok()
+}
+
 /// The peer's process id, and whether its memory may be read: its user and group are ours, it has
 /// every capability that we have, and one trial worked.
-pub fn may_pull(control: i32, peer_capabilities: u64) -> (i32, bool) {
+pub fn may_pull(control: i32) -> (i32, bool) {
     let Some(peer) = peer(control) else {
         return (0, false);
     };
     // SAFETY: these two cannot fail and are not hooked.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let own = capabilities();
-    let equal = peer.uid == uid && peer.gid == gid && own & !peer_capabilities == 0;
-    (peer.pid, equal && peer.pid > 0)
-}
-
-/// Is the peer behind `control` the process that [`may_pull`] has named?
-pub fn is_peer(control: i32, pid: i32) -> bool {
-    peer(control).is_some_and(|peer| peer.pid == pid)
+    let equal = peer.pid > 0
+        && peer.uid == uid
+        && peer.gid == gid
+        && capabilities_of(peer.pid).is_some_and(|theirs| capabilities() & !theirs == 0);
+    (peer.pid, equal)
 }
 
 /// Who is at the other end of a Unix socket, as the kernel saw it connect or listen.

@@ -9,7 +9,7 @@ use libc::c_int;
 use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
-pub const OURS: [Sysno; 56] = [
+pub const OURS: [Sysno; 57] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -32,6 +32,7 @@ pub const OURS: [Sysno; 56] = [
     Sysno::fstatfs,
     Sysno::statx,
     Sysno::openat,
+    Sysno::readlinkat,
     Sysno::memfd_create,
     Sysno::ftruncate,
     Sysno::mmap,

@@ -49,7 +49,7 @@ mod option;
 mod signal;
 
 pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
-pub use file::{fstat, is_memory, is_name, is_pipe, is_tmpfs, socket_inode};
+pub use file::{fstat, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at};
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
@@ -325,6 +325,14 @@ pub fn open(path: &core::ffi::CStr, flags: c_int) -> Result<Fd, Errno> {
         0
     )
     .map(|fd| Fd(fd as c_int))
+}
+
+/// `openat(2)` of a path below a directory.
+///
+/// # Errors
+/// The kernel's.
+pub fn open_at(dir: c_int, path: &core::ffi::CStr, flags: c_int) -> Result<Fd, Errno> {
+    sys!(openat, dir, path.as_ptr(), flags | libc::O_CLOEXEC, 0).map(|fd| Fd(fd as c_int))
 }
 
 /// `socket(2)`, close-on-exec and non-blocking.

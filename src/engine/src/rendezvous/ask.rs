@@ -3,22 +3,26 @@
 //!
 //! ```text
 //!   first comer                                     second comer
-//!   Ask {key, inode}, O_PATH fd ──►                 keeps it until its own socket comes to an offset
-//!                                                   the fd's inode is that of my mirror?
-//!                        ◄── Grant {key, inode, stream}, O_PATH fd ──
-//!   the fd's inode is that of my mirror?
-//!   Joined {stream} ──►
+//!   Ask {key, inode, nonce} ──►                     keeps it until its own socket comes to an offset
+//!                        ◄── Grant {key, inode, stream, nonce, echo} ──
+//!   does the link's process hold my mirror?
+//!   Joined {stream, echo} ──►
+//!                                                   does the link's process hold my mirror?
 //!   attach                                          attach
 //! ```
+//!
+//! Only processes of the user who owns the other end are asked. Each record says by which descriptor its sender holds its end, and the
+//! kernel who the sender is: [`identity`](super::identity).
 //!
 //! A connection that went by a link before asks over that one, and whoever is asked for a connection that was
 //! demoted grants at once. Otherwise asked are the links made last, since the peer is likelier behind
 //! one of those; who is not the other end of the connection keeps the question and never finds a socket
 //! for it. When both ask at once, side 0 of the link grants and side 1 waits.
 
-use super::join::{attach, owner};
-use super::message::{self, Brought, Kind, Message};
-use super::{PENDING, Pending, Stage, abandon, control, count_names, is_proof, proof};
+use super::diag::Mirror;
+use super::join::{attach, link_peer, owner, refuse};
+use super::message::{self, Kind, Message, Nonce, Sender};
+use super::{Look, PENDING, Pending, Stage, abandon, control, count_names, identity};
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
@@ -39,82 +43,101 @@ struct Question {
     key: u64,
     link: &'static Link,
     generation: u32,
-    /// Inode of the socket that the peer has shown to hold.
+    /// Inode of the socket that the peer says to hold.
     inode: u64,
+    /// To be repeated in the answer.
+    nonce: Nonce,
 }
 
 static QUESTIONS: Guarded<Vec<Question>> = Guarded::new(Vec::new());
 
-/// A connection that has looked for its peer in vain: it takes a later question, whatever its offset.
-struct Tried {
-    key: u64,
-    mirror: u64,
-    sock: &'static Sock,
-    generation: u32,
+/// Connections that have looked for their peer in vain: they take a later question, whatever its offset.
+static TRIED: Guarded<Vec<Look>> = Guarded::new(Vec::new());
+
+impl Look {
+    /// Is the connection still there?
+    fn is_current(&self) -> bool {
+        let (sock, generation) = self.of;
+        sock.generation.load(Ordering::Acquire) == generation
+    }
+
+    /// Is it still there, on TCP, and may leave it?
+    fn is_wanted(&self) -> bool {
+        let (sock, _) = self.of;
+        self.is_current() && !sock.is_accelerated() && sock.pinned.load(Ordering::Relaxed) == 0
+    }
 }
 
-static TRIED: Guarded<Vec<Tried>> = Guarded::new(Vec::new());
-
 /// The search of a connection ended without a peer.
-pub(super) fn in_vain(sock: &'static Sock, generation: u32, key: u64, mirror: u64) {
+pub(super) fn in_vain(look: Look) {
     let Some(mut tried) = TRIED.lock() else {
         return;
     };
     if tried.len() >= KEPT {
-        tried.retain(|t| t.sock.generation.load(Ordering::Acquire) == t.generation);
+        tried.retain(Look::is_current);
         tried.truncate(KEPT / 2);
     }
-    tried.push(Tried {
-        key,
-        mirror,
-        sock,
-        generation,
-    });
+    tried.push(look);
 }
 
 /// A connection that looked for the peer that now asks for it, if it is still there and on TCP.
-fn take_tried(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
+fn take_tried(key: u64, inode: u64) -> Option<Look> {
     let mut tried = TRIED.lock()?;
     let at = tried
         .iter()
-        .position(|t| t.key == key && t.mirror == mirror)?;
-    let Tried {
-        sock, generation, ..
-    } = tried.swap_remove(at);
-    let there = sock.generation.load(Ordering::Acquire) == generation;
-    (there && !sock.is_accelerated() && sock.pinned.load(Ordering::Relaxed) == 0)
-        .then_some((sock, generation))
+        .position(|t| t.key == key && t.mirror.inode == inode)?;
+    Some(tried.swap_remove(at)).filter(Look::is_wanted)
 }
 
-/// Asks for the stream of `key` over the links that there are; true: somebody was asked.
-pub(super) fn ask(fd: i32, key: u64, own: u64) -> bool {
+/// A connection that was demoted, and for which the peer now asks.
+fn demoted(key: u64, inode: u64) -> Option<Look> {
+    let of = upgrade::demoted(key, inode)?;
+    Some(Look {
+        of,
+        key,
+        mirror: of.0.mirror(),
+        nonce: identity::nonce().ok()?,
+    })
+}
+
+/// Asks over the links that there are; true: somebody was asked. The inode of this end is `own`.
+pub(super) fn ask(look: Look, own: u64) -> bool {
     let mut asked = false;
     for link in shm::all()
-        .filter(|l| l.is_alive() && l.control().is_open())
+        .filter(|l| l.is_alive() && l.control().is_open() && may_hold(l, look.mirror))
         .take(LINKS)
     {
-        asked |= send_ask(link, fd, key, own, 0);
+        asked |= send_ask(link, look, own, 0);
     }
     asked
 }
 
-/// Asks over `link` for the stream of `key`, whose end here is the descriptor `fd` of the inode `own`;
-/// true: the question is out.
-fn send_ask(link: &Link, fd: i32, key: u64, own: u64, flags: u32) -> bool {
-    let Ok(proof) = proof(fd) else { return false };
+/// Is the peer of the link one that may hold this end?
+fn may_hold(link: &Link, mirror: Mirror) -> bool {
+    link.peer_uid() == mirror.uid
+}
+
+/// The number by which a socket is held here.
+fn descriptor(sock: &Sock) -> u32 {
+    sock.fd.load(Ordering::Relaxed) as u32
+}
+
+/// Asks over `link`; true: the question is out.
+fn send_ask(link: &Link, look: Look, own: u64, flags: u32) -> bool {
     let ask = Message {
-        inode: own,
-        token: [key, 0],
+        token: [look.key, own],
+        nonce: look.nonce,
+        descriptor: descriptor(look.of.0),
         flags,
         ..Message::new(Kind::Ask)
     };
-    control::tell(link, &ask, &[proof.raw()])
+    control::tell(link, &ask, None)
 }
 
 /// Asks over the link by which this connection has gone before; true: the peer was asked.
-pub(super) fn ask_again(sock: &'static Sock, fd: i32, key: u64, own: u64) -> bool {
-    sock.last_link()
-        .is_some_and(|link| send_ask(link, fd, key, own, 0))
+pub(super) fn ask_again(look: Look, own: u64) -> bool {
+    let link = look.of.0.last_link();
+    link.is_some_and(|link| may_hold(link, look.mirror) && send_ask(link, look, own, 0))
 }
 
 /// A link has come up: whoever looks for a peer, or has done so in vain, asks over it.
@@ -123,22 +146,19 @@ pub(super) fn ask_all(link: &'static Link) {
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    for t in tried.unwrap_or_default() {
-        let there = t.sock.generation.load(Ordering::Acquire) == t.generation
-            && !t.sock.is_accelerated()
-            && t.sock.pinned.load(Ordering::Relaxed) == 0
-            && !list.iter().any(|p| core::ptr::eq(p.sock, t.sock));
-        if there {
-            list.push(super::waiting((t.sock, t.generation), t.key, t.mirror));
+    for look in tried.unwrap_or_default() {
+        let (sock, _) = look.of;
+        if look.is_wanted() && !list.iter().any(|p| core::ptr::eq(p.sock, sock)) {
+            list.push(look.waiting());
         }
     }
     for p in list.iter() {
-        if !matches!(p.stage, Stage::Named | Stage::Asked) {
+        if !matches!(p.stage, Stage::Named { .. } | Stage::Asked) || !may_hold(link, p.mirror) {
             continue;
         }
         let fd = p.sock.fd.load(Ordering::Relaxed);
         if let Ok(st) = sys::fstat(fd) {
-            send_ask(link, fd, p.key, st.st_ino, message::IDLE);
+            send_ask(link, p.look(), st.st_ino, message::IDLE);
         }
     }
     count_names(&list);
@@ -147,60 +167,75 @@ pub(super) fn ask_all(link: &'static Link) {
 }
 
 /// Has the other end of this connection asked for it? Then grants it a stream.
-pub(super) fn answer(of: (&'static Sock, u32), key: u64, mirror: u64) -> Option<Pending> {
+pub(super) fn answer(look: Look) -> Option<Pending> {
     let question = {
         let mut kept = QUESTIONS.lock()?;
-        let at = kept
-            .iter()
-            .position(|q| q.key == key && q.inode == mirror)?;
+        let at = kept.iter().position(|q| {
+            q.key == look.key && q.inode == look.mirror.inode && may_hold(q.link, look.mirror)
+        })?;
         kept.swap_remove(at)
     };
     let Question {
-        link, generation, ..
+        link,
+        generation,
+        nonce,
+        ..
     } = question;
     if link.generation() != generation || !link.is_alive() {
         return None;
     }
-    grant(of, key, mirror, link)
+    grant(look, link, nonce)
 }
 
-fn grant(
-    (sock, generation): (&'static Sock, u32),
-    key: u64,
-    mirror: u64,
-    link: &'static Link,
-) -> Option<Pending> {
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let own = sys::fstat(fd).ok()?.st_ino;
-    let proof = proof(fd).ok()?;
+/// Grants the peer, which has asked with `echo`, a stream.
+fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
+    if !may_hold(link, look.mirror) {
+        return None;
+    }
+    let (sock, _) = look.of;
+    let own = sys::fstat(sock.fd.load(Ordering::Relaxed)).ok()?.st_ino;
     let index = link.give_stream(upgrade::ring_len(link), owner(sock))?;
     let grant = Message {
         index,
-        inode: own,
-        token: [key, 0],
+        token: [look.key, own],
+        nonce: look.nonce,
+        echo,
+        descriptor: descriptor(sock),
         ..Message::new(Kind::Grant)
     };
-    if !control::tell(link, &grant, &[proof.raw()]) {
+    if !control::tell(link, &grant, None) {
         abandon(link, index);
         return None;
     }
-    Some(Pending {
-        sock,
-        generation,
-        key,
-        mirror,
-        stage: Stage::Granted(link, index),
-        socket: None,
-        deadline: u64::MAX,
-        made_link: false,
-    })
+    Some(look.at(Stage::Granted(link, index), None))
 }
 
-/// The peer asks.
-pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
-    let [first, _] = brought;
-    let [key, _] = ask.token;
-    if !is_proof(first.as_ref(), ask.inode) {
+/// Does the process at the other end of the link, which has sent `claim`, hold the other end of the connection?
+fn believe(
+    link: &Link,
+    claim: &Message,
+    sender: Option<Sender>,
+    nonce: Nonce,
+    mirror: Mirror,
+) -> bool {
+    let proves = |dir| {
+        let peer = identity::Known {
+            dir,
+            ..link_peer(link)
+        };
+        let socket = link.control().raw().unwrap_or(-1);
+        peer.proves(claim, sender, nonce, mirror, socket).is_ok()
+    };
+    match link.peer_dir().with(|dir| proves(Some(dir))) {
+        Some(proved) => proved,
+        None => proves(None),
+    }
+}
+
+/// The peer asks. What it says of itself is looked into when it has joined.
+pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>) {
+    let [key, inode] = ask.token;
+    if !link_peer(link).has_sent(sender) {
         return;
     }
     let Some(mut list) = PENDING.lock() else {
@@ -208,35 +243,36 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, brought: &Brought) {
     };
     let ours = list
         .iter()
-        .position(|p| p.key == key && p.mirror == ask.inode);
+        .position(|p| p.key == key && p.mirror.inode == inode);
     // A name of ours that nobody has come to, and an asker who is not on the way to it.
     let idle = ask.flags & message::IDLE != 0;
     let only_asks = |p: &Pending| match p.stage {
         Stage::Asked => true,
-        Stage::Named => idle,
+        Stage::Named { .. } => idle,
         _ => false,
     };
     match ours {
         // Nothing but links is left to both.
         Some(at) if list.get(at).is_some_and(only_asks) => {
             let waiting = list.swap_remove(at);
-            if waiting.sock.generation.load(Ordering::Acquire) == waiting.generation {
-                let of = (waiting.sock, waiting.generation);
-                list.push(grant(of, key, ask.inode, link).unwrap_or(waiting));
+            let look = waiting.look();
+            if look.is_current() {
+                list.push(grant(look, link, ask.nonce).unwrap_or(waiting));
             }
         }
         // A meeting by name is under way; the question counts if that comes to nothing.
-        Some(_) => keep(link, key, ask.inode),
-        None => match take_tried(key, ask.inode).or_else(|| upgrade::demoted(key, ask.inode)) {
-            Some(of) => list.extend(grant(of, key, ask.inode, link)),
-            None => keep(link, key, ask.inode),
+        Some(_) => keep(link, ask),
+        None => match take_tried(key, inode).or_else(|| demoted(key, inode)) {
+            Some(look) => list.extend(grant(look, link, ask.nonce)),
+            None => keep(link, ask),
         },
     }
     count_names(&list);
 }
 
 /// Keeps a question for the socket of ours that will come to it.
-fn keep(link: &'static Link, key: u64, inode: u64) {
+fn keep(link: &'static Link, ask: &Message) {
+    let [key, inode] = ask.token;
     let Some(mut kept) = QUESTIONS.lock() else {
         return;
     };
@@ -252,28 +288,27 @@ fn keep(link: &'static Link, key: u64, inode: u64) {
     if let Some(first) = first {
         kept.remove(first);
     }
-    let generation = link.generation();
     kept.push(Question {
         key,
         link,
-        generation,
+        generation: link.generation(),
         inode,
+        nonce: ask.nonce,
     });
 }
 
 /// The peer grants a stream.
-pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) {
-    let [first, _] = brought;
-    let [key, _] = grant.token;
+pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Sender>) {
+    let [key, inode] = grant.token;
     let decline = || {
         let no = Message::about(Kind::Decline, grant.index);
-        control::tell(link, &no, &[]);
+        control::tell(link, &no, None);
     };
     let Some(mut list) = PENDING.lock() else {
         return decline();
     };
     let at = list.iter().position(|p| {
-        p.key == key && p.mirror == grant.inode && is_proof(first.as_ref(), p.mirror)
+        p.key == key && p.mirror.inode == inode && believe(link, grant, sender, p.nonce, p.mirror)
     });
     // Whatever stage ours has come to ends here: the peer's stands at this. Only two grants that cross need a
     // rule: that of side 0 stands.
@@ -296,27 +331,55 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, brought: &Brought) 
     if stale || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock)) {
         return decline();
     }
-    if !control::tell(link, &Message::about(Kind::Joined, grant.index), &[]) {
+    let joined = Message {
+        echo: grant.nonce,
+        descriptor: descriptor(sock),
+        ..Message::about(Kind::Joined, grant.index)
+    };
+    if !control::tell(link, &joined, None) {
         return abandon(link, grant.index);
     }
     attach(sock, meeting.generation, link, grant.index);
 }
 
-/// The peer has joined, or declined, a stream that was granted to it.
-pub(super) fn on_decision(link: &'static Link, message: &Message, joined: bool) {
+/// Takes the meeting out for which stream `index` of a link was granted.
+fn take_granted(list: &mut Vec<Pending>, link: &'static Link, index: u32) -> Option<Pending> {
+    let at = list.iter().position(
+        |p| matches!(p.stage, Stage::Granted(l, i) if core::ptr::eq(l, link) && i == index),
+    )?;
+    Some(list.swap_remove(at))
+}
+
+/// The peer has joined a stream that was granted to it.
+pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Sender>) {
+    if !link_peer(link).has_sent(sender) {
+        return;
+    }
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    let at = list.iter().position(
-        |p| matches!(p.stage, Stage::Granted(l, index) if core::ptr::eq(l, link) && index == message.index),
-    );
-    let Some(meeting) = at.map(|at| list.swap_remove(at)) else {
+    let index = joined.index;
+    let Some(meeting) = take_granted(&mut list, link, index) else {
         return;
     };
     // With the list locked, see `on_grant`.
-    if joined {
-        attach(meeting.sock, meeting.generation, link, message.index);
+    let of = (meeting.sock, meeting.generation);
+    if believe(link, joined, sender, meeting.nonce, meeting.mirror) {
+        attach(of.0, of.1, link, index);
     } else {
+        refuse(of, link, index, Reason::ProofFailed);
+    }
+}
+
+/// The peer has declined a stream that was granted to it.
+pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Option<Sender>) {
+    if !link_peer(link).is_process(sender) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    if let Some(meeting) = take_granted(&mut list, link, declined.index) {
         super::give_up(meeting, Reason::PeerPlain);
     }
 }

@@ -7,7 +7,7 @@
 mod jobs;
 mod links;
 
-use super::message::{self, Kind, Message, Received};
+use super::message::{self, Kind, Message, Next, Received};
 use crate::process;
 use crate::readiness::set::Set;
 use crate::remote;
@@ -141,7 +141,9 @@ fn launch() -> Result<(), Reason> {
     SET.store(set.raw(), Ordering::Release);
     WAKE.store(wake.raw(), Ordering::Release);
     TID.store(BORN, Ordering::Release);
-    if spawn(set.raw(), wake.raw()).is_err() {
+    // Told to the thread, which may come to its first look when it is to end already.
+    let both = set.raw() as usize | (wake.raw() as usize) << 32;
+    if spawn(run, core::ptr::without_provenance_mut(both)).is_err() {
         TID.store(0, Ordering::Release);
         SET.store(-1, Ordering::Release);
         WAKE.store(-1, Ordering::Release);
@@ -153,9 +155,11 @@ fn launch() -> Result<(), Reason> {
     Ok(())
 }
 
-fn spawn(set: i32, wake: i32) -> Result<(), ()> {
-    // Told to the thread, which may come to its first look when it is to end already.
-    let both = set as usize | (wake as usize) << 32;
+/// A detached thread of the library's own, with no signal but glibc's own.
+pub(super) fn spawn(
+    run: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    argument: *mut libc::c_void,
+) -> Result<(), ()> {
     // The new thread inherits the mask. Signals 32 and 33 are glibc's: without them setuid() hangs.
     let before = sys::set_signal_mask(!(1 << 31 | 1 << 32));
     let mut thread: libc::pthread_t = 0;
@@ -165,12 +169,7 @@ fn spawn(set: i32, wake: i32) -> Result<(), ()> {
         libc::pthread_attr_init(&raw mut attributes);
         libc::pthread_attr_setstacksize(&raw mut attributes, 256 << 10);
         libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        let failed = libc::pthread_create(
-            &raw mut thread,
-            &raw const attributes,
-            run,
-            core::ptr::without_provenance_mut(both),
-        );
+        let failed = libc::pthread_create(&raw mut thread, &raw const attributes, run, argument);
         libc::pthread_attr_destroy(&raw mut attributes);
         failed
     };

@@ -2,6 +2,7 @@
 
 use crate::sockets::tcp::ESTABLISHED;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -9,7 +10,9 @@ use sluice_stats::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror {
     /// Inode of the other end's socket; never 0.
-    pub inode: u32,
+    pub inode: u64,
+    /// The user who made or accepted it, or to whom it was given by `fchown`; one who exists in this user namespace.
+    pub uid: u32,
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -30,13 +33,56 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
 /// # Errors
 /// When this host (this network namespace) has no such socket in ESTABLISHED with an owner:
 /// [`Reason::PeerClosed`] if `peer` is an address of this host, else [`Reason::PeerRemote`].
-/// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked.
+/// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked, [`Reason::PeerOwner`] when the owner has no
+/// number here.
 pub fn mirror(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     let (local, peer) = (plain(local), plain(peer));
-    match by_netlink(local, peer) {
-        Err(Reason::NetlinkRefused) => by_proc(local, peer),
+    let mirror = match by_netlink(local, peer) {
+        Err(Reason::NetlinkRefused) => twice(|| by_proc(local, peer)),
         answer => answer,
+    }?;
+    if is_nobody(mirror.uid) {
+        return Err(Reason::PeerOwner);
     }
+    Ok(mirror)
+}
+
+/// While a socket is being accepted the kernel changes its owner first and its inode then. A look in between sees the new inode with
+/// the old owner; one behind that does not.
+fn twice(mut look: impl FnMut() -> Result<Mirror, Reason>) -> Result<Mirror, Reason> {
+    let first = look()?;
+    let second = look()?;
+    if first == second {
+        Ok(second)
+    } else {
+        Err(Reason::NotEstablished)
+    }
+}
+
+/// Does this number stand for a user who has none in this user namespace?
+fn is_nobody(uid: u32) -> bool {
+    /// The number that stands for all of them; not asked yet.
+    static OVERFLOW: AtomicU64 = AtomicU64::new(u64::MAX);
+    let mut overflow = OVERFLOW.load(Ordering::Relaxed);
+    if overflow == u64::MAX {
+        overflow = number_in(c"/proc/sys/kernel/overflowuid").unwrap_or(65534);
+        OVERFLOW.store(overflow, Ordering::Relaxed);
+    }
+    u64::from(uid) == overflow && !maps_everybody()
+}
+
+/// Does this user namespace have a number for every user (`user_namespaces(7)`: one line, as long as there are numbers)?
+fn maps_everybody() -> bool {
+    number_in(c"/proc/self/uid_map") == Some(u64::from(u32::MAX))
+}
+
+/// The last number of a short file.
+fn number_in(path: &core::ffi::CStr) -> Option<u64> {
+    let fd = sys::open(path, libc::O_RDONLY).ok()?;
+    let mut text = [0u8; 128];
+    let len = sys::read(fd.raw(), &mut text).ok()?;
+    let text = core::str::from_utf8(text.get(..len)?).ok()?;
+    text.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 fn address(ip: IpAddr) -> [u8; 16] {
@@ -83,8 +129,17 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     // inet_diag_req_v2: family, protocol, ext, pad, states, id.
     put(&mut request, 16, &[family, libc::IPPROTO_TCP as u8, 0, 0]);
     put(&mut request, 20, &(1u32 << ESTABLISHED).to_ne_bytes());
-    let id = sockid(peer, local);
-    put(&mut request, 24, &id);
+    put(&mut request, 24, &sockid(peer, local));
+    twice(|| ask_netlink(&fd, &request, local, peer))
+}
+
+fn ask_netlink(
+    fd: &sys::Fd,
+    request: &[u8],
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> Result<Mirror, Reason> {
+    const REFUSED: Reason = Reason::NetlinkRefused;
     // SAFETY: the request is ours.
     let sent = unsafe { sys::send(fd.raw(), request.as_ptr(), request.len(), 0) };
     sent.map_err(|_| REFUSED)?;
@@ -112,13 +167,14 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     // A socket of the IPv6 family is named in its own form, however it was asked for.
     let id = sockid(in_family(peer, family), in_family(local, family));
     let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
-    let inode = u32::from_ne_bytes(get(&answer, HEADER + 68));
+    let uid = u32::from_ne_bytes(get(&answer, HEADER + 64));
+    let inode = u64::from(u32::from_ne_bytes(get(&answer, HEADER + 68)));
     if state == ESTABLISHED && same && inode == 0 {
         // Not accepted yet: nobody holds it.
         return Err(Reason::NotEstablished);
     }
     if state == ESTABLISHED && same && inode != 0 {
-        Ok(Mirror { inode })
+        Ok(Mirror { inode, uid })
     } else {
         Err(missing(local, peer))
     }
@@ -176,12 +232,12 @@ fn by_proc(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
             if !fits || state != Some(b"01") {
                 continue;
             }
-            let inode = words
-                .nth(5)
-                .and_then(|w| core::str::from_utf8(w).ok()?.parse().ok())
-                .unwrap_or(0);
-            if inode != 0 {
-                return Ok(Mirror { inode });
+            let number = |w: Option<&[u8]>| core::str::from_utf8(w?).ok()?.parse::<u32>().ok();
+            let uid = number(words.nth(3));
+            let inode = number(words.nth(1)).unwrap_or(0);
+            if let (Some(uid), 1..) = (uid, inode) {
+                let inode = u64::from(inode);
+                return Ok(Mirror { inode, uid });
             }
         }
     }
@@ -285,8 +341,8 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
-    fn inode(fd: &impl AsRawFd) -> u32 {
-        sys::fstat(fd.as_raw_fd()).unwrap().st_ino as u32
+    fn inode(fd: &impl AsRawFd) -> u64 {
+        sys::fstat(fd.as_raw_fd()).unwrap().st_ino
     }
 
     #[test]
@@ -300,6 +356,41 @@ mod tests {
                 assert_eq!(find(la, pa).unwrap().inode, inode(&b));
                 assert_eq!(find(pa, la).unwrap().inode, inode(&a));
             }
+        }
+    }
+
+    #[test]
+    fn the_owner_is_told_as_long_as_he_has_a_number() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+        // SAFETY: asks only.
+        let own = unsafe { libc::geteuid() };
+        for find in [by_netlink, by_proc, mirror] {
+            assert_eq!(find(la, pa).unwrap().uid, own);
+        }
+        if own != 0 {
+            return;
+        }
+        // SAFETY: changes the owner of a socket of this test.
+        let given = unsafe { libc::fchown(b.as_raw_fd(), 4711, 4711) };
+        assert_eq!(given, 0);
+        for find in [by_netlink, by_proc, mirror] {
+            assert_eq!(find(la, pa).unwrap().uid, 4711);
+        }
+        // SAFETY: the child makes system calls and ends.
+        unsafe {
+            let pid = libc::fork();
+            if pid == 0 {
+                // No user has a number in a new user namespace.
+                let ok = libc::unshare(libc::CLONE_NEWUSER) == 0
+                    && mirror(la, pa) == Err(Reason::PeerOwner);
+                libc::_exit(i32::from(!ok));
+            }
+            let mut status = 0;
+            libc::waitpid(pid, &raw mut status, 0);
+            assert_eq!(status, 0);
         }
     }
 

@@ -3,8 +3,10 @@
 //!
 //! Refuses to know how the two came to the name and when a meeting is given up.
 
-use super::message::{self, Brought, Kind, Message, REUSE, Received, VERSION};
-use super::{NAME_NS, Pending, Stage, abandon, control, discard, introduction, is_proof, proof};
+use super::closer::Way;
+use super::identity::{self, Claimant};
+use super::message::{self, Kind, Message, Next, REUSE, Received, Sender, VERSION};
+use super::{NAME_NS, Pending, Stage, abandon, closer, control, discard};
 use crate::process;
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
@@ -12,9 +14,10 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::LAYOUT;
 use sluice_fabric::lock::{Guard, Guarded};
-use sluice_fabric::shm::{self, Link, LinkEnd};
+use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
+use std::sync::Arc;
 
 /// How a meeting goes on.
 pub(super) enum Step {
@@ -26,24 +29,18 @@ pub(super) enum Step {
     Link(&'static Link),
 }
 
+/// Visitors of one name that are sent away before it is given up: others than the peer can only prevent a meeting.
+const VISITORS: u32 = 8;
+
 /// Moves a meeting on by what its socket has brought.
 pub(super) fn step(meeting: &mut Pending) -> Step {
     if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
         return Step::Over(Some(Reason::Close));
     }
-    if let Stage::Named = meeting.stage {
-        let Ok(visitor) = sys::accept(meeting.raw()) else {
-            return Step::Waits;
-        };
-        let Some(visitor) = crate::sockets::internal::lift(visitor) else {
-            return Step::Over(Some(Reason::DescriptorLimit));
-        };
-        meeting.socket = Some(visitor);
-        meeting.stage = Stage::Greeted;
-        meeting.deadline = sys::now_ns() + NAME_NS;
-        if control::is_running() {
-            control::watch_meeting(meeting.raw());
-        }
+    if let Stage::Named { .. } = meeting.stage
+        && let Some(step) = let_in(meeting)
+    {
+        return step;
     }
     if let Stage::Replied(link, _) = meeting.stage
         && link.is_alive()
@@ -59,23 +56,113 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     {
         return decided(meeting, join(meeting, link, index, false));
     }
-    let (message, brought) = match message::receive(meeting.raw()) {
+    let (message, sender, brought) = match hear(meeting) {
         Received::Nothing => return Step::Waits,
         Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
-        Received::Message(message, brought) => (message, brought),
+        Received::Message(message, sender, brought) => (message, sender, brought),
     };
+    if message.kind == Kind::Decline {
+        let reason = Reason::from_u16(message.reason).unwrap_or(Reason::ProofFailed);
+        return Step::Over(Some(reason));
+    }
     let step = match (&meeting.stage, message.kind) {
-        (_, Kind::Decline) => {
-            return Step::Over(Some(
-                Reason::from_u16(message.reason).unwrap_or(Reason::ProofFailed),
-            ));
+        (Stage::Greeted, Kind::Challenge) => on_challenge(meeting, &message),
+        (Stage::Dialled, Kind::Claim) => on_claim_of_first(meeting, &message, sender),
+        (Stage::Claimed, Kind::Claim) => on_claim_of_second(meeting, &message, sender),
+        (Stage::Proved(_) | Stage::Receiving(_), Kind::Reply) => {
+            on_reply(meeting, &message, brought)
         }
-        (Stage::Greeted, Kind::Hello) => on_hello(meeting, &message, &brought),
-        (Stage::Dialled, Kind::Reply) => on_reply(meeting, &message, brought),
         (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
         _ => Err(Reason::ProofFailed),
     };
     decided(meeting, step)
+}
+
+/// First comer: lets the visitor in whom the kernel names as the owner of the other end. `None`: he is in.
+fn let_in(meeting: &mut Pending) -> Option<Step> {
+    loop {
+        let Ok(visitor) = sys::accept(meeting.raw()) else {
+            return Some(Step::Waits);
+        };
+        let Some(visitor) = crate::sockets::internal::lift(visitor) else {
+            return Some(Step::Over(Some(Reason::DescriptorLimit)));
+        };
+        let visitor = Way::new(visitor);
+        match Claimant::behind(visitor.raw(), meeting.mirror) {
+            Ok(claimant) => {
+                meeting.claimant = Some(claimant);
+                meeting.socket = Some(visitor);
+                meeting.stage = Stage::Greeted;
+                meeting.deadline = sys::now_ns() + NAME_NS;
+                if control::is_running() {
+                    control::watch_meeting(meeting.raw());
+                }
+                return None;
+            }
+            Err(reason) => {
+                // Somebody else, or the peer, of whom this process can know nothing.
+                drop(visitor);
+                let Stage::Named { sent_away } = &mut meeting.stage else {
+                    return Some(Step::Over(Some(reason)));
+                };
+                *sent_away += 1;
+                if *sent_away >= VISITORS || reason == Reason::PeerHidden {
+                    return Some(Step::Over(Some(reason)));
+                }
+            }
+        }
+    }
+}
+
+/// What a thread of its own has received for a meeting.
+pub(super) type Mailbox = Arc<Guarded<Option<Received>>>;
+
+/// Takes the next record, and no descriptor but where one belongs.
+fn hear(meeting: &mut Pending) -> Received {
+    if let Stage::Receiving(mail) = &meeting.stage {
+        let got = mail.lock().and_then(|mut mail| mail.take());
+        return got.unwrap_or(Received::Nothing);
+    }
+    let Some(way) = &meeting.socket else {
+        return Received::Gone;
+    };
+    if !way.is_open() {
+        return message::receive(way.raw());
+    }
+    let expects = matches!(meeting.stage, Stage::Proved(_));
+    match message::next(way.raw()) {
+        Next::Brings if !expects => Received::Gone,
+        // Whoever could stop this process by a signal may send it what he likes.
+        Next::Brings if !meeting.is_with_same_user() => receive_apart(meeting),
+        // The end shows as nothing.
+        _ => message::receive(way.raw()),
+    }
+}
+
+/// Has a thread of its own receive the record with the arena.
+fn receive_apart(meeting: &mut Pending) -> Received {
+    let Some(socket) = crate::sockets::internal::copy(meeting.raw()) else {
+        return Received::Gone;
+    };
+    let mail = Mailbox::default();
+    let to = mail.clone();
+    let begun = closer::apart(move || {
+        let got = message::receive(socket.raw());
+        if let Some(mut mail) = to.lock() {
+            *mail = Some(got);
+        }
+        crate::sockets::internal::forget(socket.raw());
+        drop(Way::new(socket));
+        control::poke();
+    });
+    if !begun {
+        return Received::Gone;
+    }
+    if let Stage::Proved(token) = meeting.stage {
+        meeting.token = token;
+    }
+    meeting.stage = Stage::Receiving(mail);
+    Received::Nothing
 }
 
 /// A step that failed ends the meeting, for the peer too.
@@ -85,7 +172,7 @@ fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
             reason: reason as u16,
             ..Message::new(Kind::Decline)
         };
-        let _ = message::send(meeting.raw(), &decline, &[]);
+        let _ = message::send(meeting.raw(), &decline, None);
         Step::Over(Some(reason))
     })
 }
@@ -109,21 +196,62 @@ fn compatible(message: &Message) -> Result<(), Reason> {
     Ok(())
 }
 
-/// First comer: proves the visitor, gives out a stream, replies.
-fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result<Step, Reason> {
-    compatible(hello)?;
-    let [first, _] = brought;
-    if !is_proof(first.as_ref(), meeting.mirror) {
-        return Err(Reason::ProofFailed);
+/// A Claim of this end.
+fn claim(meeting: &Pending, echo: message::Nonce) -> Result<Message, Reason> {
+    Ok(Message {
+        token: process::token().ok_or(Reason::Limit)?,
+        nonce: meeting.nonce,
+        echo,
+        descriptor: meeting.sock.fd.load(Ordering::Relaxed) as u32,
+        ..Message::new(Kind::Claim)
+    })
+}
+
+/// Is the other end of the connection in the hands of the process that has sent this?
+fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result<(), Reason> {
+    let claimant = meeting.claimant.as_ref().ok_or(Reason::ProofFailed)?;
+    let known = claimant.known();
+    known.proves(claim, sender, meeting.nonce, meeting.mirror, meeting.raw())
+}
+
+/// First comer: says who it is.
+fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
+    compatible(challenge)?;
+    let claim = claim(meeting, challenge.nonce)?;
+    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::PeerPlain)?;
+    meeting.stage = Stage::Claimed;
+    Ok(Step::Waits)
+}
+
+/// Second comer: believes the first, and says who it is itself.
+fn on_claim_of_first(
+    meeting: &mut Pending,
+    first: &Message,
+    sender: Option<Sender>,
+) -> Result<Step, Reason> {
+    compatible(first)?;
+    believe(meeting, first, sender)?;
+    let claim = claim(meeting, first.nonce)?;
+    // The answer may bring the arena.
+    if let Some(way) = &mut meeting.socket {
+        way.open();
     }
-    let fd = meeting.sock.fd.load(Ordering::Relaxed);
-    let proof = proof(fd)?;
-    let mut reply = introduction(
-        Kind::Reply,
-        sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino,
-    )?;
+    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::PeerPlain)?;
+    meeting.stage = Stage::Proved(first.token);
+    Ok(Step::Waits)
+}
+
+/// First comer: believes the second, gives out a stream, replies.
+fn on_claim_of_second(
+    meeting: &mut Pending,
+    second: &Message,
+    sender: Option<Sender>,
+) -> Result<Step, Reason> {
+    compatible(second)?;
+    believe(meeting, second, sender)?;
+    let mut reply = Message::new(Kind::Reply);
     let mut arena_fd = None;
-    let link = match shm::by_token(hello.token) {
+    let link = match shm::by_token(second.token) {
         Some(link) => {
             is_with(meeting, link)?;
             reply.flags |= REUSE;
@@ -134,7 +262,7 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
             let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
             arena_fd = Some(fd);
             meeting.made_link = true;
-            open_link(arena, 0, hello, meeting.raw(), None)?
+            open_link(meeting, arena, 0, second.token)?
         }
     };
     let index = link
@@ -142,36 +270,49 @@ fn on_hello(meeting: &mut Pending, hello: &Message, brought: &Brought) -> Result
         .ok_or(Reason::LinkFull)?;
     reply.index = index;
     meeting.stage = Stage::Replied(link, index);
-    let sent = match &arena_fd {
-        Some(arena) => message::send(meeting.raw(), &reply, &[proof.raw(), arena.raw()]),
-        None => message::send(meeting.raw(), &reply, &[proof.raw()]),
-    };
-    sent.map_err(|_| Reason::PeerPlain)?;
+    message::send(meeting.raw(), &reply, arena_fd.as_ref().map(Fd::raw))
+        .map_err(|_| Reason::PeerPlain)?;
     Ok(Step::Waits)
 }
 
 /// A token is the peer's word: is the link that it names the one with the process that has come?
 fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
-    process::is_peer(meeting.raw(), link.peer_pid())
+    let pid = meeting.claimant.as_ref().map(|claimant| claimant.pid);
+    (pid == Some(link.peer_pid()))
         .then_some(())
         .ok_or(Reason::ProofFailed)
 }
 
+/// Links with one other process, and with all those of one other user, at most: none takes what the others need.
+const LINKS_OF_PROCESS: usize = 8;
+const LINKS_OF_USER: usize = 768;
+
+/// A new link with the process that has proved itself.
 fn open_link(
+    meeting: &mut Pending,
     arena: Arena,
     side: usize,
-    peer: &Message,
-    socket: i32,
-    control: Option<Fd>,
+    token: shm::Token,
 ) -> Result<&'static Link, Reason> {
-    let (peer_pid, can_pull) = process::may_pull(socket, peer.capabilities);
+    let socket = meeting.raw();
+    let (_, can_pull) = process::may_pull(socket);
     let can_discard = process::may_discard(Some(socket));
+    let claimant = meeting.claimant.as_mut().ok_or(Reason::ProofFailed)?;
+    let (pid, uid) = (claimant.pid, claimant.uid);
+    let others = || shm::all().filter(|link| link.is_alive() && link.twin().is_none());
+    let own_user = claimant.known().is_same_user();
+    if others().filter(|link| link.peer_pid() == pid).count() >= LINKS_OF_PROCESS
+        || !own_user && others().filter(|link| link.peer_uid() == uid).count() >= LINKS_OF_USER
+    {
+        return Err(Reason::LinkFull);
+    }
+    let dir = claimant.dir.take();
     let link = Link::open(LinkEnd {
         arena,
         side,
-        control,
-        token: peer.token,
-        peer_pid,
+        control: None,
+        token,
+        peer: Some(PeerProcess { pid, uid, dir }),
         can_pull,
         can_discard,
     })
@@ -181,25 +322,34 @@ fn open_link(
     Ok(link)
 }
 
-/// Second comer: proves the first, joins its stream.
-fn on_reply(meeting: &mut Pending, reply: &Message, brought: Brought) -> Result<Step, Reason> {
+/// Second comer: joins the stream of the first.
+fn on_reply(meeting: &mut Pending, reply: &Message, brought: Option<Fd>) -> Result<Step, Reason> {
     compatible(reply)?;
-    let [first, second] = brought;
-    if !is_proof(first.as_ref(), meeting.mirror) {
-        return Err(Reason::ProofFailed);
-    }
+    let token = match meeting.stage {
+        Stage::Proved(token) => token,
+        _ => meeting.token,
+    };
     if reply.flags & REUSE == 0 {
         control::start()?;
-        let arena = Arena::adopt(second.as_ref().ok_or(Reason::ProofFailed)?)
-            .map_err(|_| Reason::MmapRefused)?;
-        let link = open_link(arena, 1, reply, meeting.raw(), None)?;
+        let memory = brought.ok_or(Reason::ProofFailed)?;
+        let arena = match Arena::adopt(&memory) {
+            Ok(arena) => arena,
+            Err(_) => {
+                closer::dispose(memory);
+                return Err(Reason::MmapRefused);
+            }
+        };
+        let link = open_link(meeting, arena, 1, token)?;
         return join(meeting, link, reply.index, true);
     }
-    match shm::by_token(reply.token) {
+    if let Some(needless) = brought {
+        closer::dispose(needless);
+    }
+    match shm::by_token(token) {
         Some(link) => join(meeting, link, reply.index, false),
         None => {
             // Made in another meeting, whose Reply was sent before this one and is read after it.
-            meeting.stage = Stage::Promised(reply.token, reply.index);
+            meeting.stage = Stage::Promised(token, reply.index);
             Ok(Step::Waits)
         }
     }
@@ -216,7 +366,7 @@ fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Resu
         }
         return Err(Reason::LinkFull);
     }
-    if message::send(meeting.raw(), &Message::new(Kind::Joined), &[]).is_err() {
+    if message::send(meeting.raw(), &Message::new(Kind::Joined), None).is_err() {
         abandon(link, index);
         return Err(Reason::PeerPlain);
     }
@@ -238,9 +388,21 @@ fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step,
     Ok(over_with(meeting, link, index, fresh))
 }
 
+/// Who is at the other end of a link. The directory of its process is to be had by [`Link::peer_dir`].
+pub(super) fn link_peer(link: &Link) -> identity::Known {
+    identity::Known {
+        pid: link.peer_pid(),
+        uid: link.peer_uid(),
+        dir: None,
+    }
+}
+
 /// Both are proved and joined: the stream stands.
 fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
     if fresh {
+        // A peer of this user may send doorbells; others are let send nothing.
+        let may = link_peer(link).is_same_user();
+        let _ = identity::let_descriptors_in(meeting.raw(), may);
         // Its owner from now on: the caller releases the meeting's.
         let _ = link
             .control()
@@ -266,17 +428,26 @@ pub(super) fn attach(
 ) -> bool {
     let attached = upgrade::attach(sock, generation, link, index);
     if let Err(reason) = attached {
-        if sock.generation.load(Ordering::Acquire) == generation {
-            sock.conn().stays(reason);
-        }
-        // The peer may have attached its end, for which this reason is none.
-        let is_sealed = link.owner(index) != 0 && link.seal_stream(index);
-        abandon(link, index);
-        if is_sealed && link.is_alive() {
-            control::attention(link, index);
-        }
+        refuse((sock, generation), link, index, reason);
     }
     attached.is_ok()
+}
+
+/// A stream that the peer may have attached, for whom this reason is none, is not.
+pub(super) fn refuse(
+    (sock, generation): (&'static Sock, u32),
+    link: &'static Link,
+    index: u32,
+    reason: Reason,
+) {
+    if sock.generation.load(Ordering::Acquire) == generation {
+        sock.conn().stays(reason);
+    }
+    let is_sealed = link.owner(index) != 0 && link.seal_stream(index);
+    abandon(link, index);
+    if is_sealed && link.is_alive() {
+        control::attention(link, index);
+    }
 }
 
 /// Both ends of the link of this process with itself, and the process: a child makes its own.

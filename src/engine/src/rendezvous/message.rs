@@ -1,10 +1,12 @@
-//! The messages of a meeting and of a link's control socket: one record, 96 bytes, on a
-//! SOCK_SEQPACKET Unix socket, with up to two descriptors.
+//! Records between two processes of one host: of a meeting, and later of the link's control socket.
 //!
-//! A peer may send anything: a record of another length, magic or version is refused, and every number is checked by whoever uses it.
+//! One record is one message of a `SOCK_SEQPACKET` socket, at most with one descriptor. Everything in it is the peer's word, but for
+//! who has sent it: a record of another length, magic or version is refused, and every number is checked by whoever uses it.
 //! A descriptor may be of any file, also of one whose close, or whose status, waits for whoever serves it: those of other kinds than
 //! records bring end the meeting, or the link, and nothing is asked of them.
 
+use super::closer;
+use crate::process;
 use core::mem::size_of;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::{self, Fd};
@@ -12,28 +14,33 @@ use sluice_fabric::sys::{self, Fd};
 /// First bytes of every record.
 const MAGIC: u32 = u32::from_le_bytes(*b"slce");
 
-/// Version of these records and of the meeting. Another one is declined, at both ends with a reason.
-pub const VERSION: u16 = 1;
+/// Version of these records and of the meeting. Another one has other names.
+pub const VERSION: u16 = 2;
 
 /// Bytes of a record.
 pub const LEN: usize = 96;
+
+/// A number that is used once. All zero: none.
+pub type Nonce = [u64; 2];
 
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// Second comer to first: who I am. With an O_PATH descriptor of my TCP socket.
-    Hello = 1,
-    /// First comer to second: who I am, the stream's slot. With my O_PATH descriptor and, for a new link, the arena.
-    Reply = 2,
-    /// Second comer to first: joined.
-    Joined = 3,
+    /// Second comer to first: repeat this nonce.
+    Challenge = 1,
+    /// Either: I hold the other end.
+    Claim = 2,
+    /// First comer to second: I believe you; the stream's slot. With, for a new link, the arena.
+    Reply = 3,
+    /// Second comer to first, or who was granted: joined.
+    Joined = 4,
     /// Either: no; `reason` says why.
-    Decline = 4,
-    /// Over a link: my socket of the connection `token[0]` waits for a stream. With my O_PATH descriptor.
-    Ask = 5,
-    /// Over a link: stream `index` for that connection. With my O_PATH descriptor.
-    Grant = 6,
+    Decline = 5,
+    /// Over a link: my socket of the connection `token[0]` waits for a stream.
+    Ask = 6,
+    /// Over a link: stream `index` for that connection.
+    Grant = 7,
     /// My waiter slot `index` needs a doorbell.
     WantBell = 16,
     /// Here is the far end of the doorbell for your slot `index`.
@@ -49,7 +56,8 @@ pub enum Kind {
 impl Kind {
     fn from_u16(n: u16) -> Option<Self> {
         [
-            Kind::Hello,
+            Kind::Challenge,
+            Kind::Claim,
             Kind::Reply,
             Kind::Joined,
             Kind::Decline,
@@ -63,6 +71,11 @@ impl Kind {
         ]
         .into_iter()
         .find(|&k| k as u16 == n)
+    }
+
+    /// Does it say who the sender is, so that the effective user has to stand under it? By itself the kernel tells the real one.
+    fn is_proof(self) -> bool {
+        matches!(self, Kind::Claim | Kind::Ask | Kind::Grant | Kind::Joined)
     }
 }
 
@@ -83,12 +96,14 @@ pub struct Message {
     pub index: u32,
     /// [`REUSE`], [`IDLE`].
     pub flags: u32,
-    /// Who sends.
+    /// Who sends; in Ask and Grant the connection: its key, and the inode of the sender's end.
     pub token: Token,
-    /// Inode of the sender's TCP socket.
-    pub inode: u64,
-    /// Effective capabilities of the sender.
-    pub capabilities: u64,
+    /// To be repeated.
+    pub nonce: Nonce,
+    /// The other end's, repeated.
+    pub echo: Nonce,
+    /// The sender's number of its TCP socket.
+    pub descriptor: u32,
 }
 
 /// Bit of [`Message::flags`] in a Reply: use the link that both have.
@@ -110,8 +125,9 @@ impl Message {
             index: 0,
             flags: 0,
             token: [0; 2],
-            inode: 0,
-            capabilities: 0,
+            nonce: [0; 2],
+            echo: [0; 2],
+            descriptor: 0,
         }
     }
 
@@ -137,9 +153,10 @@ impl Message {
     /// | 16..20 | index |
     /// | 20..24 | flags |
     /// | 24..40 | token |
-    /// | 40..48 | inode |
-    /// | 48..56 | capabilities |
-    /// | 56..96 | zero |
+    /// | 40..56 | nonce |
+    /// | 56..72 | echo |
+    /// | 72..76 | descriptor |
+    /// | 76..96 | zero |
     #[must_use]
     pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0u8; LEN];
@@ -158,11 +175,10 @@ impl Message {
         put(&self.reason.to_le_bytes());
         put(&self.index.to_le_bytes());
         put(&self.flags.to_le_bytes());
-        for half in self.token {
+        for half in [self.token, self.nonce, self.echo].as_flattened() {
             put(&half.to_le_bytes());
         }
-        put(&self.inode.to_le_bytes());
-        put(&self.capabilities.to_le_bytes());
+        put(&self.descriptor.to_le_bytes());
         bytes
     }
 
@@ -171,6 +187,12 @@ impl Message {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
             bytes.get(at..at + N)?.try_into().ok()
+        }
+        fn pair(bytes: &[u8], at: usize) -> Option<[u64; 2]> {
+            Some([
+                u64::from_le_bytes(part(bytes, at)?),
+                u64::from_le_bytes(part(bytes, at + 8)?),
+            ])
         }
         if bytes.len() != LEN || u32::from_le_bytes(part(bytes, 0)?) != MAGIC {
             return None;
@@ -183,100 +205,153 @@ impl Message {
             reason: u16::from_le_bytes(part(bytes, 14)?),
             index: u32::from_le_bytes(part(bytes, 16)?),
             flags: u32::from_le_bytes(part(bytes, 20)?),
-            token: [
-                u64::from_le_bytes(part(bytes, 24)?),
-                u64::from_le_bytes(part(bytes, 32)?),
-            ],
-            inode: u64::from_le_bytes(part(bytes, 40)?),
-            capabilities: u64::from_le_bytes(part(bytes, 48)?),
+            token: pair(bytes, 24)?,
+            nonce: pair(bytes, 40)?,
+            echo: pair(bytes, 56)?,
+            descriptor: u32::from_le_bytes(part(bytes, 72)?),
         })
     }
 }
 
-/// Descriptors that came with a record, in order.
-pub type Brought = [Option<Fd>; 2];
+/// Who has sent a record, by the kernel's word: the process, by its number here, and the user that it named, which is one of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// 0: it has no number here.
+    pub pid: i32,
+    /// See [`Kind::is_proof`].
+    pub uid: u32,
+}
 
-/// Room for two descriptors' control message, aligned as `cmsghdr` needs it.
+/// The most descriptors that one message can have (`SCM_MAX_FD`). Where there is room for fewer the kernel closes the others in the
+/// receiving thread.
+const FDS_MAX: usize = 253;
+
+/// Room for control messages, aligned as `cmsghdr` needs it.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control<const N: usize>([u8; N]);
 
-/// Sends a record, never waiting.
+const CREDENTIALS: usize = space(size_of::<libc::ucred>());
+const ONE_RIGHT: usize = space(size_of::<i32>());
+const ALL_RIGHTS: usize = space(FDS_MAX * size_of::<i32>());
+
+/// `CMSG_SPACE`, which is no constant in C libraries.
+const fn space(data_len: usize) -> usize {
+    size_of::<libc::cmsghdr>() + data_len.next_multiple_of(size_of::<usize>())
+}
+
+/// Writes one control message at `at`; returns where the next goes.
+///
+/// # Safety
+/// The room behind `at` is aligned and has space for it.
+unsafe fn put_control<T>(at: *mut u8, kind: libc::c_int, data: &T) -> *mut u8 {
+    let header = at.cast::<libc::cmsghdr>();
+    // SAFETY: the caller's room; all fields are set before the kernel reads them.
+    unsafe {
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = kind;
+        (*header).cmsg_len = size_of::<libc::cmsghdr>() + size_of::<T>();
+        core::ptr::copy_nonoverlapping(
+            core::ptr::from_ref(data).cast::<u8>(),
+            at.add(size_of::<libc::cmsghdr>()),
+            size_of::<T>(),
+        );
+        at.add(space(size_of::<T>()))
+    }
+}
+
+/// Sends a record, never waiting, by `with` its descriptor.
 ///
 /// # Errors
-/// The kernel's; EAGAIN when the peer does not read.
-pub fn send(socket: i32, message: &Message, with: &[i32]) -> Result<(), sys::Errno> {
+/// The kernel's; EAGAIN when the peer does not read, EPERM when it lets no descriptor in.
+pub fn send(socket: i32, message: &Message, with: Option<i32>) -> Result<(), sys::Errno> {
     let mut bytes = message.to_bytes();
     let mut piece = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: LEN,
     };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0u8; CREDENTIALS + ONE_RIGHT]);
+    let begin = control.0.as_mut_ptr();
+    let mut end = begin;
+    if message.kind.is_proof() {
+        // SAFETY: these two cannot fail and are not hooked.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let pid = process::pid() as i32;
+        // SAFETY: there is room for these and one more.
+        end = unsafe { put_control(end, libc::SCM_CREDENTIALS, &libc::ucred { pid, uid, gid }) };
+    }
+    if let Some(fd) = with {
+        // SAFETY: as above.
+        end = unsafe { put_control(end, libc::SCM_RIGHTS, &fd) };
+    }
     // SAFETY: zeroes are a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     header.msg_iov = &raw mut piece;
     header.msg_iovlen = 1;
-    if !with.is_empty() {
-        let with = with.get(..2).unwrap_or(with);
-        let data_len = size_of_val(with) as u32;
-        header.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: pure arithmetic.
-        header.msg_controllen = unsafe { libc::CMSG_SPACE(data_len) } as usize;
-        // SAFETY: the control room is larger than one header with two descriptors.
-        unsafe {
-            let first = libc::CMSG_FIRSTHDR(&raw const header);
-            (*first).cmsg_level = libc::SOL_SOCKET;
-            (*first).cmsg_type = libc::SCM_RIGHTS;
-            (*first).cmsg_len = libc::CMSG_LEN(data_len) as usize;
-            core::ptr::copy_nonoverlapping(
-                with.as_ptr().cast::<u8>(),
-                libc::CMSG_DATA(first),
-                data_len as usize,
-            );
-        }
+    header.msg_controllen = end.addr() - begin.addr();
+    if header.msg_controllen != 0 {
+        header.msg_control = begin.cast();
     }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the header and all it points to live until the call returns.
-    unsafe {
-        sys::sendmsg(
-            socket,
-            &raw const header,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        )
-    }
-    .map(drop)
+    unsafe { sys::sendmsg(socket, &raw const header, flags) }.map(drop)
 }
 
 /// What was received.
 #[derive(Debug)]
 pub enum Received {
-    /// A record.
-    Message(Message, Brought),
+    /// A record, by whom it was sent, and the descriptor that it brought.
+    Message(Message, Option<Sender>, Option<Fd>),
     /// Nothing now.
     Nothing,
     /// The peer is gone, or sent what is no record.
     Gone,
 }
 
-/// Is it of a kind that records bring: a name of a file, a pipe, a memory file? They close without waiting for anybody.
+/// What lies unread at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing, or the end.
+    Nothing,
+    /// A message without descriptors.
+    Plain,
+    /// A message that brings some.
+    Brings,
+}
+
+/// Looks at what lies unread, and takes nothing: no descriptor comes in by it, and none is closed.
+#[must_use]
+pub fn next(socket: i32) -> Next {
+    let mut control = Control([0u8; CREDENTIALS]);
+    // SAFETY: zeroes are a valid header.
+    let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: the header and the room live until the call returns. No byte is wanted.
+    let looked = unsafe { sys::recvmsg(socket, &raw mut header, flags) };
+    match looked {
+        // Behind the credentials there is no room: a cut is one of descriptors.
+        Ok(_) if header.msg_flags & libc::MSG_CTRUNC != 0 => Next::Brings,
+        // Each message has its sender, and the end has none.
+        Ok(_) if header.msg_controllen != 0 => Next::Plain,
+        _ => Next::Nothing,
+    }
+}
+
+/// Is it of a kind that records bring: a pipe, a memory file?
 fn is_known(fd: &Fd) -> bool {
-    sys::is_name(fd.raw()) || sys::is_pipe(fd.raw()) || sys::is_memory(fd.raw())
+    sys::is_pipe(fd.raw()) || sys::is_memory(fd.raw())
 }
 
-/// Closes a descriptor of another kind.
-fn get_rid_of(fd: Fd) {
-    // A socket that was closed with bytes to send may be told to wait for them: by nobody here.
-    sys::set_linger(fd.raw(), None);
-    drop(fd);
-}
-
-/// Receives a record, never waiting. With more than two descriptors, or others than [`is_known`], it is none. Where this process may have no
-/// more of them it comes without.
+/// Receives a record, never waiting. With several descriptors, or another than [`is_known`], it is none. Where this process may have no
+/// more of them it comes without, and the kernel closes what it brought, in this thread.
 pub fn receive(socket: i32) -> Received {
     let mut bytes = [0u8; LEN + 1];
     let mut piece = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    let mut control = Control([0; 64]);
+    let mut control = Control([0u8; CREDENTIALS + ALL_RIGHTS]);
     // SAFETY: zeroes are a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     header.msg_iov = &raw mut piece;
@@ -290,36 +365,44 @@ pub fn receive(socket: i32) -> Received {
         Err(libc::EAGAIN | libc::EINTR) => return Received::Nothing,
         Err(_) => return Received::Gone,
     };
-    let mut brought: Brought = [None, None];
-    let (mut count, mut foreign) = (0, false);
+    let (mut brought, mut sender, mut foreign) = (None, None, false);
     // SAFETY: the kernel has filled the control room and set its length; the macros stay inside it.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&raw const header);
         while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(at).cast::<i32>();
-                let n = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize)
-                    / size_of::<i32>();
-                for i in 0..n {
-                    let fd = Fd::own(core::ptr::read_unaligned(data.add(i)));
-                    if !is_known(&fd) {
-                        get_rid_of(fd);
-                        foreign = true;
-                    } else if let Some(to) = brought.get_mut(count) {
-                        *to = Some(fd);
-                    }
-                    count += 1;
+            let data = libc::CMSG_DATA(at);
+            match ((*at).cmsg_level, (*at).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
+                    let who = core::ptr::read_unaligned(data.cast::<libc::ucred>());
+                    let libc::ucred { pid, uid, .. } = who;
+                    sender = Some(Sender { pid, uid });
                 }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    let data_len =
+                        ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                    for i in 0..data_len / size_of::<i32>() {
+                        let fd = Fd::own(core::ptr::read_unaligned(data.cast::<i32>().add(i)));
+                        if brought.is_none() && is_known(&fd) {
+                            brought = Some(fd);
+                        } else {
+                            closer::dispose(fd);
+                            foreign = true;
+                        }
+                    }
+                }
+                _ => {}
             }
             at = libc::CMSG_NXTHDR(&raw const header, at);
         }
     }
-    if len == 0 || foreign || count > brought.len() {
-        return Received::Gone;
-    }
     match bytes.get(..len).and_then(Message::from_bytes) {
-        Some(message) => Received::Message(message, brought),
-        None => Received::Gone,
+        Some(message) if !foreign => Received::Message(message, sender, brought),
+        _ => {
+            if let Some(fd) = brought {
+                closer::dispose(fd);
+            }
+            Received::Gone
+        }
     }
 }
 
@@ -334,61 +417,124 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
 
-    #[test]
-    fn a_record_survives_the_way_with_its_descriptors() {
-        let (a, b) = UnixDatagram::pair().unwrap();
-        let message = Message {
-            index: 77,
-            token: [1, u64::MAX],
-            inode: 99,
-            ..Message::new(Kind::Reply)
-        };
-        let name = super::super::proof(a.as_raw_fd()).unwrap();
-        let (near, far) = sys::doorbell().unwrap();
-        let memory = sys::memfd(c"arena").unwrap();
-        for second in [near.raw(), far.raw(), memory.raw()] {
-            send(a.as_raw_fd(), &message, &[name.raw(), second]).unwrap();
-            let Received::Message(got, [Some(x), Some(_)]) = receive(b.as_raw_fd()) else {
-                panic!("no record")
-            };
-            assert_eq!(got, message);
-            let inode = sys::fstat(a.as_raw_fd()).unwrap().st_ino;
-            assert_eq!(sys::socket_inode(x.raw()), Some(inode));
-            assert!(sys::is_name(x.raw()) && !sys::is_name(a.as_raw_fd()));
+    /// Both ends of a socket of records, prepared as those of a meeting.
+    fn pair() -> [Fd; 2] {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers.
+        let made =
+            unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, &raw mut ends[0]) };
+        assert_eq!(made, 0);
+        let ends = ends.map(Fd::own);
+        for end in &ends {
+            super::super::identity::prepare(end.raw()).unwrap();
+            let _ = super::super::identity::let_descriptors_in(end.raw(), true);
         }
-        assert!(matches!(receive(b.as_raw_fd()), Received::Nothing));
+        ends
+    }
+
+    /// Waits until every thread for what may wait is through.
+    fn await_closers() {
+        while closer::busy() != 0 {
+            std::thread::yield_now();
+        }
     }
 
     #[test]
-    fn a_record_with_descriptors_of_another_kind_is_refused() {
-        let (a, b) = UnixDatagram::pair().unwrap();
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let message = Message::new(Kind::Hello);
-        for fd in [a.as_raw_fd(), file.as_raw_fd()] {
-            send(a.as_raw_fd(), &message, &[fd]).unwrap();
-            assert!(matches!(receive(b.as_raw_fd()), Received::Gone));
+    fn a_record_survives_the_way_with_its_descriptor_and_its_sender() {
+        let [a, b] = pair();
+        let message = Message {
+            index: 77,
+            token: [1, u64::MAX],
+            nonce: [2, 3],
+            echo: [u64::MAX, 4],
+            descriptor: 9,
+            ..Message::new(Kind::Claim)
+        };
+        let (near, far) = sys::doorbell().unwrap();
+        let memory = sys::memfd(c"arena").unwrap();
+        for fd in [near.raw(), far.raw(), memory.raw()] {
+            send(a.raw(), &message, Some(fd)).unwrap();
+            assert_eq!(next(b.raw()), Next::Brings);
+            let Received::Message(got, Some(sender), Some(_)) = receive(b.raw()) else {
+                panic!("no record")
+            };
+            assert_eq!(got, message);
+            assert_eq!(sender.pid, process::pid() as i32);
+            // SAFETY: asks only.
+            assert_eq!(sender.uid, unsafe { libc::geteuid() });
         }
+        send(a.raw(), &message, None).unwrap();
+        assert_eq!(next(b.raw()), Next::Plain);
+        let Received::Message(_, Some(_), None) = receive(b.raw()) else {
+            panic!("no record")
+        };
+        assert_eq!(next(b.raw()), Next::Nothing);
+        assert!(matches!(receive(b.raw()), Received::Nothing));
+        drop(a);
+        assert_eq!(next(b.raw()), Next::Nothing);
+        assert!(matches!(receive(b.raw()), Received::Gone));
+    }
+
+    #[test]
+    fn a_record_with_a_descriptor_of_another_kind_is_refused() {
+        let _alone = crate::sockets::testing::alone();
+        let [a, b] = pair();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let message = Message::new(Kind::Reply);
+        for fd in [a.raw(), file.as_raw_fd()] {
+            send(a.raw(), &message, Some(fd)).unwrap();
+            assert!(matches!(receive(b.raw()), Received::Gone));
+        }
+        await_closers();
     }
 
     #[test]
     fn a_socket_that_lingers_holds_nobody_up() {
         use std::net::{TcpListener, TcpStream};
-        let (a, b) = UnixDatagram::pair().unwrap();
+        let _alone = crate::sockets::testing::alone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (_stuck, _) = listener.accept().unwrap();
-        let fd = tcp.as_raw_fd();
-        // More than the other end takes, which reads nothing.
-        let bytes = vec![0u8; 1 << 16];
-        // SAFETY: an array of that length.
-        while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}
-        send(a.as_raw_fd(), &Message::new(Kind::Hello), &[fd]).unwrap();
-        sys::set_linger(fd, Some(60));
-        // From here on the message has the last one.
-        drop(tcp);
+        let stuck = || {
+            let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (other, _) = listener.accept().unwrap();
+            let fd = tcp.as_raw_fd();
+            // More than the other end takes, which reads nothing.
+            let bytes = vec![0u8; 1 << 16];
+            // SAFETY: an array of that length.
+            while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok()
+            {
+            }
+            sys::set_linger(fd, Some(60));
+            (tcp, other)
+        };
         let begun = std::time::Instant::now();
-        assert!(matches!(receive(b.as_raw_fd()), Received::Gone));
+        // Received, left unread in a socket that is closed, and in one that nobody has let in.
+        let [a, b] = pair();
+        let (tcp, _received) = stuck();
+        send(a.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
+        drop(tcp);
+        assert!(matches!(receive(b.raw()), Received::Gone));
+        let (tcp, _unread) = stuck();
+        send(a.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
+        drop((tcp, a));
+        closer::close(b);
+        let name = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+        let family = libc::AF_UNIX as libc::sa_family_t;
+        sys::bind(name.raw(), &family, size_of_val(&family)).unwrap();
+        sys::listen(name.raw(), 1).unwrap();
+        let (at, len) = sys::socket_name(name.raw(), false).unwrap();
+        let visitor = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+        sys::connect(visitor.raw(), &at, len).unwrap();
+        let (tcp, _waiting) = stuck();
+        send(
+            visitor.raw(),
+            &Message::new(Kind::Reply),
+            Some(tcp.as_raw_fd()),
+        )
+        .unwrap();
+        drop((tcp, visitor));
+        closer::close(name);
         assert!(begun.elapsed().as_secs() < 30);
+        assert!(closer::busy() >= 3, "somebody has waited");
     }
 
     #[test]
@@ -398,7 +544,7 @@ mod tests {
             a.send(bytes).unwrap();
             assert!(matches!(receive(b.as_raw_fd()), Received::Gone));
         }
-        let good = Message::new(Kind::Hello).to_bytes();
+        let good = Message::new(Kind::Ask).to_bytes();
         for len in 0..LEN {
             assert_eq!(Message::from_bytes(&good[..len]), None);
         }
@@ -407,7 +553,7 @@ mod tests {
     #[test]
     fn any_bytes_are_understood_in_one_way_or_refused() {
         let mut draw = crate::sockets::testing::draws();
-        let good = Message::new(Kind::Hello).to_bytes();
+        let good = Message::new(Kind::Ask).to_bytes();
         let mut understood = 0;
         for _ in 0..200_000 {
             let mut bytes = good.to_vec();
@@ -418,7 +564,7 @@ mod tests {
             bytes.resize(LEN + usize::from(draw().is_multiple_of(16)), 0);
             if let Some(message) = Message::from_bytes(&bytes) {
                 // What lies behind the fields nobody looks at.
-                assert_eq!(message.to_bytes()[..56], bytes[..56]);
+                assert_eq!(message.to_bytes()[..76], bytes[..76]);
                 understood += 1;
             }
         }

@@ -7,10 +7,14 @@
 //! ```text
 //!   first comer                                   second comer
 //!   bind, listen (200 ms)
-//!                          ◄── Hello, O_PATH fd ── connect
-//!   the fd's inode is that of my mirror?
-//!   Reply, O_PATH fd (, arena) ──►
-//!                                                  the fd's inode is that of my mirror?
+//!                                                  connect; is it the owner of my mirror?
+//!                          ◄── Challenge ──
+//!   accept; is it the owner of my mirror?
+//!   Claim ──►
+//!                                                  does it hold my mirror?
+//!                          ◄── Claim ──
+//!   does it hold my mirror?
+//!   Reply (, arena) ──►
 //!                          ◄── Joined ──
 //!   attach                                         attach
 //! ```
@@ -20,8 +24,10 @@
 //! its end. Once a control thread runs, it does all of it.
 
 mod ask;
+mod closer;
 pub mod control;
 pub mod diag;
+mod identity;
 mod join;
 pub mod message;
 pub mod trim;
@@ -29,12 +35,15 @@ pub mod trim;
 use crate::process;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::upgrade;
+use closer::Way;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use message::{Brought, Kind, Message, VERSION};
+use diag::Mirror;
+use identity::Claimant;
+use message::{Kind, Message, Nonce, Sender, VERSION};
 use sluice_fabric::lock::Guarded;
-use sluice_fabric::shm::{self, Link};
-use sluice_fabric::sys::{self, Fd, FdPath};
+use sluice_fabric::shm::{self, Link, Token};
+use sluice_fabric::sys;
 use sluice_stats::Reason;
 
 /// A name, and a meeting that has begun, live this long.
@@ -47,17 +56,23 @@ const CONNECT_TRIES: u32 = 3;
 /// How far a meeting has come.
 #[derive(Debug)]
 enum Stage {
-    /// First comer: the name is bound, nobody has come.
-    Named,
-    /// First comer: somebody has come and has not said Hello.
+    /// First comer: the name is bound, and nobody has come but those who were sent away.
+    Named { sent_away: u32 },
+    /// First comer: whom the kernel names as the owner of the other end has come, and has not said anything.
     Greeted,
+    /// First comer: Claim is out.
+    Claimed,
     /// First comer: Reply is out, stream `index` of the link is given out.
     Replied(&'static Link, u32),
-    /// Second comer: Hello is out.
+    /// Second comer: Challenge is out.
     Dialled,
-    /// Second comer: the first is proved and gives stream `index` of the link of this token, which another meeting
+    /// Second comer: the first, the process of this token, is believed, and Claim is out.
+    Proved(Token),
+    /// Second comer: the same, and a thread of its own receives the answer, which brings the arena.
+    Receiving(join::Mailbox),
+    /// Second comer: the first gives stream `index` of the link of this token, which another meeting
     /// of the two is about to bring.
-    Promised([u64; 2], u32),
+    Promised(Token, u32),
     /// The name is given up; the question is kept by peers that were asked over a link.
     Asked,
     /// Stream `index` of the link was granted to the peer that had asked; it has not joined yet.
@@ -71,11 +86,17 @@ struct Pending {
     generation: u32,
     /// Inode of the connecting end's socket.
     key: u64,
-    /// Inode that the peer's descriptor must have.
-    mirror: u64,
+    /// The other end, as the kernel names it.
+    mirror: Mirror,
+    /// What the peer has to repeat, so that what it says is not older than this meeting.
+    nonce: Nonce,
     stage: Stage,
+    /// Who has come, or has been found at the name.
+    claimant: Option<Claimant>,
+    /// The peer's, while [`Stage::Receiving`].
+    token: Token,
     /// The name, or the way to the visitor or the host; none once only links are left.
-    socket: Option<Fd>,
+    socket: Option<Way>,
     deadline: u64,
     /// First comer: the link was made for this meeting, whose socket becomes its control socket.
     made_link: bool,
@@ -89,7 +110,13 @@ impl Pending {
     }
 
     fn raw(&self) -> i32 {
-        self.socket.as_ref().map_or(-1, Fd::raw)
+        self.socket.as_ref().map_or(-1, Way::raw)
+    }
+
+    /// Is the process that has come one that could stop this one by a signal just as well?
+    fn is_with_same_user(&self) -> bool {
+        let claimant = self.claimant.as_ref();
+        claimant.is_some_and(|claimant| claimant.known().is_same_user())
     }
 }
 
@@ -202,7 +229,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     sock.conn().describe(fd, stats_role, local, peer);
     upgrade::ask_user(sock, local, peer)?;
     let mirror = match diag::mirror(local, peer) {
-        Ok(mirror) => u64::from(mirror.inode),
+        Ok(mirror) => mirror,
         Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),
         Err(reason) => return Err(reason),
     };
@@ -210,10 +237,17 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     let key = if side == role::CONNECTING {
         own
     } else {
-        mirror
+        mirror.inode
     };
     sock.key.store(key, Ordering::Relaxed);
-    sock.mirror.store(mirror, Ordering::Relaxed);
+    sock.set_mirror(mirror);
+    let nonce = identity::nonce()?;
+    let look = Look {
+        of: (sock, generation),
+        key,
+        mirror,
+        nonce,
+    };
     // Not after a first try in vain, or a demotion: their reason holds until there is another.
     sock.conn()
         .awaits_after(Reason::BelowThreshold, Reason::Meeting);
@@ -239,15 +273,15 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     {
         // The other end is in this process.
         return join::pair_within(other, (sock, generation));
-    } else if ask::ask_again(sock, fd, key, own) {
+    } else if ask::ask_again(look, own) {
         expect_answers();
-        list.push(waiting((sock, generation), key, mirror));
+        list.push(look.waiting());
         count_names(&list);
         return Ok(());
     }
     if let Some(at) = list
         .iter()
-        .position(|p| p.key == key && matches!(p.stage, Stage::Named))
+        .position(|p| p.key == key && matches!(p.stage, Stage::Named { .. }))
     {
         // The other end is in this process.
         let other = list.swap_remove(at);
@@ -257,65 +291,93 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         }
         return join::pair_within((other.sock, other.generation), (sock, generation));
     }
-    if let Some(granted) = ask::answer((sock, generation), key, mirror) {
+    if let Some(granted) = ask::answer(look) {
         expect_answers();
         list.push(granted);
         count_names(&list);
         return Ok(());
     }
-    let asked = ask::ask(fd, key, own);
+    let asked = ask::ask(look, own);
     if asked {
         expect_answers();
     }
     if COUNT.load(Ordering::Relaxed) as usize >= PENDING_MAX {
         if asked {
-            list.push(waiting((sock, generation), key, mirror));
+            list.push(look.waiting());
             count_names(&list);
             return Ok(());
         }
-        ask::in_vain(sock, generation, key, mirror);
+        ask::in_vain(look);
         return Err(Reason::TooManyNames);
     }
-    let (stage, socket) = match first_or_second(key) {
+    let meeting = match first_or_second(look) {
         Ok(met) => met,
         Err(_) if asked => {
-            list.push(waiting((sock, generation), key, mirror));
+            list.push(look.waiting());
             count_names(&list);
             return Ok(());
         }
         Err(reason) => return Err(reason),
     };
-    if matches!(stage, Stage::Dialled) {
-        say_hello(&socket, fd, own)?;
-    }
     if control::is_running() {
-        control::watch_meeting(socket.raw());
+        control::watch_meeting(meeting.raw());
     }
-    list.push(Pending {
-        sock,
-        generation,
-        key,
-        mirror,
-        stage,
-        socket: Some(socket),
-        deadline: sys::now_ns() + NAME_NS,
-        made_link: false,
-    });
+    list.push(meeting);
     count_names(&list);
     Ok(())
 }
 
-/// A connection that waits for a peer that was asked over a link.
-fn waiting((sock, generation): (&'static Sock, u32), key: u64, mirror: u64) -> Pending {
-    Pending {
-        sock,
-        generation,
-        key,
-        mirror,
-        stage: Stage::Asked,
-        socket: None,
-        deadline: u64::MAX,
-        made_link: false,
+/// The search of a connection for its peer.
+#[derive(Clone, Copy)]
+struct Look {
+    /// The socket, and its generation.
+    of: (&'static Sock, u32),
+    /// See [`Pending::key`].
+    key: u64,
+    /// See [`Pending::mirror`].
+    mirror: Mirror,
+    /// See [`Pending::nonce`].
+    nonce: Nonce,
+}
+
+impl Look {
+    /// Has not come to an end, and has a time limit only with a socket.
+    fn at(self, stage: Stage, socket: Option<Way>) -> Pending {
+        let (sock, generation) = self.of;
+        let deadline = match &socket {
+            Some(_) => sys::now_ns() + NAME_NS,
+            None => u64::MAX,
+        };
+        Pending {
+            sock,
+            generation,
+            key: self.key,
+            mirror: self.mirror,
+            nonce: self.nonce,
+            stage,
+            claimant: None,
+            token: [0; 2],
+            socket,
+            deadline,
+            made_link: false,
+        }
+    }
+
+    /// Waits for a peer that was asked over a link.
+    fn waiting(self) -> Pending {
+        self.at(Stage::Asked, None)
+    }
+}
+
+impl Pending {
+    /// The same search.
+    fn look(&self) -> Look {
+        Look {
+            of: (self.sock, self.generation),
+            key: self.key,
+            mirror: self.mirror,
+            nonce: self.nonce,
+        }
     }
 }
 
@@ -336,18 +398,28 @@ fn address(key: u64) -> (libc::sockaddr_un, usize) {
     (addr, size_of::<libc::sa_family_t>() + 1 + len)
 }
 
-/// Binds the name, or connects to whoever has bound it.
-fn first_or_second(key: u64) -> Result<(Stage, Fd), Reason> {
-    let (addr, len) = address(key);
+/// Binds the name, or connects to whoever has bound it, and challenges him.
+fn first_or_second(look: Look) -> Result<Pending, Reason> {
+    let (addr, len) = address(look.key);
     for _ in 0..CONNECT_TRIES {
         let socket = own_socket()?;
         if sys::bind(socket.raw(), &addr, len).is_ok() {
             sys::listen(socket.raw(), 1).map_err(|_| Reason::NameTaken)?;
-            return Ok((Stage::Named, socket));
+            return Ok(look.at(Stage::Named { sent_away: 0 }, Some(socket)));
         }
         // Bound by somebody: a new socket, since a failed bind leaves nothing behind, can connect.
         match sys::connect(socket.raw(), &addr, len) {
-            Ok(()) => return Ok((Stage::Dialled, socket)),
+            Ok(()) => {
+                let claimant = Claimant::behind(socket.raw(), look.mirror)?;
+                let challenge = Message {
+                    nonce: look.nonce,
+                    ..Message::new(Kind::Challenge)
+                };
+                message::send(socket.raw(), &challenge, None).map_err(|_| Reason::NameTaken)?;
+                let mut meeting = look.at(Stage::Dialled, Some(socket));
+                meeting.claimant = Some(claimant);
+                return Ok(meeting);
+            }
             // Bound and not listening yet, or gone meanwhile.
             Err(libc::ECONNREFUSED) => {}
             Err(_) => return Err(Reason::NameTaken),
@@ -356,36 +428,12 @@ fn first_or_second(key: u64) -> Result<(Stage, Fd), Reason> {
     Err(Reason::NameTaken)
 }
 
-fn own_socket() -> Result<Fd, Reason> {
+fn own_socket() -> Result<Way, Reason> {
     let socket =
         sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)?;
-    crate::sockets::internal::lift(socket).ok_or(Reason::DescriptorLimit)
-}
-
-/// A powerless descriptor of a socket: it proves which one it is, and can do nothing.
-fn proof(fd: i32) -> Result<Fd, Reason> {
-    sys::open(FdPath::new(fd).as_c_str(), libc::O_PATH).map_err(|_| Reason::ProcMissing)
-}
-
-fn introduction(kind: Kind, inode: u64) -> Result<Message, Reason> {
-    let token = process::token().ok_or(Reason::Limit)?;
-    Ok(Message {
-        token,
-        inode,
-        capabilities: process::capabilities(),
-        ..Message::new(kind)
-    })
-}
-
-fn say_hello(socket: &Fd, fd: i32, inode: u64) -> Result<(), Reason> {
-    let proof = proof(fd)?;
-    let hello = introduction(Kind::Hello, inode)?;
-    message::send(socket.raw(), &hello, &[proof.raw()]).map_err(|_| Reason::NameTaken)
-}
-
-/// Is what the peer has sent a descriptor of the socket that the kernel names as my mirror?
-fn is_proof(fd: Option<&Fd>, mirror: u64) -> bool {
-    fd.is_some_and(|fd| sys::is_name(fd.raw()) && sys::socket_inode(fd.raw()) == Some(mirror))
+    let socket = crate::sockets::internal::lift(socket).ok_or(Reason::DescriptorLimit)?;
+    identity::prepare(socket.raw())?;
+    Ok(Way::new(socket))
 }
 
 /// A hook looks after the meetings no more often than this, in ns.
@@ -448,7 +496,7 @@ pub fn progress() {
             join::Step::Link(link) => {
                 // The socket of this meeting is the link's control socket from now on.
                 let meeting = list.swap_remove(index);
-                let _ = (meeting.socket.map(Fd::release), link);
+                let _ = (meeting.socket.map(Way::release), link);
                 // Meetings before it in the list may have waited for this link.
                 index = 0;
             }
@@ -478,16 +526,15 @@ fn drop_expired(list: &mut Vec<Pending>) {
 /// socket is given up.
 fn expire(list: &mut Vec<Pending>, index: usize) {
     let meeting = list.swap_remove(index);
-    let (sock, generation) = (meeting.sock, meeting.generation);
-    let (key, mirror) = (meeting.key, meeting.mirror);
-    let asked = meeting.has_asked() && generation == sock.generation.load(Ordering::Acquire);
+    let look = meeting.look();
+    let is_current = meeting.generation == meeting.sock.generation.load(Ordering::Acquire);
+    let asked = meeting.has_asked() && is_current;
     give_up(meeting, Reason::PeerPlain);
     if asked {
         // The other end may have asked meanwhile.
-        let granted = ask::answer((sock, generation), key, mirror);
-        list.push(granted.unwrap_or_else(|| waiting((sock, generation), key, mirror)));
+        list.push(ask::answer(look).unwrap_or_else(|| look.waiting()));
     } else {
-        ask::in_vain(sock, generation, key, mirror);
+        ask::in_vain(look);
     }
 }
 
@@ -567,11 +614,28 @@ pub fn watched(mut each: impl FnMut(i32)) -> Option<u64> {
 }
 
 /// A record of a meeting has come over a link.
-pub fn on_link_record(link: &'static Link, message: &Message, brought: &Brought) {
+pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sender>) {
     match message.kind {
-        Kind::Ask => ask::on_ask(link, message, brought),
-        Kind::Grant => ask::on_grant(link, message, brought),
-        _ => ask::on_decision(link, message, message.kind == Kind::Joined),
+        Kind::Ask => ask::on_ask(link, message, sender),
+        Kind::Grant => ask::on_grant(link, message, sender),
+        Kind::Joined => ask::on_joined(link, message, sender),
+        _ => ask::on_declined(link, message, sender),
+    }
+}
+
+/// Does the peer of a link act for the same user as this process?
+pub fn is_of_same_user(link: &Link) -> bool {
+    join::link_peer(link).is_same_user()
+}
+
+/// The control socket of a link is about to be closed: what lies unread in it, with descriptors perhaps, is closed where nobody waits.
+fn empty(control: i32) {
+    let _ = sys::shutdown(control, libc::SHUT_RD);
+    if message::next(control) != message::Next::Nothing
+        && let Some(copy) = crate::sockets::internal::copy(control)
+    {
+        crate::sockets::internal::forget(copy.raw());
+        closer::dispose(copy);
     }
 }
 
@@ -611,13 +675,18 @@ pub fn release_last() {
 pub fn after_fork() {
     if let Some(mut list) = PENDING.lock() {
         // Closes the child's copies of the sockets only. Streams given out belong to the parent's links.
-        list.clear();
+        for meeting in list.drain(..) {
+            if let Some(way) = meeting.socket {
+                way.close_copy();
+            }
+        }
     }
     COUNT.store(0, Ordering::Relaxed);
     TOTAL.store(0, Ordering::Relaxed);
     ASKED_UNTIL.store(0, Ordering::Relaxed);
     BUSY.fetch_and(UNLOADED, Ordering::Relaxed);
     ask::after_fork();
+    closer::after_fork();
     trim::after_fork();
 }
 
@@ -633,7 +702,7 @@ mod tests {
             side: 0,
             control: None,
             token: [1, 2],
-            peer_pid: 0,
+            peer: None,
             can_pull: false,
             can_discard: false,
         })

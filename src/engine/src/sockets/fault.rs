@@ -47,6 +47,20 @@ pub fn peeked(n: usize) -> usize {
     n
 }
 
+/// Is the kernel to be taken for one before Linux 6.16, where no socket refuses descriptors?
+#[inline(always)]
+pub fn is_old_kernel() -> bool {
+    #[cfg(feature = "fault")]
+    {
+        matches!(
+            crate::config::config().fault,
+            Some(crate::config::Fault::OldKernel)
+        )
+    }
+    #[cfg(not(feature = "fault"))]
+    false
+}
+
 #[cfg(feature = "fault")]
 fn drawn(seed: u64) -> u64 {
     use core::sync::atomic::{AtomicU64, Ordering};

@@ -18,6 +18,7 @@ mod pool;
 
 pub use self::pool::{after_fork, alloc, for_all, for_every, free};
 use crate::readiness::set::Set;
+use crate::rendezvous::diag::Mirror;
 use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
@@ -282,6 +283,8 @@ pub struct Sock {
     pub key: AtomicU64,
     /// See `key`.
     pub mirror: AtomicU64,
+    /// The owner of the other end's socket.
+    mirror_uid: AtomicU32,
     /// Where a set has the registration of this socket that was made last: a guess, to be verified there.
     pub last_reg: AtomicU32,
     /// The link of the last stream, and its generation: the other end is known to be behind it.
@@ -400,6 +403,20 @@ impl Sock {
         self.index.store(index, Ordering::Relaxed);
         self.link
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    }
+
+    /// The other end, as the kernel named it at the last try.
+    pub fn mirror(&self) -> Mirror {
+        Mirror {
+            inode: self.mirror.load(Ordering::Relaxed),
+            uid: self.mirror_uid.load(Ordering::Relaxed),
+        }
+    }
+
+    /// See [`Self::mirror`].
+    pub fn set_mirror(&self, mirror: Mirror) {
+        self.mirror_uid.store(mirror.uid, Ordering::Relaxed);
+        self.mirror.store(mirror.inode, Ordering::Relaxed);
     }
 
     /// The link of the last stream, if it still stands.

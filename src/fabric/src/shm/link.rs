@@ -26,6 +26,17 @@ const LINKS: usize = 1024;
 /// Identity of a process for its peers: random, new after a fork.
 pub type Token = [u64; 2];
 
+/// The peer's process, by the kernel's word.
+#[derive(Debug)]
+pub struct PeerProcess {
+    /// Its id as this process sees it.
+    pub pid: i32,
+    /// The user who acts in it.
+    pub uid: u32,
+    /// Its directory in /proc, which is no other's when the id is: where this process may look into it.
+    pub dir: Option<sys::Fd>,
+}
+
 /// What a new link is made of.
 #[derive(Debug)]
 pub struct LinkEnd {
@@ -37,8 +48,8 @@ pub struct LinkEnd {
     pub control: Option<sys::Fd>,
     /// Who the peer is.
     pub token: Token,
-    /// The peer's process id as this process sees it, 0 if it cannot.
-    pub peer_pid: i32,
+    /// Who that is; `None` for a link of this process with itself.
+    pub peer: Option<PeerProcess>,
     /// The kernel lets this process read the peer's memory, and it is safe to.
     pub can_pull: bool,
     /// Pages of rings may go back to the kernel. The call for it waits, beyond any signal's reach, for whoever
@@ -58,6 +69,9 @@ pub struct Link {
     control: Outlet,
     token: [AtomicU64; 2],
     peer_pid: AtomicI32,
+    peer_uid: AtomicU32,
+    /// See [`PeerProcess::dir`].
+    peer_dir: Outlet,
     can_pull: AtomicU32,
     can_discard: AtomicU32,
     /// The peer's process is gone, or has broken the rules.
@@ -198,7 +212,7 @@ impl Link {
             side,
             control,
             token,
-            peer_pid,
+            peer,
             can_pull,
             can_discard,
         } = end;
@@ -209,7 +223,12 @@ impl Link {
         for (to, from) in link.token.iter().zip(token) {
             to.store(from, Ordering::Relaxed);
         }
-        link.peer_pid.store(peer_pid, Ordering::Relaxed);
+        let (pid, uid, dir) = peer.map_or((0, 0, None), |peer| (peer.pid, peer.uid, peer.dir));
+        link.peer_pid.store(pid, Ordering::Relaxed);
+        link.peer_uid.store(uid, Ordering::Relaxed);
+        if let Some(dir) = dir {
+            drop(link.peer_dir.offer(dir));
+        }
         link.can_pull.store(u32::from(can_pull), Ordering::Relaxed);
         link.can_discard
             .store(u32::from(can_discard), Ordering::Relaxed);
@@ -245,7 +264,7 @@ impl Link {
                 side,
                 control: None,
                 token,
-                peer_pid: 0,
+                peer: None,
                 can_pull: false,
                 can_discard,
             })
@@ -270,6 +289,8 @@ impl Link {
             control: Outlet::new(),
             token: [const { AtomicU64::new(0) }; 2],
             peer_pid: AtomicI32::new(0),
+            peer_uid: AtomicU32::new(0),
+            peer_dir: Outlet::new(),
             can_pull: AtomicU32::new(0),
             can_discard: AtomicU32::new(0),
             dead: AtomicU32::new(0),
@@ -360,6 +381,16 @@ impl Link {
     /// The peer's process id, 0 if unknown.
     pub fn peer_pid(&self) -> i32 {
         self.peer_pid.load(Ordering::Relaxed)
+    }
+
+    /// The user who acts in the peer's process.
+    pub fn peer_uid(&self) -> u32 {
+        self.peer_uid.load(Ordering::Relaxed)
+    }
+
+    /// See [`PeerProcess::dir`].
+    pub fn peer_dir(&self) -> &Outlet {
+        &self.peer_dir
     }
 
     /// May this process read out of the peer's memory?
@@ -646,9 +677,8 @@ impl Link {
             return false;
         }
         self.generation.fetch_add(1, Ordering::AcqRel);
-        self.control.close(|_| ());
-        for bell in &self.bells {
-            bell.close(|_| ());
+        for outlet in self.bells.iter().chain([&self.control, &self.peer_dir]) {
+            outlet.close(|_| ());
         }
         if let Some(mut ledger) = self.ledger.lock() {
             *ledger = None;
@@ -672,9 +702,9 @@ impl Link {
         self.kill();
         self.foreign.store(1, Ordering::Release);
         self.control.after_fork();
-        for bell in &self.bells {
-            bell.after_fork();
-            bell.close(|_| ());
+        for outlet in self.bells.iter().chain([&self.peer_dir]) {
+            outlet.after_fork();
+            outlet.close(|_| ());
         }
         for cell in &self.slot_owner {
             cell.store(0, Ordering::Relaxed);

@@ -2,5 +2,7 @@
 
 mod link;
 mod pool;
-pub use link::{Cooled, Link, LinkEnd, Token, all, by_token, hold, hold_ledgers, release};
+pub use link::{
+    Cooled, Link, LinkEnd, PeerProcess, Token, all, by_token, hold, hold_ledgers, release,
+};
 pub use pool::{Lent, Pool};

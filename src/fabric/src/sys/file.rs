@@ -27,28 +27,46 @@ pub fn is_tmpfs(fd: c_int) -> bool {
     (unsafe { fs.assume_init() }).f_type == libc::TMPFS_MAGIC
 }
 
+/// `statx(2)` of a path below a directory, without asking whoever serves a file; of a symbolic link itself with AT_SYMLINK_NOFOLLOW.
+/// What it says of type, mode and inode is always there.
+///
+/// # Errors
+/// The kernel's.
+pub fn stat_at(dir: c_int, path: &core::ffi::CStr, flags: c_int) -> Result<libc::statx, Errno> {
+    let mut st = MaybeUninit::<libc::statx>::zeroed();
+    let flags = flags | libc::AT_STATX_DONT_SYNC;
+    let wanted = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_INO;
+    sys!(statx, dir, path.as_ptr(), flags, wanted, st.as_mut_ptr())?;
+    // SAFETY: zeroed is a valid `statx`, and the kernel has filled it.
+    Ok(unsafe { st.assume_init() })
+}
+
+/// `readlinkat(2)` into `text`: how many bytes of it are the target.
+///
+/// # Errors
+/// The kernel's.
+pub fn read_link_at(dir: c_int, path: &core::ffi::CStr, text: &mut [u8]) -> Result<usize, Errno> {
+    sys!(
+        readlinkat,
+        dir,
+        path.as_ptr(),
+        text.as_mut_ptr(),
+        text.len()
+    )
+}
+
 /// The inode behind `fd`, if it is a socket's: as the kernel has it, without asking whoever serves a file (`statx(2)`).
 #[must_use]
 pub fn socket_inode(fd: c_int) -> Option<u64> {
-    let mut st = MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    let wanted = libc::STATX_TYPE | libc::STATX_INO;
-    if let Err(e) = sys!(statx, fd, c"".as_ptr(), flags, wanted, st.as_mut_ptr()) {
+    match stat_at(fd, c"", libc::AT_EMPTY_PATH) {
+        Ok(st) => (u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFSOCK).then_some(st.stx_ino),
         // An old kernel, or a filter that does not know it.
-        let st = fstat(fd)
-            .ok()
-            .filter(|_| matches!(e, libc::ENOSYS | libc::EPERM))?;
-        return (st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(st.st_ino);
+        Err(libc::ENOSYS | libc::EPERM) => {
+            let st = fstat(fd).ok()?;
+            (st.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(st.st_ino)
+        }
+        Err(_) => None,
     }
-    // SAFETY: zeroed is a valid `statx`, and the kernel has filled it.
-    let st = unsafe { st.assume_init() };
-    (u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFSOCK).then_some(st.stx_ino)
-}
-
-/// Does `fd` only name a file (O_PATH)? Nobody can do anything by it, and its close does nothing either.
-#[must_use]
-pub fn is_name(fd: c_int) -> bool {
-    fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_PATH != 0)
 }
 
 /// Is `fd` an end of a pipe?

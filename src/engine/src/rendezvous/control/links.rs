@@ -46,7 +46,7 @@ pub fn link_is_up(link: &'static Link) {
 }
 
 /// Whether it was sent.
-pub(in crate::rendezvous) fn tell(link: &Link, message: &Message, with: &[i32]) -> bool {
+pub(in crate::rendezvous) fn tell(link: &Link, message: &Message, with: Option<i32>) -> bool {
     link.control()
         .with(|fd| message::send(fd, message, with))
         .is_some_and(|sent| sent.is_ok())
@@ -64,14 +64,14 @@ fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
     let message = Message::about(kind, index);
     let Some(mut untold) = UNTOLD.lock() else {
         // In a handler that has interrupted this very section.
-        tell(link, &message, &[]);
+        tell(link, &message, None);
         return;
     };
     let generation = link.generation();
     let is_own = |(l, g, ..): &Untold| core::ptr::eq(*l, link) && *g == generation;
     // Not before those that wait.
     let waits = untold.iter().any(is_own);
-    if !waits && tell(link, &message, &[]) || !link.is_alive() {
+    if !waits && tell(link, &message, None) || !link.is_alive() {
         return;
     }
     // Each once, in the order in which they were said last: no more of a link than it has slots and streams.
@@ -92,7 +92,7 @@ pub(super) fn tell_rest(link: &'static Link) {
     untold.retain(|&(l, g, kind, index)| {
         let own = core::ptr::eq(l, link) && g == generation;
         if own && !full {
-            full = !tell(link, &Message::about(kind, index), &[]) && link.is_alive();
+            full = !tell(link, &Message::about(kind, index), None) && link.is_alive();
             return full;
         }
         own || l.generation() == g && l.is_alive()
@@ -157,28 +157,32 @@ pub(super) fn on_link(link: &'static Link) {
         let Some(fd) = link.control().raw() else {
             return;
         };
+        // From others than this user nothing is let in that may wait for somebody when it is closed.
+        if !crate::rendezvous::is_of_same_user(link) && message::next(fd) == Next::Brings {
+            lost(link);
+            return;
+        }
         match message::receive(fd) {
             Received::Nothing => return,
             Received::Gone => {
                 lost(link);
                 return;
             }
-            Received::Message(message, brought) => {
+            Received::Message(message, sender, brought) => {
                 if matches!(
                     message.kind,
                     Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline
                 ) {
-                    crate::rendezvous::on_link_record(link, &message, &brought);
+                    crate::rendezvous::on_link_record(link, &message, sender);
                     continue;
                 }
-                let [first, _] = brought;
                 match message.kind {
                     Kind::WantBell => make_bell(link, message.index),
                     Kind::Bell => {
                         let owner = link.slot_owner(message.index);
                         // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
                         let set = unsafe { (owner as *const Set).as_ref() };
-                        let bell = first.filter(|bell| sys::is_pipe(bell.raw()));
+                        let bell = brought.filter(|bell| sys::is_pipe(bell.raw()));
                         match (set, bell) {
                             (Some(set), Some(bell)) => set.add_bell(link, message.index, bell),
                             // It did not arrive, there being no descriptors: this end is to be asked to ring.
@@ -214,7 +218,7 @@ fn make_bell(link: &'static Link, slot: u32) {
     let Some(near) = internal::lift(near) else {
         return;
     };
-    if tell(link, &Message::about(Kind::Bell, slot), &[far.raw()]) {
+    if tell(link, &Message::about(Kind::Bell, slot), Some(far.raw())) {
         link.set_bell(slot, near);
     } else {
         internal::forget(near.raw());
@@ -251,6 +255,8 @@ pub(in crate::rendezvous) fn lost(link: &'static Link) {
         let set = SET.load(Ordering::Acquire);
         let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
         internal::forget(fd);
+        // Descriptors that may lie unread in it are closed elsewhere.
+        crate::rendezvous::empty(fd);
     });
     if !first {
         return;

@@ -41,7 +41,7 @@ static long give_up(enum how how, int raw)
     case CAPSET:
         if (capget(&header, caps))
             die("capget");
-        caps[0].effective = caps[0].inheritable = caps[1].effective = caps[1].inheritable = 0;
+        caps[0] = caps[1] = (struct __user_cap_data_struct){0};
         return raw ? syscall(SYS_capset, &header, caps) : capset(&header, caps);
     case FILTER:
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

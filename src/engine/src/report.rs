@@ -108,6 +108,7 @@ pub fn finished(sock: &Sock) {
     let Some(text) = line.get(..512 - left) else {
         return;
     };
+    let _low = crate::sockets::internal::Low::begin();
     if let Ok(fd) = sys::open_append(path) {
         let _ = sys::write(fd.raw(), text);
     }

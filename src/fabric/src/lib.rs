@@ -18,6 +18,7 @@
 
 #[cfg(not(loom))]
 pub mod arena;
+pub mod bucket;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod filter;

@@ -9,12 +9,16 @@
 //! of other things: it is settled once more before the program hears of it.
 
 use super::ready;
-use super::regs::SetReg;
+use super::regs::{OnLink, SetReg};
 use super::set::{self, Set};
 use crate::remote;
 use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+
+/// Rings that are taken out of one doorbell at once: more than a socket holds.
+const RINGS: u32 = 1024;
 
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
@@ -277,16 +281,33 @@ impl Set {
         self.wake.with(|fd| sys::read(fd, &mut bytes));
         self.with(|inside| {
             for on in &mut inside.links {
-                // Non-blocking; a peer that fills it as fast as it is emptied is left to it.
-                for _ in 0..16 {
-                    let Some(bell) = &on.bell else { break };
-                    match sys::read(bell.raw(), &mut bytes) {
-                        Ok(0) => self.take_bell_out(on),
-                        Ok(n) if n == bytes.len() => {}
-                        _ => break,
-                    }
-                }
+                self.empty(on);
             }
         });
+    }
+
+    /// The peer has found the doorbell of the slot full.
+    pub fn empty_bell(&self, link: &'static Link, slot: u32) {
+        self.with(|inside| {
+            let on = inside.on_link(link);
+            if let Some(on) = on.filter(|on| on.slot == slot) {
+                self.empty(on);
+            }
+        });
+    }
+
+    /// Takes the rings out of a doorbell, which never waits: nobody else has its description. A peer that fills it as fast as it is
+    /// emptied is left to it.
+    fn empty(&self, on: &mut OnLink) {
+        let mut bytes = [0u8; 4096];
+        for _ in 0..RINGS {
+            let Some(bell) = &on.bell else { break };
+            match sys::read(bell.raw(), &mut bytes) {
+                Ok(0) => self.take_bell_out(on),
+                // A socket whose other end went away with something unread says so once.
+                Ok(_) | Err(libc::ECONNRESET) => {}
+                Err(_) => break,
+            }
+        }
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct OnLink {
     pub lost: bool,
     /// Far end of the peer's doorbell.
     pub bell: Option<Fd>,
+    /// The name by which the peer comes to make it, where it is a socket.
+    pub name: Option<Fd>,
 }
 
 impl Reg {

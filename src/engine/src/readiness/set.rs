@@ -400,21 +400,28 @@ impl Set {
         self.wake.with(sys::ring);
     }
 
-    /// The peer's doorbell for our slot has come: into the kernel's set with it.
+    /// The peer's doorbell for our slot has come, or the peer to its name: into the kernel's set with it.
     ///
     /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's last owner, which
     /// that process did not know yet to be gone: whoever sleeps looks again.
-    pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Fd) {
-        let bell = internal::lift(bell);
+    pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Option<Fd>) {
         let entered = self.with(|inside| {
             let on = inside.on_link(link);
             let Some(on) = on.filter(|l| l.slot == slot && !l.lost) else {
-                if let Some(bell) = bell {
-                    internal::forget(bell.raw());
-                }
                 return true;
             };
-            let Some(bell) = bell else { return false };
+            let bell = match (bell, on.name.take()) {
+                (Some(bell), _) => Some(bell),
+                (None, Some(name)) => {
+                    let visitor = control::bell_at(link, &name);
+                    internal::forget(name.raw());
+                    visitor
+                }
+                (None, None) => None,
+            };
+            let Some(bell) = bell.and_then(internal::lift) else {
+                return false;
+            };
             let (raw, events) = (bell.raw(), IN | ET);
             if sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, raw, events, bell_data()).is_err() {
                 internal::forget(raw);
@@ -470,12 +477,13 @@ impl Set {
         if let Some(s) = link.my_slot(slot) {
             s.announce();
         }
-        if remote::is_to_another_host(link) {
+        let name = if remote::is_to_another_host(link) {
             self.remote.store(true, Ordering::Release);
             remote::bell(link, self.fd(), bell_data());
+            None
         } else {
-            control::want_bell(link, slot);
-        }
+            control::want_bell(link, slot)
+        };
         inside.links.push(OnLink {
             link,
             generation,
@@ -484,6 +492,7 @@ impl Set {
             streams: 0,
             lost: false,
             bell: None,
+            name,
         });
         Some(inside.links.len() - 1)
     }
@@ -670,8 +679,8 @@ impl Set {
         };
         for on in links {
             on.link.unpin();
-            if let Some(bell) = on.bell {
-                internal::forget(bell.raw());
+            for fd in [on.bell, on.name].into_iter().flatten() {
+                internal::forget(fd.raw());
             }
         }
         true
@@ -695,8 +704,8 @@ impl Set {
 
 /// Gives a place on a link up.
 pub(super) fn release(on: OnLink) {
-    if let Some(bell) = &on.bell {
-        internal::forget(bell.raw());
+    for fd in [&on.bell, &on.name].into_iter().flatten() {
+        internal::forget(fd.raw());
     }
     if on.link.generation() == on.generation {
         control::drop_bell(on.link, on.slot);

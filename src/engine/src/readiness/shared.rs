@@ -63,6 +63,7 @@ pub fn before_fork() {
 /// (proc_pid_fdinfo(5)). `None`: it cannot be read.
 fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
     let path = CString::new(format!("/proc/self/fdinfo/{set}")).ok()?;
+    let _low = internal::Low::begin();
     let file = sys::open(&path, libc::O_RDONLY).ok()?;
     let (mut text, mut piece) = (Vec::new(), [0u8; 4096]);
     loop {

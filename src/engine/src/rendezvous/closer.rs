@@ -119,14 +119,18 @@ pub(super) fn close(fd: Fd) {
     // Of a name: who had come, and was not let in.
     while let Ok(visitor) = sys::accept(fd.raw()) {
         let _ = sys::shutdown(visitor.raw(), libc::SHUT_RD);
-        if message::next(visitor.raw()) != Next::Nothing {
+        if has_unread(&visitor) {
             dispose(visitor);
         }
     }
-    if message::next(fd.raw()) != Next::Nothing {
+    if has_unread(&fd) {
         crate::sockets::internal::forget(fd.raw());
         dispose(fd);
     }
+}
+
+fn has_unread(fd: &Fd) -> bool {
+    matches!(message::next(fd.raw()), Next::Plain | Next::Brings)
 }
 
 /// In the child of a fork: there are no such threads.

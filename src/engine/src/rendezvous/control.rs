@@ -36,8 +36,8 @@ pub(crate) use links::sock_of;
 pub(super) use links::tell;
 use links::{READING, on_link};
 pub use links::{
-    ask_wake, attention, died_unended, died_with_unread, drop_bell, end_is_told, is_unended,
-    link_is_up, read_links, want_bell, watch_link, watch_meeting,
+    ask_wake, attention, bell_at, died_unended, died_with_unread, drop_bell, end_is_told,
+    is_unended, link_is_up, read_links, want_bell, watch_link, watch_meeting,
 };
 #[cfg(feature = "verbs")]
 pub use links::{unwatch_remote, watch_remote};
@@ -204,7 +204,8 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         if SET.load(Ordering::Acquire) != set {
             break;
         }
-        let _turn = internal::Turn::begin();
+        // Within the host only short sections make descriptors, and each says so itself; libraries of devices do not.
+        let _turn = remote::is_used().then(internal::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }

@@ -134,7 +134,7 @@ fn hear(meeting: &mut Pending) -> Received {
         Next::Brings if !expects => Received::Gone,
         // Whoever could stop this process by a signal may send it what he likes.
         Next::Brings if !meeting.is_with_same_user() => receive_apart(meeting),
-        // The end shows as nothing.
+        Next::Nothing => Received::Nothing,
         _ => message::receive(way.raw()),
     }
 }

@@ -310,8 +310,10 @@ pub enum Received {
 /// What lies unread at a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, or the end.
+    /// Nothing.
     Nothing,
+    /// The end.
+    End,
     /// A message without descriptors.
     Plain,
     /// A message that brings some.
@@ -334,7 +336,8 @@ pub fn next(socket: i32) -> Next {
         Ok(_) if header.msg_flags & libc::MSG_CTRUNC != 0 => Next::Brings,
         // Each message has its sender, and the end has none.
         Ok(_) if header.msg_controllen != 0 => Next::Plain,
-        _ => Next::Nothing,
+        Err(libc::EAGAIN | libc::EINTR) => Next::Nothing,
+        _ => Next::End,
     }
 }
 
@@ -471,7 +474,7 @@ mod tests {
         assert_eq!(next(b.raw()), Next::Nothing);
         assert!(matches!(receive(b.raw()), Received::Nothing));
         drop(a);
-        assert_eq!(next(b.raw()), Next::Nothing);
+        assert_eq!(next(b.raw()), Next::End);
         assert!(matches!(receive(b.raw()), Received::Gone));
     }
 

@@ -24,12 +24,14 @@
 //! its end. Once a control thread runs, it does all of it.
 
 mod ask;
+mod bell;
 mod closer;
 pub mod control;
 pub mod diag;
 mod identity;
 mod join;
 pub mod message;
+mod price;
 pub mod trim;
 
 use crate::process;
@@ -40,7 +42,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diag::Mirror;
 use identity::Claimant;
-use message::{Kind, Message, Nonce, Sender, VERSION};
+use message::{Kind, Message, Next, Nonce, Sender, VERSION};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{self, Link, Token};
 use sluice_fabric::sys;
@@ -474,6 +476,9 @@ pub fn progress_soon() {
 /// Moves all meetings on as far as they go without waiting.
 #[cold]
 pub fn progress() {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
     let Some(mut list) = PENDING.lock() else {
         return;
     };
@@ -631,7 +636,7 @@ pub fn is_of_same_user(link: &Link) -> bool {
 /// The control socket of a link is about to be closed: what lies unread in it, with descriptors perhaps, is closed where nobody waits.
 fn empty(control: i32) {
     let _ = sys::shutdown(control, libc::SHUT_RD);
-    if message::next(control) != message::Next::Nothing
+    if matches!(message::next(control), Next::Plain | Next::Brings)
         && let Some(copy) = crate::sockets::internal::copy(control)
     {
         crate::sockets::internal::forget(copy.raw());

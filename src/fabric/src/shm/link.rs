@@ -11,6 +11,7 @@ mod waiters;
 
 use super::pool::{Lent, Pool};
 use crate::arena::Arena;
+use crate::bucket::Bucket;
 use crate::doorbell::SLOTS;
 use crate::layout::{STREAMS, Stream};
 use crate::lock::Guarded;
@@ -90,6 +91,10 @@ pub struct Link {
     peer_notes: [AtomicU32; SLOTS],
     /// Near ends of the doorbells of the peer's slots.
     bells: [Outlet; SLOTS],
+    /// One bit per slot of the peer whose doorbell is a socket, not a pipe.
+    socket_bells: AtomicU64,
+    /// What the peer may still have us do by its records, and how many doorbells it may have made.
+    budgets: [Bucket; 2],
     /// What the user keeps with each stream.
     stream_owner: [AtomicUsize; STREAMS as usize],
     /// Streams in use at this end.
@@ -240,6 +245,7 @@ impl Link {
         for note in &link.peer_notes {
             note.store(0, Ordering::Relaxed);
         }
+        link.budgets.iter().for_each(Bucket::fill);
         link.streams.store(0, Ordering::Relaxed);
         *link.ledger.lock()? = Some(Ledger {
             pool: Pool::new(side, can_discard),
@@ -301,6 +307,8 @@ impl Link {
             slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
             peer_notes: [const { AtomicU32::new(0) }; SLOTS],
             bells: [const { Outlet::new() }; SLOTS],
+            socket_bells: AtomicU64::new(0),
+            budgets: [const { Bucket::new() }; 2],
             stream_owner: [const { AtomicUsize::new(0) }; STREAMS as usize],
             streams: AtomicU32::new(0),
             ledger: Guarded::new(None),
@@ -391,6 +399,18 @@ impl Link {
     /// See [`PeerProcess::dir`].
     pub fn peer_dir(&self) -> &Outlet {
         &self.peer_dir
+    }
+
+    /// What the peer may still have us do by its records.
+    pub fn record_budget(&self) -> &Bucket {
+        let [records, _] = &self.budgets;
+        records
+    }
+
+    /// The doorbells that the peer may still have made.
+    pub fn bell_budget(&self) -> &Bucket {
+        let [_, bells] = &self.budgets;
+        bells
     }
 
     /// May this process read out of the peer's memory?

@@ -255,6 +255,7 @@ pub(super) fn do_jobs() -> Option<u64> {
         }
         Job::Seek(sock, generation) => {
             if sock.generation.load(Ordering::Acquire) == *generation {
+                let _turn = internal::Turn::begin();
                 remote::begin(sock, *generation);
             }
             false

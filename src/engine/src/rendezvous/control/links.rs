@@ -2,7 +2,12 @@
 
 use super::jobs::{Job, add};
 use super::*;
+use crate::rendezvous::bell::{self, Wanted};
+use crate::rendezvous::message::Sender;
+use crate::rendezvous::price;
 use crate::sockets::{recv, remains, reset};
+use sluice_fabric::shm::Token;
+use sluice_fabric::sys::Fd;
 
 /// A meeting's socket: its news are looked at by this thread.
 pub fn watch_meeting(fd: i32) {
@@ -119,11 +124,29 @@ pub fn ask_wake(link: &'static Link, slot: u32) {
     tell_in_time(link, Kind::Wake, slot);
 }
 
-/// A slot of this process needs a doorbell.
-pub fn want_bell(link: &'static Link, slot: u32) {
-    if link.twin().is_none() {
-        tell_in_time(link, Kind::WantBell, slot);
+/// A slot of this process needs a doorbell: asks for it. The name that the peer is to come to, where it is to.
+pub fn want_bell(link: &'static Link, slot: u32) -> Option<Fd> {
+    if link.twin().is_some() {
+        return None;
     }
+    match bell::wanted(link) {
+        Wanted::Pipe => tell_in_time(link, Kind::WantBell, slot),
+        Wanted::At(name, number) => {
+            let want = Message {
+                token: [number, 0],
+                ..Message::about(Kind::WantBell, slot)
+            };
+            // Not in time: then the slot has none, and is rung by this thread.
+            return tell(link, &want, None).then_some(name);
+        }
+        Wanted::No => {}
+    }
+    None
+}
+
+/// The peer that has come to the name of a doorbell.
+pub fn bell_at(link: &Link, name: &Fd) -> Option<Fd> {
+    bell::let_in(link, name)
 }
 
 /// A slot of this process is gone.
@@ -152,74 +175,94 @@ pub(super) fn on_link(link: &'static Link) {
         let Some(_reading) = READING.lock() else {
             return;
         };
-        let _low = internal::Low::begin();
         // Closed behind the same lock, or by the end of a link that nobody reads any more.
         let Some(fd) = link.control().raw() else {
             return;
         };
-        // From others than this user nothing is let in that may wait for somebody when it is closed.
-        if !crate::rendezvous::is_of_same_user(link) && message::next(fd) == Next::Brings {
-            lost(link);
-            return;
-        }
-        match message::receive(fd) {
-            Received::Nothing => return,
-            Received::Gone => {
-                lost(link);
-                return;
+        let received = match message::next(fd) {
+            Next::Nothing => return,
+            Next::End => return lost(link),
+            Next::Plain => message::receive(fd),
+            Next::Brings => {
+                // From others than this user nothing is let in that may wait for somebody when it is closed.
+                if !crate::rendezvous::is_of_same_user(link) {
+                    return give_up(link);
+                }
+                let _low = internal::Low::begin();
+                message::receive(fd)
             }
+        };
+        match received {
+            Received::Nothing => return,
+            Received::Gone => return give_up(link),
             Received::Message(message, sender, brought) => {
-                if matches!(
-                    message.kind,
-                    Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline
-                ) {
-                    crate::rendezvous::on_link_record(link, &message, sender);
-                    continue;
+                if !price::may_say(link, message.kind) {
+                    return give_up(link);
                 }
-                match message.kind {
-                    Kind::WantBell => make_bell(link, message.index),
-                    Kind::Bell => {
-                        let owner = link.slot_owner(message.index);
-                        // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
-                        let set = unsafe { (owner as *const Set).as_ref() };
-                        let bell = brought.filter(|bell| sys::is_pipe(bell.raw()));
-                        match (set, bell) {
-                            (Some(set), Some(bell)) => set.add_bell(link, message.index, bell),
-                            // It did not arrive, there being no descriptors: this end is to be asked to ring.
-                            (Some(_), None) => drop_bell(link, message.index),
-                            (None, _) => {}
-                        }
-                    }
-                    Kind::Wake => wake::ring_own(link, message.index),
-                    Kind::Attention => look(link, message.index),
-                    Kind::DropBell => {
-                        if link.drop_bell(message.index) {
-                            // Rung a moment ago, perhaps, where nobody hears it.
-                            ask_wake(link, message.index);
-                        }
-                    }
-                    // Not for a link: a peer that says it breaks the rules.
-                    _ => {
-                        lost(link);
-                        return;
-                    }
-                }
+                on_record(link, &message, sender, brought);
             }
         }
     }
 }
 
+fn on_record(link: &'static Link, message: &Message, sender: Option<Sender>, brought: Option<Fd>) {
+    match message.kind {
+        Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline => {
+            crate::rendezvous::on_link_record(link, message, sender);
+        }
+        Kind::WantBell => make_bell(link, message.index, message.token),
+        Kind::Bell => {
+            let _low = internal::Low::begin();
+            let bell = brought.and_then(bell::own_end);
+            if let Some(set) = set_of(link, message.index) {
+                set.add_bell(link, message.index, bell);
+            }
+        }
+        Kind::Wake => {
+            if let Some(set) = set_of(link, message.index) {
+                set.empty_bell(link, message.index);
+            }
+            wake::ring_own(link, message.index);
+        }
+        Kind::Attention => look(link, message.index),
+        Kind::DropBell => {
+            if link.drop_bell(message.index) {
+                // Rung a moment ago, perhaps, where nobody hears it.
+                ask_wake(link, message.index);
+            }
+        }
+        // Not for a link: a peer that says it breaks the rules.
+        Kind::Challenge | Kind::Claim | Kind::Reply => give_up(link),
+    }
+}
+
+/// The set that sleeps on a slot of this process.
+fn set_of(link: &Link, slot: u32) -> Option<&'static Set> {
+    // SAFETY: slots are owned by sets, whose memory is type-stable, or by 0.
+    unsafe { (link.slot_owner(slot) as *const Set).as_ref() }
+}
+
 /// The peer's slot gets a doorbell. Who finds none meanwhile asks for the ring.
-fn make_bell(link: &'static Link, slot: u32) {
+fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     link.drop_bell(slot);
-    let Ok((near, far)) = sys::doorbell() else {
+    if !price::may_have_bell(link) {
+        return;
+    }
+    let _low = internal::Low::begin();
+    let (near, far) = if name != 0 {
+        (bell::go_to(link, name), None)
+    } else if crate::rendezvous::is_of_same_user(link) {
+        match sys::doorbell() {
+            Ok((near, far)) => (internal::lift(near), Some(far)),
+            Err(_) => return,
+        }
+    } else {
         return;
     };
-    let Some(near) = internal::lift(near) else {
-        return;
-    };
-    if tell(link, &Message::about(Kind::Bell, slot), Some(far.raw())) {
-        link.set_bell(slot, near);
+    let Some(near) = near else { return };
+    let sent = far.as_ref().map(Fd::raw);
+    if tell(link, &Message::about(Kind::Bell, slot), sent) {
+        link.set_bell(slot, near, name != 0);
     } else {
         internal::forget(near.raw());
     }
@@ -249,6 +292,15 @@ pub(super) fn look(link: &'static Link, index: u32) {
 /// The peer's process is gone. What it left in our rings is still read; what we left in its rings
 /// goes to TCP, where the kernel answers for it.
 pub(in crate::rendezvous) fn lost(link: &'static Link) {
+    end(link, Reason::PeerDied);
+}
+
+/// The peer's process breaks the rules, or has this one do more than it may: nothing of it leaves TCP again.
+fn give_up(link: &'static Link) {
+    end(link, Reason::PeerHostile);
+}
+
+fn end(link: &'static Link, reason: Reason) {
     let first = link.kill();
     // Also where it was given up before: a socket at its end that stays watched would never let us sleep again.
     link.control().close(|fd| {
@@ -266,6 +318,9 @@ pub(in crate::rendezvous) fn lost(link: &'static Link) {
         let Some(sock) = sock_of(link, index) else {
             continue;
         };
+        if reason == Reason::PeerHostile {
+            sock.pin(reason);
+        }
         if !lose(link, index, sock, false) {
             let generation = sock.generation.load(Ordering::Acquire);
             let deadline = sys::now_ns() + DYING_NS;
@@ -279,6 +334,14 @@ pub(in crate::rendezvous) fn lost(link: &'static Link) {
 
 /// A process that ends closes its link and its connections in no order of ours, within this time.
 const DYING_NS: u64 = 20_000_000;
+
+/// Why a stream has lost its peer: what keeps it on TCP for good from now on, or the peer's death.
+fn why_lost(sock: &Sock) -> Reason {
+    match sock.pinned.load(Ordering::Relaxed) {
+        pinned if pinned == Reason::PeerHostile as u32 => Reason::PeerHostile,
+        _ => Reason::PeerDied,
+    }
+}
 
 /// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said yet what
 /// became of it; ask again, and at last `finally`.
@@ -306,13 +369,13 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
                     _ => {}
                 }
             }
-            demote::settle_tx(sock, Reason::PeerDied);
+            demote::settle_tx(sock, why_lost(sock));
         }
         sock.tx.lock.unlock();
     }
     if sock.rx.lock.lock().is_ok() {
         if still() && sock.rx.state() != state::PLAIN && !has_input(sock) {
-            demote::settle_rx(sock, Reason::PeerDied);
+            demote::settle_rx(sock, why_lost(sock));
         }
         sock.rx.lock.unlock();
     }
@@ -404,4 +467,156 @@ fn unended_head(sock: &Sock) -> Option<u64> {
     let head = dir.rx.head.read();
     let leaves = head.flagged || dir.tx.tail.read().flagged;
     (!leaves && dir.rx_wishes.ended.load(Ordering::SeqCst) == 0).then_some(head.offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::identity;
+    use sluice_fabric::arena::Arena;
+    use sluice_fabric::shm::{LinkEnd, PeerProcess};
+
+    /// A link of this process with one of that user, whose end of the control socket is the other.
+    fn link_with(uid: u32) -> (&'static Link, Fd) {
+        let mut ends = [0; 2];
+        // SAFETY: room for two numbers.
+        let made = unsafe {
+            libc::socketpair(
+                libc::AF_UNIX,
+                libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK,
+                0,
+                ends.as_mut_ptr(),
+            )
+        };
+        assert_eq!(made, 0);
+        let [ours, theirs] = ends.map(Fd::own);
+        for end in [&ours, &theirs] {
+            identity::prepare(end.raw()).unwrap();
+        }
+        let _ = identity::let_descriptors_in(theirs.raw(), true);
+        let pid = sys::getpid();
+        let link = Link::open(LinkEnd {
+            arena: Arena::create_local().unwrap(),
+            side: 0,
+            control: Some(ours),
+            token: [3, 4],
+            peer: Some(PeerProcess {
+                pid,
+                uid,
+                dir: None,
+            }),
+            can_pull: false,
+            can_discard: false,
+        });
+        (link.unwrap(), theirs)
+    }
+
+    fn own_user() -> u32 {
+        // SAFETY: asks only.
+        unsafe { libc::geteuid() }
+    }
+
+    /// Says it as often as the socket takes it, and has it heard, so many times.
+    fn flood(link: &'static Link, from: &Fd, kind: Kind, times: u32) {
+        for index in 0..times {
+            while message::send(from.raw(), &Message::about(kind, index % 8), None)
+                == Err(libc::EAGAIN)
+            {
+                on_link(link);
+            }
+            if !link.is_alive() {
+                return;
+            }
+        }
+        on_link(link);
+    }
+
+    #[test]
+    fn who_says_too_much_is_given_up() {
+        for uid in [own_user(), own_user() ^ 1] {
+            let (link, peer) = link_with(uid);
+            // A busy server's.
+            flood(link, &peer, Kind::Attention, 4_000);
+            assert!(link.is_alive());
+            flood(link, &peer, Kind::Attention, 400_000);
+            assert!(!link.is_alive() && !link.control().is_open());
+        }
+    }
+
+    #[test]
+    fn doorbells_come_as_long_as_they_are_cheap() {
+        let (link, peer) = link_with(own_user());
+        let mut made = 0;
+        for round in 0..2_000 {
+            message::send(peer.raw(), &Message::about(Kind::WantBell, round % 8), None).unwrap();
+            on_link(link);
+            if let Received::Message(message, _, Some(_)) = message::receive(peer.raw()) {
+                assert_eq!(message.kind, Kind::Bell);
+                made += 1;
+            }
+        }
+        assert!(link.is_alive());
+        assert!((100..600).contains(&made), "{made}");
+        lost(link);
+    }
+
+    #[test]
+    fn a_name_makes_a_doorbell_towards_another_user_that_rings_until_it_is_full() {
+        let (link, peer) = link_with(own_user() ^ 1);
+        if !identity::refuses_descriptors() {
+            return;
+        }
+        let Wanted::At(name, number) = bell::wanted(link) else {
+            panic!("no name")
+        };
+        let want = Message {
+            token: [number, 0],
+            ..Message::about(Kind::WantBell, 5)
+        };
+        message::send(peer.raw(), &want, None).unwrap();
+        on_link(link);
+        let Received::Message(answer, _, None) = message::receive(peer.raw()) else {
+            panic!("no doorbell")
+        };
+        assert_eq!((answer.kind, answer.index), (Kind::Bell, 5));
+        assert!(link.has_bell(5));
+        let far = bell_at(link, &name).unwrap();
+        link.peer_slot(5)
+            .unwrap()
+            .reset_for(sluice_fabric::doorbell::Sleep::Descriptor);
+        let mut rung = 0;
+        while link.ring_peer(5) {
+            rung += 1;
+        }
+        assert!((50..5_000).contains(&rung), "{rung}");
+        let mut byte = [0u8; 2];
+        assert_eq!(sys::read(far.raw(), &mut byte), Ok(1));
+        while sys::read(far.raw(), &mut byte).is_ok() {}
+        assert!(link.ring_peer(5), "emptied");
+        // Nobody is woken by a name that is not of the link's process.
+        let stranger = Message {
+            token: [0xfffff, 0],
+            ..want
+        };
+        message::send(peer.raw(), &stranger, None).unwrap();
+        on_link(link);
+        assert!(!link.has_bell(5));
+        lost(link);
+    }
+
+    #[test]
+    fn another_user_sends_no_descriptor() {
+        let (link, peer) = link_with(own_user() ^ 1);
+        let (near, _far) = sys::doorbell().unwrap();
+        let sent = message::send(peer.raw(), &Message::about(Kind::Bell, 0), Some(near.raw()));
+        if identity::refuses_descriptors() {
+            assert_eq!(sent, Err(libc::EPERM));
+            // As on an older kernel.
+            let control = link.control().raw().unwrap();
+            identity::let_descriptors_in(control, true).unwrap();
+            message::send(peer.raw(), &Message::about(Kind::Bell, 0), Some(near.raw())).unwrap();
+        }
+        on_link(link);
+        assert!(!link.is_alive());
+    }
 }

@@ -97,9 +97,15 @@ impl Link {
         self.peer_notes.get(index as usize)
     }
 
-    /// Keeps the near end of the doorbell of the peer's slot `index`, which has none.
-    pub fn set_bell(&self, index: u32, near: sys::Fd) {
+    /// Keeps the near end of the doorbell of the peer's slot `index`, which has none: a socket, or a pipe.
+    pub fn set_bell(&self, index: u32, near: sys::Fd, is_socket: bool) {
         if let Some(bell) = self.bells.get(index as usize) {
+            let bit = 1 << index;
+            if is_socket {
+                self.socket_bells.fetch_or(bit, Ordering::Relaxed);
+            } else {
+                self.socket_bells.fetch_and(!bit, Ordering::Relaxed);
+            }
             drop(bell.offer(near));
         }
     }
@@ -126,10 +132,17 @@ impl Link {
             unsafe { sys::futex_wake(slot.sleep_word()) };
             return true;
         }
-        // A full pipe has been rung often enough.
-        self.bells
-            .get(index as usize)
-            .and_then(|bell| bell.with(|near| sys::write(near, b"!")))
-            .is_some()
+        let Some(bell) = self.bells.get(index as usize) else {
+            return false;
+        };
+        if self.socket_bells.load(Ordering::Relaxed) & 1 << index != 0 {
+            // One that is full, or has no other end any more, tells nobody.
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: one byte of ours.
+            let ring = |near| unsafe { sys::send(near, b"!".as_ptr(), 1, flags) };
+            return bell.with(ring).is_some_and(|rung| rung.is_ok());
+        }
+        // A full pipe tells all the same: a write that finds no room wakes whoever watches it.
+        bell.with(|near| sys::write(near, b"!")).is_some()
     }
 }

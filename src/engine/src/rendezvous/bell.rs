@@ -1,0 +1,112 @@
+//! Doorbells of waiters that sleep on descriptors: how the two ends of one come to be
+//! ([decision 18](../../../../docs/decisions/018-doorbells-towards-others.md)).
+//!
+//! Between processes of one user the ringer makes a pipe and sends the sleeper an end. Towards another user nothing is taken that he
+//! could hold up: a pipe's two ends share a lock, and a descriptor may be of anything. There the sleeper makes a name, the ringer comes to it, and
+//! each has a socket of its own, at which no descriptor comes in.
+
+use super::{closer, identity, is_of_same_user};
+use crate::sockets::internal;
+use core::mem::offset_of;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::{self, Fd, FdPath};
+
+/// Who may wait before the sleeper at his name: the ringer, and others, who are sent away.
+const BACKLOG: i32 = 4;
+
+/// How a doorbell is asked for.
+pub(super) enum Wanted {
+    /// A pipe.
+    Pipe,
+    /// A socket that comes to this name, which has this number.
+    At(Fd, u64),
+    /// Not at all: this kernel lets descriptors in.
+    No,
+}
+
+/// By the sleeper, for a peer of this link.
+pub(super) fn wanted(link: &Link) -> Wanted {
+    if is_of_same_user(link) {
+        return Wanted::Pipe;
+    }
+    let _low = internal::Low::begin();
+    match name() {
+        Some((fd, number)) => Wanted::At(fd, number),
+        None => Wanted::No,
+    }
+}
+
+/// A socket that lets no descriptor in.
+fn socket() -> Option<Fd> {
+    let fd = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).ok()?;
+    let fd = internal::lift(fd)?;
+    let refuses = identity::refuses_descriptors();
+    (refuses && identity::let_descriptors_in(fd.raw(), false).is_ok()).then_some(fd)
+}
+
+/// A name that nobody else has: the kernel draws it (unix(7), "Autobind feature"), five hexadecimal digits.
+fn name() -> Option<(Fd, u64)> {
+    let fd = socket()?;
+    let family = libc::AF_UNIX as libc::sa_family_t;
+    sys::bind(fd.raw(), &family, size_of_val(&family)).ok()?;
+    sys::listen(fd.raw(), BACKLOG).ok()?;
+    let (at, len) = sys::socket_name(fd.raw(), false).ok()?;
+    let begin = offset_of!(libc::sockaddr_un, sun_path) + 1;
+    // SAFETY: the structure is larger than any address, and all of its bytes are set.
+    let bytes =
+        unsafe { core::slice::from_raw_parts((&raw const at).cast::<u8>(), size_of_val(&at)) };
+    let digits = core::str::from_utf8(bytes.get(begin..len)?).ok()?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    // Only as it is written there is it found.
+    (format!("{number:05x}") == digits).then_some((fd, number))
+}
+
+/// By the ringer: goes to the sleeper's name.
+pub(super) fn go_to(link: &Link, number: u64) -> Option<Fd> {
+    use std::io::Write;
+    let fd = socket()?;
+    // SAFETY: zeroes are a valid address.
+    let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut digits = [0u8; 16];
+    let mut rest = digits.as_mut_slice();
+    write!(rest, "{number:05x}").ok()?;
+    let len = 16 - rest.len();
+    // The first byte stays 0: an abstract name.
+    for (to, from) in addr
+        .sun_path
+        .iter_mut()
+        .skip(1)
+        .zip(digits.iter().take(len))
+    {
+        *to = *from as libc::c_char;
+    }
+    let whole = offset_of!(libc::sockaddr_un, sun_path) + 1 + len;
+    sys::connect(fd.raw(), &addr, whole).ok()?;
+    is_peer(link, &fd).then_some(fd)
+}
+
+/// By the sleeper: the ringer who has come to the name.
+pub(super) fn let_in(link: &Link, name: &Fd) -> Option<Fd> {
+    (0..=BACKLOG).find_map(|_| {
+        let visitor = sys::accept(name.raw()).ok()?;
+        is_peer(link, &visitor).then_some(visitor)
+    })
+}
+
+/// Is the process of the link at the other end?
+fn is_peer(link: &Link, fd: &Fd) -> bool {
+    sys::getsockopt(fd.raw(), libc::SOL_SOCKET, libc::SO_PEERCRED)
+        .is_ok_and(|who: libc::ucred| who.pid == link.peer_pid() && who.pid > 0)
+}
+
+/// A pipe's end that the peer has sent, opened anew: whether a read waits is written in a description, and that which was sent is
+/// the peer's as well.
+pub(super) fn own_end(sent: Fd) -> Option<Fd> {
+    if !sys::is_pipe(sent.raw()) {
+        closer::dispose(sent);
+        return None;
+    }
+    let path = FdPath::new(sent.raw());
+    sys::open(path.as_c_str(), libc::O_RDONLY | libc::O_NONBLOCK).ok()
+}

@@ -55,9 +55,14 @@ impl Outlet {
 
     /// Makes a call on the descriptor; `None`: there is none.
     pub fn with<R>(&self, call: impl FnOnce(i32) -> R) -> Option<R> {
+        self.with_any(|fd| fd.map(call))
+    }
+
+    /// Makes a call on the descriptor, if there is one.
+    pub fn with_any<R>(&self, call: impl FnOnce(Option<i32>) -> R) -> R {
         // Nested in a use of this thread: that one keeps it open.
         let locked = self.lock.lock().is_ok();
-        let done = self.raw().map(call);
+        let done = call(self.raw());
         if locked {
             if self.cell.load(Ordering::Relaxed) < 0 {
                 let cell = self.cell.swap(0, Ordering::AcqRel);

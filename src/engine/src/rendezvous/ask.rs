@@ -20,7 +20,7 @@
 //! for it. When both ask at once, side 0 of the link grants and side 1 waits.
 
 use super::diag::Mirror;
-use super::join::{attach, link_peer, owner, refuse};
+use super::join::{attach, owner, refuse};
 use super::message::{self, Kind, Message, Nonce, Sender};
 use super::{Look, PENDING, Pending, Stage, abandon, control, count_names, identity};
 use crate::sockets::sock::Sock;
@@ -218,24 +218,18 @@ fn believe(
     nonce: Nonce,
     mirror: Mirror,
 ) -> bool {
-    let proves = |dir| {
-        let peer = identity::Known {
-            dir,
-            ..link_peer(link)
-        };
-        let socket = link.control().raw().unwrap_or(-1);
+    // A look at a process needs a descriptor for a moment.
+    let _low = crate::sockets::internal::Low::begin();
+    let socket = link.control().raw().unwrap_or(-1);
+    identity::look_over(link, |peer| {
         peer.proves(claim, sender, nonce, mirror, socket).is_ok()
-    };
-    match link.peer_dir().with(|dir| proves(Some(dir))) {
-        Some(proved) => proved,
-        None => proves(None),
-    }
+    })
 }
 
 /// The peer asks. What it says of itself is looked into when it has joined.
 pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>) {
     let [key, inode] = ask.token;
-    if !link_peer(link).has_sent(sender) {
+    if !identity::of_link(link).has_sent(sender) {
         return;
     }
     let Some(mut list) = PENDING.lock() else {
@@ -352,7 +346,7 @@ fn take_granted(list: &mut Vec<Pending>, link: &'static Link, index: u32) -> Opt
 
 /// The peer has joined a stream that was granted to it.
 pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Sender>) {
-    if !link_peer(link).has_sent(sender) {
+    if !identity::of_link(link).has_sent(sender) {
         return;
     }
     let Some(mut list) = PENDING.lock() else {
@@ -373,7 +367,7 @@ pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Se
 
 /// The peer has declined a stream that was granted to it.
 pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Option<Sender>) {
-    if !link_peer(link).is_process(sender) {
+    if !identity::of_link(link).is_process(sender) {
         return;
     }
     let Some(mut list) = PENDING.lock() else {

@@ -5,7 +5,7 @@
 //! could hold up: a pipe's two ends share a lock, and a descriptor may be of anything. There the sleeper makes a name, the ringer comes to it, and
 //! each has a socket of its own, at which no descriptor comes in.
 
-use super::{closer, identity, is_of_same_user};
+use super::{closer, identity};
 use crate::sockets::internal;
 use core::mem::offset_of;
 use sluice_fabric::shm::Link;
@@ -26,7 +26,7 @@ pub(super) enum Wanted {
 
 /// By the sleeper, for a peer of this link.
 pub(super) fn wanted(link: &Link) -> Wanted {
-    if is_of_same_user(link) {
+    if link.is_of_same_user() {
         return Wanted::Pipe;
     }
     let _low = internal::Low::begin();

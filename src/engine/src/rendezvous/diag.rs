@@ -35,10 +35,10 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
 /// [`Reason::PeerClosed`] if `peer` is an address of this host, else [`Reason::PeerRemote`].
 /// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked, [`Reason::PeerOwner`] when the owner has no
 /// number here.
-pub fn mirror(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
+pub fn mirror(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     let (local, peer) = (plain(local), plain(peer));
-    let mirror = match by_netlink(local, peer) {
-        Err(Reason::NetlinkRefused) => twice(|| by_proc(local, peer)),
+    let mirror = match by_netlink(local, peer, looks) {
+        Err(Reason::NetlinkRefused) => by_proc(local, peer, looks),
         answer => answer,
     }?;
     if is_nobody(mirror.uid) {
@@ -47,15 +47,23 @@ pub fn mirror(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     Ok(mirror)
 }
 
-/// While a socket is being accepted the kernel changes its owner first and its inode then. A look in between sees the new inode with
-/// the old owner; one behind that does not.
-fn twice(mut look: impl FnMut() -> Result<Mirror, Reason>) -> Result<Mirror, Reason> {
-    let first = look()?;
-    let second = look()?;
-    if first == second {
-        Ok(second)
-    } else {
-        Err(Reason::NotEstablished)
+/// How often the kernel is asked. While a socket is being accepted it changes the owner first and the inode then: a look in between sees
+/// the new inode with the old owner, who is the listener's; one behind that does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    /// For a connecting end, which stays what it was made.
+    Once,
+    /// For an accepted end: both answers must be the same.
+    Twice,
+}
+
+impl Looks {
+    fn at(self, mut look: impl FnMut() -> Result<Mirror, Reason>) -> Result<Mirror, Reason> {
+        let first = look()?;
+        if self == Looks::Twice && look()? != first {
+            return Err(Reason::NotEstablished);
+        }
+        Ok(first)
     }
 }
 
@@ -112,7 +120,7 @@ fn get<const N: usize>(buffer: &[u8], at: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
-fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
+fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     const REFUSED: Reason = Reason::NetlinkRefused;
     let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG)
         .map_err(|_| REFUSED)?;
@@ -130,7 +138,7 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     put(&mut request, 16, &[family, libc::IPPROTO_TCP as u8, 0, 0]);
     put(&mut request, 20, &(1u32 << ESTABLISHED).to_ne_bytes());
     put(&mut request, 24, &sockid(peer, local));
-    twice(|| ask_netlink(&fd, &request, local, peer))
+    looks.at(|| ask_netlink(&fd, &request, local, peer))
 }
 
 fn ask_netlink(
@@ -212,7 +220,11 @@ fn sockid(source: SocketAddr, destination: SocketAddr) -> [u8; 48] {
 }
 
 /// The same from /proc/net/tcp and tcp6, where netlink is refused.
-fn by_proc(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
+fn by_proc(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
+    looks.at(|| read_proc(local, peer))
+}
+
+fn read_proc(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
     let mut asked = false;
     for (path, family6) in [(c"/proc/net/tcp", false), (c"/proc/net/tcp6", true)] {
         if !family6 && peer.is_ipv6() {
@@ -353,8 +365,8 @@ mod tests {
             let (b, _) = listener.accept().unwrap();
             let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
             for find in [by_netlink, by_proc, mirror] {
-                assert_eq!(find(la, pa).unwrap().inode, inode(&b));
-                assert_eq!(find(pa, la).unwrap().inode, inode(&a));
+                assert_eq!(find(la, pa, Looks::Twice).unwrap().inode, inode(&b));
+                assert_eq!(find(pa, la, Looks::Once).unwrap().inode, inode(&a));
             }
         }
     }
@@ -368,7 +380,7 @@ mod tests {
         // SAFETY: asks only.
         let own = unsafe { libc::geteuid() };
         for find in [by_netlink, by_proc, mirror] {
-            assert_eq!(find(la, pa).unwrap().uid, own);
+            assert_eq!(find(la, pa, Looks::Twice).unwrap().uid, own);
         }
         if own != 0 {
             return;
@@ -377,7 +389,7 @@ mod tests {
         let given = unsafe { libc::fchown(b.as_raw_fd(), 4711, 4711) };
         assert_eq!(given, 0);
         for find in [by_netlink, by_proc, mirror] {
-            assert_eq!(find(la, pa).unwrap().uid, 4711);
+            assert_eq!(find(la, pa, Looks::Twice).unwrap().uid, 4711);
         }
         // SAFETY: the child makes system calls and ends.
         unsafe {
@@ -385,7 +397,7 @@ mod tests {
             if pid == 0 {
                 // No user has a number in a new user namespace.
                 let ok = libc::unshare(libc::CLONE_NEWUSER) == 0
-                    && mirror(la, pa) == Err(Reason::PeerOwner);
+                    && mirror(la, pa, Looks::Twice) == Err(Reason::PeerOwner);
                 libc::_exit(i32::from(!ok));
             }
             let mut status = 0;
@@ -402,12 +414,16 @@ mod tests {
         let (b, _) = listener.accept().unwrap();
         let (lb, pb) = (b.local_addr().unwrap(), b.peer_addr().unwrap());
         assert!(lb.is_ipv6());
-        for find in [mirror, |l, p| by_proc(plain(l), plain(p))] {
-            assert_eq!(find(lb, pb).unwrap().inode, inode(&a));
+        for find in [mirror, |l, p, looks| by_proc(plain(l), plain(p), looks)] {
+            assert_eq!(find(lb, pb, Looks::Once).unwrap().inode, inode(&a));
             assert_eq!(
-                find(a.local_addr().unwrap(), a.peer_addr().unwrap())
-                    .unwrap()
-                    .inode,
+                find(
+                    a.local_addr().unwrap(),
+                    a.peer_addr().unwrap(),
+                    Looks::Twice
+                )
+                .unwrap()
+                .inode,
                 inode(&b)
             );
         }
@@ -419,13 +435,13 @@ mod tests {
         let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
         assert_eq!(
-            mirror(la, pa),
+            mirror(la, pa, Looks::Twice),
             Err(Reason::NotEstablished),
             "not accepted yet: no owner"
         );
         let (b, _) = listener.accept().unwrap();
         drop(b);
-        assert_eq!(mirror(la, pa), Err(Reason::PeerClosed));
+        assert_eq!(mirror(la, pa, Looks::Twice), Err(Reason::PeerClosed));
     }
 
     #[test]
@@ -443,8 +459,12 @@ mod tests {
             ("[2001:db8::1]:1", "[2001:db8::2]:2", Reason::PeerRemote),
         ] {
             let (local, peer) = (local.parse().unwrap(), peer.parse().unwrap());
-            for find in [mirror, |l, p| by_proc(plain(l), plain(p))] {
-                assert_eq!(find(local, peer), Err(reason), "{local} {peer}");
+            for find in [mirror, |l, p, looks| by_proc(plain(l), plain(p), looks)] {
+                assert_eq!(
+                    find(local, peer, Looks::Twice),
+                    Err(reason),
+                    "{local} {peer}"
+                );
             }
         }
     }

@@ -8,6 +8,7 @@ use super::message::{Message, Nonce, Sender};
 use crate::sockets::fault;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
 
@@ -64,6 +65,8 @@ pub struct Claimant {
     pub uid: u32,
     /// /proc/PID, bound to that very process, where this one may look into it.
     pub dir: Option<Fd>,
+    /// A link with that process, which has its directory.
+    pub link: Option<&'static Link>,
 }
 
 /// The same of a link, whose process is known.
@@ -91,6 +94,18 @@ impl Claimant {
         if who.uid != mirror.uid {
             return Err(Reason::PeerOwner);
         }
+        let known = shm::all().find(|link| {
+            let is_it = link.peer_pid() == who.pid && link.peer_uid() == who.uid;
+            is_it && link.is_alive() && link.peer_dir().is_open()
+        });
+        if known.is_some() {
+            return Ok(Self {
+                pid: who.pid,
+                uid: who.uid,
+                dir: None,
+                link: known,
+            });
+        }
         let dir = match relation(who.uid) {
             Relation::Stranger => None,
             Relation::Same => Some(directory(who.pid)?),
@@ -103,16 +118,45 @@ impl Claimant {
             pid: who.pid,
             uid: who.uid,
             dir,
+            link: None,
         })
     }
 
-    /// The same for as long as this lives.
-    pub fn known(&self) -> Known {
-        Known {
+    /// Has the look made, with the directory that it needs.
+    pub fn with<R>(&self, look: impl FnOnce(Known) -> R) -> R {
+        let known = |dir| Known {
             pid: self.pid,
             uid: self.uid,
-            dir: self.dir.as_ref().map(Fd::raw),
+            dir,
+        };
+        match self.link {
+            Some(link) => look_over(link, look),
+            None => look(known(self.dir.as_ref().map(Fd::raw))),
         }
+    }
+
+    /// Could it stop this process by a signal as well?
+    pub fn is_same_user(&self) -> bool {
+        relation(self.uid) == Relation::Same
+    }
+}
+
+/// Has a look made at the process of a link.
+pub fn look_over<R>(link: &Link, look: impl FnOnce(Known) -> R) -> R {
+    link.peer_dir().with_any(|dir| {
+        look(Known {
+            dir,
+            ..of_link(link)
+        })
+    })
+}
+
+/// Who is at the other end of a link; without the directory.
+pub fn of_link(link: &Link) -> Known {
+    Known {
+        pid: link.peer_pid(),
+        uid: link.peer_uid(),
+        dir: None,
     }
 }
 
@@ -156,11 +200,6 @@ impl Known {
                 looked => looked,
             },
         }
-    }
-
-    /// Does it act for the same user as this process? Then it could stop this process by a signal as well.
-    pub fn is_same_user(&self) -> bool {
-        relation(self.uid) == Relation::Same
     }
 }
 
@@ -330,7 +369,9 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         let local = near.local_addr().unwrap();
-        let mirror = crate::rendezvous::diag::mirror(local, near.peer_addr().unwrap()).unwrap();
+        let peer = near.peer_addr().unwrap();
+        let looks = crate::rendezvous::diag::Looks::Twice;
+        let mirror = crate::rendezvous::diag::mirror(local, peer, looks).unwrap();
         (near, far, mirror)
     }
 

@@ -210,8 +210,7 @@ fn claim(meeting: &Pending, echo: message::Nonce) -> Result<Message, Reason> {
 /// Is the other end of the connection in the hands of the process that has sent this?
 fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result<(), Reason> {
     let claimant = meeting.claimant.as_ref().ok_or(Reason::ProofFailed)?;
-    let known = claimant.known();
-    known.proves(claim, sender, meeting.nonce, meeting.mirror, meeting.raw())
+    claimant.with(|known| known.proves(claim, sender, meeting.nonce, meeting.mirror, meeting.raw()))
 }
 
 /// First comer: says who it is.
@@ -300,19 +299,31 @@ fn open_link(
     let claimant = meeting.claimant.as_mut().ok_or(Reason::ProofFailed)?;
     let (pid, uid) = (claimant.pid, claimant.uid);
     let others = || shm::all().filter(|link| link.is_alive() && link.twin().is_none());
-    let own_user = claimant.known().is_same_user();
+    let is_same_user = claimant.is_same_user();
     if others().filter(|link| link.peer_pid() == pid).count() >= LINKS_OF_PROCESS
-        || !own_user && others().filter(|link| link.peer_uid() == uid).count() >= LINKS_OF_USER
+        || !is_same_user && others().filter(|link| link.peer_uid() == uid).count() >= LINKS_OF_USER
     {
         return Err(Reason::LinkFull);
     }
-    let dir = claimant.dir.take();
+    let dir = match claimant.link {
+        // An earlier image of that process had it.
+        Some(link) => link
+            .peer_dir()
+            .with(crate::sockets::internal::copy)
+            .flatten(),
+        None => claimant.dir.take(),
+    };
     let link = Link::open(LinkEnd {
         arena,
         side,
         control: None,
         token,
-        peer: Some(PeerProcess { pid, uid, dir }),
+        peer: Some(PeerProcess {
+            pid,
+            uid,
+            is_same_user,
+            dir,
+        }),
         can_pull,
         can_discard,
     })
@@ -388,20 +399,11 @@ fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step,
     Ok(over_with(meeting, link, index, fresh))
 }
 
-/// Who is at the other end of a link. The directory of its process is to be had by [`Link::peer_dir`].
-pub(super) fn link_peer(link: &Link) -> identity::Known {
-    identity::Known {
-        pid: link.peer_pid(),
-        uid: link.peer_uid(),
-        dir: None,
-    }
-}
-
 /// Both are proved and joined: the stream stands.
 fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
     if fresh {
         // A peer of this user may send doorbells; others are let send nothing.
-        let may = link_peer(link).is_same_user();
+        let may = link.is_of_same_user();
         let _ = identity::let_descriptors_in(meeting.raw(), may);
         // Its owner from now on: the caller releases the meeting's.
         let _ = link

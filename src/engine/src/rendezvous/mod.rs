@@ -118,7 +118,7 @@ impl Pending {
     /// Is the process that has come one that could stop this one by a signal just as well?
     fn is_with_same_user(&self) -> bool {
         let claimant = self.claimant.as_ref();
-        claimant.is_some_and(|claimant| claimant.known().is_same_user())
+        claimant.is_some_and(Claimant::is_same_user)
     }
 }
 
@@ -230,7 +230,11 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     };
     sock.conn().describe(fd, stats_role, local, peer);
     upgrade::ask_user(sock, local, peer)?;
-    let mirror = match diag::mirror(local, peer) {
+    let looks = match side {
+        role::CONNECTING => diag::Looks::Twice,
+        _ => diag::Looks::Once,
+    };
+    let mirror = match diag::mirror(local, peer, looks) {
         Ok(mirror) => mirror,
         Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),
         Err(reason) => return Err(reason),
@@ -532,9 +536,13 @@ fn drop_expired(list: &mut Vec<Pending>) {
 fn expire(list: &mut Vec<Pending>, index: usize) {
     let meeting = list.swap_remove(index);
     let look = meeting.look();
+    let reason = match meeting.stage {
+        Stage::Named { sent_away: 1.. } => Reason::PeerOwner,
+        _ => Reason::PeerPlain,
+    };
     let is_current = meeting.generation == meeting.sock.generation.load(Ordering::Acquire);
     let asked = meeting.has_asked() && is_current;
-    give_up(meeting, Reason::PeerPlain);
+    give_up(meeting, reason);
     if asked {
         // The other end may have asked meanwhile.
         list.push(ask::answer(look).unwrap_or_else(|| look.waiting()));
@@ -626,11 +634,6 @@ pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sen
         Kind::Joined => ask::on_joined(link, message, sender),
         _ => ask::on_declined(link, message, sender),
     }
-}
-
-/// Does the peer of a link act for the same user as this process?
-pub fn is_of_same_user(link: &Link) -> bool {
-    join::link_peer(link).is_same_user()
 }
 
 /// The control socket of a link is about to be closed: what lies unread in it, with descriptors perhaps, is closed where nobody waits.

@@ -47,7 +47,7 @@ pub(super) fn may_say(link: &Link, kind: Kind) -> bool {
     if !link.record_budget().spend(RECORDS, price, now) {
         return false;
     }
-    if super::is_of_same_user(link) {
+    if link.is_of_same_user() {
         return true;
     }
     let uid = link.peer_uid();

@@ -34,6 +34,8 @@ pub struct PeerProcess {
     pub pid: i32,
     /// The user who acts in it.
     pub uid: u32,
+    /// Whether it could stop this process by a signal as well: it acted for the same user when the link was made.
+    pub is_same_user: bool,
     /// Its directory in /proc, which is no other's when the id is: where this process may look into it.
     pub dir: Option<sys::Fd>,
 }
@@ -71,6 +73,7 @@ pub struct Link {
     token: [AtomicU64; 2],
     peer_pid: AtomicI32,
     peer_uid: AtomicU32,
+    is_same_user: AtomicU32,
     /// See [`PeerProcess::dir`].
     peer_dir: Outlet,
     can_pull: AtomicU32,
@@ -91,6 +94,8 @@ pub struct Link {
     peer_notes: [AtomicU32; SLOTS],
     /// Near ends of the doorbells of the peer's slots.
     bells: [Outlet; SLOTS],
+    /// Doorbells that the peer was asked to send.
+    bells_due: AtomicU32,
     /// One bit per slot of the peer whose doorbell is a socket, not a pipe.
     socket_bells: AtomicU64,
     /// What the peer may still have us do by its records, and how many doorbells it may have made.
@@ -228,10 +233,14 @@ impl Link {
         for (to, from) in link.token.iter().zip(token) {
             to.store(from, Ordering::Relaxed);
         }
-        let (pid, uid, dir) = peer.map_or((0, 0, None), |peer| (peer.pid, peer.uid, peer.dir));
+        let (pid, uid, same) = match &peer {
+            Some(peer) => (peer.pid, peer.uid, peer.is_same_user),
+            None => (0, 0, true),
+        };
         link.peer_pid.store(pid, Ordering::Relaxed);
         link.peer_uid.store(uid, Ordering::Relaxed);
-        if let Some(dir) = dir {
+        link.is_same_user.store(u32::from(same), Ordering::Relaxed);
+        if let Some(dir) = peer.and_then(|peer| peer.dir) {
             drop(link.peer_dir.offer(dir));
         }
         link.can_pull.store(u32::from(can_pull), Ordering::Relaxed);
@@ -245,6 +254,7 @@ impl Link {
         for note in &link.peer_notes {
             note.store(0, Ordering::Relaxed);
         }
+        link.bells_due.store(0, Ordering::Relaxed);
         link.budgets.iter().for_each(Bucket::fill);
         link.streams.store(0, Ordering::Relaxed);
         *link.ledger.lock()? = Some(Ledger {
@@ -296,6 +306,7 @@ impl Link {
             token: [const { AtomicU64::new(0) }; 2],
             peer_pid: AtomicI32::new(0),
             peer_uid: AtomicU32::new(0),
+            is_same_user: AtomicU32::new(0),
             peer_dir: Outlet::new(),
             can_pull: AtomicU32::new(0),
             can_discard: AtomicU32::new(0),
@@ -307,6 +318,7 @@ impl Link {
             slot_owner: [const { AtomicUsize::new(0) }; SLOTS],
             peer_notes: [const { AtomicU32::new(0) }; SLOTS],
             bells: [const { Outlet::new() }; SLOTS],
+            bells_due: AtomicU32::new(0),
             socket_bells: AtomicU64::new(0),
             budgets: [const { Bucket::new() }; 2],
             stream_owner: [const { AtomicUsize::new(0) }; STREAMS as usize],
@@ -394,6 +406,11 @@ impl Link {
     /// The user who acts in the peer's process.
     pub fn peer_uid(&self) -> u32 {
         self.peer_uid.load(Ordering::Relaxed)
+    }
+
+    /// See [`PeerProcess::is_same_user`].
+    pub fn is_of_same_user(&self) -> bool {
+        self.is_same_user.load(Ordering::Relaxed) != 0
     }
 
     /// See [`PeerProcess::dir`].

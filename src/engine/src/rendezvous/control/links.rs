@@ -130,7 +130,10 @@ pub fn want_bell(link: &'static Link, slot: u32) -> Option<Fd> {
         return None;
     }
     match bell::wanted(link) {
-        Wanted::Pipe => tell_in_time(link, Kind::WantBell, slot),
+        Wanted::Pipe => {
+            link.bells_due().fetch_add(1, Ordering::Relaxed);
+            tell_in_time(link, Kind::WantBell, slot);
+        }
         Wanted::At(name, number) => {
             let want = Message {
                 token: [number, 0],
@@ -179,20 +182,18 @@ pub(super) fn on_link(link: &'static Link) {
         let Some(fd) = link.control().raw() else {
             return;
         };
-        let received = match message::next(fd) {
-            Next::Nothing => return,
-            Next::End => return lost(link),
-            Next::Plain => message::receive(fd),
-            Next::Brings => {
-                // From others than this user nothing is let in that may wait for somebody when it is closed.
-                if !crate::rendezvous::is_of_same_user(link) {
-                    return give_up(link);
-                }
-                let _low = internal::Low::begin();
-                message::receive(fd)
+        // From others than this user nothing is let in that may wait for somebody when it is closed.
+        if !link.is_of_same_user() {
+            match message::next(fd) {
+                Next::Nothing => return,
+                Next::Brings => return give_up(link),
+                Next::Plain | Next::End => {}
             }
-        };
-        match received {
+        }
+        // What comes unasked may stand where it likes.
+        let is_due = link.bells_due().load(Ordering::Relaxed) != 0;
+        let _low = is_due.then(internal::Low::begin);
+        match message::receive(fd) {
             Received::Nothing => return,
             Received::Gone => return give_up(link),
             Received::Message(message, sender, brought) => {
@@ -212,6 +213,9 @@ fn on_record(link: &'static Link, message: &Message, sender: Option<Sender>, bro
         }
         Kind::WantBell => make_bell(link, message.index, message.token),
         Kind::Bell => {
+            let one_less = |due: u32| due.checked_sub(1);
+            let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = link.bells_due().fetch_update(set, fetch, one_less);
             let _low = internal::Low::begin();
             let bell = brought.and_then(bell::own_end);
             if let Some(set) = set_of(link, message.index) {
@@ -251,7 +255,7 @@ fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     let _low = internal::Low::begin();
     let (near, far) = if name != 0 {
         (bell::go_to(link, name), None)
-    } else if crate::rendezvous::is_of_same_user(link) {
+    } else if link.is_of_same_user() {
         match sys::doorbell() {
             Ok((near, far)) => (internal::lift(near), Some(far)),
             Err(_) => return,
@@ -503,6 +507,7 @@ mod tests {
             peer: Some(PeerProcess {
                 pid,
                 uid,
+                is_same_user: uid == own_user(),
                 dir: None,
             }),
             can_pull: false,

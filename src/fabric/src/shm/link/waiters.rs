@@ -97,6 +97,11 @@ impl Link {
         self.peer_notes.get(index as usize)
     }
 
+    /// How many doorbells the peer was asked to send, and has not sent yet.
+    pub fn bells_due(&self) -> &AtomicU32 {
+        &self.bells_due
+    }
+
     /// Keeps the near end of the doorbell of the peer's slot `index`, which has none: a socket, or a pipe.
     pub fn set_bell(&self, index: u32, near: sys::Fd, is_socket: bool) {
         if let Some(bell) = self.bells.get(index as usize) {

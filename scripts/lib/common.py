@@ -537,7 +537,7 @@ def stat(pid=None, limit=10):
     """The connections in `sluice stat [PID] --json`, each a flat dict by the names of the report:
     {"tx": {"tcp": 1}} is {"tx_tcp": 1}."""
     need_file(CLI, "make build")
-    cmd = [CLI, "stat"] + ([str(pid)] if pid else []) + ["--json"]
+    cmd = [CLI, "stat"] + ([str(pid)] if pid else []) + ["--json", "--connections", "16384"]
     done = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           timeout=limit * SLOW, env=environment(False))
     try:

@@ -92,3 +92,70 @@ pub extern "C" fn counting_many() {
         }
     }
 }
+
+/// Forges the table: so many slots are said to be in use, and chunks to lie `step` bytes apart from `first` on.
+#[unsafe(no_mangle)]
+pub extern "C" fn counting_forge(used: u32, first: usize, step: usize) {
+    let root = std::ptr::from_ref(&ROOT).cast::<u8>().cast_mut();
+    let word = |at: usize| {
+        // SAFETY: inside the root, which is atomics behind its header, aligned; nobody else runs here now.
+        unsafe { std::sync::atomic::AtomicUsize::from_ptr(root.add(at).cast()) }
+    };
+    let order = std::sync::atomic::Ordering::Relaxed;
+    // Their places are the library's own affair: those are taken that tell.
+    let place_of = |is_there: &dyn Fn(usize) -> bool| {
+        const MARK: usize = 0x5151;
+        let mut all = (size_of::<sluice_stats::Header>()..size_of_val(&ROOT)).step_by(8);
+        all.find(|&at| {
+            let before = word(at).swap(MARK, order);
+            let found = is_there(MARK);
+            word(at).store(before, order);
+            found
+        })
+    };
+    let chunks = place_of(&|mark| ROOT.chunk(0).is_some_and(|at| at.addr() == mark));
+    let in_use = place_of(&|mark| ROOT.used() == mark);
+    let (Some(chunks), Some(in_use)) = (chunks, in_use) else {
+        std::process::abort();
+    };
+    for number in 0..sluice_stats::CHUNK_SLOTS {
+        word(chunks + number * size_of::<usize>()).store(first + number * step, order);
+    }
+    word(in_use).store(used as usize, order);
+}
+
+/// How long a chunk is.
+#[unsafe(no_mangle)]
+pub extern "C" fn counting_chunk_len() -> usize {
+    size_of::<sluice_stats::Chunk>()
+}
+
+/// Makes a chunk at `place`, of open connections whose counts are as high as they can be.
+///
+/// # Safety
+/// `place` is memory of this program's, aligned and long enough.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn counting_fill(place: *mut u8) {
+    for slot in 0..sluice_stats::CHUNK_LEN {
+        let conn = sluice_stats::Conn::new();
+        let addr = SocketAddr::from(([0xffff; 8], 65535));
+        conn.describe(i32::MIN, Role::Connecting, addr, addr);
+        let longest = Reason::ALL.iter().max_by_key(|reason| reason.words().len());
+        conn.demoted(longest.copied().unwrap_or(Reason::Off));
+        for way in [&conn.tx, &conn.rx] {
+            for count in [&way.bytes.tcp, &way.bytes.direct, &way.bytes.indirect] {
+                count.add(u64::MAX);
+            }
+            for count in [&way.bytes.file, &way.resent, &way.spins, &way.sleeps] {
+                count.add(u64::MAX);
+            }
+            way.ring_len.set(u64::MAX);
+        }
+        // SAFETY: the caller's word. The generation, which comes first, is odd for a slot in use.
+        unsafe {
+            let at = place.add(slot * size_of_val(&conn));
+            at.cast::<sluice_stats::Conn>().write(conn);
+            at.cast::<u32>().write(1);
+        }
+    }
+}

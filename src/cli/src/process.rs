@@ -1,11 +1,11 @@
-//! What /proc and process_vm_readv(2) tell of other processes. Every process may be gone at the
-//! next line; nothing read here is trusted to be whole.
+//! What /proc tells of other processes. Every process may be gone at the next line; nothing read
+//! here is trusted to be whole.
 
-use std::ffi::OsString;
 use std::fmt::{self, Write};
-use std::fs;
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Bytes from elsewhere, made harmless for a terminal.
@@ -15,7 +15,7 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.0.utf8_chunks() {
             for letter in part.valid().chars() {
-                if letter.is_control() {
+                if letter.is_control() || turns_text(letter) {
                     f.write_char('?')?
                 } else {
                     f.write_char(letter)?
@@ -29,15 +29,24 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// Is it one of the letters without a shape that turn the text round them, hide in it or break its line?
+fn turns_text(letter: char) -> bool {
+    matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// One part of a process's address space.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct Mapping<'a> {
     pub start: usize,
     pub end: usize,
     pub is_writable: bool,
     pub is_executable: bool,
+    /// Of its first byte in the file.
+    pub offset: u64,
+    /// The file: device and inode, as the kernel has them.
+    pub file: (&'a [u8], u64),
     /// Empty for memory without a file.
-    pub path: OsString,
+    pub path: &'a [u8],
 }
 
 /// All processes of this pid namespace, by number.
@@ -72,12 +81,18 @@ pub fn is_named(pid: i32, wanted: &str) -> bool {
     if is_wanted(program.as_os_str().as_bytes()) {
         return true;
     }
-    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // It lies in the process's own memory, and is as long as the process says.
+    let mut command = Vec::new();
+    let opened = File::open(format!("/proc/{pid}/cmdline"));
+    let _ = opened.and_then(|file| file.take(LONGEST_ARGUMENT).read_to_end(&mut command));
     command
         .split(|&byte| byte == 0)
         .next()
         .is_some_and(is_wanted)
 }
+
+/// More of its first argument than any path has.
+const LONGEST_ARGUMENT: u64 = libc::PATH_MAX as u64;
 
 /// The process's number in its own pid namespace, which is what it sees itself.
 pub fn own_pid(pid: i32) -> Option<u32> {
@@ -90,27 +105,70 @@ pub fn own_pid(pid: i32) -> Option<u32> {
 
 /// Is the process there, and not merely waiting for its parent to notice its end?
 pub fn is_alive(pid: i32) -> bool {
-    fs::read(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        // The name is in brackets and may hold brackets itself; the state follows the last one.
-        let state = stat
-            .rsplitn(2, |&byte| byte == b')')
-            .next()
-            .unwrap_or_default();
-        !matches!(state.trim_ascii_start().first(), None | Some(b'Z' | b'X'))
-    })
+    stat(pid).is_some_and(|stat| !matches!(stat.first(), None | Some(b'Z' | b'X')))
 }
 
-/// The address space of a process.
-pub fn mappings(pid: i32) -> io::Result<Vec<Mapping>> {
-    let maps = fs::read(format!("/proc/{pid}/maps"))?;
-    Ok(maps
-        .split(|&byte| byte == b'\n')
-        .filter_map(mapping)
-        .collect())
+/// When it began, in ticks: with the number it names a process.
+pub fn started(pid: i32) -> Option<u64> {
+    let stat = stat(pid)?;
+    let field = stat.split(|&byte| byte == b' ').nth(19)?;
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// Of proc_pid_stat(5) what follows the name, from the state on.
+fn stat(pid: i32) -> Option<Vec<u8>> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in brackets and may hold brackets itself; the state follows the last one.
+    let rest = stat.rsplitn(2, |&byte| byte == b')').next()?;
+    Some(rest.trim_ascii_start().to_vec())
+}
+
+/// Hands over the address space of a process, mapping by mapping, until `each` has seen enough: those of files whose name begins so. An
+/// error also where there is none, as of what is left of a process that has ended.
+pub fn each_mapping(
+    pid: i32,
+    name: &str,
+    mut each: impl FnMut(Mapping) -> ControlFlow<()>,
+) -> io::Result<()> {
+    /// Every byte of the longest path may take four, as "\\012" does.
+    const LONGEST_LINE: u64 = 4 * libc::PATH_MAX as u64 + 128;
+    let maps = File::open(format!("/proc/{pid}/maps"))?;
+    let mut maps = BufReader::with_capacity(64 << 10, maps);
+    let mut line = Vec::new();
+    let mut is_empty = true;
+    loop {
+        line.clear();
+        if (&mut maps)
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)?
+            == 0
+        {
+            break;
+        }
+        is_empty = false;
+        let whole = line.strip_suffix(b"\n").unwrap_or(&line);
+        // Most lines are of other files, and not worth more.
+        let file = whole.rsplit(|&byte| byte == b'/').next();
+        if !file.is_some_and(|file| file.starts_with(name.as_bytes())) {
+            continue;
+        }
+        if mapping(whole).is_some_and(|mapping| each(mapping).is_break()) {
+            break;
+        }
+    }
+    if is_empty && !is_alive(pid) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(())
+}
+
+/// May its mappings be seen?
+pub fn has_mappings(pid: i32) -> bool {
+    each_mapping(pid, "", |_| ControlFlow::Break(())).is_ok()
 }
 
 /// A line of proc_pid_maps(5): `start-end perms offset dev inode path`.
-fn mapping(line: &[u8]) -> Option<Mapping> {
+fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
     let mut words = line.splitn(6, |&byte| byte == b' ');
     let mut range = std::str::from_utf8(words.next()?).ok()?.splitn(2, '-');
     let start = usize::from_str_radix(range.next()?, 16).ok()?;
@@ -118,22 +176,25 @@ fn mapping(line: &[u8]) -> Option<Mapping> {
     let permissions = words.next()?;
     let is_writable = permissions.get(1) == Some(&b'w');
     let is_executable = permissions.get(2) == Some(&b'x');
-    let path = words.nth(3).unwrap_or_default().trim_ascii_start();
+    let offset = u64::from_str_radix(std::str::from_utf8(words.next()?).ok()?, 16).ok()?;
+    let device = words.next()?;
+    let inode = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
     (start <= end).then(|| Mapping {
         start,
         end,
         is_writable,
         is_executable,
-        path: OsString::from_vec(path.to_vec()),
+        offset,
+        file: (device, inode),
+        path: words.next().unwrap_or_default().trim_ascii_start(),
     })
 }
 
-impl Mapping {
+impl Mapping<'_> {
     /// Does it belong to a file of this name, or to one with a version behind the name, that may
     /// have been deleted since?
     pub fn is_of(&self, library: &str) -> bool {
-        let path = self.path.as_bytes();
-        let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+        let path = self.path.strip_suffix(b" (deleted)").unwrap_or(self.path);
         is_file_of(path, library)
     }
 }
@@ -146,53 +207,6 @@ pub fn is_file_of(path: &[u8], library: &str) -> bool {
     file.as_bytes()
         .strip_prefix(library.as_bytes())
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
-}
-
-/// Types that any bytes are a valid value of.
-///
-/// # Safety
-/// Integers and atomics of integers or pointers only, without padding that is ever read.
-pub unsafe trait Plain {}
-
-// SAFETY: an integer.
-unsafe impl Plain for u8 {}
-// SAFETY: an integer.
-unsafe impl Plain for u64 {}
-// SAFETY: integers only.
-unsafe impl Plain for sluice_stats::Header {}
-// SAFETY: integers, and atomics of integers and pointers; the pointers are never followed here.
-unsafe impl Plain for sluice_stats::Root {}
-// SAFETY: atomics of integers only.
-unsafe impl Plain for sluice_stats::Conn {}
-
-/// Fills `to` with what lies at `addr` in the process. Only a whole copy is a success.
-pub fn read<T: Plain>(pid: i32, addr: usize, to: &mut [T]) -> io::Result<()> {
-    let len = size_of_val(to);
-    let base = to.as_mut_ptr().cast::<u8>();
-    let mut done = 0;
-    while done < len {
-        // SAFETY: `done` is less than `len`, so the pointer stays inside `to`.
-        let rest = unsafe { base.add(done) };
-        let local = libc::iovec {
-            iov_base: rest.cast(),
-            iov_len: len - done,
-        };
-        let place = addr.checked_add(done).ok_or(io::ErrorKind::InvalidInput)?;
-        let remote = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(place),
-            iov_len: len - done,
-        };
-        // SAFETY: the kernel writes into the rest of `to`, which we borrow alone and where any
-        // bytes will do; the remote address is checked by the kernel.
-        let copied =
-            unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-        match usize::try_from(copied) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(copied) => done += copied,
-            Err(_) => return Err(io::Error::last_os_error()),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -208,6 +222,7 @@ mod tests {
             (found.start, found.end, found.is_writable),
             (0x7f00, 0x7fff, true)
         );
+        assert_eq!((found.offset, found.file), (0x1000, (&b"08:01"[..], 42)));
         assert!(found.is_of("libsluice.so"));
         let anonymous = mapping(b"1000-2000 r--p 00000000 00:00 0 ").unwrap();
         assert_eq!((anonymous.is_writable, anonymous.path.len()), (false, 0));
@@ -217,6 +232,9 @@ mod tests {
             b"zz-1 rw-p",
             b"2000-1000 rw-p 0 0 0 ",
             b"1000 rw-p",
+            b"1000-2000 rw-p 0 08:01",
+            b"1000-2000 rw-p 0 08:01 -1 /lib",
+            b"1000-2000 rw-p 10000000000000000 08:01 1 /lib",
             b"\xff-\xff r",
         ] {
             assert_eq!(mapping(line), None);
@@ -231,7 +249,9 @@ mod tests {
                 end: 0,
                 is_writable: true,
                 is_executable: false,
-                path: path.into(),
+                offset: 0,
+                file: (b"", 0),
+                path: path.as_bytes(),
             }
             .is_of("libsluice.so")
         };
@@ -243,21 +263,40 @@ mod tests {
     }
 
     #[test]
-    fn our_own_memory_reads_back() {
+    fn we_find_ourselves() {
         let pid = std::process::id() as i32;
-        let from = *b"some bytes";
-        let mut to = [0_u8; 10];
-        read(pid, from.as_ptr().addr(), &mut to).unwrap();
-        assert_eq!(to, from);
-        assert!(read(pid, 0, &mut to).is_err());
-        assert!(read(pid, usize::MAX - 3, &mut to).is_err());
         assert!(is_alive(pid));
+        assert!(started(pid).unwrap() > 0);
         assert_eq!(own_pid(pid).unwrap(), std::process::id());
         assert!(all().unwrap().contains(&pid));
+        let mut seen = 0;
+        let stop_at_third = |_: Mapping| {
+            seen += 1;
+            if seen == 3 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        each_mapping(pid, "", stop_at_third).unwrap();
+        assert_eq!(seen, 3);
+        let mut named = 0;
+        let own = std::env::current_exe().unwrap();
+        let own = own.file_name().unwrap().to_str().unwrap();
+        let all_of_ours = |mapping: Mapping| {
+            assert!(mapping.is_of(own));
+            named += 1;
+            ControlFlow::Continue(())
+        };
+        each_mapping(pid, own, all_of_ours).unwrap();
+        assert!(named > 1);
+        assert!(each_mapping(0, "", |_| ControlFlow::Continue(())).is_err());
     }
 
     #[test]
     fn control_characters_never_reach_the_terminal() {
         assert_eq!(Shown(b"a\x1b[2Jb\n\xff\xc3\xa9").to_string(), "a?[2Jb??é");
+        let turned = "a\u{202e}b\u{2028}c\u{200b}";
+        assert_eq!(Shown(turned.as_bytes()).to_string(), "a?b?c?");
     }
 }

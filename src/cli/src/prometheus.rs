@@ -1,7 +1,6 @@
 //! The report for Prometheus and its kin: the text format, version 0.0.4.
 
 use crate::report::{Flow, Process, Report};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -38,19 +37,19 @@ const DEMOTIONS: Metric = (
 const REASONS: Metric = ("reasons_total", true, "Reasons for TCP that were given.");
 const LINKS: Metric = ("links", false, "Links to other processes.");
 const DOORBELLS: Metric = ("doorbells_total", true, "Wake-ups sent to other processes.");
+const CUT: Metric = (
+    "cut",
+    false,
+    "1 for each part of a process's counts that is left out: `process` is all of it.",
+);
 const PANICS: Metric = ("panics_total", true, "Defects of Sluice that were caught.");
 
 /// Writes all processes, metric by metric, as the format wants it.
 pub fn write(to: &mut impl Write, report: &Report) -> io::Result<()> {
     let mut page = Page { report, to };
     page.metric(CONNECTIONS, |process, put| {
-        let mut all = BTreeMap::<&str, u64>::new();
-        for connection in process.connections.iter().filter(|c| !c.inherited) {
-            *all.entry(connection.transport).or_default() += 1;
-        }
-        *all.entry("tcp").or_default() += process.unlisted.iter().map(|u| u.count).sum::<u64>();
-        for (transport, count) in all {
-            put(&[("transport", transport)], count);
+        for (transport, count) in &process.open {
+            put(&[("transport", transport)], *count);
         }
     })?;
     page.flows(BYTES, |flow, direction, put| {
@@ -88,7 +87,7 @@ pub fn write(to: &mut impl Write, report: &Report) -> io::Result<()> {
     for (metric, value) in single {
         page.metric(metric, |process, put| put(&[], value(process)))?;
     }
-    Ok(())
+    page.cut()
 }
 
 /// One number of a process.
@@ -104,22 +103,29 @@ struct Page<'a, W> {
 
 impl<W: Write> Page<'_, W> {
     fn metric(&mut self, metric: Metric, each: impl Fn(&Process, Put)) -> io::Result<()> {
-        let (name, grows, help) = metric;
-        let kind = if grows { "counter" } else { "gauge" };
-        let mut text = format!("# HELP sluice_{name} {help}\n# TYPE sluice_{name} {kind}\n");
+        let (name, ..) = metric;
+        let mut text = head(metric);
         for process in &self.report.processes {
-            each(process, &mut |labels, value| {
-                let _ = write!(
-                    text,
-                    "sluice_{name}{{pid=\"{}\",name=\"{}\"",
-                    process.pid,
-                    Escaped(&process.name)
-                );
-                for (label, of) in labels {
-                    let _ = write!(text, ",{label}=\"{}\"", Escaped(of));
-                }
-                let _ = writeln!(text, "}} {value}");
+            each(process, &mut |labels, count| {
+                value(&mut text, name, (process.pid, &process.name), labels, count);
             });
+        }
+        self.to.write_all(text.as_bytes())
+    }
+
+    /// Of processes that are shown in part, and of those that are not shown since reading them took too long.
+    fn cut(&mut self) -> io::Result<()> {
+        let (name, ..) = CUT;
+        let mut text = head(CUT);
+        for process in &self.report.processes {
+            for cut in &process.cut {
+                let labels = [("part", cut.code.as_str())];
+                value(&mut text, name, (process.pid, &process.name), &labels, 1);
+            }
+        }
+        for refused in self.report.refused.iter().filter(|r| r.silent) {
+            let labels = [("part", "process")];
+            value(&mut text, name, (refused.pid, &refused.name), &labels, 1);
         }
         self.to.write_all(text.as_bytes())
     }
@@ -130,6 +136,26 @@ impl<W: Write> Page<'_, W> {
             each(&process.rx, "received", put);
         })
     }
+}
+
+/// What describes a metric.
+fn head((name, grows, help): Metric) -> String {
+    let kind = if grows { "counter" } else { "gauge" };
+    format!("# HELP sluice_{name} {help}\n# TYPE sluice_{name} {kind}\n")
+}
+
+/// Adds a line: a value of a process's.
+fn value(text: &mut String, of: &str, who: (i32, &str), labels: &[(&str, &str)], value: u64) {
+    let (pid, name) = who;
+    let _ = write!(
+        text,
+        "sluice_{of}{{pid=\"{pid}\",name=\"{}\"",
+        Escaped(name)
+    );
+    for (label, of) in labels {
+        let _ = write!(text, ",{label}=\"{}\"", Escaped(of));
+    }
+    let _ = writeln!(text, "}} {value}");
 }
 
 /// The value of a label, as the format wants it.

@@ -1,7 +1,8 @@
 //! What `sluice stat --json` prints. The format is described in `src/cli/README.md`; fields are
 //! added without a new number, and a new `format` is due when one changes or goes.
 
-use crate::counters::Counters;
+use crate::counters::{CARRIERS, Counters, Cut};
+use crate::process::Shown;
 use serde::Serialize;
 use sluice_stats::{Conn, Direction, Family, Reason, Role, Transport};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ const FORMAT: u32 = 1;
 pub struct Report {
     pub format: u32,
     pub processes: Vec<Process>,
-    /// Processes that have the library loaded, but whose counters cannot be read.
+    /// Processes that have the library loaded, or may have, but whose counters cannot be read.
     pub refused: Vec<Refused>,
 }
 
@@ -22,6 +23,9 @@ pub struct Refused {
     pub pid: i32,
     pub name: String,
     pub why: String,
+    /// Reading it took too long; there only if so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 #[derive(Serialize)]
@@ -45,9 +49,16 @@ pub struct Process {
     /// All connections together, closed ones too.
     pub tx: Flow,
     pub rx: Flow,
+    /// How many connections are open that count for this process, by what carries them: listed or not.
+    pub open: BTreeMap<&'static str, u64>,
     pub connections: Vec<Connection>,
     /// How many more are open, on which nothing was tried: by the reason why.
     pub unlisted: Vec<Unlisted>,
+    /// What is left out of all this, and why.
+    pub cut: Vec<Cause>,
+    /// How many connections have addresses, inherited ones too, by what carries them: `connections` has the first of them.
+    #[serde(skip)]
+    pub known: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Serialize)]
@@ -75,15 +86,15 @@ pub struct Connection {
     pub rx: Flow,
 }
 
-/// A [`Reason`], known or not.
-#[derive(Serialize)]
+/// A [`Reason`], known or not; or why something is left out.
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
     pub code: String,
     pub words: String,
 }
 
 /// One direction.
-#[derive(Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Flow {
     pub tcp: u64,
     pub direct: u64,
@@ -117,40 +128,18 @@ impl Report {
 
 impl Process {
     pub fn new(counters: &Counters, now_ns: u64) -> Process {
-        let Counters {
-            root,
-            conns,
-            unlisted,
-            ..
-        } = counters;
-        let mut untried = BTreeMap::<u16, u64>::new();
-        for conn in unlisted {
-            *untried.entry(conn.reason()).or_default() += 1;
-        }
+        let (root, tally) = (counters.root(), &counters.tally);
         let own = |count: u64| if counters.is_copy { 0 } else { count };
         let reasons = root
             .reason_counts()
             .filter(|&(number, count)| number != 0 && own(count) != 0);
-        let total = |closed: &Direction, direction: fn(&Conn) -> &Direction| {
-            let sum = Direction::new();
-            if !counters.is_copy {
-                sum.absorb(closed);
-            }
-            let all = conns.iter().chain(unlisted);
-            let own = all.filter(|conn| !counters.is_inherited(conn));
-            let mut ring_len = 0;
-            for conn in own {
-                sum.absorb(direction(conn));
-                ring_len += direction(conn).ring_len.load();
-            }
-            sum.ring_len.set(ring_len);
-            Flow::new(&sum, None)
-        };
+        let mut open = by_carrier(&tally.own);
+        *open.entry("tcp").or_default() += tally.untried.values().sum::<u64>();
         Process {
             pid: counters.pid,
             name: counters.name.clone(),
-            library: counters.loaded_from.clone(),
-            version: root.header().version().to_owned(),
+            library: counters.found.shown(),
+            version: Shown(root.header().version().as_bytes()).to_string(),
             age_ms: if root.started_ns() == 0 {
                 0
             } else {
@@ -167,24 +156,51 @@ impl Process {
             reasons: reasons
                 .map(|(number, count)| (Cause::new(number).code, count))
                 .collect(),
-            tx: total(&root.closed_tx, |conn| &conn.tx),
-            rx: total(&root.closed_rx, |conn| &conn.rx),
-            connections: conns
+            tx: tally.tx.clone(),
+            rx: tally.rx.clone(),
+            open,
+            connections: counters
+                .listed()
                 .iter()
                 .zip(&counters.fills)
                 .map(|(conn, fills)| {
                     Connection::new(conn, fills, counters.is_inherited(conn), now_ns)
                 })
                 .collect(),
-            unlisted: untried
-                .into_iter()
-                .map(|(reason, count)| Unlisted {
+            unlisted: tally
+                .untried
+                .iter()
+                .map(|(&reason, &count)| Unlisted {
                     reason: Cause::new(reason),
                     count,
                 })
                 .collect(),
+            cut: counters.cuts.iter().map(Cause::of_cut).collect(),
+            known: by_carrier(&tally.all),
         }
     }
+
+    /// Shows no more than so many connections.
+    pub fn list_at_most(&mut self, count: usize) {
+        self.connections.truncate(count);
+    }
+
+    /// Says of connections that are not listed, though their addresses are known, that they are not.
+    pub fn say_what_is_not_listed(&mut self) {
+        let known: u64 = self.known.values().sum();
+        let listed = self.connections.len() as u64;
+        if listed < known {
+            let words = format!("{known} connections, the first {listed} listed");
+            self.cut.push(Cause::of("connections", words));
+        }
+    }
+}
+
+/// Counts by the name of what carries a connection, where there are any.
+fn by_carrier(counts: &[u64; CARRIERS]) -> BTreeMap<&'static str, u64> {
+    let names = ["tcp", "shm", "verbs", "unknown"];
+    let all = names.into_iter().zip(counts.iter().copied());
+    all.filter(|&(_, count)| count != 0).collect()
 }
 
 impl Connection {
@@ -246,13 +262,103 @@ impl Cause {
         }
     }
 
+    fn of(code: &str, words: String) -> Cause {
+        let code = code.to_owned();
+        Cause { code, words }
+    }
+
+    fn of_cut(cut: &Cut) -> Cause {
+        match *cut {
+            Cut::Mappings(more) => Cause::of(
+                "mappings",
+                format!("{more} mappings of files named libsluice.so are not looked at"),
+            ),
+            Cut::Table { read, claimed } => Cause::of(
+                "table",
+                format!(
+                    "{claimed} connections claimed in a table that is broken behind the first {read}"
+                ),
+            ),
+            Cut::Time { read, claimed } => Cause::of(
+                "time",
+                format!("{claimed} connections claimed, time for the first {read}"),
+            ),
+        }
+    }
+
     fn unless_none(number: u16) -> Option<Cause> {
         (number != 0).then(|| Cause::new(number))
     }
 }
 
 impl Flow {
-    fn new(direction: &Direction, ring_fill: Option<u64>) -> Flow {
+    /// All but the ring's contents, in the order of the fields.
+    pub fn words(&self) -> [u64; 12] {
+        let Flow {
+            tcp,
+            direct,
+            indirect,
+            file,
+            resent,
+            adverts_fresh,
+            adverts_stale,
+            adverts_revoked,
+            spins,
+            sleeps,
+            doorbells,
+            ring_len,
+            ring_fill: _,
+        } = *self;
+        [
+            tcp,
+            direct,
+            indirect,
+            file,
+            resent,
+            adverts_fresh,
+            adverts_stale,
+            adverts_revoked,
+            spins,
+            sleeps,
+            doorbells,
+            ring_len,
+        ]
+    }
+
+    /// What has these [`words`](Flow::words).
+    pub fn of(words: [u64; 12]) -> Flow {
+        let [
+            tcp,
+            direct,
+            indirect,
+            file,
+            resent,
+            adverts_fresh,
+            adverts_stale,
+            adverts_revoked,
+            spins,
+            sleeps,
+            doorbells,
+            ring_len,
+        ] = words;
+        Flow {
+            tcp,
+            direct,
+            indirect,
+            file,
+            resent,
+            adverts_fresh,
+            adverts_stale,
+            adverts_revoked,
+            spins,
+            sleeps,
+            doorbells,
+            ring_len,
+            ring_fill: None,
+        }
+    }
+
+    pub fn new(direction: &Direction, ring_fill: Option<u64>) -> Flow {
         let Direction { bytes, .. } = direction;
         Flow {
             tcp: bytes.tcp.load(),

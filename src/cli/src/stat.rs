@@ -1,6 +1,7 @@
 //! `sluice stat`: which processes to look at, and what to say when there is nothing to show.
 
-use crate::counters::{self, Failure};
+use crate::counters::{Failure, wire::Answer};
+use crate::look::{Looker, Question};
 use crate::process;
 use crate::prometheus;
 use crate::report::{Process, Refused, Report};
@@ -14,7 +15,8 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(
     after_help = "Looking into a process needs the right to trace it (ptrace(2)): the same user, \
-    or root where kernel.yama.ptrace_scope is set.\n\nExit status: 0 if at least one process was \
+    or root where kernel.yama.ptrace_scope is set.\n\nA process that has not answered after a second is left out, and what is left out of \
+    another one is said. With --watch such a process is asked again after 10 seconds, then after 20, and so on.\n\nExit status: 0 if at least one process was \
     shown, else 1; 2 for wrong arguments."
 )]
 pub struct Arguments {
@@ -30,10 +32,23 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 
+    /// List up to so many connections of a process; all of them are counted
+    #[arg(long, value_name = "COUNT", default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(..=MOST_LISTED))]
+    connections: u32,
+
     /// Again and again, every so many seconds; JSON is one line each time then
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     watch: Option<Duration>,
 }
+
+/// Connections of one process that are listed if nobody says more: their JSON is less than a megabyte.
+const LISTED: u32 = 500;
+
+/// Connections that are listed of all processes together. Where there are more, those with the most list fewer.
+pub const MOST_LISTED: i64 = 16_384;
+
+/// But not fewer than these, of each.
+const LEAST_LISTED: usize = 16;
 
 pub fn seconds(text: &str) -> Result<Duration, &'static str> {
     match text.parse::<f64>() {
@@ -51,13 +66,14 @@ pub fn who(text: &str) -> Result<String, &'static str> {
 }
 
 pub fn stat(arguments: &Arguments) -> ExitCode {
+    let mut looker = Looker::default();
     let Some(pause) = arguments.watch else {
-        return match show(arguments) {
+        return match show(&mut looker, arguments) {
             Shown::Some => ExitCode::SUCCESS,
             Shown::None | Shown::Unwanted => ExitCode::FAILURE,
         };
     };
-    while show(arguments) != Shown::Unwanted {
+    while show(&mut looker, arguments) != Shown::Unwanted {
         std::thread::sleep(pause);
     }
     ExitCode::FAILURE
@@ -74,12 +90,18 @@ enum Shown {
     Unwanted,
 }
 
-fn show(arguments: &Arguments) -> Shown {
+fn show(looker: &mut Looker, arguments: &Arguments) -> Shown {
     let mut stdout = io::stdout().lock();
     let is_terminal = stdout.is_terminal();
     let is_table = !arguments.json && !arguments.prometheus;
     // Who reads JSON gets a report in any case.
-    let report = collect(arguments.who.as_deref());
+    let listed = if arguments.prometheus {
+        // It has their numbers alone.
+        None
+    } else {
+        Some(arguments.connections as usize)
+    };
+    let report = collect(looker, arguments.who.as_deref(), listed);
     if arguments.watch.is_some() && is_table && is_terminal {
         let _ = write!(stdout, "\x1b[H\x1b[2J");
     }
@@ -92,6 +114,14 @@ fn show(arguments: &Arguments) -> Shown {
             "{} (pid {}): {}",
             refused.name, refused.pid, refused.why
         ));
+    }
+    for process in &report.processes {
+        for cut in &process.cut {
+            complain(format_args!(
+                "{} (pid {}): {}",
+                process.name, process.pid, cut.words
+            ));
+        }
     }
     let written = if arguments.json {
         write_json(&mut stdout, &report, arguments.watch.is_some())
@@ -112,79 +142,112 @@ fn show(arguments: &Arguments) -> Shown {
     }
 }
 
-/// Looks at the processes that were asked for; an error if there is nothing to say of any of them.
-pub fn collect(who: Option<&str>) -> Result<Report, String> {
+/// Looks at the processes that were asked for; an error if there is nothing to say of any of them. `listed`: connections of each, `None` if
+/// nobody wants to see them.
+pub fn collect(
+    looker: &mut Looker,
+    who: Option<&str>,
+    listed: Option<usize>,
+) -> Result<Report, String> {
+    let pid = who.and_then(|who| who.parse::<i32>().ok());
+    let name = who.filter(|_| pid.is_none());
     let me = std::process::id() as i32;
-    let all = || process::all().map_err(|error| format!("/proc: {}", crate::run::reason(&error)));
-    match who {
+    let pids = match pid {
+        Some(pid) => vec![pid],
         None => {
-            let mut report = Report::new();
-            for pid in all()?.into_iter().filter(|&pid| pid != me) {
-                look(&mut report, pid, false);
-            }
-            if report.is_empty() {
-                return Err("no process that may be looked into runs with Sluice".to_owned());
-            }
-            Ok(report)
+            let all = process::all();
+            let all = all.map_err(|error| format!("/proc: {}", crate::run::reason(&error)))?;
+            all.into_iter().filter(|&pid| pid != me).collect()
         }
-        Some(text) => match text.parse::<i32>() {
-            Ok(pid) => by_pid(pid),
-            Err(_) => by_name(text, all()?.into_iter().filter(|&pid| pid != me)),
-        },
+    };
+    let question = Question {
+        name,
+        is_idle: who.is_none(),
+        listed: listed.unwrap_or(0),
+    };
+    let mut collected = Collected {
+        report: Report::new(),
+        listed: question.listed,
+        is_any_named: false,
+        last: None,
+    };
+    looker.look(&pids, question, |pid, answer| collected.take(pid, answer));
+    let Collected {
+        mut report,
+        is_any_named,
+        last,
+        ..
+    } = collected;
+    report.processes.sort_by_key(|process| process.pid);
+    report.refused.sort_by_key(|refused| refused.pid);
+    if listed.is_some() {
+        let all = report.processes.iter_mut();
+        all.for_each(Process::say_what_is_not_listed);
     }
-}
-
-fn by_pid(pid: i32) -> Result<Report, String> {
-    let mut report = Report::new();
-    match counters::read(pid) {
-        Ok(counters) => report.processes.push(shown(&counters)),
-        Err(why @ Failure::NoProcess) => return Err(format!("pid {pid}: {why}")),
-        Err(why @ Failure::NoSluice) => {
-            return Err(format!("{} (pid {pid}): {why}", process::name(pid)));
+    if !report.is_empty() {
+        return Ok(report);
+    }
+    match (pid, name) {
+        (Some(pid), _) => {
+            let why = last.unwrap_or(Failure::NoProcess);
+            Err(match why {
+                Failure::NoSluice => format!("{} (pid {pid}): {why}", process::name(pid)),
+                why => format!("pid {pid}: {why}"),
+            })
         }
-        Err(why) => report.refused.push(refused(pid, &why)),
-    }
-    Ok(report)
-}
-
-fn by_name(name: &str, pids: impl Iterator<Item = i32>) -> Result<Report, String> {
-    let shown_name = process::Shown(name.as_bytes()).to_string();
-    let named: Vec<_> = pids.filter(|&pid| process::is_named(pid, name)).collect();
-    if named.is_empty() {
-        return Err(format!("no process is named {shown_name}"));
-    }
-    let mut report = Report::new();
-    for pid in named {
-        look(&mut report, pid, true);
-    }
-    if report.is_empty() {
-        return Err(format!("{shown_name} runs without Sluice"));
-    }
-    Ok(report)
-}
-
-/// Adds one process to the report, if there is something to say about it.
-fn look(report: &mut Report, pid: i32, was_named: bool) {
-    match counters::read(pid) {
-        Ok(counters) => report.processes.push(shown(&counters)),
-        // Gone, or none of ours.
-        Err(Failure::NoProcess | Failure::NoSluice) => {}
-        // Other users' processes hide even whether they have the library.
-        Err(Failure::NotAllowed) if !was_named && process::mappings(pid).is_err() => {}
-        Err(why) => report.refused.push(refused(pid, &why)),
+        (None, Some(name)) => {
+            let name = process::Shown(name.as_bytes());
+            Err(if is_any_named {
+                format!("{name} runs without Sluice")
+            } else {
+                format!("no process is named {name}")
+            })
+        }
+        (None, None) => Err("no process that may be looked into runs with Sluice".to_owned()),
     }
 }
 
-fn refused(pid: i32, why: &Failure) -> Refused {
-    Refused {
-        pid,
-        name: process::name(pid),
-        why: why.to_string(),
-    }
+/// A report in the making.
+struct Collected {
+    report: Report,
+    /// Connections that a process may list.
+    listed: usize,
+    /// There was a process of the name that was asked for.
+    is_any_named: bool,
+    /// Why one that has nothing to do with Sluice has not.
+    last: Option<Failure>,
 }
 
-fn shown(counters: &counters::Counters) -> Process {
-    Process::new(counters, sluice_stats::monotonic_ns())
+impl Collected {
+    fn take(&mut self, pid: i32, answer: Answer) {
+        self.is_any_named = true;
+        match answer {
+            Ok(counters) => {
+                let mut process = Process::new(&counters, sluice_stats::monotonic_ns());
+                process.list_at_most(self.listed);
+                self.report.processes.push(process);
+                self.share();
+            }
+            Err(why @ (Failure::NoProcess | Failure::NoSluice)) => self.last = Some(why),
+            Err(why) => self.report.refused.push(Refused {
+                pid,
+                name: process::name(pid),
+                why: why.to_string(),
+                silent: matches!(why, Failure::Silent),
+            }),
+        }
+    }
+
+    /// Where all list too many together, each may list half of what it could.
+    fn share(&mut self) {
+        let all = &mut self.report.processes;
+        let listed = |all: &[Process]| all.iter().map(|p| p.connections.len()).sum::<usize>();
+        while listed(all) > MOST_LISTED as usize && self.listed > LEAST_LISTED {
+            self.listed = LEAST_LISTED.max(self.listed / 2);
+            all.iter_mut()
+                .for_each(|process| process.list_at_most(self.listed));
+        }
+    }
 }
 
 fn write_json(to: &mut impl Write, report: &Report, on_a_line: bool) -> io::Result<()> {

@@ -14,7 +14,7 @@ pub fn write(to: &mut impl Write, process: &Process, is_terminal: bool) -> io::R
         "{} (pid {}): {}; {} tracked so far; {}, {}, {}",
         process.name,
         process.pid,
-        totals(&process.connections),
+        totals(&process.known),
         process.tracked,
         counted(process.upgrades, "upgrade"),
         counted(process.demotions, "demotion"),
@@ -72,12 +72,8 @@ pub fn write(to: &mut impl Write, process: &Process, is_terminal: bool) -> io::R
 }
 
 /// How many connections there are, and what carries them: `198 connections: 170 shm, 28 tcp`.
-fn totals(connections: &[Connection]) -> String {
-    let mut by_transport = BTreeMap::<_, u64>::new();
-    for connection in connections {
-        *by_transport.entry(connection.transport).or_default() += 1;
-    }
-    let all = counted(connections.len() as u64, "connection");
+fn totals(by_transport: &BTreeMap<&'static str, u64>) -> String {
+    let all = counted(by_transport.values().sum(), "connection");
     if by_transport.is_empty() {
         return all;
     }
@@ -243,8 +239,14 @@ mod tests {
             reasons: BTreeMap::new(),
             tx: Flow::default(),
             rx: Flow::default(),
+            open: BTreeMap::new(),
+            known: connections.iter().fold(BTreeMap::new(), |mut all, one| {
+                *all.entry(one.transport).or_default() += 1;
+                all
+            }),
             connections,
             unlisted: Vec::new(),
+            cut: Vec::new(),
         };
         let mut text = Vec::new();
         write(&mut text, &process, is_terminal).unwrap();

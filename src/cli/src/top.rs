@@ -3,6 +3,7 @@
 mod rows;
 mod screen;
 
+use crate::look::Looker;
 use crate::{complain, stat};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -57,11 +58,13 @@ pub fn top(arguments: &Arguments) -> ExitCode {
     let outcome = ratatui::run(|terminal| {
         let mut view = View::new(arguments.processes, arguments.sort);
         let mut sampler = Sampler::new();
+        let mut looker = Looker::default();
         let mut next = Instant::now();
         while !ENDS.load(Ordering::Relaxed) {
             if Instant::now() >= next {
-                match stat::collect(arguments.who.as_deref()) {
-                    Ok(report) => view.update(sampler.sample(&report), &report.refused),
+                let listed = Some(stat::MOST_LISTED as usize);
+                match stat::collect(&mut looker, arguments.who.as_deref(), listed) {
+                    Ok(report) => view.update(sampler.sample(&report), &report),
                     Err(why) => view.nothing(why),
                 }
                 next = Instant::now() + arguments.interval;
@@ -87,6 +90,12 @@ pub fn top(arguments: &Arguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The rows of a first look, to be tried with reports of any kind.
+#[cfg(test)]
+pub fn rows_of(report: &crate::report::Report) -> rows::Sample {
+    Sampler::new().sample(report)
 }
 
 /// True: the user wants to quit.

@@ -1,6 +1,7 @@
 //! `sluice trace`: what happened to connections, in order, from a process that runs or from the files of those that have ended.
 
-use crate::counters::{self, Counters};
+use crate::counters::{Counters, Failure};
+use crate::look::{Looker, Question};
 use crate::process::{self, Shown};
 use crate::{complain, is_written, run};
 use clap::Args;
@@ -8,14 +9,20 @@ use serde::Serialize;
 use sluice_stats::{Event, Kind, Reason, Role, TRACE_LAYOUT, TraceFile, Transport};
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Number of the JSON's format: fields are added without a new one.
 const FORMAT: u32 = 1;
+
+/// Files of one name that are read, and events that are told of all files together, the last ones: 16 files' worth.
+const FILES: usize = 1024;
+const EVENTS: usize = 1 << 20;
 
 #[derive(Args)]
 #[command(
@@ -41,12 +48,12 @@ pub struct Arguments {
     json: bool,
 }
 
-/// One event, and whose it is.
+/// One event, and whose it is, for programs.
 #[derive(Serialize)]
-struct Line {
+struct Line<'a> {
     format: u32,
     pid: i64,
-    program: String,
+    program: &'a str,
     /// On CLOCK_MONOTONIC, which begins with the host.
     time_ns: u64,
     /// Tells the connections of a process apart.
@@ -58,30 +65,77 @@ struct Line {
     words: String,
 }
 
+/// Events of several processes.
+#[derive(Default)]
+struct Told {
+    /// The processes: number and program.
+    whose: Vec<(i64, String)>,
+    /// Each with the place of its process in `whose`.
+    events: Vec<(usize, Event)>,
+    /// Events that are too many, and were the first.
+    left_out: usize,
+}
+
+impl Told {
+    fn add(&mut self, pid: i64, program: String, events: impl Iterator<Item = Event>) {
+        let whose = self.whose.len();
+        self.whose.push((pid, program));
+        self.events.extend(events.map(|event| (whose, event)));
+        self.keep_last(EVENTS);
+    }
+
+    /// Keeps the last so many.
+    fn keep_last(&mut self, count: usize) {
+        if let Some(more @ 1..) = self.events.len().checked_sub(count) {
+            self.events
+                .select_nth_unstable_by_key(more - 1, |(_, event)| event.time_ns);
+            self.events.drain(..more);
+            self.left_out += more;
+        }
+    }
+
+    /// What is wanted of them, in order, for programs and people.
+    fn select(&mut self, arguments: &Arguments) {
+        if self.left_out != 0 {
+            complain(format_args!(
+                "more than {EVENTS} events, the first {} are left out",
+                self.left_out
+            ));
+        }
+        if let Some(port) = arguments.port {
+            self.events
+                .retain(|(_, event)| event.local_port == port || event.peer_port == port);
+        }
+        self.events.sort_by_key(|(_, event)| event.time_ns);
+        if let Some(last) = arguments.last {
+            self.events.drain(..self.events.len().saturating_sub(last));
+        }
+    }
+
+    fn process(&self, whose: usize) -> (i64, &str) {
+        let whose = self.whose.get(whose);
+        whose.map_or((0, ""), |(pid, program)| (*pid, program))
+    }
+}
+
 pub fn trace(arguments: &Arguments) -> ExitCode {
     let found = if is_file(&arguments.what) {
         from_files(Path::new(&arguments.what))
     } else {
         from_processes(&arguments.what)
     };
-    let mut lines = match found {
-        Ok(lines) => lines,
+    let mut told = match found {
+        Ok(told) => told,
         Err(why) => {
             complain(why);
             return ExitCode::FAILURE;
         }
     };
-    if let Some(port) = arguments.port {
-        lines.retain(|line| line.local_port == port || line.peer_port == port);
-    }
-    lines.sort_by_key(|line| line.time_ns);
-    if let Some(last) = arguments.last {
-        lines.drain(..lines.len().saturating_sub(last));
-    }
+    told.select(arguments);
     let written = if arguments.json {
-        write_json(&lines)
+        write_json(&told)
     } else {
-        write_text(&lines)
+        write_text(&told)
     };
     if is_written(written) {
         ExitCode::SUCCESS
@@ -130,34 +184,38 @@ pub fn folder_of(file: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-fn from_files(path: &Path) -> Result<Vec<Line>, String> {
+fn from_files(path: &Path) -> Result<Told, String> {
     let shown = |path: &Path| Shown(path.as_os_str().as_bytes()).to_string();
     let all = files(path);
     if all.is_empty() {
-        return Err(format!("{}: no trace was written there", shown(path)));
+        let why = match path.symlink_metadata() {
+            Ok(_) => NO_FILE,
+            Err(_) => "no trace was written there",
+        };
+        return Err(format!("{}: {why}", shown(path)));
     }
-    let mut lines = Vec::new();
+    let mut told = Told::default();
     let mut refused = Vec::new();
-    let mut was_read = false;
-    for path in &all {
-        match read(path) {
+    for file in all.iter().take(FILES) {
+        match read(file, file == path) {
             Ok(copied) => {
-                let file = copied.file();
-                was_read = true;
-                let program = file.program();
+                let trace = copied.file();
+                let program = trace.program();
                 let program = program.split(|&byte| byte == 0).next().unwrap_or_default();
                 let program = Shown(program).to_string();
-                let pid = i64::from(file.pid());
-                lines.extend(file.log.events().map(|event| line(pid, &program, &event)));
+                told.add(i64::from(trace.pid()), program, trace.log.events());
             }
-            Err(why) => refused.push(format!("{}: {why}", shown(path))),
+            Err(why) => refused.push(format!("{}: {why}", shown(file))),
         }
     }
-    if !was_read {
+    if let Some(more @ 1..) = all.len().checked_sub(FILES) {
+        refused.push(format!("{}: {more} more files are left out", shown(path)));
+    }
+    if told.whose.is_empty() {
         return Err(refused.join("; "));
     }
     refused.into_iter().for_each(complain);
-    Ok(lines)
+    Ok(told)
 }
 
 /// A file's bytes, where a [`TraceFile`] may lie.
@@ -170,11 +228,38 @@ impl Copied {
     }
 }
 
-fn read(path: &Path) -> Result<Copied, String> {
+const NO_FILE: &str = "is no regular file";
+
+/// A file that can be read without a wait for anybody: no FIFO, no device, whose mere opening may wait or have an effect. `is_named`: by the user, who may name
+/// a link; what was found beside it may be anybody's link to anything.
+fn open(path: &Path, is_named: bool) -> Result<File, String> {
+    let words = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ELOOP) => NO_FILE.to_owned(),
+        _ => run::reason(&error),
+    };
+    let follow = if is_named { 0 } else { libc::O_NOFOLLOW };
+    let name = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | follow)
+        .open(path)
+        .map_err(words)?;
+    if !name.metadata().map_err(words)?.is_file() {
+        return Err(NO_FILE.to_owned());
+    }
+    // O_NONBLOCK: nobody who holds a lease on it is waited for.
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", name.as_raw_fd()))
+        .map_err(words)
+}
+
+fn read(path: &Path, is_named: bool) -> Result<Copied, String> {
     let len = size_of::<TraceFile>();
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(len as u64 + 1).read_to_end(&mut bytes))
+    open(path, is_named)?
+        .take(len as u64 + 1)
+        .read_to_end(&mut bytes)
         .map_err(|error| run::reason(&error))?;
     let is_whole = bytes.len() == len;
     bytes.resize(len, 0);
@@ -193,64 +278,71 @@ fn read(path: &Path) -> Result<Copied, String> {
     }
 }
 
-fn from_processes(what: &str) -> Result<Vec<Line>, String> {
-    let pids = match what.parse::<i32>() {
-        Ok(pid) => vec![pid],
-        Err(_) => {
+fn from_processes(what: &str) -> Result<Told, String> {
+    let pid = what.parse::<i32>().ok();
+    let pids = match pid {
+        Some(pid) => vec![pid],
+        None => {
             let me = std::process::id() as i32;
             let all = process::all().map_err(|error| format!("/proc: {}", run::reason(&error)))?;
-            let mut named = all.into_iter().filter(|&pid| pid != me);
-            let named: Vec<_> = named
-                .by_ref()
-                .filter(|&pid| process::is_named(pid, what))
-                .collect();
-            if named.is_empty() {
-                let what = Shown(what.as_bytes());
-                return Err(format!("no process is named {what}, and no trace is there"));
-            }
-            named
+            all.into_iter().filter(|&pid| pid != me).collect()
         }
     };
-    let mut lines = Vec::new();
+    let question = Question {
+        name: Some(what).filter(|_| pid.is_none()),
+        is_idle: false,
+        listed: 0,
+    };
+    let mut answers = Vec::new();
+    Looker::default().look(&pids, question, |pid, answer| {
+        // Connections are not wanted, so their table may be broken.
+        answers.push((pid, answer.map(|counters| of_process(&counters))));
+    });
+    answers.sort_by_key(|(pid, _)| *pid);
+    if answers.is_empty() {
+        let what = Shown(what.as_bytes());
+        return Err(format!("no process is named {what}, and no trace is there"));
+    }
+    let mut told = Told::default();
     let mut refused = Vec::new();
-    let mut was_read = false;
-    for pid in pids {
-        match counters::read(pid) {
-            Ok(counters) => {
-                was_read = true;
-                lines.extend(of_process(&counters));
-            }
-            Err(why) => refused.push(match process::name(pid) {
-                name if name.is_empty() => format!("pid {pid}: {why}"),
-                name => format!("{name} (pid {pid}): {why}"),
-            }),
+    for (pid, answer) in answers {
+        match answer {
+            Ok((name, events)) => told.add(i64::from(pid), name, events.into_iter()),
+            Err(why) => refused.push(in_words(pid, &why)),
         }
     }
-    if !was_read {
+    if told.whose.is_empty() {
         return Err(refused.join("; "));
     }
     refused.into_iter().for_each(complain);
-    Ok(lines)
+    Ok(told)
 }
 
-fn of_process(counters: &Counters) -> Vec<Line> {
-    if counters.is_copy {
-        return Vec::new();
+fn in_words(pid: i32, why: &Failure) -> String {
+    match process::name(pid) {
+        name if name.is_empty() => format!("pid {pid}: {why}"),
+        name => format!("{name} (pid {pid}): {why}"),
     }
-    let events = counters.root.events.events();
-    events
-        .map(|event| line(i64::from(counters.pid), &counters.name, &event))
-        .collect()
 }
 
-fn line(pid: i64, program: &str, event: &Event) -> Line {
+fn of_process(counters: &Counters) -> (String, Vec<Event>) {
+    let events = counters.root().events.events();
+    let own = events.filter(|_| !counters.is_copy);
+    (counters.name.clone(), own.collect())
+}
+
+fn connection(event: &Event) -> String {
+    format!("{}.{}", event.slot, event.generation / 2)
+}
+
+fn line<'a>((pid, program): (i64, &'a str), event: &Event) -> Line<'a> {
     let kind = Kind::from_u16(event.kind);
     Line {
         format: FORMAT,
         pid,
-        program: program.to_owned(),
+        program,
         time_ns: event.time_ns,
-        connection: format!("{}.{}", event.slot, event.generation / 2),
+        connection: connection(event),
         local_port: event.local_port,
         peer_port: event.peer_port,
         event: kind.map_or_else(|| event.kind.to_string(), |kind| kind.code().to_owned()),
@@ -304,31 +396,33 @@ fn words(kind: Option<Kind>, value: u64) -> String {
     }
 }
 
-fn write_json(lines: &[Line]) -> io::Result<()> {
+fn write_json(told: &Told) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    for line in lines {
-        serde_json::to_writer(&mut out, line)?;
+    for (whose, event) in &told.events {
+        serde_json::to_writer(&mut out, &line(told.process(*whose), event))?;
         writeln!(out)?;
     }
     out.flush()
 }
 
 /// Times count from the first event on. A connection is named by its ports, as soon as they are known.
-fn write_text(lines: &[Line]) -> io::Result<()> {
+fn write_text(told: &Told) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let begin = lines.first().map_or(0, |line| line.time_ns);
-    let mut ports: HashMap<(i64, &str), (u16, u16)> = HashMap::new();
-    for line in lines.iter().filter(|line| line.local_port != 0) {
-        ports.insert(
-            (line.pid, &line.connection),
-            (line.local_port, line.peer_port),
-        );
+    let begin = told.events.first().map_or(0, |(_, event)| event.time_ns);
+    let key = |whose: usize, event: &Event| (whose, event.slot, event.generation / 2);
+    let mut ports = HashMap::new();
+    for (whose, event) in &told.events {
+        if event.local_port != 0 {
+            ports.insert(key(*whose, event), (event.local_port, event.peer_port));
+        }
     }
-    let several = lines
+    let first = told.events.first().map(|(whose, _)| told.process(*whose).0);
+    let several = told
+        .events
         .iter()
-        .any(|line| Some(line.pid) != lines.first().map(|l| l.pid));
-    for line in lines {
-        let since = line.time_ns - begin;
+        .any(|(whose, _)| Some(told.process(*whose).0) != first);
+    for (whose, event) in &told.events {
+        let since = event.time_ns - begin;
         write!(
             out,
             "{:>6}.{:06}  ",
@@ -336,13 +430,14 @@ fn write_text(lines: &[Line]) -> io::Result<()> {
             since / 1000 % 1_000_000
         )?;
         if several {
-            write!(out, "{} {:<15}  ", line.pid, line.program)?;
+            let (pid, program) = told.process(*whose);
+            write!(out, "{pid} {program:<15}  ")?;
         }
-        match ports.get(&(line.pid, line.connection.as_str())) {
+        match ports.get(&key(*whose, event)) {
             Some((local, peer)) => write!(out, "{local:>5} - {peer:<5}  ")?,
-            None => write!(out, "{:>13}  ", line.connection)?,
+            None => write!(out, "{:>13}  ", connection(event))?,
         }
-        writeln!(out, "{}", line.words)?;
+        writeln!(out, "{}", words(Kind::from_u16(event.kind), event.value))?;
     }
     out.flush()
 }

@@ -103,6 +103,21 @@ fn every_count_is_shown() {
 }
 
 #[test]
+fn a_library_that_was_replaced_is_shown_where_it_runs_on() {
+    let scratch = Scratch::new("deleted");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    // As a package manager does, and another program in its place.
+    std::fs::remove_file(&library).unwrap();
+    std::fs::write(&library, "something else").unwrap();
+    let process = stat_json(python.pid());
+    assert_eq!(process["tracked"], 5);
+    let deleted = format!("{} (deleted)", library.display());
+    assert_eq!(process["library"], deleted);
+}
+
+#[test]
 fn people_get_a_table() {
     let scratch = Scratch::new("table");
     let mut python = Python::preloaded(&counting_library(&scratch));
@@ -237,14 +252,31 @@ fn more_connections_than_one_chunk() {
     let scratch = Scratch::new("many");
     let mut python = Python::preloaded(&counting_library(&scratch));
     python.call("counting_many");
-    let process = stat_json(python.pid());
+    let words = "600 connections, the first 500 listed";
+    let listed = json!([{"code": "connections", "words": words}]);
+    for (most, listed, cut) in [(None, 500, listed), (Some("600"), 600, json!([]))] {
+        let process = common::stat_json_of(python.pid(), most);
+        assert_eq!(
+            (&process["tracked"], &process["tx"]["tcp"]),
+            (&json!(600), &json!(600))
+        );
+        assert_eq!(process["open"], json!({"tcp": 600}));
+        let connections = process["connections"].as_array().unwrap();
+        assert_eq!(connections.len(), listed);
+        let last = format!("192.0.2.1:{}", listed - 1);
+        assert_eq!(connections[listed - 1]["local"], last);
+        assert_eq!(process["cut"], cut);
+    }
+    let pid = python.pid().to_string();
+    let output = sluice(&["stat", &pid]);
+    assert!(output.status.success());
     assert_eq!(
-        (&process["tracked"], &process["tx"]["tcp"]),
-        (&json!(600), &json!(600))
+        text(&output.stderr),
+        format!("sluice: python3 (pid {pid}): {words}\n")
     );
-    let connections = process["connections"].as_array().unwrap();
-    assert_eq!(connections.len(), 600);
-    assert_eq!(connections[599]["local"], "192.0.2.1:599");
+    assert!(text(&output.stdout).contains(": 600 connections: 600 tcp; "));
+    let refused = sluice(&["stat", "--connections", "16385"]);
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]
@@ -346,15 +378,33 @@ fn root_is_not_told_to_become_root() {
     );
 }
 
-/// A process in which `bytes` lie where the data of libsluice.so would.
+/// A process in which `bytes` lie where the data of libsluice.so would: behind a page of code, as the file's head says.
 fn with_data(scratch: &Scratch, bytes: &[u8]) -> Python {
     let file = scratch.join("libsluice.so");
-    std::fs::write(&file, bytes).unwrap();
+    let mut whole = vec![0; 4096];
+    whole[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+    // A shared object; its two segments are told of behind the head.
+    (whole[16], whole[32], whole[54], whole[56]) = (3, 64, 56, 2);
+    let len = bytes.len() as u64;
+    for (number, (flags, offset, len)) in [(5, 0, 4096), (6, 4096, len)].into_iter().enumerate() {
+        let words = [1 | flags << 32, offset, offset, offset, len, len, 4096];
+        let words = words.into_iter().flat_map(u64::to_ne_bytes);
+        let at = 64 + 56 * number;
+        whole.splice(at..at + 56, words);
+    }
+    whole.extend(bytes);
+    std::fs::write(&file, whole).unwrap();
     let mut python = Python::new(&mut Command::new("python3"));
     python.tell(&format!("file = open({:?}, 'rb')", file.to_str().unwrap()));
-    for (name, right) in [("code", "EXEC"), ("data", "WRITE")] {
+    python.tell("libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p");
+    python.tell("size = ctypes.c_size_t");
+    python.tell(&format!(
+        "place = libc.mmap(None, size({len} + 8192), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, size(0))"
+    ));
+    for (right, begin, len) in [("EXEC", 0, 4096), ("WRITE", 4096, len)] {
         python.tell(&format!(
-            "{name} = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_{right})"
+            "assert libc.mmap(size(place + {begin}), size({len}), mmap.PROT_READ | mmap.PROT_{right}, \
+             mmap.MAP_PRIVATE | 0x10, file.fileno(), size({begin})) == place + {begin}"
         ));
     }
     python
@@ -405,7 +455,8 @@ fn another_layout_is_refused_with_its_version() {
 fn a_program_that_only_reads_the_library_runs_without_it() {
     let scratch = Scratch::new("reader");
     let mut python = with_data(&scratch, &header());
-    python.tell("code.close()");
+    // It may not be executed any more.
+    python.tell("assert libc.mprotect(size(place), size(4096), mmap.PROT_READ) == 0");
     let pid = python.pid();
     let output = sluice(&["stat", &pid.to_string()]);
     assert_refused(
@@ -475,7 +526,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let mut python = Python::preloaded(&counting_library(&scratch));
     python.call("counting_many");
     let line = format!(
-        "{} stat {} --json | head -n 1; exit ${{PIPESTATUS[0]}}",
+        "{} stat {} --json --connections 600 | head -n 1; exit ${{PIPESTATUS[0]}}",
         env!("CARGO_BIN_EXE_sluice"),
         python.pid()
     );

@@ -138,6 +138,31 @@ fn a_process_that_ends_is_said_to_be_gone_and_a_signal_ends_the_tool() {
     assert_eq!(read("before"), read("after"), "the terminal is as it was");
 }
 
+#[test]
+fn it_goes_on_beside_a_process_that_never_answers() {
+    let scratch = Scratch::new("top-hostile");
+    let library = counting_library(&scratch);
+    let Some(hostile) = common::Hostile::new(&library, &["page"]) else {
+        return;
+    };
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    let tool = env!("CARGO_BIN_EXE_sluice");
+    let terminal = Terminal::new("top-hostile", &format!("{tool} top -i 0.1 python3"));
+    let about = "left out: no answer";
+    terminal.shows("both", |s| s.contains(":1000 -> ") && s.contains(about));
+    // What is new comes soon, since the one that does not answer is not asked again at once.
+    let begin = Instant::now();
+    python.call("counting_many");
+    terminal.shows("more", |s| {
+        s.contains(" 603 connections, ") && s.contains(about)
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    drop(hostile);
+    terminal.shows("the other one alone", |s| !s.contains(about));
+    terminal.press(&["q"]);
+}
+
 /// The process whose arguments end so.
 fn process(arguments: &str) -> i32 {
     let all = std::fs::read_dir("/proc").unwrap().flatten();

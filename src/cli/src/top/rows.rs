@@ -153,9 +153,8 @@ impl Sampler {
 }
 
 fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
-    let own = || process.connections.iter().filter(|c| !c.inherited);
-    let open = own().count() as u64 + process.unlisted.iter().map(|u| u.count).sum::<u64>();
-    let linked = own().filter(|c| c.transport != "tcp").count();
+    let open: u64 = process.open.values().sum();
+    let linked = open - process.open.get("tcp").copied().unwrap_or(0);
     let common = process.reasons.iter().max_by_key(|(_, count)| **count);
     Row {
         pid: process.pid,
@@ -197,16 +196,22 @@ fn of_connection(process: &Process, connection: &Connection, (sent, received): (
 }
 
 fn by_link(flow: &Flow) -> u64 {
-    flow.direct + flow.indirect + flow.file
+    // What a process has forged may be more than any number holds.
+    let ways = [flow.direct, flow.indirect, flow.file];
+    ways.into_iter().fold(0, u64::saturating_add)
 }
 
 fn sum(flow: &Flow) -> u64 {
-    flow.tcp + by_link(flow)
+    flow.tcp.saturating_add(by_link(flow))
 }
 
 fn share(flows: &[&Flow]) -> Option<f64> {
-    let all: u64 = flows.iter().map(|flow| sum(flow)).sum();
-    let linked: u64 = flows.iter().map(|flow| by_link(flow)).sum();
+    let total = |of: fn(&Flow) -> u64| {
+        flows
+            .iter()
+            .fold(0, |all: u64, flow| all.saturating_add(of(flow)))
+    };
+    let (all, linked) = (total(sum), total(by_link));
     (all != 0).then(|| linked as f64 / all as f64)
 }
 
@@ -255,8 +260,11 @@ mod tests {
             reasons: std::collections::BTreeMap::new(),
             tx: flow(100, sent),
             rx: flow(100, 0),
+            open: [("shm", 1)].into(),
+            known: [("shm", 1)].into(),
             connections: vec![connection],
             unlisted: Vec::new(),
+            cut: Vec::new(),
         });
         report
     }

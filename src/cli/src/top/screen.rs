@@ -1,7 +1,7 @@
 //! The screen: a line of totals, a table, a line about the row that is selected, a line of keys.
 
 use super::rows::{self, Order, Row, Sample};
-use crate::report::Refused;
+use crate::report::Report;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -13,7 +13,10 @@ pub struct View {
     sample: Sample,
     /// In place of rows.
     nothing: Option<String>,
+    /// Processes that may not be looked into, that have not answered, and that are shown in part.
     refused: usize,
+    silent: usize,
+    cut: usize,
     processes: bool,
     order: Order,
     is_reversed: bool,
@@ -29,6 +32,8 @@ impl View {
             sample: Sample::default(),
             nothing: None,
             refused: 0,
+            silent: 0,
+            cut: 0,
             processes,
             order,
             is_reversed: false,
@@ -38,10 +43,16 @@ impl View {
         }
     }
 
-    pub fn update(&mut self, sample: Sample, refused: &[Refused]) {
+    pub fn update(&mut self, sample: Sample, report: &Report) {
         self.sample = sample;
         self.nothing = None;
-        self.refused = refused.len();
+        self.silent = report.refused.iter().filter(|r| r.silent).count();
+        self.refused = report.refused.len() - self.silent;
+        self.cut = report
+            .processes
+            .iter()
+            .filter(|p| !p.cut.is_empty())
+            .count();
     }
 
     pub fn nothing(&mut self, why: String) {
@@ -174,16 +185,22 @@ impl View {
             .processes
             .iter()
             .fold(0.0, |all, row| all + row.rate());
-        let refused = match self.refused {
-            0 => String::new(),
-            n => format!("; {n} may not be looked into"),
-        };
-        format!(
-            "{} processes, {} connections, {linked} on links, {}B/s{refused}",
+        let mut totals = format!(
+            "{} processes, {} connections, {linked} on links, {}B/s",
             self.sample.processes.len(),
             all.len(),
             amount(rate)
-        )
+        );
+        for (count, what) in [
+            (self.refused, "may not be looked into"),
+            (self.silent, "left out: no answer"),
+            (self.cut, "shown in part"),
+        ] {
+            if count != 0 {
+                totals += &format!("; {count} {what}");
+            }
+        }
+        totals
     }
 
     fn keys(&self) -> String {
@@ -308,9 +325,28 @@ mod tests {
                 connections,
                 processes,
             },
-            &[],
+            &Report::new(),
         );
         view
+    }
+
+    #[test]
+    fn what_is_left_out_is_said_at_the_top() {
+        let mut view = view(1);
+        let mut report = Report::new();
+        for silent in [false, true, true] {
+            report.refused.push(crate::report::Refused {
+                pid: 1,
+                name: String::new(),
+                why: String::new(),
+                silent,
+            });
+        }
+        view.update(Sample::default(), &report);
+        assert_eq!(
+            view.totals(),
+            "0 processes, 0 connections, 0 on links, 0B/s; 1 may not be looked into; 2 left out: no answer"
+        );
     }
 
     #[test]

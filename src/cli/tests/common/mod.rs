@@ -140,6 +140,46 @@ impl Drop for Python {
     }
 }
 
+/// A process of `common/hostile.py`, which ends with the test.
+pub struct Hostile(Child);
+
+impl Hostile {
+    /// `None`, after a line that says why: it cannot be so here.
+    pub fn new(library: &Path, how: &[&str]) -> Option<Hostile> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/hostile.py");
+        let mut child = Command::new("python3")
+            .arg(script)
+            .args(how)
+            .env("LD_PRELOAD", library)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        let hostile = Hostile(child);
+        if said == "ready\n" {
+            return Some(hostile);
+        }
+        assert!(said.contains(": "), "it died: {said}");
+        println!("not tried: {said}");
+        None
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub fn sluice(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sluice"))
         .args(arguments)
@@ -183,7 +223,17 @@ pub fn about_another_users(
 
 /// The one process in `sluice stat PID --json`.
 pub fn stat_json(pid: u32) -> serde_json::Value {
-    let output = sluice(&["stat", &pid.to_string(), "--json"]);
+    stat_json_of(pid, None)
+}
+
+/// The same with up to so many of its connections.
+pub fn stat_json_of(pid: u32, most: Option<&str>) -> serde_json::Value {
+    let pid = pid.to_string();
+    let mut arguments = vec!["stat", &pid, "--json"];
+    if let Some(most) = most {
+        arguments.extend(["--connections", most]);
+    }
+    let output = sluice(&arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["format"], 1);

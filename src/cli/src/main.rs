@@ -11,6 +11,7 @@ mod library;
 mod look;
 mod memory;
 mod pages;
+mod private;
 mod process;
 mod prometheus;
 mod report;

@@ -1,11 +1,12 @@
 //! A real connection: two processes of this tool under the library exchange bytes, and their report tells how these went.
 
+use crate::private::Folder;
 use clap::{Args, Subcommand};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -80,21 +81,12 @@ fn connect(port: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the report, however the trial ends.
-struct Report(PathBuf);
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 /// # Errors
 /// What kept the trial from being made, in words.
 pub fn run(library: &Path) -> Result<Outcome, String> {
     let words = |error: io::Error| crate::run::reason(&error);
-    let name = format!("sluice-doctor-{}", std::process::id());
-    let report = Report(std::env::temp_dir().join(name));
+    let folder = Folder::new().map_err(words)?;
+    let report = folder.join("report");
     let start = |end: &[&str]| {
         let tool = std::env::current_exe()?;
         let mut command = Command::new(tool);
@@ -109,7 +101,7 @@ pub fn run(library: &Path) -> Result<Outcome, String> {
             .env("SLUICE_CONFIG", "")
             .env("SLUICE_UPGRADE", "eager")
             .env("SLUICE_DIRECT", "16K")
-            .env("SLUICE_REPORT", &report.0)
+            .env("SLUICE_REPORT", &report)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         crate::inherited::ends_with_us(&mut command);
@@ -124,7 +116,7 @@ pub fn run(library: &Path) -> Result<Outcome, String> {
     let deadline = Instant::now() + PATIENCE;
     client.wait(deadline)?;
     server.wait(deadline)?;
-    let text = fs::read_to_string(&report.0).unwrap_or_default();
+    let text = fs::read_to_string(&report).unwrap_or_default();
     outcome(&text, line.trim()).ok_or_else(|| "the library has reported nothing".to_owned())
 }
 

@@ -59,6 +59,7 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     let (message, sender, brought) = match hear(meeting) {
         Received::Nothing => return Step::Waits,
         Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
+        Received::Wrong => return Step::Over(Some(Reason::ProofFailed)),
         Received::Message(message, sender, brought) => (message, sender, brought),
     };
     if message.kind == Kind::Decline {
@@ -131,7 +132,7 @@ fn hear(meeting: &mut Pending) -> Received {
     }
     let expects = matches!(meeting.stage, Stage::Proved(_));
     match message::next(way.raw()) {
-        Next::Brings if !expects => Received::Gone,
+        Next::Brings if !expects => Received::Wrong,
         // Whoever could stop this process by a signal may send it what he likes.
         Next::Brings if !meeting.is_with_same_user() => receive_apart(meeting),
         Next::Nothing => Received::Nothing,

@@ -303,8 +303,10 @@ pub enum Received {
     Message(Message, Option<Sender>, Option<Fd>),
     /// Nothing now.
     Nothing,
-    /// The peer is gone, or sent what is no record.
+    /// The peer is gone.
     Gone,
+    /// The peer sent what is no record.
+    Wrong,
 }
 
 /// What lies unread at a socket.
@@ -404,7 +406,12 @@ pub fn receive(socket: i32) -> Received {
             if let Some(fd) = brought {
                 closer::dispose(fd);
             }
-            Received::Gone
+            // The end alone has no sender.
+            if len == 0 && sender.is_none() {
+                Received::Gone
+            } else {
+                Received::Wrong
+            }
         }
     }
 }
@@ -486,7 +493,7 @@ mod tests {
         let message = Message::new(Kind::Reply);
         for fd in [a.raw(), file.as_raw_fd()] {
             send(a.raw(), &message, Some(fd)).unwrap();
-            assert!(matches!(receive(b.raw()), Received::Gone));
+            assert!(matches!(receive(b.raw()), Received::Wrong));
         }
         await_closers();
     }
@@ -515,7 +522,7 @@ mod tests {
         let (tcp, _received) = stuck();
         send(a.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
         drop(tcp);
-        assert!(matches!(receive(b.raw()), Received::Gone));
+        assert!(matches!(receive(b.raw()), Received::Wrong));
         let (tcp, _unread) = stuck();
         send(a.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
         drop((tcp, a));
@@ -545,7 +552,7 @@ mod tests {
         let (a, b) = UnixDatagram::pair().unwrap();
         for bytes in [&b"x"[..], &[0u8; LEN], &[0u8; LEN + 7]] {
             a.send(bytes).unwrap();
-            assert!(matches!(receive(b.as_raw_fd()), Received::Gone));
+            assert!(matches!(receive(b.as_raw_fd()), Received::Wrong));
         }
         let good = Message::new(Kind::Ask).to_bytes();
         for len in 0..LEN {

@@ -195,7 +195,8 @@ pub(super) fn on_link(link: &'static Link) {
         let _low = is_due.then(internal::Low::begin);
         match message::receive(fd) {
             Received::Nothing => return,
-            Received::Gone => return give_up(link),
+            Received::Gone => return lost(link),
+            Received::Wrong => return give_up(link),
             Received::Message(message, sender, brought) => {
                 if !price::may_say(link, message.kind) {
                     return give_up(link);

@@ -544,7 +544,7 @@ mod tests {
             // A busy server's.
             flood(link, &peer, Kind::Attention, 4_000);
             assert!(link.is_alive());
-            flood(link, &peer, Kind::Attention, 400_000);
+            flood(link, &peer, Kind::Attention, 40_000);
             assert!(!link.is_alive() && !link.control().is_open());
         }
     }

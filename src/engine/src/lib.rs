@@ -13,6 +13,7 @@
 pub mod api;
 pub mod config;
 pub(crate) mod copies;
+pub(crate) mod credentials;
 pub(crate) mod process;
 pub(crate) mod readiness;
 pub mod remote;

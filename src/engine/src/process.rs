@@ -1,5 +1,6 @@
 //! This process: its identity, and what fork, exec and exit do to its streams.
 
+use crate::credentials::{self, Status};
 use crate::readiness;
 use crate::rendezvous::control;
 use crate::report;
@@ -12,7 +13,7 @@ use crate::sockets::table;
 use crate::thread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::filter;
-use sluice_fabric::shm::{self, Token};
+use sluice_fabric::shm::{self, Link, Token};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -505,35 +506,9 @@ fn must_wait_by_itself() -> bool {
     may_use_system_calls().is_err()
 }
 
-/// What the kernel says of a process in its `status`.
-struct Status {
-    text: [u8; 4096],
-    len: usize,
-}
-
-impl Status {
-    fn read(path: &core::ffi::CStr) -> Option<Self> {
-        let fd = sys::open(path, libc::O_RDONLY).ok()?;
-        let mut text = [0u8; 4096];
-        let len = sys::read(fd.raw(), &mut text).ok()?;
-        Some(Self { text, len })
-    }
-
-    /// The words of a line.
-    fn words(&self, name: &[u8]) -> Option<core::str::SplitAsciiWhitespace<'_>> {
-        let mut lines = self.text.get(..self.len)?.split(|&b| b == b'\n');
-        let line = lines.find(|l| l.starts_with(name))?;
-        let value = core::str::from_utf8(line.get(name.len()..)?).ok()?;
-        Some(value.split_ascii_whitespace())
-    }
-}
-
 /// The last number of a line of /proc/self/status; hexadecimal for the capability sets.
 fn status_field(name: &[u8]) -> Option<u64> {
-    let status = Status::read(c"/proc/self/status")?;
-    let value = status.words(name)?.next_back()?;
-    let radix = if name.starts_with(b"Cap") { 16 } else { 10 };
-    u64::from_str_radix(value, radix).ok()
+    Status::own()?.number(name)
 }
 
 /// This process's effective capabilities.
@@ -541,29 +516,27 @@ pub fn capabilities() -> u64 {
     status_field(b"CapEff:").unwrap_or(0)
 }
 
-/// The effective capabilities of another process; all where the kernel does not say.
-fn capabilities_of(pid: i32) -> Option<u64> {
-    use std::io::Write;
-    let mut path = [0u8; 32];
-    let mut rest = path.as_mut_slice();
-    write!(rest, "/proc/{pid}/status").ok()?;
-    let status = Status::read(core::ffi::CStr::from_bytes_until_nul(&path).ok()?)?;
-    u64::from_str_radix(status.words(b"CapEff:")?.next_back()?, 16).ok()
-}
-
-/// The peer's process id, and whether its memory may be read: its user and group are ours, it has
-/// every capability that we have, and one trial worked.
+/// The peer's process id, and whether its memory may be read: its user and group were ours when it came, and the kernel says now that it has
+/// no less rights than this process. What it says of its capabilities itself is no evidence.
 pub fn may_pull(control: i32) -> (i32, bool) {
     let Some(peer) = peer(control) else {
         return (0, false);
     };
+    let may = is_of_our_user(&peer) && credentials::may_pull(peer.pid);
+    (peer.pid, may)
+}
+
+/// Will the peer behind a link read out of this process's memory, and may it? Else it is told no address.
+pub fn may_be_pulled_by(link: &Link) -> bool {
+    let peer = link.control().with(peer).flatten();
+    // Who has the number by now may be another one; the ids are those of whoever has come.
+    peer.is_some_and(|peer| is_of_our_user(&peer) && credentials::may_be_pulled_by(peer.pid))
+}
+
+fn is_of_our_user(peer: &libc::ucred) -> bool {
     // SAFETY: these two cannot fail and are not hooked.
-    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let equal = peer.pid > 0
-        && peer.uid == uid
-        && peer.gid == gid
-        && capabilities_of(peer.pid).is_some_and(|theirs| capabilities() & !theirs == 0);
-    (peer.pid, equal)
+    let own = unsafe { (libc::geteuid(), libc::getegid()) };
+    (peer.uid, peer.gid) == own
 }
 
 /// Who is at the other end of a Unix socket, as the kernel saw it connect or listen.
@@ -593,25 +566,19 @@ fn promises_kept() -> Option<bool> {
 
 /// Could the peer behind `control` send us any signal? `None`: not known.
 fn could_be_stopped(control: i32) -> Option<bool> {
-    use std::io::Write;
     let peer = peer(control)?;
-    let own = Status::read(c"/proc/self/status")?;
+    let own = Status::own()?;
     // kill(2) compares with the real and the saved one.
     let mut users = own.words(b"Uid:")?;
     let (real, saved) = (users.next()?, users.nth(1)?);
     let same_user = [real, saved]
         .iter()
         .any(|user| user.parse() == Ok(peer.uid));
-    // One number: in the namespace that this /proc is of. 0: the peer is not in ours nor below it.
-    let is_seen = |status: &Status| status.words(b"NSpid:").is_some_and(|ids| ids.count() == 1);
-    if !same_user || peer.pid <= 0 || !is_seen(&own) {
+    // 0: the peer is not in our namespace nor below it.
+    if !same_user || peer.pid <= 0 || !own.is_in_this_proc() {
         return Some(false);
     }
-    let mut path = [0u8; 32];
-    let mut rest = path.as_mut_slice();
-    write!(rest, "/proc/{}/status", peer.pid).ok()?;
-    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    Some(is_seen(&Status::read(path)?))
+    Some(Status::of(peer.pid)?.is_in_this_proc())
 }
 
 /// Before a fork that calls no handlers: `_Fork`, or a raw system call.

@@ -49,7 +49,7 @@ mod option;
 mod signal;
 
 pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
-pub use file::{fstat, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at};
+pub use file::{fstat, identity, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at};
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
@@ -672,6 +672,12 @@ pub fn is_readable(at: usize) -> bool {
 /// Names this thread for `ps` and `gdb`.
 pub fn name_thread(name: &core::ffi::CStr) {
     let _ = sys!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
+}
+
+/// May processes of this one's user look into its memory, as far as this one says (PR_SET_DUMPABLE)?
+#[must_use]
+pub fn is_dumpable() -> bool {
+    sys!(prctl, libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == Ok(1)
 }
 
 /// `epoll_ctl(2)` with the caller's event.

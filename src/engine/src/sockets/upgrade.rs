@@ -6,7 +6,7 @@ use crate::remote;
 use crate::rendezvous::{self, control, diag};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, half, role, state};
-use crate::sockets::{options, prefix, tcp};
+use crate::sockets::{direct, options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
@@ -391,9 +391,6 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
         return Switch::Later;
     }
     take_ring(sock, |written| {
-        dir.tx_wishes
-            .token_at
-            .store(process::token_at(), Ordering::Relaxed);
         dir.tx_wishes.from.store(written, Ordering::Relaxed);
         dir.tx_wishes.switched.store(1, Ordering::Release);
         sock.note_upgraded();
@@ -426,7 +423,7 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     };
     sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
     sock.tx.set_ring(ring);
-    crate::sockets::direct::begin_tx(sock);
+    direct::begin_tx(sock);
     sock.tx.show_ring(&sock.conn().tx);
     if !announce(written) {
         return Switch::Later;

@@ -69,6 +69,19 @@ pub fn socket_inode(fd: c_int) -> Option<u64> {
     }
 }
 
+/// Device and number of what `path`, an absolute one, leads to, without opening it (`statx(2)`). `None`: not there, out of bounds, or not known.
+#[must_use]
+pub fn identity(path: &core::ffi::CStr) -> Option<(u64, u64)> {
+    let mut st = MaybeUninit::<libc::statx>::zeroed();
+    let at = libc::AT_FDCWD;
+    let wanted = libc::STATX_INO;
+    sys!(statx, at, path.as_ptr(), 0, wanted, st.as_mut_ptr()).ok()?;
+    // SAFETY: zeroed is a valid `statx`, and the kernel has filled it.
+    let st = unsafe { st.assume_init() };
+    let device = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
+    Some((device, st.stx_ino))
+}
+
 /// Is `fd` an end of a pipe?
 #[must_use]
 pub fn is_pipe(fd: c_int) -> bool {

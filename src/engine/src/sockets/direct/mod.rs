@@ -76,6 +76,8 @@ pub struct Direct {
     up: AtomicU64,
     up_len: AtomicU32,
     up_round: AtomicU8,
+    /// Under the tx lock: whether the peer may read what is offered, as far as asked.
+    offers: AtomicU8,
     /// The thread whose send has the turn, 0 for none.
     owner: AtomicUsize,
     /// Under the tx lock: when (`sys::now_ns`) a send that may not wait was first refused for another's turn, 0: none

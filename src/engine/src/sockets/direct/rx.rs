@@ -2,6 +2,7 @@
 //! rx lock.
 
 use super::{NEVER, PIECE, terms};
+use crate::credentials;
 use crate::sockets::fault;
 use crate::sockets::iov::Cursor;
 use crate::sockets::sock::{Known, Sock, state};
@@ -23,7 +24,7 @@ pub(super) struct Incoming {
     receiver: Receiver,
     /// The hint in the reader's wishes, as last written.
     pulls: bool,
-    /// Where the peer said that its token lies; 0: its memory is not read.
+    /// Where the peer says with its first offer that its token lies; 0: none came so far, or its memory is not read.
     token_at: u64,
 }
 
@@ -32,15 +33,15 @@ pub(in crate::sockets) fn begin_rx(sock: &'static Sock) {
     sock.direct.seen.store(0, Ordering::Relaxed);
     let ring_len = sock.rx.ring().map_or(0, |r| r.len());
     let gate = terms(sock, ring_len).map_or(NEVER, |(terms, gate)| {
-        let token_at = (gate != NEVER).then(|| proved_token(sock)).flatten();
         let made = Incoming {
             receiver: Receiver::new(&terms),
             pulls: false,
-            token_at: token_at.unwrap_or(0),
+            token_at: 0,
         };
         // SAFETY: the rx lock is held.
         unsafe { sock.direct.rx.set(made) };
-        if token_at.is_some() { gate } else { NEVER }
+        let may = sock.link().is_some_and(Link::can_pull);
+        if may { gate } else { NEVER }
     });
     sock.rx.gate.store(gate, Ordering::Relaxed);
 }
@@ -119,6 +120,13 @@ pub(in crate::sockets) fn try_recv(
         // Another round, or bytes that went otherwise: it was resolved.
         if word as u8 == head.round && offer.seq.value() == at {
             if inc.token_at == 0 {
+                // Who offers waits as for a copy.
+                dir.advert.claim.store(offer.number, Ordering::Relaxed);
+                inc.token_at = proved_token(sock).unwrap_or(0);
+            }
+            if inc.token_at == 0 {
+                // No more of these, and no ADVERTs for them.
+                sock.rx.gate.store(NEVER, Ordering::Relaxed);
                 dir.rx.head.withdraw(head.round, at);
             } else if inc.receiver.on_offer(offer).is_err() {
                 return Found::Hostile;
@@ -358,10 +366,14 @@ unsafe fn pull(
     (n != 0 && read == Ok(n + token_len) && token == link.token()).then_some(n)
 }
 
-/// Where the peer's token lies, if its memory may be read and one trial works.
+/// Behind an offer: where the peer's token lies, if its memory may be read and one trial works. Asked at the first of each stream: either end
+/// may have gained or lost rights since the link was made.
 fn proved_token(sock: &'static Sock) -> Option<u64> {
     let link = sock.link().filter(|l| l.can_pull())?;
     let at = sock.rx.dir()?.tx_wishes.token_at.load(Ordering::Relaxed);
+    if at == 0 || !credentials::may_pull(link.peer_pid()) {
+        return None;
+    }
     let mut got = [0u64; 2];
     let len = size_of_val(&got);
     let piece = |base: *mut libc::c_void| iovec {

@@ -4,6 +4,7 @@
 
 use super::{NEVER, PIECE, terms};
 use crate::config::{Mode, config};
+use crate::process;
 use crate::sockets::demote;
 use crate::sockets::fault;
 use crate::sockets::iov::Cursor;
@@ -59,6 +60,7 @@ pub(in crate::sockets) fn begin_tx(sock: &'static Sock) {
     sock.direct.owner.store(0, Ordering::Relaxed);
     sock.direct.refused_ns.store(0, Ordering::Relaxed);
     sock.direct.resolved.store(0, Ordering::Relaxed);
+    sock.direct.offers.store(UNASKED, Ordering::Relaxed);
     let ring_len = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
     let gate = terms(sock, ring_len).map_or(NEVER, |(terms, gate)| {
         let made = Outgoing {
@@ -74,6 +76,27 @@ pub(in crate::sockets) fn begin_tx(sock: &'static Sock) {
         gate
     });
     sock.tx.gate.store(gate, Ordering::Relaxed);
+}
+
+/// See [`Direct::offers`](super::Direct).
+const UNASKED: u8 = 0;
+const OFFERS: u8 = 1;
+const OFFERS_NOT: u8 = 2;
+
+/// Under the tx lock, before an offer: may the peer read it, and so be told where our memory lies? The kernel is asked at the first of each
+/// stream: either end may have gained or lost rights since the link was made.
+fn may_offer(sock: &Sock, dir: &Direction, link: &Link) -> bool {
+    let offers = &sock.direct.offers;
+    if offers.load(Ordering::Relaxed) == UNASKED {
+        let may = link.twin().is_none() && process::may_be_pulled_by(link);
+        if may {
+            // Before the offer, with which it is read.
+            let at = &dir.tx_wishes.token_at;
+            at.store(process::token_at(), Ordering::Relaxed);
+        }
+        offers.store(if may { OFFERS } else { OFFERS_NOT }, Ordering::Relaxed);
+    }
+    offers.load(Ordering::Relaxed) == OFFERS
 }
 
 /// Under the tx lock: has a send of this process an offer up?
@@ -257,9 +280,9 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
         return Tried::Ring;
     }
     sock.tx.seen.store(head.offset, Ordering::Relaxed);
+    let only = config().mode == Mode::Direct;
     // SAFETY: the tx lock is held, and the half is on the link.
     let out = unsafe { sock.direct.tx.get() };
-    let only = config().mode == Mode::Direct;
     let Ok(serial) = catch_up(sock, out, dir, at, head) else {
         distrust(sock);
         return Tried::Ring;
@@ -282,6 +305,15 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
     } else {
         Route::Advert
     };
+    if route != Route::Ring && !may_offer(sock, dir, link) {
+        out.gate = NEVER;
+        if only {
+            // An upgrade anew would come to the same.
+            sock.pin(Reason::DirectNoAdvert);
+            demote::settle_tx(sock, Reason::DirectNoAdvert);
+        }
+        return Tried::Ring;
+    }
     let Some((from, len)) = first_piece(cursor, left) else {
         return Tried::Ring;
     };

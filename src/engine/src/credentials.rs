@@ -1,0 +1,273 @@
+//! Who a process is, by the kernel's word alone: what a peer says of itself counts for nothing here.
+//!
+//! Every question fails closed: what cannot be read, or does not fit, is a no. The answers hold for the moment in which they are
+//! given; who needs them later asks again.
+
+use crate::sockets::internal::Low;
+use core::ffi::CStr;
+use sluice_fabric::sys;
+use std::io::Write;
+
+/// What the kernel says of a process in its `status`.
+pub(crate) struct Status {
+    text: [u8; 4096],
+    len: usize,
+}
+
+impl Status {
+    /// Of this process.
+    pub fn own() -> Option<Self> {
+        Self::read(c"/proc/self/status")
+    }
+
+    /// Of another one.
+    pub fn of(pid: i32) -> Option<Self> {
+        Self::read(Path::of(pid, "status")?.as_c_str())
+    }
+
+    fn read(path: &CStr) -> Option<Self> {
+        let fd = sys::open(path, libc::O_RDONLY).ok()?;
+        let mut text = [0u8; 4096];
+        let len = sys::read(fd.raw(), &mut text).ok()?;
+        Some(Self { text, len })
+    }
+
+    /// The words of a line.
+    pub fn words(&self, name: &[u8]) -> Option<core::str::SplitAsciiWhitespace<'_>> {
+        let mut lines = self.text.get(..self.len)?.split(|&b| b == b'\n');
+        let line = lines.find(|l| l.starts_with(name))?;
+        let value = core::str::from_utf8(line.get(name.len()..)?).ok()?;
+        Some(value.split_ascii_whitespace())
+    }
+
+    /// The last number of a line; hexadecimal for the sets of capabilities.
+    pub fn number(&self, name: &[u8]) -> Option<u64> {
+        let radix = if name.starts_with(b"Cap") { 16 } else { 10 };
+        u64::from_str_radix(self.words(name)?.next_back()?, radix).ok()
+    }
+
+    /// Is the process in the namespace of process ids that this /proc is of, and in none below it? It has one number then.
+    pub fn is_in_this_proc(&self) -> bool {
+        self.words(b"NSpid:").is_some_and(|ids| ids.count() == 1)
+    }
+}
+
+/// A path below `/proc/PID`.
+struct Path([u8; 40]);
+
+impl Path {
+    fn of(pid: i32, name: &str) -> Option<Self> {
+        let mut path = [0u8; 40];
+        let mut rest = path.as_mut_slice();
+        // A NUL stays behind it.
+        write!(rest, "/proc/{pid}/{name}").ok()?;
+        (pid > 0 && !rest.is_empty()).then_some(Self(path))
+    }
+
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}
+
+/// What decides which process may look into another one's memory (`ptrace(2)`, "access mode checking").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rights {
+    /// Real, effective and saved.
+    users: [u32; 3],
+    groups: [u32; 3],
+    permitted: u64,
+    effective: u64,
+    /// Capabilities are worth something there and below: device and number of that namespace of users.
+    within: (u64, u64),
+    in_this_proc: bool,
+}
+
+impl Rights {
+    fn own() -> Option<Self> {
+        Self::of_status(&Status::own()?, c"/proc/self/ns/user")
+    }
+
+    fn of(pid: i32) -> Option<Self> {
+        let within = Path::of(pid, "ns/user")?;
+        Self::of_status(&Status::of(pid)?, within.as_c_str())
+    }
+
+    fn of_status(status: &Status, within: &CStr) -> Option<Self> {
+        let ids = |name| {
+            let mut words = status.words(name)?.map(str::parse::<u32>);
+            Some([
+                words.next()?.ok()?,
+                words.next()?.ok()?,
+                words.next()?.ok()?,
+            ])
+        };
+        Some(Self {
+            users: ids(b"Uid:")?,
+            groups: ids(b"Gid:")?,
+            permitted: status.number(b"CapPrm:")?,
+            effective: status.number(b"CapEff:")?,
+            within: sys::identity(within)?,
+            in_this_proc: status.is_in_this_proc(),
+        })
+    }
+
+    /// One user and one group each, the same at both, so that no id is left to fall back to.
+    fn has_ids_of(&self, other: &Self) -> bool {
+        let is_one = |ids: &[u32; 3]| ids.iter().all(|id| Some(id) == ids.first());
+        is_one(&self.users)
+            && is_one(&self.groups)
+            && (self.users, self.groups, self.within) == (other.users, other.groups, other.within)
+    }
+
+    /// May this one read for `peer`, out of its memory, without reading what `peer` may not? Then it has no right that `peer` lacks.
+    fn may_read_for(&self, peer: &Self) -> bool {
+        self.has_ids_of(peer) && self.in_this_proc && self.effective & !peer.effective == 0
+    }
+
+    /// Does the kernel let this one read out of the memory of `other` (by its permitted capabilities), and look before in which namespace
+    /// that is (by its effective ones)? Of processes that are not dumpable and rules of security modules it tells nothing: these forbid more.
+    fn is_let_into(&self, other: &Self) -> bool {
+        let rights = self.permitted & self.effective;
+        self.has_ids_of(other) && self.in_this_proc && other.permitted & !rights == 0
+    }
+}
+
+/// May this process read out of the memory of process `pid`, at addresses that `pid` chooses? Its user, group and namespace of users are
+/// ours, and it has every capability that we have. A trial has to work besides.
+pub fn may_pull(pid: i32) -> bool {
+    let _low = Low::begin();
+    let both = Rights::of(pid).zip(Rights::own());
+    both.is_some_and(|(peer, own)| own.may_read_for(&peer))
+}
+
+/// Will process `pid` read out of our memory, as [`may_pull`] decides there, and is it let by the kernel? Who is not, is told no address.
+pub fn may_be_pulled_by(pid: i32) -> bool {
+    let _low = Low::begin();
+    let both = Rights::of(pid).zip(Rights::own());
+    both.is_some_and(|(peer, own)| peer.may_read_for(&own) && peer.is_let_into(&own))
+        && sys::is_dumpable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::testing;
+
+    /// What `then` says of a child of this process that has called `first`, and of this process, seen from the child.
+    fn about_child(first: impl FnOnce() -> bool, then: impl Fn(i32) -> bool) -> (bool, bool) {
+        let me = std::process::id() as i32;
+        let ((up, up_far), (down, down_far)) = (sys::doorbell().unwrap(), sys::doorbell().unwrap());
+        let read = |fd: &sys::Fd| {
+            let _ = sys::poll_one(fd.raw(), libc::POLLIN, None);
+            let mut byte = [9];
+            assert_eq!(sys::read(fd.raw(), &mut byte), Ok(1));
+            byte[0]
+        };
+        // SAFETY: the child makes system calls on memory of its own and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let said = if first() { u8::from(then(me)) } else { 2 };
+            let _ = sys::write(up.raw(), &[said]);
+            let _ = sys::poll_one(down_far.raw(), libc::POLLIN, None);
+            // SAFETY: the child's own end.
+            unsafe { libc::_exit(0) };
+        }
+        let from_child = read(&up_far);
+        assert_ne!(from_child, 2, "the child could not change");
+        let from_here = then(pid);
+        sys::write(down.raw(), b"!").unwrap();
+        // SAFETY: reaps the child.
+        unsafe { libc::waitpid(pid, core::ptr::null_mut(), 0) };
+        (from_here, from_child == 1)
+    }
+
+    fn is_root() -> bool {
+        // SAFETY: asks only.
+        unsafe { libc::geteuid() == 0 }
+    }
+
+    fn call(number: libc::c_long, a: i64, b: i64, c: i64) -> bool {
+        // SAFETY: system calls of numbers.
+        unsafe { libc::syscall(number, a, b, c) == 0 }
+    }
+
+    /// Gives up CAP_SYS_PTRACE and CAP_CHOWN: of the effective ones, or of the permitted ones too.
+    fn lose_capabilities(permitted: bool) -> bool {
+        let gone = !(1u32 << 19 | 1);
+        let header = [0x2008_0522u32, 0];
+        let mut data = [0u32; 6];
+        // SAFETY: room for both calls (capget(2)).
+        unsafe {
+            if libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) != 0 {
+                return false;
+            }
+            data[0] &= gone;
+            if permitted {
+                data[1] &= gone;
+            }
+            libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) == 0
+        }
+    }
+
+    #[test]
+    fn equals_may_pull_and_be_pulled() {
+        let _alone = testing::alone();
+        assert_eq!(about_child(|| true, may_pull), (true, true));
+        assert_eq!(about_child(|| true, may_be_pulled_by), (true, true));
+    }
+
+    #[test]
+    fn no_process_and_one_out_of_sight_are_refused() {
+        for pid in [-1, 0, i32::MAX] {
+            assert!(!may_pull(pid) && !may_be_pulled_by(pid), "{pid}");
+        }
+    }
+
+    #[test]
+    fn other_users_and_groups_are_neither_pulled_from_nor_told_addresses() {
+        let _alone = testing::alone();
+        if !is_root() {
+            return;
+        }
+        let changes: [fn() -> bool; 6] = [
+            || call(libc::SYS_setresuid, 9999, 9999, 9999),
+            || call(libc::SYS_setresgid, 9999, 9999, 9999),
+            // Only one of the three: the others are there to fall back to.
+            || call(libc::SYS_setresuid, -1, 9999, -1),
+            || call(libc::SYS_setresuid, 9999, -1, -1),
+            || call(libc::SYS_setresgid, -1, -1, 9999),
+            // Root of a namespace of its own, with all of its capabilities.
+            // SAFETY: in a child with one thread.
+            || unsafe { libc::unshare(libc::CLONE_NEWUSER) == 0 },
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(about_child(change, may_pull), (false, false), "{number}");
+            let told = about_child(change, may_be_pulled_by);
+            assert_eq!(told, (false, false), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_process_with_more_capabilities_is_not_sent_to_read_by_one_with_less() {
+        let _alone = testing::alone();
+        if !is_root() {
+            return;
+        }
+        for permitted in [false, true] {
+            let lose = || lose_capabilities(permitted);
+            // From here the child has less; from there this process is closed to it, and it would not read from the child.
+            assert_eq!(about_child(lose, may_pull), (false, false), "{permitted}");
+            let told = about_child(lose, may_be_pulled_by);
+            assert_eq!(told, (false, false), "{permitted}");
+        }
+    }
+
+    #[test]
+    fn who_is_not_dumpable_tells_no_addresses() {
+        let _alone = testing::alone();
+        // SAFETY: of the child.
+        let hide = || unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 };
+        let told = about_child(hide, may_be_pulled_by);
+        assert!(!told.1);
+    }
+}

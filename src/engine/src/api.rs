@@ -716,7 +716,7 @@ pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);
     rendezvous::control::await_end();
 }
-/// Before `unshare`, `setns` and `capset`: as [`sandboxed`], unless nothing has been accelerated yet, and there is one thread.
+/// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has been accelerated yet, and there is one thread.
 pub fn changes_itself(reason: sluice_stats::Reason) {
     process::changes_itself(reason);
     rendezvous::control::await_end();

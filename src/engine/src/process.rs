@@ -423,8 +423,9 @@ pub fn sandboxed(reason: Reason) {
     crate::rendezvous::expect_nothing();
 }
 
-/// Before `unshare`, `setns` and `capset`, which change the calling thread alone: another one, as the control thread, stays as it was. Where there
-/// never was another one, all that are made later are what this one becomes, and nothing stands in the way of links.
+/// Before `unshare`, `setns`, `capset`, `prctl` that gives rights up, and raw calls that change ids, which change the calling thread alone:
+/// another one, as the control thread, stays as it was. Where there never was another one, all that are made later are what this one becomes, and
+/// nothing stands in the way of links.
 pub fn changes_itself(reason: Reason) {
     let alone = thread::are_several() == Some(false)
         && !control::is_running()

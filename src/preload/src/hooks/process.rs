@@ -3,7 +3,8 @@
 use crate::api;
 use crate::edge::{NO_FD, tell};
 use libc::{
-    FILE, c_char, c_int, c_ulong, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t,
+    FILE, c_char, c_int, c_ulong, c_void, gid_t, pid_t, posix_spawn_file_actions_t,
+    posix_spawnattr_t, size_t, uid_t,
 };
 use sluice_stats::Reason;
 
@@ -53,6 +54,8 @@ hooks! {
         if option == libc::PR_SET_SECCOMP {
             tell(NO_FD, api::before_filter);
             tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+        } else if gives_up_rights(option, a2) {
+            tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         }
         forward!(prctl(option, a2, a3, a4, a5))
     }
@@ -63,6 +66,19 @@ hooks! {
     unsafe fn setns(fd: c_int, kind: c_int) -> c_int => on_setns {
         tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         forward!(setns(fd, kind))
+    }
+    // These two change the calling thread alone; an id that is none only asks.
+    unsafe fn setfsuid(user: uid_t) -> c_int => on_setfsuid {
+        if user != uid_t::MAX {
+            tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
+        }
+        forward!(setfsuid(user))
+    }
+    unsafe fn setfsgid(group: gid_t) -> c_int => on_setfsgid {
+        if group != gid_t::MAX {
+            tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
+        }
+        forward!(setfsgid(group))
     }
     // A thread of ours would keep the capabilities that the program gives up.
     unsafe fn capset(header: *mut c_void, data: *const c_void) -> c_int => on_capset {
@@ -102,6 +118,15 @@ late_hooks! {
     // version also runs destructors of thread-locals.
     unsafe fn quick_exit @ "GLIBC_2.24" (status: c_int) -> ! => on_quick_exit {
         ended_by(late_slots::quick_exit.function(), status)
+    }
+}
+
+/// Does `prctl` with this option take rights from the calling thread alone?
+pub fn gives_up_rights(option: c_int, how: c_ulong) -> bool {
+    match option {
+        libc::PR_SET_NO_NEW_PRIVS | libc::PR_CAPBSET_DROP | libc::PR_SET_SECUREBITS => true,
+        libc::PR_CAP_AMBIENT => how != libc::PR_CAP_AMBIENT_IS_SET as c_ulong,
+        _ => false,
     }
 }
 

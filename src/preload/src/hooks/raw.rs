@@ -160,10 +160,27 @@ fn is_other(number: c_long) -> bool {
         | SYS_capset
         | SYS_unshare
         | SYS_setns => true,
+        n if sets_ids(n) => true,
         #[cfg(target_arch = "x86_64")]
         SYS_poll | SYS_select | SYS_epoll_create | SYS_pipe | SYS_dup2 => true,
         _ => false,
     }
+}
+
+/// Changes ids of the calling thread, and of no other, unlike the C library's functions.
+fn sets_ids(number: c_long) -> bool {
+    matches!(
+        number,
+        SYS_setuid
+            | SYS_setgid
+            | SYS_setreuid
+            | SYS_setregid
+            | SYS_setresuid
+            | SYS_setresgid
+            | SYS_setfsuid
+            | SYS_setfsgid
+            | SYS_setgroups
+    )
 }
 
 /// A child that shares this process's memory is about to be made.
@@ -384,24 +401,35 @@ unsafe extern "C" fn served(
         }
         // SECCOMP_GET_ACTION_AVAIL and later operations only ask.
         SYS_seccomp if a1 > SECCOMP_SET_MODE_FILTER as usize => call(),
-        SYS_prctl if a1 as c_int != PR_SET_SECCOMP => call(),
-        // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare, setns.
+        // What only asks (credentials(7): -1 is no id).
+        SYS_setfsuid | SYS_setfsgid if a1 as u32 == u32::MAX => call(),
+        SYS_prctl
+            if a1 as c_int != PR_SET_SECCOMP
+                && !process::gives_up_rights(a1 as c_int, a2 as c_ulong) =>
+        {
+            call()
+        }
+        // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare, setns, ids.
         _ => {
-            if matches!(number, SYS_seccomp | SYS_prctl) {
-                tell(NO_FD, api::before_filter);
-            }
-            if matches!(number, SYS_capset | SYS_unshare | SYS_setns) {
-                tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
-            } else if is_sandbox(number) {
+            if is_sandbox(number, a1) {
+                if number != SYS_landlock_restrict_self {
+                    tell(NO_FD, api::before_filter);
+                }
                 tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+            } else {
+                tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
             }
             call()
         }
     }
 }
 
-fn is_sandbox(number: c_long) -> bool {
-    matches!(number, SYS_seccomp | SYS_landlock_restrict_self | SYS_prctl)
+/// Is it one for the whole process, or for whatever the thread does from then on?
+fn is_sandbox(number: c_long, a1: usize) -> bool {
+    match number {
+        SYS_prctl => a1 as c_int == PR_SET_SECCOMP,
+        _ => matches!(number, SYS_seccomp | SYS_landlock_restrict_self),
+    }
 }
 
 /// A descriptor is waited for by a raw call.

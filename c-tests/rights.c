@@ -177,6 +177,141 @@ static void shared_memory(void (*look)(const char *at, size_t len))
         fclose(f);
 }
 
+/* --- a relative without rights --- */
+
+static const char SECRET[] = "what the parent says when the child has dropped its rights";
+static int found;
+
+static void look_for_secret(const char *at, size_t len)
+{
+    found |= memmem(at, len, SECRET, sizeof SECRET - 1) != NULL;
+}
+
+/* Two connections with one peer. The child closes one, and keeps the other. */
+static void relative_server(int first)
+{
+    int second = join(), up[2], down[2];
+    T(put(first, 1, 3000));
+    meet();
+    await_in(first, 3000);
+    if (pipe(up) || pipe(down))
+        die("pipe");
+    pid_t pid = child();
+    if (!pid) {
+        drop(second);
+        T(give_up(geteuid() ? NO_NEW_PRIVS : BY_LIBRARY));
+        drop(down[1]);
+        write(up[1], "!", 1);
+        read(down[0], buf, 1);
+        memset(buf, 0, sizeof buf);
+        shared_memory(look_for_secret);
+        say("finds what its parent said: %s", found ? "YES" : "no");
+        T(get(first, 4, 3000));
+        T(put(first, 2, 3000));
+        _exit(0);
+    }
+    drop(up[1]);
+    read(up[0], buf, 1);
+    /* From here on by the parent alone. */
+    for (int i = 0; i < 50; i++) {
+        size_t n = send(second, SECRET, sizeof SECRET, MSG_NOSIGNAL);
+        if (n != sizeof SECRET || recv(second, buf, sizeof SECRET, MSG_WAITALL) != sizeof SECRET)
+            die("second");
+    }
+    write(down[1], "!", 1);
+    reap(pid);
+    meet();
+    echo_rounds(second, 20, 3000);
+    echo_rounds(first, 20, 3000);
+    echo_rounds(join_cold(), 50, 3000);
+}
+
+static void relative_client(int first)
+{
+    int second = join();
+    T(put(first, 4, 3000));
+    meet();
+    for (int i = 0; i < 50; i++) {
+        if (recv(second, buf, sizeof SECRET, MSG_WAITALL) != sizeof SECRET)
+            die("second");
+        if (send(second, buf, sizeof SECRET, MSG_NOSIGNAL) != sizeof SECRET)
+            die("second");
+    }
+    T(get(first, 1, 3000));
+    T(get(first, 2, 3000));
+    meet();
+    echo_rounds(second, 20, 3000);
+    echo_rounds(first, 20, 3000);
+    echo_rounds(join_cold(), 50, 3000);
+}
+
+/* The child alone keeps the connection, with bytes under way in both directions; so does a child of its own. */
+static void heir_server(int fd)
+{
+    int up[2];
+    T(put(fd, 1, 20000));
+    meet();
+    await_in(fd, 20000);
+    if (pipe(up))
+        die("pipe");
+    pid_t pid = child();
+    if (!pid) {
+        drop(up[1]);
+        read(up[0], buf, 1); /* the parent has closed it */
+        T(give_up(geteuid() ? NO_NEW_PRIVS : BY_LIBRARY));
+        T(put(fd, 2, 20000));
+        pid_t grandchild = child();
+        if (!grandchild) {
+            T(get(fd, 4, 20000));
+            echo_rounds(fd, 20, 3000);
+            _exit(0);
+        }
+        reap(grandchild);
+        echo_rounds(fd, 20, 3000);
+        _exit(0);
+    }
+    drop(fd);
+    drop(up[1]);
+    reap(pid);
+}
+
+static void heir_client(int fd)
+{
+    T(put(fd, 4, 20000));
+    meet();
+    T(get(fd, 1, 20000));
+    T(get(fd, 2, 20000));
+    echo_rounds(fd, 20, 3000);
+    echo_rounds(fd, 20, 3000);
+    T(recv(fd, buf, 1, 0));
+}
+
+/* Workers that change their user before they have connections, as servers make them. */
+static void worker_server(int fd)
+{
+    (void)fd;
+    int port, l = listen_any(&port);
+    pid_t pid = child();
+    if (!pid) {
+        T(geteuid() ? 0 : give_up(BY_LIBRARY));
+        tell(port);
+        fd = take(l);
+        warm(fd, 1);
+        echo_rounds(fd, 50, 3000);
+        drop(fd);
+        _exit(0);
+    }
+    reap(pid);
+}
+
+static void worker_client(int fd)
+{
+    fd = dial(hear());
+    warm(fd, 0);
+    echo_rounds(fd, 50, 3000);
+    T(recv(fd, buf, 1, 0));
+}
+
 /* --- addresses --- */
 
 struct range { uintptr_t from, to; };
@@ -247,6 +382,9 @@ static void places_client(int fd)
 /* Whoever has become another user cannot write its report. */
 const struct body rights_bodies[] = {
     TWO("rights_kept_by_no_thread", kept_server, kept_client, .flags = RAW | MUTE_S, .limit = 40),
+    TWO("child_without_rights", relative_server, relative_client),
+    TWO("heir_without_rights", heir_server, heir_client),
+    TWO("worker_of_another_user", worker_server, worker_client, .flags = RAW | MUTE_S),
     TWO("addresses_for_another_user", places_server, places_client, .flags = RAW | MUTE_S),
     {0},
 };

@@ -16,6 +16,7 @@ pub(crate) mod copies;
 pub(crate) mod credentials;
 pub(crate) mod process;
 pub(crate) mod readiness;
+pub(crate) mod relatives;
 pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;

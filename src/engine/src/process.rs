@@ -2,6 +2,7 @@
 
 use crate::credentials::{self, Status};
 use crate::readiness;
+use crate::relatives;
 use crate::rendezvous::control;
 use crate::report;
 use crate::sockets::demote::{self, Which};
@@ -229,6 +230,7 @@ extern "C" fn after_fork_child() {
         half.store(0, Ordering::Relaxed);
     }
     sock::after_fork();
+    relatives::after_fork();
     thread::after_fork();
     control::after_fork();
     crate::sockets::internal::after_fork();
@@ -412,6 +414,7 @@ pub fn sandboxed(reason: Reason) {
     if is_vfork_child() {
         return;
     }
+    relatives::part();
     forbid(reason);
     sock::for_all(|sock| {
         life::give_up(sock, reason);
@@ -427,6 +430,7 @@ pub fn sandboxed(reason: Reason) {
 /// another one, as the control thread, stays as it was. Where there never was another one, all that are made later are what this one becomes, and
 /// nothing stands in the way of links.
 pub fn changes_itself(reason: Reason) {
+    relatives::part();
     let alone = thread::are_several() == Some(false)
         && !control::is_running()
         && !crate::rendezvous::is_meeting();

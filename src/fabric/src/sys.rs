@@ -196,6 +196,19 @@ pub fn map_zeroes(len: usize, shared: bool) -> Result<*mut u8, Errno> {
     sys!(mmap, 0, len, prot, flags, -1isize, 0).map(|p| p as *mut u8)
 }
 
+/// Shared zeroes in the place of `len` bytes at `at`, as [`map_zeroes`].
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// The range is a mapping of the caller's, and zeroes are valid for all that refers to it.
+pub unsafe fn map_zeroes_over(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    sys!(mmap, at, len, prot, flags, -1isize, 0).map(drop)
+}
+
 /// `munmap(2)`.
 ///
 /// # Safety

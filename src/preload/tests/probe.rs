@@ -498,6 +498,9 @@ pub fn before_filter() {}
 pub fn sandboxed(reason: Reason) {
     notice(format_args!("sandboxed {}", reason.code()));
 }
+pub fn changes_ids() {
+    notice(format_args!("changes_ids"));
+}
 pub fn changes_itself(reason: Reason) {
     notice(format_args!("changes_itself {}", reason.code()));
 }

@@ -87,6 +87,14 @@ pub fn call_parent() {
     }
 }
 
+/// In a child of a fork that has nothing to do with its parent any more.
+pub fn part_with_parent() {
+    let parent = PARENT.swap(-1, Ordering::AcqRel);
+    if parent >= 0 {
+        internal::close(parent);
+    }
+}
+
 /// Does the thread run?
 #[inline]
 pub fn is_running() -> bool {

@@ -8,6 +8,7 @@
 mod kept;
 
 pub use self::kept::Kept;
+use crate::sockets::sock::{self, Sock};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
 
@@ -144,6 +145,43 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.in_use.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
+}
+
+/// In a child of a fork, `pid`, that has nothing to do with its parent any more: the memory of all families is its own from now on. Sockets that
+/// relatives hold, too, have left theirs.
+pub fn part(pid: u32) {
+    let old = REGION.load(Ordering::Acquire);
+    // SAFETY: null, or mapped for the life of the process.
+    let Some(region) = (unsafe { old.as_ref() }) else {
+        return;
+    };
+    let fresh = region.fresh.load(Ordering::Relaxed);
+    let mut own = Vec::new();
+    sock::for_every(|sock| {
+        let Some(family) = sock.family() else { return };
+        // SAFETY: all of it is atomics; as they are now.
+        own.push((family, unsafe {
+            core::ptr::from_ref(family).read_volatile()
+        }));
+    });
+    for (family, _) in &own {
+        // The old memory, where the slot is another's from now on.
+        family.leave(pid);
+    }
+    // SAFETY: the whole of our own mapping, for which the new one is as good.
+    if unsafe { sys::map_zeroes_over(old.cast(), size_of::<Region>()) }.is_err() {
+        // No memory at all: nobody here uses the old one any more.
+        own.clear();
+        sock::for_every(Sock::detach_family);
+        REGION.store(core::ptr::null_mut(), Ordering::Release);
+        return;
+    }
+    // The slots before it, which others have had or have, are not given out here.
+    region.fresh.store(fresh, Ordering::Relaxed);
+    for (family, kept) in own {
+        // SAFETY: in the new mapping, atomics throughout.
+        unsafe { core::ptr::from_ref(family).cast_mut().write_volatile(kept) };
+    }
 }
 
 /// How often a relative wanted a stream of another process: to be compared.

@@ -370,6 +370,13 @@ impl Sock {
         }
     }
 
+    /// This process shares no memory with the relatives that hold the socket, too, from now on; there it stays one of them until it ends.
+    pub fn detach_family(&self) {
+        let Some(family) = self.family() else { return };
+        self.remains.count_alone(family.taken());
+        self.family.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
     /// The family slot, taken if there is none yet.
     pub fn family_or_take(&self) -> Option<&'static Family> {
         if let Some(family) = self.family() {

@@ -732,6 +732,18 @@ impl Link {
         true
     }
 
+    /// In the child of a fork, when it needs no stream of the parent's any more: neither the shared memory nor the peer can be reached from here.
+    /// Who looks there all the same reads zeroes of its own.
+    pub fn part_with_parent(&self, forget: impl FnOnce(i32)) {
+        if !self.is_foreign() {
+            return;
+        }
+        if let Some(arena) = self.arena() {
+            arena.blank();
+        }
+        self.control.close(forget);
+    }
+
     /// In the child of a fork: the link is the parent's. Its descriptors are closed here (all but
     /// the control socket, by which the child can still call the peer), and the mapping stays for the
     /// streams that the child may have to demote.

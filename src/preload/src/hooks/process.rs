@@ -67,6 +67,47 @@ hooks! {
         tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         forward!(setns(fd, kind))
     }
+    // The C library has every thread change its ids, ours too.
+    unsafe fn setuid(user: uid_t) -> c_int => on_setuid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setuid(user))
+    }
+    unsafe fn setgid(group: gid_t) -> c_int => on_setgid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setgid(group))
+    }
+    unsafe fn seteuid(user: uid_t) -> c_int => on_seteuid {
+        tell(NO_FD, api::changes_ids);
+        forward!(seteuid(user))
+    }
+    unsafe fn setegid(group: gid_t) -> c_int => on_setegid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setegid(group))
+    }
+    unsafe fn setreuid(real: uid_t, effective: uid_t) -> c_int => on_setreuid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setreuid(real, effective))
+    }
+    unsafe fn setregid(real: gid_t, effective: gid_t) -> c_int => on_setregid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setregid(real, effective))
+    }
+    unsafe fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int => on_setresuid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setresuid(real, effective, saved))
+    }
+    unsafe fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int => on_setresgid {
+        tell(NO_FD, api::changes_ids);
+        forward!(setresgid(real, effective, saved))
+    }
+    unsafe fn setgroups(count: size_t, groups: *const gid_t) -> c_int => on_setgroups {
+        tell(NO_FD, api::changes_ids);
+        forward!(setgroups(count, groups))
+    }
+    unsafe fn initgroups(user: *const c_char, group: gid_t) -> c_int => on_initgroups {
+        tell(NO_FD, api::changes_ids);
+        forward!(initgroups(user, group))
+    }
     // These two change the calling thread alone; an id that is none only asks.
     unsafe fn setfsuid(user: uid_t) -> c_int => on_setfsuid {
         if user != uid_t::MAX {

@@ -162,7 +162,7 @@ pub fn config() -> &'static Config {
         };
         let mut config = parse(
             all(),
-            cfg!(feature = "fault"),
+            (cfg!(feature = "fault"), is_secure),
             (config, filed),
             &mut complaint,
         );
@@ -217,9 +217,10 @@ fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Does this variable count? Who starts a program that has more rights than he does not say which files it opens.
+/// Does this variable count? Who starts a program that has more rights than he does not say where its settings are; of the settings
+/// themselves [`Setting::lessens`] tells.
 fn is_heeded(name: &[u8], is_secure: bool) -> bool {
-    let lead_to_files = [CONFIG, REPORT, TRACE, HOME, USER_CONFIG];
+    let lead_to_files = [CONFIG, HOME, USER_CONFIG];
     !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
 }
 
@@ -265,10 +266,11 @@ pub fn log(level: Level, message: fmt::Arguments<'_>) {
 }
 
 /// Settings from `variables`, the first of equal names as in getenv(3), over those of files, which have set `filed`, a bit
-/// each; what is wrong with them goes into `complaint`.
+/// each; what is wrong with them goes into `complaint`. Where the program has more rights than who starts it, these are passed over by which it
+/// would not do less.
 fn parse<'a>(
     variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    with_fault: bool,
+    (with_fault, is_secure): (bool, bool),
     (mut config, filed): (Config, u32),
     complaint: &mut Line,
 ) -> Config {
@@ -289,6 +291,13 @@ fn parse<'a>(
             continue;
         }
         seen |= 1 << bit;
+        if is_secure {
+            let mut tried = config.clone();
+            if (setting.set)(value, &mut tried).is_some() && (setting.lessens)(&config, &tried) {
+                config = tried;
+            }
+            continue;
+        }
         let instead = if filed & 1 << bit == 0 {
             setting.default
         } else {
@@ -362,7 +371,8 @@ mod tests {
     fn parsed(variables: &[(&str, &str)], with_fault: bool) -> (Config, String) {
         let mut complaint = Line::new();
         let variables = variables.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes()));
-        let config = parse(variables, with_fault, (Config::DEFAULT, 0), &mut complaint);
+        let settings = (with_fault, false);
+        let config = parse(variables, settings, (Config::DEFAULT, 0), &mut complaint);
         let said = if complaint.is_empty() {
             &[][..]
         } else {
@@ -498,17 +508,91 @@ mod tests {
 
     #[test]
     fn who_starts_a_program_with_more_rights_names_no_file() {
-        let files = ["CONFIG", "REPORT", "TRACE"].map(|name| format!("SLUICE_{name}"));
-        let of_user = ["HOME", "XDG_CONFIG_HOME"].map(str::to_owned);
-        for name in files.iter().chain(&of_user) {
+        for name in ["SLUICE_CONFIG", "HOME", "XDG_CONFIG_HOME"] {
             assert!(is_heeded(name.as_bytes(), false), "{name}");
             assert!(!is_heeded(name.as_bytes(), true), "{name}");
         }
-        // Every setting that takes a path, but that of the command.
-        let paths = SETTINGS.iter().filter(|s| s.values.contains("a path"));
-        let named: Vec<_> = paths.map(|s| s.name).collect();
-        assert_eq!(named, [&files[1], &files[2], &files[0], "SLUICE_LIBRARY"]);
         assert!(is_heeded(b"SLUICE_UPGRADE", true));
+        // Every setting that takes a path; that of the command is none of the library's.
+        for setting in SETTINGS.iter().filter(|s| s.values.contains("a path")) {
+            let (config, said) = started_by_another(setting.name, "/tmp/x");
+            assert_eq!(
+                (config, said),
+                (of_file(), String::new()),
+                "{}",
+                setting.name
+            );
+        }
+    }
+
+    /// What the file of the host says.
+    fn of_file() -> Config {
+        Config {
+            spin_ns: 20_000,
+            memory: Some(10 << 20),
+            ..Config::DEFAULT
+        }
+    }
+
+    /// The settings of a program with more rights than who says `name` to be `value`.
+    fn started_by_another(name: &str, value: &str) -> (Config, String) {
+        let mut complaint = Line::new();
+        let variables = [(name.as_bytes(), value.as_bytes())].into_iter();
+        let config = parse(variables, (true, true), (of_file(), 0), &mut complaint);
+        let said = if complaint.is_empty() {
+            &[][..]
+        } else {
+            complaint.finished()
+        };
+        (config, String::from_utf8(said.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn who_starts_a_program_with_more_rights_can_have_it_do_less_and_nothing_else() {
+        let less = [
+            ("SLUICE_UPGRADE", "off"),
+            ("SLUICE_UPGRADE", "1M"),
+            ("SLUICE_MODE", "indirect"),
+            ("SLUICE_SPIN_US", "0"),
+            ("SLUICE_RING", "4K"),
+            ("SLUICE_DIRECT", "off"),
+            ("SLUICE_DIRECT", "1M"),
+            ("SLUICE_LOG", "off"),
+            ("SLUICE_CONNECTIONS", "0"),
+            ("SLUICE_MEMORY", "1M"),
+        ];
+        let more = [
+            ("SLUICE_UPGRADE", "eager"),
+            ("SLUICE_UPGRADE", "31K"),
+            ("SLUICE_MODE", "direct"),
+            ("SLUICE_SPIN_US", "21"),
+            ("SLUICE_RING", "4M"),
+            ("SLUICE_DIRECT", "1"),
+            ("SLUICE_LOG", "info"),
+            ("SLUICE_MEMORY", "11M"),
+            ("SLUICE_MEMORY", "unlimited"),
+            ("SLUICE_PEERS", "10.0.0.0/8"),
+            ("SLUICE_DEVICE", "mlx5_0"),
+            ("SLUICE_MAP", "10.0.0.0/8=11.0.0.0/8"),
+            ("SLUICE_FAULT", "demote:1"),
+        ];
+        for (name, value) in less {
+            let (config, said) = started_by_another(name, value);
+            assert_ne!(config, of_file(), "{name}={value}");
+            assert_eq!(said, "", "{name}={value}");
+        }
+        for (name, value) in more {
+            let (config, said) = started_by_another(name, value);
+            assert_eq!((config, said), (of_file(), String::new()), "{name}={value}");
+        }
+        // Every setting is decided on, one way or the other.
+        for setting in SETTINGS.iter().filter(|s| !s.values.contains("a path")) {
+            let named = less
+                .iter()
+                .chain(&more)
+                .any(|(name, _)| *name == setting.name);
+            assert!(named, "{}", setting.name);
+        }
     }
 
     #[test]
@@ -524,7 +608,8 @@ mod tests {
         let filed = (read.config, read.set);
         let variables = [("SLUICE_RING", "64K"), ("SLUICE_MODE", "fast")];
         let variables = variables.map(|(n, v)| (n.as_bytes(), v.as_bytes()));
-        let config = parse(variables.into_iter(), false, filed, &mut complaint);
+        let settings = (false, false);
+        let config = parse(variables.into_iter(), settings, filed, &mut complaint);
         assert_eq!((config.ring_len, config.spin_ns), (64 << 10, 7000));
         assert_eq!(config.mode, Mode::Direct);
         let said = String::from_utf8(complaint.finished().to_vec()).unwrap();

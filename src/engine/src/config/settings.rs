@@ -23,6 +23,28 @@ pub struct Setting {
     pub meaning: &'static str,
     /// Takes a value over; `None`, and nothing changed: it cannot be understood.
     pub(super) set: fn(&[u8], &mut Config) -> Option<()>,
+    /// Does Sluice do less by the second settings than by the first? Where a program has more rights than who starts it, nothing else counts that
+    /// comes from there.
+    pub(super) lessens: fn(&Config, &Config) -> bool,
+}
+
+/// Of what leads somewhere (files, devices, hosts) nothing is less.
+const NEVER: fn(&Config, &Config) -> bool = |_, _| false;
+
+impl Upgrade {
+    /// Bytes that a connection stays on TCP for.
+    fn reach(self) -> u64 {
+        match self {
+            Self::Eager => 0,
+            Self::At(n) => n,
+            Self::Off => u64::MAX,
+        }
+    }
+}
+
+/// Is the second limit as low as the first one, or lower? None is the highest.
+fn is_lower(old: Option<u64>, new: Option<u64>) -> bool {
+    new.unwrap_or(u64::MAX) <= old.unwrap_or(u64::MAX)
 }
 
 /// Every variable that Sluice knows. Any other name that begins with `SLUICE_` is a mistake.
@@ -45,6 +67,7 @@ pub const SETTINGS: &[Setting] = &[
             };
             Some(())
         },
+        lessens: |old, new| new.upgrade.reach() >= old.upgrade.reach(),
     },
     Setting {
         name: "SLUICE_MODE",
@@ -61,6 +84,7 @@ pub const SETTINGS: &[Setting] = &[
             };
             Some(())
         },
+        lessens: |_, new| new.mode == Mode::Indirect,
     },
     Setting {
         name: "SLUICE_SPIN_US",
@@ -73,6 +97,7 @@ pub const SETTINGS: &[Setting] = &[
             config.spin_ns = u32::try_from(us).ok()?.checked_mul(1000)?;
             Some(())
         },
+        lessens: |old, new| new.spin_ns <= old.spin_ns,
     },
     Setting {
         name: "SLUICE_RING",
@@ -86,6 +111,7 @@ pub const SETTINGS: &[Setting] = &[
             config.ring_len = fits.then_some(len)?;
             Some(())
         },
+        lessens: |old, new| new.ring_len <= old.ring_len,
     },
     Setting {
         name: "SLUICE_DIRECT",
@@ -103,6 +129,10 @@ pub const SETTINGS: &[Setting] = &[
             };
             Some(())
         },
+        lessens: |old, new| {
+            let least = |config: &Config| config.direct_min.unwrap_or(u32::MAX);
+            least(new) >= least(old)
+        },
     },
     Setting {
         name: "SLUICE_LOG",
@@ -119,6 +149,7 @@ pub const SETTINGS: &[Setting] = &[
             };
             Some(())
         },
+        lessens: |old, new| new.log <= old.log,
     },
     Setting {
         name: FAULT,
@@ -137,6 +168,7 @@ pub const SETTINGS: &[Setting] = &[
             config.fault = Some(fault?);
             Some(())
         },
+        lessens: NEVER,
     },
     Setting {
         name: REPORT,
@@ -147,6 +179,7 @@ pub const SETTINGS: &[Setting] = &[
             config.report = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
             Some(())
         },
+        lessens: NEVER,
     },
     Setting {
         name: TRACE,
@@ -157,6 +190,7 @@ pub const SETTINGS: &[Setting] = &[
             config.trace = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
             Some(())
         },
+        lessens: NEVER,
     },
     Setting {
         name: "SLUICE_PEERS",
@@ -168,6 +202,7 @@ pub const SETTINGS: &[Setting] = &[
             config.peers = subnet::list(value, Subnet::parse)?;
             Some(())
         },
+        lessens: NEVER,
     },
     Setting {
         name: "SLUICE_DEVICE",
@@ -178,6 +213,7 @@ pub const SETTINGS: &[Setting] = &[
             config.device = Some(CString::new(value).ok().filter(|name| !name.is_empty())?);
             Some(())
         },
+        lessens: NEVER,
     },
     Setting {
         name: "SLUICE_MAP",
@@ -189,6 +225,7 @@ pub const SETTINGS: &[Setting] = &[
             config.map = subnet::list(value, subnet::parse_pair)?;
             Some(())
         },
+        lessens: NEVER,
     },
     Setting {
         name: "SLUICE_CONNECTIONS",
@@ -199,6 +236,7 @@ pub const SETTINGS: &[Setting] = &[
             config.connections = limit(value, number)?;
             Some(())
         },
+        lessens: |old, new| is_lower(old.connections, new.connections),
     },
     Setting {
         name: "SLUICE_MEMORY",
@@ -210,6 +248,7 @@ pub const SETTINGS: &[Setting] = &[
             config.memory = limit(value, bytes)?;
             Some(())
         },
+        lessens: |old, new| is_lower(old.memory, new.memory),
     },
     Setting {
         name: CONFIG,
@@ -217,6 +256,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "/etc/sluice.conf and then ~/.config/sluice/sluice.conf",
         meaning: "The configuration file, see sluice.conf(5); what the environment says wins over it.",
         set: |_, _| Some(()),
+        lessens: NEVER,
     },
     Setting {
         name: "SLUICE_LIBRARY",
@@ -224,6 +264,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "that beside the tool",
         meaning: "Which libsluice.so the command `sluice run` preloads; the library itself ignores it.",
         set: |_, _| Some(()),
+        lessens: NEVER,
     },
 ];
 

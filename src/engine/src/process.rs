@@ -561,12 +561,45 @@ pub fn may_discard(control: Option<i32>) -> bool {
     control.is_none_or(|control| could_be_stopped(control) == Some(true))
 }
 
-/// Where the kernel promises no more memory than there is, a page can be refused, by SIGBUS.
+/// What is known of the kernel's promises, one of the next three.
+static PROMISES: AtomicU32 = AtomicU32::new(UNASKED);
+const UNASKED: u32 = 0;
+const KEPT: u32 = 1;
+const BROKEN: u32 = 2;
+
+/// May this process share pages of a memory file, which come when they are first touched? Where the kernel has promised no more memory than
+/// there is (`vm.overcommit_memory=2`), it refuses such a page by SIGBUS, and a peer that punches holes chooses the moment. Asked once.
+pub fn may_share_memory() -> Result<(), Reason> {
+    if PROMISES.load(Ordering::Relaxed) == UNASKED {
+        // Where /proc does not say (systemd: ProcSubset=pid), as on most hosts.
+        let known = match promises_kept() {
+            Some(false) => BROKEN,
+            _ => KEPT,
+        };
+        PROMISES.store(known, Ordering::Relaxed);
+    }
+    match PROMISES.load(Ordering::Relaxed) {
+        BROKEN => Err(Reason::Overcommit),
+        _ => Ok(()),
+    }
+}
+
+/// Where the kernel promises no more memory than there is, a page can be refused, by SIGBUS. `None`: not known.
 fn promises_kept() -> Option<bool> {
+    let _low = crate::sockets::internal::Low::begin();
     let fd = sys::open(c"/proc/sys/vm/overcommit_memory", libc::O_RDONLY).ok()?;
-    let mut mode = [0u8];
-    sys::read(fd.raw(), &mut mode).ok()?;
-    Some(mode != *b"2")
+    let mut mode = [0u8; 16];
+    let len = sys::read(fd.raw(), &mut mode).ok()?;
+    keeps_promises(mode.get(..len)?)
+}
+
+/// The same, by the text of `vm.overcommit_memory` (proc_sys_vm(5)).
+fn keeps_promises(mode: &[u8]) -> Option<bool> {
+    match mode.trim_ascii() {
+        b"0" | b"1" => Some(true),
+        b"2" => Some(false),
+        _ => None,
+    }
 }
 
 /// Could the peer behind `control` send us any signal? `None`: not known.
@@ -663,6 +696,23 @@ mod tests {
             let below = || libc::unshare(libc::CLONE_NEWPID) == 0;
             assert_eq!(in_child(below, || in_child(|| true, stopped) == 1), 0);
         }
+    }
+
+    #[test]
+    fn under_strict_overcommit_no_memory_is_shared() {
+        let _alone = crate::sockets::testing::alone();
+        assert_eq!(keeps_promises(b"0\n"), Some(true));
+        assert_eq!(keeps_promises(b"1\n"), Some(true));
+        assert_eq!(keeps_promises(b"2\n"), Some(false));
+        for unknown in [b"".as_slice(), b"\n", b"20\n", b"3\n"] {
+            assert_eq!(keeps_promises(unknown), None);
+        }
+        let before = PROMISES.swap(BROKEN, Ordering::Relaxed);
+        assert_eq!(may_share_memory(), Err(Reason::Overcommit));
+        PROMISES.store(UNASKED, Ordering::Relaxed);
+        let strict = promises_kept() == Some(false);
+        assert_eq!(may_share_memory().is_err(), strict);
+        PROMISES.store(before, Ordering::Relaxed);
     }
 
     #[test]

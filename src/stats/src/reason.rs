@@ -214,6 +214,8 @@ reasons! {
     PeerOwner = 121, "peer-owner", "the socket at the other end belongs to another user than the process that uses it";
     /// The peer's process has no number here, or /proc does not show what it holds.
     PeerHidden = 122, "peer-hidden", "the peer's process cannot be looked at: it is in another namespace of process ids, or /proc hides its descriptors";
+    /// A page of shared memory may be refused when it is touched (`vm.overcommit_memory=2`).
+    Overcommit = 123, "overcommit", "the kernel may refuse pages of shared memory when they are used (vm.overcommit_memory=2)";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met", "both ends have met: the next writes leave TCP";
 }

@@ -23,6 +23,7 @@ pub fn examine() -> Findings {
             .mended_by("make install, or name it by SLUICE_LIBRARY"),
     }];
     checks.push(shared_memory());
+    checks.extend(overcommit());
     checks.push(abstract_sockets());
     checks.extend(seccomp());
     checks.push(ptrace_scope());
@@ -101,6 +102,15 @@ fn shared_memory() -> Check {
     // SAFETY: the descriptor is ours alone.
     unsafe { libc::close(fd) };
     Check::new(WHAT, State::Ok, "allowed")
+}
+
+fn overcommit() -> Option<Check> {
+    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").ok()?;
+    let found = "2: the kernel may refuse pages of shared memory when they are used";
+    (mode.trim() == "2").then(|| {
+        Check::new("vm.overcommit_memory", State::Bad, found)
+            .mended_by("within this host everything stays on TCP: sysctl vm.overcommit_memory=0")
+    })
 }
 
 fn abstract_sockets() -> Check {

@@ -239,6 +239,7 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),
         Err(reason) => return Err(reason),
     };
+    process::may_share_memory()?;
     let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
     let key = if side == role::CONNECTING {
         own

@@ -145,6 +145,39 @@ mod tests {
     }
 
     #[test]
+    fn only_a_regular_file_of_this_user_alone_gets_lines() {
+        let place = format!("/tmp/sluice-report-kinds-{}", sys::getpid());
+        let path = |name: &str| CString::new(format!("{place}/{name}")).unwrap();
+        let (file, link, fifo) = (path("file"), path("link"), path("fifo"));
+        let place = CString::new(place.clone()).unwrap();
+        // SAFETY: paths of our own.
+        unsafe {
+            assert_eq!(libc::mkdir(place.as_ptr(), 0o700), 0);
+            assert_eq!(libc::symlink(file.as_ptr(), link.as_ptr()), 0);
+            assert_eq!(libc::mkfifo(fifo.as_ptr(), 0o600), 0);
+        }
+        let none_reads = prepare(fifo.clone());
+        let reader = sys::open(&fifo, libc::O_RDWR).unwrap();
+        let one_reads = prepare(fifo.clone());
+        drop(reader);
+        let by_link = prepare(link.clone());
+        let made = prepare(file.clone());
+        let mode = sys::fstat(sys::open(&file, libc::O_RDONLY).unwrap().raw()).map(|st| st.st_mode);
+        // SAFETY: as above.
+        unsafe {
+            for name in [&file, &link, &fifo] {
+                libc::unlink(name.as_ptr());
+            }
+            libc::rmdir(place.as_ptr());
+        }
+        assert_eq!(none_reads, Err(libc::ENXIO));
+        assert_eq!(one_reads, Err(libc::EINVAL));
+        assert_eq!(by_link, Err(libc::ELOOP));
+        assert_eq!(made, Ok(file));
+        assert_eq!(mode, Ok(libc::S_IFREG | 0o600));
+    }
+
+    #[test]
     fn a_path_becomes_absolute_and_is_tried() {
         let name = format!("sluice-report-{}", sys::getpid());
         let from_root = CString::new(format!("/tmp/{name}")).unwrap();

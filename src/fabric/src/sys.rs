@@ -654,15 +654,21 @@ pub unsafe fn sendfile(
     sys!(sendfile, to, from, offset, count)
 }
 
-/// Opens a file for appending, made if it is not there.
+/// Opens a regular file for appending, made for this user alone if it is not there. A link is not followed: who can write to the directory
+/// does not say which file it is.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's; EINVAL: it is no regular file.
 pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
     // A FIFO that nobody reads is refused, not waited for.
-    let kept = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let kept = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | kept;
-    sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o644).map(|fd| Fd(fd as c_int))
+    let fd = sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd(fd as c_int))?;
+    if fstat(fd.raw())?.st_mode & libc::S_IFMT == libc::S_IFREG {
+        Ok(fd)
+    } else {
+        Err(libc::EINVAL)
+    }
 }
 
 /// Makes a file that is not there yet, for this user alone, to be read and written.

@@ -82,6 +82,9 @@ impl Arena {
             MAPPED.fetch_sub(ARENA_LEN, Ordering::Relaxed);
         }
         let base = mapped.map_err(ArenaError::Refused)?;
+        // What connections carry is not for whoever reads a core file.
+        // SAFETY: the mapping just made, whose contents this leaves alone.
+        let _ = unsafe { sys::madvise(base, ARENA_LEN as usize, libc::MADV_DONTDUMP) };
         Ok(Self { base, owned: true })
     }
 
@@ -221,6 +224,22 @@ mod tests {
         a.stream(7).unwrap().dir[1].tx.tail.advance(0, 42).unwrap();
         assert_eq!(b.stream(7).unwrap().dir[1].tx.tail.read().offset, 42);
         assert!(b.stream(STREAMS).is_none());
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "no hook is loaded into a test")]
+    fn rings_are_not_in_core_files() {
+        let (made, fd) = Arena::create().unwrap();
+        let adopted = Arena::adopt(&fd).unwrap();
+        let local = Arena::create_local().unwrap();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        for arena in [made, adopted, local] {
+            let begin = format!("{:x}-", arena.base as usize);
+            let rest = &maps[maps.find(&format!("\n{begin}")).unwrap() + 1..];
+            let flags = rest.lines().find(|l| l.starts_with("VmFlags:")).unwrap();
+            // proc_pid_smaps(5): do not include area into core dump.
+            assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+        }
     }
 
     #[test]

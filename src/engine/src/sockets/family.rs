@@ -90,6 +90,7 @@ fn region() -> Option<&'static Region> {
         let made = sys::map_zeroes(size_of::<Region>(), true)
             .ok()?
             .cast::<Region>();
+        keep_out_of_core_files(made);
         match REGION.compare_exchange(
             core::ptr::null_mut(),
             made,
@@ -106,6 +107,12 @@ fn region() -> Option<&'static Region> {
     }
     // SAFETY: mapped for the life of the process; zeroes are a valid `Region`, atomics throughout.
     Some(unsafe { &*at })
+}
+
+/// What relatives keep for each other is bytes of connections.
+fn keep_out_of_core_files(region: *mut Region) {
+    // SAFETY: the mapping of a region, whose contents this leaves alone.
+    let _ = unsafe { sys::madvise(region.cast(), size_of::<Region>(), libc::MADV_DONTDUMP) };
 }
 
 /// Takes a slot, held by process `pid` alone.
@@ -176,6 +183,7 @@ pub fn part(pid: u32) {
         REGION.store(core::ptr::null_mut(), Ordering::Release);
         return;
     }
+    keep_out_of_core_files(old);
     // The slots before it, which others have had or have, are not given out here.
     region.fresh.store(fresh, Ordering::Relaxed);
     for (family, kept) in own {

@@ -516,11 +516,6 @@ fn status_field(name: &[u8]) -> Option<u64> {
     Status::own()?.number(name)
 }
 
-/// This process's effective capabilities.
-pub fn capabilities() -> u64 {
-    status_field(b"CapEff:").unwrap_or(0)
-}
-
 /// The peer's process id, and whether its memory may be read: its user and group were ours when it came, and the kernel says now that it has
 /// no less rights than this process. What it says of its capabilities itself is no evidence.
 pub fn may_pull(control: i32) -> (i32, bool) {

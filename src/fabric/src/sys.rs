@@ -49,7 +49,9 @@ mod option;
 mod signal;
 
 pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
-pub use file::{fstat, identity, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at};
+pub use file::{
+    fstat, identity, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at,
+};
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 

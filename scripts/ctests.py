@@ -46,6 +46,7 @@ ENVS = {
     "plain": ("", {}),
     "eager": ("sc", EAGER),
     "default": ("sc", {}),
+    "off": ("sc", {"SLUICE_UPGRADE": "off"}),
     "client-only": ("c", EAGER),
     "server-only": ("s", EAGER),
     "direct": ("sc", EAGER | {"SLUICE_MODE": "direct"}),

@@ -12,7 +12,7 @@ use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::unserved;
-use crate::sockets::{iov, life, recv as receiving, send as sending, table, wait};
+use crate::sockets::{life, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
@@ -21,13 +21,16 @@ use libc::{
 
 pub mod fed;
 mod option;
+mod vector;
 
+pub use crate::caller;
 pub use crate::readiness::select::numbers;
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::table::Entry;
 pub use crate::thread::{Nap, hold_cancel, release_cancel};
 pub use crate::uring;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
+pub use vector::{readv, recvmsg, sendmsg, writev};
 
 /// What became of a call.
 #[must_use]
@@ -140,7 +143,7 @@ impl Pass {
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn writes_message(self, sock: &'static Sock, msg: *const msghdr) -> Self {
+    pub(crate) unsafe fn writes_message(self, sock: &'static Sock, msg: *const msghdr) -> Self {
         // SAFETY: passed on.
         let ahead = self.wants_bytes() && unsafe { prefix::look_ahead_message(sock, msg) };
         Self(self.0 | (usize::from(ahead) * AHEAD))
@@ -246,105 +249,6 @@ pub unsafe fn send(
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
-/// `recvmsg`: on `Done` the header's name, control and flags are those a TCP socket leaves.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn recvmsg(
-    e: Entry,
-    fd: c_int,
-    msg: *mut msghdr,
-    flags: c_int,
-    nap: &mut Nap,
-) -> Verdict {
-    let Some(sock) = e.as_sock() else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    if nap.is_fresh()
-        && let Some(pass) = receiving::to_kernel(sock, flags)
-    {
-        return Verdict::Pass(pass);
-    }
-    if !iov::plausible(msg as usize, size_of::<msghdr>()) {
-        return Verdict::Pass(Pass::NOBODY);
-    }
-    // SAFETY: the caller's header.
-    let Some(header) = (unsafe { msg.as_mut() }) else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    // SAFETY: passed on.
-    let verdict = unsafe {
-        receiving::recv(
-            sock,
-            fd,
-            header.msg_iov,
-            header.msg_iovlen as size_t,
-            flags,
-            nap,
-        )
-    };
-    // A call that has got something, or wants nothing, fails no more, however its wait ends.
-    let is_done = matches!(verdict, Verdict::Block) && (nap.done != 0 || nap.empty);
-    if is_done || matches!(verdict, Verdict::Done(_)) {
-        // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was asked (net/socket.c,
-        // ____sys_recvmsg).
-        if !header.msg_name.is_null() {
-            header.msg_namelen = 0;
-        }
-        header.msg_controllen = 0;
-        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-    }
-    verdict
-}
-/// `sendmsg` on a tracked TCP socket; control messages send it to the kernel.
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn sendmsg(
-    e: Entry,
-    fd: c_int,
-    msg: *const msghdr,
-    flags: c_int,
-    nap: &mut Nap,
-) -> Verdict {
-    let Some(sock) = e.as_sock() else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    if nap.is_fresh()
-        && let Some(pass) = sending::to_kernel(sock, flags)
-    {
-        // SAFETY: the caller's arguments.
-        return Verdict::Pass(unsafe { pass.writes_message(sock, msg) });
-    }
-    if !iov::plausible(msg as usize, size_of::<msghdr>()) {
-        return Verdict::Pass(Pass::NOBODY);
-    }
-    // SAFETY: the caller's header.
-    let Some(header) = (unsafe { msg.as_ref() }) else {
-        return Verdict::Pass(Pass::NOBODY);
-    };
-    if header.msg_controllen != 0 {
-        // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
-        let reason = sluice_stats::Reason::Timestamping;
-        if sock.is_accelerated()
-            && let Err(e) = life::give_up_before(sock, fd, flags, reason)
-        {
-            return broken(Verdict::Failed(e), flags);
-        }
-    }
-    // SAFETY: passed on.
-    broken(
-        unsafe {
-            sending::send(
-                sock,
-                fd,
-                header.msg_iov,
-                header.msg_iovlen as size_t,
-                flags,
-                nap,
-            )
-        },
-        flags,
-    )
-}
 /// `sendfile` and `sendfile64` to a tracked socket.
 /// # Safety
 /// The arguments are those of a C caller.
@@ -425,15 +329,15 @@ pub fn fd_created(fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
     let _ = fd;
-    let named = !addr.is_null() && len as usize >= size_of::<libc::sa_family_t>();
-    if !named {
+    let Some(sock) = e.as_sock() else { return };
+    let whole = size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>();
+    if !whole.contains(&(len as usize)) || caller::cannot_read(addr as usize, len as usize) {
+        // The kernel's to refuse.
         return;
     }
-    // SAFETY: the caller gave at least the family.
+    // SAFETY: the caller gave at least the family, and it is not certain to be missing.
     let family = unsafe { core::ptr::read_unaligned(addr.cast::<libc::sa_family_t>()) };
-    if i32::from(family) == libc::AF_UNSPEC
-        && let Some(sock) = e.as_sock()
-    {
+    if i32::from(family) == libc::AF_UNSPEC {
         life::before_disconnect(sock);
     }
 }
@@ -709,6 +613,7 @@ pub fn asked(fd: c_int) {
 }
 /// Before the program puts itself under a seccomp filter; [`sandboxed`] comes behind it.
 pub fn before_filter() {
+    caller::before_filter();
     crate::trace::before_filter();
 }
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.

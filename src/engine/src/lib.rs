@@ -11,6 +11,7 @@
 )]
 
 pub mod api;
+pub mod caller;
 pub mod config;
 pub(crate) mod copies;
 pub(crate) mod credentials;

@@ -1,5 +1,6 @@
 //! This process: its identity, and what fork, exec and exit do to its streams.
 
+use crate::caller;
 use crate::credentials::{self, Status};
 use crate::readiness;
 use crate::relatives;
@@ -223,6 +224,8 @@ pub fn fork_failed() {
 extern "C" fn after_fork_child() {
     release();
     PID.store(0, Ordering::Relaxed);
+    // Of what the parent has mapped, some need not be here (MADV_DONTFORK).
+    caller::mappings_changed();
     let me = pid();
     FORKED.store(true, Ordering::Relaxed);
     EXITED.store(false, Ordering::Relaxed);

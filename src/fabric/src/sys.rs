@@ -4,7 +4,8 @@
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, c_short};
-use syscalls::{Sysno, raw};
+pub use syscalls::Sysno;
+use syscalls::raw;
 
 /// What the kernel said, as a positive errno number.
 pub type Errno = c_int;
@@ -682,12 +683,24 @@ pub fn create(path: &core::ffi::CStr) -> Result<Fd, Errno> {
     sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd(fd as c_int))
 }
 
-/// Can the word at this address, a multiple of its length, be read? Asked by a call that reads it, and then refuses what it
-/// was to do.
+/// Can the word of 64 bits at this address be read? Asked by a call that reads it, and then refuses what it was to do.
 #[must_use]
 pub fn is_readable(at: usize) -> bool {
     // No such `how`.
-    sys!(rt_sigprocmask, usize::MAX, at, 0, 8) == Err(libc::EINVAL)
+    sys!(rt_sigprocmask, usize::MAX, at, 0, 8) != Err(libc::EFAULT)
+}
+
+/// Can the word of 32 bits at this address, a multiple of four, be written? Asked by a call that sets no bit of it, in one step whoever
+/// else writes there. Whoever waits for such a word to change may be woken once in vain.
+#[must_use]
+pub fn is_writable(at: usize) -> bool {
+    /// Nobody waits for it.
+    static OWN: AtomicI32 = AtomicI32::new(0);
+    const FUTEX_WAKE_OP: c_int = 5;
+    // Whoever waits is woken if it was 0x7ff, and nobody to begin with.
+    let or_nothing = 2 << 28 | 0x7ff;
+    let operation = FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    sys!(futex, OWN.as_ptr(), operation, 0, 0, at, or_nothing) != Err(libc::EFAULT)
 }
 
 /// Names this thread for `ps` and `gdb`.

@@ -58,6 +58,14 @@ impl<F: Copy> Slot<F> {
         (address != MISSING).then(|| unsafe { Self::callable(address) })
     }
 
+    /// The function, if it has been looked up, and found.
+    #[inline]
+    pub fn known(&self) -> Option<F> {
+        let address = self.address.load(Ordering::Relaxed);
+        // SAFETY: neither unknown nor `MISSING`, so it is what `find` found.
+        (!address.is_null() && address != MISSING).then(|| unsafe { Self::callable(address) })
+    }
+
     /// The function of a slot made by [`Slot::redhook`]: it is there.
     #[inline]
     pub fn present(&self) -> F {

@@ -14,7 +14,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pollfd, sigset_t,
     size_t, socklen_t, ssize_t, timespec,
 };
-pub use sluice_engine::api::{Error, Nap, READ, Vigil};
+pub use sluice_engine::api::{Error, Nap, READ, Vigil, caller};
 use sluice_stats::Reason;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};
@@ -87,6 +87,7 @@ pub mod fed {
     ) {
         shown(pass, ret);
     }
+    pub use self::{recv as readv, send as writev};
     pub unsafe fn recvmsg(
         pass: &Pass,
         ret: ssize_t,
@@ -276,6 +277,7 @@ pub unsafe fn send(
     trace(format_args!("send count {count} len {len} flags {flags}"));
     verdict("send")
 }
+pub use self::{recv as readv, send as writev};
 pub unsafe fn recvmsg(_: Entry, _: c_int, _: *mut msghdr, _: c_int, _: &mut Nap) -> Verdict {
     verdict("recvmsg")
 }

@@ -38,6 +38,10 @@ pub unsafe fn send(
     // SAFETY: passed on.
     unsafe { recv(pass, ret, e, fd, iov, count, flags) };
 }
+/// Of [`readv`](super::readv).
+pub use self::recv as readv;
+/// Of [`writev`](super::writev).
+pub use self::send as writev;
 /// Of [`recvmsg`](super::recvmsg).
 /// # Safety
 /// As [`recv`].

@@ -4,7 +4,7 @@ use super::nest;
 use super::poll;
 use super::set::Set;
 use crate::api::{Error, Pass, Verdict};
-use crate::sockets::iov::plausible;
+use crate::caller;
 use crate::sockets::sock::Sock;
 use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{life, remains};
@@ -34,6 +34,10 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     }
     if set.inherited.load(Ordering::Relaxed) {
         set.use_inherited();
+    }
+    if op != libc::EPOLL_CTL_DEL && caller::cannot_read(event as usize, size_of::<epoll_event>()) {
+        // Before anything else to the kernel, too.
+        return Verdict::Failed(Error::BadAddress);
     }
     // SAFETY: the caller's arguments.
     let wanted = unsafe { wanted_by(op, event) };
@@ -79,8 +83,11 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
         return Verdict::Failed(Error::Kernel(e));
     }
-    // What the kernel has accepted could be read.
-    let wanted = wanted.unwrap_or_default();
+    let wanted = match wanted {
+        // SAFETY: what the kernel has accepted could be read.
+        None if op != libc::EPOLL_CTL_DEL => unsafe { ((*event).events, (*event).u64) },
+        _ => wanted.unwrap_or_default(),
+    };
     match (target.map(Entry::kind), op) {
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted),
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted),
@@ -110,18 +117,17 @@ fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
     }
 }
 
-/// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse.
+/// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse, or to look at first.
 ///
 /// # Safety
 /// `event` is a C caller's.
 unsafe fn wanted_by(op: c_int, event: *mut epoll_event) -> Option<(u32, u64)> {
     match op {
         libc::EPOLL_CTL_DEL => Some((0, 0)),
-        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD
-            if plausible(event as usize, size_of::<epoll_event>()) =>
-        {
-            // SAFETY: the caller's, and where a user's memory is.
-            Some(unsafe { ((*event).events, (*event).u64) })
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+            // SAFETY: any bytes are one.
+            let event = unsafe { caller::copy(event) }?;
+            Some((event.events, event.u64))
         }
         _ => None,
     }

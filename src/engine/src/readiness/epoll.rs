@@ -7,6 +7,7 @@ use super::shared;
 use super::told::Moment;
 use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
+use crate::caller;
 use crate::process;
 use crate::rendezvous;
 use crate::sockets::iov::plausible;
@@ -62,8 +63,11 @@ pub unsafe fn wait(
     mask: *const sigset_t,
     mut vigil: Option<&mut Vigil>,
 ) -> Verdict {
-    // SAFETY: null, or the caller's.
-    let timeout = unsafe { timeout.as_ref() };
+    // SAFETY: the caller's.
+    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    let timeout = timeout.as_ref();
     if let Some(v) = vigil.as_deref_mut()
         && v.stage != Stage::Fresh
     {
@@ -85,10 +89,30 @@ pub unsafe fn wait(
     }
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
     set.follow_relatives();
-    if adopted && !plausible(events as usize, max as usize * size_of::<epoll_event>()) {
-        return bad_address(set, epfd, timeout, mask);
+    if adopted {
+        let is_users = is_null_or_users(events as usize, max as usize * EVENT);
+        if caller::is_mask_missing(mask) || !is_users {
+            // The kernel's to refuse, whatever there is to tell.
+            return Verdict::Pass(Pass::NOBODY);
+        }
     }
     turns(Waiter::new(set, epfd, events, max, mask), timeout, vigil)
+}
+
+const EVENT: usize = size_of::<epoll_event>();
+
+/// Does the kernel find out about such an array only when it writes there? (Null is no other address to it.)
+fn is_null_or_users(at: usize, len: usize) -> bool {
+    plausible(at.max(4096), len)
+}
+
+/// How many of so many events there is room for at `at`.
+fn there(at: usize, count: usize) -> usize {
+    if caller::cannot_write(at, count * EVENT) {
+        caller::writable(at, count * EVENT) / EVENT
+    } else {
+        count
+    }
 }
 
 /// Looks and sleeps in turn until there is an answer, or the edge is to sleep.
@@ -120,6 +144,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         let ready = match waiter.first(most, order) {
             First::Streams(ready) => ready,
             First::All(count) => return waiter.over(count),
+            First::Nowhere => return Verdict::Failed(Error::BadAddress),
         };
         if ready != 0 && !turn {
             let full = ready == waiter.max;
@@ -248,23 +273,6 @@ pub unsafe fn returned(
     unsafe { wait(set, epfd, events, max, left, mask, Some(vigil)) }
 }
 
-/// The caller's array cannot be: the kernel finds out when there is an event to write.
-#[cold]
-fn bad_address(
-    set: &'static Set,
-    epfd: c_int,
-    timeout: Option<&timespec>,
-    mask: *const sigset_t,
-) -> Verdict {
-    let mut one = epoll_event { events: 0, u64: 0 };
-    let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: one event of ours; the rest is the caller's.
-    match unsafe { wait(set, epfd, &raw mut one, 1, timeout, mask, None) } {
-        Verdict::Done(1..) => Verdict::Failed(Error::Kernel(libc::EFAULT)),
-        other => other,
-    }
-}
-
 fn failed(e: sys::Errno) -> Verdict {
     Verdict::Failed(if e == libc::EINTR {
         Error::Interrupted
@@ -288,6 +296,8 @@ enum First {
     Streams(usize),
     /// Streams and the kernel's, in the order in which they came: the whole answer.
     All(usize),
+    /// Streams have something to tell, and none of the array is there: the kernel finds that out when it has an event to write, which stays.
+    Nowhere,
 }
 
 /// One call of `epoll_wait`.
@@ -297,6 +307,8 @@ pub(super) struct Waiter {
     events: *mut epoll_event,
     pub(super) max: usize,
     pub(super) mask: *const sigset_t,
+    /// So many events of the array are certain to be there, and as many as streams could fill when the call began.
+    sure: usize,
     /// What the front of the array was before the call.
     kept: Option<[epoll_event; KEPT]>,
     /// The kernel's last answer took all the places there were.
@@ -311,20 +323,29 @@ impl Waiter {
         max: c_int,
         mask: *const sigset_t,
     ) -> Self {
-        let mut kept = None;
-        if set.adopted.load(Ordering::Relaxed) != 0 {
-            let front = kept.insert([epoll_event { events: 0, u64: 0 }; KEPT]);
-            // SAFETY: the caller's array of `max` events, found plausible where streams are in the set.
-            unsafe {
-                core::ptr::copy_nonoverlapping(events, front.as_mut_ptr(), KEPT.min(max as usize))
-            };
+        let (mut max, mut sure, mut kept) = (max as usize, 0, None);
+        let adopted = set.adopted.load(Ordering::Relaxed) as usize;
+        if adopted != 0 {
+            let filled = adopted.saturating_add(KEPT).min(max);
+            sure = there(events as usize, filled);
+            if (1..filled).contains(&sure) {
+                // As the kernel, which ends in front of an event that it cannot write.
+                max = sure;
+            }
+            let to = kept.insert([epoll_event { events: 0, u64: 0 }; KEPT]);
+            // SAFETY: the front of the caller's array, which is there.
+            unsafe { core::ptr::copy_nonoverlapping(events, to.as_mut_ptr(), KEPT.min(sure)) };
+            if sure == 0 {
+                kept = None;
+            }
         }
         Self {
             set,
             epfd,
             events,
-            max: max as usize,
+            max,
             mask,
+            sure,
             kept,
             was_full: false,
         }
@@ -335,13 +356,34 @@ impl Waiter {
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
 
+    /// How much of the array behind `start` events streams may fill: that is there, and is more than they can.
+    pub(super) fn room(&self, start: usize) -> usize {
+        let adopted = self.set.adopted.load(Ordering::Acquire) as usize;
+        let left = self.max.saturating_sub(start);
+        let most = adopted.saturating_add(KEPT).min(left);
+        if start + most <= self.sure {
+            return most;
+        }
+        there((self.events as usize).wrapping_add(start * EVENT), most)
+    }
+
     /// What a look tells first, streams in the front of the array.
     fn first(&mut self, most: usize, order: Order) -> First {
         let set = self.set;
         if set.adopted.load(Ordering::Acquire) == 0 {
             return First::Streams(0);
         }
-        let out = self.out().get_mut(..most).unwrap_or_default();
+        let room = self.room(0).min(most);
+        if room == 0 && most != 0 {
+            // The kernel's answer is to be that of its own events: without bells that have rung for nothing.
+            set.settle();
+            return if set.would_tell() {
+                First::Nowhere
+            } else {
+                First::Streams(0)
+            };
+        }
+        let out = self.out().get_mut(..room).unwrap_or_default();
         match set.harvest_in_order(out, order) {
             Harvest::Events(ready) => First::Streams(ready),
             Harvest::BehindTcp(ready) => match self.kernel_between(ready) {
@@ -613,6 +655,7 @@ impl Waiter {
                         self.all_of_kernel(ready).map_or(ready, |(all, _)| all)
                     }
                     First::All(count) => count,
+                    First::Nowhere => return Some(Verdict::Failed(Error::BadAddress)),
                 };
                 Some(self.over(ready))
             }
@@ -625,7 +668,8 @@ impl Waiter {
         if count == self.max || set.adopted.load(Ordering::Relaxed) == 0 {
             return count;
         }
-        let back = self.out().get_mut(count..).unwrap_or_default();
+        let end = count + self.room(count);
+        let back = self.out().get_mut(count..end).unwrap_or_default();
         let more = set.harvest(back);
         self.fold(count, count + more)
     }

@@ -4,8 +4,9 @@ use super::bells::bells;
 use super::nest;
 use super::set::Set;
 use super::told::{self, Moment};
-use super::vigil::{On, Stage, Vigil};
+use super::vigil::{Deadline, On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
+use crate::caller;
 use crate::process;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
@@ -73,8 +74,10 @@ pub unsafe fn poll(
     mask: *const sigset_t,
     vigil: &mut Vigil,
 ) -> Verdict {
-    // SAFETY: null, or the caller's.
-    let timeout = unsafe { timeout.as_ref() };
+    // SAFETY: the caller's.
+    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     if vigil.stage != Stage::Fresh {
         // SAFETY: the caller's array, looked at before the wait.
@@ -93,10 +96,16 @@ pub unsafe fn poll(
         // The kernel refuses without a look at the array.
         return Verdict::Pass(Pass::NOBODY);
     }
+    let len = count as usize * size_of::<pollfd>();
+    let is_read_only = caller::cannot_write(fds as usize, len);
+    if caller::is_mask_missing(mask) || is_read_only && caller::cannot_read(fds as usize, len) {
+        // The kernel's to refuse.
+        return Verdict::Pass(Pass::NOBODY);
+    }
     // SAFETY: the caller's array.
-    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let list = unsafe { core::slice::from_raw_parts(fds, count as usize) };
     let mut tracked = false;
-    for p in fds.iter() {
+    for p in list {
         if let Some(entry) = table::lookup(p.fd) {
             tracked = true;
             if let Some(set) = entry.as_set() {
@@ -110,6 +119,12 @@ pub unsafe fn poll(
     if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
         return Verdict::Pass(Pass::NOBODY);
     }
+    if is_read_only {
+        // However long it waits.
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: the caller's array.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     let deadline = timeout.map(|t| {
         sys::now_ns()
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
@@ -139,24 +154,6 @@ pub(super) fn watched(set: &'static Set) {
         set.use_inherited();
     }
     set.is_nested();
-}
-
-/// When a call must return at the latest.
-pub(super) struct Deadline {
-    pub at: Option<u64>,
-    /// The caller does not want to wait at all.
-    pub asked_none: bool,
-}
-
-impl Deadline {
-    /// Nanoseconds left; `None` for ever.
-    pub fn left(&self) -> Option<u64> {
-        if self.asked_none {
-            Some(0)
-        } else {
-            self.at.map(|at| at.saturating_sub(sys::now_ns()))
-        }
-    }
 }
 
 /// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them. `None`: the

@@ -1,8 +1,9 @@
 //! `select` and `pselect`, by way of poll.
 
-use super::poll::{self, Deadline};
-use super::vigil::Vigil;
+use super::poll;
+use super::vigil::{Deadline, Vigil};
 use crate::api::{Error, Pass, Verdict};
+use crate::caller;
 use crate::process;
 use crate::sockets::internal::Placing;
 use crate::sockets::table::{self, Entry};
@@ -20,6 +21,27 @@ const EXCEPT: i16 = libc::POLLPRI;
 struct Bits(*mut u64);
 
 impl Bits {
+    const NONE: Self = Self(core::ptr::null_mut());
+
+    /// The place and the length of these words.
+    fn bytes(self, words: &core::ops::Range<usize>) -> (usize, usize) {
+        (
+            (self.0 as usize).wrapping_add(words.start * 8),
+            words.len() * 8,
+        )
+    }
+    fn can_read(self, words: &core::ops::Range<usize>) -> bool {
+        let (at, len) = self.bytes(words);
+        self.0.is_null() || caller::can_read(at, len)
+    }
+    fn cannot_read(self, words: &core::ops::Range<usize>) -> bool {
+        let (at, len) = self.bytes(words);
+        !self.0.is_null() && caller::cannot_read(at, len)
+    }
+    fn cannot_write(self, words: &core::ops::Range<usize>) -> bool {
+        let (at, len) = self.bytes(words);
+        !self.0.is_null() && caller::cannot_write(at, len)
+    }
     fn has(self, fd: usize) -> bool {
         self.word(fd / 64) & (1 << (fd % 64)) != 0
     }
@@ -68,14 +90,22 @@ fn places(highest: c_int) -> c_int {
 /// The sets are a C caller's.
 pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     let known = places(table::highest_seen());
-    if nfds <= known || process::waits_by_itself() {
+    // Where nothing was ever entered, nothing of the library's is there.
+    if nfds <= known || table::end() == 0 || process::waits_by_itself() {
         return nfds;
     }
     let longest = places(table::end().max(table::highest_seen()));
     let end = nfds.min(longest.max(libc::FD_SETSIZE as c_int));
-    let sets = sets.map(|set| Bits(set.cast()));
-    let all = |at| sets.iter().fold(0, |all, set| all | set.word(at));
     let beyond = known as usize / 64..(end as usize).div_ceil(64);
+    // A set that is not so long has nothing there.
+    let sets = sets.map(|set| Bits(set.cast())).map(|set| {
+        if set.can_read(&beyond) {
+            set
+        } else {
+            Bits::NONE
+        }
+    });
+    let all = |at| sets.iter().fold(0, |all, set| all | set.word(at));
     if beyond.clone().all(|at| all(at) == 0) {
         return nfds.min(known);
     }
@@ -117,8 +147,10 @@ pub unsafe fn select(
     left: *mut timespec,
     vigil: &mut Vigil,
 ) -> Verdict {
-    // SAFETY: null, or the caller's.
-    let timeout = unsafe { timeout.as_ref() };
+    // SAFETY: the caller's.
+    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let sets = sets.map(|set| Bits(set.cast()));
     // SAFETY: the note of the wait that is over has owned it, and nobody else has.
@@ -128,6 +160,14 @@ pub unsafe fn select(
         return unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) };
     }
     if nfds <= 0 || process::waits_by_itself() {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    let words = 0..(nfds as usize).div_ceil(64);
+    let is_read_only = sets.iter().any(|set| set.cannot_write(&words));
+    if caller::is_mask_missing(mask)
+        || is_read_only && sets.iter().any(|set| set.cannot_read(&words))
+    {
+        // The kernel's to refuse.
         return Verdict::Pass(Pass::NOBODY);
     }
     let [r, w, x] = sets;
@@ -170,6 +210,10 @@ pub unsafe fn select(
     }
     if is_closed {
         return Verdict::Failed(Error::Kernel(libc::EBADF));
+    }
+    if is_read_only {
+        // However long it waits.
+        return Verdict::Failed(Error::BadAddress);
     }
     vigil.deadline = timeout.map(|t| {
         sys::now_ns()
@@ -226,7 +270,7 @@ unsafe fn turns(
         }
     };
     let remaining = end.left().unwrap_or(0);
-    // SAFETY: null, or the caller's.
+    // SAFETY: null, or the hook's own.
     if let Some(left) = unsafe { left.as_mut() } {
         *left = sys::timespec(remaining);
     }

@@ -37,6 +37,24 @@ pub(super) enum Stage {
     Streams,
 }
 
+/// When a call must return at the latest.
+pub(super) struct Deadline {
+    pub at: Option<u64>,
+    /// The caller does not want to wait at all.
+    pub asked_none: bool,
+}
+
+impl Deadline {
+    /// Nanoseconds left; `None` for ever.
+    pub fn left(&self) -> Option<u64> {
+        if self.asked_none {
+            Some(0)
+        } else {
+            self.at.map(|at| at.saturating_sub(sys::now_ns()))
+        }
+    }
+}
+
 /// One call of poll, select or epoll_wait: its wait, and what the engine keeps over it.
 #[derive(Debug)]
 pub struct Vigil {

@@ -1,5 +1,6 @@
 //! Walking over a caller's `iovec` array.
 
+use crate::caller;
 use libc::iovec;
 
 /// Most pieces that one call can have (UIO_MAXIOV); more is the kernel's to refuse.
@@ -14,9 +15,17 @@ const FIRST: usize = 4096;
 const TOP: usize = 1 << 47;
 
 /// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
-/// says EFAULT. A range that is plausible and not mapped ends the program (docs/limitations.md).
+/// says EFAULT. Whether a plausible range is mapped is asked by [`caller`] for what describes a call; buffers that are not end the
+/// program (docs/limitations.md).
 pub fn plausible(at: usize, len: usize) -> bool {
     (FIRST..TOP).contains(&at) && len <= TOP - at
+}
+
+/// Is an array of so many pieces, which the kernel would take, not there?
+#[inline(always)]
+pub fn is_missing(at: *const iovec, count: usize) -> bool {
+    // Of none the address is not looked at.
+    (1..=MAX).contains(&count) && caller::cannot_read(at as usize, count * size_of::<iovec>())
 }
 
 /// The caller's buffers, and how far they have been used.

@@ -1,10 +1,10 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
 use crate::api::{Error, Pass, Verdict};
+use crate::caller;
 use crate::process;
 use crate::readiness;
 use crate::remote;
-use crate::sockets::iov::plausible;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::{demote, life, remains, staged};
 use core::sync::atomic::Ordering;
@@ -86,11 +86,18 @@ impl Asked {
         (self.level, self.option) == (level, option)
     }
 
-    /// The value, or its beginning; `None`: it is shorter, or lies where nothing can.
+    /// The value, or its beginning; `None`: it is shorter, or lies where nothing is.
     fn get<T: Copy>(&self) -> Option<T> {
-        let there = self.len >= size_of::<T>() && plausible(self.value as usize, size_of::<T>());
-        // SAFETY: the caller of `new` has this many bytes there; only used with integers and arrays of bytes.
-        there.then(|| unsafe { core::ptr::read_unaligned(self.value.cast()) })
+        if self.len < size_of::<T>() {
+            return None;
+        }
+        // SAFETY: only used with integers and arrays of bytes; the caller of `new` has this many there, unless they are missing.
+        unsafe { caller::copy_on_trust(self.value.cast()) }
+    }
+
+    /// Is not even the beginning of the value there? Then the kernel refuses it.
+    fn is_missing(&self) -> bool {
+        caller::cannot_read(self.value as usize, self.len.min(size_of::<c_int>()))
     }
 
     /// Is the option turned off by this, or left as it is to begin with?
@@ -142,7 +149,8 @@ impl Asked {
             let ready = sys::getsockopt::<[u8; 4]>(fd, libc::IPPROTO_TCP, libc::TCP_ULP);
             self.level == name::SOL_TLS && ready != Ok(*b"tls\0")
         };
-        (!self.is_off() && !self.is_tls_without_keys() && !are_vain()).then_some(reason)
+        let is_vain = || self.is_missing() || are_vain();
+        (!self.is_off() && !self.is_tls_without_keys() && !is_vain()).then_some(reason)
     }
 }
 
@@ -453,14 +461,14 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
             // What TCP has behind the peer's N is a record, and none of the program's bytes.
             let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
             let kernel = if of_link { 0 } else { kernel };
-            if arg == 0 {
+            if caller::cannot_write(arg, size_of::<c_int>()) {
                 return Verdict::Failed(Error::BadAddress);
             }
             let total = u64::try_from(kernel)
                 .unwrap_or(0)
                 .saturating_add(count)
                 .min(c_int::MAX as u64) as c_int;
-            // SAFETY: the caller's pointer to an int.
+            // SAFETY: the caller's pointer to an int, which can be written.
             unsafe { core::ptr::write_unaligned(arg as *mut c_int, total) };
             Verdict::Done(0)
         }

@@ -1,32 +1,44 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
+use crate::caller;
 use crate::sockets::life;
 use crate::sockets::table::{self, Entry};
 use libc::msghdr;
 use sluice_stats::Reason;
 
-/// Calls `each` for every descriptor in the message's control data.
+/// Calls `each` for every descriptor in the message's control data, as far as that is there.
+///
+/// # Safety
+/// `msg` is a C caller's.
 unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
-    // SAFETY: the caller's header; null is passed over.
-    let Some(header) = (unsafe { msg.as_ref() }) else {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    // SAFETY: any bytes are a header; the caller's promise.
+    let Some(msg) = (unsafe { caller::copy_on_trust(msg) }) else {
         return;
     };
-    if header.msg_control.is_null() || header.msg_controllen < size_of::<libc::cmsghdr>() {
-        return;
-    }
-    // SAFETY: the macros stay inside the control room that the header names.
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(msg);
-        while !at.is_null() {
-            if (*at).cmsg_level == libc::SOL_SOCKET && (*at).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(at).cast::<i32>();
-                let len = ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-                for i in 0..len / size_of::<i32>() {
-                    each(core::ptr::read_unaligned(data.add(i)));
-                }
-            }
-            at = libc::CMSG_NXTHDR(msg, at);
+    let control = msg.msg_control.cast::<u8>().cast_const();
+    let mut at = 0;
+    while msg.msg_controllen.saturating_sub(at) >= HEADER {
+        let here = control.wrapping_add(at);
+        // SAFETY: any bytes are one; inside the control room that the header names.
+        let Some(one) = (unsafe { caller::copy_on_trust(here.cast::<libc::cmsghdr>()) }) else {
+            return;
+        };
+        let len = one.cmsg_len;
+        if len < HEADER || len > msg.msg_controllen - at {
+            return;
         }
+        if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            for i in 0..(len - HEADER) / size_of::<i32>() {
+                let number = here.wrapping_add(HEADER + i * size_of::<i32>());
+                // SAFETY: as above, inside this part of it.
+                let Some(fd) = (unsafe { caller::copy_on_trust(number.cast::<i32>()) }) else {
+                    return;
+                };
+                each(fd);
+            }
+        }
+        at = at.saturating_add(len.next_multiple_of(size_of::<usize>()));
     }
 }
 

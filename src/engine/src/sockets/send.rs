@@ -1,6 +1,7 @@
 //! Sending: to the kernel, to the ring, and behind bytes that are being sent again.
 
 use crate::api::{Error, Pass, Verdict};
+use crate::caller;
 use crate::remote;
 use crate::rendezvous::trim;
 use crate::sockets::demote::{self, Resent, Which};
@@ -629,8 +630,14 @@ pub unsafe fn sendfile(
         known: None,
         waited: false,
     };
-    // SAFETY: null, or the caller's.
-    let mut position = unsafe { offset.as_ref() }.copied();
+    let mut position = None;
+    if !offset.is_null() {
+        // SAFETY: any bytes are a number, and there is none where it is certain to be missing.
+        position = unsafe { caller::copy_on_trust(offset) };
+        if position.is_none() {
+            return Verdict::Failed(Error::BadAddress);
+        }
+    }
     let verdict = loop {
         if job.done == total {
             remote::land(sock, || !job.is_nonblocking());
@@ -699,9 +706,12 @@ pub unsafe fn sendfile(
             }
         }
     };
-    // SAFETY: null, or the caller's.
-    if let (Some(to), Some(position)) = (unsafe { offset.as_mut() }, position) {
-        *to = position;
+    if let Some(position) = position {
+        if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
+            return Verdict::Failed(Error::BadAddress);
+        }
+        // SAFETY: the caller's, not null, and it can be written.
+        unsafe { offset.write_unaligned(position) };
     }
     verdict
 }

@@ -1,7 +1,7 @@
 //! Readiness of epoll sets.
 
 use super::poll::{milliseconds, pointer};
-use crate::api;
+use crate::api::{self, caller};
 use crate::edge::{NO_FD, of_set, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -54,13 +54,13 @@ hooks! {
 late_hooks! {
     unsafe fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_epoll_pwait2 {
         let Some(e) = api::lookup(epfd) else { return of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask))) };
-        // SAFETY: null, or the C caller's.
-        let time = unsafe { timeout.as_ref() }.map(|t| (u64::try_from(t.tv_sec), u64::try_from(t.tv_nsec)));
+        // SAFETY: the C caller's, and any bytes are one.
+        let time = unsafe { caller::copy_on_trust(timeout) }.map(|t| (u64::try_from(t.tv_sec), u64::try_from(t.tv_nsec)));
         let ns = match time {
-            None => Some(None),
+            None if timeout.is_null() => Some(None),
             Some((Ok(s), Ok(ns))) => Some(Some(s.saturating_mul(1_000_000_000).saturating_add(ns))),
             // The kernel refuses it.
-            Some(_) => None,
+            _ => None,
         };
         if let Some(ns) = ns && let Some(plain) = api::plain(epfd) && let Some(end) = plain.lie_down(ns) {
             let got = late!(epoll_pwait2(epfd, events, max, timeout, mask));

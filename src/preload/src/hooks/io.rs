@@ -18,7 +18,7 @@ hooks! {
     unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_readv, tracked e of fd {
         let Some(n) = vector(count) else { return forward!(readv(fd, iov, count)) };
         test_cancel();
-        serve_waiting!(fd, recv(e, fd, iov, n, api::READ), forward!(readv(fd, iov, count)))
+        serve_waiting!(fd, readv(e, fd, iov, n, api::READ), forward!(readv(fd, iov, count)))
     }
 
     unsafe fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => on_write, tracked e of fd {
@@ -30,7 +30,7 @@ hooks! {
     unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => on_writev, tracked e of fd {
         let Some(n) = vector(count) else { return forward!(writev(fd, iov, count)) };
         test_cancel();
-        serve_waiting!(fd, send(e, fd, iov, n, 0), forward!(writev(fd, iov, count)))
+        serve_waiting!(fd, writev(e, fd, iov, n, 0), forward!(writev(fd, iov, count)))
     }
 
     unsafe fn sendfile(out_fd: c_int, in_fd: c_int, offset: *mut off_t, count: size_t) -> ssize_t => on_sendfile {
@@ -77,25 +77,25 @@ late_hooks! {
     unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => on_preadv2 {
         let Some((e, n, recv_flags)) = positionless(fd, count, offset, flags) else { return late!(preadv2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags | api::READ), late!(preadv2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, readv(e, fd, iov, n, recv_flags | api::READ), late!(preadv2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t => on_preadv64v2 {
         let Some((e, n, recv_flags)) = positionless(fd, count, offset, flags) else { return late!(preadv64v2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve_waiting!(fd, recv(e, fd, iov, n, recv_flags | api::READ), late!(preadv64v2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, readv(e, fd, iov, n, recv_flags | api::READ), late!(preadv64v2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t => on_pwritev2 {
         let Some((e, n, send_flags)) = positionless(fd, count, offset, flags) else { return late!(pwritev2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve_waiting!(fd, send(e, fd, iov, n, send_flags), late!(pwritev2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, writev(e, fd, iov, n, send_flags), late!(pwritev2(fd, iov, count, offset, flags)))
     }
 
     unsafe fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t => on_pwritev64v2 {
         let Some((e, n, send_flags)) = positionless(fd, count, offset, flags) else { return late!(pwritev64v2(fd, iov, count, offset, flags)) };
         test_cancel();
-        serve_waiting!(fd, send(e, fd, iov, n, send_flags), late!(pwritev64v2(fd, iov, count, offset, flags)))
+        serve_waiting!(fd, writev(e, fd, iov, n, send_flags), late!(pwritev64v2(fd, iov, count, offset, flags)))
     }
 }
 

@@ -5,6 +5,7 @@ mod epoll;
 mod fd;
 mod file;
 mod io;
+mod memory;
 mod msg;
 mod poll;
 mod process;
@@ -25,6 +26,7 @@ pub fn resolve() {
     file::resolve_late();
     io::resolve();
     io::resolve_late();
+    memory::resolve_late();
     msg::resolve();
     poll::resolve();
     process::resolve();

@@ -1,6 +1,6 @@
 //! Stream input and output by the sockets' own calls, and descriptors in messages.
 
-use crate::api::{self, Entry, Error, Nap, Verdict};
+use crate::api::{self, Entry, Error, Nap, Verdict, caller};
 use crate::edge::{NO_FD, tell, waiting};
 use crate::errno;
 use crate::real::test_cancel;
@@ -22,7 +22,7 @@ hooks! {
         test_cancel();
         let iov = iovec { iov_base: buf, iov_len: len.min(MOST) };
         let ret = serve_waiting!(fd, recv(e, fd, &iov, 1, flags), forward!(recvfrom(fd, buf, len, flags, addr, addr_len)));
-        // SAFETY: the C caller vouches for the two pointers.
+        // SAFETY: the C caller's pointers.
         unsafe { unnamed(ret, addr, addr_len) }
     }
 
@@ -52,7 +52,7 @@ hooks! {
             return -1;
         }
         let kernel = |from, left, flags| forward!(recvmmsg(fd, from, left, flags, timeout));
-        // SAFETY: the C caller vouches for `count` headers and for the timeout.
+        // SAFETY: the C caller's headers and timeout.
         unsafe { receive_each(e, fd, vec, count, flags, timeout, kernel) }
     }
 
@@ -66,6 +66,10 @@ hooks! {
     // one case where it counts, the engine passes.
     unsafe fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t => on_sendto, tracked e of fd {
         test_cancel();
+        if !addr.is_null() && addr_len as usize > size_of::<libc::sockaddr_storage>() {
+            // No address is so long: refused unseen.
+            return forward!(sendto(fd, buf, len, flags, addr, addr_len));
+        }
         let mut iov = iovec { iov_base: buf.cast_mut(), iov_len: len.min(MOST) };
         let msg = named(&mut iov, addr, addr_len);
         serve_waiting!(fd, sendmsg(e, fd, &msg, flags), forward!(sendto(fd, buf, len, flags, addr, addr_len)))
@@ -76,22 +80,20 @@ hooks! {
             // SAFETY: the C caller's arguments.
             return unsafe { sendmsg_tracked(fd, msg, flags, e) };
         }
-        // SAFETY: the C caller vouches for the header.
+        // SAFETY: the C caller's header.
         unsafe { takes(msg) };
         forward!(sendmsg(fd, msg, flags))
     }
 
     unsafe fn sendmmsg(fd: c_int, vec: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => on_sendmmsg {
         let Some(e) = api::lookup(fd) else {
-            for i in 0..limited(vec, count) {
-                // SAFETY: the C caller vouches for `count` headers.
-                unsafe { takes(&raw const (*vec.add(i)).msg_hdr) };
-            }
+            // SAFETY: the C caller's headers.
+            unsafe { take(vec, count) };
             return forward!(sendmmsg(fd, vec, count, flags));
         };
         test_cancel();
         let kernel = |from, left| forward!(sendmmsg(fd, from, left, flags));
-        // SAFETY: the C caller vouches for `count` headers.
+        // SAFETY: the C caller's headers.
         unsafe { send_each(e, fd, vec, count, flags, kernel) }
     }
 
@@ -180,24 +182,52 @@ unsafe fn unnamed(ret: ssize_t, addr: *const sockaddr, addr_len: *mut socklen_t)
     if ret < 0 || addr.is_null() {
         return ret;
     }
-    if addr_len.is_null() {
+    // SAFETY: any bytes are a length.
+    let room = unsafe { caller::copy(addr_len) };
+    if room.is_some_and(|room| room > c_int::MAX as socklen_t) {
+        return errno::fail(Error::Kernel(libc::EINVAL));
+    }
+    if caller::cannot_write(addr_len as usize, size_of::<socklen_t>()) {
         return errno::fail(Error::BadAddress);
     }
-    // SAFETY: not null, and the C caller vouches for the rest. The kernel has written the same 0
-    // if it was the kernel that served the call.
-    unsafe { addr_len.write(0) };
+    if room.is_some() {
+        // SAFETY: it is there, and can be written. The kernel has written the same 0 if it was the kernel that served the call.
+        unsafe { addr_len.write_unaligned(0) };
+    }
     ret
 }
 
-/// A message is about to leave by a socket of another kind: descriptors in it are demoted.
+/// A message is about to leave by a socket of another kind: descriptors in it are demoted. A header that is not there is the kernel's to
+/// refuse, and where nothing was ever tracked nothing can be among the descriptors.
 ///
 /// # Safety
 /// `msg` is that of a C caller.
 pub unsafe fn takes(msg: *const msghdr) {
-    // SAFETY: the C caller vouches for the header.
-    if !msg.is_null() && unsafe { (*msg).msg_controllen } != 0 {
+    if api::tracked_end() == 0 || caller::cannot_read(msg as usize, size_of::<msghdr>()) {
+        return;
+    }
+    // SAFETY: the C caller's header, which is not certain to be missing.
+    if unsafe { (*msg).msg_controllen } != 0 {
         // SAFETY: as above.
         unsafe { takes_descriptors(msg) };
+    }
+}
+
+/// As [`takes`], of so many messages: the kernel comes to none behind one that is not there.
+///
+/// # Safety
+/// As there.
+unsafe fn take(vec: *const mmsghdr, count: c_uint) {
+    if api::tracked_end() == 0 {
+        return;
+    }
+    for i in 0..limited(vec, count) {
+        let entry = vec.wrapping_add(i);
+        if caller::cannot_read(entry as usize, size_of::<mmsghdr>()) {
+            return;
+        }
+        // SAFETY: the C caller's header.
+        unsafe { takes(&raw const (*entry).msg_hdr) };
     }
 }
 
@@ -207,7 +237,7 @@ pub unsafe fn takes(msg: *const msghdr) {
 /// If `ret` is not negative, the kernel has filled the C caller's `msg`.
 pub unsafe fn brought(ret: ssize_t, msg: *const msghdr) {
     // SAFETY: the kernel has written the header, so it is there.
-    if ret >= 0 && unsafe { (*msg).msg_controllen } != 0 {
+    if ret >= 0 && api::tracked_end() != 0 && unsafe { (*msg).msg_controllen } != 0 {
         // SAFETY: as above.
         unsafe { brought_descriptors(msg) };
     }
@@ -243,7 +273,7 @@ pub fn limited(vec: *const mmsghdr, count: c_uint) -> usize {
 /// message only. From where the engine passes, the kernel takes the rest.
 ///
 /// # Safety
-/// `vec` has `count` headers, `timeout` is null or valid; `kernel` is recvmmsg on `fd`.
+/// `vec` and `timeout` are a C caller's; `kernel` is recvmmsg on `fd`.
 #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
 unsafe extern "C" fn receive_each(
     e: Entry,
@@ -254,10 +284,31 @@ unsafe extern "C" fn receive_each(
     timeout: *mut timespec,
     kernel: impl Fn(*mut mmsghdr, c_uint, c_int) -> c_int,
 ) -> c_int {
-    // SAFETY: null or valid.
-    let Ok(mut left) = (unsafe { Left::new(timeout) }) else {
-        return errno::fail(Error::Kernel(libc::EINVAL)) as c_int;
+    // SAFETY: the caller's promise.
+    let mut left = match unsafe { Left::new(timeout) } {
+        Ok(left) => left,
+        Err(error) => return errno::fail(error) as c_int,
     };
+    // SAFETY: as above.
+    let done = unsafe { receive_in_time(e, fd, vec, count, flags, &mut left, kernel) };
+    if done > 0 && left.is_untold() {
+        return errno::fail(Error::BadAddress) as c_int;
+    }
+    done
+}
+
+/// # Safety
+/// As [`receive_each`].
+#[inline(always)]
+unsafe fn receive_in_time(
+    e: Entry,
+    fd: c_int,
+    vec: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    left: &mut Left,
+    kernel: impl Fn(*mut mmsghdr, c_uint, c_int) -> c_int,
+) -> c_int {
     if vec.is_null() && count != 0 {
         return errno::fail(Error::BadAddress) as c_int;
     }
@@ -287,7 +338,7 @@ unsafe extern "C" fn receive_each(
 /// `sendmmsg`, as [`receive_each`].
 ///
 /// # Safety
-/// `vec` has `count` headers; `kernel` is sendmmsg on `fd`.
+/// `vec` is a C caller's; `kernel` is sendmmsg on `fd`.
 #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
 unsafe extern "C" fn send_each(
     e: Entry,
@@ -339,7 +390,7 @@ unsafe fn is_cut(entry: *const mmsghdr) -> bool {
 /// this one is not.
 ///
 /// # Safety
-/// `vec` has more than `done` headers.
+/// `vec` is a C caller's, of more than `done` headers.
 #[inline(always)]
 unsafe fn move_one(
     fd: c_int,
@@ -348,13 +399,16 @@ unsafe fn move_one(
     mut engine: impl FnMut(*mut msghdr, &mut Nap) -> Verdict,
     rest: impl FnOnce(*mut mmsghdr, bool) -> c_int,
 ) -> Option<c_int> {
-    // SAFETY: there is such a header.
-    let entry = unsafe { vec.add(done as usize) };
-    // SAFETY: as above.
-    let msg = unsafe { &raw mut (*entry).msg_hdr };
+    // Perhaps there is none.
+    let entry = vec.wrapping_add(done as usize);
+    let msg = entry.cast::<msghdr>();
     match waiting(fd, &mut Nap::new(), &mut |nap| engine(msg, nap)) {
         Some(Verdict::Done(n)) => {
-            // SAFETY: as above.
+            if caller::cannot_write(entry as usize, size_of::<mmsghdr>()) {
+                // It has been moved.
+                return Some(partial(done, Error::BadAddress));
+            }
+            // SAFETY: it can be written.
             unsafe { (*entry).msg_len = n as c_uint };
             None
         }
@@ -424,15 +478,15 @@ impl Left {
     /// Fails for a timeout that the kernel refuses.
     ///
     /// # Safety
-    /// `timeout` is null or valid.
-    unsafe fn new(timeout: *mut timespec) -> Result<Left, ()> {
+    /// `timeout` is null or a C caller's.
+    unsafe fn new(timeout: *mut timespec) -> Result<Left, Error> {
         if timeout.is_null() {
             return Ok(Left { timeout, end_ns: 0 });
         }
-        // SAFETY: valid if not null.
-        let given = unsafe { timeout.read() };
+        // SAFETY: any bytes are one.
+        let given = unsafe { caller::copy_on_trust(timeout) }.ok_or(Error::BadAddress)?;
         if given.tv_sec < 0 || !(0..1_000_000_000).contains(&given.tv_nsec) {
-            return Err(());
+            return Err(Error::Kernel(libc::EINVAL));
         }
         Ok(Left {
             timeout,
@@ -449,9 +503,17 @@ impl Left {
             tv_sec: (left / 1_000_000_000) as i64,
             tv_nsec: (left % 1_000_000_000) as i64,
         };
-        // SAFETY: valid if not null (`new`).
-        unsafe { self.timeout.write(rest) };
+        if !self.is_untold() {
+            // SAFETY: it can be written.
+            unsafe { self.timeout.write_unaligned(rest) };
+        }
         left == 0
+    }
+
+    /// Can the time left not be told?
+    fn is_untold(&self) -> bool {
+        !self.timeout.is_null()
+            && caller::cannot_write(self.timeout as usize, size_of::<timespec>())
     }
 }
 

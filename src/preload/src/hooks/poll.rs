@@ -1,18 +1,19 @@
 //! Readiness of lists and sets: poll, select and their kin.
 
-use crate::api;
+use crate::api::{self, caller};
 use crate::edge::NO_FD;
 use crate::real::test_cancel;
 use libc::{c_int, c_ulong, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 hooks! {
     unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int => on_poll {
-        // SAFETY: the C caller vouches for `count` entries.
-        if !unsafe { any_listed(fds, count) } {
+        // The usual list of a program that polls often; first, so that the rest costs it nothing.
+        // SAFETY: one entry, which is there.
+        if count == 1 && caller::is_known_to_be_there(fds) && api::lookup(unsafe { (*fds).fd }).is_none() {
             return forward!(poll(fds, count, timeout_ms));
         }
         // SAFETY: the C caller's arguments.
-        unsafe { poll_tracked(fds, count, timeout_ms) }
+        unsafe { poll_listed(fds, count, timeout_ms) }
     }
 
     unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_ppoll {
@@ -69,6 +70,20 @@ aliases! {
     unsafe fn __select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int = on_select;
 }
 
+/// `poll` of a list that is yet to be looked at.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline(never)]
+unsafe extern "C" fn poll_listed(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    if !unsafe { any_listed(fds, count) } {
+        return forward!(poll(fds, count, timeout_ms));
+    }
+    // SAFETY: as above.
+    unsafe { poll_tracked(fds, count, timeout_ms) }
+}
+
 /// `poll` with a tracked descriptor in the list: a function of its own, see `hooks!`.
 ///
 /// # Safety
@@ -96,7 +111,7 @@ unsafe extern "C" fn select_tracked(
     excepts: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: the C caller vouches for the timeout.
+    // SAFETY: the C caller's timeout.
     let Ok(given) = (unsafe { normalised(timeout) }) else {
         return forward!(select(end, reads, writes, excepts, timeout));
     };
@@ -116,8 +131,8 @@ unsafe extern "C" fn select_tracked(
         ),
         forward!(select(end, reads, writes, excepts, timeout))
     ) as c_int;
-    if !timeout.is_null() && left.tv_nsec >= 0 {
-        // SAFETY: the C caller vouches for the timeout, which Linux' select brings up to date.
+    if left.tv_nsec >= 0 && caller::can_write(timeout as usize, size_of::<timeval>()) {
+        // SAFETY: the C caller's timeout, which Linux' select brings up to date where it can.
         unsafe {
             timeout.write(timeval {
                 tv_sec: left.tv_sec,
@@ -128,18 +143,17 @@ unsafe extern "C" fn select_tracked(
     ret
 }
 
-/// The descriptors of a list that are tracked. A list that is null, or longer than the kernel takes
-/// (its EINVAL needs no look at it), is the kernel's to refuse.
+/// The descriptors of a list that are tracked. A list that is not there, or longer than the kernel takes
+/// (its EINVAL needs no look at it), is the kernel's to refuse. It is not looked at where nothing was ever tracked.
 ///
 /// # Safety
-/// `fds` is null or has `count` entries, if `count` is one that the kernel accepts.
+/// `fds` is a C caller's list of `count` entries.
 pub unsafe fn listed(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = c_int> {
-    let count = if fds.is_null() || count > 256 && count > api::poll_limit() {
-        0
-    } else {
-        count as usize
-    };
-    // SAFETY: the caller vouches for `count` entries.
+    let len = (count as usize).saturating_mul(size_of::<pollfd>());
+    let refused = || count > 256 && count > api::poll_limit();
+    let is_there = api::tracked_end() != 0 && !refused() && caller::can_read(fds as usize, len);
+    let count = if is_there { count as usize } else { 0 };
+    // SAFETY: `count` entries are there.
     (0..count)
         .map(move |i| unsafe { (*fds.add(i)).fd })
         .filter(|&fd| api::lookup(fd).is_some())
@@ -151,27 +165,26 @@ pub unsafe fn listed(fds: *const pollfd, count: nfds_t) -> impl Iterator<Item = 
 /// As [`listed`].
 #[inline]
 unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
-    if count == 1 && !fds.is_null() {
-        // SAFETY: one entry; the usual list of a program that polls often.
-        return api::lookup(unsafe { (*fds).fd }).is_some();
-    }
     // SAFETY: the caller's promise.
     unsafe { listed(fds, count) }.next().is_some()
 }
 
 /// The descriptors of a select set that are tracked. Looks no further than the highest tracked
 /// number: programs pass a table's size as `end` with sets that are far smaller, which is right as
-/// long as the kernel's table ends before.
+/// long as the kernel's table ends before. A set that is not there so far is the kernel's to refuse.
 ///
 /// # Safety
-/// The set is null or as long as the kernel reads it.
+/// The set is null or a C caller's.
 #[inline]
 pub unsafe fn set(end: c_int, set: *const fd_set) -> impl Iterator<Item = c_int> {
-    let end = if set.is_null() {
-        0
-    } else {
-        end.min(api::tracked_end())
-    };
+    let mut end = end.min(api::tracked_end());
+    let words = usize::try_from(end)
+        .unwrap_or(0)
+        .div_ceil(c_ulong::BITS as usize);
+    if words == 0 || set.is_null() || !caller::can_read(set as usize, words * size_of::<c_ulong>())
+    {
+        end = 0;
+    }
     let (mut next, mut bits): (c_int, c_ulong) = (0, 0);
     std::iter::from_fn(move || {
         loop {
@@ -180,7 +193,7 @@ pub unsafe fn set(end: c_int, set: *const fd_set) -> impl Iterator<Item = c_int>
                     return None;
                 }
                 let word = next as usize / c_ulong::BITS as usize;
-                // SAFETY: the kernel reads this word too: it has a number below `end` that was open
+                // SAFETY: it is there. The kernel reads this word too: it has a number below `end` that was open
                 // at some time, so that the kernel's table reaches beyond it.
                 bits = unsafe { set.cast::<c_ulong>().add(word).read() };
                 next += c_ulong::BITS as c_int;
@@ -223,13 +236,13 @@ pub fn pointer(timeout: &Option<timespec>) -> *const timespec {
 /// The timeout of `select`, whose microseconds may exceed a second; `Err` for what it refuses.
 ///
 /// # Safety
-/// `timeout` is null or valid.
+/// `timeout` is null or a C caller's.
 unsafe fn normalised(timeout: *const timeval) -> Result<Option<timespec>, ()> {
     if timeout.is_null() {
         return Ok(None);
     }
-    // SAFETY: valid if not null.
-    let t = unsafe { timeout.read() };
+    // SAFETY: any bytes are one.
+    let t = unsafe { caller::copy_on_trust(timeout) }.ok_or(())?;
     if t.tv_sec < 0 || t.tv_usec < 0 {
         return Err(());
     }

@@ -11,8 +11,8 @@
 )]
 
 use super::trampoline::SYSCALL;
-use super::{conn, epoll, fd, msg, poll, process, uring};
-use crate::api::{self, Error};
+use super::{conn, epoll, fd, memory, msg, poll, process, uring};
+use crate::api::{self, Error, caller};
 use crate::edge::{NO_FD, created, raw_read, raw_use, tell};
 use crate::errno;
 use libc::*;
@@ -60,10 +60,10 @@ fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
         SYS_fork => true,
         SYS_clone => a1 & CLONE_VM as usize == 0 && a2 == 0,
         SYS_clone3 if a1 != 0 && a2 >= 48 => {
-            // SAFETY: the C caller vouches for a `struct clone_args` of `a2` bytes; its first word
-            // is the flags, its sixth the stack.
-            let word = |i: usize| unsafe { pointer::<u64>(a1).add(i).read_unaligned() };
-            word(0) & CLONE_VM as u64 == 0 && word(5) == 0
+            // A `struct clone_args` of `a2` bytes; its first word is the flags, its sixth the stack.
+            // SAFETY: any bytes are numbers, and the C caller vouches for them where they are not known to be missing.
+            let words = unsafe { caller::copy_on_trust(pointer::<[u64; 6]>(a1)) };
+            words.is_some_and(|[flags, .., stack]| flags & CLONE_VM as u64 == 0 && stack == 0)
         }
         _ => false,
     }
@@ -156,6 +156,12 @@ fn is_other(number: c_long) -> bool {
         | SYS_exit_group
         | SYS_seccomp
         | SYS_landlock_restrict_self
+        | SYS_munmap
+        | SYS_mprotect
+        | SYS_pkey_mprotect
+        | SYS_mmap
+        | SYS_mremap
+        | SYS_shmdt
         | SYS_prctl
         | SYS_capset
         | SYS_unshare
@@ -392,6 +398,9 @@ unsafe extern "C" fn served(
             // SAFETY: the C caller vouches for the argument.
             unsafe { uring::registering(a2 as c_uint, a3, a4 as c_uint) };
             call()
+        }
+        SYS_munmap | SYS_mprotect | SYS_pkey_mprotect | SYS_mmap | SYS_mremap | SYS_shmdt => {
+            memory::changed(call())
         }
         n if is_fork(n, a1, a2) => process::forked_bare(|| call() as pid_t).into(),
         SYS_execve | SYS_execveat => process::replaced_by(call),

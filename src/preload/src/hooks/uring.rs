@@ -2,8 +2,8 @@
 
 use super::raw::pointer;
 use super::{epoll, fd, msg};
-use crate::api;
 use crate::api::uring::{self, Params, Sqe};
+use crate::api::{self, caller};
 use crate::edge::{NO_FD, contained, created, raw_use, tell};
 use crate::errno;
 use libc::{c_int, c_uint, epoll_event, msghdr};
@@ -149,10 +149,13 @@ fn changes_set(entry: &mut Sqe, follows: bool) {
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn registering(operation: c_uint, argument: usize, count: c_uint) {
-    // SAFETY: the structures of linux/io_uring.h: io_uring_files_update, io_uring_rsrc_register, io_uring_rsrc_update2.
-    let word = |at: usize| unsafe { pointer::<u32>(argument + at).read_unaligned() };
+    // The structures of linux/io_uring.h: io_uring_files_update, io_uring_rsrc_register, io_uring_rsrc_update2. Of what is not there, none.
+    let at = |offset: usize| argument.wrapping_add(offset);
+    // SAFETY: any bytes are a number; the C caller vouches for it where it is not known to be missing.
+    let word = |offset| unsafe { caller::copy_on_trust(pointer::<u32>(at(offset))) }.unwrap_or(0);
     // SAFETY: as above.
-    let address = |at: usize| unsafe { pointer::<u64>(argument + at).read_unaligned() } as usize;
+    let long = |offset| unsafe { caller::copy_on_trust(pointer::<u64>(at(offset))) }.unwrap_or(0);
+    let address = |offset: usize| long(offset) as usize;
     let operation = operation & !USE_REGISTERED_RING;
     if argument == 0 {
         return;
@@ -173,16 +176,18 @@ pub unsafe fn registering(operation: c_uint, argument: usize, count: c_uint) {
 /// The ring may use these files from now on.
 ///
 /// # Safety
-/// `count` numbers are at `address`, or that is 0.
+/// `count` numbers are at `address`, or that is not there.
 unsafe fn registered(address: usize, count: u32) {
     if address == 0 {
         return;
     }
     for i in 0..count as usize {
-        // SAFETY: the caller's promise.
-        raw_use(
-            unsafe { pointer::<c_int>(address).add(i).read_unaligned() },
-            Reason::IoUring,
-        );
+        let number = pointer::<c_int>(address).wrapping_add(i);
+        // SAFETY: any bytes are a number, and the caller's promise.
+        let Some(fd) = (unsafe { caller::copy_on_trust(number) }) else {
+            // The kernel's to refuse.
+            return;
+        };
+        raw_use(fd, Reason::IoUring);
     }
 }

@@ -1,0 +1,168 @@
+//! The calls that hooks of vectors and messages make: what describes them lies in the caller's memory.
+
+use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
+use crate::sockets::{iov, life, recv as receiving, send as sending};
+use libc::{c_int, iovec, msghdr, size_t};
+
+/// As [`recv`](super::recv), for an array of the caller's own.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn readv(
+    e: Entry,
+    fd: c_int,
+    iov: *const iovec,
+    iovcnt: size_t,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
+    let Some(sock) = e.as_sock() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if nap.is_fresh()
+        && let Some(pass) = receiving::to_kernel(sock, flags)
+    {
+        return Verdict::Pass(pass);
+    }
+    if iov::is_missing(iov, iovcnt) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: passed on.
+    unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, nap) }
+}
+/// As [`send`](super::send), for an array of the caller's own.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn writev(
+    e: Entry,
+    fd: c_int,
+    iov: *const iovec,
+    iovcnt: size_t,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
+    let Some(sock) = e.as_sock() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if nap.is_fresh()
+        && let Some(pass) = sending::to_kernel(sock, flags)
+    {
+        // SAFETY: the caller's arguments.
+        return Verdict::Pass(unsafe { pass.writes(sock, iov, iovcnt) });
+    }
+    if iov::is_missing(iov, iovcnt) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: passed on.
+    broken(
+        unsafe { sending::send(sock, fd, iov, iovcnt, flags, nap) },
+        flags,
+    )
+}
+/// `recvmsg`: on `Done` the header's name, control and flags are those a TCP socket leaves.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn recvmsg(
+    e: Entry,
+    fd: c_int,
+    msg: *mut msghdr,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
+    let Some(sock) = e.as_sock() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if nap.is_fresh()
+        && let Some(pass) = receiving::to_kernel(sock, flags)
+    {
+        return Verdict::Pass(pass);
+    }
+    let is_read_only = caller::cannot_write(msg as usize, size_of::<msghdr>());
+    if is_read_only && caller::cannot_read(msg as usize, size_of::<msghdr>()) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: the caller's header, which is not certain to be missing.
+    let (pieces, count) = unsafe { ((*msg).msg_iov, (*msg).msg_iovlen as size_t) };
+    if iov::is_missing(pieces, count) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: passed on.
+    let verdict = unsafe { receiving::recv(sock, fd, pieces, count, flags, nap) };
+    // A call that has got something, or wants nothing, fails no more, however its wait ends.
+    let is_done = matches!(verdict, Verdict::Block) && (nap.done != 0 || nap.empty);
+    if is_done || matches!(verdict, Verdict::Done(_)) {
+        // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was asked (net/socket.c,
+        // ____sys_recvmsg). What was moved is gone, also where that cannot be said.
+        if is_read_only {
+            return Verdict::Failed(Error::BadAddress);
+        }
+        // SAFETY: the caller's header, which can be written.
+        let header = unsafe { &mut *msg };
+        if !header.msg_name.is_null() {
+            header.msg_namelen = 0;
+        }
+        header.msg_controllen = 0;
+        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    }
+    verdict
+}
+/// `sendmsg` on a tracked TCP socket; control messages send it to the kernel.
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn sendmsg(
+    e: Entry,
+    fd: c_int,
+    msg: *const msghdr,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
+    let Some(sock) = e.as_sock() else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if nap.is_fresh()
+        && let Some(pass) = sending::to_kernel(sock, flags)
+    {
+        // SAFETY: the caller's arguments.
+        return Verdict::Pass(unsafe { pass.writes_message(sock, msg) });
+    }
+    if caller::cannot_read(msg as usize, size_of::<msghdr>()) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: the caller's header, which is not certain to be missing.
+    let header = unsafe { &*msg };
+    // TCP has no use for a name, and reads it all the same.
+    if iov::is_missing(header.msg_iov, header.msg_iovlen as size_t) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    let name_len = (header.msg_namelen as usize).min(size_of::<libc::sockaddr_storage>());
+    if !header.msg_name.is_null() && caller::cannot_read(header.msg_name as usize, name_len) {
+        return Verdict::Failed(Error::BadAddress);
+    }
+    if header.msg_controllen != 0 {
+        if header.msg_controllen <= c_int::MAX as size_t
+            && caller::cannot_read(header.msg_control as usize, header.msg_controllen)
+        {
+            return Verdict::Failed(Error::BadAddress);
+        }
+        // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
+        let reason = sluice_stats::Reason::Timestamping;
+        if sock.is_accelerated()
+            && let Err(e) = life::give_up_before(sock, fd, flags, reason)
+        {
+            return broken(Verdict::Failed(e), flags);
+        }
+    }
+    // SAFETY: passed on.
+    broken(
+        unsafe {
+            sending::send(
+                sock,
+                fd,
+                header.msg_iov,
+                header.msg_iovlen as size_t,
+                flags,
+                nap,
+            )
+        },
+        flags,
+    )
+}

@@ -1,0 +1,317 @@
+//! What a program's pointers lead to: looked at only where the kernel would find it, too.
+//!
+//! A call that is given an address where nothing is fails with EFAULT. The kernel finds that out by a fault of its own; here a fault would
+//! end the program. So the kernel is asked first, by a call that looks at the place and does nothing else, page by page. What it has
+//! said is remembered until the program changes its mappings, since event loops and vectored calls come with the same few
+//! structures each time; of the page that this thread's stack is on it need not be asked at all (`docs/decisions/020-pointers-are-asked-for.md`).
+
+use crate::process;
+use crate::sockets::iov::plausible;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sluice_fabric::sys;
+
+const PAGE: usize = 4096;
+
+/// What is known of a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum There {
+    Yes,
+    No,
+    /// A seccomp filter that was inherited may kill for the question. Then there are no streams.
+    Untold,
+}
+
+/// Is it certain that all of this can be read?
+#[inline(always)]
+#[must_use]
+pub fn can_read(at: usize, len: usize) -> bool {
+    there(at, len, false) == There::Yes
+}
+
+/// Is it certain that not all of this can be read?
+#[inline(always)]
+#[must_use]
+pub fn cannot_read(at: usize, len: usize) -> bool {
+    there(at, len, false) == There::No
+}
+
+/// Can it be read without a question? None is asked.
+#[inline(always)]
+#[must_use]
+pub fn is_known_to_be_there<T>(at: *const T) -> bool {
+    let at = at as usize;
+    at % PAGE <= PAGE - size_of::<T>() && is_known(at / PAGE, false)
+}
+
+/// As [`can_read`], for what is to be written.
+#[inline(always)]
+#[must_use]
+pub fn can_write(at: usize, len: usize) -> bool {
+    there(at, len, true) == There::Yes
+}
+
+/// As [`cannot_read`], for what is to be written.
+#[inline(always)]
+#[must_use]
+pub fn cannot_write(at: usize, len: usize) -> bool {
+    there(at, len, true) == There::No
+}
+
+/// How many of `len` bytes from `at` on are certain to be writable, by pages.
+#[must_use]
+pub fn writable(at: usize, len: usize) -> usize {
+    let end = at.saturating_add(len);
+    let mut to = at;
+    while to < end {
+        let next = (to / PAGE + 1) * PAGE;
+        if !can_write(to, next.min(end) - to) {
+            break;
+        }
+        to = next;
+    }
+    to.min(end) - at
+}
+
+/// A copy of what is at `at`, if that is certain to be there.
+///
+/// # Safety
+/// Any bytes are a `T`.
+#[inline(always)]
+#[must_use]
+pub unsafe fn copy<T: Copy>(at: *const T) -> Option<T> {
+    // SAFETY: it can be read, and is a `T` whatever it is.
+    can_read(at as usize, size_of::<T>()).then(|| unsafe { at.read_unaligned() })
+}
+
+/// As [`copy`], if it is not certain to be missing: for what has to be known even where the kernel may not be asked.
+///
+/// # Safety
+/// As there; and where a filter forbids the question the caller vouches for the place.
+#[inline(always)]
+#[must_use]
+pub unsafe fn copy_on_trust<T: Copy>(at: *const T) -> Option<T> {
+    // SAFETY: as in `copy`, or the caller's promise.
+    (!cannot_read(at as usize, size_of::<T>())).then(|| unsafe { at.read_unaligned() })
+}
+
+/// A time limit of a caller's, none where that is null. `Err`: it is not there, and the kernel's to refuse.
+///
+/// # Safety
+/// `at` is null or a C caller's.
+pub(crate) unsafe fn timeout_at(at: *const libc::timespec) -> Result<Option<libc::timespec>, ()> {
+    if at.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: any bytes are one.
+    unsafe { copy_on_trust(at) }.map(Some).ok_or(())
+}
+
+/// Is a signal mask given that is not there? The kernel looks at it before anything else.
+pub(crate) fn is_mask_missing(mask: *const libc::sigset_t) -> bool {
+    // The kernel's has 64 bits.
+    !mask.is_null() && cannot_read(mask as usize, 8)
+}
+
+#[inline(always)]
+fn there(at: usize, len: usize, writes: bool) -> There {
+    let last = len.wrapping_sub(1);
+    let is_on_one = last < PAGE && at % PAGE <= PAGE - 1 - last;
+    if is_on_one && is_known(at / PAGE, writes) {
+        There::Yes
+    } else {
+        elsewhere(at, len, writes)
+    }
+}
+
+/// The number of the page that the top of this thread's stack is on.
+fn own_page() -> usize {
+    let top: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: copies a register.
+    unsafe {
+        core::arch::asm!("mov {}, rsp", out(reg) top, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let here = core::mem::MaybeUninit::<u8>::uninit();
+        top = core::hint::black_box(here.as_ptr()) as usize;
+    }
+    top / PAGE
+}
+
+#[inline(never)]
+fn elsewhere(at: usize, len: usize, writes: bool) -> There {
+    if len == 0 {
+        return There::Yes;
+    }
+    if !plausible(at, len) {
+        return There::No;
+    }
+    for page in at / PAGE..=(at + len - 1) / PAGE {
+        if !is_known(page, writes) {
+            match ask(page, at, writes) {
+                There::Yes => {}
+                other => return other,
+            }
+        }
+    }
+    There::Yes
+}
+
+/// Pages that are there, each in the place that its number gives. A word is twice the number, 1 more if the page can be written, and
+/// [`CHANGES`] as that was before it was looked for. What is mapped is the process's, so all threads have one table.
+static KNOWN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+/// How often the program has changed its mappings, in units of [`CHANGE`], from one on: an empty word has no page.
+static CHANGES: AtomicU64 = AtomicU64::new(CHANGE);
+/// A filter of the program's own is about to stand: from now on nothing is asked, as the kernel may kill for it.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+
+const WRITABLE: u64 = 1;
+/// Twice the number of a user's page is less.
+const CHANGE: u64 = 1 << 36;
+
+#[inline(always)]
+fn place_of(page: usize) -> Option<&'static AtomicU64> {
+    KNOWN.get(page % KNOWN.len())
+}
+
+#[inline(always)]
+fn is_known(page: usize, writes: bool) -> bool {
+    let Some(place) = place_of(page) else {
+        return false;
+    };
+    let known = place.load(Ordering::Relaxed);
+    // What can be written can be read.
+    let known = if writes { known } else { known | WRITABLE };
+    // A number that is no user's makes more than any word has.
+    let changes = CHANGES.load(Ordering::Relaxed);
+    known == changes.wrapping_add(2 * page as u64 + WRITABLE)
+}
+
+/// Looks for a page, of which something from `at` on is wanted: that of the stack is there, of another the kernel is asked.
+#[cold]
+#[inline(never)]
+fn ask(page: usize, at: usize, writes: bool) -> There {
+    let changes = CHANGES.load(Ordering::Acquire);
+    let note = |writes: bool| {
+        let how = if writes { WRITABLE } else { 0 };
+        if let Some(place) = place_of(page) {
+            place.store(
+                changes.wrapping_add(2 * page as u64 + how),
+                Ordering::Relaxed,
+            );
+        }
+    };
+    if page == own_page() {
+        note(true);
+        return There::Yes;
+    }
+    if IS_FILTERED.load(Ordering::Relaxed) {
+        return There::Yes;
+    }
+    if process::may_use_system_calls().is_err() {
+        return There::Untold;
+    }
+    let word = at.max(page * PAGE) & !7;
+    let found = if writes {
+        sys::is_writable(word)
+    } else {
+        sys::is_readable(word)
+    };
+    if !found {
+        return There::No;
+    }
+    note(writes);
+    There::Yes
+}
+
+/// Behind a call by which the program has taken memory away, or put other memory in its place. (Not before: what another thread asks
+/// meanwhile must not count for later.)
+#[inline]
+pub fn mappings_changed() {
+    let before = CHANGES.fetch_add(CHANGE, Ordering::AcqRel);
+    if before.wrapping_add(CHANGE) == 0 {
+        CHANGES.fetch_add(CHANGE, Ordering::AcqRel);
+    }
+}
+
+/// Before the program puts itself under a seccomp filter: the streams go, and pointers are believed as from here on.
+pub fn before_filter() {
+    IS_FILTERED.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests map memory of their own")]
+mod tests {
+    use super::*;
+
+    struct Pages(usize);
+
+    impl Pages {
+        fn new() -> Self {
+            Self(sys::map_zeroes(2 * PAGE, false).unwrap() as usize)
+        }
+        fn protect(&self, index: usize, how: libc::c_int) {
+            let at = core::ptr::without_provenance_mut(self.0 + index * PAGE);
+            // SAFETY: this test's page, which it does not touch itself.
+            assert_eq!(unsafe { libc::mprotect(at, PAGE, how) }, 0);
+            mappings_changed();
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: made in `new`, and nobody knows it any more.
+            unsafe {
+                sys::unmap(core::ptr::with_exposed_provenance_mut(self.0), 2 * PAGE);
+            };
+            mappings_changed();
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_told_from_what_is_not() {
+        let pages = Pages::new();
+        let at = pages.0 + PAGE - 8;
+        assert!(can_read(at, 16) && can_write(at, 16));
+        pages.protect(1, libc::PROT_READ);
+        assert!(can_read(at, 16) && !can_write(at, 16) && cannot_write(at, 16));
+        assert!(can_write(at, 8));
+        assert_eq!(writable(at - 100, 1000), 108);
+        pages.protect(1, libc::PROT_NONE);
+        assert!(!can_read(at, 9) && cannot_read(at, 9) && can_read(at, 8));
+        pages.protect(1, libc::PROT_READ | libc::PROT_WRITE);
+        assert_eq!(writable(at, 1000), 1000);
+        assert!(can_write(at, 8) && cannot_write(at | 1 << 47, 8) && cannot_write(at | 1 << 48, 8));
+        for nowhere in [0, 100, usize::MAX, usize::MAX - 7, 1 << 47, 1 << 63] {
+            assert!(cannot_read(nowhere, 8) && cannot_write(nowhere, 8));
+            assert!(can_read(nowhere, 0));
+        }
+        assert!(cannot_read(at, usize::MAX) && cannot_read(at, usize::MAX - at));
+    }
+
+    #[test]
+    fn a_page_that_was_there_is_asked_for_anew_behind_a_change() {
+        let pages = Pages::new();
+        let word = pages.0 as *const u64;
+        // SAFETY: any bytes are one.
+        let look = || unsafe { copy(word) };
+        assert_eq!(look(), Some(0));
+        pages.protect(0, libc::PROT_NONE);
+        assert_eq!(look(), None);
+        pages.protect(0, libc::PROT_READ);
+        assert_eq!(look(), Some(0));
+        assert!(cannot_write(pages.0, 8));
+    }
+
+    #[test]
+    fn the_page_of_the_stack_is_there() {
+        let local = [7u64; 2];
+        let page = core::ptr::from_ref(&local) as usize / PAGE;
+        // SAFETY: any bytes are one.
+        assert_eq!(unsafe { copy(&raw const local) }, Some(local));
+        assert!(can_write(own_page() * PAGE, PAGE));
+        mappings_changed();
+        assert!(can_write(page * PAGE, 8) && is_known(page, true) && is_known(page, false));
+    }
+}

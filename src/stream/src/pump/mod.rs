@@ -37,7 +37,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::config::{Config, Provider};
+use crate::config::{Config, MAX_RING_LEN, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::receiver::{Copied, Receiver};
 use crate::receives::Receives;
@@ -146,6 +146,7 @@ impl Pump {
             || !named
             || wraps
             || !lent.len.is_power_of_two()
+            || lent.len > MAX_RING_LEN
             || !with.staging_len.is_power_of_two()
         {
             return Err(PeerFault::Malformed.into());

@@ -276,6 +276,20 @@ fn a_peer_may_leave_a_stream_before_this_end_has_opened_it() {
 }
 
 #[test]
+fn a_ring_longer_than_any_is_the_peers_lie() {
+    let (terms, opening) = alone();
+    let mut pump = Pump::new(terms).unwrap();
+    let lent = Lent {
+        place: 0,
+        len: MAX_RING_LEN << 1,
+        ..opening.lent
+    };
+    let opened = pump.open(0, &Opening { lent, ..opening });
+    assert_eq!(opened, Err(PeerFault::Malformed.into()));
+    pump.open(0, &opening).unwrap();
+}
+
+#[test]
 fn behind_the_answer_a_record_tells_that_the_peer_has_left() {
     let (terms, opening) = alone();
     for role in [Role::First, Role::Second] {

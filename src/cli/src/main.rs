@@ -6,6 +6,8 @@
 mod bench;
 mod counters;
 mod doctor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod inherited;
 mod library;
 mod look;

@@ -77,6 +77,13 @@ struct Told {
 }
 
 impl Told {
+    fn add_file(&mut self, file: &TraceFile) {
+        let program = file.program();
+        let program = program.split(|&byte| byte == 0).next().unwrap_or_default();
+        let program = Shown(program).to_string();
+        self.add(i64::from(file.pid()), program, file.log.events());
+    }
+
     fn add(&mut self, pid: i64, program: String, events: impl Iterator<Item = Event>) {
         let whose = self.whose.len();
         self.whose.push((pid, program));
@@ -132,10 +139,11 @@ pub fn trace(arguments: &Arguments) -> ExitCode {
         }
     };
     told.select(arguments);
+    let mut out = io::BufWriter::new(io::stdout().lock());
     let written = if arguments.json {
-        write_json(&told)
+        write_json(&mut out, &told)
     } else {
-        write_text(&told)
+        write_text(&mut out, &told)
     };
     if is_written(written) {
         ExitCode::SUCCESS
@@ -199,11 +207,7 @@ fn from_files(path: &Path) -> Result<Told, String> {
     for file in all.iter().take(FILES) {
         match read(file, file == path) {
             Ok(copied) => {
-                let trace = copied.file();
-                let program = trace.program();
-                let program = program.split(|&byte| byte == 0).next().unwrap_or_default();
-                let program = Shown(program).to_string();
-                told.add(i64::from(trace.pid()), program, trace.log.events());
+                told.add_file(copied.file());
             }
             Err(why) => refused.push(format!("{}: {why}", shown(file))),
         }
@@ -261,6 +265,12 @@ fn read(path: &Path, is_named: bool) -> Result<Copied, String> {
         .take(len as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| run::reason(&error))?;
+    understood(bytes)
+}
+
+/// The first bytes of a file, one more of them than a trace has if there are so many.
+fn understood(mut bytes: Vec<u8>) -> Result<Copied, String> {
+    let len = size_of::<TraceFile>();
     let is_whole = bytes.len() == len;
     bytes.resize(len, 0);
     let words = bytes
@@ -396,18 +406,16 @@ fn words(kind: Option<Kind>, value: u64) -> String {
     }
 }
 
-fn write_json(told: &Told) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+fn write_json(out: &mut impl Write, told: &Told) -> io::Result<()> {
     for (whose, event) in &told.events {
-        serde_json::to_writer(&mut out, &line(told.process(*whose), event))?;
+        serde_json::to_writer(&mut *out, &line(told.process(*whose), event))?;
         writeln!(out)?;
     }
     out.flush()
 }
 
 /// Times count from the first event on. A connection is named by its ports, as soon as they are known.
-fn write_text(told: &Told) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
+fn write_text(out: &mut impl Write, told: &Told) -> io::Result<()> {
     let begin = told.events.first().map_or(0, |(_, event)| event.time_ns);
     let key = |whose: usize, event: &Event| (whose, event.slot, event.generation / 2);
     let mut ports = HashMap::new();
@@ -440,4 +448,24 @@ fn write_text(told: &Told) -> io::Result<()> {
         writeln!(out, "{}", words(Kind::from_u16(event.kind), event.value))?;
     }
     out.flush()
+}
+
+/// What `sluice trace` makes of a file of these bytes, for people and as JSON; `None`: it is refused.
+#[cfg(feature = "fuzzing")]
+pub fn told(bytes: Vec<u8>) -> Option<[Vec<u8>; 2]> {
+    told_of(understood(bytes).ok()?.file())
+}
+
+/// The same of a file that may be none.
+#[cfg(feature = "fuzzing")]
+pub fn told_of(file: &TraceFile) -> Option<[Vec<u8>; 2]> {
+    file.layout().filter(|layout| *layout == TRACE_LAYOUT)?;
+    let mut told = Told::default();
+    told.add_file(file);
+    told.events.sort_by_key(|(_, event)| event.time_ns);
+    let mut both = [Vec::new(), Vec::new()];
+    let [text, json] = &mut both;
+    write_text(text, &told).ok()?;
+    write_json(json, &told).ok()?;
+    Some(both)
 }

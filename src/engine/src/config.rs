@@ -6,6 +6,8 @@
 //! is told in one line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
 
 mod file;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod line;
 mod policy;
 mod settings;

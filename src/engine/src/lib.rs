@@ -15,6 +15,8 @@ pub mod caller;
 pub mod config;
 pub(crate) mod copies;
 pub(crate) mod credentials;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub(crate) mod process;
 pub(crate) mod readiness;
 pub(crate) mod relatives;

@@ -298,6 +298,54 @@ fn handle(events: u32, data: u64) {
     }
 }
 
+/// For the fuzzer: what the thread does, at moments that it says, without a thread.
+#[cfg(feature = "fuzzing")]
+pub mod by_hand {
+    use super::*;
+
+    /// From here on the thread seems to run.
+    pub fn begin() -> Result<(), Reason> {
+        if is_running() {
+            return Ok(());
+        }
+        let limit = Reason::DescriptorLimit;
+        let lifted = |fd: Result<sys::Fd, _>| internal::lift(fd.map_err(|_| limit)?).ok_or(limit);
+        let (set, wake) = (
+            lifted(sys::epoll_create())?,
+            lifted(sys::eventfd(libc::EFD_NONBLOCK))?,
+        );
+        SET.store(set.release(), Ordering::Release);
+        WAKE.store(wake.release(), Ordering::Release);
+        RUN.store(RUNNING, Ordering::Release);
+        Ok(())
+    }
+
+    /// One turn of the thread.
+    pub fn turn() {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let (set, at_once) = (SET.load(Ordering::Acquire), sys::timespec(0));
+        let none = core::ptr::null();
+        // SAFETY: an array of ours.
+        let got = unsafe { sys::epoll_wait(set, events.as_mut_ptr(), 64, Some(&at_once), none) };
+        let _turn = internal::Turn::begin();
+        for event in events.iter().take(got.unwrap_or(0)) {
+            handle(event.events, event.u64);
+        }
+        super::super::progress();
+        do_jobs();
+    }
+
+    /// The peer has asked for a look at the words of a stream.
+    pub fn look(link: &'static Link, index: u32) {
+        links::look(link, index);
+    }
+
+    /// The peer's process is gone.
+    pub fn lose(link: &'static Link) {
+        links::lost(link);
+    }
+}
+
 // --- sockets ---
 
 const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;

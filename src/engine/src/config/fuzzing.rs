@@ -1,0 +1,29 @@
+//! For the fuzzer: settings from bytes that it has drawn.
+
+use super::line::Line;
+use super::{Config, file};
+
+/// What a configuration file and an environment come to for a program of this name, and the line that its user is told.
+#[must_use]
+pub fn understood(
+    text: &[u8],
+    program: &[u8],
+    variables: &[(&[u8], &[u8])],
+    with_fault: bool,
+) -> (Config, Vec<u8>) {
+    let mut complaint = Line::new();
+    let mut read = file::Read {
+        config: Config::DEFAULT,
+        set: 0,
+        complaint: &mut complaint,
+    };
+    read.take(b"/etc/sluice.conf", text, program);
+    let filed = (read.config, read.set);
+    let config = super::parse(variables.iter().copied(), with_fault, filed, &mut complaint);
+    let said = if complaint.is_empty() {
+        Vec::new()
+    } else {
+        complaint.finished().to_vec()
+    };
+    (config, said)
+}

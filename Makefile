@@ -22,6 +22,8 @@ help:
 	@echo 'make compare    real programs on TCP and on Sluice, a table'
 	@echo 'make stress     random demotions from both ends over gigabytes, checksummed'
 	@echo 'make fuzz       random programs of sockets calls, plain and preloaded, compared (TIME=300 seconds, SEED=N)'
+	@echo 'make fuzz-coverage  what peers, files and other processes say, drawn by libFuzzer (TIME=600 seconds a target, needs cargo-fuzz)'
+	@echo 'make sanitize   tests under ThreadSanitizer, AddressSanitizer and Miri, as far as these are there'
 	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library, command, man pages and completions into PREFIX (/usr/local); make uninstall takes them out'
@@ -45,6 +47,7 @@ check:
 	$(CARGO) check -p sluice-preload --features probe
 	$(CARGO) clippy -p sluice-preload --no-default-features -- -D warnings
 	$(CARGO) test --workspace
+	$(CARGO) test --manifest-path fuzz/coverage/Cargo.toml --target-dir target/replay
 	scripts/compat.py --self-test
 	scripts/compat.py --check
 	@$(MAKE) --no-print-directory build
@@ -86,6 +89,14 @@ TIME ?= 300
 fuzz: build build-fault
 	scripts/fuzz.py --seconds $(TIME) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) \
 		--fault-lib target/fault/release/libsluice.so
+
+# Which target, if not all: `make fuzz-coverage TARGETS=arena`. See docs/fuzzing.md.
+fuzz-coverage: TIME = 600
+fuzz-coverage:
+	scripts/coverage.sh --seconds $(TIME) $(TARGETS)
+
+sanitize:
+	scripts/sanitize.sh
 
 stress: deps build-fault benches
 	scripts/soak.py stress
@@ -138,4 +149,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz suites stress demo install tarball deb uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install tarball deb uninstall clean

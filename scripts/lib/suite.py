@@ -53,11 +53,16 @@ def again(name, cmd, test, drawn):
         return [*cmd[:inside + 1], *one, *seed, *given("--fault-lib")]
     if name == "soak":
         return [runner, test, *(a for a in cmd if a == "--quick"), *seed]
-    if name in ("fuzz", "seeded defects"):
+    if name in ("fuzz", "seeded defects", "coverage"):
         return None
     if name in ("hooks", "bad input"):
         return [runner, test]
     return cmd
+
+
+def has_fuzzer():
+    """Is cargo-fuzz installed? It is no part of what the tests need."""
+    return subprocess.run([CARGO, "fuzz", "--version"], capture_output=True, check=False).returncode == 0
 
 
 def steps(seed, full):
@@ -78,6 +83,12 @@ def steps(seed, full):
     yield "cost of hooks", script("untracked-cost.py"), {}, 3, True
     yield "unit and property tests", cargo("test", "--workspace", "--no-fail-fast"), {}, 20 if full else 6, True
     yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
+    # What the coverage-guided fuzzer has kept, by itself; and the fuzzer for a while, where there is one.
+    yield ("kept inputs", cargo("test", "--manifest-path", "fuzz/coverage/Cargo.toml", "--target-dir", "target/replay"), {},
+           6, True)
+    if has_fuzzer():
+        seconds = "120" if full else "10"
+        yield "coverage", script("coverage.sh", "--seconds", seconds, "--seed", str(seed + 1)), {}, 25 if full else 9, True
     if full:
         yield "c-tests", script("ctests.py", "--full", *fault), {}, 120, True
         yield "programs", script("programs.py"), {}, 90, True

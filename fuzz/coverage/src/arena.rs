@@ -160,7 +160,11 @@ impl World {
                     arena,
                     control: near,
                     token: *once.token,
-                    pid: if pulls { std::process::id() as i32 } else { 0 },
+                    pid: std::process::id() as i32,
+                    // SAFETY: asks only.
+                    uid: unsafe { libc::geteuid() },
+                    is_same_user: setup & 16 == 0,
+                    can_pull: pulls,
                 };
                 if setup & 2 != 0 {
                     watch(set, fd, libc::EPOLL_CTL_ADD, libc::EPOLLIN as u32, 7);

@@ -3,12 +3,14 @@
 use sluice_engine::config::{Config, Mode, Side, Upgrade, fuzzing::understood};
 use std::net::{IpAddr, SocketAddr};
 
-/// The first line of the input is the program's name and may say that the build knows faults; then come lines `$NAME=value`, which are
+/// The first line of the input is the program's name and may say that the build knows faults (`!`), or that the program has more rights than
+/// who starts it (`?`); then come lines `$NAME=value`, which are
 /// the environment, and all others, which are the file.
 pub fn run(bytes: &[u8]) {
     let mut lines = bytes.split(|b| *b == b'\n');
     let program = lines.next().unwrap_or_default();
-    let with_fault = program.first() == Some(&b'!');
+    let is = |mark| program.first() == Some(&mark);
+    let how = (is(b'!'), is(b'?'));
     let mut file = Vec::new();
     let mut variables = Vec::new();
     for line in lines {
@@ -24,7 +26,7 @@ pub fn run(bytes: &[u8]) {
             }
         }
     }
-    let (config, said) = understood(&file, program, &variables, with_fault);
+    let (config, said) = understood(&file, program, &variables, how);
     assert_is_possible(&config);
     if !said.is_empty() {
         // One line that does a terminal no harm.
@@ -32,10 +34,7 @@ pub fn run(bytes: &[u8]) {
         assert!(line.starts_with(b"sluice: ") && said.len() <= 1024);
         assert!(line.iter().all(|b| (b' '..=b'~').contains(b)));
     }
-    assert_eq!(
-        understood(&file, program, &variables, with_fault),
-        (config, said)
-    );
+    assert_eq!(understood(&file, program, &variables, how), (config, said));
 }
 
 fn assert_is_possible(config: &Config) {

@@ -4,12 +4,12 @@
 //! doing: the calls of [`api`](crate::api), and the control thread's turns.
 
 use crate::rendezvous::message::{Kind, Message, VERSION};
-use crate::rendezvous::{self, control, control::by_hand};
+use crate::rendezvous::{self, control, control::by_hand, identity};
 use crate::sockets::table::{self, Entry};
 use crate::sockets::{internal, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
-use sluice_fabric::shm::{Link, LinkEnd, Token};
+use sluice_fabric::shm::{Link, LinkEnd, PeerProcess, Token};
 use sluice_fabric::sys::Fd;
 
 /// This end of a link, and its stream.
@@ -28,8 +28,14 @@ pub struct Peer {
     pub control: Fd,
     /// Who it is.
     pub token: Token,
-    /// The process whose memory may be read; 0: none.
+    /// Its process.
     pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Whether that is taken for this process's, so that it may send descriptors.
+    pub is_same_user: bool,
+    /// Whether its memory may be read.
+    pub can_pull: bool,
 }
 
 /// Before all else, once.
@@ -45,13 +51,22 @@ pub fn begin() {
 #[must_use]
 pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
     let sock = table::lookup(fd).and_then(Entry::as_sock)?;
+    let control = peer.control.raw();
+    identity::prepare(control).ok()?;
+    // As those of an older kernel where that knows of no refusal.
+    let _ = identity::let_descriptors_in(control, peer.is_same_user);
     let link = Link::open(LinkEnd {
         arena: peer.arena,
         side: 0,
         control: internal::lift(peer.control),
         token: peer.token,
-        peer_pid: peer.pid,
-        can_pull: peer.pid != 0,
+        peer: Some(PeerProcess {
+            pid: peer.pid,
+            uid: peer.uid,
+            is_same_user: peer.is_same_user,
+            dir: None,
+        }),
+        can_pull: peer.can_pull,
         can_discard: true,
     })?;
     sluice_stats::ROOT.links.raise(1);

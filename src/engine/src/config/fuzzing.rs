@@ -3,13 +3,14 @@
 use super::line::Line;
 use super::{Config, file};
 
-/// What a configuration file and an environment come to for a program of this name, and the line that its user is told.
+/// What a configuration file and an environment come to for a program of this name, with more rights than who starts it perhaps, and the line
+/// that its user is told.
 #[must_use]
 pub fn understood(
     text: &[u8],
     program: &[u8],
     variables: &[(&[u8], &[u8])],
-    with_fault: bool,
+    (with_fault, is_secure): (bool, bool),
 ) -> (Config, Vec<u8>) {
     let mut complaint = Line::new();
     let mut read = file::Read {
@@ -19,7 +20,12 @@ pub fn understood(
     };
     read.take(b"/etc/sluice.conf", text, program);
     let filed = (read.config, read.set);
-    let config = super::parse(variables.iter().copied(), with_fault, filed, &mut complaint);
+    let config = super::parse(
+        variables.iter().copied(),
+        (with_fault, is_secure),
+        filed,
+        &mut complaint,
+    );
     let said = if complaint.is_empty() {
         Vec::new()
     } else {

@@ -28,7 +28,7 @@ mod bell;
 mod closer;
 pub mod control;
 pub mod diag;
-mod identity;
+pub mod identity;
 mod join;
 pub mod message;
 mod price;

@@ -9,10 +9,11 @@ use libc::c_int;
 use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
-pub const OURS: [Sysno; 57] = [
+pub const OURS: [Sysno; 59] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
+    Sysno::socketpair,
     Sysno::bind,
     Sysno::listen,
     Sysno::connect,
@@ -67,6 +68,7 @@ pub const OURS: [Sysno; 57] = [
     Sysno::sendfile,
     Sysno::write,
     Sysno::close,
+    Sysno::close_range,
     Sysno::clone3,
 ];
 
@@ -140,6 +142,7 @@ mod tests {
         let wrappers = concat!(
             include_str!("sys.rs"),
             include_str!("sys/file.rs"),
+            include_str!("sys/process.rs"),
             include_str!("sys/signal.rs")
         );
         let mut count = 0;

@@ -47,6 +47,7 @@ macro_rules! sys {
 mod clock;
 mod file;
 mod option;
+mod process;
 mod signal;
 
 pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
@@ -54,6 +55,7 @@ pub use file::{
     fstat, identity, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at,
 };
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
+pub use process::{is_process, read_process, reap};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
 /// A descriptor of our own; closed on drop, by a raw call.
@@ -121,12 +123,6 @@ pub fn close(fd: c_int) -> Result<(), Errno> {
 #[must_use]
 pub fn getpid() -> c_int {
     sys!(getpid).unwrap_or(0) as c_int
-}
-
-/// `kill(2)` with signal 0: is there such a process, be it another user's, or such a thread?
-#[must_use]
-pub fn is_process(pid: u32) -> bool {
-    sys!(kill, pid, 0) != Err(libc::ESRCH)
 }
 
 /// `gettid(2)`.
@@ -365,6 +361,28 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<Fd, Errno> 
     .map(|fd| Fd(fd as c_int))
 }
 
+/// `socketpair(2)` of two SEQPACKET ends, close-on-exec and non-blocking.
+///
+/// # Errors
+/// The kernel's.
+pub fn socket_pair() -> Result<[Fd; 2], Errno> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    sys!(socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr())?;
+    Ok(ends.map(Fd))
+}
+
+/// Closes all descriptors from `first` to `last` of this process, one by one where the kernel cannot at once (`close_range(2)`).
+pub fn close_range(first: c_int, last: c_int) {
+    if first > last || sys!(close_range, first, last, 0).is_ok() {
+        return;
+    }
+    let limit = descriptor_limit().min(1 << 20) as c_int;
+    for fd in first.max(0)..=last.min(limit) {
+        let _ = close(fd);
+    }
+}
+
 /// `bind(2)`.
 ///
 /// # Errors
@@ -584,30 +602,6 @@ pub fn poll_one(
     poll(&mut one, timeout)?;
     let [one] = one;
     Ok(one.revents)
-}
-
-/// `process_vm_readv(2)`. All of it is read from one memory: if the process executes another image
-/// meanwhile, every piece is still the old one's.
-///
-/// # Errors
-/// The kernel's: EPERM, ESRCH, EFAULT.
-///
-/// # Safety
-/// The pieces of `to` are writable, or the kernel says EFAULT. `from` lives in the other process.
-pub unsafe fn read_process(
-    pid: c_int,
-    from: &[libc::iovec],
-    to: &[libc::iovec],
-) -> Result<usize, Errno> {
-    sys!(
-        process_vm_readv,
-        pid,
-        to.as_ptr(),
-        to.len(),
-        from.as_ptr(),
-        from.len(),
-        0
-    )
 }
 
 /// `preadv(2)` into up to two pieces, or `readv(2)` when `offset` is `None`.

@@ -5,7 +5,8 @@
 //! could hold up: a pipe's two ends share a lock, and a descriptor may be of anything. There the sleeper makes a name, the ringer comes to it, and
 //! each has a socket of its own, at which no descriptor comes in.
 
-use super::{closer, identity};
+use super::identity;
+use super::message::Brought;
 use crate::sockets::internal;
 use core::mem::offset_of;
 use sluice_fabric::shm::Link;
@@ -102,11 +103,11 @@ fn is_peer(link: &Link, fd: &Fd) -> bool {
 
 /// A pipe's end that the peer has sent, opened anew: whether a read waits is written in a description, and that which was sent is
 /// the peer's as well.
-pub(super) fn own_end(sent: Fd) -> Option<Fd> {
+pub(super) fn own_end(sent: Brought) -> Option<Fd> {
     if !sys::is_pipe(sent.raw()) {
-        closer::dispose(sent);
         return None;
     }
+    let sent = sent.accept()?;
     let path = FdPath::new(sent.raw());
     sys::open(path.as_c_str(), libc::O_RDONLY | libc::O_NONBLOCK).ok()
 }

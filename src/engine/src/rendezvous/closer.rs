@@ -1,14 +1,24 @@
-//! Threads for what may wait for ever: closing a descriptor that somebody else has sent, or receiving one.
+//! What may wait for ever, done where nobody waits for it: closing a descriptor that somebody else has sent, and receiving one.
 //!
 //! A file may be on a file system whose server never answers (FUSE), a TCP socket may linger, a memory file takes long to be freed; and a
-//! Unix socket is closed with all that lies unread in it. Whoever sends such a thing must not hold up a thread that has anything else
-//! to do. So each gets a thread of its own, which is stuck at worst.
+//! Unix socket is closed with all that lies unread in it. A thread that is caught in such a close cannot be ended by any signal, and then neither
+//! can the program be, nor execute another, nor change its user.
+//!
+//! So of another user nothing comes into this process's table of descriptors but a memory file of the right length: a *porter*, a process that shares
+//! this one's memory and nothing else, with a table of its own, receives the one record that brings it, looks at it, and passes
+//! it on. It also has the last hold of a socket in which something lies unread. It is caught at worst, alone. What a peer of this user
+//! sends, who could stop the program by a signal just as well, is closed in a thread.
 
-use super::control;
-use super::identity;
 use super::message::{self, Next};
+use super::{control, identity};
+use crate::sockets::internal;
+use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::layout::ARENA_LEN;
+use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys::{self, Fd};
+
+// --- threads ---
 
 /// Threads at once. What comes beyond stays open, as long as the process lives.
 const THREADS: u32 = 16;
@@ -20,44 +30,173 @@ pub(super) fn busy() -> u32 {
     BUSY.load(Ordering::Acquire)
 }
 
-type Work = Box<dyn FnOnce() + Send>;
-
-extern "C" fn run(work: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn close_all(fds: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice-close");
-    // SAFETY: made by `apart` for this thread alone.
-    let work = unsafe { Box::from_raw(work.cast::<Work>()) };
-    work();
+    // SAFETY: made by `dispose` for this thread alone.
+    drop(unsafe { Box::from_raw(fds.cast::<Vec<Fd>>()) });
     BUSY.fetch_sub(1, Ordering::AcqRel);
     core::ptr::null_mut()
 }
 
-/// Does something in a thread of its own; false: there are too many, or none can be made, and it was not done.
-pub(super) fn apart(work: impl FnOnce() + Send + 'static) -> bool {
+/// Closes descriptors that a peer of this user has sent, in a thread of their own.
+pub(super) fn dispose(fds: Vec<Fd>) {
+    if fds.is_empty() {
+        return;
+    }
     let room = |n: u32| (n < THREADS).then_some(n + 1);
-    if BUSY
-        .fetch_update(Ordering::AcqRel, Ordering::Acquire, room)
-        .is_err()
-    {
-        return false;
+    let count = (Ordering::AcqRel, Ordering::Acquire);
+    let has_room = BUSY.fetch_update(count.0, count.1, room).is_ok();
+    let fds = Box::into_raw(Box::new(fds));
+    if has_room && control::spawn(close_all, fds.cast()).is_ok() {
+        return;
     }
-    let work: *mut Work = Box::into_raw(Box::new(Box::new(work)));
-    let spawned = control::spawn(run, work.cast()).is_ok();
-    if !spawned {
+    if has_room {
         BUSY.fetch_sub(1, Ordering::AcqRel);
-        // SAFETY: no thread has it. What it owns is not dropped: that is what may wait.
-        core::mem::forget(unsafe { Box::from_raw(work) });
     }
-    spawned
+    // SAFETY: no thread has it.
+    for fd in *unsafe { Box::from_raw(fds) } {
+        // It stays open, and the program is not to take it for one of its own.
+        internal::enter(fd.release());
+    }
 }
 
-/// Closes a descriptor that came from somebody else.
-pub(super) fn dispose(fd: Fd) {
-    let fd = fd.release();
-    if !apart(move || drop(Fd::own(fd))) {
-        // It stays open, and the program is not to take it for one of its own.
-        crate::sockets::internal::enter(fd);
+// --- porters ---
+
+/// Porters at once, the caught ones included.
+const PORTERS: usize = 8;
+/// Bytes of a porter's stack.
+const STACK: usize = 64 << 10;
+
+/// What a porter does.
+#[derive(Clone, Copy)]
+enum Errand {
+    /// Receives one record, and passes it on if it brings what may be an arena.
+    Receive,
+    /// Keeps the socket until this process has closed it.
+    Hold,
+}
+
+/// How many there are.
+#[cfg(test)]
+pub(super) fn porters() -> usize {
+    reap();
+    OUT.lock().map_or(0, |out| out.len())
+}
+
+struct Task {
+    errand: Errand,
+    socket: i32,
+    /// The porter's end of the way to this process.
+    answer: i32,
+}
+
+struct Porter {
+    pid: i32,
+    /// Address of its stack.
+    stack: usize,
+}
+
+static OUT: Guarded<Vec<Porter>> = Guarded::new(Vec::new());
+/// Length of `OUT`, to be read without the lock.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Sends a porter on an errand with a socket. The end of the way to it, which this process keeps.
+fn send_out(errand: Errand, socket: i32) -> Option<Fd> {
+    let mut out = OUT.lock()?;
+    reap_of(&mut out);
+    if out.len() >= PORTERS {
+        return None;
+    }
+    let [ours, theirs] = sys::socket_pair().ok()?;
+    let ours = internal::lift(ours)?;
+    let stack = sys::map_zeroes(STACK, false).ok()?;
+    let task = stack.cast::<Task>();
+    let answer = theirs.raw();
+    // SAFETY: the lowest bytes of a fresh mapping, which is larger and aligned to a page; a stack grows down to them from the other end.
+    unsafe {
+        task.write(Task {
+            errand,
+            socket,
+            answer,
+        });
+    }
+    // No handler of the program's runs in the porter, which has this thread's own memory.
+    let before = sys::set_signal_mask(u64::MAX);
+    // SAFETY: `run` needs no more than that stack, and makes nothing but system calls of its own; the mapping lives until it has ended.
+    let pid = unsafe {
+        let top = stack.add(STACK).cast();
+        libc::clone(run, top, libc::CLONE_VM, task.cast())
+    };
+    sys::set_signal_mask(before);
+    if pid <= 0 {
+        // SAFETY: nobody has it.
+        unsafe { sys::unmap(stack, STACK) };
+        return None;
+    }
+    let stack = stack.addr();
+    out.push(Porter { pid, stack });
+    COUNT.store(out.len() as u32, Ordering::Relaxed);
+    Some(ours)
+}
+
+/// The porter's whole life. It has this process's memory, and the thread-local storage of the thread that has sent it out: it touches neither.
+extern "C" fn run(task: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: written before it was made, and not changed.
+    let &Task {
+        errand,
+        socket,
+        answer,
+    } = unsafe { &*task.cast::<Task>() };
+    let (low, high) = (socket.min(answer), socket.max(answer));
+    // Of the program's descriptors it keeps none: a port would stay in use.
+    sys::close_range(0, low - 1);
+    sys::close_range(low + 1, high - 1);
+    sys::close_range(high + 1, i32::MAX);
+    match errand {
+        Errand::Receive => message::forward(socket, answer, is_arena),
+        Errand::Hold => {
+            let mut byte = [0];
+            // Ends with the other end, which is closed behind the socket.
+            let _ = sys::poll_one(answer, libc::POLLIN, None);
+            let _ = sys::read(answer, &mut byte);
+        }
+    }
+    0
+}
+
+/// May it be an arena? Nothing is asked of its file that could wait.
+fn is_arena(fd: i32) -> bool {
+    sys::is_memory(fd) && sys::fstat(fd).is_ok_and(|st| st.st_size as u64 == ARENA_LEN)
+}
+
+/// Has a porter receive the record that lies unread at `socket`; where it comes to, if it does.
+pub(super) fn receive(socket: i32) -> Option<Fd> {
+    send_out(Errand::Receive, socket)
+}
+
+/// Takes back the stacks of porters that are through.
+pub(super) fn reap() {
+    if COUNT.load(Ordering::Relaxed) != 0
+        && let Some(mut out) = OUT.lock()
+    {
+        reap_of(&mut out);
     }
 }
+
+fn reap_of(out: &mut Vec<Porter>) {
+    out.retain(|porter| {
+        let is_through = sys::reap(porter.pid);
+        if is_through {
+            let stack = core::ptr::with_exposed_provenance_mut(porter.stack);
+            // SAFETY: the porter's, which is gone.
+            unsafe { sys::unmap(stack, STACK) };
+        }
+        !is_through
+    });
+    COUNT.store(out.len() as u32, Ordering::Relaxed);
+}
+
+// --- sockets ---
 
 /// A Unix socket to somebody who is not trusted: closed without waiting for what lies unread in it.
 #[derive(Debug)]
@@ -112,28 +251,64 @@ impl Drop for Way {
     }
 }
 
-/// Closes a socket by which descriptors may have come: by itself if none have.
+/// Closes a socket by which descriptors may have come.
 pub(super) fn close(fd: Fd) {
     // Nothing more comes in, and nobody.
     let _ = sys::shutdown(fd.raw(), libc::SHUT_RD);
     // Of a name: who had come, and was not let in.
     while let Ok(visitor) = sys::accept(fd.raw()) {
         let _ = sys::shutdown(visitor.raw(), libc::SHUT_RD);
-        if has_unread(&visitor) {
-            dispose(visitor);
+        let_go(visitor);
+    }
+    let_go(fd);
+}
+
+/// Closes a socket that takes nothing more in; by the hand of a porter if something lies unread in it.
+pub(super) fn let_go(fd: Fd) {
+    if !has_unread(fd.raw()) {
+        return;
+    }
+    match send_out(Errand::Hold, fd.raw()) {
+        Some(porter) => {
+            // While the porter has it open, a set of ours would be told of it.
+            control::unwatch_meeting(fd.raw());
+            internal::forget(fd.raw());
+            drop(fd);
+            internal::forget(porter.raw());
+        }
+        None => {
+            control::unwatch_meeting(fd.raw());
+            internal::enter(fd.release());
         }
     }
-    if has_unread(&fd) {
-        crate::sockets::internal::forget(fd.raw());
-        dispose(fd);
+}
+
+/// Does something lie unread at a socket?
+pub(super) fn has_unread(fd: i32) -> bool {
+    matches!(message::next(fd), Next::Plain | Next::Brings)
+}
+
+/// Before a fork: the list of porters is whole.
+pub(super) fn hold() {
+    OUT.hold();
+}
+
+/// Of [`hold`].
+pub(super) fn release() {
+    OUT.release();
+}
+
+/// In the child of a fork: there are no such threads, and the porters are the parent's, with stacks that nobody uses here.
+pub(super) fn after_fork() {
+    BUSY.store(0, Ordering::Relaxed);
+    COUNT.store(0, Ordering::Relaxed);
+    if let Some(mut out) = OUT.lock() {
+        for Porter { stack, .. } in out.drain(..) {
+            let stack = core::ptr::with_exposed_provenance_mut(stack);
+            // SAFETY: of this copy of the memory.
+            unsafe { sys::unmap(stack, STACK) };
+        }
     }
 }
 
-fn has_unread(fd: &Fd) -> bool {
-    matches!(message::next(fd.raw()), Next::Plain | Next::Brings)
-}
-
-/// In the child of a fork: there are no such threads.
-pub(super) fn after_fork() {
-    BUSY.store(0, Ordering::Relaxed);
-}
+const _: () = assert!(size_of::<Task>() < STACK / 16);

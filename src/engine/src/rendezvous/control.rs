@@ -37,7 +37,7 @@ pub(super) use links::tell;
 use links::{READING, on_link};
 pub use links::{
     ask_wake, attention, bell_at, died_unended, died_with_unread, drop_bell, end_is_told,
-    is_unended, link_is_up, read_links, want_bell, watch_link, watch_meeting,
+    is_unended, link_is_up, read_links, unwatch_meeting, want_bell, watch_link, watch_meeting,
 };
 #[cfg(feature = "verbs")]
 pub use links::{unwatch_remote, watch_remote};
@@ -218,6 +218,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
             handle(event.events, event.u64);
         }
         super::progress();
+        super::closer::reap();
         remote::answer_calls();
         let jobs_left = do_jobs();
         let meetings_left = super::watched(|_| ());

@@ -96,7 +96,9 @@ impl Claimant {
         }
         let known = shm::all().find(|link| {
             let is_it = link.peer_pid() == who.pid && link.peer_uid() == who.uid;
-            is_it && link.is_alive() && link.peer_dir().is_open()
+            // A child of a process that is gone may keep the link up, and the number be another's.
+            let lives = |dir| sys::stat_at(dir, c"stat", 0).is_ok();
+            is_it && link.is_alive() && link.peer_dir().with(lives) == Some(true)
         });
         if known.is_some() {
             return Ok(Self {

@@ -5,7 +5,7 @@
 
 use super::closer::Way;
 use super::identity::{self, Claimant};
-use super::message::{self, Kind, Message, Next, REUSE, Received, Sender, VERSION};
+use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
 use super::{NAME_NS, Pending, Stage, abandon, closer, control, discard};
 use crate::process;
 use crate::sockets::sock::Sock;
@@ -17,7 +17,6 @@ use sluice_fabric::lock::{Guard, Guarded};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
-use std::sync::Arc;
 
 /// How a meeting goes on.
 pub(super) enum Step {
@@ -115,14 +114,10 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
     }
 }
 
-/// What a thread of its own has received for a meeting.
-pub(super) type Mailbox = Arc<Guarded<Option<Received>>>;
-
 /// Takes the next record, and no descriptor but where one belongs.
 fn hear(meeting: &mut Pending) -> Received {
-    if let Stage::Receiving(mail) = &meeting.stage {
-        let got = mail.lock().and_then(|mut mail| mail.take());
-        return got.unwrap_or(Received::Nothing);
+    if let Stage::Receiving(porter) = &meeting.stage {
+        return message::receive(porter.raw());
     }
     let Some(way) = &meeting.socket else {
         return Received::Gone;
@@ -136,33 +131,24 @@ fn hear(meeting: &mut Pending) -> Received {
         // Whoever could stop this process by a signal may send it what he likes.
         Next::Brings if !meeting.is_with_same_user() => receive_apart(meeting),
         Next::Nothing => Received::Nothing,
-        _ => message::receive(way.raw()),
+        Next::End => Received::Gone,
+        Next::Plain | Next::Brings => message::receive(way.raw()),
     }
 }
 
-/// Has a thread of its own receive the record with the arena.
+/// Has the record with the arena received apart, see [`closer`].
 fn receive_apart(meeting: &mut Pending) -> Received {
-    let Some(socket) = crate::sockets::internal::copy(meeting.raw()) else {
+    let Some(porter) = closer::receive(meeting.raw()) else {
         return Received::Gone;
     };
-    let mail = Mailbox::default();
-    let to = mail.clone();
-    let begun = closer::apart(move || {
-        let got = message::receive(socket.raw());
-        if let Some(mut mail) = to.lock() {
-            *mail = Some(got);
-        }
-        crate::sockets::internal::forget(socket.raw());
-        drop(Way::new(socket));
-        control::poke();
-    });
-    if !begun {
-        return Received::Gone;
+    control::unwatch_meeting(meeting.raw());
+    if control::is_running() {
+        control::watch_meeting(porter.raw());
     }
     if let Stage::Proved(token) = meeting.stage {
         meeting.token = token;
     }
-    meeting.stage = Stage::Receiving(mail);
+    meeting.stage = Stage::Receiving(porter);
     Received::Nothing
 }
 
@@ -283,9 +269,9 @@ fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
         .ok_or(Reason::ProofFailed)
 }
 
-/// Links with one other process, and with all those of one other user, at most: none takes what the others need.
+/// Links with one other process, and with all those of other users together, at most: none takes what the others need.
 const LINKS_OF_PROCESS: usize = 8;
-const LINKS_OF_USER: usize = 768;
+const LINKS_OF_OTHERS: usize = 768;
 
 /// A new link with the process that has proved itself.
 fn open_link(
@@ -302,7 +288,8 @@ fn open_link(
     let others = || shm::all().filter(|link| link.is_alive() && link.twin().is_none());
     let is_same_user = claimant.is_same_user();
     if others().filter(|link| link.peer_pid() == pid).count() >= LINKS_OF_PROCESS
-        || !is_same_user && others().filter(|link| link.peer_uid() == uid).count() >= LINKS_OF_USER
+        || !is_same_user
+            && others().filter(|link| !link.is_of_same_user()).count() >= LINKS_OF_OTHERS
     {
         return Err(Reason::LinkFull);
     }
@@ -335,7 +322,11 @@ fn open_link(
 }
 
 /// Second comer: joins the stream of the first.
-fn on_reply(meeting: &mut Pending, reply: &Message, brought: Option<Fd>) -> Result<Step, Reason> {
+fn on_reply(
+    meeting: &mut Pending,
+    reply: &Message,
+    brought: Option<Brought>,
+) -> Result<Step, Reason> {
     compatible(reply)?;
     let token = match meeting.stage {
         Stage::Proved(token) => token,
@@ -344,18 +335,15 @@ fn on_reply(meeting: &mut Pending, reply: &Message, brought: Option<Fd>) -> Resu
     if reply.flags & REUSE == 0 {
         control::start()?;
         let memory = brought.ok_or(Reason::ProofFailed)?;
-        let arena = match Arena::adopt(&memory) {
-            Ok(arena) => arena,
-            Err(_) => {
-                closer::dispose(memory);
-                return Err(Reason::MmapRefused);
-            }
-        };
+        // Of a file of another kind nothing more is asked.
+        if !sys::is_memory(memory.raw()) {
+            return Err(Reason::ProofFailed);
+        }
+        let arena = Arena::adopt(memory.fd().ok_or(Reason::ProofFailed)?);
+        let arena = arena.map_err(|_| Reason::MmapRefused)?;
+        drop(memory.accept());
         let link = open_link(meeting, arena, 1, token)?;
         return join(meeting, link, reply.index, true);
-    }
-    if let Some(needless) = brought {
-        closer::dispose(needless);
     }
     match shm::by_token(token) {
         Some(link) => join(meeting, link, reply.index, false),

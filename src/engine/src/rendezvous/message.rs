@@ -265,19 +265,32 @@ unsafe fn put_control<T>(at: *mut u8, kind: libc::c_int, data: &T) -> *mut u8 {
 /// The kernel's; EAGAIN when the peer does not read, EPERM when it lets no descriptor in.
 pub fn send(socket: i32, message: &Message, with: Option<i32>) -> Result<(), sys::Errno> {
     let mut bytes = message.to_bytes();
+    let named = message.kind.is_proof().then(|| {
+        // SAFETY: these two cannot fail and are not hooked.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let pid = process::pid() as i32;
+        libc::ucred { pid, uid, gid }
+    });
+    send_bytes(socket, Some(&mut bytes), named, with)
+}
+
+fn send_bytes(
+    socket: i32,
+    bytes: Option<&mut [u8]>,
+    named: Option<libc::ucred>,
+    with: Option<i32>,
+) -> Result<(), sys::Errno> {
+    let bytes = bytes.unwrap_or_default();
     let mut piece = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: LEN,
+        iov_len: bytes.len(),
     };
     let mut control = Control([0u8; CREDENTIALS + ONE_RIGHT]);
     let begin = control.0.as_mut_ptr();
     let mut end = begin;
-    if message.kind.is_proof() {
-        // SAFETY: these two cannot fail and are not hooked.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let pid = process::pid() as i32;
+    if let Some(named) = named {
         // SAFETY: there is room for these and one more.
-        end = unsafe { put_control(end, libc::SCM_CREDENTIALS, &libc::ucred { pid, uid, gid }) };
+        end = unsafe { put_control(end, libc::SCM_CREDENTIALS, &named) };
     }
     if let Some(fd) = with {
         // SAFETY: as above.
@@ -296,11 +309,41 @@ pub fn send(socket: i32, message: &Message, with: Option<i32>) -> Result<(), sys
     unsafe { sys::sendmsg(socket, &raw const header, flags) }.map(drop)
 }
 
+/// A descriptor that a record has brought. What becomes of none is closed where nobody waits.
+#[derive(Debug)]
+pub struct Brought(Option<Fd>);
+
+impl Brought {
+    /// It is what was wanted: its close does not wait.
+    #[must_use]
+    pub fn accept(mut self) -> Option<Fd> {
+        self.0.take()
+    }
+
+    /// The number, to look at it.
+    #[must_use]
+    pub fn raw(&self) -> i32 {
+        self.fd().map_or(-1, Fd::raw)
+    }
+
+    /// To look at it.
+    #[must_use]
+    pub fn fd(&self) -> Option<&Fd> {
+        self.0.as_ref()
+    }
+}
+
+impl Drop for Brought {
+    fn drop(&mut self) {
+        closer::dispose(self.0.take().into_iter().collect());
+    }
+}
+
 /// What was received.
 #[derive(Debug)]
 pub enum Received {
     /// A record, by whom it was sent, and the descriptor that it brought.
-    Message(Message, Option<Sender>, Option<Fd>),
+    Message(Message, Option<Sender>, Option<Brought>),
     /// Nothing now.
     Nothing,
     /// The peer is gone.
@@ -322,17 +365,28 @@ pub enum Next {
     Brings,
 }
 
+/// Whoever closes his end while something lies unread in it leaves an error behind, which the next call takes, whatever else there is: the call
+/// is made once more.
+fn past_reset<T>(mut call: impl FnMut() -> Result<T, sys::Errno>) -> Result<T, sys::Errno> {
+    match call() {
+        Err(libc::ECONNRESET | libc::EPIPE) => call(),
+        done => done,
+    }
+}
+
 /// Looks at what lies unread, and takes nothing: no descriptor comes in by it, and none is closed.
 #[must_use]
 pub fn next(socket: i32) -> Next {
     let mut control = Control([0u8; CREDENTIALS]);
     // SAFETY: zeroes are a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    // SAFETY: the header and the room live until the call returns. No byte is wanted.
-    let looked = unsafe { sys::recvmsg(socket, &raw mut header, flags) };
+    let looked = past_reset(|| {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = control.0.len();
+        // SAFETY: the header and the room live until the call returns. No byte is wanted.
+        unsafe { sys::recvmsg(socket, &raw mut header, flags) }
+    });
     match looked {
         // Behind the credentials there is no room: a cut is one of descriptors.
         Ok(_) if header.msg_flags & libc::MSG_CTRUNC != 0 => Next::Brings,
@@ -343,34 +397,40 @@ pub fn next(socket: i32) -> Next {
     }
 }
 
-/// Is it of a kind that records bring: a pipe, a memory file?
-fn is_known(fd: &Fd) -> bool {
-    sys::is_pipe(fd.raw()) || sys::is_memory(fd.raw())
+/// The bytes of a message, one more than a record has if there are so many, its sender and its descriptors.
+struct Raw {
+    bytes: [u8; LEN + 1],
+    len: usize,
+    sender: Option<Sender>,
+    fds: [i32; FDS_MAX],
+    fd_count: usize,
 }
 
-/// Receives a record, never waiting. With several descriptors, or another than [`is_known`], it is none. Where this process may have no
-/// more of them it comes without, and the kernel closes what it brought, in this thread.
-pub fn receive(socket: i32) -> Received {
-    let mut bytes = [0u8; LEN + 1];
+/// Takes a message, never waiting. Descriptors of which this process may have no more are closed by the kernel, in this thread.
+fn take(socket: i32) -> Result<Raw, sys::Errno> {
+    let mut raw = Raw {
+        bytes: [0; LEN + 1],
+        len: 0,
+        sender: None,
+        fds: [-1; FDS_MAX],
+        fd_count: 0,
+    };
     let mut piece = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
+        iov_base: raw.bytes.as_mut_ptr().cast(),
+        iov_len: raw.bytes.len(),
     };
     let mut control = Control([0u8; CREDENTIALS + ALL_RIGHTS]);
     // SAFETY: zeroes are a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     header.msg_iov = &raw mut piece;
     header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header and all it points to live until the call returns.
-    let len = match unsafe { sys::recvmsg(socket, &raw mut header, flags) } {
-        Ok(len) => len,
-        Err(libc::EAGAIN | libc::EINTR) => return Received::Nothing,
-        Err(_) => return Received::Gone,
-    };
-    let (mut brought, mut sender, mut foreign) = (None, None, false);
+    raw.len = past_reset(|| {
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = control.0.len();
+        // SAFETY: the header and all it points to live until the call returns.
+        unsafe { sys::recvmsg(socket, &raw mut header, flags) }
+    })?;
     // SAFETY: the kernel has filled the control room and set its length; the macros stay inside it.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&raw const header);
@@ -380,18 +440,15 @@ pub fn receive(socket: i32) -> Received {
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
                     let who = core::ptr::read_unaligned(data.cast::<libc::ucred>());
                     let libc::ucred { pid, uid, .. } = who;
-                    sender = Some(Sender { pid, uid });
+                    raw.sender = Some(Sender { pid, uid });
                 }
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     let data_len =
                         ((*at).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
                     for i in 0..data_len / size_of::<i32>() {
-                        let fd = Fd::own(core::ptr::read_unaligned(data.cast::<i32>().add(i)));
-                        if brought.is_none() && is_known(&fd) {
-                            brought = Some(fd);
-                        } else {
-                            closer::dispose(fd);
-                            foreign = true;
+                        if let Some(to) = raw.fds.get_mut(raw.fd_count) {
+                            *to = core::ptr::read_unaligned(data.cast::<i32>().add(i));
+                            raw.fd_count += 1;
                         }
                     }
                 }
@@ -400,20 +457,42 @@ pub fn receive(socket: i32) -> Received {
             at = libc::CMSG_NXTHDR(&raw const header, at);
         }
     }
-    match bytes.get(..len).and_then(Message::from_bytes) {
-        Some(message) if !foreign => Received::Message(message, sender, brought),
+    Ok(raw)
+}
+
+/// Receives a record, never waiting. With several descriptors it is none.
+pub fn receive(socket: i32) -> Received {
+    let raw = match take(socket) {
+        Ok(raw) => raw,
+        Err(libc::EAGAIN | libc::EINTR) => return Received::Nothing,
+        Err(_) => return Received::Gone,
+    };
+    let fds = raw.fds.iter().take(raw.fd_count);
+    let mut fds: Vec<Fd> = fds.map(|&fd| Fd::own(fd)).collect();
+    let message = raw.bytes.get(..raw.len).and_then(Message::from_bytes);
+    match message {
+        Some(message) if fds.len() <= 1 => {
+            let brought = fds.pop().map(|fd| Brought(Some(fd)));
+            Received::Message(message, raw.sender, brought)
+        }
+        // The end alone has no sender.
+        _ if raw.len == 0 && raw.sender.is_none() => Received::Gone,
         _ => {
-            if let Some(fd) = brought {
-                closer::dispose(fd);
-            }
-            // The end alone has no sender.
-            if len == 0 && sender.is_none() {
-                Received::Gone
-            } else {
-                Received::Wrong
-            }
+            closer::dispose(fds);
+            Received::Wrong
         }
     }
+}
+
+/// Takes a message, and sends it on by `to` if it brings one descriptor which `is_wanted`. For a process that shares this one's memory,
+/// and has descriptors of its own: makes system calls, and touches nothing but its stack. What is not sent on is closed at that process's end.
+pub fn forward(socket: i32, to: i32, is_wanted: fn(i32) -> bool) {
+    let Ok(mut raw) = take(socket) else { return };
+    let [fd, ..] = raw.fds;
+    if raw.fd_count != 1 || !is_wanted(fd) {
+        return;
+    }
+    let _ = send_bytes(to, raw.bytes.get_mut(..raw.len), None, Some(fd));
 }
 
 #[cfg(test)]
@@ -486,15 +565,32 @@ mod tests {
     }
 
     #[test]
-    fn a_record_with_a_descriptor_of_another_kind_is_refused() {
+    fn a_descriptor_of_another_kind_does_not_come_in() {
         let _alone = crate::sockets::testing::alone();
         let [a, b] = pair();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let message = Message::new(Kind::Reply);
-        for fd in [a.raw(), file.as_raw_fd()] {
+        let small = sys::memfd(c"small").unwrap();
+        for fd in [a.raw(), file.as_raw_fd(), small.raw()] {
             send(a.raw(), &message, Some(fd)).unwrap();
-            assert!(matches!(receive(b.raw()), Received::Wrong));
+            let porter = closer::receive(b.raw()).unwrap();
+            let _ = sys::poll_one(porter.raw(), libc::POLLIN, None);
+            assert!(matches!(receive(porter.raw()), Received::Gone));
         }
+        // One that may be an arena comes.
+        sys::ftruncate(small.raw(), sluice_fabric::layout::ARENA_LEN).unwrap();
+        send(a.raw(), &message, Some(small.raw())).unwrap();
+        let porter = closer::receive(b.raw()).unwrap();
+        let _ = sys::poll_one(porter.raw(), libc::POLLIN, None);
+        let Received::Message(got, _, Some(fd)) = receive(porter.raw()) else {
+            panic!("no memory")
+        };
+        assert_eq!(got, message);
+        assert_eq!(
+            sys::fstat(fd.raw()).unwrap().st_ino,
+            sys::fstat(small.raw()).unwrap().st_ino
+        );
+        drop(fd);
         await_closers();
     }
 
@@ -522,7 +618,10 @@ mod tests {
         let (tcp, _received) = stuck();
         send(a.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
         drop(tcp);
-        assert!(matches!(receive(b.raw()), Received::Wrong));
+        let Received::Message(_, _, Some(brought)) = receive(b.raw()) else {
+            panic!("no record")
+        };
+        drop(brought);
         let (tcp, _unread) = stuck();
         send(a.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
         drop((tcp, a));
@@ -544,7 +643,27 @@ mod tests {
         drop((tcp, visitor));
         closer::close(name);
         assert!(begun.elapsed().as_secs() < 30);
-        assert!(closer::busy() >= 3, "somebody has waited");
+        assert!(closer::busy() >= 1, "somebody has waited");
+        assert!(closer::porters() >= 2, "somebody has waited");
+    }
+
+    #[test]
+    fn what_lies_behind_a_reset_is_seen() {
+        let _alone = crate::sockets::testing::alone();
+        let [a, b] = pair();
+        // Left unread by the other end, which closes behind its own.
+        send(b.raw(), &Message::new(Kind::Claim), None).unwrap();
+        let (near, _far) = sys::doorbell().unwrap();
+        send(a.raw(), &Message::new(Kind::Reply), Some(near.raw())).unwrap();
+        drop(a);
+        assert_eq!(next(b.raw()), Next::Brings);
+        assert_eq!(next(b.raw()), Next::Brings);
+        let [a, b] = pair();
+        send(b.raw(), &Message::new(Kind::Claim), None).unwrap();
+        send(a.raw(), &Message::new(Kind::Decline), None).unwrap();
+        drop(a);
+        assert!(matches!(receive(b.raw()), Received::Message(..)));
+        assert!(matches!(receive(b.raw()), Received::Gone));
     }
 
     #[test]

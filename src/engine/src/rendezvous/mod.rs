@@ -42,10 +42,10 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diag::Mirror;
 use identity::Claimant;
-use message::{Kind, Message, Next, Nonce, Sender, VERSION};
+use message::{Kind, Message, Nonce, Sender, VERSION};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{self, Link, Token};
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
 
 /// A name, and a meeting that has begun, live this long.
@@ -70,8 +70,8 @@ enum Stage {
     Dialled,
     /// Second comer: the first, the process of this token, is believed, and Claim is out.
     Proved(Token),
-    /// Second comer: the same, and a thread of its own receives the answer, which brings the arena.
-    Receiving(join::Mailbox),
+    /// Second comer: the same, and the answer, which brings the arena, comes by another hand.
+    Receiving(Fd),
     /// Second comer: the first gives stream `index` of the link of this token, which another meeting
     /// of the two is about to bring.
     Promised(Token, u32),
@@ -640,11 +640,10 @@ pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sen
 /// The control socket of a link is about to be closed: what lies unread in it, with descriptors perhaps, is closed where nobody waits.
 fn empty(control: i32) {
     let _ = sys::shutdown(control, libc::SHUT_RD);
-    if matches!(message::next(control), Next::Plain | Next::Brings)
+    if closer::has_unread(control)
         && let Some(copy) = crate::sockets::internal::copy(control)
     {
-        crate::sockets::internal::forget(copy.raw());
-        closer::dispose(copy);
+        closer::let_go(copy);
     }
 }
 
@@ -673,10 +672,12 @@ pub fn release() {
 /// What is locked last of all.
 pub fn hold_last() {
     join::hold();
+    closer::hold();
 }
 
 /// Of [`hold_last`].
 pub fn release_last() {
+    closer::release();
     join::release();
 }
 

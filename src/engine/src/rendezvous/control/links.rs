@@ -3,7 +3,7 @@
 use super::jobs::{Job, add};
 use super::*;
 use crate::rendezvous::bell::{self, Wanted};
-use crate::rendezvous::message::Sender;
+use crate::rendezvous::message::{Brought, Sender};
 use crate::rendezvous::price;
 use crate::sockets::{recv, remains, reset};
 use sluice_fabric::shm::Token;
@@ -19,6 +19,12 @@ pub fn watch_meeting(fd: i32) {
         KIND_MEETING,
     );
     poke();
+}
+
+/// Nothing of it is looked at any more, though somebody else may have it open.
+pub fn unwatch_meeting(fd: i32) {
+    let set = SET.load(Ordering::Acquire);
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
 /// A descriptor of the library's for links to other hosts: what `remote::on_event` is told of it.
@@ -207,7 +213,12 @@ pub(super) fn on_link(link: &'static Link) {
     }
 }
 
-fn on_record(link: &'static Link, message: &Message, sender: Option<Sender>, brought: Option<Fd>) {
+fn on_record(
+    link: &'static Link,
+    message: &Message,
+    sender: Option<Sender>,
+    brought: Option<Brought>,
+) {
     match message.kind {
         Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline => {
             crate::rendezvous::on_link_record(link, message, sender);
@@ -544,7 +555,7 @@ mod tests {
             // A busy server's.
             flood(link, &peer, Kind::Attention, 4_000);
             assert!(link.is_alive());
-            flood(link, &peer, Kind::Attention, 40_000);
+            flood(link, &peer, Kind::Attention, 100_000);
             assert!(!link.is_alive() && !link.control().is_open());
         }
     }

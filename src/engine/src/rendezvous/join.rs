@@ -203,6 +203,9 @@ fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result
 /// First comer: says who it is.
 fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
     compatible(challenge)?;
+    // Whoever has come runs the library and acts for the owner of the other end. From here on the two go on by themselves, however rarely
+    // their programs make calls.
+    control::start()?;
     let claim = claim(meeting, challenge.nonce)?;
     message::send(meeting.raw(), &claim, None).map_err(|_| Reason::PeerPlain)?;
     meeting.stage = Stage::Claimed;
@@ -217,6 +220,7 @@ fn on_claim_of_first(
 ) -> Result<Step, Reason> {
     compatible(first)?;
     believe(meeting, first, sender)?;
+    control::start()?;
     let claim = claim(meeting, first.nonce)?;
     // The answer may bring the arena.
     if let Some(way) = &mut meeting.socket {
@@ -244,7 +248,6 @@ fn on_claim_of_second(
             link
         }
         None => {
-            control::start()?;
             let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
             arena_fd = Some(fd);
             meeting.made_link = true;
@@ -333,7 +336,6 @@ fn on_reply(
         _ => meeting.token,
     };
     if reply.flags & REUSE == 0 {
-        control::start()?;
         let memory = brought.ok_or(Reason::ProofFailed)?;
         // Of a file of another kind nothing more is asked.
         if !sys::is_memory(memory.raw()) {

@@ -19,7 +19,7 @@
 //!   attach                                         attach
 //! ```
 //!
-//! Everything is non-blocking. Until a peer is proved there is no thread: meetings move on in the
+//! Everything is non-blocking. Until somebody comes who acts for the owner of the other end there is no thread: meetings move on in the
 //! hooks of the program's own calls, and the waits of a process with a meeting under way are cut at
 //! its end. Once a control thread runs, it does all of it.
 

@@ -62,8 +62,9 @@ pub(super) fn dispose(fds: Vec<Fd>) {
 
 // --- porters ---
 
-/// Porters at once, the caught ones included.
-const PORTERS: usize = 8;
+/// Porters at once, the caught ones included, and those for one other user: he leaves others some.
+const PORTERS: usize = 16;
+const PORTERS_OF_USER: usize = 4;
 /// Bytes of a porter's stack.
 const STACK: usize = 64 << 10;
 
@@ -92,6 +93,8 @@ struct Task {
 
 struct Porter {
     pid: i32,
+    /// For whom; `None`: not known.
+    user: Option<u32>,
     /// Address of its stack.
     stack: usize,
 }
@@ -101,10 +104,11 @@ static OUT: Guarded<Vec<Porter>> = Guarded::new(Vec::new());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Sends a porter on an errand with a socket. The end of the way to it, which this process keeps.
-fn send_out(errand: Errand, socket: i32) -> Option<Fd> {
+fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     let mut out = OUT.lock()?;
     reap_of(&mut out);
-    if out.len() >= PORTERS {
+    let of_user = out.iter().filter(|porter| porter.user == user).count();
+    if out.len() >= PORTERS || of_user >= PORTERS_OF_USER {
         return None;
     }
     let [ours, theirs] = sys::socket_pair().ok()?;
@@ -134,7 +138,7 @@ fn send_out(errand: Errand, socket: i32) -> Option<Fd> {
         return None;
     }
     let stack = stack.addr();
-    out.push(Porter { pid, stack });
+    out.push(Porter { pid, user, stack });
     COUNT.store(out.len() as u32, Ordering::Relaxed);
     Some(ours)
 }
@@ -170,8 +174,8 @@ fn is_arena(fd: i32) -> bool {
 }
 
 /// Has a porter receive the record that lies unread at `socket`; where it comes to, if it does.
-pub(super) fn receive(socket: i32) -> Option<Fd> {
-    send_out(Errand::Receive, socket)
+pub(super) fn receive(socket: i32, user: Option<u32>) -> Option<Fd> {
+    send_out(Errand::Receive, socket, user)
 }
 
 /// Takes back the stacks of porters that are through.
@@ -268,7 +272,7 @@ pub(super) fn let_go(fd: Fd) {
     if !has_unread(fd.raw()) {
         return;
     }
-    match send_out(Errand::Hold, fd.raw()) {
+    match send_out(Errand::Hold, fd.raw(), None) {
         Some(porter) => {
             // While the porter has it open, a set of ours would be told of it.
             control::unwatch_meeting(fd.raw());

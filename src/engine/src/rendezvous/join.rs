@@ -138,7 +138,8 @@ fn hear(meeting: &mut Pending) -> Received {
 
 /// Has the record with the arena received apart, see [`closer`].
 fn receive_apart(meeting: &mut Pending) -> Received {
-    let Some(porter) = closer::receive(meeting.raw()) else {
+    let user = meeting.claimant.as_ref().map(|claimant| claimant.uid);
+    let Some(porter) = closer::receive(meeting.raw(), user) else {
         return Received::Gone;
     };
     control::unwatch_meeting(meeting.raw());

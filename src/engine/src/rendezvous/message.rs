@@ -573,14 +573,14 @@ mod tests {
         let small = sys::memfd(c"small").unwrap();
         for fd in [a.raw(), file.as_raw_fd(), small.raw()] {
             send(a.raw(), &message, Some(fd)).unwrap();
-            let porter = closer::receive(b.raw()).unwrap();
+            let porter = closer::receive(b.raw(), None).unwrap();
             let _ = sys::poll_one(porter.raw(), libc::POLLIN, None);
             assert!(matches!(receive(porter.raw()), Received::Gone));
         }
         // One that may be an arena comes.
         sys::ftruncate(small.raw(), sluice_fabric::layout::ARENA_LEN).unwrap();
         send(a.raw(), &message, Some(small.raw())).unwrap();
-        let porter = closer::receive(b.raw()).unwrap();
+        let porter = closer::receive(b.raw(), None).unwrap();
         let _ = sys::poll_one(porter.raw(), libc::POLLIN, None);
         let Received::Message(got, _, Some(fd)) = receive(porter.raw()) else {
             panic!("no memory")

@@ -53,6 +53,8 @@ def again(name, cmd, test, drawn):
         return [*cmd[:inside + 1], *one, *seed, *given("--fault-lib")]
     if name == "soak":
         return [runner, test, *(a for a in cmd if a == "--quick"), *seed]
+    if name == "hostile peers":
+        return [runner, *(["--seed", drawn] if drawn else []), "-k", test]
     if name in ("fuzz", "seeded defects", "coverage"):
         return None
     if name in ("hooks", "bad input"):
@@ -102,6 +104,7 @@ def steps(seed, full):
     yield "seeded defects", script("fuzz.py", "--prove", "--seconds", "120", "--shrink", "10", "--seed", str(seed)), {}, 6, True
     yield "plain peers", script("plainpeer.sh"), {}, 3, True
     yield "bad input", script("badinput.sh"), {}, 3, True
+    yield "hostile peers", script("hostile.py", "--seed" if full else "--sample", str(seed)), {}, 30 if full else 5, True
     yield "installed", script("installed.sh"), {}, 3, True
     yield "README", script("readme.sh"), {}, 10, True
     yield "guest", script("guest/run", "--prepare"), {}, 30, False

@@ -108,6 +108,8 @@ def second_runs_have_the_draws_of_the_first(place):
     expect(again("c-tests", "pipelining [fault warm ip6 nonblock]"),
            ["--jobs", "1", "--case", "pipelining [fault warm ip6 nonblock]", "--seed", "7", "--fault-lib",
             common.FAULT_LIB])
+    expect(suite.again("hostile peers", commands["hostile peers"], "garbage / relay / older kernel", "7")[1:],
+           ["--seed", "7", "-k", "garbage / relay / older kernel"])
     hosts = again("siw c-tests", "pipelining [fault warm ip6 hosts]")
     expect(hosts[:hosts.index("--") + 1], ["--device", "siw", "--timeout", "480", "--"])
     expect(hosts[hosts.index("--") + 2:],

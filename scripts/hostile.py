@@ -18,10 +18,10 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import common    # noqa: E402
 from common import Failure, Hang    # noqa: E402
-from hostile import control, impostors, leaks, users    # noqa: E402
+from hostile import control, impostors, leaks, matrix, users    # noqa: E402
 from hostile.victims import Place, Skip    # noqa: E402
 
-MODULES = (control, impostors, leaks, users)
+MODULES = (control, impostors, leaks, users, matrix)
 
 
 def tests():

@@ -1,7 +1,8 @@
 //! `SLUICE_REPORT=PATH`: one line per finished connection, for tests and for the curious.
 
 use crate::process;
-use crate::rendezvous::diag;
+use crate::rendezvous::{control, diag};
+use crate::sockets::internal::Low;
 use crate::sockets::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -108,7 +109,8 @@ pub fn finished(sock: &Sock) {
     let Some(text) = line.get(..512 - left) else {
         return;
     };
-    let _low = crate::sockets::internal::Low::begin();
+    // A thread of the program's makes it as the program would.
+    let _low = control::is_own_thread().then(Low::begin);
     if let Ok(fd) = sys::open_append(path) {
         let _ = sys::write(fd.raw(), text);
     }

@@ -9,7 +9,7 @@ use libc::c_int;
 use syscalls::Sysno;
 
 /// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
-pub const OURS: [Sysno; 59] = [
+pub const OURS: [Sysno; 60] = [
     // First: with it the child is reaped.
     Sysno::wait4,
     Sysno::socket,
@@ -30,6 +30,7 @@ pub const OURS: [Sysno; 59] = [
     Sysno::ioctl,
     Sysno::fcntl,
     Sysno::fstat,
+    Sysno::newfstatat,
     Sysno::fstatfs,
     Sysno::statx,
     Sysno::openat,

@@ -661,7 +661,7 @@ pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
     let kept = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | kept;
     let fd = sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd(fd as c_int))?;
-    if fstat(fd.raw())?.st_mode & libc::S_IFMT == libc::S_IFREG {
+    if file::is_regular(fd.raw())? {
         Ok(fd)
     } else {
         Err(libc::EINVAL)

@@ -16,6 +16,18 @@ pub fn fstat(fd: c_int) -> Result<libc::stat, Errno> {
     Ok(unsafe { st.assume_init() })
 }
 
+/// Is `fd` a regular file? Asked as the loader asks of those that it loads, so that no inherited filter kills for it (`newfstatat(2)`).
+///
+/// # Errors
+/// The kernel's.
+pub fn is_regular(fd: c_int) -> Result<bool, Errno> {
+    let mut st = MaybeUninit::<libc::stat>::zeroed();
+    let empty = c"".as_ptr();
+    sys!(newfstatat, fd, empty, st.as_mut_ptr(), libc::AT_EMPTY_PATH)?;
+    // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
+    Ok(unsafe { st.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG)
+}
+
 /// Is `fd` a file of ordinary shared memory (`fstatfs(2)`)?
 #[must_use]
 pub fn is_tmpfs(fd: c_int) -> bool {

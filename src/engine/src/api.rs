@@ -630,6 +630,10 @@ pub fn changes_itself(reason: sluice_stats::Reason) {
     process::changes_itself(reason);
     rendezvous::control::await_end();
 }
+/// Before `prctl(PR_SET_NO_NEW_PRIVS)`.
+pub fn forgoes_privileges() {
+    process::forgoes_privileges();
+}
 /// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its kin.
 pub fn before_bare_fork() {
     process::before_bare_fork();

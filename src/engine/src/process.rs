@@ -442,6 +442,15 @@ pub fn changes_itself(reason: Reason) {
     }
 }
 
+/// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for the calling one. The control thread, which
+/// executes nothing, does the same.
+pub fn forgoes_privileges() {
+    relatives::part();
+    if !is_vfork_child() && !control::forgo_privileges() {
+        sandboxed(Reason::Sandboxed);
+    }
+}
+
 /// What is known of an inherited seccomp filter, one of the next four.
 static FILTER: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;

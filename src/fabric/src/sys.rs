@@ -702,6 +702,11 @@ pub fn name_thread(name: &core::ffi::CStr) {
     let _ = sys!(prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
 }
 
+/// This thread, and what it executes, gets no more rights by that (PR_SET_NO_NEW_PRIVS).
+pub fn forgo_privileges() {
+    let _ = sys!(prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
 /// May processes of this one's user look into its memory, as far as this one says (PR_SET_DUMPABLE)?
 #[must_use]
 pub fn is_dumpable() -> bool {

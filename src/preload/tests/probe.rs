@@ -503,6 +503,9 @@ pub fn sandboxed(reason: Reason) {
 pub fn changes_ids() {
     notice(format_args!("changes_ids"));
 }
+pub fn forgoes_privileges() {
+    notice(format_args!("forgoes_privileges"));
+}
 pub fn changes_itself(reason: Reason) {
     notice(format_args!("changes_itself {}", reason.code()));
 }

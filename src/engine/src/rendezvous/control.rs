@@ -193,6 +193,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     while RUN.load(Ordering::Acquire) == STARTING {
         sys::sched_yield();
     }
+    follow_privileges(true);
     super::hand_over_to_control();
     let mut timeout = None;
     let mut trims = super::trim::Trims::new();
@@ -212,6 +213,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         if SET.load(Ordering::Acquire) != set {
             break;
         }
+        follow_privileges(false);
         // Within the host only short sections make descriptors, and each says so itself; libraries of devices do not.
         let _turn = remote::is_used().then(internal::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
@@ -233,6 +235,35 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         internal::close(fd);
     }
     core::ptr::null_mut()
+}
+
+/// Whether this thread is to get no more rights by executing something (PR_SET_NO_NEW_PRIVS), since a thread of the program's gets none:
+/// 0 no, [`FORGO`] yes, [`FORGONE`] it gets none.
+static PRIVILEGES: AtomicU32 = AtomicU32::new(0);
+const FORGO: u32 = 1;
+const FORGONE: u32 = 2;
+
+/// A thread of the program's forgoes privileges: this thread does as well, at once if it runs. False: it was not heard of in time.
+pub fn forgo_privileges() -> bool {
+    PRIVILEGES.store(FORGO, Ordering::SeqCst);
+    let end = sys::now_ns() + END_NS;
+    while is_running() && !is_own_thread() && PRIVILEGES.load(Ordering::SeqCst) == FORGO {
+        poke();
+        if sys::now_ns() > end {
+            return false;
+        }
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(END_LOOK_NS)));
+    }
+    true
+}
+
+/// By this thread: does what it was told, or what an earlier one was.
+fn follow_privileges(is_new: bool) {
+    let told = PRIVILEGES.load(Ordering::SeqCst);
+    if told == FORGO || is_new && told != 0 {
+        sys::forgo_privileges();
+        PRIVILEGES.store(FORGONE, Ordering::SeqCst);
+    }
 }
 
 /// Ends the thread: the program sandboxes itself.

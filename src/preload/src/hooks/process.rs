@@ -54,6 +54,8 @@ hooks! {
         if option == libc::PR_SET_SECCOMP {
             tell(NO_FD, api::before_filter);
             tell(NO_FD, || api::sandboxed(Reason::Sandboxed));
+        } else if option == libc::PR_SET_NO_NEW_PRIVS {
+            tell(NO_FD, api::forgoes_privileges);
         } else if gives_up_rights(option, a2) {
             tell(NO_FD, || api::changes_itself(Reason::Sandboxed));
         }
@@ -162,10 +164,10 @@ late_hooks! {
     }
 }
 
-/// Does `prctl` with this option take rights from the calling thread alone?
+/// Does `prctl` with this option take rights from the calling thread alone, which no other could give up as well?
 pub fn gives_up_rights(option: c_int, how: c_ulong) -> bool {
     match option {
-        libc::PR_SET_NO_NEW_PRIVS | libc::PR_CAPBSET_DROP | libc::PR_SET_SECUREBITS => true,
+        libc::PR_CAPBSET_DROP | libc::PR_SET_SECUREBITS => true,
         libc::PR_CAP_AMBIENT => how != libc::PR_CAP_AMBIENT_IS_SET as c_ulong,
         _ => false,
     }

@@ -412,6 +412,10 @@ unsafe extern "C" fn served(
         SYS_seccomp if a1 > SECCOMP_SET_MODE_FILTER as usize => call(),
         // What only asks (credentials(7): -1 is no id).
         SYS_setfsuid | SYS_setfsgid if a1 as u32 == u32::MAX => call(),
+        SYS_prctl if a1 as c_int == libc::PR_SET_NO_NEW_PRIVS => {
+            tell(NO_FD, api::forgoes_privileges);
+            call()
+        }
         SYS_prctl
             if a1 as c_int != PR_SET_SECCOMP
                 && !process::gives_up_rights(a1 as c_int, a2 as c_ulong) =>

@@ -20,9 +20,11 @@ use sluice_fabric::sys::{self, Fd};
 
 // --- threads ---
 
-/// Threads at once. What comes beyond stays open, as long as the process lives.
+/// Threads at once. What comes beyond waits for one.
 const THREADS: u32 = 16;
 static BUSY: AtomicU32 = AtomicU32::new(0);
+/// What waits to be closed.
+static WAITING: Guarded<Vec<Fd>> = Guarded::new(Vec::new());
 
 /// How many there are.
 #[cfg(test)]
@@ -30,10 +32,12 @@ pub(super) fn busy() -> u32 {
     BUSY.load(Ordering::Acquire)
 }
 
-extern "C" fn close_all(fds: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn close_waiting(_: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice-close");
-    // SAFETY: made by `dispose` for this thread alone.
-    drop(unsafe { Box::from_raw(fds.cast::<Vec<Fd>>()) });
+    let next = || WAITING.lock().and_then(|mut waiting| waiting.pop());
+    while let Some(fd) = next() {
+        drop(fd);
+    }
     BUSY.fetch_sub(1, Ordering::AcqRel);
     core::ptr::null_mut()
 }
@@ -43,20 +47,20 @@ pub(super) fn dispose(fds: Vec<Fd>) {
     if fds.is_empty() {
         return;
     }
+    if let Some(mut waiting) = WAITING.lock() {
+        waiting.extend(fds);
+    }
+    close_in_thread();
+}
+
+/// One more thread for what waits, if there may be one.
+fn close_in_thread() {
     let room = |n: u32| (n < THREADS).then_some(n + 1);
-    let count = (Ordering::AcqRel, Ordering::Acquire);
-    let has_room = BUSY.fetch_update(count.0, count.1, room).is_ok();
-    let fds = Box::into_raw(Box::new(fds));
-    if has_room && control::spawn(close_all, fds.cast()).is_ok() {
-        return;
-    }
-    if has_room {
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+    if BUSY.fetch_update(set, fetch, room).is_ok()
+        && control::spawn(close_waiting, core::ptr::null_mut()).is_err()
+    {
         BUSY.fetch_sub(1, Ordering::AcqRel);
-    }
-    // SAFETY: no thread has it.
-    for fd in *unsafe { Box::from_raw(fds) } {
-        // It stays open, and the program is not to take it for one of its own.
-        internal::enter(fd.release());
     }
 }
 
@@ -100,7 +104,7 @@ struct Porter {
 }
 
 static OUT: Guarded<Vec<Porter>> = Guarded::new(Vec::new());
-/// Length of `OUT`, to be read without the lock.
+/// Porters that are out, and sockets that wait for one, to be read without a lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Sends a porter on an errand with a socket. The end of the way to it, which this process keeps.
@@ -139,7 +143,7 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     }
     let stack = stack.addr();
     out.push(Porter { pid, user, stack });
-    COUNT.store(out.len() as u32, Ordering::Relaxed);
+    COUNT.fetch_add(1, Ordering::Relaxed);
     Some(ours)
 }
 
@@ -178,16 +182,33 @@ pub(super) fn receive(socket: i32, user: Option<u32>) -> Option<Fd> {
     send_out(Errand::Receive, socket, user)
 }
 
-/// Takes back the stacks of porters that are through.
+/// Takes back the stacks of porters that are through, and sends them out again.
 pub(super) fn reap() {
-    if COUNT.load(Ordering::Relaxed) != 0
-        && let Some(mut out) = OUT.lock()
-    {
+    // What came when all threads were busy, or about to end.
+    if WAITING.lock().is_some_and(|waiting| !waiting.is_empty()) {
+        close_in_thread();
+    }
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if let Some(mut out) = OUT.lock() {
         reap_of(&mut out);
+    }
+    loop {
+        let next = LEFT.lock().and_then(|mut left| left.pop());
+        let Some(fd) = next else { return };
+        if let Err(fd) = hand_over(fd) {
+            if let Some(mut left) = LEFT.lock() {
+                left.push(fd);
+            }
+            return;
+        }
+        COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 fn reap_of(out: &mut Vec<Porter>) {
+    let before = out.len();
     out.retain(|porter| {
         let is_through = sys::reap(porter.pid);
         if is_through {
@@ -197,7 +218,7 @@ fn reap_of(out: &mut Vec<Porter>) {
         }
         !is_through
     });
-    COUNT.store(out.len() as u32, Ordering::Relaxed);
+    COUNT.fetch_sub((before - out.len()) as u32, Ordering::Relaxed);
 }
 
 // --- sockets ---
@@ -267,23 +288,38 @@ pub(super) fn close(fd: Fd) {
     let_go(fd);
 }
 
-/// Closes a socket that takes nothing more in; by the hand of a porter if something lies unread in it.
+/// Sockets that wait for a porter.
+static LEFT: Guarded<Vec<Fd>> = Guarded::new(Vec::new());
+
+/// Closes a socket that takes nothing more in; by the hand of a porter if descriptors lie unread in it.
 pub(super) fn let_go(fd: Fd) {
+    // What honest peers leave unread.
+    while message::next(fd.raw()) == Next::Plain {
+        let _ = message::receive(fd.raw());
+    }
     if !has_unread(fd.raw()) {
         return;
     }
+    // While the porter has it open, a set of ours would be told of it.
+    control::unwatch_meeting(fd.raw());
+    if let Err(fd) = hand_over(fd)
+        && let Some(mut left) = LEFT.lock()
+    {
+        left.push(fd);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A porter has the last hold of a socket; gives it back where there is none to be had.
+fn hand_over(fd: Fd) -> Result<(), Fd> {
     match send_out(Errand::Hold, fd.raw(), None) {
         Some(porter) => {
-            // While the porter has it open, a set of ours would be told of it.
-            control::unwatch_meeting(fd.raw());
             internal::forget(fd.raw());
             drop(fd);
             internal::forget(porter.raw());
+            Ok(())
         }
-        None => {
-            control::unwatch_meeting(fd.raw());
-            internal::enter(fd.release());
-        }
+        None => Err(fd),
     }
 }
 
@@ -294,18 +330,32 @@ pub(super) fn has_unread(fd: i32) -> bool {
 
 /// Before a fork: the list of porters is whole.
 pub(super) fn hold() {
+    WAITING.hold();
     OUT.hold();
+    LEFT.hold();
 }
 
 /// Of [`hold`].
 pub(super) fn release() {
+    LEFT.release();
     OUT.release();
+    WAITING.release();
 }
 
 /// In the child of a fork: there are no such threads, and the porters are the parent's, with stacks that nobody uses here.
 pub(super) fn after_fork() {
     BUSY.store(0, Ordering::Relaxed);
+    if let Some(mut waiting) = WAITING.lock() {
+        // Copies of the parent's. Closing one may wait as ever: they stay open.
+        for fd in waiting.drain(..) {
+            internal::enter(fd.release());
+        }
+    }
     COUNT.store(0, Ordering::Relaxed);
+    if let Some(mut left) = LEFT.lock() {
+        // Copies of the parent's.
+        left.clear();
+    }
     if let Some(mut out) = OUT.lock() {
         for Porter { stack, .. } in out.drain(..) {
             let stack = core::ptr::with_exposed_provenance_mut(stack);

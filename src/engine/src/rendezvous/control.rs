@@ -364,6 +364,7 @@ pub mod by_hand {
             handle(event.events, event.u64);
         }
         super::super::progress();
+        super::super::closer::reap();
         do_jobs();
     }
 

@@ -452,7 +452,7 @@ ACTIONS.update({name: descriptors(make) for name, make in DESCRIPTORS.items()})
 class Target:
     def __init__(self, place, library, mode, uid):
         self.server = Server(place, mode, uid=uid, library=library)
-        self.place, self.library, self.uid = place, library, uid
+        self.place, self.lib, self.uid = place, library, uid
         self.plain = Client(place, self.server.port, 10, 3000, 1, library=None, uid=BOB)
         self.linked = Client(place, self.server.port, 10, 3000, 1, library=library, uid=BOB)
         self.others = []
@@ -474,7 +474,7 @@ class Target:
 
     def another(self):
         """A client with the library, whose connection has moved nothing."""
-        c = Client(self.place, self.server.port, 10, 3000, 1, library=self.library, uid=self.uid)
+        c = Client(self.place, self.server.port, 10, 3000, 1, library=self.lib, uid=self.uid)
         self.waiting = c
         if len(self.others) > 4:
             self.others.pop(0).end()

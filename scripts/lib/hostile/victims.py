@@ -60,7 +60,7 @@ class Victim:
         with open(self.errors, "wb") as errors:
             self.child = start([place.victim, *map(str, words)], env, errors, uid, prepare)
         os.set_blocking(self.child.stdout.fileno(), False)
-        self.rest, self.uid, self.library = b"", uid, library
+        self.rest, self.uid, self.lib = b"", uid, library
         self.pid = self.child.pid
 
     def line(self, limit=10):

@@ -1,8 +1,18 @@
 //! The calls that hooks of vectors and messages make: what describes them lies in the caller's memory.
 
 use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
+use crate::sockets::sock::Sock;
 use crate::sockets::{iov, life, recv as receiving, send as sending};
 use libc::{c_int, iovec, msghdr, size_t};
+
+/// The socket that a receiving call reads from, or why the kernel serves the call.
+fn reader(e: Entry, flags: c_int, nap: &Nap) -> Result<&'static Sock, Pass> {
+    let sock = e.as_sock().ok_or(Pass::NOBODY)?;
+    match nap.is_fresh().then(|| receiving::to_kernel(sock, flags)) {
+        Some(Some(pass)) => Err(pass),
+        _ => Ok(sock),
+    }
+}
 
 /// As [`recv`](super::recv), for an array of the caller's own.
 /// # Safety
@@ -15,14 +25,10 @@ pub unsafe fn readv(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    let Some(sock) = e.as_sock() else {
-        return Verdict::Pass(Pass::NOBODY);
+    let sock = match reader(e, flags, nap) {
+        Ok(sock) => sock,
+        Err(pass) => return Verdict::Pass(pass),
     };
-    if nap.is_fresh()
-        && let Some(pass) = receiving::to_kernel(sock, flags)
-    {
-        return Verdict::Pass(pass);
-    }
     if iov::is_missing(iov, iovcnt) {
         return Verdict::Failed(Error::BadAddress);
     }
@@ -68,14 +74,10 @@ pub unsafe fn recvmsg(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    let Some(sock) = e.as_sock() else {
-        return Verdict::Pass(Pass::NOBODY);
+    let sock = match reader(e, flags, nap) {
+        Ok(sock) => sock,
+        Err(pass) => return Verdict::Pass(pass),
     };
-    if nap.is_fresh()
-        && let Some(pass) = receiving::to_kernel(sock, flags)
-    {
-        return Verdict::Pass(pass);
-    }
     let is_read_only = caller::cannot_write(msg as usize, size_of::<msghdr>());
     if is_read_only && caller::cannot_read(msg as usize, size_of::<msghdr>()) {
         return Verdict::Failed(Error::BadAddress);

@@ -88,6 +88,12 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         None if op != libc::EPOLL_CTL_DEL => unsafe { ((*event).events, (*event).u64) },
         _ => wanted.unwrap_or_default(),
     };
+    mirror(set, (op, fd), target, wanted);
+    Verdict::Done(0)
+}
+
+/// The kernel has accepted the call: the interest list in the mirror follows.
+fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wanted: (u32, u64)) {
     match (target.map(Entry::kind), op) {
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted),
         (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted),
@@ -101,7 +107,6 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         }
         _ => {}
     }
-    Verdict::Done(0)
 }
 
 /// The kernel tells who sleeps on the set at once of what it finds now: what lay unread in a ring, and comes by TCP, is to be there.

@@ -170,39 +170,11 @@ pub unsafe fn select(
         // The kernel's to refuse.
         return Verdict::Pass(Pass::NOBODY);
     }
-    let [r, w, x] = sets;
-    let mut fds: Vec<pollfd> = Vec::new();
-    let mut tracked = false;
-    let mut is_closed = false;
-    for fd in 0..nfds as usize {
-        let mut events = 0;
-        if r.has(fd) {
-            events |= libc::POLLIN;
-        }
-        if w.has(fd) {
-            events |= libc::POLLOUT;
-        }
-        if x.has(fd) {
-            events |= libc::POLLPRI;
-        }
-        if events != 0 {
-            if let Some(entry) = table::lookup(fd as c_int) {
-                if entry == Entry::INTERNAL {
-                    is_closed = true;
-                    continue;
-                }
-                tracked = true;
-                if let Some(set) = entry.as_set() {
-                    poll::watched(set);
-                }
-            }
-            fds.push(pollfd {
-                fd: fd as c_int,
-                events,
-                revents: 0,
-            });
-        }
-    }
+    let Asked {
+        fds,
+        tracked,
+        is_closed,
+    } = asked(nfds, sets);
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
     if !tracked || bad_time {
@@ -222,6 +194,48 @@ pub unsafe fn select(
     });
     // SAFETY: passed on.
     unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) }
+}
+
+/// What the three sets ask for.
+#[derive(Default)]
+struct Asked {
+    fds: Vec<pollfd>,
+    /// The library serves one of them.
+    tracked: bool,
+    /// One of them is a descriptor of the library's, so closed for the program.
+    is_closed: bool,
+}
+
+fn asked(nfds: c_int, [r, w, x]: [Bits; 3]) -> Asked {
+    let mut asked = Asked::default();
+    for fd in 0..nfds as usize {
+        let mut events = 0;
+        for (set, event) in [(r, libc::POLLIN), (w, libc::POLLOUT), (x, libc::POLLPRI)] {
+            if set.has(fd) {
+                events |= event;
+            }
+        }
+        if events == 0 {
+            continue;
+        }
+        let fd = fd as c_int;
+        if let Some(entry) = table::lookup(fd) {
+            if entry == Entry::INTERNAL {
+                asked.is_closed = true;
+                continue;
+            }
+            asked.tracked = true;
+            if let Some(set) = entry.as_set() {
+                poll::watched(set);
+            }
+        }
+        asked.fds.push(pollfd {
+            fd,
+            events,
+            revents: 0,
+        });
+    }
+    asked
 }
 
 /// What is asked of poll for each of the three sets, and what it then shows.

@@ -6,7 +6,7 @@
 use crate::arena::{Once, World, closes, connected, with};
 use crate::input::Input;
 use sluice_engine::fuzzing;
-use sluice_fabric::sys::{self, Fd, FdPath};
+use sluice_fabric::sys::{self, Fd, ShortPath};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -186,7 +186,7 @@ impl World {
             // The proof that is asked for, and another.
             3 | 4 => {
                 let tcp = other.map_or(self.tcp.as_ref(), |other| Some(&other.tcp))?;
-                keep(sys::open(FdPath::new(tcp.as_raw_fd()).as_c_str(), libc::O_PATH).ok()?)
+                keep(sys::open(ShortPath::of_fd(tcp.as_raw_fd()).as_c_str(), libc::O_PATH).ok()?)
             }
             5 => keep(sys::open(c"/", libc::O_PATH).ok()?),
             6 | 7 => {

@@ -5,8 +5,7 @@
 
 use crate::sockets::internal::Low;
 use core::ffi::CStr;
-use sluice_fabric::sys;
-use std::io::Write;
+use sluice_fabric::sys::{self, ShortPath};
 
 /// What the kernel says of a process in its `status`.
 pub(crate) struct Status {
@@ -22,7 +21,7 @@ impl Status {
 
     /// Of another one.
     pub fn of(pid: i32) -> Option<Self> {
-        Self::read(Path::of(pid, "status")?.as_c_str())
+        Self::read(path_of(pid, "status")?.as_c_str())
     }
 
     fn read(path: &CStr) -> Option<Self> {
@@ -52,21 +51,9 @@ impl Status {
     }
 }
 
-/// A path below `/proc/PID`.
-struct Path([u8; 40]);
-
-impl Path {
-    fn of(pid: i32, name: &str) -> Option<Self> {
-        let mut path = [0u8; 40];
-        let mut rest = path.as_mut_slice();
-        // A NUL stays behind it.
-        write!(rest, "/proc/{pid}/{name}").ok()?;
-        (pid > 0 && !rest.is_empty()).then_some(Self(path))
-    }
-
-    fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
-    }
+/// A path below `/proc/PID`; `None`: there is no such process here.
+fn path_of(pid: i32, name: &str) -> Option<ShortPath> {
+    (pid > 0).then(|| ShortPath::new(format_args!("/proc/{pid}/{name}")))
 }
 
 /// What decides which process may look into another one's memory (`ptrace(2)`, "access mode checking").
@@ -88,7 +75,7 @@ impl Rights {
     }
 
     fn of(pid: i32) -> Option<Self> {
-        let within = Path::of(pid, "ns/user")?;
+        let within = path_of(pid, "ns/user")?;
         Self::of_status(&Status::of(pid)?, within.as_c_str())
     }
 

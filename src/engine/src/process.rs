@@ -530,12 +530,8 @@ fn status_field(name: &[u8]) -> Option<u64> {
 
 /// The peer's process id, and whether its memory may be read: its user and group were ours when it came, and the kernel says now that it has
 /// no less rights than this process. What it says of its capabilities itself is no evidence.
-pub fn may_pull(control: i32) -> (i32, bool) {
-    let Some(peer) = peer(control) else {
-        return (0, false);
-    };
-    let may = is_of_our_user(&peer) && credentials::may_pull(peer.pid);
-    (peer.pid, may)
+pub fn may_pull(control: i32) -> bool {
+    peer(control).is_some_and(|peer| is_of_our_user(&peer) && credentials::may_pull(peer.pid))
 }
 
 /// Will the peer behind a link read out of this process's memory, and may it? Else it is told no address.
@@ -673,12 +669,7 @@ mod tests {
     }
 
     fn pair() -> [sys::Fd; 2] {
-        let mut fds = [0; 2];
-        // SAFETY: room for two numbers.
-        let made =
-            unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, &raw mut fds[0]) };
-        assert_eq!(made, 0);
-        fds.map(sys::Fd::own)
+        sys::socket_pair().unwrap()
     }
 
     #[test]

@@ -47,14 +47,16 @@ macro_rules! sys {
 mod clock;
 mod file;
 mod option;
+mod path;
 mod process;
 mod signal;
 
 pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
 pub use file::{
-    fstat, identity, is_memory, is_pipe, is_tmpfs, read_link_at, socket_inode, stat_at,
+    fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, read_link_at, socket_inode, stat_at,
 };
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
+pub use path::ShortPath;
 pub use process::{is_process, read_process, reap};
 pub use signal::{pending_signals, set_signal_mask, signal_action, take_signal};
 
@@ -272,30 +274,9 @@ pub fn doorbell() -> Result<(Fd, Fd), Errno> {
     let mut ends: [c_int; 2] = [-1; 2];
     sys!(pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK)?;
     let [far, near] = ends.map(Fd);
-    let path = FdPath::new(near.raw());
+    let path = ShortPath::of_fd(near.raw());
     let near = open(path.as_c_str(), libc::O_RDWR | libc::O_NONBLOCK)?;
     Ok((near, far))
-}
-
-/// The name of a descriptor under /proc/self/fd.
-#[derive(Debug)]
-pub struct FdPath([u8; 32]);
-
-impl FdPath {
-    /// The name of `fd`.
-    #[must_use]
-    pub fn new(fd: c_int) -> Self {
-        use std::io::Write;
-        let mut text = [0u8; 32];
-        // 14 characters and at most 11 digits: it fits, and a NUL is left.
-        let _ = write!(text.as_mut_slice(), "/proc/self/fd/{fd}");
-        Self(text)
-    }
-    /// As a C string.
-    #[must_use]
-    pub fn as_c_str(&self) -> &core::ffi::CStr {
-        core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
-    }
 }
 
 /// Adds 1 to an eventfd.

@@ -10,7 +10,7 @@ use super::message::Brought;
 use crate::sockets::internal;
 use core::mem::offset_of;
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys::{self, Fd, FdPath};
+use sluice_fabric::sys::{self, Fd, ShortPath};
 
 /// Who may wait before the sleeper at his name: the ringer, and others, who are sent away.
 const BACKLOG: i32 = 4;
@@ -104,10 +104,10 @@ fn is_peer(link: &Link, fd: &Fd) -> bool {
 /// A pipe's end that the peer has sent, opened anew: whether a read waits is written in a description, and that which was sent is
 /// the peer's as well.
 pub(super) fn own_end(sent: Brought) -> Option<Fd> {
-    if !sys::is_pipe(sent.raw()) {
+    if !sent.fd().is_some_and(|fd| sys::is_pipe(fd.raw())) {
         return None;
     }
     let sent = sent.accept()?;
-    let path = FdPath::new(sent.raw());
+    let path = ShortPath::of_fd(sent.raw());
     sys::open(path.as_c_str(), libc::O_RDONLY | libc::O_NONBLOCK).ok()
 }

@@ -73,7 +73,7 @@ fn is_nobody(uid: u32) -> bool {
     static OVERFLOW: AtomicU64 = AtomicU64::new(u64::MAX);
     let mut overflow = OVERFLOW.load(Ordering::Relaxed);
     if overflow == u64::MAX {
-        overflow = number_in(c"/proc/sys/kernel/overflowuid").unwrap_or(65534);
+        overflow = sys::number_in(c"/proc/sys/kernel/overflowuid").unwrap_or(65534);
         OVERFLOW.store(overflow, Ordering::Relaxed);
     }
     u64::from(uid) == overflow && !maps_everybody()
@@ -81,16 +81,7 @@ fn is_nobody(uid: u32) -> bool {
 
 /// Does this user namespace have a number for every user (`user_namespaces(7)`: one line, as long as there are numbers)?
 fn maps_everybody() -> bool {
-    number_in(c"/proc/self/uid_map") == Some(u64::from(u32::MAX))
-}
-
-/// The last number of a short file.
-fn number_in(path: &core::ffi::CStr) -> Option<u64> {
-    let fd = sys::open(path, libc::O_RDONLY).ok()?;
-    let mut text = [0u8; 128];
-    let len = sys::read(fd.raw(), &mut text).ok()?;
-    let text = core::str::from_utf8(text.get(..len)?).ok()?;
-    text.split_ascii_whitespace().next_back()?.parse().ok()
+    sys::number_in(c"/proc/self/uid_map") == Some(u64::from(u32::MAX))
 }
 
 fn address(ip: IpAddr) -> [u8; 16] {

@@ -9,7 +9,7 @@ use crate::sockets::fault;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::shm::{self, Link};
-use sluice_fabric::sys::{self, Fd};
+use sluice_fabric::sys::{self, Fd, ShortPath};
 use sluice_stats::Reason;
 
 /// Set before a socket is bound or connected: each record says who sent it (`unix(7)`).
@@ -225,23 +225,10 @@ fn relation(uid: u32) -> Relation {
     }
 }
 
-/// A short path.
-fn path(part: core::fmt::Arguments<'_>) -> [u8; 32] {
-    use std::io::Write;
-    let mut text = [0u8; 32];
-    // What does not fit is cut off; a NUL is left.
-    let _ = text.get_mut(..31).map(|mut room| room.write_fmt(part));
-    text
-}
-
-fn as_c_str(text: &[u8]) -> &CStr {
-    CStr::from_bytes_until_nul(text).unwrap_or(c"")
-}
-
 /// /proc/PID of the process that has the number now.
 fn directory(pid: i32) -> Result<Fd, Reason> {
-    let path = path(format_args!("/proc/{pid}"));
-    let dir = sys::open(as_c_str(&path), libc::O_PATH | libc::O_DIRECTORY);
+    let path = ShortPath::new(format_args!("/proc/{pid}"));
+    let dir = sys::open(path.as_c_str(), libc::O_PATH | libc::O_DIRECTORY);
     let dir = dir.map_err(|_| Reason::PeerHidden)?;
     crate::sockets::internal::lift(dir).ok_or(Reason::DescriptorLimit)
 }
@@ -301,8 +288,8 @@ fn refusal(errno: sys::Errno) -> Reason {
 /// Does descriptor `number` of the process stand for this socket, with the right to use it? All in one read, so that nothing can
 /// be put into another's place in between.
 fn holds(dir: i32, number: u32, mirror: Mirror, socket: i32) -> Result<(), Reason> {
-    let there = path(format_args!("fdinfo/{number}"));
-    let shown = info(dir, as_c_str(&there))?;
+    let there = ShortPath::new(format_args!("fdinfo/{number}"));
+    let shown = info(dir, there.as_c_str())?;
     let is_usable = shown
         .flags
         .is_some_and(|flags| flags & libc::O_PATH as u64 == 0);
@@ -325,8 +312,8 @@ fn mount(socket: i32) -> Result<u64, Reason> {
     if known != u64::MAX {
         return Ok(known);
     }
-    let own = path(format_args!("/proc/self/fdinfo/{socket}"));
-    let found = info(libc::AT_FDCWD, as_c_str(&own)).map_err(|_| Reason::ProcMissing)?;
+    let own = ShortPath::new(format_args!("/proc/self/fdinfo/{socket}"));
+    let found = info(libc::AT_FDCWD, own.as_c_str()).map_err(|_| Reason::ProcMissing)?;
     let found = found.mount.ok_or(Reason::ProcMissing)?;
     MOUNT.store(found, Ordering::Relaxed);
     Ok(found)
@@ -335,12 +322,12 @@ fn mount(socket: i32) -> Result<u64, Reason> {
 /// The same in two looks, neither of which can be kept waiting by whoever the descriptors belong to: the target of the link, and its
 /// mode, which is what the descriptor may be used for.
 fn seems_to_hold(dir: i32, number: u32, mirror: Mirror) -> Result<(), Reason> {
-    let at = path(format_args!("fd/{number}"));
-    let at = as_c_str(&at);
-    let wanted = path(format_args!("socket:[{}]", mirror.inode));
+    let at = ShortPath::new(format_args!("fd/{number}"));
+    let at = at.as_c_str();
+    let wanted = ShortPath::new(format_args!("socket:[{}]", mirror.inode));
     let mut target = [0u8; 32];
     match sys::read_link_at(dir, at, &mut target) {
-        Ok(len) if target.get(..len) == Some(as_c_str(&wanted).to_bytes()) => {}
+        Ok(len) if target.get(..len) == Some(wanted.as_c_str().to_bytes()) => {}
         Ok(_) => return Err(Reason::ProofFailed),
         Err(e) => return Err(refusal(e)),
     }
@@ -408,7 +395,7 @@ mod tests {
     #[test]
     fn a_name_of_the_other_end_is_not_enough() {
         let (_near, far, mirror) = connection();
-        let name = sys::open(sys::FdPath::new(far.as_raw_fd()).as_c_str(), libc::O_PATH).unwrap();
+        let name = sys::open(ShortPath::of_fd(far.as_raw_fd()).as_c_str(), libc::O_PATH).unwrap();
         assert_eq!(judge(name.raw(), mirror), Err(Reason::ProofFailed));
         assert_eq!(
             seems_to_hold(libc::AT_FDCWD, 0, mirror).map_err(|_| ()),

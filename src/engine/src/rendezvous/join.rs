@@ -69,8 +69,8 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
         (Stage::Greeted, Kind::Challenge) => on_challenge(meeting, &message),
         (Stage::Dialled, Kind::Claim) => on_claim_of_first(meeting, &message, sender),
         (Stage::Claimed, Kind::Claim) => on_claim_of_second(meeting, &message, sender),
-        (Stage::Proved(_) | Stage::Receiving(_), Kind::Reply) => {
-            on_reply(meeting, &message, brought)
+        (Stage::Proved(token) | Stage::Receiving(_, token), Kind::Reply) => {
+            on_reply(meeting, *token, &message, brought)
         }
         (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
         _ => Err(Reason::ProofFailed),
@@ -116,7 +116,7 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
 
 /// Takes the next record, and no descriptor but where one belongs.
 fn hear(meeting: &mut Pending) -> Received {
-    if let Stage::Receiving(porter) = &meeting.stage {
+    if let Stage::Receiving(porter, _) = &meeting.stage {
         return message::receive(porter.raw());
     }
     let Some(way) = &meeting.socket else {
@@ -125,19 +125,21 @@ fn hear(meeting: &mut Pending) -> Received {
     if !way.is_open() {
         return message::receive(way.raw());
     }
-    let expects = matches!(meeting.stage, Stage::Proved(_));
-    match message::next(way.raw()) {
-        Next::Brings if !expects => Received::Wrong,
-        // Whoever could stop this process by a signal may send it what he likes.
-        Next::Brings if !meeting.is_with_same_user() => receive_apart(meeting),
-        Next::Nothing => Received::Nothing,
-        Next::End => Received::Gone,
-        Next::Plain | Next::Brings => message::receive(way.raw()),
+    match (message::next(way.raw()), &meeting.stage) {
+        // A peer of the same user could also stop this process by a signal: its descriptors are received here.
+        (Next::Brings, Stage::Proved(_)) if meeting.is_with_same_user() => {
+            message::receive(way.raw())
+        }
+        (Next::Brings, &Stage::Proved(token)) => receive_apart(meeting, token),
+        (Next::Brings, _) => Received::Wrong,
+        (Next::Nothing, _) => Received::Nothing,
+        (Next::End, _) => Received::Gone,
+        (Next::Plain, _) => message::receive(way.raw()),
     }
 }
 
 /// Has the record with the arena received apart, see [`closer`].
-fn receive_apart(meeting: &mut Pending) -> Received {
+fn receive_apart(meeting: &mut Pending, token: shm::Token) -> Received {
     let user = meeting.claimant.as_ref().map(|claimant| claimant.uid);
     let Some(porter) = closer::receive(meeting.raw(), user) else {
         return Received::Gone;
@@ -146,10 +148,7 @@ fn receive_apart(meeting: &mut Pending) -> Received {
     if control::is_running() {
         control::watch_meeting(porter.raw());
     }
-    if let Stage::Proved(token) = meeting.stage {
-        meeting.token = token;
-    }
-    meeting.stage = Stage::Receiving(porter);
+    meeting.stage = Stage::Receiving(porter, token);
     Received::Nothing
 }
 
@@ -285,7 +284,7 @@ fn open_link(
     token: shm::Token,
 ) -> Result<&'static Link, Reason> {
     let socket = meeting.raw();
-    let (_, can_pull) = process::may_pull(socket);
+    let can_pull = process::may_pull(socket);
     let can_discard = process::may_discard(Some(socket));
     let claimant = meeting.claimant.as_mut().ok_or(Reason::ProofFailed)?;
     let (pid, uid) = (claimant.pid, claimant.uid);
@@ -328,20 +327,13 @@ fn open_link(
 /// Second comer: joins the stream of the first.
 fn on_reply(
     meeting: &mut Pending,
+    token: shm::Token,
     reply: &Message,
     brought: Option<Brought>,
 ) -> Result<Step, Reason> {
     compatible(reply)?;
-    let token = match meeting.stage {
-        Stage::Proved(token) => token,
-        _ => meeting.token,
-    };
     if reply.flags & REUSE == 0 {
         let memory = brought.ok_or(Reason::ProofFailed)?;
-        // Of a file of another kind nothing more is asked.
-        if !sys::is_memory(memory.raw()) {
-            return Err(Reason::ProofFailed);
-        }
         let arena = Arena::adopt(memory.fd().ok_or(Reason::ProofFailed)?);
         let arena = arena.map_err(|_| Reason::MmapRefused)?;
         drop(memory.accept());

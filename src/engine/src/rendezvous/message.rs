@@ -320,12 +320,6 @@ impl Brought {
         self.0.take()
     }
 
-    /// The number, to look at it.
-    #[must_use]
-    pub fn raw(&self) -> i32 {
-        self.fd().map_or(-1, Fd::raw)
-    }
-
     /// To look at it.
     #[must_use]
     pub fn fd(&self) -> Option<&Fd> {
@@ -369,7 +363,7 @@ pub enum Next {
 /// is made once more.
 fn past_reset<T>(mut call: impl FnMut() -> Result<T, sys::Errno>) -> Result<T, sys::Errno> {
     match call() {
-        Err(libc::ECONNRESET | libc::EPIPE) => call(),
+        Err(libc::ECONNRESET) => call(),
         done => done,
     }
 }
@@ -508,12 +502,7 @@ mod tests {
 
     /// Both ends of a socket of records, prepared as those of a meeting.
     fn pair() -> [Fd; 2] {
-        let mut ends = [0; 2];
-        // SAFETY: room for two numbers.
-        let made =
-            unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, &raw mut ends[0]) };
-        assert_eq!(made, 0);
-        let ends = ends.map(Fd::own);
+        let ends = sys::socket_pair().unwrap();
         for end in &ends {
             super::super::identity::prepare(end.raw()).unwrap();
             let _ = super::super::identity::let_descriptors_in(end.raw(), true);
@@ -587,7 +576,7 @@ mod tests {
         };
         assert_eq!(got, message);
         assert_eq!(
-            sys::fstat(fd.raw()).unwrap().st_ino,
+            sys::fstat(fd.fd().unwrap().raw()).unwrap().st_ino,
             sys::fstat(small.raw()).unwrap().st_ino
         );
         drop(fd);

@@ -71,7 +71,7 @@ enum Stage {
     /// Second comer: the first, the process of this token, is believed, and Claim is out.
     Proved(Token),
     /// Second comer: the same, and the answer, which brings the arena, comes by another hand.
-    Receiving(Fd),
+    Receiving(Fd, Token),
     /// Second comer: the first gives stream `index` of the link of this token, which another meeting
     /// of the two is about to bring.
     Promised(Token, u32),
@@ -95,8 +95,6 @@ struct Pending {
     stage: Stage,
     /// Who has come, or has been found at the name.
     claimant: Option<Claimant>,
-    /// The peer's, while [`Stage::Receiving`].
-    token: Token,
     /// The name, or the way to the visitor or the host; none once only links are left.
     socket: Option<Way>,
     deadline: u64,
@@ -363,7 +361,6 @@ impl Look {
             nonce: self.nonce,
             stage,
             claimant: None,
-            token: [0; 2],
             socket,
             deadline,
             made_link: false,

@@ -588,14 +588,8 @@ fn send_buffer_max() -> Option<i64> {
     }
     process::may_use_system_calls().ok()?;
     let _low = super::internal::Low::begin();
-    let fd = sys::open(c"/proc/sys/net/core/wmem_max", libc::O_RDONLY).ok()?;
-    let mut text = [0u8; 32];
-    let n = sys::read(fd.raw(), &mut text).ok()?;
-    core::str::from_utf8(text.get(..n)?)
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    let most = sys::number_in(c"/proc/sys/net/core/wmem_max")?;
+    most.try_into().ok()
 }
 
 /// A close with unread input: what we wrote stays in the ring for the peer, which drains it and then

@@ -1,6 +1,6 @@
 //! What a descriptor is of.
 
-use super::{Errno, call, fcntl};
+use super::{Errno, call, fcntl, open, read};
 use core::mem::MaybeUninit;
 use libc::c_int;
 use syscalls::Sysno;
@@ -14,6 +14,16 @@ pub fn fstat(fd: c_int) -> Result<libc::stat, Errno> {
     sys!(fstat, fd, st.as_mut_ptr())?;
     // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
     Ok(unsafe { st.assume_init() })
+}
+
+/// The last number of a short file, such as those of /proc/sys.
+#[must_use]
+pub fn number_in(path: &core::ffi::CStr) -> Option<u64> {
+    let fd = open(path, libc::O_RDONLY).ok()?;
+    let mut text = [0u8; 128];
+    let len = read(fd.raw(), &mut text).ok()?;
+    let text = core::str::from_utf8(text.get(..len)?).ok()?;
+    text.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// Is `fd` a regular file? Asked as the loader asks of those that it loads, so that no inherited filter kills for it (`newfstatat(2)`).

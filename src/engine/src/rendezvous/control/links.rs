@@ -494,18 +494,7 @@ mod tests {
 
     /// A link of this process with one of that user, whose end of the control socket is the other.
     fn link_with(uid: u32) -> (&'static Link, Fd) {
-        let mut ends = [0; 2];
-        // SAFETY: room for two numbers.
-        let made = unsafe {
-            libc::socketpair(
-                libc::AF_UNIX,
-                libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK,
-                0,
-                ends.as_mut_ptr(),
-            )
-        };
-        assert_eq!(made, 0);
-        let [ours, theirs] = ends.map(Fd::own);
+        let [ours, theirs] = sys::socket_pair().unwrap();
         for end in [&ours, &theirs] {
             identity::prepare(end.raw()).unwrap();
         }

@@ -1,5 +1,5 @@
 /* Pointers to memory that cannot be used, in each place where a call takes one: what the call says, and what it has moved. Each
- * case is one call in a child, which has its own connection: one that is ended by a signal is named, and those behind it are
+ * case is one call in a child, which has its own connection: one that is ended by a signal is named, and the later ones are
  * made in another child. */
 #include "t.h"
 #include <linux/capability.h>
@@ -429,7 +429,7 @@ static int until_mark(int fd)
     return n;
 }
 
-/* One call, and what lies unread behind it at both ends. */
+/* One call, and what lies unread after it at both ends. */
 static void look(const struct call *c, int fd, void *p, const char *title, enum descriptor d)
 {
     if (c->effects & READS && d != FRESH) {

@@ -379,7 +379,7 @@ static void places_client(int fd)
     meet();
 }
 
-/* Whoever has become another user cannot write its report. */
+/* A process that has changed its user cannot write its report. */
 const struct body rights_bodies[] = {
     TWO("rights_kept_by_no_thread", kept_server, kept_client, .flags = RAW | MUTE_S, .limit = 40),
     TWO("child_without_rights", relative_server, relative_client),

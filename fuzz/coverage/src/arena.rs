@@ -1,8 +1,9 @@
-//! A connection on a link within the host, whose peer writes anything anywhere in the memory that both share, between calls of
-//! the program's: the library's own send, receive, poll and epoll, a real TCP connection beneath, a real link.
+//! A connection on a link within the host, whose peer writes anything anywhere in the memory that
+//! both share, between calls of the program's: the library's own send, receive, poll and epoll, a
+//! real TCP connection beneath, a real link.
 //!
-//! Nothing may crash, wait, or touch memory outside the arena; a call says what it did in the bounds of what it was asked; and
-//! bytes that the program gets were the peer's to give.
+//! Nothing may crash, wait, or touch memory outside the arena; a call says what it did in the
+//! bounds of what it was asked; and bytes that the program gets were the peer's to give.
 
 mod program;
 
@@ -24,7 +25,8 @@ const STEPS: usize = 120;
 /// What the program has room for in one call.
 const ROOM: usize = 70_000;
 
-// Which memory a byte has come from, by its value: each kind has a range of its own, and none of them is zero.
+// Which memory a byte has come from, by its value: each kind has a range of its own, and none of
+// them is zero.
 /// The ring that the victim has lent.
 const RING: std::ops::RangeInclusive<u8> = 1..=61;
 /// Memory that the peer has on offer.
@@ -61,7 +63,8 @@ thread_local! {
 impl Once {
     fn new() -> Self {
         // Nobody is looked for: the peer is here.
-        // SAFETY: the first thing of all, while there is no other thread that could look into the environment.
+        // SAFETY: the first thing of all, while there is no other thread that could look into the
+        // environment.
         unsafe {
             std::env::set_var("SLUICE_UPGRADE", "1024M");
             std::env::set_var("SLUICE_LOG", "off");
@@ -223,10 +226,12 @@ impl World {
         [a, b]
     }
 
-    /// The ring that the victim has lent, and what lies beside it, get bytes by which they are known.
+    /// The ring that the victim has lent, and what lies beside it, get bytes by which they are
+    /// known.
     fn paint(&self, once: &Once) {
         let (at, len) = (self.lent.0 as usize, self.lent.1 as usize);
-        // SAFETY: inside the mapping, where nobody reads meanwhile; as long as the largest ring here.
+        // SAFETY: inside the mapping, where nobody reads meanwhile; as long as the largest ring
+        // here.
         unsafe { std::ptr::copy_nonoverlapping(once.ring.as_ptr(), self.base().add(at), len) };
         let region = rings_at(0) as usize;
         let before = (at > region).then(|| at - 4096);

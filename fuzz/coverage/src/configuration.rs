@@ -3,9 +3,9 @@
 use sluice_engine::config::{Config, Mode, Side, Upgrade, fuzzing::understood};
 use std::net::{IpAddr, SocketAddr};
 
-/// The first line of the input is the program's name and may say that the build knows faults (`!`), or that the program has more rights than
-/// who starts it (`?`); then come lines `$NAME=value`, which are
-/// the environment, and all others, which are the file.
+/// The first line of the input is the program's name and may say that the build knows faults (`!`),
+/// or that the program has more rights than its caller (`?`). Then come lines `$NAME=value`, which
+/// are the environment, and all others, which are the file.
 pub fn run(bytes: &[u8]) {
     let mut lines = bytes.split(|b| *b == b'\n');
     let program = lines.next().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What two hosts say when a link is made: private data of RDMA CM, and a question or an answer over a link that there is.
+//! What two hosts say when a link is made: private data of RDMA CM, and a question or an answer
+//! over a link that there is.
 
 use crate::input::Input;
 use sluice_engine::remote::hello::{self, Answer, Request};
@@ -54,7 +55,7 @@ fn change(input: &mut Input<'_>, said: &mut [u8]) {
     }
 }
 
-/// What is understood is what was said, and nothing behind it.
+/// The parsed message is exactly what was said, with no trailing bytes.
 fn any(bytes: &[u8]) {
     let whole = |emitted: &[u8]| {
         let (head, tail) = bytes.split_at(emitted.len());

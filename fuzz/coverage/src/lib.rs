@@ -1,7 +1,8 @@
-//! What others say to Sluice, drawn by a fuzzer: one module for each kind of hostile input, whose `run` takes any bytes, comes
-//! to an end soon, and panics where something is wrong.
+//! What others say to Sluice, drawn by a fuzzer: one module for each kind of hostile input, whose
+//! `run` takes any bytes, comes to an end soon, and panics where something is wrong.
 //!
-//! The fuzzer's programs (`targets`) and the replay of what it has found (`tests/replay.rs`) call the same functions.
+//! The fuzzer's programs (`targets`) and the replay of what it has found (`tests/replay.rs`) call
+//! the same functions.
 
 pub mod arena;
 pub mod configuration;

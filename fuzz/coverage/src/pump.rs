@@ -1,8 +1,10 @@
-//! An end of a link to another host: messages of a peer that says anything, amid what an honest caller does.
+//! An end of a link to another host: messages of a peer that says anything, amid what an honest
+//! caller does.
 //!
-//! Checked is what the caller relies on before it hands a message to the device, or a position to the program: nothing is
-//! written outside the ring or the buffer that the peer has lent, nothing beyond what the program has written goes out, no more
-//! is readable than a ring holds, and this end is never told that it erred.
+//! Checked is what the caller relies on before it hands a message to the device, or a position to
+//! the program: nothing is written outside the ring or the buffer that the peer has lent, nothing
+//! beyond what the program has written goes out, no more is readable than a ring holds, and this
+//! end is never told that it erred.
 
 use crate::input::Input;
 use sluice_stream::pump::{Came, Lent, Loan, Opening, Pump, Stepped, Terms, What};

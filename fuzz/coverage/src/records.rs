@@ -1,7 +1,7 @@
-//! Records of a link's control socket, and of a meeting, with descriptors of all kinds, amid the program's calls: sent over real sockets,
-//! and taken by what the control thread does.
+//! Records of a link's control socket, and of a meeting, with descriptors of all kinds, amid the
+//! program's calls: sent over real sockets, and taken by what the control thread does.
 //!
-//! Nothing may crash or wait, and no descriptor that came stays behind.
+//! Nothing may crash or wait, and every received descriptor is closed.
 
 use crate::arena::{Once, World, closes, connected, with};
 use crate::input::Input;
@@ -41,7 +41,7 @@ pub fn run(bytes: &[u8]) {
         }
     });
     if other.take().is_some() {
-        // Whoever came to the name is gone.
+        // The visitor of the name is gone.
         fuzzing::turn();
         fuzzing::turn();
     }
@@ -68,7 +68,7 @@ fn descriptors() -> Option<usize> {
 struct Other {
     fd: i32,
     tcp: TcpStream,
-    /// Somebody who has come to its name.
+    /// A visitor that has connected to its name.
     visitor: Option<Fd>,
     own: u64,
     mirror: u64,
@@ -224,7 +224,7 @@ fn put(bytes: &mut [u8], at: usize, part: &[u8]) {
     }
 }
 
-/// One message, with descriptors and perhaps with who sends it.
+/// Sends one message, with descriptors and perhaps with credentials.
 fn send(socket: i32, bytes: &[u8], with: &[i32], names_itself: bool) {
     #[repr(C, align(8))]
     struct Room([u8; 256]);
@@ -243,7 +243,7 @@ fn send(socket: i32, bytes: &[u8], with: &[i32], names_itself: bool) {
     // SAFETY: no arguments.
     let (pid, uid, gid) = unsafe { (libc::getpid(), libc::geteuid(), libc::getegid()) };
     let who = libc::ucred { pid, uid, gid };
-    // SAFETY: the room is larger than both messages, which the macros lay one behind the other.
+    // SAFETY: the room is larger than both messages, which the macros place one after the other.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(&raw const header);
         let mut add = |kind, data: *const u8, len: usize| {

@@ -1,10 +1,12 @@
-//! The counters that `sluice stat` copies out of another process: here this one, which keeps forged ones.
+//! The counters that `sluice stat` copies out of another process: here this one, which keeps forged
+//! ones.
 
 use crate::input::Input;
 use sluice_stats::{CHUNK_SLOTS, Chunk, Conn, Root};
 use std::cell::RefCell;
 
-/// Chunks that there are, so that a table can have several. The tool's own bound of how many it reads is not this test's subject.
+/// Chunks that there are, so that a table can have several. The tool's own bound of how many it
+/// reads is not this test's subject.
 const CHUNKS: usize = 3;
 /// Connections of a chunk that are forged.
 const CONNS: usize = 8;
@@ -23,7 +25,8 @@ thread_local! {
 
 /// The words of a structure that others read.
 fn words<T>(of: &mut T) -> &mut [u64] {
-    // SAFETY: atomics of integers and pointers, none of which is followed here, in a whole number of words; borrowed alone.
+    // SAFETY: atomics of integers and pointers, none of which is followed here, in a whole number
+    // of words; borrowed alone.
     unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(of).cast(), size_of::<T>() / 8) }
 }
 
@@ -87,7 +90,8 @@ fn forge(Forged { root, chunks }: &mut Forged, input: &mut Input<'_>) {
     }
 }
 
-/// At which word of a new root the places of its chunks begin: near its end, where there may be padding.
+/// At which word of a new root the places of its chunks begin: near its end, where there may be
+/// padding.
 fn table(root: &mut Root) -> usize {
     let most = size_of::<Root>() / 8 - CHUNK_SLOTS;
     let begins = (0..=most).rev().find(|at| {

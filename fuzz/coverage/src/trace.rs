@@ -18,7 +18,8 @@ pub fn run(bytes: &[u8]) {
     } else {
         FILE.with_borrow_mut(|file| {
             let changed = write(file, &mut input);
-            // SAFETY: as long as a file, aligned as one, and all of it atomics of integers; nobody writes to it meanwhile.
+            // SAFETY: as long as a file, aligned as one, and all of it atomics of integers; nobody
+            // writes to it meanwhile.
             let said = sluice_tool::fuzzing::told_of(unsafe { &*file.as_ptr().cast() });
             // As it was, for the next input: most of it is as ever.
             bytes_of(file)[..HEAD].copy_from_slice(&BEGUN.with_borrow(|begun| *begun));
@@ -42,7 +43,8 @@ thread_local! {
 /// A file without events.
 fn begun() -> Vec<u64> {
     let words = vec![0u64; size_of::<TraceFile>() / 8];
-    // SAFETY: as in `run`; what is stored goes through the atomics of a vector that is borrowed by nobody else.
+    // SAFETY: as in `run`; what is stored goes through the atomics of a vector that is borrowed by
+    // nobody else.
     let file: &TraceFile = unsafe { &*words.as_ptr().cast() };
     file.begin(7, b"program");
     words
@@ -73,7 +75,7 @@ fn write(file: &mut [u64], input: &mut Input<'_>) -> Vec<usize> {
     }
     let (mut at, mut changed) = (0, Vec::new());
     while !input.is_over() {
-        // Mostly one behind the other.
+        // Mostly one after the other.
         at = match input.byte() % 4 {
             0 => input.below(65_536),
             _ => (at + 1) % 65_536,

@@ -1,6 +1,8 @@
-//! A stream's way from TCP to a link to another host and back, with a peer that says anything at any moment.
+//! A stream's way from TCP to a link to another host and back, with a peer that says anything at
+//! any moment.
 //!
-//! This end does what an honest caller does: it asks what is allowed, and does that. So the machine never finds fault with it.
+//! This end does what an honest caller does: it asks what is allowed, and does that. So the machine
+//! never finds fault with it.
 
 use crate::input::Input;
 use sluice_stream::Error;

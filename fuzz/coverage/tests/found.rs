@@ -1,4 +1,5 @@
-//! What a fuzzer has found, by its symptom: the smallest input of each, which is kept in the corpus under this name.
+//! What a fuzzer has found, by its symptom: the smallest input of each, which is kept in the corpus
+//! under this name.
 
 macro_rules! found {
     ($($target:ident: $($symptom:ident)+;)+) => {

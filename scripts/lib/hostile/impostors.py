@@ -85,7 +85,7 @@ class Squatter:
     def on(self, s, record):
         other = next((v for v in self.visitors if v is not s), None)
         if self.relay and other and self.unchanged:
-            # With nothing said of the sender the kernel says who it is.
+            # Without explicit credentials the kernel adds the sender's own.
             return other.sendmsg([record.pack()])
         if self.relay and other and record.kind in peer.PROOFS:
             return peer.send(other, record)
@@ -253,7 +253,7 @@ def visitor_as_the_same_user(place):
     """A name that one of the two has bound is come to by a third before the other."""
     met = 0
     for descriptor in (0, 1):
-        # Whoever would come to it otherwise is plain.
+        # Any other client of it is plain.
         loot = visited(place, uid=ALICE, server=ALICE, client=ALICE, told=("Claim",), attack={"descriptor": descriptor},
                        client_kw={"library": None})
         met += loot.heard.count("Claim")
@@ -274,7 +274,7 @@ def mitm_that_may_not_be_looked_at(place):
     visited(place, work=hidden(visit), uid=ALICE, server=ALICE, client=ALICE, told=("Claim",))
 
 
-# --- who answers is another than who has listened or connected ---
+# --- the process that answers is not the one that listened or connected ---
 
 def listens_and_leaves(job, port, how, helper=None):
     """Has a TCP socket, listens at its name, and leaves that to a child, which answers; and goes on as the honest other end: itself, or
@@ -449,7 +449,7 @@ def a_process_with_the_number_of_another(place):
     nothing(what, "Claim")
 
 
-# --- who has a name of the socket, not the socket ---
+# --- a process that holds an O_PATH descriptor of the socket, not the socket ---
 
 def holds_a_name_only(job, key, path_fd, decoy=None):
     """Squats, and claims the connection by an O_PATH descriptor, which a thread swaps with a socket that may be used, if there is one."""

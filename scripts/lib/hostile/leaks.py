@@ -40,7 +40,7 @@ def listens(job, port, kind):
     stream = m.all()
     stream.begin()
     a = m.arena
-    # As one who takes large transfers out of the other's memory.
+    # Behaves as a peer that reads large transfers from the other process's memory.
     a.half(stream.rx + 128 + 28, 1)
     seen = set()
 

@@ -33,7 +33,7 @@ CALLS = 200
 # A server has this long to end, whatever it was sent, in seconds.
 END_LIMIT = 5
 
-# Who attacks: the server's user and its own; whether it has connections of its own.
+# The attacker: the server's user and its own; whether it has connections of its own.
 RELATIONS = {"peer": (ALICE, ALICE, True), "peer of another user": (ALICE, MALLORY, True), "peer of root": (0, MALLORY, True),
              "stranger": (ALICE, ALICE, False), "stranger of another user": (ALICE, MALLORY, False), "relay": (ALICE, ALICE, False)}
 
@@ -447,7 +447,7 @@ DESCRIPTORS = {"file without an answer": fuse_file, "pipe that blocks": pipe_end
 ACTIONS.update({name: descriptors(make) for name, make in DESCRIPTORS.items()})
 
 
-# --- the server, and who is beside it ---
+# --- the server and its other clients ---
 
 class Target:
     def __init__(self, place, library, mode, uid):

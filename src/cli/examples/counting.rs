@@ -93,12 +93,14 @@ pub extern "C" fn counting_many() {
     }
 }
 
-/// Forges the table: so many slots are said to be in use, and chunks to lie `step` bytes apart from `first` on.
+/// Forges the table: so many slots are said to be in use, and chunks to lie `step` bytes apart from
+/// `first` on.
 #[unsafe(no_mangle)]
 pub extern "C" fn counting_forge(used: u32, first: usize, step: usize) {
     let root = std::ptr::from_ref(&ROOT).cast::<u8>().cast_mut();
     let word = |at: usize| {
-        // SAFETY: inside the root, which is atomics behind its header, aligned; nobody else runs here now.
+        // SAFETY: inside the root, whose fields after the header are atomics; aligned; no other
+        // thread runs now.
         unsafe { std::sync::atomic::AtomicUsize::from_ptr(root.add(at).cast()) }
     };
     let order = std::sync::atomic::Ordering::Relaxed;

@@ -1,5 +1,6 @@
-//! Copies the counters out of a process that has the library loaded. All of it may be forged, or change while it is read: it is copied once, and
-//! the copy is checked. How much is read follows from constants and from the time that is given, never from what the process says alone.
+//! Copies the counters out of a process that has the library loaded. All of it may be forged, or
+//! change while it is read: it is copied once, and the copy is checked. How much is read follows
+//! from constants and from the time that is given, never from what the process says alone.
 
 use crate::library::{self, Loads};
 use crate::memory::{self, Copied};
@@ -72,7 +73,7 @@ impl From<io::Error> for Failure {
 pub enum Cut {
     /// So many mappings of files that are named as the library is.
     Mappings(u64),
-    /// The table is none that the library makes, behind so many slots of those that are said to be used.
+    /// After so many valid slots the table is not one that the library makes.
     Table { read: u64, claimed: u64 },
     /// There was no time for more than so many of the slots.
     Time { read: u64, claimed: u64 },
@@ -91,7 +92,8 @@ pub struct Counters {
     pub name: String,
     pub found: Found,
     root: Copied<Root>,
-    /// Slots in use when they were copied, of connections whose addresses are known: the first ones.
+    /// Slots in use when they were copied, of connections whose addresses are known: the first
+    /// ones.
     listed: Copied<Conn>,
     /// What lay unread in the rings of each, to the peer and from it, a moment later.
     pub fills: Vec<[Option<u64>; 2]>,
@@ -108,10 +110,12 @@ pub struct Tally {
     /// With those of connections that are closed.
     pub tx: Flow,
     pub rx: Flow,
-    /// Connections whose addresses are known, by [what carries them](carrier): all, and those that count for this process.
+    /// Connections whose addresses are known, by [what carries them](carrier): all, and those that
+    /// count for this process.
     pub all: [u64; CARRIERS],
     pub own: [u64; CARRIERS],
-    /// Connections whose addresses nobody has asked for, since nothing was tried on them: by the reason why.
+    /// Connections whose addresses nobody has asked for, since nothing was tried on them: by the
+    /// reason why.
     pub untried: BTreeMap<u16, u64>,
 }
 
@@ -128,7 +132,7 @@ fn carrier(conn: &Conn) -> usize {
     }
 }
 
-/// Where a process keeps its counters: who looks ten times a second is not to search each time.
+/// Where a process keeps its counters. Cached, so that `top` does not search ten times a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub place: usize,
@@ -356,7 +360,8 @@ impl<'a> Table<'a> {
             }
             match memory::read(self.pid, place, conns.bytes_mut()) {
                 Ok(()) => {}
-                // It is not there. Nor is the process, perhaps; that is found out when the root is looked at again.
+                // It is not there. Nor is the process, perhaps; that is found out when the root is
+                // looked at again.
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
                     let (read, claimed) = so_far;
                     cut = Some(Cut::Table { read, claimed });

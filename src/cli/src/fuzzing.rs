@@ -1,12 +1,13 @@
-//! For the fuzzer: what others have written, in a file or in their memory, and what the command says of it.
+//! For the fuzzer: what others have written, in a file or in their memory, and what the command
+//! says of it.
 
 pub use crate::trace::{told, told_of};
 
 use crate::report::{Process, Report};
 use crate::{counters, prometheus, table};
 
-/// What `sluice stat` says of counters that begin at `place` in a process: for people, on a terminal and off it, as JSON and for
-/// Prometheus. `None`: it cannot read them.
+/// What `sluice stat` says of counters that begin at `place` in a process: for people, on a
+/// terminal and off it, as JSON and for Prometheus. `None`: it cannot read them.
 #[must_use]
 pub fn shown(pid: i32, place: usize, now_ns: u64) -> Option<[Vec<u8>; 4]> {
     let counters = counters::read_at(pid, place).ok()?;

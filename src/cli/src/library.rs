@@ -1,10 +1,13 @@
-//! Where a process has loaded the library: from its mappings, and from the first page of the file as the process has it in memory.
+//! Where a process has loaded the library: from its mappings, and from the first page of the file
+//! as the process has it in memory.
 //!
-//! A file is the library's if it is named so, is an ELF shared object, and lies in memory as the loader puts one: code that may be executed and
-//! data that may be written, each as far from the first page as the file's own table of segments says. Files merely named so, or mapped to be read,
-//! are passed over by arithmetic. The file itself is never opened: it may have been deleted, be out of reach for us, or belong to a file
-//! system that does not answer; and who forges a process's memory could forge a file as well. So this saves work, and proves nothing: what
-//! a process can cost is bounded by the numbers below and by the time that its reader has.
+//! A file is the library's if it is named so, is an ELF shared object, and lies in memory as the
+//! loader puts one: code that may be executed and data that may be written, each as far from the
+//! first page as the file's own table of segments says. Files merely named so, or mapped to be
+//! read, are passed over by arithmetic. The file itself is never opened: it may have been deleted,
+//! be out of reach for us, or belong to a file system that does not answer. A process that forges
+//! its memory could also forge a file. So this saves work, and proves nothing: what a process can
+//! cost is bounded by the numbers below and by the time that its reader has.
 
 use crate::memory;
 use crate::process::Mapping;
@@ -18,11 +21,12 @@ pub const NAME: &str = "libsluice.so";
 /// Different files of that name that are examined in one process, each once.
 const FILES: usize = 16;
 
-/// Data segments that are searched, and their bytes together: the library's own takes some pages, and of two copies one is idle.
+/// Data segments that are searched, and their bytes together: the library's own takes some pages,
+/// and of two copies one is idle.
 const SEGMENTS: usize = 16;
 const SEARCHED: usize = 16 << 20;
 
-/// What is read of a file: its header, and the table of segments right behind it.
+/// What is read of a file: its header, and the table of segments right after it.
 const HEAD: usize = 4096;
 
 /// Part of a file that is loaded.
@@ -156,7 +160,8 @@ impl Load {
     }
 }
 
-/// The parts of a shared object that are loaded, by elf(5); `None`: it is none that this tool could read.
+/// The parts of a shared object that are loaded, by elf(5); `None`: it is none that this tool could
+/// read.
 fn loads(head: &[u8]) -> Option<Vec<Load>> {
     const SHARED_OBJECT: u16 = 3;
     const LOADED: u32 = 1;
@@ -261,7 +266,7 @@ mod tests {
             vec![
                 mapping(at, 0, "r"),
                 mapping(at + 0x2000, 0x1000, "rx"),
-                // Made read-only behind the loader's work, and what is left of it.
+                // The part that the loader makes read-only, and the rest.
                 mapping(at + 0x4000, 0x2000, "r"),
                 mapping(at + 0x5000, 0x3000, "rw"),
             ]

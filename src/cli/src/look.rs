@@ -1,10 +1,13 @@
 //! Looks at many processes, none of which can hold the tool up.
 //!
-//! A target decides how long it takes to read its memory: a page may come late, or never (userfaultfd, a file system in user space), and nothing but
-//! SIGKILL ends such a wait, on some file systems not even that. So it is children of the tool that read, one target after the other, and send what they
-//! found through a pipe. On a board in shared memory each says which target it is at, and since when. One that is at it for [`PATIENCE`] is killed, and the
-//! target left out; one that takes a while gets company, so that several such targets cost the time of one. A child that cannot be killed is
-//! left to itself: it holds no descriptor of the tool's, init collects it when it is free, and its target is not asked again before.
+//! A target decides how long it takes to read its memory: a page may come late, or never
+//! (userfaultfd, a file system in user space), and nothing but SIGKILL ends such a wait, on some
+//! file systems not even that. So it is children of the tool that read, one target after the other,
+//! and send what they found through a pipe. On a board in shared memory each says which target it
+//! is at, and since when. One that is at it for [`PATIENCE`] is killed, and the target left out;
+//! one that takes a while gets company, so that several such targets cost the time of one. A child
+//! that cannot be killed is left to itself: it holds no descriptor of the tool's, init collects it
+//! when it is free, and its target is not asked again before.
 
 use crate::counters::wire::{self, Answer};
 use crate::counters::{self, Failure, Found, Limits};
@@ -37,7 +40,8 @@ const FEW: usize = 16;
 /// Longest wait for a reader's end after it was killed.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// A target that has not answered is asked again after this time, then after twice as long, and so on.
+/// A target that has not answered is asked again after this time, then after twice as long, and so
+/// on.
 const FIRST_REST: Duration = Duration::from_secs(10);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
@@ -152,7 +156,8 @@ struct Board {
 
 /// Where one reader is.
 struct Place {
-    /// 1 + the number of its target; 0: at none. Release when it is begun, after `since_ns`; Acquire when it is looked at.
+    /// 1 + the number of its target; 0: at none. Release when it is begun, after `since_ns`;
+    /// Acquire when it is looked at.
     target: AtomicUsize,
     since_ns: AtomicU64,
 }
@@ -182,14 +187,16 @@ impl Shared {
     }
 
     fn board(&self) -> &Board {
-        // SAFETY: mapped while `self` lives, page-aligned and long enough; zeros are a valid board, and it holds atomics alone.
+        // SAFETY: mapped while `self` lives, page-aligned and long enough; zeros are a valid board,
+        // and it holds atomics alone.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: what `new` has mapped, and no reference outlives `self`. A child has its own mapping of it.
+        // SAFETY: what `new` has mapped, and no reference outlives `self`. A child has its own
+        // mapping of it.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Board>()) };
     }
 }
@@ -334,7 +341,8 @@ impl<'a> Round<'a> {
                 revents: 0,
             })
             .collect();
-        // SAFETY: as many as there are, in memory of our own. What comes of it is asked of each pipe.
+        // SAFETY: as many as there are, in memory of our own. What comes of it is asked of each
+        // pipe.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, ms) };
         for (number, polled) in polled.iter().enumerate().rev() {
             if polled.revents != 0 && self.take(number) {
@@ -469,7 +477,8 @@ impl<'a> Round<'a> {
             }
             place.target.store(0, Release);
         }
-        // SAFETY: ends this process at once: what the tool has in its buffers is the tool's to write.
+        // SAFETY: ends this process at once: what the tool has in its buffers is the tool's to
+        // write.
         unsafe { libc::_exit(0) }
     }
 
@@ -495,11 +504,13 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Makes the child one that holds nobody up: no descriptor but the pipe, the signals as they are by default, and an end with the tool's.
+/// Makes the child one that holds nobody up: no descriptor but the pipe, the signals as they are by
+/// default, and an end with the tool's.
 fn prepare(parent: u32, pipe: &File) {
     let pipe = pipe.as_raw_fd() as libc::c_uint;
-    // SAFETY: numbers alone. The descriptors belong to values of the tool's, which this process never comes back to; the tool may have
-    // ended before the first call, so its number is looked at after it.
+    // SAFETY: numbers alone. The descriptors belong to values of the tool's, which this process
+    // never comes back to; the tool may have ended before the first call, so its number is looked
+    // at after it.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() as u32 != parent {
@@ -508,7 +519,8 @@ fn prepare(parent: u32, pipe: &File) {
         for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
             libc::signal(signal, libc::SIG_DFL);
         }
-        // Whoever reads what the tool writes is not to wait for this process; also before Linux 5.9.
+        // Closes stdout too: a reader of the tool's output must not wait for this process. Also
+        // before Linux 5.9.
         for standard in (0..3).filter(|&fd| fd != pipe) {
             libc::close(standard as libc::c_int);
         }

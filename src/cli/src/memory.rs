@@ -1,4 +1,5 @@
-//! Copies of other processes' memory. Each is taken once, into a buffer where any bytes are valid; what is in it is the other process's word.
+//! Copies of other processes' memory. Each is taken once, into a buffer where any bytes are valid;
+//! what is in it is the other process's word.
 
 use sluice_stats::{Conn, Header, Root};
 use std::io;
@@ -7,12 +8,14 @@ use std::marker::PhantomData;
 /// Types that any bytes are a valid value of.
 ///
 /// # Safety
-/// Integers and atomics of integers or pointers only; a multiple of 64 bytes long, and aligned to 64 bytes at most.
+/// Integers and atomics of integers or pointers only; a multiple of 64 bytes long, and aligned to
+/// 64 bytes at most.
 pub unsafe trait Plain {}
 
 // SAFETY: integers only, 64 bytes of them.
 unsafe impl Plain for Header {}
-// SAFETY: integers, and atomics of integers and pointers; the pointers are never followed here. Aligned to 64 bytes.
+// SAFETY: integers, and atomics of integers and pointers; the pointers are never followed here.
+// Aligned to 64 bytes.
 unsafe impl Plain for Root {}
 // SAFETY: atomics of integers only, aligned to 64 bytes.
 unsafe impl Plain for Conn {}
@@ -53,7 +56,8 @@ impl<T: Plain> Copied<T> {
 
     pub fn items(&self) -> &[T] {
         let count = self.lines.len() / Self::LINES;
-        // SAFETY: the lines are as long as so many values, aligned as they are, and initialised; any bytes are a value.
+        // SAFETY: the lines are as long as so many values, aligned as they are, and initialised;
+        // any bytes are a value.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), count) }
     }
 
@@ -104,8 +108,8 @@ impl Copied<Root> {
 
 /// Fills `to` with what lies at `addr` in the process. Only a whole copy is a success.
 ///
-/// The other process decides how long that takes: a page of its may be one that never comes. No signal but SIGKILL ends the wait then, and
-/// not always that one.
+/// The other process decides how long that takes: a page of its may be one that never comes. No
+/// signal but SIGKILL ends the wait then, and not always that one.
 pub fn read(pid: i32, addr: usize, to: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -118,7 +122,8 @@ pub fn read(pid: i32, addr: usize, to: &mut [u8]) -> io::Result<()> {
             iov_base: std::ptr::without_provenance_mut(place),
             iov_len: rest.len(),
         };
-        // SAFETY: the kernel writes into the rest of `to`, which we borrow alone; the remote address is checked by the kernel.
+        // SAFETY: the kernel writes into the rest of `to`, which we borrow alone; the remote
+        // address is checked by the kernel.
         let copied =
             unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
         match usize::try_from(copied) {
@@ -150,7 +155,8 @@ pub fn words(pid: i32, places: &[usize]) -> Vec<Option<u64>> {
             iov_len: remote.len() * WORD,
         };
         let count = remote.len() as libc::c_ulong;
-        // SAFETY: the kernel writes into `words`, which is ours and long enough; the remote addresses are checked by the kernel.
+        // SAFETY: the kernel writes into `words`, which is ours and long enough; the remote
+        // addresses are checked by the kernel.
         let copied =
             unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
         // It ends before the first word that is not there.

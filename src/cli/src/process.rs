@@ -29,7 +29,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Is it one of the letters without a shape that turn the text round them, hide in it or break its line?
+/// Is it one of the letters without a shape that turn the text round them, hide in it or break its
+/// line?
 fn turns_text(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -123,8 +124,9 @@ fn stat(pid: i32) -> Option<Vec<u8>> {
     Some(rest.trim_ascii_start().to_vec())
 }
 
-/// Hands over the address space of a process, mapping by mapping, until `each` has seen enough: those of files whose name begins so. An
-/// error also where there is none, as of what is left of a process that has ended.
+/// Hands over the address space of a process, mapping by mapping, until `each` has seen enough:
+/// those of files whose name begins so. An error also where there is none, as of what is left of a
+/// process that has ended.
 pub fn each_mapping(
     pid: i32,
     name: &str,

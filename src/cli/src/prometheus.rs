@@ -113,7 +113,8 @@ impl<W: Write> Page<'_, W> {
         self.to.write_all(text.as_bytes())
     }
 
-    /// Of processes that are shown in part, and of those that are not shown since reading them took too long.
+    /// Of processes that are shown in part, and of those that are not shown since reading them took
+    /// too long.
     fn cut(&mut self) -> io::Result<()> {
         let (name, ..) = CUT;
         let mut text = head(CUT);

@@ -49,14 +49,16 @@ pub struct Process {
     /// All connections together, closed ones too.
     pub tx: Flow,
     pub rx: Flow,
-    /// How many connections are open that count for this process, by what carries them: listed or not.
+    /// How many connections are open that count for this process, by what carries them: listed or
+    /// not.
     pub open: BTreeMap<&'static str, u64>,
     pub connections: Vec<Connection>,
     /// How many more are open, on which nothing was tried: by the reason why.
     pub unlisted: Vec<Unlisted>,
     /// What is left out of all this, and why.
     pub cut: Vec<Cause>,
-    /// How many connections have addresses, inherited ones too, by what carries them: `connections` has the first of them.
+    /// How many connections have addresses, inherited ones too, by what carries them: `connections`
+    /// has the first of them.
     #[serde(skip)]
     pub known: BTreeMap<&'static str, u64>,
 }
@@ -185,7 +187,8 @@ impl Process {
         self.connections.truncate(count);
     }
 
-    /// Says of connections that are not listed, though their addresses are known, that they are not.
+    /// Says of connections that are not listed, though their addresses are known, that they are
+    /// not.
     pub fn say_what_is_not_listed(&mut self) {
         let known: u64 = self.known.values().sum();
         let listed = self.connections.len() as u64;

@@ -41,10 +41,12 @@ pub struct Arguments {
     watch: Option<Duration>,
 }
 
-/// Connections of one process that are listed if nobody says more: their JSON is less than a megabyte.
+/// Connections of one process that are listed if nobody says more: their JSON is less than a
+/// megabyte.
 const LISTED: u32 = 500;
 
-/// Connections that are listed of all processes together. Where there are more, those with the most list fewer.
+/// Connections that are listed of all processes together. Where there are more, those with the most
+/// list fewer.
 pub const MOST_LISTED: i64 = 16_384;
 
 /// But not fewer than these, of each.
@@ -142,8 +144,8 @@ fn show(looker: &mut Looker, arguments: &Arguments) -> Shown {
     }
 }
 
-/// Looks at the processes that were asked for; an error if there is nothing to say of any of them. `listed`: connections of each, `None` if
-/// nobody wants to see them.
+/// Looks at the processes that were asked for; an error if there is nothing to say of any of them.
+/// `listed`: connections of each, `None` if nobody wants to see them.
 pub fn collect(
     looker: &mut Looker,
     who: Option<&str>,

@@ -20,7 +20,8 @@ use std::process::ExitCode;
 /// Number of the JSON's format: fields are added without a new one.
 const FORMAT: u32 = 1;
 
-/// Files of one name that are read, and events that are told of all files together, the last ones: 16 files' worth.
+/// Files of one name that are read, and events that are told of all files together, the last ones:
+/// 16 files' worth.
 const FILES: usize = 1024;
 const EVENTS: usize = 1 << 20;
 
@@ -234,8 +235,9 @@ impl Copied {
 
 const NO_FILE: &str = "is no regular file";
 
-/// A file that can be read without a wait for anybody: no FIFO, no device, whose mere opening may wait or have an effect. `is_named`: by the user, who may name
-/// a link; what was found beside it may be anybody's link to anything.
+/// A file that can be read without a wait for anybody: no FIFO, no device, whose mere opening may
+/// wait or have an effect. `is_named`: the user gave this path, and it may be a link. A file found
+/// beside it is opened only if it is no link.
 fn open(path: &Path, is_named: bool) -> Result<File, String> {
     let words = |error: io::Error| match error.raw_os_error() {
         Some(libc::ELOOP) => NO_FILE.to_owned(),
@@ -250,7 +252,7 @@ fn open(path: &Path, is_named: bool) -> Result<File, String> {
     if !name.metadata().map_err(words)?.is_file() {
         return Err(NO_FILE.to_owned());
     }
-    // O_NONBLOCK: nobody who holds a lease on it is waited for.
+    // O_NONBLOCK: does not wait for the holder of a lease on the file.
     OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -450,7 +452,8 @@ fn write_text(out: &mut impl Write, told: &Told) -> io::Result<()> {
     out.flush()
 }
 
-/// What `sluice trace` makes of a file of these bytes, for people and as JSON; `None`: it is refused.
+/// What `sluice trace` makes of a file of these bytes, for people and as JSON; `None`: it is
+/// refused.
 #[cfg(feature = "fuzzing")]
 pub fn told(bytes: Vec<u8>) -> Option<[Vec<u8>; 2]> {
     told_of(understood(bytes).ok()?.file())

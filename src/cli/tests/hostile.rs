@@ -1,4 +1,5 @@
-//! The command beside processes that make it hard to be looked at: it stays quick and small, says what it leaves out, and shows the others.
+//! The command beside processes that make it hard to be looked at: it stays quick and small, says
+//! what it leaves out, and shows the others.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -52,8 +53,9 @@ struct Run {
     err: String,
 }
 
-/// A small process that runs the command in a group of its own, and writes down what it took: exit status, seconds, memory, group. What this
-/// program takes would count as the command's, were it to start that itself.
+/// A small process that runs the command in a group of its own, and writes down what it took: exit
+/// status, seconds, memory, group. What this program takes would count as the command's, were it to
+/// start that itself.
 const MEASURES: &str = "import os, resource, subprocess, sys, time
 os.setpgid(0, 0)
 begin = time.monotonic()
@@ -107,7 +109,8 @@ fn run(scratch: &Scratch, arguments: &[impl AsRef<OsStr>]) -> Run {
     }
 }
 
-/// `sluice stat --json` of all, in which `healthy` is whole; returns the report, and what was said of `pid`.
+/// `sluice stat --json` of all, in which `healthy` is whole; returns the report, and what was said
+/// of `pid`.
 fn all_beside(scratch: &Scratch, healthy: &Python, pid: u32) -> (Value, Vec<String>) {
     let Run {
         status, out, err, ..
@@ -139,7 +142,8 @@ fn a_thousand_mappings_that_are_named_as_the_library_cost_no_time_and_hide_nothi
     let hostile = Hostile::new(&library, &how).unwrap();
     let healthy = healthy(&library);
     let (report, said) = all_beside(&scratch, &healthy, hostile.pid());
-    // The file is none: it is looked at once, and the true library behind it is found.
+    // The file is not the library: it is examined once, and the true library mapped after it is
+    // found.
     let shown = of(&report, "processes", hostile.pid()).unwrap();
     assert_eq!(shown["library"], library.to_str().unwrap());
     assert_eq!((&shown["cut"], said.len()), (&json!([]), 0));
@@ -229,10 +233,11 @@ fn a_file_system_that_never_answers_holds_up_nobody() {
     let pid = hostile.pid().to_string();
     let Run { status, group, .. } = run(&scratch, &["stat", &pid]);
     assert_eq!(status, 1);
-    // Whoever read it cannot be killed before its target, but waits for nobody else then.
+    // The reader cannot be killed before its target ends, but it holds up no other process.
     drop(hostile);
     let deadline = Instant::now() + Duration::from_secs(10);
-    // SAFETY: no signal: only asks whether a process is left in the group, of which the command was one.
+    // SAFETY: no signal: only asks whether a process is left in the group, of which the command was
+    // one.
     while unsafe { libc::kill(-group, 0) } == 0 {
         assert!(
             Instant::now() < deadline,
@@ -321,7 +326,8 @@ fn a_watcher_goes_on_beside_a_page_that_never_comes() {
     }
     let took = begin.elapsed();
     assert!(took < 2 * TIME, "ten reports took {took:?}");
-    // None of the processes that have read is left, dead or alive: at most those of a look that is under way.
+    // None of the processes that have read is left, dead or alive: at most those of a look that is
+    // under way.
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     assert!(children.unwrap().split_whitespace().count() <= 2);
     guard.thread().unpark();

@@ -378,12 +378,13 @@ fn root_is_not_told_to_become_root() {
     );
 }
 
-/// A process in which `bytes` lie where the data of libsluice.so would: behind a page of code, as the file's head says.
+/// A process in which `bytes` lie where the data of libsluice.so would: after a page of code, as
+/// the file's header says.
 fn with_data(scratch: &Scratch, bytes: &[u8]) -> Python {
     let file = scratch.join("libsluice.so");
     let mut whole = vec![0; 4096];
     whole[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
-    // A shared object; its two segments are told of behind the head.
+    // A shared object; its two segments are described after the header.
     (whole[16], whole[32], whole[54], whole[56]) = (3, 64, 56, 2);
     let len = bytes.len() as u64;
     for (number, (flags, offset, len)) in [(5, 0, 4096), (6, 4096, len)].into_iter().enumerate() {

@@ -621,11 +621,13 @@ pub fn sandboxed(reason: sluice_stats::Reason) {
     process::sandboxed(reason);
     rendezvous::control::await_end();
 }
-/// Before the C library changes the ids of all threads: a child of a fork loses what it shares with its parent.
+/// Before the C library changes the ids of all threads: a child of a fork loses what it shares with
+/// its parent.
 pub fn changes_ids() {
     crate::relatives::part();
 }
-/// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has been accelerated yet, and there is one thread.
+/// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has
+/// been accelerated yet, and there is one thread.
 pub fn changes_itself(reason: sluice_stats::Reason) {
     process::changes_itself(reason);
     rendezvous::control::await_end();

@@ -1,9 +1,11 @@
 //! What a program's pointers lead to: looked at only where the kernel would find it, too.
 //!
-//! A call that is given an address where nothing is fails with EFAULT. The kernel finds that out by a fault of its own; here a fault would
-//! end the program. So the kernel is asked first, by a call that looks at the place and does nothing else, page by page. What it has
-//! said is remembered until the program changes its mappings, since event loops and vectored calls come with the same few
-//! structures each time; of the page that this thread's stack is on it need not be asked at all (`docs/decisions/020-pointers-are-asked-for.md`).
+//! A call that is given an address where nothing is fails with EFAULT. The kernel finds that out by
+//! a fault of its own; here a fault would end the program. So the kernel is asked first, by a call
+//! that looks at the place and does nothing else, page by page. What it has said is remembered
+//! until the program changes its mappings, since event loops and vectored calls come with the same
+//! few structures each time; of the page that this thread's stack is on it need not be asked at all
+//! (`docs/decisions/020-pointers-are-asked-for.md`).
 
 use crate::process;
 use crate::sockets::iov::plausible;
@@ -83,7 +85,8 @@ pub unsafe fn copy<T: Copy>(at: *const T) -> Option<T> {
     can_read(at as usize, size_of::<T>()).then(|| unsafe { at.read_unaligned() })
 }
 
-/// As [`copy`], if it is not certain to be missing: for what has to be known even where the kernel may not be asked.
+/// As [`copy`], if it is not certain to be missing: for what has to be known even where the kernel
+/// may not be asked.
 ///
 /// # Safety
 /// As there; and where a filter forbids the question the caller vouches for the place.
@@ -94,7 +97,8 @@ pub unsafe fn copy_on_trust<T: Copy>(at: *const T) -> Option<T> {
     (!cannot_read(at as usize, size_of::<T>())).then(|| unsafe { at.read_unaligned() })
 }
 
-/// A time limit of a caller's, none where that is null. `Err`: it is not there, and the kernel's to refuse.
+/// A time limit of a caller's, none where that is null. `Err`: it is not there, and the kernel's to
+/// refuse.
 ///
 /// # Safety
 /// `at` is null or a C caller's.
@@ -158,12 +162,15 @@ fn elsewhere(at: usize, len: usize, writes: bool) -> There {
     There::Yes
 }
 
-/// Pages that are there, each in the place that its number gives. A word is twice the number, 1 more if the page can be written, and
-/// [`CHANGES`] as that was before it was looked for. What is mapped is the process's, so all threads have one table.
+/// Pages that are there, each in the place that its number gives. A word is twice the number, 1
+/// more if the page can be written, and [`CHANGES`] as that was before it was looked for. What is
+/// mapped is the process's, so all threads have one table.
 static KNOWN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-/// How often the program has changed its mappings, in units of [`CHANGE`], from one on: an empty word has no page.
+/// How often the program has changed its mappings, in units of [`CHANGE`], from one on: an empty
+/// word has no page.
 static CHANGES: AtomicU64 = AtomicU64::new(CHANGE);
-/// A filter of the program's own is about to stand: from now on nothing is asked, as the kernel may kill for it.
+/// A filter of the program's own is about to stand: from now on nothing is asked, as the kernel may
+/// kill for it.
 static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 
 const WRITABLE: u64 = 1;
@@ -188,7 +195,8 @@ fn is_known(page: usize, writes: bool) -> bool {
     known == changes.wrapping_add(2 * page as u64 + WRITABLE)
 }
 
-/// Looks for a page, of which something from `at` on is wanted: that of the stack is there, of another the kernel is asked.
+/// Looks for a page, of which something from `at` on is wanted: that of the stack is there, of
+/// another the kernel is asked.
 #[cold]
 #[inline(never)]
 fn ask(page: usize, at: usize, writes: bool) -> There {
@@ -225,8 +233,8 @@ fn ask(page: usize, at: usize, writes: bool) -> There {
     There::Yes
 }
 
-/// Behind a call by which the program has taken memory away, or put other memory in its place. (Not before: what another thread asks
-/// meanwhile must not count for later.)
+/// Called after the program has unmapped or replaced memory. (Not before: an answer that another
+/// thread gets meanwhile must not be cached.)
 #[inline]
 pub fn mappings_changed() {
     let before = CHANGES.fetch_add(CHANGE, Ordering::AcqRel);
@@ -235,7 +243,8 @@ pub fn mappings_changed() {
     }
 }
 
-/// Before the program puts itself under a seccomp filter: the streams go, and pointers are believed as from here on.
+/// Before the program puts itself under a seccomp filter: the streams go, and pointers are believed
+/// as from here on.
 pub fn before_filter() {
     IS_FILTERED.store(true, Ordering::Relaxed);
 }

@@ -219,8 +219,8 @@ fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Does this variable count? Who starts a program that has more rights than he does not say where its settings are; of the settings
-/// themselves [`Setting::lessens`] tells.
+/// Does this variable count? In a program with more rights than its caller, variables that name
+/// files do not; [`Setting::lessens`] decides on the others.
 fn is_heeded(name: &[u8], is_secure: bool) -> bool {
     let lead_to_files = [CONFIG, HOME, USER_CONFIG];
     !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
@@ -267,9 +267,9 @@ pub fn log(level: Level, message: fmt::Arguments<'_>) {
     }
 }
 
-/// Settings from `variables`, the first of equal names as in getenv(3), over those of files, which have set `filed`, a bit
-/// each; what is wrong with them goes into `complaint`. Where the program has more rights than who starts it, these are passed over by which it
-/// would not do less.
+/// Settings from `variables`, the first of equal names as in getenv(3), over those of files, which
+/// have set `filed`, a bit each; what is wrong with them goes into `complaint`. In a program with
+/// more rights than its caller, settings that would not make it do less are ignored.
 fn parse<'a>(
     variables: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     (with_fault, is_secure): (bool, bool),
@@ -536,7 +536,7 @@ mod tests {
         }
     }
 
-    /// The settings of a program with more rights than who says `name` to be `value`.
+    /// The settings of a program with more rights than its caller, which sets `name` to `value`.
     fn started_by_another(name: &str, value: &str) -> (Config, String) {
         let mut complaint = Line::new();
         let variables = [(name.as_bytes(), value.as_bytes())].into_iter();

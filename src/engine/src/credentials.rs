@@ -1,7 +1,7 @@
-//! Who a process is, by the kernel's word alone: what a peer says of itself counts for nothing here.
+//! The identity of a process as the kernel states it. A peer's own statements are not used.
 //!
-//! Every question fails closed: what cannot be read, or does not fit, is a no. The answers hold for the moment in which they are
-//! given; who needs them later asks again.
+//! Every question fails closed: what cannot be read, or does not fit, is a no. An answer holds at
+//! the moment it is given; a later decision asks again.
 
 use crate::sockets::internal::Low;
 use core::ffi::CStr;
@@ -45,7 +45,8 @@ impl Status {
         u64::from_str_radix(self.words(name)?.next_back()?, radix).ok()
     }
 
-    /// Is the process in the namespace of process ids that this /proc is of, and in none below it? It has one number then.
+    /// Is the process in the namespace of process ids that this /proc is of, and in none below it?
+    /// It has one number then.
     pub fn is_in_this_proc(&self) -> bool {
         self.words(b"NSpid:").is_some_and(|ids| ids.count() == 1)
     }
@@ -56,7 +57,8 @@ fn path_of(pid: i32, name: &str) -> Option<ShortPath> {
     (pid > 0).then(|| ShortPath::new(format_args!("/proc/{pid}/{name}")))
 }
 
-/// What decides which process may look into another one's memory (`ptrace(2)`, "access mode checking").
+/// What decides which process may look into another one's memory (`ptrace(2)`, "access mode
+/// checking").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rights {
     /// Real, effective and saved.
@@ -64,7 +66,8 @@ struct Rights {
     groups: [u32; 3],
     permitted: u64,
     effective: u64,
-    /// Capabilities are worth something there and below: device and number of that namespace of users.
+    /// Capabilities are worth something there and below: device and number of that namespace of
+    /// users.
     within: (u64, u64),
     in_this_proc: bool,
 }
@@ -106,28 +109,33 @@ impl Rights {
             && (self.users, self.groups, self.within) == (other.users, other.groups, other.within)
     }
 
-    /// May this one read for `peer`, out of its memory, without reading what `peer` may not? Then it has no right that `peer` lacks.
+    /// May this one read for `peer`, out of its memory, without reading what `peer` may not? Then
+    /// it has no right that `peer` lacks.
     fn may_read_for(&self, peer: &Self) -> bool {
         self.has_ids_of(peer) && self.in_this_proc && self.effective & !peer.effective == 0
     }
 
-    /// Does the kernel let this one read out of the memory of `other` (by its permitted capabilities), and look before in which namespace
-    /// that is (by its effective ones)? Of processes that are not dumpable and rules of security modules it tells nothing: these forbid more.
+    /// Does the kernel let this one read out of the memory of `other` (by its permitted
+    /// capabilities), and look before in which namespace that is (by its effective ones)? Of
+    /// processes that are not dumpable and rules of security modules it tells nothing: these forbid
+    /// more.
     fn is_let_into(&self, other: &Self) -> bool {
         let rights = self.permitted & self.effective;
         self.has_ids_of(other) && self.in_this_proc && other.permitted & !rights == 0
     }
 }
 
-/// May this process read out of the memory of process `pid`, at addresses that `pid` chooses? Its user, group and namespace of users are
-/// ours, and it has every capability that we have. A trial has to work besides.
+/// May this process read out of the memory of process `pid`, at addresses that `pid` chooses? Its
+/// user, group and namespace of users are ours, and it has every capability that we have. A trial
+/// has to work besides.
 pub fn may_pull(pid: i32) -> bool {
     let _low = Low::begin();
     let both = Rights::of(pid).zip(Rights::own());
     both.is_some_and(|(peer, own)| own.may_read_for(&peer))
 }
 
-/// Will process `pid` read out of our memory, as [`may_pull`] decides there, and is it let by the kernel? Who is not, is told no address.
+/// Will process `pid` read out of our memory, as [`may_pull`] decides there, and does the kernel
+/// allow it? Other peers are told no address.
 pub fn may_be_pulled_by(pid: i32) -> bool {
     let _low = Low::begin();
     let both = Rights::of(pid).zip(Rights::own());
@@ -140,7 +148,8 @@ mod tests {
     use super::*;
     use crate::sockets::testing;
 
-    /// What `then` says of a child of this process that has called `first`, and of this process, seen from the child.
+    /// What `then` says of a child of this process that has called `first`, and of this process,
+    /// seen from the child.
     fn about_child(first: impl FnOnce() -> bool, then: impl Fn(i32) -> bool) -> (bool, bool) {
         let me = std::process::id() as i32;
         let ((up, up_far), (down, down_far)) = (sys::doorbell().unwrap(), sys::doorbell().unwrap());
@@ -242,7 +251,8 @@ mod tests {
         }
         for permitted in [false, true] {
             let lose = || lose_capabilities(permitted);
-            // From here the child has less; from there this process is closed to it, and it would not read from the child.
+            // From here the child has less; from there this process is closed to it, and it would
+            // not read from the child.
             assert_eq!(about_child(lose, may_pull), (false, false), "{permitted}");
             let told = about_child(lose, may_be_pulled_by);
             assert_eq!(told, (false, false), "{permitted}");

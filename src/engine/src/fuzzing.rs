@@ -1,7 +1,9 @@
-//! For the fuzzer: a connection of this process on a link whose other end the fuzzer plays, in the same process and by hand.
+//! For the fuzzer: a connection of this process on a link whose other end the fuzzer plays, in the
+//! same process and by hand.
 //!
-//! What a meeting comes to is made here without one: a link, a stream on it, and the socket attached to that. All else is the library's own
-//! doing: the calls of [`api`](crate::api), and the control thread's turns.
+//! What a meeting comes to is made here without one: a link, a stream on it, and the socket
+//! attached to that. All else is the library's own doing: the calls of [`api`](crate::api), and the
+//! control thread's turns.
 
 use crate::rendezvous::message::{Kind, Message, VERSION};
 use crate::rendezvous::{self, control, control::by_hand, identity};
@@ -26,7 +28,7 @@ pub struct Peer {
     pub arena: Arena,
     /// This end's way to it.
     pub control: Fd,
-    /// Who it is.
+    /// Its token.
     pub token: Token,
     /// Its process.
     pub pid: i32,
@@ -47,7 +49,8 @@ pub fn begin() {
     assert!(by_hand::begin().is_ok(), "there are no descriptors");
 }
 
-/// The connection at `fd` meets a peer: with a ring of so many bytes for what that sends. `None`: it may not leave TCP.
+/// The connection at `fd` meets a peer: with a ring of so many bytes for what that sends. `None`:
+/// it may not leave TCP.
 #[must_use]
 pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
     let sock = table::lookup(fd).and_then(Entry::as_sock)?;

@@ -429,8 +429,9 @@ pub fn sandboxed(reason: Reason) {
     crate::rendezvous::expect_nothing();
 }
 
-/// Before `unshare`, `setns`, `capset`, `prctl` that gives rights up, and raw calls that change ids, which change the calling thread alone:
-/// another one, as the control thread, stays as it was. Where there never was another one, all that are made later are what this one becomes, and
+/// Before `unshare`, `setns`, `capset`, `prctl` that gives rights up, and raw calls that change
+/// ids, which change the calling thread alone: another one, as the control thread, stays as it was.
+/// Where there never was another one, all that are made later are what this one becomes, and
 /// nothing stands in the way of links.
 pub fn changes_itself(reason: Reason) {
     relatives::part();
@@ -442,8 +443,8 @@ pub fn changes_itself(reason: Reason) {
     }
 }
 
-/// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for the calling one. The control thread, which
-/// executes nothing, does the same.
+/// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for
+/// the calling one. The control thread, which executes nothing, does the same.
 pub fn forgoes_privileges() {
     relatives::part();
     if !is_vfork_child() && !control::forgo_privileges() {
@@ -528,16 +529,17 @@ fn status_field(name: &[u8]) -> Option<u64> {
     Status::own()?.number(name)
 }
 
-/// The peer's process id, and whether its memory may be read: its user and group were ours when it came, and the kernel says now that it has
-/// no less rights than this process. What it says of its capabilities itself is no evidence.
+/// The peer's process id, and whether its memory may be read: its user and group were ours when it
+/// came, and the kernel says now that it has no less rights than this process. What it says of its
+/// capabilities itself is no evidence.
 pub fn may_pull(control: i32) -> bool {
     peer(control).is_some_and(|peer| is_of_our_user(&peer) && credentials::may_pull(peer.pid))
 }
 
-/// Will the peer behind a link read out of this process's memory, and may it? Else it is told no address.
+/// Will the peer of a link read this process's memory, and may it? If not, it is told no address.
 pub fn may_be_pulled_by(link: &Link) -> bool {
     let peer = link.control().with(peer).flatten();
-    // Who has the number by now may be another one; the ids are those of whoever has come.
+    // Another process may have the number by now; the ids are those at connect or listen time.
     peer.is_some_and(|peer| is_of_our_user(&peer) && credentials::may_be_pulled_by(peer.pid))
 }
 
@@ -570,8 +572,9 @@ const UNASKED: u32 = 0;
 const KEPT: u32 = 1;
 const BROKEN: u32 = 2;
 
-/// May this process share pages of a memory file, which come when they are first touched? Where the kernel has promised no more memory than
-/// there is (`vm.overcommit_memory=2`), it refuses such a page by SIGBUS, and a peer that punches holes chooses the moment. Asked once.
+/// May this process share pages of a memory file, which come when they are first touched? Where the
+/// kernel has promised no more memory than there is (`vm.overcommit_memory=2`), it refuses such a
+/// page by SIGBUS, and a peer that punches holes chooses the moment. Asked once.
 pub fn may_share_memory() -> Result<(), Reason> {
     if PROMISES.load(Ordering::Relaxed) == UNASKED {
         // Where /proc does not say (systemd: ProcSubset=pid), as on most hosts.
@@ -587,7 +590,8 @@ pub fn may_share_memory() -> Result<(), Reason> {
     }
 }
 
-/// Where the kernel promises no more memory than there is, a page can be refused, by SIGBUS. `None`: not known.
+/// Where the kernel promises no more memory than there is, a page can be refused, by SIGBUS.
+/// `None`: not known.
 fn promises_kept() -> Option<bool> {
     let _low = crate::sockets::internal::Low::begin();
     let fd = sys::open(c"/proc/sys/vm/overcommit_memory", libc::O_RDONLY).ok()?;
@@ -669,7 +673,12 @@ mod tests {
     }
 
     fn pair() -> [sys::Fd; 2] {
-        sys::socket_pair().unwrap()
+        let mut fds = [0; 2];
+        // SAFETY: room for two numbers.
+        let made =
+            unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, &raw mut fds[0]) };
+        assert_eq!(made, 0);
+        fds.map(sys::Fd::own)
     }
 
     #[test]

@@ -1,12 +1,16 @@
-//! A child of a fork that is about to have other rights than its parent: what the two share beneath the program ends here.
+//! A child of a fork that is about to have other rights than its parent: what the two share beneath
+//! the program ends here.
 //!
-//! A child inherits, beneath the program's own memory, the arenas of its parent's links, with the rings of all connections to those peers; the
-//! sockets by which their peers are called; and what relatives keep for each other. It needs them as long as it may use a connection that it
-//! has inherited. One that drops rights does so in order not to be able to touch what is not its own, so before that happens its inherited
-//! connections go back to TCP, and then all of it is gone, also for connections that it has closed. Those that it makes afterwards are
-//! accelerated as ever: a server that forks workers and has them change their user loses nothing.
+//! A child inherits, beneath the program's own memory, the arenas of its parent's links, with the
+//! rings of all connections to those peers; the sockets by which their peers are called; and what
+//! relatives keep for each other. It needs them as long as it may use a connection that it has
+//! inherited. One that drops rights does so in order not to be able to touch what is not its own,
+//! so before that happens its inherited connections go back to TCP, and then all of it is gone,
+//! also for connections that it has closed. Those that it makes afterwards are accelerated as ever:
+//! a server that forks workers and has them change their user loses nothing.
 //!
-//! Its parent, and the parent's peers, notice nothing but the demotion of the connections that both hold.
+//! Its parent, and the parent's peers, notice nothing but the demotion of the connections that both
+//! hold.
 
 use crate::process;
 use crate::rendezvous::control;
@@ -52,7 +56,8 @@ pub fn part() {
         }
     });
     if !are_back {
-        // This is a handler, which has interrupted a call on the very socket that goes on behind it: with the next change.
+        // A signal handler has interrupted a call on this socket, and the call will go on. The next
+        // change tries again.
         return HAS.store(true, Ordering::Relaxed);
     }
     for link in shm::all().filter(|link| link.is_foreign()) {

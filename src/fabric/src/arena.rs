@@ -82,7 +82,7 @@ impl Arena {
             MAPPED.fetch_sub(ARENA_LEN, Ordering::Relaxed);
         }
         let base = mapped.map_err(ArenaError::Refused)?;
-        // What connections carry is not for whoever reads a core file.
+        // Keeps the contents of connections out of core files.
         // SAFETY: the mapping just made, whose contents this leaves alone.
         let _ = unsafe { sys::madvise(base, ARENA_LEN as usize, libc::MADV_DONTDUMP) };
         Ok(Self { base, owned: true })

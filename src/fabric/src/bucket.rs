@@ -20,8 +20,9 @@ impl Rate {
 
 /// A budget. Full at first.
 ///
-/// It is the moment at which it will be full again: what is spent puts that off, and where it would come to lie further away than a
-/// whole refill nothing is left. (The generic cell rate algorithm: one word, no timer.)
+/// It is the moment at which it will be full again: what is spent puts that off, and where it would
+/// come to lie further away than a whole refill nothing is left. (The generic cell rate algorithm:
+/// one word, no timer.)
 #[derive(Debug, Default)]
 pub struct Bucket(AtomicU64);
 

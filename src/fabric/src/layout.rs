@@ -124,8 +124,8 @@ pub struct WriterWishes {
     pub switched: AtomicU32,
     /// 1: the writer's process has left this stream.
     pub detached: AtomicU32,
-    /// Where the writer's process keeps its token, valid with its first offer: what is pulled from it
-    /// is proved by reading that too. 0 where it offers nothing.
+    /// Where the writer's process keeps its token, valid with its first offer: what is pulled from
+    /// it is proved by reading that too. 0 where it offers nothing.
     pub token_at: AtomicU64,
 }
 

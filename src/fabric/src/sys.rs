@@ -53,7 +53,8 @@ mod signal;
 
 pub use clock::{coarse_ms, now_ns, rough_ns, timespec};
 pub use file::{
-    fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, read_link_at, socket_inode, stat_at,
+    create, fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, open_append, read_link_at,
+    socket_inode, stat_at,
 };
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use path::ShortPath;
@@ -353,7 +354,8 @@ pub fn socket_pair() -> Result<[Fd; 2], Errno> {
     Ok(ends.map(Fd))
 }
 
-/// Closes all descriptors from `first` to `last` of this process, one by one where the kernel cannot at once (`close_range(2)`).
+/// Closes all descriptors from `first` to `last` of this process, one by one where the kernel
+/// cannot at once (`close_range(2)`).
 pub fn close_range(first: c_int, last: c_int) {
     if first > last || sys!(close_range, first, last, 0).is_ok() {
         return;
@@ -632,47 +634,22 @@ pub unsafe fn sendfile(
     sys!(sendfile, to, from, offset, count)
 }
 
-/// Opens a regular file for appending, made for this user alone if it is not there. A link is not followed: who can write to the directory
-/// does not say which file it is.
-///
-/// # Errors
-/// The kernel's; EINVAL: it is no regular file.
-pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
-    // A FIFO that nobody reads is refused, not waited for.
-    let kept = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | kept;
-    let fd = sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd(fd as c_int))?;
-    if file::is_regular(fd.raw())? {
-        Ok(fd)
-    } else {
-        Err(libc::EINVAL)
-    }
-}
-
-/// Makes a file that is not there yet, for this user alone, to be read and written.
-///
-/// # Errors
-/// The kernel's.
-pub fn create(path: &core::ffi::CStr) -> Result<Fd, Errno> {
-    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd(fd as c_int))
-}
-
-/// Can the word of 64 bits at this address be read? Asked by a call that reads it, and then refuses what it was to do.
+/// Can the word of 64 bits at this address be read? Asked by a call that reads it, and then refuses
+/// what it was to do.
 #[must_use]
 pub fn is_readable(at: usize) -> bool {
     // No such `how`.
     sys!(rt_sigprocmask, usize::MAX, at, 0, 8) != Err(libc::EFAULT)
 }
 
-/// Can the word of 32 bits at this address, a multiple of four, be written? Asked by a call that sets no bit of it, in one step whoever
-/// else writes there. Whoever waits for such a word to change may be woken once in vain.
+/// Can the word of 32 bits at this address, a multiple of four, be written? Tested by an atomic
+/// futex operation that sets no bit. A thread that waits on this word may be woken once in vain.
 #[must_use]
 pub fn is_writable(at: usize) -> bool {
     /// Nobody waits for it.
     static OWN: AtomicI32 = AtomicI32::new(0);
     const FUTEX_WAKE_OP: c_int = 5;
-    // Whoever waits is woken if it was 0x7ff, and nobody to begin with.
+    // Waiters are woken only if the word was 0x7ff.
     let or_nothing = 2 << 28 | 0x7ff;
     let operation = FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     sys!(futex, OWN.as_ptr(), operation, 0, 0, at, or_nothing) != Err(libc::EFAULT)
@@ -688,7 +665,8 @@ pub fn forgo_privileges() {
     let _ = sys!(prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-/// May processes of this one's user look into its memory, as far as this one says (PR_SET_DUMPABLE)?
+/// May processes of this one's user look into its memory, as far as this one says
+/// (PR_SET_DUMPABLE)?
 #[must_use]
 pub fn is_dumpable() -> bool {
     sys!(prctl, libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == Ok(1)

@@ -12,9 +12,10 @@
 //! # How the tool finds the counters
 //!
 //! [`ROOT`] starts with [`MAGIC`] and is initialised at compile time, so it lies in a writable
-//! mapping of `libsluice.so` as soon as the program has been loaded. A reader takes the mappings that
-//! lie as the loader puts them from `/proc/PID/maps`, looks for the magic at each multiple of 64 bytes and checks what follows
-//! it. Unlike a symbol table this also works when the file on disk was stripped or replaced.
+//! mapping of `libsluice.so` as soon as the program has been loaded. A reader takes the mappings
+//! that lie as the loader puts them from `/proc/PID/maps`, looks for the magic at each multiple of
+//! 64 bytes and checks what follows it. Unlike a symbol table this also works when the file on disk
+//! was stripped or replaced.
 #![no_std]
 
 #[cfg(test)]

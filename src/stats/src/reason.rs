@@ -210,7 +210,8 @@ reasons! {
     ForkedRdma = 119, "forked-rdma", "the process was forked from one that was using RDMA, whose libraries know no second one";
     /// A connection between hosts moved nothing for a while, and its rings went to others.
     Idle = 120, "idle", "the connection was idle, and gave the memory of its rings back";
-    /// The kernel names another user as the owner of the other end than as the process that could be met.
+    /// The kernel names another user as the owner of the other end than as the process that could
+    /// be met.
     PeerOwner = 121, "peer-owner", "the socket at the other end belongs to another user than the process that uses it";
     /// The peer's process has no number here, or /proc does not show what it holds.
     PeerHidden = 122, "peer-hidden", "the peer's process cannot be looked at: it is in another namespace of process ids, or /proc hides its descriptors";

@@ -57,7 +57,8 @@ impl World {
             once.buffer[part].fill(CANARY);
         }
         let start = once.buffer.as_mut_ptr();
-        // SAFETY: inside the buffer, which is longer than `ROOM` by more than what is left free here.
+        // SAFETY: inside the buffer, which is longer than `ROOM` by more than what is left free
+        // here.
         let iov = unsafe {
             [
                 libc::iovec {

@@ -119,7 +119,8 @@ fn a_chunk_that_is_there_twice_ends_the_table() {
     let place = chunk.bytes().as_ptr().addr() as u64;
     let (mut root, chunks) = (empty_root(), chunks_at());
     put(root.bytes_mut(), used(), 1 << 20);
-    // At the same place, over each other, not where a chunk may begin, nowhere, and where nothing is.
+    // At the same place, over each other, not where a chunk may begin, nowhere, and where nothing
+    // is.
     for second in [place, place + 64, place - 64, place + 1, u64::MAX, 0, 4096] {
         put(root.bytes_mut(), chunks, place);
         put(root.bytes_mut(), chunks + 8, second);
@@ -222,7 +223,8 @@ fn any_header_is_read_or_refused() {
         }
         match read_at(&root, &limits(1)) {
             Ok(counters) => assert!(counters.listed().is_empty()),
-            // It is asked at a known place alone, and searched for then; this program has no library.
+            // It is asked at a known place alone, and searched for then; this program has no
+            // library.
             Err(failure) => assert!(matches!(failure, Failure::NoSluice), "{failure}"),
         }
         let place = root.bytes().as_ptr().addr();

@@ -1,4 +1,5 @@
-//! An answer as bytes, for the pipe from the process that reads a target to the tool: words in this machine's order, and bytes with their length in front.
+//! An answer as bytes, for the pipe from the process that reads a target to the tool: words in this
+//! machine's order, and bytes with their length in front.
 
 use super::{Counters, Cut, Failure, Found, Tally};
 use crate::memory::Copied;

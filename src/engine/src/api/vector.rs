@@ -1,4 +1,5 @@
-//! The calls that hooks of vectors and messages make: what describes them lies in the caller's memory.
+//! The calls that hooks of vectors and messages make: what describes them lies in the caller's
+//! memory.
 
 use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
 use crate::sockets::sock::Sock;
@@ -92,8 +93,9 @@ pub unsafe fn recvmsg(
     // A call that has got something, or wants nothing, fails no more, however its wait ends.
     let is_done = matches!(verdict, Verdict::Block) && (nap.done != 0 || nap.empty);
     if is_done || matches!(verdict, Verdict::Done(_)) {
-        // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was asked (net/socket.c,
-        // ____sys_recvmsg). What was moved is gone, also where that cannot be said.
+        // tcp_recvmsg leaves no name, no control data and no flags; the kernel says so where it was
+        // asked (net/socket.c, ____sys_recvmsg). What was moved is gone, also where that cannot be
+        // said.
         if is_read_only {
             return Verdict::Failed(Error::BadAddress);
         }

@@ -3,8 +3,8 @@
 use super::line::Line;
 use super::{Config, file};
 
-/// What a configuration file and an environment come to for a program of this name, with more rights than who starts it perhaps, and the line
-/// that its user is told.
+/// What a configuration file and an environment come to for a program of this name, perhaps with
+/// more rights than its caller, and the line that its user is told.
 #[must_use]
 pub fn understood(
     text: &[u8],

@@ -23,8 +23,8 @@ pub struct Setting {
     pub meaning: &'static str,
     /// Takes a value over; `None`, and nothing changed: it cannot be understood.
     pub(super) set: fn(&[u8], &mut Config) -> Option<()>,
-    /// Does Sluice do less by the second settings than by the first? Where a program has more rights than who starts it, nothing else counts that
-    /// comes from there.
+    /// Does Sluice do less by the second settings than by the first? In a program with more rights
+    /// than its caller, only such settings of the caller count.
     pub(super) lessens: fn(&Config, &Config) -> bool,
 }
 

@@ -122,7 +122,8 @@ fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
     }
 }
 
-/// Events and data that a call of `epoll_ctl` asks for, none behind `EPOLL_CTL_DEL`. `None`: the kernel's to refuse, or to look at first.
+/// Events and data that a call of `epoll_ctl` asks for; zeroes for `EPOLL_CTL_DEL`. `None`: the
+/// kernel must check the pointer first, or refuse it.
 ///
 /// # Safety
 /// `event` is a C caller's.

@@ -101,7 +101,8 @@ pub unsafe fn wait(
 
 const EVENT: usize = size_of::<epoll_event>();
 
-/// Does the kernel find out about such an array only when it writes there? (Null is no other address to it.)
+/// Does the kernel find out about such an array only when it writes there? (Null is no other
+/// address to it.)
 fn is_null_or_users(at: usize, len: usize) -> bool {
     plausible(at.max(4096), len)
 }
@@ -296,7 +297,8 @@ enum First {
     Streams(usize),
     /// Streams and the kernel's, in the order in which they came: the whole answer.
     All(usize),
-    /// Streams have something to tell, and none of the array is there: the kernel finds that out when it has an event to write, which stays.
+    /// Streams have something to tell, and none of the array is there: the kernel finds that out
+    /// when it has an event to write, which stays.
     Nowhere,
 }
 
@@ -307,7 +309,8 @@ pub(super) struct Waiter {
     events: *mut epoll_event,
     pub(super) max: usize,
     pub(super) mask: *const sigset_t,
-    /// So many events of the array are certain to be there, and as many as streams could fill when the call began.
+    /// So many events of the array are certain to be there, and as many as streams could fill when
+    /// the call began.
     sure: usize,
     /// What the front of the array was before the call.
     kept: Option<[epoll_event; KEPT]>,
@@ -356,7 +359,8 @@ impl Waiter {
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
 
-    /// How much of the array behind `start` events streams may fill: that is there, and is more than they can.
+    /// How many events streams may write after the first `start`: as many as the array is known to
+    /// hold, or as streams can have.
     pub(super) fn room(&self, start: usize) -> usize {
         let adopted = self.set.adopted.load(Ordering::Acquire) as usize;
         let left = self.max.saturating_sub(start);
@@ -375,7 +379,8 @@ impl Waiter {
         }
         let room = self.room(0).min(most);
         if room == 0 && most != 0 {
-            // The kernel's answer is to be that of its own events: without bells that have rung for nothing.
+            // The kernel's answer is to be that of its own events: without bells that have rung for
+            // nothing.
             set.settle();
             return if set.would_tell() {
                 First::Nowhere

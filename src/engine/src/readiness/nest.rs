@@ -296,8 +296,8 @@ impl Set {
         });
     }
 
-    /// Takes the rings out of a doorbell, which never waits: nobody else has its description. A peer that fills it as fast as it is
-    /// emptied is left to it.
+    /// Takes the rings out of a doorbell, which never waits: nobody else has its description. A
+    /// peer that fills it as fast as it is emptied is left to it.
     fn empty(&self, on: &mut OnLink) {
         let mut bytes = [0u8; 4096];
         for _ in 0..RINGS {

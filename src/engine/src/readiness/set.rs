@@ -400,7 +400,8 @@ impl Set {
         self.wake.with(sys::ring);
     }
 
-    /// The peer's doorbell for our slot has come, or the peer to its name: into the kernel's set with it.
+    /// The peer's doorbell for our slot has come, or the peer to its name: into the kernel's set
+    /// with it.
     ///
     /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's last owner, which
     /// that process did not know yet to be gone: whoever sleeps looks again.

@@ -11,8 +11,8 @@
 //!   attach                                          attach
 //! ```
 //!
-//! Only processes of the user who owns the other end are asked. Each record says by which descriptor its sender holds its end, and the
-//! kernel who the sender is: [`identity`](super::identity).
+//! Only processes of the user that owns the other end are asked. Each record names the descriptor
+//! of its sender's socket, and the kernel names the sender: [`identity`](super::identity).
 //!
 //! A connection that went by a link before asks over that one, and whoever is asked for a connection that was
 //! demoted grants at once. Otherwise asked are the links made last, since the peer is likelier behind
@@ -51,7 +51,8 @@ struct Question {
 
 static QUESTIONS: Guarded<Vec<Question>> = Guarded::new(Vec::new());
 
-/// Connections that have looked for their peer in vain: they take a later question, whatever its offset.
+/// Connections that have looked for their peer in vain: they take a later question, whatever its
+/// offset.
 static TRIED: Guarded<Vec<Look>> = Guarded::new(Vec::new());
 
 impl Look {
@@ -210,7 +211,8 @@ fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
     Some(look.at(Stage::Granted(link, index), None))
 }
 
-/// Does the process at the other end of the link, which has sent `claim`, hold the other end of the connection?
+/// Does the process at the other end of the link, which has sent `claim`, hold the other end of the
+/// connection?
 fn believe(
     link: &Link,
     claim: &Message,

@@ -1,9 +1,10 @@
 //! Doorbells of waiters that sleep on descriptors: how the two ends of one come to be
 //! ([decision 18](../../../../docs/decisions/018-doorbells-towards-others.md)).
 //!
-//! Between processes of one user the ringer makes a pipe and sends the sleeper an end. Towards another user nothing is taken that he
-//! could hold up: a pipe's two ends share a lock, and a descriptor may be of anything. There the sleeper makes a name, the ringer comes to it, and
-//! each has a socket of its own, at which no descriptor comes in.
+//! Between processes of one user the ringer makes a pipe and sends the sleeper an end. Towards
+//! another user nothing is taken that he could hold up: a pipe's two ends share a lock, and a
+//! descriptor may be of anything. There the sleeper makes a name, the ringer comes to it, and each
+//! has a socket of its own, at which no descriptor comes in.
 
 use super::identity;
 use super::message::Brought;
@@ -12,7 +13,7 @@ use core::mem::offset_of;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd, ShortPath};
 
-/// Who may wait before the sleeper at his name: the ringer, and others, who are sent away.
+/// Connections that may queue at the sleeper's name: the ringer's, and others, which are closed.
 const BACKLOG: i32 = 4;
 
 /// How a doorbell is asked for.
@@ -45,7 +46,8 @@ fn socket() -> Option<Fd> {
     (refuses && identity::let_descriptors_in(fd.raw(), false).is_ok()).then_some(fd)
 }
 
-/// A name that nobody else has: the kernel draws it (unix(7), "Autobind feature"), five hexadecimal digits.
+/// A name that nobody else has: the kernel draws it (unix(7), "Autobind feature"), five hexadecimal
+/// digits.
 fn name() -> Option<(Fd, u64)> {
     let fd = socket()?;
     let family = libc::AF_UNIX as libc::sa_family_t;
@@ -87,7 +89,7 @@ pub(super) fn go_to(link: &Link, number: u64) -> Option<Fd> {
     is_peer(link, &fd).then_some(fd)
 }
 
-/// By the sleeper: the ringer who has come to the name.
+/// Called by the sleeper: accepts the ringer's connection.
 pub(super) fn let_in(link: &Link, name: &Fd) -> Option<Fd> {
     (0..=BACKLOG).find_map(|_| {
         let visitor = sys::accept(name.raw()).ok()?;
@@ -101,8 +103,8 @@ fn is_peer(link: &Link, fd: &Fd) -> bool {
         .is_ok_and(|who: libc::ucred| who.pid == link.peer_pid() && who.pid > 0)
 }
 
-/// A pipe's end that the peer has sent, opened anew: whether a read waits is written in a description, and that which was sent is
-/// the peer's as well.
+/// A pipe's end that the peer has sent, opened anew: whether a read waits is written in a
+/// description, and that which was sent is the peer's as well.
 pub(super) fn own_end(sent: Brought) -> Option<Fd> {
     if !sent.fd().is_some_and(|fd| sys::is_pipe(fd.raw())) {
         return None;

@@ -1,13 +1,17 @@
-//! What may wait for ever, done where nobody waits for it: closing a descriptor that somebody else has sent, and receiving one.
+//! What may wait for ever, done where nobody waits for it: closing a descriptor that somebody else
+//! has sent, and receiving one.
 //!
-//! A file may be on a file system whose server never answers (FUSE), a TCP socket may linger, a memory file takes long to be freed; and a
-//! Unix socket is closed with all that lies unread in it. A thread that is caught in such a close cannot be ended by any signal, and then neither
-//! can the program be, nor execute another, nor change its user.
+//! A file may be on a file system whose server never answers (FUSE), a TCP socket may linger, a
+//! memory file takes long to be freed; and a Unix socket is closed with all that lies unread in it.
+//! A thread that is caught in such a close cannot be ended by any signal, and then neither can the
+//! program be, nor execute another, nor change its user.
 //!
-//! So of another user nothing comes into this process's table of descriptors but a memory file of the right length: a *porter*, a process that shares
-//! this one's memory and nothing else, with a table of its own, receives the one record that brings it, looks at it, and passes
-//! it on. It also has the last hold of a socket in which something lies unread. It is caught at worst, alone. What a peer of this user
-//! sends, who could stop the program by a signal just as well, is closed in a thread.
+//! From a process of another user this process accepts one kind of descriptor: a memory file of the
+//! arena's length. A *porter* receives it: a child process that shares this process's memory but
+//! has its own descriptor table. It checks the file and passes it on. A porter also holds the last
+//! reference to a socket that is closed with descriptors unread. At worst the porter hangs, alone.
+//! A peer of the same user could stop the program by a signal anyway; its unwanted descriptors are
+//! closed in a thread.
 
 use super::message::{self, Next};
 use super::{control, identity};
@@ -97,7 +101,7 @@ struct Task {
 
 struct Porter {
     pid: i32,
-    /// For whom; `None`: not known.
+    /// The user whose descriptors it handles; `None`: not known.
     user: Option<u32>,
     /// Address of its stack.
     stack: usize,
@@ -120,7 +124,8 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     let stack = sys::map_zeroes(STACK, false).ok()?;
     let task = stack.cast::<Task>();
     let answer = theirs.raw();
-    // SAFETY: the lowest bytes of a fresh mapping, which is larger and aligned to a page; a stack grows down to them from the other end.
+    // SAFETY: the lowest bytes of a fresh mapping, which is larger and aligned to a page; a stack
+    // grows down to them from the other end.
     unsafe {
         task.write(Task {
             errand,
@@ -130,7 +135,8 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     }
     // No handler of the program's runs in the porter, which has this thread's own memory.
     let before = sys::set_signal_mask(u64::MAX);
-    // SAFETY: `run` needs no more than that stack, and makes nothing but system calls of its own; the mapping lives until it has ended.
+    // SAFETY: `run` needs no more than that stack, and makes nothing but system calls of its own;
+    // the mapping lives until it has ended.
     let pid = unsafe {
         let top = stack.add(STACK).cast();
         libc::clone(run, top, libc::CLONE_VM, task.cast())
@@ -147,7 +153,8 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
     Some(ours)
 }
 
-/// The porter's whole life. It has this process's memory, and the thread-local storage of the thread that has sent it out: it touches neither.
+/// The porter's whole life. It has this process's memory, and the thread-local storage of the
+/// thread that has sent it out: it touches neither.
 extern "C" fn run(task: *mut libc::c_void) -> libc::c_int {
     // SAFETY: written before it was made, and not changed.
     let &Task {
@@ -164,7 +171,7 @@ extern "C" fn run(task: *mut libc::c_void) -> libc::c_int {
         Errand::Receive => message::forward(socket, answer, is_arena),
         Errand::Hold => {
             let mut byte = [0];
-            // Ends with the other end, which is closed behind the socket.
+            // Returns at end of file: the parent closes its end after it has closed the socket.
             let _ = sys::poll_one(answer, libc::POLLIN, None);
             let _ = sys::read(answer, &mut byte);
         }
@@ -223,7 +230,8 @@ fn reap_of(out: &mut Vec<Porter>) {
 
 // --- sockets ---
 
-/// A Unix socket to somebody who is not trusted: closed without waiting for what lies unread in it.
+/// A Unix socket to an untrusted process. Closing it does not wait for descriptors that lie unread
+/// in it.
 #[derive(Debug)]
 pub(super) struct Way {
     fd: Option<Fd>,
@@ -280,7 +288,7 @@ impl Drop for Way {
 pub(super) fn close(fd: Fd) {
     // Nothing more comes in, and nobody.
     let _ = sys::shutdown(fd.raw(), libc::SHUT_RD);
-    // Of a name: who had come, and was not let in.
+    // The socket is a listener: closes the connections that were not accepted.
     while let Ok(visitor) = sys::accept(fd.raw()) {
         let _ = sys::shutdown(visitor.raw(), libc::SHUT_RD);
         let_go(visitor);
@@ -291,7 +299,8 @@ pub(super) fn close(fd: Fd) {
 /// Sockets that wait for a porter.
 static LEFT: Guarded<Vec<Fd>> = Guarded::new(Vec::new());
 
-/// Closes a socket that takes nothing more in; by the hand of a porter if descriptors lie unread in it.
+/// Closes a socket that takes nothing more in; by the hand of a porter if descriptors lie unread in
+/// it.
 pub(super) fn let_go(fd: Fd) {
     // What honest peers leave unread.
     while message::next(fd.raw()) == Next::Plain {
@@ -342,7 +351,8 @@ pub(super) fn release() {
     WAITING.release();
 }
 
-/// In the child of a fork: there are no such threads, and the porters are the parent's, with stacks that nobody uses here.
+/// In the child of a fork: there are no such threads, and the porters are the parent's, with stacks
+/// that nobody uses here.
 pub(super) fn after_fork() {
     BUSY.store(0, Ordering::Relaxed);
     if let Some(mut waiting) = WAITING.lock() {

@@ -214,7 +214,8 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
             break;
         }
         follow_privileges(false);
-        // Within the host only short sections make descriptors, and each says so itself; libraries of devices do not.
+        // Within the host only short sections make descriptors, and each says so itself; libraries
+        // of devices do not.
         let _turn = remote::is_used().then(internal::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
@@ -237,13 +238,14 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// Whether this thread is to get no more rights by executing something (PR_SET_NO_NEW_PRIVS), since a thread of the program's gets none:
-/// 0 no, [`FORGO`] yes, [`FORGONE`] it gets none.
+/// Whether this thread is to get no more rights by executing something (PR_SET_NO_NEW_PRIVS), since
+/// a thread of the program's gets none: 0 no, [`FORGO`] yes, [`FORGONE`] it gets none.
 static PRIVILEGES: AtomicU32 = AtomicU32::new(0);
 const FORGO: u32 = 1;
 const FORGONE: u32 = 2;
 
-/// A thread of the program's forgoes privileges: this thread does as well, at once if it runs. False: it was not heard of in time.
+/// A thread of the program's forgoes privileges: this thread does as well, at once if it runs.
+/// False: it was not heard of in time.
 pub fn forgo_privileges() -> bool {
     PRIVILEGES.store(FORGO, Ordering::SeqCst);
     let end = sys::now_ns() + END_NS;

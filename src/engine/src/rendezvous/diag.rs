@@ -11,7 +11,8 @@ use sluice_stats::Reason;
 pub struct Mirror {
     /// Inode of the other end's socket; never 0.
     pub inode: u64,
-    /// The user who made or accepted it, or to whom it was given by `fchown`; one who exists in this user namespace.
+    /// The user that created or accepted the socket, or got it by `fchown`. It has a number in this
+    /// user namespace.
     pub uid: u32,
 }
 
@@ -33,8 +34,8 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
 /// # Errors
 /// When this host (this network namespace) has no such socket in ESTABLISHED with an owner:
 /// [`Reason::PeerClosed`] if `peer` is an address of this host, else [`Reason::PeerRemote`].
-/// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked, [`Reason::PeerOwner`] when the owner has no
-/// number here.
+/// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked, [`Reason::PeerOwner`]
+/// when the owner has no number here.
 pub fn mirror(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     let (local, peer) = (plain(local), plain(peer));
     let mirror = match by_netlink(local, peer, looks) {
@@ -47,8 +48,9 @@ pub fn mirror(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirro
     Ok(mirror)
 }
 
-/// How often the kernel is asked. While a socket is being accepted it changes the owner first and the inode then: a look in between sees
-/// the new inode with the old owner, who is the listener's; one behind that does not.
+/// How often the kernel is asked. `accept` changes a socket's owner first and its inode next, so
+/// one query may return the new inode with the listener's owner. A second query then returns the
+/// new owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looks {
     /// For a connecting end, which stays what it was made.
@@ -67,7 +69,7 @@ impl Looks {
     }
 }
 
-/// Does this number stand for a user who has none in this user namespace?
+/// Is this the number of all users that are not mapped in this user namespace?
 fn is_nobody(uid: u32) -> bool {
     /// The number that stands for all of them; not asked yet.
     static OVERFLOW: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -79,7 +81,8 @@ fn is_nobody(uid: u32) -> bool {
     u64::from(uid) == overflow && !maps_everybody()
 }
 
-/// Does this user namespace have a number for every user (`user_namespaces(7)`: one line, as long as there are numbers)?
+/// Does this user namespace have a number for every user (`user_namespaces(7)`: one line, as long
+/// as there are numbers)?
 fn maps_everybody() -> bool {
     sys::number_in(c"/proc/self/uid_map") == Some(u64::from(u32::MAX))
 }

@@ -1,5 +1,6 @@
-//! Whether the process behind a Unix socket is the one that holds the other end of a connection: the kernel's
-//! word alone (docs/protocol.md, "Proof of identity", whose steps are named here).
+//! Decides whether the process at the other end of a Unix socket holds the other end of a TCP
+//! connection. Only the kernel's answers count (docs/protocol.md, "Proof of identity", whose steps
+//! are named here).
 //!
 //! Refuses to know how the two have met and what they want of each other.
 
@@ -12,7 +13,8 @@ use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd, ShortPath};
 use sluice_stats::Reason;
 
-/// Set before a socket is bound or connected: each record says who sent it (`unix(7)`).
+/// Set before a socket is bound or connected: each record carries its sender's credentials
+/// (`unix(7)`).
 const SO_PASSCRED: i32 = libc::SO_PASSCRED;
 /// Whether descriptors may be sent to this socket; from Linux 6.16 on.
 const SO_PASSRIGHTS: i32 = 83;
@@ -25,10 +27,11 @@ pub fn refuses_descriptors() -> bool {
     REFUSES.load(Ordering::Relaxed) == 1
 }
 
-/// Step 0: what comes by this socket says who sent it, and brings no descriptor where the kernel can refuse them.
+/// Step 0: records received by this socket carry credentials, and no descriptors where the kernel
+/// can refuse them.
 ///
 /// # Errors
-/// [`Reason::ProofFailed`] where the kernel does not say who sends.
+/// [`Reason::ProofFailed`] where the kernel gives no credentials.
 pub fn prepare(socket: i32) -> Result<(), Reason> {
     sys::setsockopt(socket, libc::SOL_SOCKET, SO_PASSCRED, &1).map_err(|_| Reason::ProofFailed)?;
     let refuses = !fault::is_old_kernel() && let_descriptors_in(socket, false).is_ok();
@@ -61,7 +64,7 @@ pub fn nonce() -> Result<Nonce, Reason> {
 pub struct Claimant {
     /// Its number in this process's namespace; never 0.
     pub pid: i32,
-    /// The user who acts there, as the kernel saw it connect or listen.
+    /// The process's effective user when it called `connect` or `listen`.
     pub uid: u32,
     /// /proc/PID, bound to that very process, where this one may look into it.
     pub dir: Option<Fd>,
@@ -81,10 +84,11 @@ pub struct Known {
 }
 
 impl Claimant {
-    /// Step 1: who is behind a connected Unix socket, if it can be the one that holds `mirror`.
+    /// Step 1: the process at the other end of a connected Unix socket, if its user owns `mirror`.
     ///
     /// # Errors
-    /// [`Reason::PeerOwner`], [`Reason::PeerHidden`], [`Reason::ProcMissing`], [`Reason::DescriptorLimit`].
+    /// [`Reason::PeerOwner`], [`Reason::PeerHidden`], [`Reason::ProcMissing`],
+    /// [`Reason::DescriptorLimit`].
     pub fn behind(socket: i32, mirror: Mirror) -> Result<Self, Reason> {
         let who: libc::ucred = sys::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED)
             .map_err(|_| Reason::ProofFailed)?;
@@ -153,7 +157,7 @@ pub fn look_over<R>(link: &Link, look: impl FnOnce(Known) -> R) -> R {
     })
 }
 
-/// Who is at the other end of a link; without the directory.
+/// The process at the other end of a link, without its directory.
 pub fn of_link(link: &Link) -> Known {
     Known {
         pid: link.peer_pid(),
@@ -168,13 +172,13 @@ impl Known {
         sender.is_some_and(|sender| sender.pid == self.pid)
     }
 
-    /// Was the record, which says who the sender is, sent by this process, as that user?
+    /// Was the record, which carries explicit credentials, sent by this process as that user?
     pub fn has_sent(&self, sender: Option<Sender>) -> bool {
         self.is_process(sender) && sender.is_some_and(|sender| sender.uid == self.uid)
     }
 
-    /// Steps 3 and 4: does this process, which has sent `claim` to `socket` behind `nonce`, hold the other end, whose
-    /// socket is `mirror`?
+    /// Steps 3 and 4: has this process sent `claim` after it got `nonce`, and does it hold the
+    /// other end, `mirror`? `socket` is any socket of this process.
     ///
     /// # Errors
     /// [`Reason::PeerOwner`], [`Reason::PeerHidden`], [`Reason::ProofFailed`].
@@ -233,8 +237,9 @@ fn directory(pid: i32) -> Result<Fd, Reason> {
     crate::sockets::internal::lift(dir).ok_or(Reason::DescriptorLimit)
 }
 
-/// Does the process live in this one's namespace of process ids? One below it could not stop this process by a signal, but could do
-/// it by the descriptors that it is asked to show: reading about some of them (an epoll set) waits for whoever uses them.
+/// Is the process in this process's PID namespace? A process in a child namespace cannot signal
+/// this one, but it could block it: reading the fdinfo of an epoll set waits for the thread that
+/// uses the set.
 fn is_of_our_namespace(dir: i32) -> Result<(), Reason> {
     let theirs = sys::stat_at(dir, c"ns/pid", 0);
     let ours = sys::stat_at(libc::AT_FDCWD, c"/proc/self/ns/pid", 0);
@@ -285,8 +290,8 @@ fn refusal(errno: sys::Errno) -> Reason {
     }
 }
 
-/// Does descriptor `number` of the process stand for this socket, with the right to use it? All in one read, so that nothing can
-/// be put into another's place in between.
+/// Does descriptor `number` of the process stand for this socket, with the right to use it? All in
+/// one read, so that nothing can be put into another's place in between.
 fn holds(dir: i32, number: u32, mirror: Mirror, socket: i32) -> Result<(), Reason> {
     let there = ShortPath::new(format_args!("fdinfo/{number}"));
     let shown = info(dir, there.as_c_str())?;
@@ -319,8 +324,8 @@ fn mount(socket: i32) -> Result<u64, Reason> {
     Ok(found)
 }
 
-/// The same in two looks, neither of which can be kept waiting by whoever the descriptors belong to: the target of the link, and its
-/// mode, which is what the descriptor may be used for.
+/// Checks the same by two calls that the other process cannot block: the target of the link in
+/// /proc, and its mode, which shows the access rights of the descriptor.
 fn seems_to_hold(dir: i32, number: u32, mirror: Mirror) -> Result<(), Reason> {
     let at = ShortPath::new(format_args!("fd/{number}"));
     let at = at.as_c_str();
@@ -476,7 +481,8 @@ mod tests {
             }
             let child = libc::fork();
             if child == 0 {
-                // The looker: of another user than root, who may look into all processes.
+                // The checking process runs as an ordinary user, since root may look into all
+                // processes.
                 let mut ends = [0; 2];
                 libc::pipe(ends.as_mut_ptr());
                 let target = libc::fork();

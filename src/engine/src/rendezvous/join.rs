@@ -28,7 +28,8 @@ pub(super) enum Step {
     Link(&'static Link),
 }
 
-/// Visitors of one name that are sent away before it is given up: others than the peer can only prevent a meeting.
+/// Visitors of one name that are sent away before it is given up: others than the peer can only
+/// prevent a meeting.
 const VISITORS: u32 = 8;
 
 /// Moves a meeting on by what its socket has brought.
@@ -78,7 +79,8 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     decided(meeting, step)
 }
 
-/// First comer: lets the visitor in whom the kernel names as the owner of the other end. `None`: he is in.
+/// First comer: accepts the connection of a process whose user owns the other end. `None`: it was
+/// accepted.
 fn let_in(meeting: &mut Pending) -> Option<Step> {
     loop {
         let Ok(visitor) = sys::accept(meeting.raw()) else {
@@ -100,7 +102,7 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
                 return None;
             }
             Err(reason) => {
-                // Somebody else, or the peer, of whom this process can know nothing.
+                // A stranger, or a peer that this process may not look at.
                 drop(visitor);
                 let Stage::Named { sent_away } = &mut meeting.stage else {
                     return Some(Step::Over(Some(reason)));
@@ -126,7 +128,8 @@ fn hear(meeting: &mut Pending) -> Received {
         return message::receive(way.raw());
     }
     match (message::next(way.raw()), &meeting.stage) {
-        // A peer of the same user could also stop this process by a signal: its descriptors are received here.
+        // A peer of the same user could also stop this process by a signal: its descriptors are
+        // received here.
         (Next::Brings, Stage::Proved(_)) if meeting.is_with_same_user() => {
             message::receive(way.raw())
         }
@@ -200,11 +203,11 @@ fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result
     claimant.with(|known| known.proves(claim, sender, meeting.nonce, meeting.mirror, meeting.raw()))
 }
 
-/// First comer: says who it is.
+/// First comer: answers a Challenge by a Claim.
 fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
     compatible(challenge)?;
-    // Whoever has come runs the library and acts for the owner of the other end. From here on the two go on by themselves, however rarely
-    // their programs make calls.
+    // The visitor runs the library as the user that owns the other end. The control threads finish
+    // the meeting even if the programs make no more calls.
     control::start()?;
     let claim = claim(meeting, challenge.nonce)?;
     message::send(meeting.raw(), &claim, None).map_err(|_| Reason::PeerPlain)?;
@@ -212,7 +215,7 @@ fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reas
     Ok(Step::Waits)
 }
 
-/// Second comer: believes the first, and says who it is itself.
+/// Second comer: verifies the first comer's Claim and sends its own.
 fn on_claim_of_first(
     meeting: &mut Pending,
     first: &Message,
@@ -272,7 +275,8 @@ fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
         .ok_or(Reason::ProofFailed)
 }
 
-/// Links with one other process, and with all those of other users together, at most: none takes what the others need.
+/// Links with one other process, and with all those of other users together, at most: none takes
+/// what the others need.
 const LINKS_OF_PROCESS: usize = 8;
 const LINKS_OF_OTHERS: usize = 768;
 
@@ -419,7 +423,8 @@ pub(super) fn attach(
     attached.is_ok()
 }
 
-/// A stream that the peer may have attached, for whom this reason is none, is not.
+/// Gives up a stream that the peer may have attached. The reason is this end's alone, so the peer
+/// is told by the seal.
 pub(super) fn refuse(
     (sock, generation): (&'static Sock, u32),
     link: &'static Link,

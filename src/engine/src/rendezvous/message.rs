@@ -1,9 +1,10 @@
 //! Records between two processes of one host: of a meeting, and later of the link's control socket.
 //!
-//! One record is one message of a `SOCK_SEQPACKET` socket, at most with one descriptor. Everything in it is the peer's word, but for
-//! who has sent it: a record of another length, magic or version is refused, and every number is checked by whoever uses it.
-//! A descriptor may be of any file, also of one whose close, or whose status, waits for whoever serves it: those of other kinds than
-//! records bring end the meeting, or the link, and nothing is asked of them.
+//! One record is one message of a `SOCK_SEQPACKET` socket, at most with one descriptor. All of it
+//! is the peer's word except the sender's credentials. A record of another length, magic or version
+//! is refused, and each user of a number checks it. A descriptor may belong to any file, also to
+//! one whose close or status waits for a file server. An unexpected one ends the meeting or the
+//! link, and no call is made on it.
 
 use super::closer;
 use crate::process;
@@ -33,7 +34,7 @@ pub enum Kind {
     Claim = 2,
     /// First comer to second: I believe you; the stream's slot. With, for a new link, the arena.
     Reply = 3,
-    /// Second comer to first, or who was granted: joined.
+    /// Second comer to first, or the granted end to the granter: joined.
     Joined = 4,
     /// Either: no; `reason` says why.
     Decline = 5,
@@ -73,7 +74,8 @@ impl Kind {
         .find(|&k| k as u16 == n)
     }
 
-    /// Does it say who the sender is, so that the effective user has to stand under it? By itself the kernel tells the real one.
+    /// Does the record prove identity? Then the effective user is sent as explicit credentials; the
+    /// kernel's default is the real user.
     fn is_proof(self) -> bool {
         matches!(self, Kind::Claim | Kind::Ask | Kind::Grant | Kind::Joined)
     }
@@ -96,7 +98,8 @@ pub struct Message {
     pub index: u32,
     /// [`REUSE`], [`IDLE`].
     pub flags: u32,
-    /// Who sends; in Ask and Grant the connection: its key, and the inode of the sender's end.
+    /// The sender's process; in Ask and Grant the connection: its key, and the inode of the
+    /// sender's end.
     pub token: Token,
     /// To be repeated.
     pub nonce: Nonce,
@@ -213,7 +216,8 @@ impl Message {
     }
 }
 
-/// Who has sent a record, by the kernel's word: the process, by its number here, and the user that it named, which is one of its own.
+/// The sender of a record, as the kernel states it: its process id here, and the user that it
+/// named, which must be one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// 0: it has no number here.
@@ -222,8 +226,8 @@ pub struct Sender {
     pub uid: u32,
 }
 
-/// The most descriptors that one message can have (`SCM_MAX_FD`). Where there is room for fewer the kernel closes the others in the
-/// receiving thread.
+/// The most descriptors that one message can have (`SCM_MAX_FD`). Where there is room for fewer the
+/// kernel closes the others in the receiving thread.
 const FDS_MAX: usize = 253;
 
 /// Room for control messages, aligned as `cmsghdr` needs it.
@@ -242,7 +246,7 @@ const fn space(data_len: usize) -> usize {
 /// Writes one control message at `at`; returns where the next goes.
 ///
 /// # Safety
-/// The room behind `at` is aligned and has space for it.
+/// The buffer at `at` is aligned and large enough.
 unsafe fn put_control<T>(at: *mut u8, kind: libc::c_int, data: &T) -> *mut u8 {
     let header = at.cast::<libc::cmsghdr>();
     // SAFETY: the caller's room; all fields are set before the kernel reads them.
@@ -336,7 +340,7 @@ impl Drop for Brought {
 /// What was received.
 #[derive(Debug)]
 pub enum Received {
-    /// A record, by whom it was sent, and the descriptor that it brought.
+    /// A record, its sender, and the descriptor that it brought.
     Message(Message, Option<Sender>, Option<Brought>),
     /// Nothing now.
     Nothing,
@@ -359,8 +363,8 @@ pub enum Next {
     Brings,
 }
 
-/// Whoever closes his end while something lies unread in it leaves an error behind, which the next call takes, whatever else there is: the call
-/// is made once more.
+/// Repeats a call that fails with ECONNRESET. A peer that closed its socket with unread input
+/// leaves this error, and the kernel reports it once, before the messages that are still queued.
 fn past_reset<T>(mut call: impl FnMut() -> Result<T, sys::Errno>) -> Result<T, sys::Errno> {
     match call() {
         Err(libc::ECONNRESET) => call(),
@@ -382,7 +386,7 @@ pub fn next(socket: i32) -> Next {
         unsafe { sys::recvmsg(socket, &raw mut header, flags) }
     });
     match looked {
-        // Behind the credentials there is no room: a cut is one of descriptors.
+        // The buffer has room for the credentials only, so MSG_CTRUNC means descriptors.
         Ok(_) if header.msg_flags & libc::MSG_CTRUNC != 0 => Next::Brings,
         // Each message has its sender, and the end has none.
         Ok(_) if header.msg_controllen != 0 => Next::Plain,
@@ -391,7 +395,8 @@ pub fn next(socket: i32) -> Next {
     }
 }
 
-/// The bytes of a message, one more than a record has if there are so many, its sender and its descriptors.
+/// The bytes of a message, one more than a record has if there are so many, its sender and its
+/// descriptors.
 struct Raw {
     bytes: [u8; LEN + 1],
     len: usize,
@@ -400,7 +405,8 @@ struct Raw {
     fd_count: usize,
 }
 
-/// Takes a message, never waiting. Descriptors of which this process may have no more are closed by the kernel, in this thread.
+/// Takes a message, never waiting. Descriptors of which this process may have no more are closed by
+/// the kernel, in this thread.
 fn take(socket: i32) -> Result<Raw, sys::Errno> {
     let mut raw = Raw {
         bytes: [0; LEN + 1],
@@ -478,8 +484,9 @@ pub fn receive(socket: i32) -> Received {
     }
 }
 
-/// Takes a message, and sends it on by `to` if it brings one descriptor which `is_wanted`. For a process that shares this one's memory,
-/// and has descriptors of its own: makes system calls, and touches nothing but its stack. What is not sent on is closed at that process's end.
+/// Takes a message, and sends it on by `to` if it brings one descriptor which `is_wanted`. For a
+/// process that shares this one's memory, and has descriptors of its own: makes system calls, and
+/// touches nothing but its stack. What is not sent on is closed at that process's end.
 pub fn forward(socket: i32, to: i32, is_wanted: fn(i32) -> bool) {
     let Ok(mut raw) = take(socket) else { return };
     let [fd, ..] = raw.fds;
@@ -606,7 +613,8 @@ mod tests {
             send(by.raw(), &Message::new(Kind::Reply), Some(tcp.as_raw_fd())).unwrap();
             other
         };
-        // A child that another test has made may have the last hold of one, and then nobody waits for it.
+        // A child that another test has made may have the last hold of one, and then nobody waits
+        // for it.
         let has_waited = (0..20).any(|_| {
             let begun = std::time::Instant::now();
             // Received, left unread in a socket that is closed, and in one that nobody has let in.
@@ -645,7 +653,7 @@ mod tests {
     fn what_lies_behind_a_reset_is_seen() {
         let _alone = crate::sockets::testing::alone();
         let [a, b] = pair();
-        // Left unread by the other end, which closes behind its own.
+        // The other end does not read this, and closes after its own message.
         send(b.raw(), &Message::new(Kind::Claim), None).unwrap();
         let (near, _far) = sys::doorbell().unwrap();
         send(a.raw(), &Message::new(Kind::Reply), Some(near.raw())).unwrap();

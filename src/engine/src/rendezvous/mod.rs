@@ -19,9 +19,10 @@
 //!   attach                                         attach
 //! ```
 //!
-//! Everything is non-blocking. Until somebody comes who acts for the owner of the other end there is no thread: meetings move on in the
-//! hooks of the program's own calls, and the waits of a process with a meeting under way are cut at
-//! its end. Once a control thread runs, it does all of it.
+//! Everything is non-blocking. There is no control thread until a process connects whose user owns
+//! the other end: meetings move on in the hooks of the program's own calls, and the waits of a
+//! process with a meeting under way are cut at its end. Once a control thread runs, it does all of
+//! it.
 
 mod ask;
 mod bell;
@@ -58,9 +59,9 @@ const CONNECT_TRIES: u32 = 3;
 /// How far a meeting has come.
 #[derive(Debug)]
 enum Stage {
-    /// First comer: the name is bound, and nobody has come but those who were sent away.
+    /// First comer: the name is bound; only strangers have connected, and `sent_away` counts them.
     Named { sent_away: u32 },
-    /// First comer: whom the kernel names as the owner of the other end has come, and has not said anything.
+    /// First comer: a process of the other end's owner has connected and has sent nothing.
     Greeted,
     /// First comer: Claim is out.
     Claimed,
@@ -72,8 +73,8 @@ enum Stage {
     Proved(Token),
     /// Second comer: the same, and the answer, which brings the arena, comes by another hand.
     Receiving(Fd, Token),
-    /// Second comer: the first gives stream `index` of the link of this token, which another meeting
-    /// of the two is about to bring.
+    /// Second comer: the first gives stream `index` of the link of this token, which another
+    /// meeting of the two is about to bring.
     Promised(Token, u32),
     /// The name is given up; the question is kept by peers that were asked over a link.
     Asked,
@@ -93,7 +94,7 @@ struct Pending {
     /// What the peer has to repeat, so that what it says is not older than this meeting.
     nonce: Nonce,
     stage: Stage,
-    /// Who has come, or has been found at the name.
+    /// The process that has connected, or that listens at the name.
     claimant: Option<Claimant>,
     /// The name, or the way to the visitor or the host; none once only links are left.
     socket: Option<Way>,
@@ -402,7 +403,7 @@ fn address(key: u64) -> (libc::sockaddr_un, usize) {
     (addr, size_of::<libc::sa_family_t>() + 1 + len)
 }
 
-/// Binds the name, or connects to whoever has bound it, and challenges him.
+/// Binds the name, or connects to the process that has bound it and sends a Challenge.
 fn first_or_second(look: Look) -> Result<Pending, Reason> {
     let (addr, len) = address(look.key);
     for _ in 0..CONNECT_TRIES {
@@ -634,7 +635,8 @@ pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sen
     }
 }
 
-/// The control socket of a link is about to be closed: what lies unread in it, with descriptors perhaps, is closed where nobody waits.
+/// The control socket of a link is about to be closed: what lies unread in it, with descriptors
+/// perhaps, is closed where nobody waits.
 fn empty(control: i32) {
     let _ = sys::shutdown(control, libc::SHUT_RD);
     if closer::has_unread(control)

@@ -1,14 +1,17 @@
-//! What a peer's records cost it: each has a price, and who has spent more than comes in is given up.
+//! Budgets for a peer's records: each record has a price, and a peer that exceeds its budget is
+//! given up.
 //!
-//! A link between two busy servers needs some thousand records in a second: three for a connection that joins it, one for each that leaves
-//! it, one for each waiter that comes or goes. Rings and bytes need none.
+//! A link between two busy servers needs some thousand records in a second: three for a connection
+//! that joins it, one for each that leaves it, one for each waiter that comes or goes. Rings and
+//! bytes need none.
 
 use super::message::Kind;
 use sluice_fabric::bucket::{Bucket, Rate};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 
-/// Of one link. The cheapest record, Wake, is a ring where there is no doorbell: two millionths of a second.
+/// Of one link. The cheapest record, Wake, is a ring where there is no doorbell: two millionths of
+/// a second.
 const RECORDS: Rate = Rate {
     most: 1 << 18,
     // A test machine may be slow.
@@ -19,8 +22,8 @@ const RECORDS_OF_USER: Rate = Rate {
     most: 1 << 19,
     per_second: 400_000,
 };
-/// Doorbells of one link: each needs a descriptor at both ends, and is made while the program's own `dup` and `open` wait. A waiter without one
-/// is rung by its own control thread.
+/// Doorbells of one link: each needs a descriptor at both ends, and is made while the program's own
+/// `dup` and `open` wait. A waiter without one is rung by its own control thread.
 const BELLS: Rate = Rate {
     most: 128,
     per_second: 100,
@@ -29,7 +32,8 @@ const BELLS: Rate = Rate {
 /// Budgets for users.
 const USERS: usize = 64;
 
-/// Budgets of users, by their number. Two with the same place have one: there is no way to begin anew.
+/// Budgets of users, by their number. Two with the same place have one: there is no way to begin
+/// anew.
 static USER: [Bucket; USERS] = [const { Bucket::new() }; USERS];
 
 const fn price(kind: Kind) -> u32 {

@@ -154,8 +154,8 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     Some(slot)
 }
 
-/// In a child of a fork, `pid`, that has nothing to do with its parent any more: the memory of all families is its own from now on. Sockets that
-/// relatives hold, too, have left theirs.
+/// In a child of a fork, `pid`, that has nothing to do with its parent any more: the memory of all
+/// families is its own from now on. Sockets that relatives hold, too, have left theirs.
 pub fn part(pid: u32) {
     let old = REGION.load(Ordering::Acquire);
     // SAFETY: null, or mapped for the life of the process.

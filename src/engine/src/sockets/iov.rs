@@ -15,8 +15,8 @@ const FIRST: usize = 4096;
 const TOP: usize = 1 << 47;
 
 /// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
-/// says EFAULT. Whether a plausible range is mapped is asked by [`caller`] for what describes a call; buffers that are not end the
-/// program (docs/limitations.md).
+/// says EFAULT. Whether a plausible range is mapped is asked by [`caller`] for what describes a
+/// call; buffers that are not end the program (docs/limitations.md).
 pub fn plausible(at: usize, len: usize) -> bool {
     (FIRST..TOP).contains(&at) && len <= TOP - at
 }

@@ -91,7 +91,8 @@ impl Asked {
         if self.len < size_of::<T>() {
             return None;
         }
-        // SAFETY: only used with integers and arrays of bytes; the caller of `new` has this many there, unless they are missing.
+        // SAFETY: only used with integers and arrays of bytes; the caller of `new` has this many
+        // there, unless they are missing.
         unsafe { caller::copy_on_trust(self.value.cast()) }
     }
 

@@ -370,7 +370,8 @@ impl Sock {
         }
     }
 
-    /// This process shares no memory with the relatives that hold the socket, too, from now on; there it stays one of them until it ends.
+    /// This process shares no memory with the relatives that hold the socket, too, from now on;
+    /// there it stays one of them until it ends.
     pub fn detach_family(&self) {
         let Some(family) = self.family() else { return };
         self.remains.count_alone(family.taken());

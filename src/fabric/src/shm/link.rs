@@ -32,11 +32,13 @@ pub type Token = [u64; 2];
 pub struct PeerProcess {
     /// Its id as this process sees it.
     pub pid: i32,
-    /// The user who acts in it.
+    /// The effective user of the process.
     pub uid: u32,
-    /// Whether it could stop this process by a signal as well: it acted for the same user when the link was made.
+    /// Whether it could stop this process by a signal as well: it acted for the same user when the
+    /// link was made.
     pub is_same_user: bool,
-    /// Its directory in /proc, which is no other's when the id is: where this process may look into it.
+    /// Its directory in /proc, which is no other's when the id is: where this process may look into
+    /// it.
     pub dir: Option<sys::Fd>,
 }
 
@@ -51,7 +53,7 @@ pub struct LinkEnd {
     pub control: Option<sys::Fd>,
     /// Who the peer is.
     pub token: Token,
-    /// Who that is; `None` for a link of this process with itself.
+    /// The peer's process; `None` for a link of this process with itself.
     pub peer: Option<PeerProcess>,
     /// The kernel lets this process read the peer's memory, and it is safe to.
     pub can_pull: bool,
@@ -403,7 +405,7 @@ impl Link {
         self.peer_pid.load(Ordering::Relaxed)
     }
 
-    /// The user who acts in the peer's process.
+    /// The effective user of the peer's process when the link was made.
     pub fn peer_uid(&self) -> u32 {
         self.peer_uid.load(Ordering::Relaxed)
     }
@@ -732,8 +734,8 @@ impl Link {
         true
     }
 
-    /// In the child of a fork, when it needs no stream of the parent's any more: neither the shared memory nor the peer can be reached from here.
-    /// Who looks there all the same reads zeroes of its own.
+    /// In the child of a fork, when it needs no stream of the parent's any more: neither the shared
+    /// memory nor the peer can be reached from here. A late reader finds zeroes in private pages.
     pub fn part_with_parent(&self, forget: impl FnOnce(i32)) {
         if !self.is_foreign() {
             return;

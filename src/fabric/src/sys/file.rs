@@ -1,6 +1,6 @@
 //! What a descriptor is of.
 
-use super::{Errno, call, fcntl, open, read};
+use super::{Errno, Fd, call, fcntl, open, read};
 use core::mem::MaybeUninit;
 use libc::c_int;
 use syscalls::Sysno;
@@ -26,7 +26,8 @@ pub fn number_in(path: &core::ffi::CStr) -> Option<u64> {
     text.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
-/// Is `fd` a regular file? Asked as the loader asks of those that it loads, so that no inherited filter kills for it (`newfstatat(2)`).
+/// Is `fd` a regular file? Asked as the loader asks of those that it loads, so that no inherited
+/// filter kills for it (`newfstatat(2)`).
 ///
 /// # Errors
 /// The kernel's.
@@ -36,6 +37,33 @@ pub fn is_regular(fd: c_int) -> Result<bool, Errno> {
     sys!(newfstatat, fd, empty, st.as_mut_ptr(), libc::AT_EMPTY_PATH)?;
     // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
     Ok(unsafe { st.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG)
+}
+
+/// Opens a regular file for appending, made for this user alone if it is not there. A link is not
+/// followed: another user that can write to the directory must not choose the file.
+///
+/// # Errors
+/// The kernel's; EINVAL: it is no regular file.
+pub fn open_append(path: &core::ffi::CStr) -> Result<Fd, Errno> {
+    // A FIFO that nobody reads is refused, not waited for.
+    let kept = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | kept;
+    let fd =
+        sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd::own(fd as c_int))?;
+    if is_regular(fd.raw())? {
+        Ok(fd)
+    } else {
+        Err(libc::EINVAL)
+    }
+}
+
+/// Makes a file that is not there yet, for this user alone, to be read and written.
+///
+/// # Errors
+/// The kernel's.
+pub fn create(path: &core::ffi::CStr) -> Result<Fd, Errno> {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    sys!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600).map(|fd| Fd::own(fd as c_int))
 }
 
 /// Is `fd` a file of ordinary shared memory (`fstatfs(2)`)?
@@ -49,8 +77,8 @@ pub fn is_tmpfs(fd: c_int) -> bool {
     (unsafe { fs.assume_init() }).f_type == libc::TMPFS_MAGIC
 }
 
-/// `statx(2)` of a path below a directory, without asking whoever serves a file; of a symbolic link itself with AT_SYMLINK_NOFOLLOW.
-/// What it says of type, mode and inode is always there.
+/// `statx(2)` of a path below a directory, without a request to a file server; of a symbolic link
+/// itself with AT_SYMLINK_NOFOLLOW. What it says of type, mode and inode is always there.
 ///
 /// # Errors
 /// The kernel's.
@@ -91,7 +119,8 @@ pub fn socket_inode(fd: c_int) -> Option<u64> {
     }
 }
 
-/// Device and number of what `path`, an absolute one, leads to, without opening it (`statx(2)`). `None`: not there, out of bounds, or not known.
+/// Device and number of what `path`, an absolute one, leads to, without opening it (`statx(2)`).
+/// `None`: not there, out of bounds, or not known.
 #[must_use]
 pub fn identity(path: &core::ffi::CStr) -> Option<(u64, u64)> {
     let mut st = MaybeUninit::<libc::statx>::zeroed();

@@ -10,7 +10,8 @@ pub fn is_process(pid: u32) -> bool {
     sys!(kill, pid, 0) != Err(libc::ESRCH)
 }
 
-/// Is a child that was made without a signal for its end through (`wait4(2)`)? Then it is no more; also if it never was ours.
+/// Is a child that was made without a signal for its end through (`wait4(2)`)? Then it is no more;
+/// also if it never was ours.
 #[must_use]
 pub fn reap(pid: c_int) -> bool {
     let options = libc::WNOHANG | libc::__WALL;

@@ -1,7 +1,8 @@
-//! Mappings that the program takes away or replaces: what is known of where its pointers lead is asked anew behind these.
+//! Mappings that the program takes away or replaces: after these calls the library forgets which
+//! addresses it knows to be mapped.
 //!
-//! Allocators make these calls before anything else, and while the loader looks names up for us. So nobody looks for the real function
-//! here: until the library is loaded the kernel is called.
+//! Allocators make these calls before anything else, and while the loader looks names up for us. So
+//! nobody looks for the real function here: until the library is loaded the kernel is called.
 
 use crate::api::{Error, caller};
 use crate::errno;
@@ -43,7 +44,8 @@ late_hooks! {
         if flags & libc::MAP_FIXED != 0 { changed(ret) } else { ret }
     }
 
-    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions/001-hooks.md).
+    // The last argument is variadic in C and passed as here on x86-64 and aarch64
+    // (docs/decisions/001-hooks.md).
     unsafe fn mremap(at: *mut c_void, len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void => on_mremap {
         let ret = match late_slots::mremap.known() {
             // SAFETY: as in `forward`.

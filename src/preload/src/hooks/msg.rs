@@ -191,14 +191,16 @@ unsafe fn unnamed(ret: ssize_t, addr: *const sockaddr, addr_len: *mut socklen_t)
         return errno::fail(Error::BadAddress);
     }
     if room.is_some() {
-        // SAFETY: it is there, and can be written. The kernel has written the same 0 if it was the kernel that served the call.
+        // SAFETY: it is there, and can be written. The kernel has written the same 0 if it was the
+        // kernel that served the call.
         unsafe { addr_len.write_unaligned(0) };
     }
     ret
 }
 
-/// A message is about to leave by a socket of another kind: descriptors in it are demoted. A header that is not there is the kernel's to
-/// refuse, and where nothing was ever tracked nothing can be among the descriptors.
+/// A message is about to leave by a socket of another kind: descriptors in it are demoted. A header
+/// that is not there is the kernel's to refuse, and where nothing was ever tracked nothing can be
+/// among the descriptors.
 ///
 /// # Safety
 /// `msg` is that of a C caller.
@@ -213,7 +215,7 @@ pub unsafe fn takes(msg: *const msghdr) {
     }
 }
 
-/// As [`takes`], of so many messages: the kernel comes to none behind one that is not there.
+/// As [`takes`], of so many messages: the kernel stops at the first one that cannot be read.
 ///
 /// # Safety
 /// As there.

@@ -143,8 +143,9 @@ unsafe extern "C" fn select_tracked(
     ret
 }
 
-/// The descriptors of a list that are tracked. A list that is not there, or longer than the kernel takes
-/// (its EINVAL needs no look at it), is the kernel's to refuse. It is not looked at where nothing was ever tracked.
+/// The descriptors of a list that are tracked. A list that is not there, or longer than the kernel
+/// takes (its EINVAL needs no look at it), is the kernel's to refuse. It is not looked at where
+/// nothing was ever tracked.
 ///
 /// # Safety
 /// `fds` is a C caller's list of `count` entries.
@@ -171,7 +172,8 @@ unsafe fn any_listed(fds: *const pollfd, count: nfds_t) -> bool {
 
 /// The descriptors of a select set that are tracked. Looks no further than the highest tracked
 /// number: programs pass a table's size as `end` with sets that are far smaller, which is right as
-/// long as the kernel's table ends before. A set that is not there so far is the kernel's to refuse.
+/// long as the kernel's table ends before. A set that is not there so far is the kernel's to
+/// refuse.
 ///
 /// # Safety
 /// The set is null or a C caller's.
@@ -193,8 +195,8 @@ pub unsafe fn set(end: c_int, set: *const fd_set) -> impl Iterator<Item = c_int>
                     return None;
                 }
                 let word = next as usize / c_ulong::BITS as usize;
-                // SAFETY: it is there. The kernel reads this word too: it has a number below `end` that was open
-                // at some time, so that the kernel's table reaches beyond it.
+                // SAFETY: it is there. The kernel reads this word too: it has a number below `end`
+                // that was open at some time, so that the kernel's table reaches beyond it.
                 bits = unsafe { set.cast::<c_ulong>().add(word).read() };
                 next += c_ulong::BITS as c_int;
             }

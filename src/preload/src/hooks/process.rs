@@ -164,7 +164,8 @@ late_hooks! {
     }
 }
 
-/// Does `prctl` with this option take rights from the calling thread alone, which no other could give up as well?
+/// Does `prctl` with this option take rights from the calling thread alone, which no other could
+/// give up as well?
 pub fn gives_up_rights(option: c_int, how: c_ulong) -> bool {
     match option {
         libc::PR_CAPBSET_DROP | libc::PR_SET_SECUREBITS => true,

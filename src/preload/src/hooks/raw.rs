@@ -60,8 +60,10 @@ fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
         SYS_fork => true,
         SYS_clone => a1 & CLONE_VM as usize == 0 && a2 == 0,
         SYS_clone3 if a1 != 0 && a2 >= 48 => {
-            // A `struct clone_args` of `a2` bytes; its first word is the flags, its sixth the stack.
-            // SAFETY: any bytes are numbers, and the C caller vouches for them where they are not known to be missing.
+            // A `struct clone_args` of `a2` bytes; its first word is the flags, its sixth the
+            // stack.
+            // SAFETY: any bytes are numbers, and the C caller vouches for them where they are not
+            // known to be missing.
             let words = unsafe { caller::copy_on_trust(pointer::<[u64; 6]>(a1)) };
             words.is_some_and(|[flags, .., stack]| flags & CLONE_VM as u64 == 0 && stack == 0)
         }
@@ -422,7 +424,8 @@ unsafe extern "C" fn served(
         {
             call()
         }
-        // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare, setns, ids.
+        // What is left changes what the process may do: seccomp, Landlock, prctl, capset, unshare,
+        // setns, ids.
         _ => {
             if is_sandbox(number, a1) {
                 if number != SYS_landlock_restrict_self {

@@ -149,9 +149,11 @@ fn changes_set(entry: &mut Sqe, follows: bool) {
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn registering(operation: c_uint, argument: usize, count: c_uint) {
-    // The structures of linux/io_uring.h: io_uring_files_update, io_uring_rsrc_register, io_uring_rsrc_update2. Of what is not there, none.
+    // The structures of linux/io_uring.h: io_uring_files_update, io_uring_rsrc_register,
+    // io_uring_rsrc_update2. Of what is not there, none.
     let at = |offset: usize| argument.wrapping_add(offset);
-    // SAFETY: any bytes are a number; the C caller vouches for it where it is not known to be missing.
+    // SAFETY: any bytes are a number; the C caller vouches for it where it is not known to be
+    // missing.
     let word = |offset| unsafe { caller::copy_on_trust(pointer::<u32>(at(offset))) }.unwrap_or(0);
     // SAFETY: as above.
     let long = |offset| unsafe { caller::copy_on_trust(pointer::<u64>(at(offset))) }.unwrap_or(0);

@@ -130,7 +130,8 @@ pub fn ask_wake(link: &'static Link, slot: u32) {
     tell_in_time(link, Kind::Wake, slot);
 }
 
-/// A slot of this process needs a doorbell: asks for it. The name that the peer is to come to, where it is to.
+/// A slot of this process needs a doorbell: asks for it. The name that the peer is to come to,
+/// where it is to.
 pub fn want_bell(link: &'static Link, slot: u32) -> Option<Fd> {
     if link.twin().is_some() {
         return None;
@@ -188,7 +189,8 @@ pub(super) fn on_link(link: &'static Link) {
         let Some(fd) = link.control().raw() else {
             return;
         };
-        // From others than this user nothing is let in that may wait for somebody when it is closed.
+        // From others than this user nothing is let in that may wait for somebody when it is
+        // closed.
         if !link.is_of_same_user() {
             match message::next(fd) {
                 Next::Nothing => return,
@@ -311,7 +313,8 @@ pub(in crate::rendezvous) fn lost(link: &'static Link) {
     end(link, Reason::PeerDied);
 }
 
-/// The peer's process breaks the rules, or has this one do more than it may: nothing of it leaves TCP again.
+/// The peer's process breaks the rules, or has this one do more than it may: nothing of it leaves
+/// TCP again.
 fn give_up(link: &'static Link) {
     end(link, Reason::PeerHostile);
 }

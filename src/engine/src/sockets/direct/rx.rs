@@ -24,7 +24,8 @@ pub(super) struct Incoming {
     receiver: Receiver,
     /// The hint in the reader's wishes, as last written.
     pulls: bool,
-    /// Where the peer says with its first offer that its token lies; 0: none came so far, or its memory is not read.
+    /// Where the peer says with its first offer that its token lies; 0: none came so far, or its
+    /// memory is not read.
     token_at: u64,
 }
 
@@ -120,7 +121,7 @@ pub(in crate::sockets) fn try_recv(
         // Another round, or bytes that went otherwise: it was resolved.
         if word as u8 == head.round && offer.seq.value() == at {
             if inc.token_at == 0 {
-                // Who offers waits as for a copy.
+                // The offering writer waits as for a copy.
                 dir.advert.claim.store(offer.number, Ordering::Relaxed);
                 inc.token_at = proved_token(sock).unwrap_or(0);
             }
@@ -366,8 +367,9 @@ unsafe fn pull(
     (n != 0 && read == Ok(n + token_len) && token == link.token()).then_some(n)
 }
 
-/// Behind an offer: where the peer's token lies, if its memory may be read and one trial works. Asked at the first of each stream: either end
-/// may have gained or lost rights since the link was made.
+/// After an offer: where the peer's token lies, if its memory may be read and one trial works.
+/// Asked at the first of each stream: either end may have gained or lost rights since the link was
+/// made.
 fn proved_token(sock: &'static Sock) -> Option<u64> {
     let link = sock.link().filter(|l| l.can_pull())?;
     let at = sock.rx.dir()?.tx_wishes.token_at.load(Ordering::Relaxed);

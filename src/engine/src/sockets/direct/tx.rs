@@ -83,8 +83,9 @@ const UNASKED: u8 = 0;
 const OFFERS: u8 = 1;
 const OFFERS_NOT: u8 = 2;
 
-/// Under the tx lock, before an offer: may the peer read it, and so be told where our memory lies? The kernel is asked at the first of each
-/// stream: either end may have gained or lost rights since the link was made.
+/// Under the tx lock, before an offer: may the peer read it, and so be told where our memory lies?
+/// The kernel is asked at the first of each stream: either end may have gained or lost rights since
+/// the link was made.
 fn may_offer(sock: &Sock, dir: &Direction, link: &Link) -> bool {
     let offers = &sock.direct.offers;
     if offers.load(Ordering::Relaxed) == UNASKED {

@@ -102,7 +102,8 @@ impl Link {
         &self.bells_due
     }
 
-    /// Keeps the near end of the doorbell of the peer's slot `index`, which has none: a socket, or a pipe.
+    /// Keeps the near end of the doorbell of the peer's slot `index`, which has none: a socket, or
+    /// a pipe.
     pub fn set_bell(&self, index: u32, near: sys::Fd, is_socket: bool) {
         if let Some(bell) = self.bells.get(index as usize) {
             let bit = 1 << index;
@@ -147,7 +148,8 @@ impl Link {
             let ring = |near| unsafe { sys::send(near, b"!".as_ptr(), 1, flags) };
             return bell.with(ring).is_some_and(|rung| rung.is_ok());
         }
-        // A full pipe tells all the same: a write that finds no room wakes whoever watches it.
+        // A full pipe tells all the same: a write that finds no room still wakes the watching epoll
+        // sets.
         bell.with(|near| sys::write(near, b"!")).is_some()
     }
 }

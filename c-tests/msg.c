@@ -712,7 +712,7 @@ const struct body msg_bodies[] = {
     TWO("sent_in_order", in_order_server, in_order_client),
     TWO("buffers_said_too_large", said_too_large_server, said_too_large_client),
     TWO("msg_of_nothing", msg_of_nothing_server, msg_of_nothing_client),
-    TWO("mmsg_of_nothing", mmsg_of_nothing_server, mmsg_of_nothing_client),
+    TWO("mmsg_of_nothing", mmsg_of_nothing_server, mmsg_of_nothing_client, .flags = ONEHOST),
     TWO("mmsg_cut", mmsg_cut_server, mmsg_cut_client, .limit = 30),
     TWO("iov_empty", iov_empty_server, iov_empty_client, .limit = 20),
     {0},

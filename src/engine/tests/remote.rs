@@ -56,6 +56,9 @@ struct Stream {
     read: u64,
 }
 
+/// Below it nothing lies that mmap has placed.
+const LOWEST_ADDRESS: u64 = 16 << 20;
+
 struct End {
     wire: &'static Wire,
     hello: Hello,
@@ -105,8 +108,13 @@ impl End {
             links[0].give_stream(4096, 1).unwrap();
         }
         let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
+        let numbers = id.device().unwrap().limits.numbers;
         let hello = wire.begin(id, links).unwrap();
         let offers = RING.map(|len| wire.offer(len >> u32::from(dials), 1).unwrap());
+        // What lies there is mapped, so no address of it is this low: the peer is told of none.
+        let told = offers.iter().map(|offer| offer.ring.place);
+        let highest = told.chain([hello.place]).max().unwrap();
+        assert_eq!(highest < LOWEST_ADDRESS, numbers, "{highest:#x}");
         let end = Self {
             wire,
             hello,

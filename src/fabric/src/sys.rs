@@ -706,6 +706,13 @@ pub fn address_limit() -> u64 {
     soft_limit(libc::RLIMIT_AS).unwrap_or(u64::MAX)
 }
 
+/// Bytes of a page.
+#[must_use]
+pub fn page_size() -> usize {
+    // SAFETY: no pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Bytes of memory that this process may lock.
 #[must_use]
 pub fn lockable() -> u64 {

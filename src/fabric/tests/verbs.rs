@@ -15,6 +15,7 @@
 #[path = "common/hosts.rs"]
 mod hosts;
 
+use sluice_fabric::sys;
 use sluice_fabric::verbs::api;
 use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_fabric::verbs::device::{Domain, Region};
@@ -68,6 +69,12 @@ impl End {
         };
         let pair = id.pair(&domain, &completions, SHAPE).unwrap();
         let immediate = device.limits.immediate;
+        // Soft-iWARP alone has the peer know an address.
+        assert_ne!(device.limits.numbers, device.limits.signals);
+        assert_eq!(
+            ring.first() < sys::page_size() as u64,
+            device.limits.numbers
+        );
         let mut end = Self {
             pair,
             id,
@@ -95,9 +102,8 @@ impl End {
     }
 
     fn place(&self) -> Vec<u8> {
-        let at = self.memory.as_ptr() as u64;
         [
-            at.to_le_bytes().as_slice(),
+            self.ring.first().to_le_bytes().as_slice(),
             &self.ring.remote_key().to_le_bytes(),
         ]
         .concat()

@@ -44,7 +44,7 @@ impl Wire {
         Ok(Offered {
             stream: stream as u16,
             ring: Lent {
-                place: place.at as u64,
+                place: place.remote,
                 key: place.remote_key,
                 len,
             },

@@ -135,7 +135,7 @@ pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mu
         return false;
     };
     let loan = Loan {
-        place: base as u64,
+        place: region.first(),
         key: region.remote_key(),
         len: len as u32,
         waitall,
@@ -161,7 +161,7 @@ pub(crate) fn shut(sock: &Sock) {
     let raw = sock.lent.region.swap(0, Ordering::SeqCst);
     if raw != 0 {
         // SAFETY: made by `lend`; the swap gives it to one.
-        drop(unsafe { Region::from_raw(raw) });
+        unsafe { Region::end_raw(raw) };
         memory::give(sock.lent.len.load(Ordering::Relaxed));
     }
 }

@@ -87,6 +87,8 @@ pub struct Place {
     pub local_key: u32,
     /// For those of the peer.
     pub remote_key: u32,
+    /// What the peer calls its first byte.
+    pub remote: u64,
 }
 
 // SAFETY: an address; who reads and writes there is decided by the words of the stream.
@@ -113,6 +115,7 @@ impl Slabs {
             at,
             local_key: slab.region.local_key(),
             remote_key: slab.region.remote_key(),
+            remote: slab.region.first() + (at.addr() - slab.from) as u64,
         };
         let first = at as usize;
         let holds = |slab: &&Slab| {

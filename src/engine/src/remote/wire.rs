@@ -180,7 +180,7 @@ impl Wire {
             flag.store(false, Ordering::Relaxed);
         }
         let hello = Hello {
-            place: inner.small.at as u64,
+            place: inner.small.slots.first(),
             key: inner.small.slots.remote_key(),
         };
         let mut place = self.inner.lock().ok_or(libc::EBUSY)?;

@@ -13,11 +13,17 @@ use rdma_sys::{
 use std::sync::OnceLock;
 
 macro_rules! functions {
-    ($($(#[$doc:meta])* $lib:ident { $(fn $name:ident($($arg:ty),*) -> $ret:ty;)* })*) => {
+    ($($lib:ident {
+        $(fn $name:ident($($arg:ty),*) -> $ret:ty;)*
+        $(maybe $newer:ident($($newer_arg:ty),*) -> $newer_ret:ty;)*
+    })*) => {
         /// The functions; named as the libraries name them, and documented there.
         #[derive(Debug)]
         #[allow(missing_docs, reason = "each is the manual page of its name")]
-        pub struct Api { $($(pub $name: unsafe extern "C" fn($($arg),*) -> $ret,)*)* }
+        pub struct Api {
+            $($(pub $name: unsafe extern "C" fn($($arg),*) -> $ret,)*
+            $(pub $newer: Option<unsafe extern "C" fn($($newer_arg),*) -> $newer_ret>,)*)*
+        }
 
         impl Api {
             /// `None`: a library, or one of its functions, is missing.
@@ -30,7 +36,13 @@ macro_rules! functions {
                         core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(
                             symbol($lib, concat!(stringify!($name), "\0"))?,
                         )
-                    },)*)*
+                    },)*
+                    // SAFETY: as above, from the release on that has it.
+                    $($newer: symbol($lib, concat!(stringify!($newer), "\0")).map(|found| unsafe {
+                        core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($newer_arg),*) -> $newer_ret>(
+                            found,
+                        )
+                    }),)*)*
                 })
             }
         }
@@ -70,6 +82,7 @@ functions! {
         fn ibv_query_qp(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
         fn ibv_get_async_event(*mut ibv_context, *mut ibv_async_event) -> c_int;
         fn ibv_ack_async_event(*mut ibv_async_event) -> ();
+        maybe ibv_reg_mr_iova(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr;
     }
     rdmacm {
         fn rdma_create_event_channel() -> *mut rdma_event_channel;

@@ -23,6 +23,8 @@ pub struct Limits {
     pub immediate: bool,
     /// Its driver sends by a kernel socket, as the calling thread, which gets SIGPIPE where the peer has closed that: soft-iWARP.
     pub signals: bool,
+    /// Work requests name the bytes of a region from any number on that its owner says. Soft-iWARP takes addresses alone.
+    pub numbers: bool,
 }
 
 /// Linux, drivers/infiniband/sw/siw/siw.h: `SIW_VENDOR_ID`.
@@ -65,6 +67,7 @@ impl Device {
         let device = unsafe { &*(*context.as_ptr()).device };
         let iwarp = device.transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP
             || device.node_type == ibv_node_type::IBV_NODE_RNIC;
+        let soft_iwarp = iwarp && attr.vendor_id == SOFT_IWARP;
         let count = |n: c_int| u32::try_from(n).unwrap_or(0);
         Ok(Self {
             api,
@@ -78,7 +81,8 @@ impl Device {
                     0
                 },
                 immediate: !iwarp,
-                signals: iwarp && attr.vendor_id == SOFT_IWARP,
+                signals: soft_iwarp,
+                numbers: !soft_iwarp && api.ibv_reg_mr_iova.is_some(),
             },
         })
     }
@@ -211,7 +215,7 @@ impl Domain {
         Ok(Self { device, pd })
     }
 
-    /// Registers `len` bytes at `addr` that the peer may write to.
+    /// Registers `len` bytes at `addr` that the peer may write to, and this end's work requests do not name.
     ///
     /// # Safety
     /// The memory stays mapped as long as the region is, and is used as memory that a device writes to.
@@ -222,7 +226,7 @@ impl Domain {
         let access =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         // SAFETY: the caller's word.
-        unsafe { self.register(addr, len, access.0) }
+        unsafe { self.open(addr, len, access.0) }
     }
 
     /// As [`lend`](Self::lend), for memory that the peer may read, too.
@@ -237,7 +241,7 @@ impl Domain {
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         // SAFETY: the caller's word.
-        unsafe { self.register(addr, len, access.0) }
+        unsafe { self.open(addr, len, access.0) }
     }
 
     /// Registers `len` bytes at `addr` that this end posts, to be read by the device alone.
@@ -264,15 +268,36 @@ impl Domain {
         unsafe { self.register(addr, len, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0) }
     }
 
-    unsafe fn register(&self, addr: *mut u8, len: usize, access: u32) -> Result<Region, Errno> {
+    /// Memory that the peer reaches, by numbers that tell it nothing of where this process has its memory: the first byte's is
+    /// its place in its page. The device needs that much, to make whole pages of whole pages.
+    ///
+    /// # Safety
+    /// As [`lend`](Self::lend).
+    unsafe fn open(&self, addr: *mut u8, len: usize, access: u32) -> Result<Region, Errno> {
+        let api = self.device.api;
+        let register_at = api.ibv_reg_mr_iova.filter(|_| self.device.limits.numbers);
+        let Some(register_at) = register_at else {
+            // SAFETY: the caller's word.
+            return unsafe { self.register(addr, len, access) };
+        };
+        let first = (addr.addr() % sys::page_size()) as u64;
         let pd = self.pd.as_ptr();
         // SAFETY: the caller's memory, a domain that lives.
-        let mr = unsafe { (self.device.api.ibv_reg_mr)(pd, addr.cast(), len, access as c_int) };
+        let mr = unsafe { register_at(pd, addr.cast(), len, first, access as c_int) };
         let mr = NonNull::new(mr).ok_or_else(sys::last_errno)?;
-        Ok(Region {
-            api: self.device.api,
-            mr,
-        })
+        Ok(Region { api, mr, first })
+    }
+
+    /// # Safety
+    /// As [`lend`](Self::lend).
+    unsafe fn register(&self, addr: *mut u8, len: usize, access: u32) -> Result<Region, Errno> {
+        let api = self.device.api;
+        let pd = self.pd.as_ptr();
+        // SAFETY: the caller's memory, a domain that lives.
+        let mr = unsafe { (api.ibv_reg_mr)(pd, addr.cast(), len, access as c_int) };
+        let mr = NonNull::new(mr).ok_or_else(sys::last_errno)?;
+        let first = addr as u64;
+        Ok(Region { api, mr, first })
     }
 }
 
@@ -288,6 +313,7 @@ impl Drop for Domain {
 pub struct Region {
     api: &'static Api,
     mr: NonNull<ibv_mr>,
+    first: u64,
 }
 
 // SAFETY: as for the domain.
@@ -309,10 +335,14 @@ impl Region {
         // SAFETY: registered in `register`.
         unsafe { self.mr.as_ref() }.rkey
     }
-}
 
-impl Region {
-    /// Registered until [`from_raw`](Self::from_raw): a number that is not 0.
+    /// What the peer calls its first byte, with that key: an address only where the device knows nothing else.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Registered until [`end_raw`](Self::end_raw): a number that is not 0.
     #[must_use]
     pub fn into_raw(self) -> usize {
         let raw = self.mr.as_ptr().expose_provenance();
@@ -320,15 +350,16 @@ impl Region {
         raw
     }
 
-    /// The region of this number.
+    /// Deregisters the region of this number.
     ///
     /// # Safety
-    /// [`into_raw`](Self::into_raw) has given it, and nobody else has taken it back.
-    #[must_use]
-    pub unsafe fn from_raw(raw: usize) -> Option<Self> {
-        let api = super::api::load()?;
-        let mr = NonNull::new(core::ptr::with_exposed_provenance_mut(raw))?;
-        Some(Self { api, mr })
+    /// [`into_raw`](Self::into_raw) has given it, and nobody else ends it.
+    pub unsafe fn end_raw(raw: usize) {
+        if let Some(api) = super::api::load()
+            && let Some(mr) = NonNull::new(core::ptr::with_exposed_provenance_mut(raw))
+        {
+            drop(Self { api, mr, first: 0 });
+        }
     }
 }
 

@@ -113,7 +113,11 @@ install: build
 	install -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so
 	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 	install -d $(DESTDIR)$(MAN)/man1 $(DESTDIR)$(MAN)/man5 $(DESTDIR)$(MAN)/man7 $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
-	target/release/sluice manual $(DESTDIR)$(MAN)/man1
+	rm -rf target/man
+	install -d target/man
+	target/release/sluice manual target/man
+	install -m 644 target/man/*.1 $(DESTDIR)$(MAN)/man1
+	install -m 644 target/man/*.7 $(DESTDIR)$(MAN)/man7
 	install -m 644 docs/libsluice.7 $(DESTDIR)$(MAN)/man7/libsluice.7
 	install -m 644 docs/sluice.conf.5 $(DESTDIR)$(MAN)/man5/sluice.conf.5
 	target/release/sluice completions bash > $(DESTDIR)$(BASH)/sluice
@@ -141,7 +145,7 @@ deb: build
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libsluice.so bin/sluice)
-	rm -f $(DESTDIR)$(MAN)/man1/sluice.1 $(DESTDIR)$(MAN)/man1/sluice-*.1 $(DESTDIR)$(MAN)/man7/libsluice.7 $(DESTDIR)$(MAN)/man5/sluice.conf.5
+	rm -f $(DESTDIR)$(MAN)/man1/sluice.1 $(DESTDIR)$(MAN)/man1/sluice-*.1 $(DESTDIR)$(MAN)/man7/libsluice.7 $(DESTDIR)$(MAN)/man7/sluice-reasons.7 $(DESTDIR)$(MAN)/man5/sluice.conf.5
 	rm -f $(DESTDIR)$(BASH)/sluice $(DESTDIR)$(ZSH)/_sluice $(DESTDIR)$(FISH)/sluice.fish
 
 clean:

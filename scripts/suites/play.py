@@ -19,7 +19,7 @@ THRESHOLDS = {"eager": {"SLUICE_UPGRADE": "eager"}, "default": {}}
 # Too short to be tried, or over before it had left TCP.
 _SHORT, _OVER = {"below-threshold"}, {"not-established", "peer-closed", "close", "exit", "disconnected", "linger-reset"}
 # Nobody at the other end who could.
-_NOBODY = {"off", "peer-plain", "peer-remote"}
+_NOBODY = {"off", "no-answer", "peer-remote"}
 # What only TCP can do: it is about segments, or what the kernel makes of them.
 _TCP_ONLY = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zerocopy", "timestamping", "pacing-rate"}
 # What Sluice could do and does not.

@@ -159,7 +159,7 @@ def what_a_child_leaves_alone_is_its_parents():
 
 def strictly_sluices_own_limits_are_no_excuse():
     stays = line(5, "splice", 100) + line(6, "fork", 100) + line(7, "close", 100)
-    excused = line(8, "msg-oob", 100) + line(10, "peer-plain", 100) + line(11, "below-threshold", 100) + line(12, "close", 9)
+    excused = line(8, "msg-oob", 100) + line(10, "no-answer", 100) + line(11, "below-threshold", 100) + line(12, "close", 9)
     seen = connections(stays + excused + line(13, "none", 100, link=1), 50)
     expect((seen.accelerated, seen.eligible(), seen.strictly()), (1, 1, 4))
 

@@ -25,7 +25,7 @@ pub fn run(bytes: &[u8]) {
             any(&said);
         }
         3 => {
-            let mut said = hello::refusal(sluice_stats::Reason::PeerPlain);
+            let mut said = hello::refusal(sluice_stats::Reason::NoAnswer);
             change(&mut input, &mut said);
             any(&said);
         }
@@ -74,6 +74,6 @@ fn any(bytes: &[u8]) {
     }
     let reason = hello::refused(bytes);
     if hello::is_for_another(bytes) {
-        assert_eq!(reason, sluice_stats::Reason::PeerPlain);
+        assert_eq!(reason, sluice_stats::Reason::NoAnswer);
     }
 }

@@ -18,7 +18,7 @@ from .kernel import Job
 from .peer import Gone, Record
 from .victims import ALICE, BOB, MALLORY, NOBODY, Client, Server, Skip, must_be_linked, must_be_on_tcp, must_be_whole, stat
 
-ON_TCP_WITH_STRANGER = ("peer-owner", "name-taken", "peer-plain", "too-many-names", "meeting")
+ON_TCP_WITH_STRANGER = ("peer-owner", "name-taken", "no-answer", "too-many-names", "meeting")
 
 
 ALWAYS = True
@@ -244,7 +244,7 @@ def mitm_as_the_same_user(place):
     """Relays what each of the two says to the other, by itself or as it came; and as one who claims anything."""
     for attack in (RELAY, {"relay": True, "unchanged": True}, {}, {"descriptor": 1}):
         loot = squatted(place, uid=ALICE, server=ALICE, client=ALICE, told=("Challenge", "Claim"), attack=attack,
-                        reasons=("proof-failed",) if "relay" not in attack else ("proof-failed", "peer-plain", "meeting"))
+                        reasons=("proof-failed",) if "relay" not in attack else ("proof-failed", "no-answer", "meeting"))
         if "Challenge" not in loot.heard:
             raise Failure("nobody came to the name: nothing is tested")
 
@@ -434,7 +434,7 @@ def a_process_with_the_number_of_another(place):
         client.rounds()
         with contextlib.suppress(Gone):
             out.streams += out.note(peer.receive(way, 0.2)).kind == "Reply"
-        must_be_on_tcp(victim.connection(client.port), "proof-failed", "peer-plain")
+        must_be_on_tcp(victim.connection(client.port), "proof-failed", "no-answer")
         client.end()
         victim.end()
         return "loot", out
@@ -529,7 +529,7 @@ def a_connection_that_was_given_away(place):
     with stage(place, ALICE, BOB) as s:
         give_away(s.client.pid, descriptor_of(s.client.pid, s.key), MALLORY)
         job = s.attack(visit, s.key, uid=NOBODY)
-        s.rounds("peer-owner", "peer-plain", "name-taken")
+        s.rounds("peer-owner", "no-answer", "name-taken")
         nothing(job.done())
         s.whole()
 
@@ -629,9 +629,9 @@ def no_proc(place):
     """Nothing of one's own user can be looked at; of others nothing has to be."""
     cover = in_mounts_of_its_own(lambda: kernel.call("mount", b"none", b"/proc", b"tmpfs", 0, None))
     with stage(place, ALICE, ALICE, server_kw={"prepare": cover}, client_kw={"prepare": cover}) as s:
-        s.rounds("peer-hidden", "proc-missing", "peer-plain")
+        s.rounds("peer-hidden", "proc-missing", "no-answer")
         s.whole()
-    squatted(place, uid=ALICE, server=ALICE, client=ALICE, told=("Challenge",), reasons=("peer-hidden", "proc-missing", "peer-plain"),
+    squatted(place, uid=ALICE, server=ALICE, client=ALICE, told=("Challenge",), reasons=("peer-hidden", "proc-missing", "no-answer"),
              server_kw={"prepare": cover}, client_kw={"prepare": cover})
 
 
@@ -685,9 +685,9 @@ def sibling_namespaces_of_pids(place):
     port = b.told()
     b.told()
     a.say(port)
-    must_be_on_tcp(a.finish(), "peer-hidden", "peer-plain")
+    must_be_on_tcp(a.finish(), "peer-hidden", "no-answer")
     b.say("done")
-    must_be_on_tcp(b.finish(), "peer-hidden", "peer-plain")
+    must_be_on_tcp(b.finish(), "peer-hidden", "no-answer")
 
 
 # --- over links that the attacker has with both ---
@@ -740,7 +740,7 @@ def mitm_over_links(place):
             a.go()
             sent = a.round()
             for end, kw in ((a, {"local": port}), (b, {"peer": port})):
-                must_be_on_tcp(stat(end.pid, **kw), "proof-failed", "peer-owner", "peer-plain", "name-taken", "meeting")
+                must_be_on_tcp(stat(end.pid, **kw), "proof-failed", "peer-owner", "no-answer", "name-taken", "meeting")
             loot = job.done()
             name.end()
             if uid != server:

@@ -31,7 +31,7 @@ pub extern "C" fn counting_begin() {
         plain.opened(Role::Accepted);
         plain.describe(6, Role::Accepted, v6(443), v6(50_000));
         plain.stays(Reason::BelowThreshold);
-        plain.stays(Reason::PeerPlain);
+        plain.stays(Reason::NoAnswer);
         plain.rx.bytes.tcp.add(1);
     }
     if let Some(closed) = alloc_conn() {
@@ -46,7 +46,7 @@ pub extern "C" fn counting_begin() {
         demoted.upgraded(Transport::Shm);
         demoted.tx.bytes.indirect.add(100);
         demoted.tx.resent.add(40);
-        demoted.demoted(Reason::Fdopen);
+        demoted.demoted(Reason::Fdopen, false);
         demoted.moved_to(-1);
     }
     // Not described yet: not listed.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn counting_fill(place: *mut u8) {
         let addr = SocketAddr::from(([0xffff; 8], 65535));
         conn.describe(i32::MIN, Role::Connecting, addr, addr);
         let longest = Reason::ALL.iter().max_by_key(|reason| reason.words().len());
-        conn.demoted(longest.copied().unwrap_or(Reason::Off));
+        conn.demoted(longest.copied().unwrap_or(Reason::Off), false);
         for way in [&conn.tx, &conn.rx] {
             for count in [&way.bytes.tcp, &way.bytes.direct, &way.bytes.indirect] {
                 count.add(u64::MAX);

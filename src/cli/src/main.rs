@@ -16,6 +16,7 @@ mod pages;
 mod private;
 mod process;
 mod prometheus;
+mod reasons;
 mod report;
 mod required;
 mod run;
@@ -51,6 +52,8 @@ enum Command {
     End(bench::EndArguments),
     /// Check what acceleration needs here, and say how to mend what is missing
     Doctor(doctor::Arguments),
+    /// Explain why connections are on TCP, and what can be done
+    Reasons(reasons::Arguments),
     /// Print what a shell reads to complete this command
     Completions(pages::CompletionsArguments),
     /// Write the man pages into a directory
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::End(arguments) => bench::take_part(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Reasons(arguments) => reasons::reasons(&arguments),
         Command::Completions(arguments) => pages::completions(&arguments),
         Command::Manual(arguments) => pages::manual(&arguments),
         Command::Trial(arguments) => doctor::take_part(&arguments),

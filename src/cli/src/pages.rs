@@ -31,7 +31,7 @@ pub fn completions(arguments: &CompletionsArguments) -> ExitCode {
     }
 }
 
-/// Writes sluice.1 and a page for each subcommand.
+/// Writes sluice.1, a page for each subcommand, and sluice-reasons.7.
 pub fn manual(arguments: &ManualArguments) -> ExitCode {
     match write_pages(&arguments.directory) {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,5 +44,6 @@ pub fn manual(arguments: &ManualArguments) -> ExitCode {
 }
 
 fn write_pages(folder: &Path) -> io::Result<()> {
-    clap_mangen::generate_to(description(), folder)
+    clap_mangen::generate_to(description(), folder)?;
+    std::fs::write(folder.join("sluice-reasons.7"), crate::reasons::page())
 }

@@ -240,7 +240,7 @@ impl Connection {
                 None => "unknown",
             },
             age_ms: age_ms(conn.created_ns(), now_ns),
-            reason: Cause::unless_none(conn.reason()),
+            reason: Cause::unless_none(conn.reason()).map(|cause| cause.told(conn)),
             last_demotion: Cause::unless_none(conn.last_demotion()),
             upgrades: own(conn.upgrades()),
             demotions: own(conn.demotions()),
@@ -263,6 +263,15 @@ impl Cause {
                 words: format!("reason {number}, which this tool does not know"),
             },
         }
+    }
+
+    /// In the words for who has said it.
+    fn told(self, conn: &Conn) -> Cause {
+        if !conn.is_reason_of_peer() {
+            return self;
+        }
+        let words = format!("the other end says: {}", self.words);
+        Cause { words, ..self }
     }
 
     fn of(code: &str, words: String) -> Cause {

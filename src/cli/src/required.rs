@@ -172,10 +172,10 @@ mod tests {
         let report = "conn local=127.0.0.1:1 peer=127.0.0.1:2 upgrades=1 demotions=1 reason=close\n\
             conn local=127.0.0.1:3 peer=127.0.0.1:4 upgrades=0 demotions=0 reason=below-threshold\n\
             noise\n\
-            conn local=127.0.0.1:5 peer=127.0.0.1:6 upgrades=0 demotions=0 reason=peer-plain\n";
+            conn local=127.0.0.1:5 peer=127.0.0.1:6 upgrades=0 demotions=0 reason=no-answer\n";
         let left = left_on_tcp(report);
         assert_eq!(left.len(), 1);
-        let words = sluice_stats::Reason::PeerPlain.words();
+        let words = sluice_stats::Reason::NoAnswer.words();
         assert_eq!(
             left.first(),
             Some(&format!(

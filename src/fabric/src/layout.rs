@@ -93,6 +93,8 @@ pub struct ReaderWishes {
     pub pulls: AtomicU32,
     /// 1: the reader's end has ended what it writes, or is about to: an end that TCP tells of is none of a killed process.
     pub ended: AtomicU32,
+    /// Why the reader's end has taken the stream back to TCP, a number of `sluice_stats::Reason`. A hint for people.
+    pub why: AtomicU32,
 }
 
 impl ReaderWishes {
@@ -127,6 +129,8 @@ pub struct WriterWishes {
     /// Where the writer's process keeps its token, valid with its first offer: what is pulled from
     /// it is proved by reading that too. 0 where it offers nothing.
     pub token_at: AtomicU64,
+    /// As [`ReaderWishes::why`], of the writer's end.
+    pub why: AtomicU32,
 }
 
 /// The reader's advertisement of a buffer (ADVERT). Written by the reader, read by the writer as a
@@ -212,8 +216,10 @@ impl Direction {
             &self.rx_wishes.detached,
             &self.rx_wishes.pulls,
             &self.rx_wishes.ended,
+            &self.rx_wishes.why,
             &self.tx_wishes.switched,
             &self.tx_wishes.detached,
+            &self.tx_wishes.why,
         ];
         for word in zero32 {
             word.store(0, Ordering::Release);

@@ -191,7 +191,8 @@ pub struct Conn {
     family: AtomicU8,
     role: AtomicU8,
     transport: AtomicU8,
-    spare: AtomicU8,
+    /// 1: `reason` is what the other end has said of itself.
+    of_peer: AtomicU8,
     reason: AtomicU16,
     last_demotion: AtomicU16,
     local_port: AtomicU16,
@@ -231,7 +232,7 @@ impl Conn {
             family: AtomicU8::new(0),
             role: AtomicU8::new(0),
             transport: AtomicU8::new(0),
-            spare: AtomicU8::new(0),
+            of_peer: AtomicU8::new(0),
             reason: AtomicU16::new(0),
             last_demotion: AtomicU16::new(0),
             local_port: AtomicU16::new(0),
@@ -289,7 +290,25 @@ impl Conn {
 
     /// The connection is on TCP for `reason`. Counted when this differs from the reason so far.
     pub fn stays(&self, reason: Reason) {
-        if self.reason.swap(reason as u16, Relaxed) != reason as u16 {
+        self.stays_since(reason, false);
+    }
+
+    /// The connection ends by `reason`, which is why it is on TCP only where nothing else is.
+    pub fn ends(&self, reason: Reason) {
+        if Reason::from_u16(self.reason()).is_none_or(Reason::is_passing) {
+            self.stays(reason);
+        }
+    }
+
+    /// The same, for a reason that the other end has told.
+    pub fn stays_for_peer(&self, reason: Reason) {
+        self.stays_since(reason, true);
+    }
+
+    fn stays_since(&self, reason: Reason, of_peer: bool) {
+        let changed = self.reason.swap(reason as u16, Relaxed) != reason as u16;
+        self.of_peer.store(of_peer.into(), Relaxed);
+        if changed {
             ROOT.count_reason(reason);
             events::note_reason(self, Kind::Stays, reason);
         }
@@ -298,6 +317,7 @@ impl Conn {
     /// The connection is on TCP, and a decision is near: `reason` says what is waited for, and is not counted.
     pub fn awaits(&self, reason: Reason) {
         self.reason.store(reason as u16, Relaxed);
+        self.of_peer.store(0, Relaxed);
         events::note_reason(self, Kind::Awaits, reason);
     }
 
@@ -314,14 +334,17 @@ impl Conn {
     pub fn upgraded(&self, transport: Transport) {
         self.transport.store(transport as u8, Relaxed);
         self.reason.store(Reason::None as u16, Relaxed);
+        self.of_peer.store(0, Relaxed);
         self.upgrades.add_shared(1);
         ROOT.upgrades.add_shared(1);
         events::note(self, Kind::Upgraded, transport as u64);
     }
 
-    /// The connection went back to TCP for `reason`. Counted each time.
-    pub fn demoted(&self, reason: Reason) {
+    /// The connection went back to TCP for `reason`, `of_peer` if the other end has told it. Counted
+    /// each time.
+    pub fn demoted(&self, reason: Reason, of_peer: bool) {
         self.transport.store(Transport::Tcp as u8, Relaxed);
+        self.of_peer.store(of_peer.into(), Relaxed);
         self.reason.store(reason as u16, Relaxed);
         self.last_demotion.store(reason as u16, Relaxed);
         self.demotions.add_shared(1);
@@ -387,6 +410,12 @@ impl Conn {
         self.reason.load(Relaxed)
     }
 
+    /// Is [`reason`](Self::reason) what the other end has said of itself?
+    #[must_use]
+    pub fn is_reason_of_peer(&self) -> bool {
+        self.of_peer.load(Relaxed) != 0
+    }
+
     /// Why it was demoted last, as a number; 0 if it never was.
     #[must_use]
     pub fn last_demotion(&self) -> u16 {
@@ -437,6 +466,7 @@ impl Conn {
         self.role.store(0, Relaxed);
         self.transport.store(0, Relaxed);
         self.reason.store(0, Relaxed);
+        self.of_peer.store(0, Relaxed);
         self.last_demotion.store(0, Relaxed);
         self.created_ns.store(now_ns, Relaxed);
         self.tx.holds_none();
@@ -541,9 +571,9 @@ mod tests {
         conn.upgraded(Transport::Shm);
         assert_eq!((conn.transport(), conn.reason()), (Some(Transport::Shm), 0));
         let before = count(Reason::Dprintf);
-        conn.demoted(Reason::Dprintf);
+        conn.demoted(Reason::Dprintf, false);
         conn.upgraded(Transport::Shm);
-        conn.demoted(Reason::Dprintf);
+        conn.demoted(Reason::Dprintf, false);
         assert_eq!(count(Reason::Dprintf), before + 2);
         assert_eq!(conn.reason(), Reason::Dprintf as u16);
         assert_eq!(conn.last_demotion(), Reason::Dprintf as u16);

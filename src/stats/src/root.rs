@@ -595,11 +595,11 @@ mod tests {
         conn.tx.bytes.tcp.add(50);
         root.links.raise(1);
         root.tracked.add_shared(1);
-        root.count_reason(Reason::PeerPlain);
+        root.count_reason(Reason::NoAnswer);
         root.forked(7);
         assert!(root.is_inherited(conn));
         assert_eq!(root.pid(), 7);
-        assert_eq!(root.reason_count(Reason::PeerPlain), 0);
+        assert_eq!(root.reason_count(Reason::NoAnswer), 0);
         assert_eq!(root.tracked.load(), 0);
         assert_eq!(root.links.load(), 1, "what is held is still held");
 

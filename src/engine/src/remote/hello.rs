@@ -175,21 +175,21 @@ pub fn refusal(reason: Reason) -> [u8; REFUSAL_LEN] {
 #[must_use]
 pub fn refused(bytes: &[u8]) -> Reason {
     if bytes.len() < REFUSAL_LEN {
-        return Reason::PeerPlain;
+        return Reason::NoAnswer;
     }
     match u16::from_le_bytes(get(bytes, 0)) {
         VERSION => {}
         // The connection manager itself: nobody listens.
-        0 => return Reason::PeerPlain,
+        0 => return Reason::NoAnswer,
         _ => return Reason::VersionMismatch,
     }
-    Reason::from_u16(u16::from_le_bytes(get(bytes, 2))).unwrap_or(Reason::PeerPlain)
+    Reason::from_u16(u16::from_le_bytes(get(bytes, 2))).unwrap_or(Reason::NoAnswer)
 }
 
 /// Whether it says that who listens at this port does for another connection.
 #[must_use]
 pub fn is_for_another(bytes: &[u8]) -> bool {
-    bytes.get(..REFUSAL_LEN) == Some(&refusal(Reason::PeerPlain))
+    bytes.get(..REFUSAL_LEN) == Some(&refusal(Reason::NoAnswer))
 }
 
 /// By what both ends know a connection: a number made of its addresses, that of the end which connected first.
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(Answer::parse(&ANSWER.emit()), Ok(ANSWER));
         let refusal = refusal(Reason::LinkFull);
         assert_eq!(refused(&refusal), Reason::LinkFull);
-        assert!(is_for_another(&super::refusal(Reason::PeerPlain)));
+        assert!(is_for_another(&super::refusal(Reason::NoAnswer)));
         assert!(
             ![&refusal[..], &[], &[0; 148]]
                 .into_iter()
@@ -289,10 +289,10 @@ mod tests {
             })
             .is_err()
         );
-        assert_eq!(refused(&[]), Reason::PeerPlain);
-        assert_eq!(refused(&[0; 148]), Reason::PeerPlain);
+        assert_eq!(refused(&[]), Reason::NoAnswer);
+        assert_eq!(refused(&[0; 148]), Reason::NoAnswer);
         assert_eq!(refused(&[ours + 1, 0, 0, 0]), Reason::VersionMismatch);
-        assert_eq!(refused(&[ours, 0, 0xff, 0xff]), Reason::PeerPlain);
+        assert_eq!(refused(&[ours, 0, 0xff, 0xff]), Reason::NoAnswer);
     }
 
     #[test]

@@ -22,7 +22,7 @@
 use super::diag::Mirror;
 use super::join::{attach, owner, refuse};
 use super::message::{self, Kind, Message, Nonce, Sender};
-use super::{Look, PENDING, Pending, Stage, abandon, control, count_names, identity};
+use super::{Look, PENDING, Pending, Stage, abandon, control, count_names, decline, identity};
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
@@ -64,8 +64,16 @@ impl Look {
 
     /// Is it still there, on TCP, and may leave it?
     fn is_wanted(&self) -> bool {
-        let (sock, _) = self.of;
-        self.is_current() && !sock.is_accelerated() && sock.pinned.load(Ordering::Relaxed) == 0
+        self.is_on_tcp() && self.refusal().is_none()
+    }
+
+    fn is_on_tcp(&self) -> bool {
+        self.is_current() && !self.of.0.is_accelerated()
+    }
+
+    /// Why this end does not leave TCP, if so.
+    pub(super) fn refusal(&self) -> Option<Reason> {
+        self.refuses.or_else(|| self.of.0.pinned())
     }
 }
 
@@ -87,7 +95,7 @@ fn take_tried(key: u64, inode: u64) -> Option<Look> {
     let at = tried
         .iter()
         .position(|t| t.key == key && t.mirror.inode == inode)?;
-    Some(tried.swap_remove(at)).filter(Look::is_wanted)
+    Some(tried.swap_remove(at)).filter(Look::is_on_tcp)
 }
 
 /// A connection that was demoted, and for which the peer now asks.
@@ -98,6 +106,7 @@ fn demoted(key: u64, inode: u64) -> Option<Look> {
         key,
         mirror: of.0.mirror(),
         nonce: identity::nonce().ok()?,
+        refuses: None,
     })
 }
 
@@ -143,7 +152,12 @@ pub(super) fn ask_again(look: Look, own: u64) -> bool {
 
 /// A link has come up: whoever looks for a peer, or has done so in vain, asks over it.
 pub(super) fn ask_all(link: &'static Link) {
-    let tried = TRIED.lock().map(|mut tried| core::mem::take(&mut *tried));
+    let tried = TRIED.lock().map(|mut tried| {
+        let all = core::mem::take(&mut *tried).into_iter();
+        let (ask, refuse): (Vec<_>, _) = all.partition(Look::is_wanted);
+        *tried = refuse;
+        ask
+    });
     let Some(mut list) = PENDING.lock() else {
         return;
     };
@@ -169,6 +183,12 @@ pub(super) fn ask_all(link: &'static Link) {
 
 /// Has the other end of this connection asked for it? Then grants it a stream.
 pub(super) fn answer(look: Look) -> Option<Pending> {
+    let (link, nonce) = take_question(look)?;
+    grant(look, link, nonce)
+}
+
+/// The question of the other end: over which link it came, and the nonce that it came with.
+pub(super) fn take_question(look: Look) -> Option<(&'static Link, Nonce)> {
     let question = {
         let mut kept = QUESTIONS.lock()?;
         let at = kept.iter().position(|q| {
@@ -182,15 +202,16 @@ pub(super) fn answer(look: Look) -> Option<Pending> {
         nonce,
         ..
     } = question;
-    if link.generation() != generation || !link.is_alive() {
-        return None;
-    }
-    grant(look, link, nonce)
+    (link.generation() == generation && link.is_alive()).then_some((link, nonce))
 }
 
 /// Grants the peer, which has asked with `echo`, a stream.
 fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
     if !may_hold(link, look.mirror) {
+        return None;
+    }
+    if let Some(reason) = look.refusal() {
+        decline::answer(look, link, echo, reason);
         return None;
     }
     let (sock, _) = look.of;
@@ -367,7 +388,7 @@ pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Se
     }
 }
 
-/// The peer has declined a stream that was granted to it.
+/// The peer has declined a stream that was granted to it, or tells why it grants none.
 pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Option<Sender>) {
     if !identity::of_link(link).is_process(sender) {
         return;
@@ -375,9 +396,14 @@ pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Optio
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    if let Some(meeting) = take_granted(&mut list, link, declined.index) {
-        super::give_up(meeting, Reason::PeerPlain);
+    if declined.reason == 0 {
+        if let Some(meeting) = take_granted(&mut list, link, declined.index) {
+            super::give_up(meeting, Reason::NoAnswer);
+        }
+    } else if let Some(meeting) = decline::take_asked(&mut list, declined) {
+        decline::heard(meeting, decline::reason(declined));
     }
+    count_names(&list);
 }
 
 /// The link is gone: nothing asked or granted on it comes to anything.

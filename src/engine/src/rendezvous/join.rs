@@ -6,7 +6,7 @@
 use super::closer::Way;
 use super::identity::{self, Claimant};
 use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
-use super::{NAME_NS, Pending, Stage, abandon, closer, control, discard};
+use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard};
 use crate::process;
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
@@ -24,6 +24,8 @@ pub(super) enum Step {
     Waits,
     /// The meeting is over.
     Over(Option<Reason>),
+    /// The same, by the other end, for this reason of its own.
+    Declined(Reason),
     /// The meeting is over and its socket has become the control socket of a new link.
     Link(&'static Link),
 }
@@ -58,13 +60,12 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     }
     let (message, sender, brought) = match hear(meeting) {
         Received::Nothing => return Step::Waits,
-        Received::Gone => return Step::Over(Some(Reason::PeerPlain)),
+        Received::Gone => return Step::Over(Some(Reason::NoAnswer)),
         Received::Wrong => return Step::Over(Some(Reason::ProofFailed)),
         Received::Message(message, sender, brought) => (message, sender, brought),
     };
     if message.kind == Kind::Decline {
-        let reason = Reason::from_u16(message.reason).unwrap_or(Reason::ProofFailed);
-        return Step::Over(Some(reason));
+        return Step::Declined(decline::reason(&message));
     }
     let step = match (&meeting.stage, message.kind) {
         (Stage::Greeted, Kind::Challenge) => on_challenge(meeting, &message),
@@ -206,11 +207,14 @@ fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result
 /// First comer: answers a Challenge by a Claim.
 fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
     compatible(challenge)?;
+    if let Some(reason) = meeting.look().refusal() {
+        return Err(reason);
+    }
     // The visitor runs the library as the user that owns the other end. The control threads finish
     // the meeting even if the programs make no more calls.
     control::start()?;
     let claim = claim(meeting, challenge.nonce)?;
-    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::PeerPlain)?;
+    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::NoAnswer)?;
     meeting.stage = Stage::Claimed;
     Ok(Step::Waits)
 }
@@ -229,7 +233,7 @@ fn on_claim_of_first(
     if let Some(way) = &mut meeting.socket {
         way.open();
     }
-    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::PeerPlain)?;
+    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::NoAnswer)?;
     meeting.stage = Stage::Proved(first.token);
     Ok(Step::Waits)
 }
@@ -263,7 +267,7 @@ fn on_claim_of_second(
     reply.index = index;
     meeting.stage = Stage::Replied(link, index);
     message::send(meeting.raw(), &reply, arena_fd.as_ref().map(Fd::raw))
-        .map_err(|_| Reason::PeerPlain)?;
+        .map_err(|_| Reason::NoAnswer)?;
     Ok(Step::Waits)
 }
 
@@ -367,7 +371,7 @@ fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Resu
     }
     if message::send(meeting.raw(), &Message::new(Kind::Joined), None).is_err() {
         abandon(link, index);
-        return Err(Reason::PeerPlain);
+        return Err(Reason::NoAnswer);
     }
     Ok(over_with(meeting, link, index, fresh))
 }
@@ -434,7 +438,7 @@ pub(super) fn refuse(
     if sock.generation.load(Ordering::Acquire) == generation {
         sock.conn().stays(reason);
     }
-    let is_sealed = link.owner(index) != 0 && link.seal_stream(index);
+    let is_sealed = link.owner(index) != 0 && link.seal_stream(index, reason as u16);
     abandon(link, index);
     if is_sealed && link.is_alive() {
         control::attention(link, index);

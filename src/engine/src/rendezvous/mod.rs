@@ -28,6 +28,7 @@ mod ask;
 mod bell;
 mod closer;
 pub mod control;
+mod decline;
 pub mod diag;
 pub mod identity;
 mod join;
@@ -93,6 +94,8 @@ struct Pending {
     mirror: Mirror,
     /// What the peer has to repeat, so that what it says is not older than this meeting.
     nonce: Nonce,
+    /// Why this end does not leave TCP: all that the other end is told.
+    refuses: Option<Reason>,
     stage: Stage,
     /// The process that has connected, or that listens at the name.
     claimant: Option<Claimant>,
@@ -228,17 +231,23 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Err(Reason::NotEstablished);
     };
     sock.conn().describe(fd, stats_role, local, peer);
-    upgrade::ask_user(sock, local, peer)?;
+    let user = upgrade::ask_user(sock, local, peer).err();
+    let mut refuses = sock.pinned().or(user);
     let looks = match side {
         role::CONNECTING => diag::Looks::Twice,
         _ => diag::Looks::Once,
     };
     let mirror = match diag::mirror(local, peer, looks) {
         Ok(mirror) => mirror,
-        Err(Reason::PeerRemote) => return crate::remote::attempt(sock, local, peer),
-        Err(reason) => return Err(reason),
+        Err(reason) => {
+            return match refuses {
+                Some(why) => Err(why),
+                None if reason == Reason::PeerRemote => crate::remote::attempt(sock, local, peer),
+                None => Err(reason),
+            };
+        }
     };
-    process::may_share_memory()?;
+    refuses = refuses.or(process::may_share_memory().err());
     let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
     let key = if side == role::CONNECTING {
         own
@@ -253,7 +262,12 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         key,
         mirror,
         nonce,
+        refuses,
     };
+    if let Some(reason) = refuses {
+        decline::tell(look, own);
+        return Err(reason);
+    }
     // Not after a first try in vain, or a demotion: their reason holds until there is another.
     sock.conn()
         .awaits_after(Reason::BelowThreshold, Reason::Meeting);
@@ -294,6 +308,10 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         count_names(&list);
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerClosed);
+        }
+        if let Some(reason) = other.refuses {
+            sock.conn().stays_for_peer(reason);
+            return Ok(());
         }
         return join::pair_within((other.sock, other.generation), (sock, generation));
     }
@@ -344,6 +362,8 @@ struct Look {
     mirror: Mirror,
     /// See [`Pending::nonce`].
     nonce: Nonce,
+    /// See [`Pending::refuses`].
+    refuses: Option<Reason>,
 }
 
 impl Look {
@@ -360,6 +380,7 @@ impl Look {
             key: self.key,
             mirror: self.mirror,
             nonce: self.nonce,
+            refuses: self.refuses,
             stage,
             claimant: None,
             socket,
@@ -382,6 +403,7 @@ impl Pending {
             key: self.key,
             mirror: self.mirror,
             nonce: self.nonce,
+            refuses: self.refuses,
         }
     }
 }
@@ -403,7 +425,7 @@ fn address(key: u64) -> (libc::sockaddr_un, usize) {
     (addr, size_of::<libc::sa_family_t>() + 1 + len)
 }
 
-/// Binds the name, or connects to the process that has bound it and sends a Challenge.
+/// Binds the name, or connects to the process that has bound it and sends a Challenge, or why not.
 fn first_or_second(look: Look) -> Result<Pending, Reason> {
     let (addr, len) = address(look.key);
     for _ in 0..CONNECT_TRIES {
@@ -416,11 +438,14 @@ fn first_or_second(look: Look) -> Result<Pending, Reason> {
         match sys::connect(socket.raw(), &addr, len) {
             Ok(()) => {
                 let claimant = Claimant::behind(socket.raw(), look.mirror)?;
-                let challenge = Message {
-                    nonce: look.nonce,
-                    ..Message::new(Kind::Challenge)
-                };
-                message::send(socket.raw(), &challenge, None).map_err(|_| Reason::NameTaken)?;
+                let first = look.refuses.map_or(
+                    Message {
+                        nonce: look.nonce,
+                        ..Message::new(Kind::Challenge)
+                    },
+                    decline::message,
+                );
+                message::send(socket.raw(), &first, None).map_err(|_| Reason::NameTaken)?;
                 let mut meeting = look.at(Stage::Dialled, Some(socket));
                 meeting.claimant = Some(claimant);
                 return Ok(meeting);
@@ -501,6 +526,10 @@ pub fn progress() {
                     give_up(meeting, reason);
                 }
             }
+            join::Step::Declined(reason) => {
+                let meeting = list.swap_remove(index);
+                decline::heard(meeting, reason);
+            }
             join::Step::Link(link) => {
                 // The socket of this meeting is the link's control socket from now on.
                 let meeting = list.swap_remove(index);
@@ -537,10 +566,10 @@ fn expire(list: &mut Vec<Pending>, index: usize) {
     let look = meeting.look();
     let reason = match meeting.stage {
         Stage::Named { sent_away: 1.. } => Reason::PeerOwner,
-        _ => Reason::PeerPlain,
+        _ => Reason::NoAnswer,
     };
     let is_current = meeting.generation == meeting.sock.generation.load(Ordering::Acquire);
-    let asked = meeting.has_asked() && is_current;
+    let asked = meeting.refuses.is_none() && meeting.has_asked() && is_current;
     give_up(meeting, reason);
     if asked {
         // The other end may have asked meanwhile.
@@ -551,12 +580,20 @@ fn expire(list: &mut Vec<Pending>, index: usize) {
 }
 
 fn give_up(meeting: Pending, reason: Reason) {
+    if let Some(conn) = end(meeting) {
+        conn.stays(reason);
+    }
+}
+
+/// A meeting is over; its connection, if that is still there and this end would have left TCP.
+fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
     if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
-    if meeting.sock.generation.load(Ordering::Acquire) == meeting.generation {
-        meeting.sock.conn().stays(reason);
-    }
+    let sock = meeting.sock;
+    let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
+    let has_own_reason = meeting.refuses.is_some() || sock.pinned().is_some();
+    (is_current && !has_own_reason).then(|| sock.conn())
 }
 
 /// A stream was given out and nobody joined it.

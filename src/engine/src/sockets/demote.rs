@@ -6,7 +6,7 @@ use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
 use crate::sockets::sock::{Half, Sock, state};
 use crate::sockets::{behind, direct, remains, staged, wake};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words;
 use sluice_stats::Reason;
@@ -57,7 +57,7 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
     }
 }
 
-/// Notes why, once per stream.
+/// Notes why, once per stream. Where the peer has taken it back, its reason is noted, if it has told one.
 pub fn count(sock: &Sock, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;
@@ -65,19 +65,45 @@ pub fn count(sock: &Sock, reason: Reason) {
     if reason != Reason::Idle {
         sock.backoff.fetch_add(1, Ordering::Relaxed);
     }
+    let told = match reason {
+        Reason::PeerDemoted => reason_of_peer(sock),
+        _ => None,
+    };
+    let conn = sock.conn();
     if !sock.upgraded.load(Ordering::Relaxed) {
         // The stream never carried a byte: the connection simply stays on TCP.
-        return sock.conn().stays(reason);
+        return match told {
+            Some(theirs) => conn.stays_for_peer(theirs),
+            None => conn.stays(reason),
+        };
     }
-    sock.conn().demoted(reason);
+    conn.demoted(told.unwrap_or(reason), told.is_some());
+    let whose = told.map_or("", |_| "the other end: ");
     crate::config::log(
         crate::config::Level::Info,
         format_args!(
-            "fd {} back to TCP: {}",
+            "fd {} back to TCP: {whose}{}",
             sock.fd.load(Ordering::Relaxed),
-            reason.words()
+            told.unwrap_or(reason).words()
         ),
     );
+}
+
+/// What the peer has said when it took the stream back. Its word, for people alone.
+fn reason_of_peer(sock: &Sock) -> Option<Reason> {
+    let as_writer = sock.rx.dir().map(|dir| &dir.tx_wishes.why);
+    let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
+    let told = |why: &AtomicU32| Reason::from_u16(why.load(Ordering::Relaxed) as u16);
+    let all = [as_writer, as_reader].into_iter().flatten();
+    all.filter_map(told)
+        .find(|reason| !matches!(reason, Reason::None | Reason::PeerDemoted))
+}
+
+/// Tells the peer why this end takes the stream back, before it does.
+fn tell_why(why: &AtomicU32, reason: Reason) {
+    if reason != Reason::PeerDemoted {
+        why.store(reason as u32, Ordering::Relaxed);
+    }
 }
 
 /// This process is at a stream's words: its own, or one that it has inherited, and that the parent does not give back meanwhile.
@@ -137,6 +163,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         state::INHERITED => is_left(sock),
         _ => false,
     };
+    tell_why(&dir.rx_wishes.why, reason);
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     if start != end {
@@ -270,6 +297,7 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
     let Some(_visit) = Visit::begin(sock, &sock.tx) else {
         return Resent::All;
     };
+    tell_why(&dir.tx_wishes.why, reason);
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     let ring_len = sock.tx.ring().map_or(0, |r| r.len());

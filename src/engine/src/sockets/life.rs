@@ -163,6 +163,7 @@ fn opened(sock: &'static Sock, side: u8) {
         _ => return,
     };
     sock.conn().opened(side);
+    crate::report::named(sock);
     if sock.pinned.load(Ordering::Relaxed) == 0 {
         sock.conn().stays(Reason::BelowThreshold);
     }
@@ -181,6 +182,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     };
     let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
     let both = halves == half::BOTH;
+    crate::report::named(sock);
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         behind::acts_on(sock);
         Known::of(sock).shuts();

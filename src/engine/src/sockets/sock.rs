@@ -344,6 +344,10 @@ const BLOCKS: u32 = 1;
 /// In these: it is on.
 const BLOCKS_NOT: u32 = 2;
 
+/// From this offset of the stream on an end that is pinned tells the other end so, at the offsets of other tries. Before, the
+/// other end seldom looks, and a short connection shall not pay for it.
+const TELLS_AT: u64 = 32 << 10;
+
 impl Sock {
     /// The outside's counters.
     #[inline]
@@ -547,12 +551,26 @@ impl Sock {
         }
     }
 
-    /// Never to be upgraded (again), for this reason.
+    /// Why it never is, if so.
+    #[must_use]
+    pub fn pinned(&self) -> Option<Reason> {
+        match self.pinned.load(Ordering::Relaxed) {
+            0 => None,
+            reason => Some(Reason::from_u16(reason as u16).unwrap_or(Reason::Close)),
+        }
+    }
+
+    /// Never to be upgraded (again), for this reason, which the peer is told when it looks for this end.
     pub fn pin(&self, reason: Reason) {
         self.pinned.store(reason as u32, Ordering::Relaxed);
-        self.next_try.store(u64::MAX, Ordering::Relaxed);
+        self.next_try.fetch_max(TELLS_AT, Ordering::Relaxed);
         self.prefix.end_both();
-        if self.link().is_none() {
+        if self.link().is_some() {
+            return;
+        }
+        if reason.is_end() {
+            self.conn().ends(reason);
+        } else {
             self.conn().stays(reason);
         }
     }

@@ -610,11 +610,15 @@ impl Link {
         self.streams.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes stream `index` of this end back to TCP, both ways, before a byte of it was read or written here. Whether there is one.
-    pub fn seal_stream(&self, index: u32) -> bool {
+    /// Takes stream `index` of this end back to TCP, both ways, before a byte of it was read or written here, and tells the
+    /// peer why. Whether there is one.
+    pub fn seal_stream(&self, index: u32, why: u16) -> bool {
         let Some(stream) = self.stream(index) else {
             return false;
         };
+        let (outgoing, incoming) = self.directions(stream);
+        outgoing.tx_wishes.why.store(why.into(), Ordering::Relaxed);
+        incoming.rx_wishes.why.store(why.into(), Ordering::Relaxed);
         for dir in &stream.dir {
             let _ = words::demote(&dir.tx.tail, &dir.rx.head);
         }

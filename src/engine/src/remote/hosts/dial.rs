@@ -160,7 +160,7 @@ impl Hosts {
         let now = sys::now_ns();
         let host = seek.peer.ip();
         if self.quiet.iter().any(|q| q.host == host && now < q.until) {
-            return seek.stays(Reason::PeerPlain);
+            return seek.stays(Reason::NoAnswer);
         }
         let key = self.key();
         self.dials.push(Dial {
@@ -347,7 +347,7 @@ impl Hosts {
             }
         };
         if request.connection != seek.connection {
-            return refuse(&id, Reason::PeerPlain);
+            return refuse(&id, Reason::NoAnswer);
         }
         let known = Known::heard(request.known);
         if !known.is_enough() || !known.is_reached(seek.sock) {
@@ -446,13 +446,13 @@ impl Hosts {
             let reason = hello::refused(data);
             tell(&dial.seek, "refused", status);
             // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
-            let early = matches!(reason, Reason::PeerPlain | Reason::Meeting);
+            let early = matches!(reason, Reason::NoAnswer | Reason::Meeting);
             let host = dial.seek.peer.ip();
             let wait = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
             // The second port's turn is behind the first's, at once; on iWARP, where a program of TCP's may listen there, that is
             // where the first is known to be another's, and at last. Who is early is at the right one.
             let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();
-            let turns = !dial.second && reason == Reason::PeerPlain && turns;
+            let turns = !dial.second && reason == Reason::NoAnswer && turns;
             let wait = if turns { Some(&0) } else { wait };
             let another = |d: &Dial| !d.is_late() && d.seek.is(&dial.seek);
             let sought = dial.is_late() && self.dials.iter().any(another);
@@ -488,7 +488,7 @@ impl Hosts {
                 self.give_up(key);
                 continue;
             }
-            dial.seek.stays(Reason::PeerPlain);
+            dial.seek.stays(Reason::NoAnswer);
             if dial.second {
                 // A program that is not ours may listen there and say nothing; the host has answered at the first.
                 self.meets(host);
@@ -547,7 +547,7 @@ impl Hosts {
         });
         let waits = |d: &mut Dial| d.is_queued() && !d.second && d.seek.peer.ip() == host;
         for dial in self.dials.extract_if(.., waits) {
-            dial.seek.stays(Reason::PeerPlain);
+            dial.seek.stays(Reason::NoAnswer);
         }
     }
 }

@@ -196,7 +196,7 @@ impl Hosts {
                     if !asked.late {
                         asked
                             .seek
-                            .stays(Reason::from_u16(reason).unwrap_or(Reason::PeerPlain));
+                            .stays(Reason::from_u16(reason).unwrap_or(Reason::NoAnswer));
                     }
                 }
             }

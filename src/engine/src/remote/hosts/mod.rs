@@ -656,7 +656,7 @@ impl Hosts {
             .collect();
         for listen in over {
             if listen.seek.is_open() {
-                listen.seek.stays(Reason::PeerPlain);
+                listen.seek.stays(Reason::NoAnswer);
             }
         }
         let late: Vec<Question> = self.questions.extract_if(.., |q| now >= q.until).collect();
@@ -664,7 +664,7 @@ impl Hosts {
             key, connection, ..
         } in late
         {
-            self.deny(key, connection, Reason::PeerPlain);
+            self.deny(key, connection, Reason::NoAnswer);
         }
         let mut late = Vec::new();
         for asked in self.asked.iter_mut().filter(|a| !a.late && now >= a.until) {

@@ -205,7 +205,9 @@ def parse_report(path):
         if line.startswith("conn "):
             fields = dict(f.split("=", 1) for f in line.split()[1:])
             key = tuple(int(fields[end].rsplit(":", 1)[1]) for end in ("local", "peer"))
-            one = int(fields["upgrades"]), int(fields["demotions"]), fields.get("reason", "")
+            # Which way the peer took it back is the peer's to answer for.
+            reason = "peer-demoted" if fields["reason_of"] == "peer" else fields["reason"]
+            one = int(fields["upgrades"]), int(fields["demotions"]), reason
             seen[key] = max(seen.get(key, (0, 0, "")), one)
     return seen
 

@@ -295,7 +295,7 @@ impl Conn {
 
     /// The connection ends by `reason`, which is why it is on TCP only where nothing else is.
     pub fn ends(&self, reason: Reason) {
-        if Reason::from_u16(self.reason()).is_none_or(Reason::is_passing) {
+        if [Reason::None as u16, Reason::Met as u16].contains(&self.reason()) {
             self.stays(reason);
         }
     }

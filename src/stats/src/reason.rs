@@ -56,12 +56,6 @@ macro_rules! reasons {
                 )
             }
 
-            /// Does it say that a decision is near? The next one tells more.
-            #[must_use]
-            pub const fn is_passing(self) -> bool {
-                matches!(self, Reason::None | Reason::Meeting | Reason::Met)
-            }
-
             /// The reason with this number; `None` for one that this build does not know.
             #[must_use]
             pub const fn from_u16(number: u16) -> Option<Reason> {

@@ -38,7 +38,7 @@ pub mod trim;
 
 use crate::process;
 use crate::sockets::sock::{Sock, role};
-use crate::sockets::upgrade;
+use crate::sockets::{tcp, upgrade};
 use closer::Way;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -210,9 +210,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
-    if sock.is_shared() {
-        return Err(Reason::Shared);
-    }
     let generation = sock.generation.load(Ordering::Acquire);
     let fd = sock.fd.load(Ordering::Relaxed);
     let side = sock.role.load(Ordering::Relaxed);
@@ -232,7 +229,8 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     };
     sock.conn().describe(fd, stats_role, local, peer);
     let user = upgrade::ask_user(sock, local, peer).err();
-    let mut refuses = sock.pinned().or(user);
+    let shared = sock.is_shared().then_some(Reason::Shared);
+    let mut refuses = sock.pinned().or(shared).or(user);
     let looks = match side {
         role::CONNECTING => diag::Looks::Twice,
         _ => diag::Looks::Once,
@@ -243,6 +241,8 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
             return match refuses {
                 Some(why) => Err(why),
                 None if reason == Reason::PeerRemote => crate::remote::attempt(sock, local, peer),
+                // The kernel has the other end, in the state that belongs to this end's.
+                None if !tcp::is_established(fd) => Err(Reason::NotEstablished),
                 None => Err(reason),
             };
         }
@@ -592,7 +592,9 @@ fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
     }
     let sock = meeting.sock;
     let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
-    let has_own_reason = meeting.refuses.is_some() || sock.pinned().is_some();
+    // The end of the connection is none.
+    let has_own_reason =
+        meeting.refuses.is_some() || sock.pinned().is_some_and(|reason| !reason.is_end());
     (is_current && !has_own_reason).then(|| sock.conn())
 }
 

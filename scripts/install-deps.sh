@@ -19,6 +19,8 @@ tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haprox
        pgbench:postgresql sshd:openssh-server ssh:openssh-client rsync:rsync vsftpd:vsftpd tinyproxy:tinyproxy
        apache2:apache2-bin git:git node:nodejs javac:default-jdk-headless strace:strace gdb:gdb valgrind:valgrind
        objdump:binutils unshare:util-linux ss:iproute2 ps:procps tmux:tmux debootstrap:debootstrap"
+# Programs that the library does not serve: linked to musl, and 32-bit ones.
+[ "$(uname -m)" != x86_64 ] || tests="$tests musl-gcc:musl-tools /usr/include/asm:gcc-multilib"
 # What the library is built with.
 build="pkg-config:pkg-config /usr/include/infiniband/verbs.h:libibverbs-dev
        /usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"

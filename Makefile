@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 CARGO ?= $(shell command -v cargo || echo "$${CARGO_HOME:-$$HOME/.cargo}/bin/cargo")
 PREFIX ?= /usr/local
+LIBDIR = $(PREFIX)/lib
 # Where man pages and shell completions go.
 MAN = $(PREFIX)/share/man
 BASH = $(PREFIX)/share/bash-completion/completions
@@ -109,8 +110,8 @@ demo:
 	@scripts/demo.sh
 
 install: build
-	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/bin
-	install -m 755 target/release/libsluice.so $(DESTDIR)$(PREFIX)/lib/libsluice.so
+	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 target/release/libsluice.so $(DESTDIR)$(LIBDIR)/libsluice.so
 	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 	install -d $(DESTDIR)$(MAN)/man1 $(DESTDIR)$(MAN)/man5 $(DESTDIR)$(MAN)/man7 $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
 	rm -rf target/man
@@ -134,17 +135,18 @@ tarball: build
 	tar -C target/tarball -czf target/$(TARBALL).tar.gz $(TARBALL)
 	@echo target/$(TARBALL).tar.gz
 
-# What apt-get installs; cargo-deb makes it.
+# What apt-get installs; cargo-deb makes it. The loader of musl does not look into this folder.
+DEBIAN = /usr/lib/$(shell uname -m)-linux-gnu
 deb: build
 	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'cargo-deb is missing: cargo install cargo-deb' >&2; exit 1; }
 	rm -rf target/package
-	@$(MAKE) --no-print-directory -s install PREFIX=/usr DESTDIR=$(CURDIR)/target/package
-	strip --strip-debug target/package/usr/lib/libsluice.so target/package/usr/bin/sluice
+	@$(MAKE) --no-print-directory -s install PREFIX=/usr LIBDIR=$(DEBIAN) DESTDIR=$(CURDIR)/target/package
+	strip --strip-debug target/package$(DEBIAN)/libsluice.so target/package/usr/bin/sluice
 	@$(CARGO) deb -q -p sluice-cli --no-build --no-strip --output target/sluice_$(VERSION)_$(shell dpkg --print-architecture).deb
 	@echo target/sluice_$(VERSION)_$(shell dpkg --print-architecture).deb
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,lib/libsluice.so bin/sluice)
+	rm -f $(DESTDIR)$(LIBDIR)/libsluice.so $(DESTDIR)$(PREFIX)/bin/sluice
 	rm -f $(DESTDIR)$(MAN)/man1/sluice.1 $(DESTDIR)$(MAN)/man1/sluice-*.1 $(DESTDIR)$(MAN)/man7/libsluice.7 $(DESTDIR)$(MAN)/man7/sluice-reasons.7 $(DESTDIR)$(MAN)/man5/sluice.conf.5
 	rm -f $(DESTDIR)$(BASH)/sluice $(DESTDIR)$(ZSH)/_sluice $(DESTDIR)$(FISH)/sluice.fish
 

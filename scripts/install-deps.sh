@@ -7,6 +7,7 @@
 #   scripts/install-deps.sh --demo   only what `make demo` uses
 #   scripts/install-deps.sh --rdma   what `make test-rdma` and scripts/guest/figures use: libibverbs and its tools, what builds
 #                                    a guest kernel
+#   scripts/install-deps.sh --bindings   what scripts/bindings.sh uses: headers of libibverbs and librdmacm, libclang
 #   scripts/install-deps.sh --suites what `make suites` builds other people's test suites with
 #   scripts/install-deps.sh --rdma-qemu   the same, and what makes a guest for QEMU; QEMU itself is unpacked where it is missing
 set -euo pipefail
@@ -19,10 +20,10 @@ tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haprox
        pgbench:postgresql sshd:openssh-server ssh:openssh-client rsync:rsync vsftpd:vsftpd tinyproxy:tinyproxy
        apache2:apache2-bin git:git node:nodejs javac:default-jdk-headless strace:strace gdb:gdb valgrind:valgrind
        objdump:binutils unshare:util-linux ss:iproute2 ps:procps tmux:tmux debootstrap:debootstrap"
-# What the library is built with.
-build="pkg-config:pkg-config /usr/include/infiniband/verbs.h:libibverbs-dev
-       /usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/lib/llvm-14/lib/libclang-14.so:libclang-dev"
-rdma="cc:gcc make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
+# Programs that the library does not serve: linked to musl, and 32-bit ones.
+[ "$(uname -m)" != x86_64 ] || tests="$tests musl-gcc:musl-tools /usr/include/asm:gcc-multilib"
+headers="cc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev"
+rdma="$headers make:make python3:python3 unshare:util-linux ip:iproute2 rdma:iproute2 patch:patch xz:xz-utils
       flex:flex bison:bison bc:bc cpio:cpio static-busybox:busybox-static rping:rdmacm-utils
       rstream:rdmacm-utils ib_send_bw:perftest iperf3:iperf3 nginx:nginx curl:curl strace:strace
       ibv_rc_pingpong:ibverbs-utils /etc/libibverbs.d/rxe.driver:ibverbs-providers"
@@ -30,14 +31,15 @@ suites="cc:gcc make:make cmake:cmake dpkg-source:dpkg-dev perl:perl tclsh:tcl py
         /usr/share/python-wheels:python3-venv /usr/include/openssl/ssl.h:libssl-dev /usr/include/zlib.h:zlib1g-dev"
 qemu="modprobe:kmod /usr/include/libelf.h:libelf-dev"
 
-wanted="$build $demo $tests"
+wanted="$demo $tests"
 case ${1-} in
 "") ;;
---demo) wanted="$build $demo" ;;
---rdma) wanted="$build $rdma" ;;
---suites) wanted="$build $suites" ;;
---rdma-qemu) wanted="$build $rdma $qemu" ;;
-*) echo "usage: $0 [--demo | --rdma | --rdma-qemu | --suites]" >&2; exit 2 ;;
+--demo) wanted="$demo" ;;
+--rdma) wanted="$rdma" ;;
+--suites) wanted="$suites" ;;
+--rdma-qemu) wanted="$rdma $qemu" ;;
+--bindings) wanted="$headers libclang:libclang-dev" ;;
+*) echo "usage: $0 [--bindings | --demo | --rdma | --rdma-qemu | --suites]" >&2; exit 2 ;;
 esac
 
 missing_packages() {
@@ -46,6 +48,7 @@ missing_packages() {
         tool=${pair%%:*}
         case $tool in
         /*) [ -e "$tool" ] ;;
+        libclang) compgen -G '/usr/lib*/llvm-*/lib/libclang*.so*' >/dev/null ;;
         # A guest starts from it, without any library.
         static-busybox) tool=$(command -v busybox) && ! ldd "$tool" >/dev/null 2>&1 ;;
         *) command -v "$tool" >/dev/null 2>&1 ;;

@@ -2,16 +2,16 @@
 
 use crate::complain;
 use crate::inherited;
-use crate::process::{self, Shown};
-use crate::required;
+use crate::obstacle::{self, Obstacle};
+use crate::process::Shown;
+use crate::{library, preload, required};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use std::env;
-use std::ffi::{CString, OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,13 +23,11 @@ const NOT_EXECUTABLE: u8 = 126;
 /// As a shell has it: there is no such command.
 const NOT_FOUND: u8 = 127;
 
-const LIBRARY: &str = "libsluice.so";
-
 #[derive(Args)]
 #[command(
     after_help = "Exit status: that of the command; 127 if there is no such command, 126 if it \
     cannot be executed, 125 if libsluice.so is not found, 2 for wrong arguments; with --require 96 if a \
-    connection stayed on TCP.\n\nThe library is looked for beside this tool, in ../lib and in ../lib/sluice; SLUICE_LIBRARY names another one."
+    connection stayed on TCP.\n\nThe library is looked for beside this tool, in ../lib and its subfolders sluice and x86_64-linux-gnu; SLUICE_LIBRARY names another one."
 )]
 pub struct Arguments {
     /// Set an environment variable for the command
@@ -111,50 +109,23 @@ pub fn run(arguments: Arguments) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    let variable = |name: &str| {
-        let set = arguments
-            .variables
-            .iter()
-            .rev()
-            .find(|(set, _)| set == name);
-        set.map(|(_, value)| value.clone())
-            .or_else(|| env::var_os(name))
-    };
-    if let Some(obstacle) = find(program, variable("PATH")).and_then(|path| obstacle(&path)) {
+    let obstacle = find(program, arguments.variable("PATH")).and_then(|path| obstacle::of(&path));
+    if let Some(obstacle) = obstacle {
         complain(format_args!(
-            "{} {obstacle}; it stays on TCP",
-            Shown(program.as_bytes())
+            "{} {}; it stays on TCP",
+            Shown(program.as_bytes()),
+            obstacle.words()
         ));
     }
-
     let mut command = Command::new(program);
     command.args(rest);
-    command.envs(
-        arguments
-            .variables
-            .iter()
-            .map(|(name, value)| (name, value)),
-    );
-    if let Some(mode) = arguments.mode.and_then(|mode| mode.to_possible_value()) {
-        command.env("SLUICE_MODE", mode.get_name());
-    }
-    if let Some(upgrade) = &arguments.upgrade {
-        command.env("SLUICE_UPGRADE", upgrade);
-    }
-    if let Some(trace) = &arguments.trace {
-        command.env("SLUICE_TRACE", trace);
-    }
-    let before = variable("LD_PRELOAD").unwrap_or_default();
-    let (preload, dropped) = preload(&library, &before);
-    if !dropped.is_empty() {
-        complain(format_args!(
-            "LD_PRELOAD: {} is left out, for two copies of the library do not go together",
-            Shown(&dropped.join(&b' '))
-        ));
-    }
-    command.env("LD_PRELOAD", preload);
+    arguments.set(&mut command);
+    set_preload(&mut command, &arguments, &library, obstacle);
     let failed = if arguments.require {
-        match required::run(command, required::named(variable("SLUICE_REPORT"))) {
+        match required::run(
+            command,
+            required::named(arguments.variable("SLUICE_REPORT")),
+        ) {
             Ok(status) => return status,
             Err(failed) => failed,
         }
@@ -174,6 +145,57 @@ pub fn run(arguments: Arguments) -> ExitCode {
     } else {
         NOT_EXECUTABLE
     })
+}
+
+impl Arguments {
+    /// What the command finds in its environment.
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let set = self.variables.iter().rev().find(|(set, _)| set == name);
+        set.map(|(_, value)| value.clone())
+            .or_else(|| env::var_os(name))
+    }
+
+    /// Puts the options into the command's environment.
+    fn set(&self, command: &mut Command) {
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if let Some(mode) = self.mode.and_then(|mode| mode.to_possible_value()) {
+            command.env("SLUICE_MODE", mode.get_name());
+        }
+        if let Some(upgrade) = &self.upgrade {
+            command.env("SLUICE_UPGRADE", upgrade);
+        }
+        if let Some(trace) = &self.trace {
+            command.env("SLUICE_TRACE", trace);
+        }
+    }
+}
+
+fn set_preload(
+    command: &mut Command,
+    arguments: &Arguments,
+    library: &Path,
+    obstacle: Option<Obstacle>,
+) {
+    let has_library_path = arguments
+        .variable("LD_LIBRARY_PATH")
+        .is_some_and(|path| !path.is_empty());
+    // The loader of a 32-bit program would complain. The other programs that stay on TCP start as
+    // without the library, and it serves programs that they start.
+    let name =
+        (obstacle != Some(Obstacle::Bits32)).then(|| preload::name(library, has_library_path));
+    let before = arguments.variable("LD_PRELOAD").unwrap_or_default();
+    let (value, dropped) = preload::value(library, name.as_deref(), &before);
+    if !dropped.is_empty() {
+        complain(format_args!(
+            "LD_PRELOAD: {} is left out, for two copies of the library do not go together",
+            Shown(&dropped.join(&b' '))
+        ));
+    }
+    if value.is_empty() {
+        command.env_remove("LD_PRELOAD");
+    } else {
+        command.env("LD_PRELOAD", value);
+    }
 }
 
 /// What the system says, without Rust's "(os error N)".
@@ -199,14 +221,16 @@ pub fn library() -> Result<PathBuf, String> {
             let tool = env::current_exe()
                 .map_err(|error| format!("/proc/self/exe: {}", reason(&error)))?;
             let here = tool.parent().unwrap_or(Path::new("/"));
-            ["", "../lib", "../lib/sluice"]
+            let debians = format!("../lib/{}-linux-gnu", env::consts::ARCH);
+            ["", "../lib", "../lib/sluice", &debians]
                 .iter()
-                .find_map(|place| here.join(place).join(LIBRARY).canonicalize().ok())
+                .find_map(|place| here.join(place).join(library::NAME).canonicalize().ok())
                 .ok_or_else(|| {
                     let shown = Shown(here.as_os_str().as_bytes()).to_string();
                     format!(
-                        "{LIBRARY} is not in {shown}, nor in ../lib or ../lib/sluice from there; \
-                         SLUICE_LIBRARY can name it"
+                        "{} is not in {shown}, nor in ../lib, ../lib/sluice or {debians} from \
+                         there; SLUICE_LIBRARY can name it",
+                        library::NAME
                     )
                 })?
         }
@@ -223,31 +247,6 @@ pub fn library() -> Result<PathBuf, String> {
     Ok(found)
 }
 
-/// `library` in front of what is preloaded already, and what of that had to go: other copies of
-/// the library, from another installation for example, each of which would take every connection
-/// for its own.
-fn preload<'a>(library: &Path, before: &'a OsStr) -> (OsString, Vec<&'a [u8]>) {
-    let is_library = |entry: &[u8]| {
-        // Other names of the same file do no harm: the loader compares the files. It does not look
-        // for a name without a slash in the working directory.
-        let is_path = entry.contains(&b'/');
-        is_path && std::fs::canonicalize(OsStr::from_bytes(entry)).is_ok_and(|file| file == library)
-            || entry == library.as_os_str().as_bytes()
-    };
-    let (kept, dropped): (Vec<_>, Vec<_>) = before
-        .as_bytes()
-        .split(|byte| matches!(byte, b' ' | b':'))
-        .filter(|entry| !entry.is_empty())
-        .partition(|entry| is_library(entry) || !process::is_file_of(entry, LIBRARY));
-    let own = library.as_os_str().as_bytes();
-    let all = if kept.iter().any(|entry| is_library(entry)) {
-        kept.join(&b':')
-    } else {
-        [vec![own], kept].concat().join(&b':')
-    };
-    (OsString::from_vec(all), dropped)
-}
-
 /// Which file execvp(3) will execute.
 fn find(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
@@ -261,138 +260,10 @@ fn find(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
         })
 }
 
-/// Why a preloaded library has no effect on this program, as far as its file tells.
-fn obstacle(path: &Path) -> Option<&'static str> {
-    /// As binfmt_script(5) of the kernel: so many interpreters of interpreters.
-    const SCRIPTS: usize = 5;
-    let mut path = path.to_owned();
-    for _ in 0..SCRIPTS {
-        if gains_privileges(&path) {
-            return Some("is setuid, setgid or has capabilities, so the loader ignores LD_PRELOAD");
-        }
-        let file = File::open(&path).ok()?;
-        let mut start = Vec::new();
-        (&file).take(4096).read_to_end(&mut start).ok()?;
-        match interpreter(&start) {
-            Some(interpreter) => path = interpreter,
-            None => return elf_obstacle(&file, &start),
-        }
-    }
-    None
-}
-
-/// The program that runs a script.
-fn interpreter(start: &[u8]) -> Option<PathBuf> {
-    let line = start
-        .strip_prefix(b"#!")?
-        .split(|&byte| byte == b'\n')
-        .next()?;
-    let mut words = line
-        .split(|byte| matches!(byte, b' ' | b'\t'))
-        .filter(|word| !word.is_empty());
-    Some(PathBuf::from(OsString::from_vec(words.next()?.to_vec())))
-}
-
-/// Would executing the file make the kernel set AT_SECURE?
-fn gains_privileges(path: &Path) -> bool {
-    let Ok(file) = path.metadata() else {
-        return false;
-    };
-    // SAFETY: both have no arguments and no effect.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let is_setuid = file.mode() & libc::S_ISUID != 0 && file.uid() != uid;
-    let is_setgid = file.mode() & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP;
-    if is_setuid || is_setgid && file.gid() != gid {
-        return true;
-    }
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-        return false;
-    };
-    let name = c"security.capability";
-    // SAFETY: two C strings that outlive the call; with a length of 0 nothing is written.
-    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
-    // Root has the capabilities already; the kernel then does not call the program secure.
-    len > 0 && uid != 0
-}
-
-fn elf_obstacle(file: &File, start: &[u8]) -> Option<&'static str> {
-    /// What the tool, and with it the library, was built for.
-    const OWN_CLASS: u8 = if cfg!(target_pointer_width = "64") {
-        2
-    } else {
-        1
-    };
-    let header = start.strip_prefix(b"\x7fELF")?;
-    if *header.first()? != OWN_CLASS {
-        return Some("is a program of another word size than the library");
-    }
-    if OWN_CLASS != 2 {
-        return None;
-    }
-    let linker = match elf64_linker(file, start) {
-        Some(Some(linker)) => linker,
-        Some(None) => return Some("is statically linked, so nothing can be preloaded"),
-        None => return None,
-    };
-    let is_musl = linker.windows(4).any(|part| part == b"musl");
-    is_musl.then_some("is linked to musl, and the library needs glibc")
-}
-
-/// The dynamic linker that an ELF64 file asks for: `Some(None)` if it asks for none, `None` if the
-/// file cannot be understood. Field places as in elf(5).
-fn elf64_linker(file: &File, start: &[u8]) -> Option<Option<Vec<u8>>> {
-    const PT_INTERP: u32 = 3;
-    /// Longer than any path (PATH_MAX).
-    const LINKER_MAX: u64 = 4096;
-    let table = u64::from_ne_bytes(field(start, 0x20)?);
-    let entry_len = u64::from(u16::from_ne_bytes(field(start, 0x36)?));
-    let count = u64::from(u16::from_ne_bytes(field(start, 0x38)?));
-    for number in 0..count {
-        let mut entry = [0; 56];
-        let place = table.checked_add(number.checked_mul(entry_len)?)?;
-        file.read_exact_at(&mut entry, place).ok()?;
-        if u32::from_ne_bytes(field(&entry, 0)?) == PT_INTERP {
-            let place = u64::from_ne_bytes(field(&entry, 0x08)?);
-            let len = u64::from_ne_bytes(field(&entry, 0x20)?).min(LINKER_MAX);
-            let mut path = vec![0; len as usize];
-            file.read_exact_at(&mut path, place).ok()?;
-            return Some(Some(path));
-        }
-    }
-    Some(None)
-}
-
-fn field<const N: usize>(bytes: &[u8], place: usize) -> Option<[u8; N]> {
-    bytes.get(place..place.checked_add(N)?)?.try_into().ok()
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_library_comes_first_and_once() {
-        for (before, all, dropped) in [
-            ("", "/opt/libsluice.so", ""),
-            ("/a.so b.so", "/opt/libsluice.so:/a.so:b.so", ""),
-            ("/a.so:/opt/libsluice.so", "/a.so:/opt/libsluice.so", ""),
-            (
-                "/old/libsluice.so /a.so:libsluice.so.0:/libsluice.so/b.so",
-                "/opt/libsluice.so:/a.so:/libsluice.so/b.so",
-                "/old/libsluice.so libsluice.so.0",
-            ),
-            (
-                "/old/libsluice.so:/opt/libsluice.so",
-                "/opt/libsluice.so",
-                "/old/libsluice.so",
-            ),
-        ] {
-            let (is_all, is_dropped) = preload(Path::new("/opt/libsluice.so"), OsStr::new(before));
-            assert_eq!(is_all, all);
-            assert_eq!(is_dropped.join(&b' '), dropped.as_bytes());
-        }
-    }
 
     #[test]
     fn thresholds_are_checked_before_the_program_starts() {
@@ -402,41 +273,5 @@ mod tests {
         for text in ["", "K", "-1", "1k", "1G", "on", "eager "] {
             assert!(threshold(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn scripts_name_their_interpreter() {
-        let named = |text: &str| interpreter(text.as_bytes());
-        assert_eq!(named("#!/bin/sh\nexit"), Some("/bin/sh".into()));
-        assert_eq!(
-            named("#! \t/usr/bin/env -S python3\n"),
-            Some("/usr/bin/env".into())
-        );
-        assert_eq!(named("#!"), None);
-        assert_eq!(named("\u{7f}ELF"), None);
-    }
-
-    #[test]
-    fn an_ordinary_program_meets_no_obstacle() {
-        let python = find(OsStr::new("python3"), env::var_os("PATH")).unwrap();
-        assert_eq!(obstacle(&python), None);
-        assert_eq!(obstacle(Path::new("/nonexistent")), None);
-    }
-
-    #[test]
-    fn a_damaged_file_is_no_obstacle() {
-        let path = env::temp_dir().join(format!("sluice-run-{}", std::process::id()));
-        for bytes in [
-            &b""[..],
-            b"\x7fELF",
-            b"\x7fELF\x02\x01\x01",
-            &[b"\x7fELF\x02".to_vec(), vec![0xff; 100]].concat(),
-        ] {
-            std::fs::write(&path, bytes).unwrap();
-            assert_eq!(obstacle(&path), None);
-        }
-        std::fs::write(&path, b"\x7fELF\x01\x01").unwrap();
-        assert!(obstacle(&path).unwrap().contains("word size"));
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -8,8 +8,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+/// How LD_PRELOAD names a library that the loader does not find by its bare name.
+fn named(library: &Path) -> String {
+    format!("/$ORIGIN{}{}", "/..".repeat(32), library.display())
+}
 
 /// `sluice run` with this library and an otherwise untouched environment.
 fn run(library: &Path) -> Command {
@@ -45,7 +50,7 @@ fn the_program_finds_the_library_and_its_settings() {
         .unwrap();
     let printed = text(&output.stdout);
     let (settings, mapped) = printed.split_once('\n').unwrap();
-    assert_eq!(settings, format!("{}|b=c|direct|4K|-x", library.display()));
+    assert_eq!(settings, format!("{}|b=c|direct|4K|-x", named(&library)));
     assert_ne!(mapped.trim(), "0", "the library was not loaded");
     assert_eq!(
         (text(&output.stderr).as_str(), output.status.code()),
@@ -59,7 +64,7 @@ fn what_is_preloaded_already_stays() {
     let library = counting_library(&scratch);
     let other = scratch.join("other.so");
     common::copy(&library, &other);
-    let expected = format!("{}:{}\n", library.display(), other.display());
+    let expected = format!("{}:{}\n", named(&library), other.display());
     let output = run(&library)
         .env("LD_PRELOAD", &other)
         .args(["sh", "-c", "echo $LD_PRELOAD"])
@@ -88,14 +93,15 @@ fn another_copy_of_the_library_is_left_out() {
         .unwrap();
     let printed = text(&output.stdout);
     let (preloaded, mapped) = printed.split_once('\n').unwrap();
-    assert_eq!(preloaded, new.to_str().unwrap());
+    assert_eq!(preloaded, named(&new));
+    let new_path = new.to_str().unwrap();
     assert!(
-        mapped.lines().all(|line| line.ends_with(preloaded)) && !mapped.is_empty(),
+        mapped.lines().all(|line| line.ends_with(new_path)) && !mapped.is_empty(),
         "{printed}"
     );
     let line = format!(
         "LD_PRELOAD: {} is left out, for two copies of the library do not go together",
-        old.display()
+        named(&old)
     );
     assert_refused(&output, 0, &line);
 
@@ -109,7 +115,7 @@ fn another_copy_of_the_library_is_left_out() {
         .args(["sh", "-c", "echo $LD_PRELOAD"])
         .output()
         .unwrap();
-    assert_eq!(text(&output.stdout), format!("{}\n", link.display()));
+    assert_eq!(text(&output.stdout), format!("{}\n", named(&new)));
     assert_eq!(text(&output.stderr), "");
 }
 
@@ -216,19 +222,21 @@ fn a_missing_or_unusable_library_is_said() {
     };
     let here = scratch.0.display();
     let line = format!(
-        "libsluice.so is not in {here}, nor in ../lib or ../lib/sluice from there; SLUICE_LIBRARY can name it"
+        "libsluice.so is not in {here}, nor in ../lib, ../lib/sluice or ../lib/{}-linux-gnu from there; SLUICE_LIBRARY can name it",
+        std::env::consts::ARCH
     );
     assert_refused(&alone(), 125, &line);
     // And one that has its library beside it.
     let library = counting_library(&scratch);
-    assert_eq!(text(&alone().stdout), format!("{}\n", library.display()));
+    assert_eq!(text(&alone().stdout), format!("{}\n", named(&library)));
 }
 
 #[test]
 fn a_library_in_lib_is_found() {
     let scratch = Scratch::new("prefix");
     let library = counting_library(&scratch);
-    for place in ["lib", "lib/sluice"] {
+    let debians = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    for place in ["lib", "lib/sluice", &debians] {
         let prefix = scratch.join(&place.replace('/', "-"));
         std::fs::create_dir_all(prefix.join("bin")).unwrap();
         std::fs::create_dir_all(prefix.join(place)).unwrap();
@@ -241,7 +249,7 @@ fn a_library_in_lib_is_found() {
             .env_remove("SLUICE_LIBRARY")
             .output()
             .unwrap();
-        assert_eq!(text(&output.stdout), format!("{}\n", installed.display()));
+        assert_eq!(text(&output.stdout), format!("{}\n", named(&installed)));
     }
 }
 
@@ -253,77 +261,139 @@ fn a_setuid_program_is_run_with_a_warning() {
     common::copy(env!("CARGO_BIN_EXE_sluice"), &tool);
     // SAFETY: no arguments, no effect.
     let is_root = unsafe { libc::getuid() } == 0;
-    let mut command = Command::new(tool);
-    command.arg("run").env("SLUICE_LIBRARY", &library);
+    let sluice = || {
+        let mut command = Command::new(&tool);
+        command.arg("run").env("SLUICE_LIBRARY", &library);
+        if is_root {
+            command.uid(65534);
+        }
+        command
+    };
     let program = if is_root {
         let program = scratch.join("setuid-true");
         common::copy("/bin/true", &program);
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
-        command.uid(65534).arg(&program);
         program
     } else {
-        let program = Path::new("/usr/bin/passwd").to_owned();
-        command.arg(&program).arg("--help");
-        program
+        Path::new("/usr/bin/passwd").to_owned()
     };
-    let output = command.output().unwrap();
+    let output = sluice().arg(&program).arg("--help").output().unwrap();
     let warning = format!(
         "sluice: {} is setuid, setgid or has capabilities, so the loader ignores LD_PRELOAD; it stays on TCP\n",
         program.display()
     );
     assert!(text(&output.stderr).starts_with(&warning), "{output:?}");
     assert!(is_root <= output.status.success(), "{output:?}");
+    let mut under = sluice();
+    let under = under
+        .args(["sh", "-c", r#""$0" --help; exit $?"#])
+        .arg(&program);
+    let under = under.output().unwrap();
+    let said = |output: &Output| text(&output.stderr).replace(&warning, "");
+    assert_eq!((under.status, said(&under)), (output.status, said(&output)));
 }
 
-/// A static program that exits with status 7.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn static_program() -> Vec<u8> {
-    const BASE: u64 = 0x40_0000;
-    const HEADERS: u64 = 64 + 56;
-    #[cfg(target_arch = "x86_64")]
-    // mov edi, 7; mov eax, 60; syscall
-    let (machine, code) = (62_u16, [0xbf, 7, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]);
-    #[cfg(target_arch = "aarch64")]
-    // mov x0, #7; mov x8, #93; svc #0
-    let (machine, code) = (
-        183_u16,
-        [0xe0, 0, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4],
-    );
-    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
-    file.resize(16, 0);
-    file.extend([2_u16, machine].map(u16::to_le_bytes).concat());
-    file.extend(1_u32.to_le_bytes());
-    file.extend([BASE + HEADERS, 64, 0].map(u64::to_le_bytes).concat());
-    file.extend(0_u32.to_le_bytes());
-    file.extend([64_u16, 56, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
-    // One PT_LOAD, readable and executable.
-    file.extend([1_u32, 5].map(u32::to_le_bytes).concat());
-    let len = HEADERS + code.len() as u64;
-    file.extend(
-        [0, BASE, BASE, len, len, 4096]
-            .map(u64::to_le_bytes)
-            .concat(),
-    );
-    file.extend(code);
-    file
+/// Says "ran", and ends with status 7.
+const PROGRAM: &str = "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 7; }\n";
+
+/// What Go's linker leaves in a program, in one that a C compiler makes.
+const GO: &str =
+    "__attribute__((section(\".go.buildinfo\"))) char info[32] = \"\\xff Go buildinf:\";\n";
+const GO_NOTE: &str = "__asm__(\".pushsection .note.go.buildid, \\\"a\\\", @note; .balign 4;\"\n\
+    \".long 4, 4, 4; .ascii \\\"Go\\\\0\\\\0id12\\\"; .popsection\");\n";
+
+/// The program that `compiler` makes of `PROGRAM` and `more`. `None`, in words, where it cannot.
+fn compiled(folder: &Scratch, name: &str, compiler: &[&str], more: &str) -> Option<PathBuf> {
+    let (source, program) = (folder.join(&format!("{name}.c")), folder.join(name));
+    std::fs::write(&source, format!("{PROGRAM}{more}")).unwrap();
+    let [compiler, flags @ ..] = compiler else {
+        return None;
+    };
+    let made = Command::new(compiler)
+        .args(flags)
+        .arg("-o")
+        .args([&program, &source])
+        .output();
+    match made {
+        Ok(made) if made.status.success() => Some(program),
+        why => {
+            eprintln!("skipped: {name} cannot be built by {compiler} {flags:?}: {why:?}");
+            None
+        }
+    }
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+/// A copy of an ELF64 file without its table of sections, as sstrip makes it.
+fn without_sections(program: &Path) -> PathBuf {
+    let (written, stripped) = (program.with_extension("bytes"), program.with_extension("s"));
+    let mut bytes = std::fs::read(program).unwrap();
+    bytes.get_mut(0x28..0x30).unwrap().fill(0);
+    bytes.get_mut(0x3a..0x40).unwrap().fill(0);
+    std::fs::write(&written, bytes).unwrap();
+    std::fs::set_permissions(&written, std::fs::Permissions::from_mode(0o755)).unwrap();
+    common::copy(&written, &stripped);
+    stripped
+}
+
+const BITS_32: &str = "is a 32-bit program, and the library is 64-bit";
+const GO_WORDS: &str = "is a Go program, which makes system calls without the C library";
+const MUSL: &str = "is linked to musl, and the library needs glibc";
+const STATIC: &str = "is statically linked, so nothing can be preloaded";
+
 #[test]
-fn a_static_program_is_run_with_a_warning() {
-    let scratch = Scratch::new("static");
+fn programs_that_stay_on_tcp_run_as_ever() {
+    let scratch = Scratch::new("stays");
     let library = counting_library(&scratch);
-    let program = scratch.join("static");
-    let written = scratch.join("written");
-    std::fs::write(&written, static_program()).unwrap();
-    common::copy(&written, &program);
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let output = run(&library).arg(&program).output().unwrap();
-    let line = format!(
-        "{} is statically linked, so nothing can be preloaded; it stays on TCP",
-        program.display()
-    );
-    assert_refused(&output, 7, &line);
+    for (name, compiler, more, words) in [
+        ("ordinary", &["cc"][..], "", ""),
+        ("musl", &["musl-gcc"], "", MUSL),
+        ("musl-static", &["musl-gcc", "-static"], "", STATIC),
+        ("static", &["cc", "-static"], "", STATIC),
+        ("static-pie", &["cc", "-static-pie"], "", STATIC),
+        ("bits-32", &["cc", "-m32"], "", BITS_32),
+        ("go", &["cc"], GO, GO_WORDS),
+        ("go-static", &["cc", "-static"], GO, GO_WORDS),
+        ("go-note", &["cc"], GO_NOTE, GO_WORDS),
+    ] {
+        let Some(mut program) = compiled(&scratch, name, compiler, more) else {
+            continue;
+        };
+        if name == "go-note" {
+            program = without_sections(&program);
+        }
+        let output = run(&library).arg(&program).output().unwrap();
+        let said = match words {
+            "" => String::new(),
+            words => format!("sluice: {} {words}; it stays on TCP\n", program.display()),
+        };
+        assert_eq!(text(&output.stderr), said);
+        let ran = |output: &Output| (text(&output.stdout), output.status.code());
+        assert_eq!(ran(&output), ("ran\n".to_owned(), Some(7)), "{name}");
+
+        // The same as the child of a program that the library serves.
+        let script = r#""$0"; exit $?"#;
+        let mut under = run(&library);
+        let under = under.args(["sh", "-c", script]).arg(&program);
+        let under = under.output().unwrap();
+        assert_eq!(ran(&under), ran(&output), "{name}");
+        // The loader of a 32-bit program says that the library has another word size.
+        let lines = usize::from(words == BITS_32);
+        assert_eq!(text(&under.stderr).lines().count(), lines, "{under:?}");
+    }
+}
+
+#[test]
+fn programs_that_stay_on_tcp_start_programs_that_do_not() {
+    let scratch = Scratch::new("starts");
+    let library = counting_library(&scratch);
+    let more = "#include <unistd.h>\n__attribute__((constructor)) static void start(void)\n\
+        { execlp(\"grep\", \"grep\", \"-c\", \"libsluice.so\", \"/proc/self/maps\", (char *)0); }\n";
+    for (name, compiler) in [("musl", &["musl-gcc"][..]), ("static", &["cc", "-static"])] {
+        if let Some(program) = compiled(&scratch, name, compiler, more) {
+            let output = run(&library).arg(&program).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+        }
+    }
 }
 
 #[test]

@@ -3,13 +3,13 @@
 //! Neither library is linked: a program on a host without them would not start. What verbs.h defines inline (posting,
 //! polling) goes through the device's own table and needs no symbol. A host without a device never opens them.
 
-use crate::sys;
-use core::ffi::{CStr, c_char, c_int, c_void};
-use rdma_sys::{
+use super::ffi::{
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_mr, ibv_pd,
     ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
+use crate::sys;
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 macro_rules! functions {

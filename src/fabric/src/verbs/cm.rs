@@ -3,15 +3,15 @@
 
 use super::api::Api;
 use super::device::{Device, Domain};
+use super::ffi::{
+    rdma_cm_event, rdma_cm_event_type as event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    rdma_port_space,
+};
 use super::queue::{Completions, Pair, Shape};
 use crate::sys::{self, Errno};
 use core::ffi::c_int;
 use core::net::SocketAddr;
 use core::ptr::{self, NonNull};
-use rdma_sys::{
-    rdma_cm_event, rdma_cm_event_type as event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
-    rdma_port_space,
-};
 
 /// Private data of a request: what the connection manager has room for beside its own, in bytes.
 pub const REQUEST_LEN: usize = 56;

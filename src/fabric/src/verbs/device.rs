@@ -1,14 +1,14 @@
 //! A device, and what belongs to one: its limits, the protection domains of its links, registered memory.
 
 use super::api::Api;
+use super::ffi::{
+    ibv_access_flags, ibv_async_event, ibv_context, ibv_device_attr, ibv_mr, ibv_node_type, ibv_pd,
+    ibv_port_attr, ibv_port_state, ibv_transport_type,
+};
 use crate::sys::{self, Errno};
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use rdma_sys::{
-    ibv_access_flags, ibv_async_event, ibv_context, ibv_device_attr, ibv_mr, ibv_node_type, ibv_pd,
-    ibv_port_attr, ibv_port_state, ibv_transport_type,
-};
 
 /// What a device can do: asked once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +226,7 @@ impl Domain {
         let access =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         // SAFETY: the caller's word.
-        unsafe { self.open(addr, len, access.0) }
+        unsafe { self.open(addr, len, access) }
     }
 
     /// As [`lend`](Self::lend), for memory that the peer may read, too.
@@ -241,7 +241,7 @@ impl Domain {
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         // SAFETY: the caller's word.
-        unsafe { self.open(addr, len, access.0) }
+        unsafe { self.open(addr, len, access) }
     }
 
     /// Registers `len` bytes at `addr` that this end posts, to be read by the device alone.
@@ -265,7 +265,7 @@ impl Domain {
     /// As [`lend`](Self::lend).
     pub unsafe fn take_in(&self, addr: *mut u8, len: usize) -> Result<Region, Errno> {
         // SAFETY: the caller's word.
-        unsafe { self.register(addr, len, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0) }
+        unsafe { self.register(addr, len, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) }
     }
 
     /// Memory that the peer reaches, by numbers that tell it nothing of where this process has its memory: the first byte's is

@@ -1,6 +1,7 @@
 //! Links between hosts: verbs of an RDMA device, connections by RDMA CM.
 //!
 //! * [`api`]: the functions of rdma-core, looked up late.
+//! * `ffi`: what its headers say.
 //! * [`device`]: a device, its limits, domains and registered memory.
 //! * [`queue`]: completion queues and queue pairs.
 //! * [`sigpipe`]: a signal that posting may raise.
@@ -9,5 +10,6 @@
 pub mod api;
 pub mod cm;
 pub mod device;
+pub(crate) mod ffi;
 pub mod queue;
 pub mod sigpipe;

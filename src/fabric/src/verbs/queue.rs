@@ -2,15 +2,15 @@
 
 use super::api::Api;
 use super::device::{Device, Domain};
-use super::sigpipe;
-use crate::sys::{self, Errno};
-use core::ffi::{c_int, c_void};
-use core::ptr::{self, NonNull};
-use rdma_sys::{
+use super::ffi::{
     ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
     ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr,
     ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode, rdma_cm_id,
 };
+use super::sigpipe;
+use crate::sys::{self, Errno};
+use core::ffi::{c_int, c_void};
+use core::ptr::{self, NonNull};
 
 /// Completions taken in one look.
 const BATCH: usize = 16;
@@ -199,7 +199,7 @@ fn news(wc: &ibv_wc) -> News {
         slot: wc.wr_id,
         said: immediate.then(|| Said {
             // SAFETY: a number in either reading.
-            word: u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data }),
+            word: u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }),
             len: wc.byte_len,
         }),
     }
@@ -295,8 +295,8 @@ impl Pair {
     ) -> Result<Self, Errno> {
         let api = domain.device.api;
         // SAFETY: zeroes are a valid value of it.
-        let mut attr: rdma_sys::ibv_qp_init_attr = unsafe { core::mem::zeroed() };
-        attr.qp_type = rdma_sys::ibv_qp_type::IBV_QPT_RC;
+        let mut attr: super::ffi::ibv_qp_init_attr = unsafe { core::mem::zeroed() };
+        attr.qp_type = super::ffi::ibv_qp_type::IBV_QPT_RC;
         attr.send_cq = completions.cq.as_ptr();
         attr.recv_cq = completions.cq.as_ptr();
         attr.cap.max_send_wr = shape.sends;
@@ -411,7 +411,7 @@ impl Pair {
             request.wr.rdma.remote_addr = to;
             request.wr.rdma.rkey = rkey;
             if i + 1 == used {
-                request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+                request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED;
             } else {
                 // SAFETY: inside the array.
                 request.next = unsafe { base.add(i + 1) };
@@ -437,7 +437,7 @@ impl Pair {
     ) -> usize {
         let (at, len, key) = message.from;
         let signal = if message.mark.is_some() {
-            ibv_send_flags::IBV_SEND_SIGNALED.0
+            ibv_send_flags::IBV_SEND_SIGNALED
         } else {
             0
         };
@@ -457,13 +457,13 @@ impl Pair {
             request.num_sge = i32::from(len > 0);
             request.opcode = opcode;
             request.send_flags = flags;
-            request.imm_data_invalidated_rkey_union.imm_data = message.word.to_be();
+            request.__bindgen_anon_1.imm_data = message.word.to_be();
             request.wr.rdma.remote_addr = message.to.0;
             request.wr.rdma.rkey = message.to.1;
             used += 1;
         };
         let inline = if len <= self.inline && len > 0 {
-            ibv_send_flags::IBV_SEND_INLINE.0
+            ibv_send_flags::IBV_SEND_INLINE
         } else {
             0
         };
@@ -489,7 +489,7 @@ impl Pair {
                 at,
                 SAID_LEN,
                 0,
-                ibv_send_flags::IBV_SEND_INLINE.0 | signal,
+                ibv_send_flags::IBV_SEND_INLINE | signal,
             );
         }
         used
@@ -529,7 +529,7 @@ impl Pair {
         // SAFETY: zeroes are a valid value of it.
         let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
         attr.min_rnr_timer = RNR_TIMER;
-        let what = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as c_int;
+        let what = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER as c_int;
         // SAFETY: a queue pair. A device that refuses keeps its own.
         unsafe { (self.api.ibv_modify_qp)(self.qp.as_ptr(), &raw mut attr, what) };
     }
@@ -539,7 +539,7 @@ impl Pair {
         // SAFETY: zeroes are a valid value of it.
         let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
         attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        let what = ibv_qp_attr_mask::IBV_QP_STATE.0 as c_int;
+        let what = ibv_qp_attr_mask::IBV_QP_STATE as c_int;
         // SAFETY: a queue pair. That it is in error already is no news.
         self.quietly(|| unsafe { (self.api.ibv_modify_qp)(self.qp.as_ptr(), &raw mut attr, what) });
     }

@@ -4,6 +4,7 @@
 //! at: it may panic at nothing they hold, and they never notice that they were read.
 
 mod bench;
+mod choice;
 mod counters;
 mod doctor;
 #[cfg(feature = "fuzzing")]
@@ -24,15 +25,19 @@ mod required;
 mod run;
 mod stat;
 mod table;
+mod terminal;
 mod top;
 mod trace;
+mod units;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use pages::readme::Part;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Moves TCP connections of unmodified programs onto shared memory.
+/// Moves TCP connections of unmodified programs onto shared memory or RDMA.
 #[derive(Parser)]
-#[command(name = "sluice", version)]
+#[command(name = "sluice", version = version(), max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -42,7 +47,7 @@ struct Arguments {
 enum Command {
     /// Run a program with its TCP connections under Sluice
     Run(run::Arguments),
-    /// Show the connections of running programs, and why they are, or are not, on TCP
+    /// Show the connections of running processes, and why they are on TCP or not
     Stat(stat::Arguments),
     /// Watch what moves, and how, in the terminal
     Top(top::Arguments),
@@ -52,7 +57,7 @@ enum Command {
     Bench(bench::Arguments),
     #[command(hide = true)]
     End(bench::EndArguments),
-    /// Check what acceleration needs here, and say how to mend what is missing
+    /// Check what acceleration needs here, and say how to fix what is missing
     Doctor(doctor::Arguments),
     /// Explain why connections are on TCP, and what can be done
     Reasons(reasons::Arguments),
@@ -66,7 +71,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let matches = description().get_matches_from(arguments());
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Top(arguments) => top::top(&arguments),
@@ -81,9 +88,45 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line as it is described above.
+/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` is made
+/// `sluice help help`.
+fn arguments() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if let [_, help, option] = words.as_mut_slice()
+        && help == "help"
+        && (option == "--help" || option == "-h")
+    {
+        *option = OsString::from("help");
+    }
+    words
+}
+
+/// The command line as it is described above, and what the README says of each command.
 fn description() -> clap::Command {
-    Arguments::command()
+    let described = |command: clap::Command, name: &str| {
+        let help = Part::of(name).help();
+        command.after_help(help)
+    };
+    described(Arguments::command(), "").mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        if command.is_hide_set() {
+            command
+        } else {
+            described(command, &name)
+        }
+    })
+}
+
+/// The version, the commit if the tool was built in a repository, and the version of what two
+/// processes say to each other: those of equal protocols accelerate.
+fn version() -> String {
+    let commit = option_env!("BUILT_COMMIT");
+    let commit = commit.map_or(String::new(), |commit| format!("commit {commit}, "));
+    let protocol = sluice_stats::PROTOCOL;
+    format!(
+        "{} ({commit}protocol {protocol})",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Prints to whoever still reads.

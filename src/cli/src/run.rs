@@ -24,11 +24,6 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 #[derive(Args)]
-#[command(
-    after_help = "Exit status: that of the command; 127 if there is no such command, 126 if it \
-    cannot be executed, 125 if libsluice.so is not found, 2 for wrong arguments; with --require 96 if a \
-    connection stayed on TCP.\n\nThe library is looked for beside this tool, in ../lib and its subfolders sluice and x86_64-linux-gnu; SLUICE_LIBRARY names another one."
-)]
 pub struct Arguments {
     /// Set an environment variable for the command
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE",
@@ -39,8 +34,8 @@ pub struct Arguments {
     #[arg(long)]
     mode: Option<Mode>,
 
-    /// After how many bytes a connection leaves TCP: eager, off, or a number with K or M
-    /// (SLUICE_UPGRADE)
+    /// After how many bytes a connection leaves TCP: eager, off, or a number, which may end in K, M
+    /// or G (SLUICE_UPGRADE)
     #[arg(long, value_name = "WHEN", value_parser = threshold)]
     upgrade: Option<String>,
 
@@ -53,7 +48,7 @@ pub struct Arguments {
     trace: Option<OsString>,
 
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
@@ -77,12 +72,12 @@ fn variable(text: OsString) -> Result<(OsString, OsString), &'static str> {
 }
 
 fn threshold(text: &str) -> Result<String, &'static str> {
-    let digits = text.strip_suffix(['K', 'M']).unwrap_or(text);
+    let digits = text.strip_suffix(['K', 'M', 'G']).unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if is_number || matches!(text, "eager" | "off") {
         Ok(text.to_owned())
     } else {
-        Err("eager, off, or a number of bytes with K or M behind it is expected")
+        Err("eager, off, or a number of bytes such as 4096, 64K, 1M or 1G is expected")
     }
 }
 
@@ -267,10 +262,10 @@ mod tests {
 
     #[test]
     fn thresholds_are_checked_before_the_program_starts() {
-        for text in ["eager", "off", "1", "32K", "4M"] {
+        for text in ["eager", "off", "1", "32K", "4M", "1G"] {
             assert_eq!(threshold(text).unwrap(), text);
         }
-        for text in ["", "K", "-1", "1k", "1G", "on", "eager "] {
+        for text in ["", "K", "-1", "1k", "1T", "on", "eager "] {
             assert!(threshold(text).is_err(), "{text}");
         }
     }

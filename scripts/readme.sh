@@ -23,35 +23,42 @@ inside() { # NETWORK PATTERN...
         cat
     } >"$root/root/typed"
     unshare "${flags[@]}" chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-        DEBIAN_FRONTEND=noninteractive bash /root/typed >"$folder/told" 2>&1 </dev/null
+        DEBIAN_FRONTEND=noninteractive sh /root/typed >"$folder/told" 2>&1 </dev/null
     local status=$?
     cat "$folder/told"
     for pattern in "${@:2}"; do grep -q -e "$pattern" "$folder/told" || { echo "not said: $pattern"; return 1; }; done
     return "$status"
 }
-install() { block 1 | head -n 1 | inside network; }
-use() { { block 1 | tail -n +2; block 2; } | inside none "$@"; }
+typed() { echo 'set -e'; for n in "$@"; do block "$n"; done; }
+install() { typed 1 | inside network; }
+use() { typed 2 3 | inside none "$@"; }
+# redis-benchmark has measured TCP, and then Sluice.
+gains() {
+    local rates
+    mapfile -t rates < <(tr '\r' '\n' <"$folder/told" | sed -n 's/^GET: \([0-9]*\)[0-9.]* requests per second.*/\1/p')
+    echo "${rates[*]}"
+    [ ${#rates[@]} = 2 ] && [ "${rates[1]}" -gt "${rates[0]}" ]
+}
 
-tools=target/tools
-PATH=$PATH:$PWD/$tools/bin
-cargo deb --version >/dev/null 2>&1 || is "cargo-deb" cargo install -q --locked --root "$tools" cargo-deb
 is "make deb" make -s deb
 is "a new root" debootstrap --variant=minbase --include=iproute2 "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$root"
 [ "$failed" = 0 ] || over
-cp target/sluice_*.deb "$root/root/"
+mkdir "$root/root/target"
+cp target/sluice_*.deb "$root/root/target/"
 # Nothing may start by itself there.
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 is "install" install
-is "use and remove" use 'shared memory: usable' '^the same$' '127.0.0.1:80.* shm' 'left TCP for shared memory' 'there and back' 'Removing sluice'
-is "a report" grep -q '<svg' "$root/tmp/report.html"
+is "use" use ' shm '
+is "a gain at once" gains
+is "remove" inside none <<<'apt-get remove -y sluice'
 left() { ! find "$root" -xdev \( -name '*sluice*' -o -name '*libsluice*' \) ! -path '*/dpkg/*' ! -path '*/apt/*' ! -path "$root/root/*" | grep .; }
 is "nothing is left" left
 
 clone() {
-    block 3 | sed "s|/tmp/|$folder/|g" >"$folder/block"
-    bash -mx "$folder/block" 2>&1 | tee "$folder/cloned"
-    grep -qx 'the same' "$folder/cloned"
+    typed 4 >"$folder/block"
+    sh -x "$folder/block" 2>&1 | tee "$folder/cloned"
+    grep -q 'round trip' "$folder/cloned"
 }
 is "from source" clone
 over

@@ -32,8 +32,12 @@ help:
 	@echo 'make deb        a Debian package of it, in target'
 	@echo 'make clean      removes what was built'
 
-build:
+build: needs
 	$(CARGO) build --release --workspace
+
+# What is missing to build, in one line, before cargo starts.
+needs:
+	@scripts/needs.sh
 
 # The library with SLUICE_FAULT: tests only, never installed.
 build-fault:
@@ -124,7 +128,9 @@ install: build
 # One archive that can be unpacked anywhere: the command finds the library beside itself.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 TARBALL = sluice-$(VERSION)-$(shell uname -m)
-tarball: build
+tarball:
+	@scripts/needs.sh --archive
+	@$(MAKE) --no-print-directory build
 	rm -rf target/tarball
 	@$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(CURDIR)/target/tarball/$(TARBALL)
 	install -m 644 README.md CHANGELOG.md target/tarball/$(TARBALL)
@@ -133,7 +139,9 @@ tarball: build
 
 # What apt-get installs; cargo-deb makes it. The loader of musl does not look into this folder.
 DEBIAN = /usr/lib/$(shell uname -m)-linux-gnu
-deb: build
+deb:
+	@scripts/needs.sh --package
+	@$(MAKE) --no-print-directory build
 	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'cargo-deb is missing: cargo install cargo-deb' >&2; exit 1; }
 	rm -rf target/package
 	@$(MAKE) --no-print-directory -s install PREFIX=/usr LIBDIR=$(DEBIAN) DESTDIR=$(CURDIR)/target/package
@@ -151,4 +159,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install tarball deb uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install needs tarball deb uninstall clean

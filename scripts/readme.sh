@@ -32,9 +32,6 @@ inside() { # NETWORK PATTERN...
 install() { block 1 | head -n 1 | inside network; }
 use() { { block 1 | tail -n +2; block 2; } | inside none "$@"; }
 
-tools=target/tools
-PATH=$PATH:$PWD/$tools/bin
-cargo deb --version >/dev/null 2>&1 || is "cargo-deb" cargo install -q --locked --root "$tools" cargo-deb
 is "make deb" make -s deb
 is "a new root" debootstrap --variant=minbase --include=iproute2 "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$root"
 [ "$failed" = 0 ] || over

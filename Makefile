@@ -130,14 +130,18 @@ install-files:
 	$(BUILT)/sluice completions zsh > $(DESTDIR)$(ZSH)/_sluice
 	$(BUILT)/sluice completions fish > $(DESTDIR)$(FISH)/sluice.fish
 
+# What runs with glibc 2.28 and later, wherever it was built.
+portable:
+	scripts/portable.sh
+
 # One archive that can be unpacked anywhere: the command finds the library beside itself.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 TARBALL = sluice-$(VERSION)-$(shell uname -m)
 tarball:
 	@scripts/needs.sh --archive
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory portable
 	rm -rf target/tarball
-	@$(MAKE) --no-print-directory install-files PREFIX= DESTDIR=$(CURDIR)/target/tarball/$(TARBALL)
+	@$(MAKE) --no-print-directory install-files BUILT=target/portable/release PREFIX= DESTDIR=$(CURDIR)/target/tarball/$(TARBALL)
 	scripts/docs-tree.sh target/tarball/$(TARBALL)
 	tar -C target/tarball -czf target/$(TARBALL).tar.gz $(TARBALL)
 	@echo target/$(TARBALL).tar.gz
@@ -145,7 +149,7 @@ tarball:
 # What apt-get installs.
 deb:
 	@scripts/needs.sh --package
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory portable
 	@scripts/package.sh $(VERSION)
 
 uninstall:
@@ -158,4 +162,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install install-files needs tarball deb uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install install-files needs portable tarball deb uninstall clean

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a Debian package of what target/release has: `scripts/package.sh VERSION`. `make deb`
-# builds that first. Prints the file's path. Needs dpkg-deb alone.
+# Makes a Debian package of what target/portable/release has: `scripts/package.sh VERSION`. `make deb`
+# builds that first. Prints the file's path. Needs dpkg-deb and strip.
 set -euo pipefail
 version=${1:?the version}
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ mkdir -p "$root/DEBIAN"
 
 # The loader of musl does not look into this folder: docs/decisions/021-how-the-library-is-preloaded.md.
 folder=/usr/lib/$(uname -m)-linux-gnu
-make -s install-files BUILT=target/release PREFIX=/usr LIBDIR="$folder" DESTDIR="$root"
+make -s install-files BUILT=target/portable/release PREFIX=/usr LIBDIR="$folder" DESTDIR="$root"
 chmod 644 "$root$folder/libsluice.so"
 strip --strip-debug "$root$folder/libsluice.so" "$root/usr/bin/sluice"
 scripts/docs-tree.sh "$root/usr/share/doc/sluice"
@@ -21,13 +21,14 @@ scripts/docs-tree.sh "$root/usr/share/doc/sluice"
     echo 'License: MIT or Apache-2.0; the texts are LICENSE-MIT and LICENSE-APACHE in this folder.'
 } >"$root/usr/share/doc/sluice/copyright"
 
+# What the files need is what scripts/portable.sh lets through.
 cat >"$root/DEBIAN/control" <<CONTROL
 Package: sluice
 Version: $version
 Architecture: $arch
 Maintainer: The Sluice developers
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
-Depends: libc6 (>= 2.34), libgcc-s1 | libgcc1
+Depends: libc6 (>= 2.28), libgcc-s1 | libgcc1
 Suggests: libibverbs1, librdmacm1, ibverbs-providers
 Section: net
 Priority: optional

@@ -35,6 +35,7 @@ use() { { block 1 | tail -n +2; block 2; } | inside none "$@"; }
 is "make deb" make -s deb
 is "a new root" debootstrap --variant=minbase --include=iproute2 "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$root"
 [ "$failed" = 0 ] || over
+install -D -t "$root/root/target" target/sluice_*.deb
 cp target/sluice_*.deb "$root/root/"
 # Nothing may start by itself there.
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"

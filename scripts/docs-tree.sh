@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Puts README.md, and all pages that it leads to, into a folder: `scripts/docs-tree.sh FOLDER`. The pages
-# lie there as they do in the repository, so their links work; where one would not, this fails and names it.
+# Puts README.md, and all pages that it leads to, into a folder: `scripts/docs-tree.sh FOLDER`. The
+# pages lie there as they do in the repository, so their links work. Where one would not, this
+# fails and names it.
 set -euo pipefail
 to=$(realpath -m "${1:?the folder}")
 cd "$(dirname "$0")/.."
@@ -13,7 +14,8 @@ links() {
     done
 }
 
-pages=(README.md CHANGELOG.md SECURITY.md LICENSE-MIT LICENSE-APACHE docs/*.md docs/*.[1-9] docs/decisions/*.md)
+pages=(README.md CHANGELOG.md SECURITY.md LICENSE-MIT LICENSE-APACHE
+    docs/*.md docs/*.[1-9] docs/decisions/*.md)
 for ((at = 0; at < ${#pages[@]}; at++)); do
     page=${pages[at]}
     install -D -m 644 "$page" "$to/$page"
@@ -26,6 +28,9 @@ done
 for page in "${pages[@]}"; do
     [[ $page == *.md ]] || continue
     for link in $(links "$page"); do
-        [ -e "$to/$link" ] || { echo "$page links to $link, which is not among the pages" >&2; exit 1; }
+        if [ ! -e "$to/$link" ]; then
+            echo "$page links to $link, which is not among the pages" >&2
+            exit 1
+        fi
     done
 done

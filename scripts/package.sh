@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a Debian package of what target/portable/release has: `scripts/package.sh VERSION`. `make deb`
-# builds that first. Prints the file's path. Needs dpkg-deb and strip.
+# Makes a Debian package of what target/portable/release has: `scripts/package.sh VERSION`. `make
+# deb` builds that first. Prints the file's path. Needs dpkg-deb and strip.
 set -euo pipefail
 version=${1:?the version}
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ root=$PWD/target/package
 rm -rf "$root"
 mkdir -p "$root/DEBIAN"
 
-# The loader of musl does not look into this folder: docs/decisions/021-how-the-library-is-preloaded.md.
+# The loader of musl does not look here: docs/decisions/021-how-the-library-is-preloaded.md.
 folder=/usr/lib/$(uname -m)-linux-gnu
 make -s install-files BUILT=target/portable/release PREFIX=/usr LIBDIR="$folder" DESTDIR="$root"
 chmod 644 "$root$folder/libsluice.so"

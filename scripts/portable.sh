@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the library and the command so that they load with glibc 2.28 and later, whatever glibc this
-# host has: target/portable/release, for `make deb` and `make tarball`.
+# Builds the library and the command so that they load with glibc 2.28 and later, whatever glibc
+# this host has: target/portable/release, for `make deb` and `make tarball`.
 #
-# A program takes from glibc the newest version of each function that the linker finds. So the linker
-# finds, before this host's libraries, empty ones that name the versions of 2.28, and an archive of what
-# glibc has had since later. At its end it looks at what the files ask for.
+# A linker takes the newest version of each function that it finds. Here it finds, before this
+# host's libraries, empty ones that name the versions of 2.28, and an archive of what came to glibc
+# after that. At the end the script looks at what the files ask for.
+# docs/decisions/023-one-package-for-glibc-2.28.md.
 #
 #   scripts/portable.sh           builds
 #   scripts/portable.sh --check FILE...   only the look at files
@@ -18,7 +19,8 @@ check() {
     for file; do
         newer=$(objdump -T "$file" | sed -n 's/.*(\?GLIBC_\([0-9.]*\))\? *\(.*\)/\1 \2/p' |
             while read -r version name; do
-                [ "$(printf '%s\n' "$oldest" "$version" | sort -V | tail -n 1)" = "$oldest" ] || echo "$name@$version"
+                last=$(printf '%s\n' "$oldest" "$version" | sort -V | tail -n 1)
+                [ "$last" = "$oldest" ] || echo "$name@$version"
             done)
         [ -z "$newer" ] || { echo "$file needs a glibc newer than $oldest:" $newer >&2; status=1; }
     done
@@ -28,30 +30,33 @@ if [ "${1-}" = --check ]; then check "${@:2}"; exit; fi
 
 cc=${CC:-cc}
 # Cargo builds anew where the flags are others, and so where these files are.
-link=$PWD/target/portable/link-$(cat scripts/portable.sh scripts/portable/*.c | cksum | cut -d' ' -f1)
+sum=$(cat scripts/portable.sh scripts/portable/*.c | cksum)
+link=$PWD/target/portable/link-${sum%% *}
 rm -rf target/portable/link-*
 mkdir -p "$link"
 
 # old NAME "VERSION FUNCTION..."...: an empty shared library of this name.
 old() {
-    local name=$1 node function
+    local name=$1 node function functions
     shift
+    echo '.section .note.GNU-stack, "", @progbits; .text' >"$link/$name.s"
     for node; do
         # shellcheck disable=SC2206 # a list of words
         functions=($node)
         printf '%s { global:' "${functions[0]}" >>"$link/$name.map"
         for function in "${functions[@]:1}"; do
             printf ' %s;' "$function" >>"$link/$name.map"
-            printf '.globl %s\n.type %s, @function\n%s: ret\n' "$function" "$function" "$function" >>"$link/$name.s"
+            printf '.globl %s\n.type %s, @function\n%s: ret\n' "$function"{,,} >>"$link/$name.s"
         done
         echo ' };' >>"$link/$name.map"
     done
-    "$cc" -shared -nostdlib -Wl,-soname,"$name" -Wl,--version-script="$link/$name.map" -o "$link/$name" "$link/$name.s"
+    "$cc" -shared -nostdlib -Wl,-soname,"$name" -Wl,--version-script="$link/$name.map" \
+        -o "$link/$name" "$link/$name.s"
 }
 old libpthread.so.0 'GLIBC_2.12 pthread_setname_np' \
-    'GLIBC_2.2.5 pthread_attr_getguardsize pthread_attr_getstack pthread_attr_setstacksize pthread_create
-    pthread_detach pthread_getattr_np pthread_getspecific pthread_join pthread_key_create pthread_key_delete
-    pthread_once pthread_setspecific'
+    'GLIBC_2.2.5 pthread_attr_getguardsize pthread_attr_getstack pthread_attr_setstacksize
+    pthread_create pthread_detach pthread_getattr_np pthread_getspecific pthread_join
+    pthread_key_create pthread_key_delete pthread_once pthread_setspecific'
 old libdl.so.2 'GLIBC_2.2.5 dladdr dlclose dlerror dlopen dlsym dlvsym'
 
 for part in math old start; do
@@ -61,16 +66,20 @@ ar rcs "$link/libold.a" "$link"/{math,old,start}.o
 
 # What the linker finds by -lc and -lm: these, and then what it would have found.
 of_host() { "$cc" -print-file-name="$1"; }
-echo "GROUP ( \"$link/libold.a\" AS_NEEDED ( \"$link/libpthread.so.0\" \"$link/libdl.so.2\" ) \"$(of_host libc.so)\" )" \
-    >"$link/libc.so"
-echo "GROUP ( \"$link/libold.a\" \"$(of_host libm.so)\" )" >"$link/libm.so"
+group() {
+    printf 'GROUP ( "%s" AS_NEEDED ( "%s" "%s" ) "%s" )\n' \
+        "$link/"{libold.a,libpthread.so.0,libdl.so.2} "$(of_host "$1")" >"$link/$1"
+}
+group libc.so
+group libm.so
 
-# Words of the flags are apart by this character, so that a folder may have a space in its name. With
-# a target they are not for what runs during the build.
+# This character stands between the words of the flags, so a folder may have a space in its name.
+# With a target, the flags are not for what runs during the build.
 export CARGO_ENCODED_RUSTFLAGS=-L$'\x1f'native=$link
 unset RUSTFLAGS
 cargo=${CARGO:-cargo}
 target=$("$cargo" -vV | sed -n 's/^host: //p')
-"$cargo" build --release -p sluice-preload -p sluice-cli --target "$target" --target-dir target/portable
+"$cargo" build --release -p sluice-preload -p sluice-cli \
+    --target "$target" --target-dir target/portable
 install -D -t target/portable/release "target/portable/$target/release/"{libsluice.so,sluice}
 check target/portable/release/{libsluice.so,sluice}

@@ -1,5 +1,5 @@
-/* Functions that glibc has had since a version after 2.28 only, or whose version changed after it, for
- * the build that scripts/portable.sh makes. They are hidden: no other file of a process sees them. */
+/* Functions that came to glibc after 2.28, for the build that scripts/portable.sh makes. They are
+ * hidden: no other file of a process sees them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/stat.h>

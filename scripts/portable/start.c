@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <spawn.h>
 
-/* Starts a program under glibc 2.28 and later. Before 2.34 the constructors of a program were run by a
- * function that the program itself brought along and handed to __libc_start_main; a newer start file
- * hands none. A newer glibc calls the function, too, and leaves the constructors to it. */
+/* Starts a program under glibc 2.28 and later. Before 2.34 a function of the program's own start
+ * file ran its constructors: the file handed it to __libc_start_main. A newer start file hands
+ * none. A newer glibc calls the function, too, and leaves the constructors to it. */
 typedef int main_function(int, char **, char **);
 typedef void hook(int, char **, char **);
 
@@ -27,18 +27,18 @@ static void constructors(int argc, char **argv, char **environment)
         (*each)(argc, argv, environment);
 }
 
-__attribute__((visibility("hidden"))) int __libc_start_main(main_function *program, int argc, char **argv,
-                                                            hook *init, void (*fini)(void),
-                                                            void (*loader_fini)(void), void *stack)
+__attribute__((visibility("hidden"))) int
+__libc_start_main(main_function *program, int argc, char **argv, hook *init, void (*fini)(void),
+                  void (*loader_fini)(void), void *stack)
 {
     (void)init;
     return old_start(program, argc, argv, constructors, fini, loader_fini, stack);
 }
 
-/* Rust's library uses this where a child gets a folder of its own, and where it is there: a linker takes no
- * function for that reason alone out of an archive, so it stands beside one that is wanted. */
-__attribute__((visibility("hidden"))) int posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions,
-                                                                               const char *path)
+/* Since 2.29. Rust's library has a weak reference to it, for a child that gets a folder of its own.
+ * A linker takes nothing out of an archive for a weak reference alone. So it stands here. */
+__attribute__((visibility("hidden"))) int
+posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path)
 {
     int (*newer)(posix_spawn_file_actions_t *, const char *) = dlsym(RTLD_DEFAULT, __func__);
     return newer ? newer(actions, path) : ENOSYS;

@@ -53,10 +53,13 @@ old() {
     "$cc" -shared -nostdlib -Wl,-soname,"$name" -Wl,--version-script="$link/$name.map" \
         -o "$link/$name" "$link/$name.s"
 }
+# The last four Rust's library uses where they are there. At this version they are nowhere, ever.
 old libpthread.so.0 'GLIBC_2.12 pthread_setname_np' \
     'GLIBC_2.2.5 pthread_attr_getguardsize pthread_attr_getstack pthread_attr_setstacksize
     pthread_create pthread_detach pthread_getattr_np pthread_getspecific pthread_join
-    pthread_key_create pthread_key_delete pthread_once pthread_setspecific'
+    pthread_key_create pthread_key_delete pthread_once pthread_setspecific
+    pidfd_getpid pidfd_spawnp posix_spawn_file_actions_addchdir
+    posix_spawn_file_actions_addchdir_np'
 old libdl.so.2 'GLIBC_2.2.5 dladdr dlclose dlerror dlopen dlsym dlvsym'
 
 for part in math old start; do

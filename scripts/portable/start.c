@@ -1,8 +1,3 @@
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <spawn.h>
-
 /* Starts a program under glibc 2.28 and later. Before 2.34 a function of the program's own start
  * file ran its constructors: the file handed it to __libc_start_main. A newer start file hands
  * none. A newer glibc calls the function, too, and leaves the constructors to it. */
@@ -33,13 +28,4 @@ __libc_start_main(main_function *program, int argc, char **argv, hook *init, voi
 {
     (void)init;
     return old_start(program, argc, argv, constructors, fini, loader_fini, stack);
-}
-
-/* Since 2.29. Rust's library has a weak reference to it, for a child that gets a folder of its own.
- * A linker takes nothing out of an archive for a weak reference alone. So it stands here. */
-__attribute__((visibility("hidden"))) int
-posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path)
-{
-    int (*newer)(posix_spawn_file_actions_t *, const char *) = dlsym(RTLD_DEFAULT, __func__);
-    return newer ? newer(actions, path) : ENOSYS;
 }

@@ -32,8 +32,12 @@ help:
 	@echo 'make deb        a Debian package of it, in target'
 	@echo 'make clean      removes what was built'
 
-build:
+build: needs
 	$(CARGO) build --release --workspace
+
+# What is missing to build, in one line, before cargo starts.
+needs:
+	@scripts/needs.sh
 
 # The library with SLUICE_FAULT: tests only, never installed.
 build-fault:
@@ -110,40 +114,47 @@ demo:
 	@scripts/demo.sh
 
 install: build
+	@$(MAKE) --no-print-directory install-files
+
+# What is installed, and packed, of what was built before.
+BUILT = target/release
+install-files:
 	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(PREFIX)/bin
-	install -m 755 target/release/libsluice.so $(DESTDIR)$(LIBDIR)/libsluice.so
-	install -m 755 target/release/sluice $(DESTDIR)$(PREFIX)/bin/sluice
+	install -m 755 $(BUILT)/libsluice.so $(DESTDIR)$(LIBDIR)/libsluice.so
+	install -m 755 $(BUILT)/sluice $(DESTDIR)$(PREFIX)/bin/sluice
 	install -d $(DESTDIR)$(MAN)/man1 $(DESTDIR)$(MAN)/man5 $(DESTDIR)$(MAN)/man7 $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
 	rm -rf target/man
 	install -d target/man
-	target/release/sluice manual target/man
+	$(BUILT)/sluice manual target/man
 	install -m 644 target/man/*.1 $(DESTDIR)$(MAN)/man1
 	install -m 644 target/man/*.7 $(DESTDIR)$(MAN)/man7
 	install -m 644 docs/libsluice.7 $(DESTDIR)$(MAN)/man7/libsluice.7
 	install -m 644 docs/sluice.conf.5 $(DESTDIR)$(MAN)/man5/sluice.conf.5
-	target/release/sluice completions bash > $(DESTDIR)$(BASH)/sluice
-	target/release/sluice completions zsh > $(DESTDIR)$(ZSH)/_sluice
-	target/release/sluice completions fish > $(DESTDIR)$(FISH)/sluice.fish
+	$(BUILT)/sluice completions bash > $(DESTDIR)$(BASH)/sluice
+	$(BUILT)/sluice completions zsh > $(DESTDIR)$(ZSH)/_sluice
+	$(BUILT)/sluice completions fish > $(DESTDIR)$(FISH)/sluice.fish
+
+# What runs with glibc 2.28 and later, wherever it was built.
+portable:
+	scripts/portable.sh
 
 # One archive that can be unpacked anywhere: the command finds the library beside itself.
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 TARBALL = sluice-$(VERSION)-$(shell uname -m)
-tarball: build
+tarball:
+	@scripts/needs.sh --archive
+	@$(MAKE) --no-print-directory portable
 	rm -rf target/tarball
-	@$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(CURDIR)/target/tarball/$(TARBALL)
-	install -m 644 README.md CHANGELOG.md target/tarball/$(TARBALL)
+	@$(MAKE) --no-print-directory install-files BUILT=target/portable/release PREFIX= DESTDIR=$(CURDIR)/target/tarball/$(TARBALL)
+	scripts/docs-tree.sh target/tarball/$(TARBALL)
 	tar -C target/tarball -czf target/$(TARBALL).tar.gz $(TARBALL)
 	@echo target/$(TARBALL).tar.gz
 
-# What apt-get installs; cargo-deb makes it. The loader of musl does not look into this folder.
-DEBIAN = /usr/lib/$(shell uname -m)-linux-gnu
-deb: build
-	@$(CARGO) deb --version >/dev/null 2>&1 || { echo 'cargo-deb is missing: cargo install cargo-deb' >&2; exit 1; }
-	rm -rf target/package
-	@$(MAKE) --no-print-directory -s install PREFIX=/usr LIBDIR=$(DEBIAN) DESTDIR=$(CURDIR)/target/package
-	strip --strip-debug target/package$(DEBIAN)/libsluice.so target/package/usr/bin/sluice
-	@$(CARGO) deb -q -p sluice-cli --no-build --no-strip --output target/sluice_$(VERSION)_$(shell dpkg --print-architecture).deb
-	@echo target/sluice_$(VERSION)_$(shell dpkg --print-architecture).deb
+# What apt-get installs.
+deb:
+	@scripts/needs.sh --package
+	@$(MAKE) --no-print-directory portable
+	@scripts/package.sh $(VERSION)
 
 uninstall:
 	rm -f $(DESTDIR)$(LIBDIR)/libsluice.so $(DESTDIR)$(PREFIX)/bin/sluice
@@ -155,4 +166,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install tarball deb uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install install-files needs portable tarball deb uninstall clean

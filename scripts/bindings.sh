@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # What the library knows of verbs.h and rdma_cma.h: docs/decisions/022-verbs-bindings.md.
 #
-#   scripts/bindings.sh           makes src/fabric/src/verbs/ffi/generated.rs anew from this host's headers
-#   scripts/bindings.sh --check   compares that file with them. Newer headers may add to it. Last line:
-#                                 N passed, N failed
+#   scripts/bindings.sh           makes src/fabric/src/verbs/ffi/generated.rs anew from this host's
+#                                 headers
+#   scripts/bindings.sh --check   compares that file with them. Newer headers may add to it. Last
+#                                 line: N passed, N failed
 #
-# Needs the headers of rdma-core and libclang (scripts/install-deps.sh --bindings), and bindgen, which
-# cargo builds into target/tools.
+# Needs the headers of rdma-core and libclang (scripts/install-deps.sh --bindings), and bindgen,
+# which cargo builds into target/tools.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PWD/target/tools/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
@@ -25,14 +26,17 @@ verbs='async_event|comp_channel|context|cq|device_attr|mr|pd|port_attr|qp|qp_att
     |port_state|transport_type|qp_state|qp_type|wc_opcode|wc_status|wr_opcode|event_type'
 cm='cm_event|cm_event_type|cm_id|conn_param|event_channel|port_space'
 # Of these the size is enough.
-sizes='rdma_route|rdma_ud_param|_compat_ibv_port_attr|_ibv_device_ops|ibv_(mw|mw_bind|mw_bind_info|wq|ah|ah_attr|global_route)'
+sizes='rdma_route|rdma_ud_param|_compat_ibv_port_attr|_ibv_device_ops
+    |ibv_(mw|mw_bind|mw_bind_info|wq|ah|ah_attr|global_route)'
 words() { tr -d ' \n' <<<"$1"; }
 
 echo '#include <rdma/rdma_cma.h>' >"$folder/headers.h"
 bindgen "$folder/headers.h" --output "$folder/made.rs" --rust-edition 2024 --rust-target 1.85 \
-    --allowlist-type "ibv_($(words "$verbs"))|rdma_($(words "$cm"))" --opaque-type "$(words "$sizes")" \
+    --allowlist-type "ibv_($(words "$verbs"))|rdma_($(words "$cm"))" \
+    --opaque-type "$(words "$sizes")" \
     --default-enum-style moduleconsts --no-prepend-enum-name --no-doc-comments --no-derive-debug \
-    --blocklist-type '(__)?pthread_.*|__atomic_.*' --no-layout-tests --use-core --disable-header-comment
+    --blocklist-type '(__)?pthread_.*|__atomic_.*' --no-layout-tests --use-core \
+    --disable-header-comment
 {
     cat <<'HEAD'
 // Made by scripts/bindings.sh from the headers of rdma-core, which have this notice:

@@ -31,7 +31,7 @@ KEYS = {"what", "symbols", "served", "note", "tests"}
 HEAD = """
 # Compatibility
 
-What a program may do with a TCP connection, how Sluice serves it, and which bodies of [c-tests](../c-tests) show that: each
+What a program may do with a TCP connection, how Sluice serves it, and which bodies of `c-tests` show that: each
 runs plain and preloaded, and what it prints must be the same. What works, but is not as fast, or not quite as on TCP, is in
 [limitations.md](limitations.md).
 

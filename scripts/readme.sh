@@ -43,8 +43,7 @@ gains() {
 is "make deb" make -s deb
 is "a new root" debootstrap --variant=minbase --include=iproute2 "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$root"
 [ "$failed" = 0 ] || over
-mkdir "$root/root/target"
-cp target/sluice_*.deb "$root/root/target/"
+install -D -t "$root/root/target" target/sluice_*.deb
 # Nothing may start by itself there.
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"

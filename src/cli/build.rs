@@ -22,8 +22,9 @@ fn main() {
             println!("cargo::rerun-if-changed={}", path.display());
         }
     }
+    // Not SLUICE_*: cargo sets it for tests, too, and the library would take it for a setting.
     if let Some(commit) = git(&root, &["rev-parse", "--short=9", "HEAD"]) {
-        println!("cargo::rustc-env=BUILT_COMMIT={commit}");
+        println!("cargo::rustc-env=BUILT_FROM={commit}");
     }
 }
 

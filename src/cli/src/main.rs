@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` is made
+/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` becomes
 /// `sluice help help`.
 fn arguments() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().collect();
@@ -120,7 +120,7 @@ fn description() -> clap::Command {
 /// The version, the commit if the tool was built in a repository, and the version of what two
 /// processes say to each other: those of equal protocols accelerate.
 fn version() -> String {
-    let commit = option_env!("BUILT_COMMIT");
+    let commit = option_env!("BUILT_FROM");
     let commit = commit.map_or(String::new(), |commit| format!("commit {commit}, "));
     let protocol = sluice_stats::PROTOCOL;
     format!(

@@ -88,7 +88,7 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 /// What came of one look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
-    /// At least one process was shown.
+    /// At least one process that uses Sluice, and has such connections as are asked for.
     Some,
     /// There was none to show.
     None,
@@ -120,16 +120,10 @@ fn show(looker: &mut Looker, arguments: &Arguments) -> Shown {
             complain(format_args!("{name} (pid {pid}): {}", cut.words));
         }
     }
-    let found = report.processes.len();
-    if !arguments.all {
-        let is_filter = arguments.choice.is_filter();
-        let is_named = |pid: i32| arguments.who.contains(&pid.to_string());
-        // JSON is for programs, which choose by themselves.
-        let is_kept = |pid: i32| !is_filter && (!is_table || is_named(pid));
-        let all = &mut report.processes;
-        all.retain(|process| process.count() != 0 || is_kept(process.pid));
-    }
-    let hidden = found - report.processes.len();
+    let is_filter = arguments.choice.is_filter();
+    let fits = |process: &Process| !is_filter || process.count() != 0;
+    let is_any = report.processes.iter().any(fits);
+    let hidden = hide(&mut report, arguments);
     // JSON is a report in any case.
     let written = if arguments.json {
         write_json(&mut stdout, &report, arguments.watch.is_some())
@@ -144,12 +138,22 @@ fn show(looker: &mut Looker, arguments: &Arguments) -> Shown {
     if !is_written(written) || !is_seen {
         return Shown::Unwanted;
     }
-    let is_any_asked = !arguments.choice.is_filter() && found != 0;
-    if is_any_asked || !report.processes.is_empty() {
-        Shown::Some
-    } else {
-        Shown::None
+    if is_any { Shown::Some } else { Shown::None }
+}
+
+/// Takes out processes of which there is nothing to see; returns how many.
+fn hide(report: &mut Report, arguments: &Arguments) -> usize {
+    let before = report.processes.len();
+    if !arguments.all {
+        let is_filter = arguments.choice.is_filter();
+        // What programs read has everything, unless they choose.
+        let is_for_programs = arguments.json || arguments.prometheus;
+        let is_named = |pid: i32| arguments.who.contains(&pid.to_string());
+        let is_kept = |pid: i32| !is_filter && (is_for_programs || is_named(pid));
+        let all = &mut report.processes;
+        all.retain(|process| process.count() != 0 || is_kept(process.pid));
     }
+    before - report.processes.len()
 }
 
 /// Says how many processes are not shown since nothing is to be seen of them.
@@ -171,7 +175,10 @@ fn write_hidden(
         ""
     };
     let more = counted(count as u64, "process");
-    writeln!(to, "{more} without {such}connections not shown, see --all")
+    writeln!(
+        to,
+        "hidden: {more} without {such}connections (--all shows them)"
+    )
 }
 
 /// What is asked for.

@@ -112,9 +112,12 @@ fn connections_are_chosen_by_port_and_state_and_sorted() {
     }
     assert!(!shown.contains("more on TCP"), "{shown}");
     let none = sluice(&["stat", &pid, "--port", "9"]);
-    let said = "1 process without such connections not shown, see --all\n";
+    let said = "hidden: 1 process without such connections (--all shows them)\n";
     assert_eq!(text(&none.stdout), said);
     assert_eq!(none.status.code(), Some(1));
+    let all = sluice(&["stat", &pid, "--port", "9", "--all"]);
+    assert!(text(&all.stdout).starts_with(&format!("python3 (pid {pid})")));
+    assert_eq!(all.status.code(), Some(1));
     for pair in [["--prometheus", "--port=9"], ["--prometheus", "--all"]] {
         assert_eq!(
             sluice(&[&["stat"], &pair[..]].concat()).status.code(),
@@ -165,7 +168,10 @@ fn several_processes_can_be_named_and_idle_ones_are_hidden() {
     assert!(both.contains("\n2 processes\n"), "{both}");
     let named = shown(&["python3"]);
     assert!(has(&named, &one) && !has(&named, &other), "{named}");
-    assert!(named.contains(" without connections not shown"), "{named}");
+    assert!(
+        named.contains(" without connections (--all shows them)"),
+        "{named}"
+    );
     let all = shown(&["--all"]);
     assert!(has(&all, &one) && has(&all, &other), "{all}");
 

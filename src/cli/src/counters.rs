@@ -90,6 +90,7 @@ pub struct Limits {
 pub struct Counters {
     pub pid: i32,
     pub name: String,
+    pub command: String,
     pub found: Found,
     root: Copied<Root>,
     /// Slots in use when they were copied, of connections whose addresses are known: the first
@@ -174,6 +175,7 @@ pub fn read(pid: i32, known: Option<&Found>, limits: &Limits) -> Result<Counters
     Ok(Counters {
         pid,
         name: process::name(pid),
+        command: process::command(pid),
         found,
         root,
         listed,

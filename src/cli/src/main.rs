@@ -4,6 +4,7 @@
 //! at: it may panic at nothing they hold, and they never notice that they were read.
 
 mod bench;
+mod choice;
 mod counters;
 mod doctor;
 #[cfg(feature = "fuzzing")]
@@ -21,8 +22,10 @@ mod required;
 mod run;
 mod stat;
 mod table;
+mod terminal;
 mod top;
 mod trace;
+mod units;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;

@@ -67,6 +67,34 @@ pub fn name(pid: i32) -> String {
     Shown(comm.trim_ascii_end()).to_string()
 }
 
+/// The program and its arguments, as far as [`LONGEST_COMMAND`] letters go.
+///
+/// To be called where it may take for ever: it lies in the process's own memory.
+pub fn command(pid: i32) -> String {
+    let mut bytes = arguments(pid);
+    let is_blank = |byte: u8| byte == 0 || byte.is_ascii_whitespace();
+    bytes
+        .iter_mut()
+        .filter(|byte| is_blank(**byte))
+        .for_each(|byte| *byte = b' ');
+    let shown = Shown(bytes.trim_ascii()).to_string();
+    match shown.char_indices().nth(LONGEST_COMMAND) {
+        Some((end, _)) => format!("{}...", shown.get(..end).unwrap_or_default()),
+        None => shown,
+    }
+}
+
+/// Letters of a command line that tell one process from another.
+const LONGEST_COMMAND: usize = 200;
+
+/// The arguments of a process, each with a zero after it, as far as any path is long.
+fn arguments(pid: i32) -> Vec<u8> {
+    let mut arguments = Vec::new();
+    let opened = File::open(format!("/proc/{pid}/cmdline"));
+    let _ = opened.and_then(|file| file.take(LONGEST_ARGUMENT).read_to_end(&mut arguments));
+    arguments
+}
+
 /// Is the process called this? By its command name, which the kernel cuts to 15 bytes, by its
 /// program file or by its first argument.
 pub fn is_named(pid: i32, wanted: &str) -> bool {
@@ -83,10 +111,7 @@ pub fn is_named(pid: i32, wanted: &str) -> bool {
         return true;
     }
     // It lies in the process's own memory, and is as long as the process says.
-    let mut command = Vec::new();
-    let opened = File::open(format!("/proc/{pid}/cmdline"));
-    let _ = opened.and_then(|file| file.take(LONGEST_ARGUMENT).read_to_end(&mut command));
-    command
+    arguments(pid)
         .split(|&byte| byte == 0)
         .next()
         .is_some_and(is_wanted)
@@ -293,6 +318,31 @@ mod tests {
         each_mapping(pid, own, all_of_ours).unwrap();
         assert!(named > 1);
         assert!(each_mapping(0, "", |_| ControlFlow::Continue(())).is_err());
+    }
+
+    #[test]
+    fn a_command_line_is_readable_and_short() {
+        let own = command(std::process::id() as i32);
+        let first = std::env::args().next().unwrap();
+        assert!(own.starts_with(&first), "{own}");
+        let long = "x".repeat(300);
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo; read line", "a\x1b[2Jb", "c d", &long])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It runs by then, and the kernel has its arguments.
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let shown = command(child.id() as i32);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(
+            shown.starts_with("sh -c echo; read line a?[2Jb c d xxx"),
+            "{shown}"
+        );
+        assert_eq!(shown.len(), LONGEST_COMMAND + 3, "{shown}");
+        assert_eq!(command(0), "");
     }
 
     #[test]

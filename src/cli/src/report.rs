@@ -32,6 +32,8 @@ pub struct Refused {
 pub struct Process {
     pub pid: i32,
     pub name: String,
+    /// What it was started as, cut to a bounded length.
+    pub command: String,
     pub library: String,
     pub version: String,
     pub age_ms: u64,
@@ -61,6 +63,9 @@ pub struct Process {
     /// has the first of them.
     #[serde(skip)]
     pub known: BTreeMap<&'static str, u64>,
+    /// Where only some connections are wanted: the bytes of those, to the peers and from them.
+    #[serde(skip)]
+    pub fitting: Option<(Flow, Flow)>,
 }
 
 #[derive(Serialize)]
@@ -70,7 +75,7 @@ pub struct Unlisted {
     pub count: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub struct Connection {
     pub fd: i32,
     pub family: &'static str,
@@ -89,7 +94,7 @@ pub struct Connection {
 }
 
 /// A [`Reason`], known or not; or why something is left out.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
     pub code: String,
     pub words: String,
@@ -140,6 +145,7 @@ impl Process {
         Process {
             pid: counters.pid,
             name: counters.name.clone(),
+            command: counters.command.clone(),
             library: counters.found.shown(),
             version: Shown(root.header().version().as_bytes()).to_string(),
             age_ms: if root.started_ns() == 0 {
@@ -179,7 +185,22 @@ impl Process {
                 .collect(),
             cut: counters.cuts.iter().map(Cause::of_cut).collect(),
             known: by_carrier(&tally.all),
+            fitting: None,
         }
+    }
+
+    /// The bytes to the peers and from them: of all its connections, or of those that are wanted.
+    pub fn flows(&self) -> (&Flow, &Flow) {
+        match &self.fitting {
+            Some((tx, rx)) => (tx, rx),
+            None => (&self.tx, &self.rx),
+        }
+    }
+
+    /// How many connections it has, listed or not.
+    pub fn count(&self) -> u64 {
+        let unlisted = self.unlisted.iter().map(|unlisted| unlisted.count);
+        self.known.values().copied().chain(unlisted).sum()
     }
 
     /// Shows no more than so many connections.
@@ -187,13 +208,22 @@ impl Process {
         self.connections.truncate(count);
     }
 
+    /// Says of connections that were not copied that nobody has looked whether they are wanted.
+    pub fn say_how_many_are_known(&mut self) {
+        self.say_of_the_rest("looked at");
+    }
+
     /// Says of connections that are not listed, though their addresses are known, that they are
     /// not.
     pub fn say_what_is_not_listed(&mut self) {
+        self.say_of_the_rest("listed");
+    }
+
+    fn say_of_the_rest(&mut self, what: &str) {
         let known: u64 = self.known.values().sum();
-        let listed = self.connections.len() as u64;
-        if listed < known {
-            let words = format!("{known} connections, the first {listed} listed");
+        let first = self.connections.len() as u64;
+        if first < known {
+            let words = format!("{known} connections, the first {first} {what}");
             self.cut.push(Cause::of("connections", words));
         }
     }
@@ -295,6 +325,29 @@ impl Cause {
 }
 
 impl Flow {
+    /// Bytes that went by a link.
+    pub fn linked(&self) -> u64 {
+        // What a process has forged may be more than any number holds.
+        let ways = [self.direct, self.indirect, self.file];
+        ways.into_iter().fold(0, u64::saturating_add)
+    }
+
+    pub fn total(&self) -> u64 {
+        self.tcp.saturating_add(self.linked())
+    }
+
+    /// Adds the bytes of another flow, by the ways they went.
+    pub fn add_bytes(&mut self, other: &Flow) {
+        for (sum, more) in [
+            (&mut self.tcp, other.tcp),
+            (&mut self.direct, other.direct),
+            (&mut self.indirect, other.indirect),
+            (&mut self.file, other.file),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
     /// All but the ring's contents, in the order of the fields.
     pub fn words(&self) -> [u64; 12] {
         let Flow {
@@ -379,6 +432,13 @@ impl Flow {
             ring_fill,
         }
     }
+}
+
+/// The share of the bytes of both directions that went by a link, 0 to 1; `None`: there were none.
+pub fn share((tx, rx): (&Flow, &Flow)) -> Option<f64> {
+    let all = tx.total().saturating_add(rx.total());
+    let linked = tx.linked().saturating_add(rx.linked());
+    (all != 0).then(|| linked as f64 / all as f64)
 }
 
 /// Ages are never negative, though two clocks may differ by a time namespace.

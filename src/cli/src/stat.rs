@@ -1,42 +1,46 @@
 //! `sluice stat`: which processes to look at, and what to say when there is nothing to show.
 
+use crate::choice::Choice;
 use crate::counters::{Failure, wire::Answer};
 use crate::look::{Looker, Question};
 use crate::process;
 use crate::prometheus;
 use crate::report::{Process, Refused, Report};
 use crate::table;
+use crate::terminal::Screen;
+use crate::units::counted;
 use crate::{complain, is_written};
 use clap::Args;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Args)]
-#[command(
-    after_help = "Looking into a process needs the right to trace it (ptrace(2)): the same user, \
-    or root where kernel.yama.ptrace_scope is set.\n\nA process that has not answered after a second is left out, and what is left out of \
-    another one is said. With --watch such a process is asked again after 10 seconds, then after 20, and so on.\n\nExit status: 0 if at least one process was \
-    shown, else 1; 2 for wrong arguments."
-)]
 pub struct Arguments {
-    /// A process id, or the name of a program; all processes with Sluice if left out
+    /// Process ids or names of programs; without any, all processes that use Sluice
     #[arg(value_name = "PID|NAME", value_parser = who)]
-    who: Option<String>,
+    who: Vec<String>,
+
+    /// Show processes without connections, too
+    #[arg(short, long)]
+    all: bool,
+
+    #[command(flatten)]
+    choice: Choice,
 
     /// Print JSON, in a format that stays compatible
     #[arg(long)]
     json: bool,
 
     /// Print the text format of Prometheus
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long, conflicts_with_all = ["json", "all", "port", "state", "sort"])]
     prometheus: bool,
 
-    /// List up to so many connections of a process; all of them are counted
+    /// List at most so many connections of a process; all are counted
     #[arg(long, value_name = "COUNT", default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(..=MOST_LISTED))]
     connections: u32,
 
-    /// Again and again, every so many seconds; JSON is one line each time then
+    /// Show it again every SECONDS; JSON is one line each time then
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     watch: Option<Duration>,
 }
@@ -84,7 +88,7 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 /// What came of one look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
-    /// At least one process was shown.
+    /// At least one process that uses Sluice, and has such connections as are asked for.
     Some,
     /// There was none to show.
     None,
@@ -93,120 +97,144 @@ enum Shown {
 }
 
 fn show(looker: &mut Looker, arguments: &Arguments) -> Shown {
+    let screen = Screen::of_stdout();
     let mut stdout = io::stdout().lock();
-    let is_terminal = stdout.is_terminal();
     let is_table = !arguments.json && !arguments.prometheus;
-    // Who reads JSON gets a report in any case.
-    let listed = if arguments.prometheus {
-        // It has their numbers alone.
-        None
-    } else {
-        Some(arguments.connections as usize)
+    let wanted = Wanted {
+        who: &arguments.who,
+        // Prometheus has their numbers alone.
+        listed: (!arguments.prometheus).then_some(arguments.connections as usize),
+        choice: arguments.choice,
     };
-    let report = collect(looker, arguments.who.as_deref(), listed);
-    if arguments.watch.is_some() && is_table && is_terminal {
+    let (mut report, missing) = collect(looker, &wanted);
+    if arguments.watch.is_some() && is_table && screen.width.is_some() {
         let _ = write!(stdout, "\x1b[H\x1b[2J");
     }
-    let report = report.unwrap_or_else(|why| {
-        complain(why);
-        Report::new()
-    });
-    for refused in &report.refused {
-        complain(format_args!(
-            "{} (pid {}): {}",
-            refused.name, refused.pid, refused.why
-        ));
+    missing.iter().for_each(complain);
+    for Refused { name, pid, why, .. } in &report.refused {
+        complain(format_args!("{name} (pid {pid}): {why}"));
     }
     for process in &report.processes {
         for cut in &process.cut {
-            complain(format_args!(
-                "{} (pid {}): {}",
-                process.name, process.pid, cut.words
-            ));
+            let Process { name, pid, .. } = process;
+            complain(format_args!("{name} (pid {pid}): {}", cut.words));
         }
     }
+    let is_filter = arguments.choice.is_filter();
+    let fits = |process: &Process| !is_filter || process.count() != 0;
+    let is_any = report.processes.iter().any(fits);
+    let hidden = hide(&mut report, arguments);
+    // JSON is a report in any case.
     let written = if arguments.json {
         write_json(&mut stdout, &report, arguments.watch.is_some())
     } else if arguments.prometheus {
         prometheus::write(&mut stdout, &report)
     } else {
-        write_tables(&mut stdout, &report, is_terminal)
+        table::write(&mut stdout, &report.processes, screen)
+            .and_then(|()| write_hidden(&mut stdout, hidden, arguments, &report))
     };
     let written = written.and_then(|()| stdout.flush());
     let is_seen = written.is_ok() || arguments.watch.is_none();
     if !is_written(written) || !is_seen {
         return Shown::Unwanted;
     }
-    if report.processes.is_empty() {
-        Shown::None
-    } else {
-        Shown::Some
-    }
+    if is_any { Shown::Some } else { Shown::None }
 }
 
-/// Looks at the processes that were asked for; an error if there is nothing to say of any of them.
-/// `listed`: connections of each, `None` if nobody wants to see them.
-pub fn collect(
-    looker: &mut Looker,
-    who: Option<&str>,
-    listed: Option<usize>,
-) -> Result<Report, String> {
-    let pid = who.and_then(|who| who.parse::<i32>().ok());
-    let name = who.filter(|_| pid.is_none());
-    let me = std::process::id() as i32;
-    let pids = match pid {
-        Some(pid) => vec![pid],
-        None => {
-            let all = process::all();
-            let all = all.map_err(|error| format!("/proc: {}", crate::run::reason(&error)))?;
-            all.into_iter().filter(|&pid| pid != me).collect()
-        }
+/// Takes out processes of which there is nothing to see; returns how many.
+fn hide(report: &mut Report, arguments: &Arguments) -> usize {
+    let before = report.processes.len();
+    if !arguments.all {
+        let is_filter = arguments.choice.is_filter();
+        // What programs read has everything, unless they choose.
+        let is_for_programs = arguments.json || arguments.prometheus;
+        let is_named = |pid: i32| arguments.who.contains(&pid.to_string());
+        let is_kept = |pid: i32| !is_filter && (is_for_programs || is_named(pid));
+        let all = &mut report.processes;
+        all.retain(|process| process.count() != 0 || is_kept(process.pid));
+    }
+    before - report.processes.len()
+}
+
+/// Says how many processes are not shown since nothing is to be seen of them.
+fn write_hidden(
+    to: &mut impl Write,
+    count: usize,
+    arguments: &Arguments,
+    report: &Report,
+) -> io::Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    if !report.processes.is_empty() {
+        writeln!(to)?;
+    }
+    let such = if arguments.choice.is_filter() {
+        "such "
+    } else {
+        ""
     };
-    let question = Question {
-        name,
-        is_idle: who.is_none(),
-        listed: listed.unwrap_or(0),
-    };
+    let more = counted(count as u64, "process");
+    writeln!(
+        to,
+        "hidden: {more} without {such}connections (--all shows them)"
+    )
+}
+
+/// What is asked for.
+pub struct Wanted<'a> {
+    /// Process ids and names; empty: all processes.
+    pub who: &'a [String],
+    /// Connections of each; `None`: nobody wants to see them.
+    pub listed: Option<usize>,
+    pub choice: Choice,
+}
+
+/// Looks at the processes that are asked for; says of whom there is nothing to say, and why.
+pub fn collect(looker: &mut Looker, wanted: &Wanted) -> (Report, Vec<String>) {
     let mut collected = Collected {
         report: Report::new(),
-        listed: question.listed,
-        is_any_named: false,
-        last: None,
+        listed: wanted.listed.unwrap_or(0),
+        choice: wanted.choice,
+        missing: Vec::new(),
     };
-    looker.look(&pids, question, |pid, answer| collected.take(pid, answer));
+    let failed = if wanted.who.is_empty() {
+        collected.look_at_all(looker)
+    } else {
+        let (pids, names): (Vec<_>, Vec<_>) = wanted
+            .who
+            .iter()
+            .map(|who| who.parse::<i32>().map_err(|_| who))
+            .partition(Result::is_ok);
+        let pids: Vec<i32> = pids.into_iter().flatten().collect();
+        collected.look_at_numbers(looker, &pids);
+        let names = names.into_iter().filter_map(Result::err);
+        names
+            .map(|name| collected.look_for(looker, name))
+            .find(Result::is_err)
+            .unwrap_or(Ok(()))
+    };
     let Collected {
         mut report,
-        is_any_named,
-        last,
+        mut missing,
         ..
     } = collected;
-    report.processes.sort_by_key(|process| process.pid);
-    report.refused.sort_by_key(|refused| refused.pid);
-    if listed.is_some() {
+    if let Err(error) = failed {
+        missing.push(format!("/proc: {}", crate::run::reason(&error)));
+    }
+    wanted.choice.sort(&mut report);
+    if wanted.listed.is_some() {
         let all = report.processes.iter_mut();
         all.for_each(Process::say_what_is_not_listed);
     }
-    if !report.is_empty() {
-        return Ok(report);
-    }
-    match (pid, name) {
-        (Some(pid), _) => {
-            let why = last.unwrap_or(Failure::NoProcess);
-            Err(match why {
-                Failure::NoSluice => format!("{} (pid {pid}): {why}", process::name(pid)),
-                why => format!("pid {pid}: {why}"),
-            })
-        }
-        (None, Some(name)) => {
-            let name = process::Shown(name.as_bytes());
-            Err(if is_any_named {
-                format!("{name} runs without Sluice")
-            } else {
-                format!("no process is named {name}")
-            })
-        }
-        (None, None) => Err("no process that may be looked into runs with Sluice".to_owned()),
-    }
+    (report, missing)
+}
+
+/// All processes but this one.
+fn others() -> io::Result<Vec<i32>> {
+    let me = std::process::id() as i32;
+    let all = process::all()?;
+    Ok(all.into_iter().filter(|&pid| pid != me).collect())
 }
 
 /// A report in the making.
@@ -214,30 +242,91 @@ struct Collected {
     report: Report,
     /// Connections that a process may list.
     listed: usize,
-    /// There was a process of the name that was asked for.
-    is_any_named: bool,
-    /// Why one that has nothing to do with Sluice has not.
-    last: Option<Failure>,
+    choice: Choice,
+    /// Why there is nothing to say of one that was asked for.
+    missing: Vec<String>,
 }
 
 impl Collected {
-    fn take(&mut self, pid: i32, answer: Answer) {
-        self.is_any_named = true;
+    fn question<'a>(&self, name: Option<&'a str>, is_idle: bool) -> Question<'a> {
+        let listed = match self.listed {
+            0 => 0,
+            _ if self.choice.needs_all() => MOST_LISTED as usize,
+            listed => listed,
+        };
+        Question {
+            name,
+            is_idle,
+            listed,
+        }
+    }
+
+    fn look_at_all(&mut self, looker: &mut Looker) -> io::Result<()> {
+        let question = self.question(None, true);
+        looker.look(&others()?, question, |pid, answer| {
+            self.take(pid, answer);
+        });
+        if self.report.is_empty() {
+            let words = "no running process uses Sluice, or none that you may look into";
+            self.missing.push(words.to_owned());
+        }
+        Ok(())
+    }
+
+    fn look_at_numbers(&mut self, looker: &mut Looker, pids: &[i32]) {
+        let question = self.question(None, false);
+        looker.look(pids, question, |pid, answer| match self.take(pid, answer) {
+            None => {}
+            Some(why @ Failure::NoSluice) => {
+                let name = process::name(pid);
+                self.missing.push(format!("{name} (pid {pid}): {why}"));
+            }
+            Some(why) => self.missing.push(format!("pid {pid}: {why}")),
+        });
+    }
+
+    fn look_for(&mut self, looker: &mut Looker, name: &str) -> io::Result<()> {
+        let question = self.question(Some(name), false);
+        let (mut is_any_named, mut is_any_shown) = (false, false);
+        looker.look(&others()?, question, |pid, answer| {
+            is_any_named = true;
+            is_any_shown |= self.take(pid, answer).is_none();
+        });
+        let name = process::Shown(name.as_bytes());
+        if !is_any_named {
+            self.missing.push(format!("no process is named {name}"));
+        } else if !is_any_shown {
+            self.missing.push(format!("{name} runs without Sluice"));
+        }
+        Ok(())
+    }
+
+    /// Adds what is to be said of a process; why there is nothing, otherwise.
+    fn take(&mut self, pid: i32, answer: Answer) -> Option<Failure> {
+        let Report {
+            processes, refused, ..
+        } = &mut self.report;
+        let mut known = processes.iter().map(|process| process.pid);
+        if known.any(|known| known == pid) || refused.iter().any(|refused| refused.pid == pid) {
+            return None;
+        }
         match answer {
             Ok(counters) => {
                 let mut process = Process::new(&counters, sluice_stats::monotonic_ns());
+                self.choice.apply(&mut process);
                 process.list_at_most(self.listed);
-                self.report.processes.push(process);
+                processes.push(process);
                 self.share();
             }
-            Err(why @ (Failure::NoProcess | Failure::NoSluice)) => self.last = Some(why),
-            Err(why) => self.report.refused.push(Refused {
+            Err(why @ (Failure::NoProcess | Failure::NoSluice)) => return Some(why),
+            Err(why) => refused.push(Refused {
                 pid,
                 name: process::name(pid),
                 why: why.to_string(),
                 silent: matches!(why, Failure::Silent),
             }),
         }
+        None
     }
 
     /// Where all list too many together, each may list half of what it could.
@@ -259,14 +348,4 @@ fn write_json(to: &mut impl Write, report: &Report, on_a_line: bool) -> io::Resu
         serde_json::to_writer_pretty(&mut *to, report)?;
     }
     writeln!(to)
-}
-
-fn write_tables(to: &mut impl Write, report: &Report, is_terminal: bool) -> io::Result<()> {
-    for (number, process) in report.processes.iter().enumerate() {
-        if number > 0 {
-            writeln!(to)?;
-        }
-        table::write(to, process, is_terminal)?;
-    }
-    Ok(())
 }

@@ -3,8 +3,10 @@
 mod rows;
 mod screen;
 
+use crate::choice::Choice;
+use crate::complain;
 use crate::look::Looker;
-use crate::{complain, stat};
+use crate::stat::{self, Wanted};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rows::{Order, Sampler};
@@ -20,9 +22,9 @@ use std::time::{Duration, Instant};
     the arrows and Page Up and Down move, q quits.\n\nIt reads as `sluice stat` does, and needs the same rights."
 )]
 pub struct Arguments {
-    /// A process id, or the name of a program; all processes with Sluice if left out
+    /// Process ids or names of programs; without any, all processes that use Sluice
     #[arg(value_name = "PID|NAME", value_parser = stat::who)]
-    who: Option<String>,
+    who: Vec<String>,
 
     /// Seconds between two looks
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = stat::seconds)]
@@ -59,13 +61,19 @@ pub fn top(arguments: &Arguments) -> ExitCode {
         let mut view = View::new(arguments.processes, arguments.sort);
         let mut sampler = Sampler::new();
         let mut looker = Looker::default();
+        let wanted = Wanted {
+            who: &arguments.who,
+            listed: Some(stat::MOST_LISTED as usize),
+            choice: Choice::default(),
+        };
         let mut next = Instant::now();
         while !ENDS.load(Ordering::Relaxed) {
             if Instant::now() >= next {
-                let listed = Some(stat::MOST_LISTED as usize);
-                match stat::collect(&mut looker, arguments.who.as_deref(), listed) {
-                    Ok(report) => view.update(sampler.sample(&report), &report),
-                    Err(why) => view.nothing(why),
+                let (report, missing) = stat::collect(&mut looker, &wanted);
+                if report.is_empty() {
+                    view.nothing(missing.join("\n"));
+                } else {
+                    view.update(sampler.sample(&report), &report);
                 }
                 next = Instant::now() + arguments.interval;
             }

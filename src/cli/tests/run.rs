@@ -385,7 +385,7 @@ fn wrong_arguments_are_explained() {
         &["run", "-e", "nothing", "true"],
         &["run", "--upgrade", "soon", "true"],
         &["run", "--mode", "fast", "true"],
-        &["stat", "a", "b"],
+        &["stat", "--port", "none"],
         &[],
     ] {
         let output = common::sluice(arguments);

@@ -204,7 +204,11 @@ fn forged_memory_never_costs_more_than_its_bounds() {
         );
         let mut text = Vec::new();
         crate::prometheus::write(&mut text, &report).unwrap();
-        crate::table::write(&mut text, &report.processes[0], true).unwrap();
+        let screen = crate::terminal::Screen {
+            width: Some(80),
+            has_colours: false,
+        };
+        crate::table::write(&mut text, &report.processes, screen).unwrap();
         assert!(!text.contains(&0x1b));
         crate::top::rows_of(&report);
     }

@@ -84,6 +84,7 @@ impl<'a> In<'a> {
 fn put_counters(out: &mut Out, counters: &Counters) {
     out.word(counters.pid as u64);
     out.bytes(counters.name.as_bytes());
+    out.bytes(counters.command.as_bytes());
     out.word(counters.found.place as u64);
     out.bytes(counters.found.path.as_bytes());
     out.bytes(counters.root.bytes_to_last());
@@ -123,6 +124,7 @@ fn put_counters(out: &mut Out, counters: &Counters) {
 fn get_counters(from: &mut In) -> Option<Counters> {
     let pid = from.word()? as i32;
     let name = from.text()?;
+    let command = from.text()?;
     let place = usize::try_from(from.word()?).ok()?;
     let path = OsString::from_vec(from.bytes()?.to_vec());
     let mut root = Copied::new(1);
@@ -158,6 +160,7 @@ fn get_counters(from: &mut In) -> Option<Counters> {
     Some(Counters {
         pid,
         name,
+        command,
         found: Found { place, path },
         root,
         listed,
@@ -228,6 +231,7 @@ mod tests {
         Counters {
             pid: 7,
             name: "name".to_owned(),
+            command: "name of a file".to_owned(),
             found: Found {
                 place: 4096,
                 path: "/a b".into(),
@@ -269,6 +273,7 @@ mod tests {
         let (number, answer) = take(&mut came).unwrap();
         let (there, here) = (answer.unwrap(), counters());
         assert_eq!((number, there.pid, &there.name), (3, 7, &here.name));
+        assert_eq!(there.command, here.command);
         assert_eq!((&there.found, there.is_copy), (&here.found, true));
         assert_eq!(there.root.bytes(), here.root.bytes());
         assert_eq!(there.listed.bytes(), here.listed.bytes());

@@ -1,6 +1,6 @@
 //! What moved between two looks: rates of connections and of processes.
 
-use crate::report::{Connection, Flow, Process, Report};
+use crate::report::{Connection, Flow, Process, Report, share};
 use clap::ValueEnum;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -122,7 +122,7 @@ impl Sampler {
     fn sample_after(&mut self, report: &Report, seconds: Option<f64>) -> Sample {
         let before = std::mem::take(&mut self.before);
         let mut rate = |key: String, tx: &Flow, rx: &Flow| {
-            let now = (sum(tx), sum(rx));
+            let now = (tx.total(), rx.total());
             // What was not there has moved all of it since; at the first look nobody knows when.
             let old = before.get(&key).copied().unwrap_or_default();
             self.before.insert(key, now);
@@ -164,7 +164,7 @@ fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
         via: if linked == 0 { "tcp" } else { "link" }.to_owned(),
         sent,
         received,
-        linked: share(&[&process.tx, &process.rx]),
+        linked: share((&process.tx, &process.rx)),
         age_ms: process.age_ms,
         why: common.map(|(code, _)| code.clone()).unwrap_or_default(),
     }
@@ -185,7 +185,7 @@ fn of_connection(process: &Process, connection: &Connection, (sent, received): (
         via: connection.transport.to_owned(),
         sent,
         received,
-        linked: share(&[&connection.tx, &connection.rx]),
+        linked: share((&connection.tx, &connection.rx)),
         age_ms: connection.age_ms,
         why: connection
             .reason
@@ -193,26 +193,6 @@ fn of_connection(process: &Process, connection: &Connection, (sent, received): (
             .map(|cause| cause.words.clone())
             .unwrap_or_default(),
     }
-}
-
-fn by_link(flow: &Flow) -> u64 {
-    // What a process has forged may be more than any number holds.
-    let ways = [flow.direct, flow.indirect, flow.file];
-    ways.into_iter().fold(0, u64::saturating_add)
-}
-
-fn sum(flow: &Flow) -> u64 {
-    flow.tcp.saturating_add(by_link(flow))
-}
-
-fn share(flows: &[&Flow]) -> Option<f64> {
-    let total = |of: fn(&Flow) -> u64| {
-        flows
-            .iter()
-            .fold(0, |all: u64, flow| all.saturating_add(of(flow)))
-    };
-    let (all, linked) = (total(sum), total(by_link));
-    (all != 0).then(|| linked as f64 / all as f64)
 }
 
 #[cfg(test)]
@@ -246,6 +226,7 @@ mod tests {
         report.processes.push(Process {
             pid: 7,
             name: "nginx".to_owned(),
+            command: "nginx".to_owned(),
             library: String::new(),
             version: String::new(),
             age_ms: 20,
@@ -265,6 +246,7 @@ mod tests {
             connections: vec![connection],
             unlisted: Vec::new(),
             cut: Vec::new(),
+            fitting: None,
         });
         report
     }

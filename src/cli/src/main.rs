@@ -52,7 +52,7 @@ enum Command {
     Bench(bench::Arguments),
     #[command(hide = true)]
     End(bench::EndArguments),
-    /// Check what acceleration needs here, and say how to mend what is missing
+    /// Check what acceleration needs here, and say how to fix what is missing
     Doctor(doctor::Arguments),
     /// Print what a shell reads to complete this command
     Completions(pages::CompletionsArguments),

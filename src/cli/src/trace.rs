@@ -135,7 +135,7 @@ pub fn trace(arguments: &Arguments) -> ExitCode {
     let mut told = match found {
         Ok(told) => told,
         Err(why) => {
-            complain(why);
+            why.into_iter().for_each(complain);
             return ExitCode::FAILURE;
         }
     };
@@ -193,7 +193,8 @@ pub fn folder_of(file: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-fn from_files(path: &Path) -> Result<Told, String> {
+/// An error: lines that say why nothing can be told.
+fn from_files(path: &Path) -> Result<Told, Vec<String>> {
     let shown = |path: &Path| Shown(path.as_os_str().as_bytes()).to_string();
     let all = files(path);
     if all.is_empty() {
@@ -201,7 +202,7 @@ fn from_files(path: &Path) -> Result<Told, String> {
             Ok(_) => NO_FILE,
             Err(_) => "no trace was written there",
         };
-        return Err(format!("{}: {why}", shown(path)));
+        return Err(vec![format!("{}: {why}", shown(path))]);
     }
     let mut told = Told::default();
     let mut refused = Vec::new();
@@ -217,7 +218,7 @@ fn from_files(path: &Path) -> Result<Told, String> {
         refused.push(format!("{}: {more} more files are left out", shown(path)));
     }
     if told.whose.is_empty() {
-        return Err(refused.join("; "));
+        return Err(refused);
     }
     refused.into_iter().for_each(complain);
     Ok(told)
@@ -290,13 +291,15 @@ fn understood(mut bytes: Vec<u8>) -> Result<Copied, String> {
     }
 }
 
-fn from_processes(what: &str) -> Result<Told, String> {
+/// An error: as of [`from_files`].
+fn from_processes(what: &str) -> Result<Told, Vec<String>> {
     let pid = what.parse::<i32>().ok();
     let pids = match pid {
         Some(pid) => vec![pid],
         None => {
             let me = std::process::id() as i32;
-            let all = process::all().map_err(|error| format!("/proc: {}", run::reason(&error)))?;
+            let all =
+                process::all().map_err(|error| vec![format!("/proc: {}", run::reason(&error))])?;
             all.into_iter().filter(|&pid| pid != me).collect()
         }
     };
@@ -313,7 +316,8 @@ fn from_processes(what: &str) -> Result<Told, String> {
     answers.sort_by_key(|(pid, _)| *pid);
     if answers.is_empty() {
         let what = Shown(what.as_bytes());
-        return Err(format!("no process is named {what}, and no trace is there"));
+        let why = format!("no process is named {what}, and there is no such trace file");
+        return Err(vec![why]);
     }
     let mut told = Told::default();
     let mut refused = Vec::new();
@@ -324,7 +328,7 @@ fn from_processes(what: &str) -> Result<Told, String> {
         }
     }
     if told.whose.is_empty() {
-        return Err(refused.join("; "));
+        return Err(refused);
     }
     refused.into_iter().for_each(complain);
     Ok(told)
@@ -391,7 +395,7 @@ fn words(kind: Option<Kind>, value: u64) -> String {
         Kind::AdvertUsed => "used the reader's buffer".to_owned(),
         Kind::AdvertStale => "the reader's buffer came too late".to_owned(),
         Kind::AdvertGone => "the reader had taken its buffer back".to_owned(),
-        Kind::SendSpun => "had room while it span".to_owned(),
+        Kind::SendSpun => "found room while it was spinning".to_owned(),
         Kind::SendSlept => "slept for room".to_owned(),
         Kind::WokeReader => "woke the reader".to_owned(),
         Kind::GotTcp => bytes("got by TCP"),
@@ -402,7 +406,7 @@ fn words(kind: Option<Kind>, value: u64) -> String {
         Kind::OwnAdvertUsed => "its buffer was used".to_owned(),
         Kind::OwnAdvertStale => "its buffer came too late".to_owned(),
         Kind::OwnAdvertRevoked => "took its buffer back".to_owned(),
-        Kind::ReceiveSpun => "had bytes while it span".to_owned(),
+        Kind::ReceiveSpun => "found bytes while it was spinning".to_owned(),
         Kind::ReceiveSlept => "slept for bytes".to_owned(),
         Kind::WokeWriter => "woke the writer".to_owned(),
     }

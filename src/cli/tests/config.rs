@@ -125,11 +125,11 @@ fn said_at(home: &Path, variables: &[(&str, &OsStr)]) -> String {
 fn a_users_file_is_read_and_a_bad_line_is_named() {
     let scratch = Scratch::new("home");
     let path = users_file(&scratch.0);
-    let named = format!("{}:2: \"sped\" is no setting, ignored", path.display());
+    let named = format!("{}:2: \"sped\": unknown setting, ignored", path.display());
     assert_eq!(said_at(&scratch.0, &[]), format!("sluice: {named}\n"));
     let chosen = |path: &str| said_at(&scratch.0, &[("SLUICE_CONFIG", OsStr::new(path))]);
     assert_eq!(chosen(""), "");
-    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (errno 2), using no file\n";
+    let expected = "sluice: SLUICE_CONFIG=\"/none\" cannot be read (No such file or directory), using no file\n";
     assert_eq!(chosen("/none"), expected);
 }
 
@@ -148,7 +148,7 @@ fn a_users_file_that_others_can_write_is_named_and_ignored() {
     // Who names a file has looked at it.
     let said = said_at(&scratch.0, &[("SLUICE_CONFIG", path.as_os_str())]);
     assert!(
-        said.ends_with(":2: \"sped\" is no setting, ignored\n"),
+        said.ends_with(":2: \"sped\": unknown setting, ignored\n"),
         "{said}"
     );
 }

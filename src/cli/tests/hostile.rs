@@ -351,7 +351,7 @@ fn a_fifo_is_no_trace_and_is_not_waited_for() {
     let Run { status, err, .. } = run(&scratch, &["trace", scratch.join("run").to_str().unwrap()]);
     assert_eq!(
         err,
-        format!("sluice: {fifo}: {refused}; {link}: {refused}\n")
+        format!("sluice: {fifo}: {refused}\nsluice: {link}: {refused}\n")
     );
     assert_eq!(status, 1);
     for what in [fifo, link] {

@@ -61,7 +61,10 @@ fn what_lies_unread_in_a_ring_is_shown_at_both_ends() {
     assert_eq!(fill(server.pid(), "rx"), 12345);
     assert_eq!(fill(server.pid(), "tx"), 0);
     let table = text(&sluice(&["stat", &client.pid().to_string()]).stdout);
-    assert!(table.contains("12.1K of 256K unread"), "{table}");
+    assert!(
+        table.contains("12.1K of 256K not yet read by the peer"),
+        "{table}"
+    );
     server.tell("end.recv(12345, socket.MSG_WAITALL)");
     assert_eq!(fill(client.pid(), "tx"), 0);
 }

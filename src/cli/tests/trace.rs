@@ -162,7 +162,7 @@ fn a_full_disk_costs_the_trace_and_not_the_program() {
     assert!(output.status.success(), "{}: {said}", output.status);
     assert_eq!(text(&output.stdout), "0\n");
     let len = size_of::<sluice_stats::TraceFile>();
-    let room = format!("finds no room for {len} bytes (errno {})\n", libc::ENOSPC);
+    let room = format!("finds no room for {len} bytes (No space left on device)\n");
     assert!(said.starts_with("sluice: no trace is kept: "), "{said}");
     assert!(said.ends_with(&room) && said.lines().count() == 1, "{said}");
     // A file system without fallocate.
@@ -240,7 +240,7 @@ fn what_is_no_trace_is_refused_in_words() {
     refused(&["999999999"], "pid 999999999: no such process");
     refused(
         &["no-such-program"],
-        "no process is named no-such-program, and no trace is there",
+        "no process is named no-such-program, and there is no such trace file",
     );
     let me = std::process::id().to_string();
     let output = sluice(&["trace", &me]);
@@ -258,6 +258,12 @@ fn what_is_no_trace_is_refused_in_words() {
     bytes.splice(16..20, 1_u32.to_ne_bytes());
     std::fs::write(&path, &bytes).unwrap();
     refused(&[shown], &format!("{shown}: is cut off"));
+    // A line for each of several.
+    std::fs::write(scratch.join("x.2"), "something else").unwrap();
+    let all = scratch.join("x");
+    let all = all.to_str().unwrap();
+    let lines = format!("{all}.1: is cut off\nsluice: {all}.2: is no trace of Sluice");
+    refused(&[all], &lines);
 }
 
 #[test]

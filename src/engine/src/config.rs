@@ -14,8 +14,8 @@ mod settings;
 
 use self::file::Places;
 pub use self::file::program;
-pub(crate) use self::line::Path;
 use self::line::{Line, Quoted, Shown};
+pub(crate) use self::line::{Meaning, Path};
 pub use self::policy::{Rule, Side};
 use self::settings::{CONFIG, FAULT, REPORT, TRACE};
 pub use self::settings::{SETTINGS, Setting};
@@ -239,8 +239,9 @@ fn prepare_file(
     match prepare(path.clone()) {
         Ok(path) => *file = Some(path),
         Err(errno) => complaint.add(format_args!(
-            "{name}={} {failure} (errno {errno}), using {default}",
-            Quoted(path.as_bytes())
+            "{name}={} {failure} ({}), using {default}",
+            Quoted(path.as_bytes()),
+            Meaning(errno)
         )),
     }
 }
@@ -283,7 +284,7 @@ fn parse<'a>(
             .find(|(_, setting)| setting.name.as_bytes() == name);
         let Some((bit, setting)) = known else {
             complaint.add(format_args!(
-                "{}={} is no setting, ignored",
+                "{}={}: unknown setting, ignored",
                 Shown(name),
                 Quoted(value)
             ));
@@ -293,6 +294,10 @@ fn parse<'a>(
             continue;
         }
         seen |= 1 << bit;
+        // As if it were not there.
+        if value.is_empty() {
+            continue;
+        }
         if is_secure {
             let mut tried = config.clone();
             if (setting.set)(value, &mut tried).is_some() && (setting.lessens)(&config, &tried) {
@@ -422,8 +427,10 @@ mod tests {
         assert_eq!(accepted("SLUICE_DIRECT", "off").direct_min, None);
         assert_eq!(accepted("SLUICE_DIRECT", "1").direct_min, Some(1));
         assert_eq!(accepted("SLUICE_DIRECT", "1024M").direct_min, Some(1 << 30));
+        assert_eq!(accepted("SLUICE_DIRECT", "1G").direct_min, Some(1 << 30));
         assert_eq!(accepted("SLUICE_CONNECTIONS", "7").connections, Some(7));
         assert_eq!(accepted("SLUICE_MEMORY", "64M").memory, Some(64 << 20));
+        assert_eq!(accepted("SLUICE_MEMORY", "2G").memory, Some(2 << 30));
         assert_eq!(accepted("SLUICE_LOG", "off").log, Level::Off);
         assert_eq!(accepted("SLUICE_LOG", "error").log, Level::Error);
         assert_eq!(accepted("SLUICE_LOG", "info").log, Level::Info);
@@ -444,7 +451,6 @@ mod tests {
     fn everything_else_is_refused_with_one_line() {
         let huge = "9".repeat(30);
         let values = [
-            "",
             " ",
             "eager ",
             "EAGER",
@@ -466,7 +472,7 @@ mod tests {
                 refused(&format!("SLUICE_{name}"), value);
             }
         }
-        for value in ["1048577M", "18446744073709551615M"] {
+        for value in ["1048577M", "1025G", "18446744073709551615M"] {
             refused("SLUICE_UPGRADE", value);
         }
         for value in ["1001", "1K", "4294967297"] {
@@ -481,17 +487,39 @@ mod tests {
         for value in ["-1", "none", "1K", " 5"] {
             refused("SLUICE_CONNECTIONS", value);
         }
-        for value in ["-1", "none", "1G", ""] {
+        for value in ["-1", "none", "1T", "1GB", "17179869184G"] {
             refused("SLUICE_MEMORY", value);
         }
         for value in ["42", "demote", "demote:", "demote:x", "kill:1"] {
             refused("SLUICE_FAULT", value);
         }
-        refused("SLUICE_REPORT", "");
-        refused("SLUICE_TRACE", "");
         refused("SLUICE_", "1");
         refused("SLUICE_UPGRAED", "off");
         refused("SLUICE_UPGRADE_", "off");
+    }
+
+    #[test]
+    fn an_empty_value_is_as_if_it_were_not_there() {
+        for setting in SETTINGS {
+            assert_eq!(accepted(setting.name, ""), Config::DEFAULT);
+            let (config, said) = started_by_another(setting.name, "");
+            assert_eq!((config, said), (of_file(), String::new()));
+        }
+        let (config, _) = parsed(&[("SLUICE_LOG", ""), ("SLUICE_LOG", "info")], false);
+        assert_eq!(config.log, Level::Error, "the first of equal names counts");
+    }
+
+    #[test]
+    fn errors_are_told_in_words() {
+        let mut complaint = Line::new();
+        let mut file = CString::new("/x").ok();
+        let report = (REPORT, "cannot be written to", "no report");
+        prepare_file(&mut file, report, |_| Err(libc::ENOENT), &mut complaint);
+        assert_eq!(
+            complaint.finished(),
+            b"sluice: SLUICE_REPORT=\"/x\" cannot be written to (No such file or directory), using no report\n"
+        );
+        assert_eq!(Meaning(123_456).to_string(), "error 123456");
     }
 
     #[test]
@@ -635,7 +663,7 @@ mod tests {
         assert_eq!(
             said,
             "sluice: SLUICE_RING=\"1G\" is not a power of two from 4K to 4M, using 256K; \
-             SLUICE_SPEED=\"9\" is no setting, ignored\n"
+             SLUICE_SPEED=\"9\": unknown setting, ignored\n"
         );
         assert_eq!(
             config,

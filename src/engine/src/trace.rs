@@ -7,7 +7,7 @@
 //!
 //! Its blocks are there before it is mapped. A store into a page that the file system has no room for would end the program by SIGBUS.
 
-use crate::config::{self, Level, Path};
+use crate::config::{self, Level, Meaning, Path};
 use crate::process;
 use crate::sockets::internal::{self, Low};
 use crate::sockets::table::{self, Entry};
@@ -104,9 +104,11 @@ impl fmt::Display for Failure {
                     "takes {LEN} bytes, more than a file may have (ulimit -f)"
                 )
             }
-            Failure::Create(errno) => write!(f, "cannot be made (errno {errno})"),
-            Failure::Room(errno) => write!(f, "finds no room for {LEN} bytes (errno {errno})"),
-            Failure::Map(errno) => write!(f, "cannot be mapped (errno {errno})"),
+            Failure::Create(errno) => write!(f, "cannot be made ({})", Meaning(*errno)),
+            Failure::Room(errno) => {
+                write!(f, "finds no room for {LEN} bytes ({})", Meaning(*errno))
+            }
+            Failure::Map(errno) => write!(f, "cannot be mapped ({})", Meaning(*errno)),
         }
     }
 }

@@ -409,8 +409,8 @@ mod tests {
         view.switch();
         let lines = drawn(&mut view, 80, 24);
         assert!(lines[1].contains("CONNECTIONS") && lines[23].contains("sort (name, reversed)"));
-        view.nothing("no process that may be looked into runs with Sluice".to_owned());
-        assert!(drawn(&mut view, 80, 24)[1].starts_with("no process"));
+        view.nothing("no running process uses Sluice".to_owned());
+        assert!(drawn(&mut view, 80, 24)[1].starts_with("no running process"));
         // Any size will do.
         for (width, height) in [(1, 1), (10, 2), (300, 3)] {
             drawn(&mut view, width, height);

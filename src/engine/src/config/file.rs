@@ -8,7 +8,7 @@
 //! AT_SECURE the environment comes here without what leads to files.
 
 use super::Config;
-use super::line::{Line, Path, Quoted};
+use super::line::{Line, Meaning, Path, Quoted};
 use super::policy::{Rule, Side};
 use super::settings::{CONFIG, FAULT, SETTINGS, Setting, number};
 use crate::sockets::internal::Low;
@@ -69,9 +69,10 @@ pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u3
         {
             Ok(text) => read.take(path, &text, program()),
             Err(errno) => read.complaint.add(format_args!(
-                "{}={} cannot be read (errno {errno}), using no file",
+                "{}={} cannot be read ({}), using no file",
                 CONFIG,
-                Quoted(path)
+                Quoted(path),
+                Meaning(errno)
             )),
         },
         None => {
@@ -251,7 +252,7 @@ impl Read<'_> {
             let mut parts = line.splitn(2, |&byte| byte == b'=');
             let (Some(key), Some(value)) = (parts.next(), parts.next()) else {
                 self.complaint.add(format_args!(
-                    "{at}: {} is no setting, ignored",
+                    "{at}: {}: unknown setting, ignored",
                     Quoted(line)
                 ));
                 continue;
@@ -309,11 +310,15 @@ impl Read<'_> {
             .find(|(_, setting)| key(setting).as_bytes() == name);
         let Some((bit, setting)) = known else {
             self.complaint.add(format_args!(
-                "{at}: {} is no setting, ignored",
+                "{at}: {}: unknown setting, ignored",
                 Quoted(name)
             ));
             return;
         };
+        // As if the line were not there.
+        if value.is_empty() {
+            return;
+        }
         // Also what is another program's is to be understood.
         let mut spare = Config::DEFAULT;
         let config = if ours { &mut self.config } else { &mut spare };
@@ -486,6 +491,16 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_value_is_as_if_the_line_were_not_there() {
+        for setting in SETTINGS.iter().filter(|s| is_for_files(s)) {
+            let text = format!("{} = # none", key(setting));
+            let (config, set, said) = taken(&[&text], "any");
+            assert_eq!((config, set, said.as_str()), (Config::DEFAULT, 0, ""));
+        }
+        assert_eq!(understood("ring = 4K\nring =", "any").ring_len, 4096);
+    }
+
+    #[test]
     fn a_later_line_and_a_later_file_win() {
         let (config, set, said) = taken(&["ring = 4K\nring = 8K", "spin_us = 7"], "any");
         assert_eq!((config.ring_len, config.spin_ns), (8192, 7000));
@@ -514,11 +529,11 @@ mod tests {
             "\nring = 1G",
             "2: ring = \"1G\" is not a power of two from 4K to 4M, ignored",
         );
-        refused("speed = 9", "1: \"speed\" is no setting, ignored");
-        refused("fault = demote:1", "1: \"fault\" is no setting, ignored");
-        refused("library = /x", "1: \"library\" is no setting, ignored");
-        refused("config = /x", "1: \"config\" is no setting, ignored");
-        refused("eager", "1: \"eager\" is no setting, ignored");
+        refused("speed = 9", "1: \"speed\": unknown setting, ignored");
+        refused("fault = demote:1", "1: \"fault\": unknown setting, ignored");
+        refused("library = /x", "1: \"library\": unknown setting, ignored");
+        refused("config = /x", "1: \"config\": unknown setting, ignored");
+        refused("eager", "1: \"eager\": unknown setting, ignored");
         // Also where it is for others.
         refused(
             "[program x]\nmode = fast",

@@ -1,6 +1,8 @@
 //! One line for stderr: what somebody else chose is made harmless, nothing is allocated, nobody is waited for.
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
+use sluice_fabric::sys::Errno;
 use syscalls::{Sysno, syscall};
 
 /// Bytes that somebody else chose, made harmless for a terminal and short.
@@ -44,6 +46,27 @@ fn show(f: &mut fmt::Formatter<'_>, text: &[u8], most: usize) -> fmt::Result {
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", Shown(self.0))
+    }
+}
+
+/// What an error of the kernel means, in the words of strerror(3) for the C locale.
+pub(crate) struct Meaning(pub(crate) Errno);
+
+impl fmt::Display for Meaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        unsafe extern "C" {
+            /// strerror(3), glibc 2.32: a constant text, made without a lock and without an
+            /// allocation, or null.
+            fn strerrordesc_np(errno: libc::c_int) -> *const libc::c_char;
+        }
+        // SAFETY: any number may be asked for.
+        let text = unsafe { strerrordesc_np(self.0) };
+        if text.is_null() {
+            return write!(f, "error {}", self.0);
+        }
+        // SAFETY: not null, so a C string that is constant.
+        let text = unsafe { CStr::from_ptr(text) };
+        f.write_str(text.to_str().unwrap_or_default())
     }
 }
 

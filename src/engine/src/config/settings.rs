@@ -14,8 +14,8 @@ pub(super) const TRACE: &str = "SLUICE_TRACE";
 pub struct Setting {
     /// The variable's name.
     pub name: &'static str,
-    /// Which values it takes, as in a usage line. BYTES is a number, with `K` or `M` for its
-    /// 1024 or 1048576 fold.
+    /// Which values it takes, as in a usage line. BYTES is a number, perhaps with one of the units
+    /// `K`, `M` and `G`: 1024, 1024 * 1024, and 1024 * 1024 * 1024. An empty value counts as none.
     pub values: &'static str,
     /// The value that stands when there is none, or none that can be understood.
     pub default: &'static str,
@@ -176,7 +176,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "no report",
         meaning: "File that gets one line with the counters of each connection when it ends.",
         set: |value, config| {
-            config.report = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
+            config.report = Some(CString::new(value).ok()?);
             Some(())
         },
         lessens: NEVER,
@@ -187,7 +187,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "no trace",
         meaning: "The last 65536 messages of each process go into PATH.PID, for `sluice trace PATH`.",
         set: |value, config| {
-            config.trace = Some(CString::new(value).ok().filter(|path| !path.is_empty())?);
+            config.trace = Some(CString::new(value).ok()?);
             Some(())
         },
         lessens: NEVER,
@@ -210,7 +210,7 @@ pub const SETTINGS: &[Setting] = &[
         default: "any that leads to the peer",
         meaning: "Which RDMA device may be used, as `rdma link` names it.",
         set: |value, config| {
-            config.device = Some(CString::new(value).ok().filter(|name| !name.is_empty())?);
+            config.device = Some(CString::new(value).ok()?);
             Some(())
         },
         lessens: NEVER,
@@ -279,11 +279,12 @@ pub(super) fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number with `K` or `M` behind it, or nothing.
+/// A number, perhaps with a unit after it.
 fn bytes(text: &[u8]) -> Option<u64> {
     match text.split_last()? {
         (b'K', digits) => number(digits)?.checked_mul(1 << 10),
         (b'M', digits) => number(digits)?.checked_mul(1 << 20),
+        (b'G', digits) => number(digits)?.checked_mul(1 << 30),
         _ => number(text),
     }
 }

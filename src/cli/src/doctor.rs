@@ -1,4 +1,4 @@
-//! `sluice doctor`: what acceleration needs, what of it is here, and how to mend what is not.
+//! `sluice doctor`: what acceleration needs, what of it is here, and how to fix what is not.
 
 mod between;
 mod trial;
@@ -7,6 +7,7 @@ mod within;
 pub use trial::{Arguments as TrialArguments, take_part};
 
 use crate::is_written;
+use crate::terminal::Screen;
 use clap::Args;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -15,19 +16,14 @@ use std::process::ExitCode;
 /// Number of the JSON's format: fields are added without a new one.
 const FORMAT: u32 = 1;
 
-/// Only connections within this host can be accelerated.
-const ONLY_WITHIN: u8 = 1;
-/// Only connections to other hosts can. (2 is for wrong arguments.)
+/// RDMA devices are here, and something else that they need is not.
+const RDMA_BROKEN: u8 = 1;
+/// Only connections to other hosts can be accelerated. (2 is for wrong arguments.)
 const ONLY_BETWEEN: u8 = 3;
 /// None can.
 const NOTHING: u8 = 4;
 
 #[derive(Args)]
-#[command(
-    after_help = "Exit status: 0 if connections within this host and to other hosts can be accelerated, 1 if only those within \
-    this host can, 3 if only those to other hosts can, 4 if none can; 2 for wrong arguments.\n\nTwo processes of this tool's own \
-    connect to each other over the loopback device and exchange some megabytes. No other process is touched."
-)]
 pub struct Arguments {
     /// Print JSON, in a format that stays compatible
     #[arg(long)]
@@ -82,6 +78,13 @@ pub struct Findings {
     checks: Vec<Check>,
 }
 
+impl Findings {
+    /// Is something in the way? Where nothing is, what is missing was never meant to be here.
+    fn is_broken(&self) -> bool {
+        self.checks.iter().any(|check| check.state == State::Bad)
+    }
+}
+
 #[derive(Serialize)]
 struct Examination {
     format: u32,
@@ -106,11 +109,16 @@ pub fn doctor(arguments: &Arguments) -> ExitCode {
         write_text(&mut stdout, &found)
     };
     is_written(written.and_then(|()| stdout.flush()));
-    match (found.shm.usable, found.verbs.usable) {
-        (true, true) => ExitCode::SUCCESS,
-        (true, false) => ExitCode::from(ONLY_WITHIN),
-        (false, true) => ExitCode::from(ONLY_BETWEEN),
-        (false, false) => ExitCode::from(NOTHING),
+    ExitCode::from(status(&found.shm, &found.verbs))
+}
+
+fn status(shm: &Findings, verbs: &Findings) -> u8 {
+    match (shm.usable, verbs.usable) {
+        (true, true) => 0,
+        (true, false) if !verbs.is_broken() => 0,
+        (true, false) => RDMA_BROKEN,
+        (false, true) => ONLY_BETWEEN,
+        (false, false) => NOTHING,
     }
 }
 
@@ -119,8 +127,9 @@ fn write_text(to: &mut impl Write, found: &Examination) -> io::Result<()> {
         ("Within this host", &found.shm, "shared memory"),
         ("Between hosts", &found.verbs, "RDMA"),
     ];
+    let screen = Screen::of_stdout();
     for (title, part, _) in parts {
-        writeln!(to, "{title}")?;
+        writeln!(to, "{}", screen.bold(title))?;
         let width = part.checks.iter().map(|check| check.what.chars().count());
         let width = width.max().unwrap_or(0);
         for check in &part.checks {
@@ -129,16 +138,50 @@ fn write_text(to: &mut impl Write, found: &Examination) -> io::Result<()> {
                 State::Note => "note",
                 State::Bad => "BAD",
             };
-            writeln!(to, "  {state:4}  {:width$}  {}", check.what, check.found)?;
+            // Below each other, after the columns before them.
+            let indent = 2 + 4 + 2 + width + 2;
+            let found = screen.wrapped(&check.found, indent).join("\n");
+            let found = found.trim_start();
+            writeln!(to, "  {state:4}  {:width$}  {found}", check.what)?;
             if let Some(mend) = &check.mend {
-                writeln!(to, "        {:width$}  -> {mend}", "")?;
+                let mend = screen.wrapped(&format!("-> {mend}"), indent).join("\n");
+                writeln!(to, "{mend}")?;
             }
         }
         writeln!(to)?;
     }
     for (_, part, carrier) in parts {
-        let verdict = if part.usable { "usable" } else { "not usable" };
+        let verdict = match part.usable {
+            true => "usable",
+            false if part.is_broken() => "not usable",
+            false => "none here; only connections to other hosts need it",
+        };
         writeln!(to, "{carrier}: {verdict}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rdma_that_is_not_here_is_no_failure() {
+        let findings = |usable, state| Findings {
+            usable,
+            checks: vec![Check::new("devices", state, "")],
+        };
+        let works = || findings(true, State::Ok);
+        let fails = || findings(false, State::Bad);
+        let absent = || findings(false, State::Note);
+        for (shm, verbs, expected) in [
+            (works(), works(), 0),
+            (works(), absent(), 0),
+            (works(), fails(), RDMA_BROKEN),
+            (fails(), works(), ONLY_BETWEEN),
+            (fails(), absent(), NOTHING),
+        ] {
+            assert_eq!(status(&shm, &verbs), expected);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::within::limit;
 use super::{Check, Findings, State};
+use crate::units::size;
 use std::ffi::CStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -157,15 +158,13 @@ fn memory() -> Check {
     const WHAT: &str = "RLIMIT_MEMLOCK";
     match limit(libc::RLIMIT_MEMLOCK) {
         Some(libc::RLIM_INFINITY) | None => Check::new(WHAT, State::Ok, "unlimited"),
-        Some(bytes) if bytes >= PINNED => {
-            Check::new(WHAT, State::Ok, format!("{} MiB", bytes >> 20))
-        }
+        Some(bytes) if bytes >= PINNED => Check::new(WHAT, State::Ok, size(bytes)),
         Some(bytes) => Check::new(
             WHAT,
             State::Note,
             format!(
-                "{} KiB may be pinned: enough for a few connections, the rest stays on TCP",
-                bytes >> 10
+                "{} may be pinned: enough for a few connections, the rest stays on TCP",
+                size(bytes)
             ),
         )
         .mended_by("ulimit -l unlimited, LimitMEMLOCK=infinity of a unit"),

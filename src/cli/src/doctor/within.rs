@@ -2,6 +2,7 @@
 
 use super::{Check, Findings, State, trial};
 use crate::process::Shown;
+use crate::units::size;
 use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -60,10 +61,7 @@ fn tried(outcome: Result<trial::Outcome, String>) -> (Check, bool) {
                 );
             }
             let share = 100 * linked / total.max(1);
-            let found = format!(
-                "{share} % of {} KB went through shared memory",
-                total / 1000
-            );
+            let found = format!("{share} % of {} went through shared memory", size(total));
             let check = if direct == 0 {
                 Check::new(
                     WHAT,
@@ -76,8 +74,8 @@ fn tried(outcome: Result<trial::Outcome, String>) -> (Check, bool) {
                     WHAT,
                     State::Ok,
                     format!(
-                        "{found}, {} KB straight into the reader's buffer",
-                        direct / 1000
+                        "{found}, {} straight into the reader's buffer",
+                        size(direct)
                     ),
                 )
             };

@@ -23,11 +23,6 @@ use std::time::Duration;
 const FORMAT: u32 = 1;
 
 #[derive(Args)]
-#[command(
-    after_help = "Each measurement is made of TCP and of Sluice in turn, several times; the medians are shown, and the \
-    median of the ratios of runs that were neighbours. On another host, the same version of the tool serves: `sluice bench --serve \
-    ADDRESS:PORT`, which takes the port behind that, too."
-)]
 pub struct Arguments {
     /// A host where `sluice bench --serve` runs, and its first port; this host if left out
     #[arg(value_name = "HOST:PORT")]

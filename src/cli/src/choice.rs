@@ -11,11 +11,11 @@ pub struct Choice {
     #[arg(long)]
     port: Option<u16>,
 
-    /// Show only connections that are carried so
+    /// Show only connections that TCP carries, or a link
     #[arg(long, value_enum)]
     state: Option<State>,
 
-    /// Order of the processes, and of the connections of each
+    /// Sort processes, and the connections of each
     #[arg(long, value_enum, default_value_t)]
     sort: Order,
 }

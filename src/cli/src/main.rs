@@ -27,12 +27,14 @@ mod top;
 mod trace;
 mod units;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use pages::readme::Part;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Moves TCP connections of unmodified programs onto shared memory.
+/// Moves TCP connections of unmodified programs onto shared memory or RDMA.
 #[derive(Parser)]
-#[command(name = "sluice", version)]
+#[command(name = "sluice", version = version(), max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -42,7 +44,7 @@ struct Arguments {
 enum Command {
     /// Run a program with its TCP connections under Sluice
     Run(run::Arguments),
-    /// Show the connections of running programs, and why they are, or are not, on TCP
+    /// Show the connections of running processes, and why they are on TCP or not
     Stat(stat::Arguments),
     /// Watch what moves, and how, in the terminal
     Top(top::Arguments),
@@ -64,7 +66,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let matches = description().get_matches_from(arguments());
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Top(arguments) => top::top(&arguments),
@@ -78,9 +82,45 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line as it is described above.
+/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` is made
+/// `sluice help help`.
+fn arguments() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if let [_, help, option] = words.as_mut_slice()
+        && help == "help"
+        && (option == "--help" || option == "-h")
+    {
+        *option = OsString::from("help");
+    }
+    words
+}
+
+/// The command line as it is described above, and what the README says of each command.
 fn description() -> clap::Command {
-    Arguments::command()
+    let described = |command: clap::Command, name: &str| {
+        let help = Part::of(name).help();
+        command.after_help(help)
+    };
+    described(Arguments::command(), "").mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        if command.is_hide_set() {
+            command
+        } else {
+            described(command, &name)
+        }
+    })
+}
+
+/// The version, the commit if the tool was built in a repository, and the version of what two
+/// processes say to each other: those of equal protocols accelerate.
+fn version() -> String {
+    let commit = option_env!("BUILT_FROM");
+    let commit = commit.map_or(String::new(), |commit| format!("commit {commit}, "));
+    let protocol = sluice_stats::PROTOCOL;
+    format!(
+        "{} ({commit}protocol {protocol})",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Prints to whoever still reads.

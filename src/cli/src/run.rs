@@ -26,11 +26,6 @@ const NOT_FOUND: u8 = 127;
 const LIBRARY: &str = "libsluice.so";
 
 #[derive(Args)]
-#[command(
-    after_help = "Exit status: that of the command; 127 if there is no such command, 126 if it \
-    cannot be executed, 125 if libsluice.so is not found, 2 for wrong arguments; with --require 96 if a \
-    connection stayed on TCP.\n\nThe library is looked for beside this tool, in ../lib and in ../lib/sluice; SLUICE_LIBRARY names another one."
-)]
 pub struct Arguments {
     /// Set an environment variable for the command
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE",
@@ -55,7 +50,7 @@ pub struct Arguments {
     trace: Option<OsString>,
 
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

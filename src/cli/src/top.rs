@@ -17,10 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Args)]
-#[command(
-    after_help = "Keys: s sorts by the next column, r turns the order round, p shows processes or connections, / filters, \
-    the arrows and Page Up and Down move, q quits.\n\nIt reads as `sluice stat` does, and needs the same rights."
-)]
 pub struct Arguments {
     /// Process ids or names of programs; without any, all processes that use Sluice
     #[arg(value_name = "PID|NAME", value_parser = stat::who)]

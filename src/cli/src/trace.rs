@@ -26,15 +26,10 @@ const FILES: usize = 1024;
 const EVENTS: usize = 1 << 20;
 
 #[derive(Args)]
-#[command(
-    after_help = "A process always keeps its last events of connections that left TCP, or tried to. Under `sluice run --trace FILE` \
-    (SLUICE_TRACE) each process writes every message, the last 65536, to FILE.PID; FILE names all of these. What a file \
-    tells is there also when the process was killed.\n\nExit status: 0 if there was something to read, else 1; 2 for wrong arguments."
-)]
 pub struct Arguments {
     /// A process id, the name of a program, or the FILE of `sluice run --trace`
     #[arg(value_name = "PID|NAME|FILE")]
-    what: String,
+    traced: String,
 
     /// Only connections with this local or peer port
     #[arg(long)]
@@ -127,10 +122,10 @@ impl Told {
 }
 
 pub fn trace(arguments: &Arguments) -> ExitCode {
-    let found = if is_file(&arguments.what) {
-        from_files(Path::new(&arguments.what))
+    let found = if is_file(&arguments.traced) {
+        from_files(Path::new(&arguments.traced))
     } else {
-        from_processes(&arguments.what)
+        from_processes(&arguments.traced)
     };
     let mut told = match found {
         Ok(told) => told,

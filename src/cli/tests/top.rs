@@ -7,64 +7,8 @@
 
 mod common;
 
-use common::{Python, Scratch, counting_library, text};
-use std::process::{Command, Output, Stdio};
+use common::{Python, Scratch, Terminal, counting_library};
 use std::time::{Duration, Instant};
-
-/// A terminal of its own, by a server of its own, which ends with the test.
-struct Terminal {
-    server: String,
-}
-
-impl Terminal {
-    fn new(name: &str, command: &str) -> Self {
-        let server = format!("sluice-{name}-{}", std::process::id());
-        let terminal = Self { server };
-        let size = ["-x", "80", "-y", "24"];
-        let output = terminal.tmux(
-            &[
-                &["-f", "/dev/null", "new-session", "-d"],
-                &size[..],
-                &[command],
-            ]
-            .concat(),
-        );
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        terminal
-    }
-
-    fn tmux(&self, arguments: &[&str]) -> Output {
-        Command::new("tmux")
-            .args(["-L", &self.server])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .expect("this test needs tmux")
-    }
-
-    /// Until the screen shows what is wanted.
-    fn shows(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let screen = text(&self.tmux(&["capture-pane", "-p"]).stdout);
-            if wanted(&screen) {
-                return screen;
-            }
-            assert!(Instant::now() < deadline, "{what}:\n{screen}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn press(&self, keys: &[&str]) {
-        self.tmux(&[&["send-keys"], keys].concat());
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        self.tmux(&["kill-server"]);
-    }
-}
 
 #[test]
 fn connections_and_processes_are_shown_sorted_and_found() {
@@ -148,7 +92,8 @@ fn it_goes_on_beside_a_process_that_never_answers() {
     let mut python = Python::preloaded(&library);
     python.call("counting_begin");
     let tool = env!("CARGO_BIN_EXE_sluice");
-    let terminal = Terminal::new("top-hostile", &format!("{tool} top -i 0.1 python3"));
+    let both = format!("{} {}", hostile.pid(), python.pid());
+    let terminal = Terminal::new("top-hostile", &format!("{tool} top -i 0.1 {both}"));
     let about = "left out: no answer";
     terminal.shows("both", |s| s.contains(":1000 -> ") && s.contains(about));
     // What is new comes soon, since the one that does not answer is not asked again at once.

@@ -36,3 +36,7 @@ pub use root::{
     CHUNK_LEN, CHUNK_SLOTS, Chunk, Header, LAYOUT, MAGIC, ROOT, Root, adopt_conn, alloc_conn,
     free_conn, monotonic_ns, reset_after_fork,
 };
+
+/// Version of what two processes say to each other before they share memory. Those of different
+/// versions stay on TCP with each other.
+pub const PROTOCOL: u16 = 2;

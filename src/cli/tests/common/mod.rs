@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
@@ -11,6 +12,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// A directory that goes away with the test.
 pub struct Scratch(pub PathBuf);
@@ -299,4 +301,59 @@ pub fn exchange(server: &mut Python, client: &mut Python) -> u64 {
         client.tell("assert len(end.recv(10000, socket.MSG_WAITALL)) == 10000");
     }
     port
+}
+
+/// A terminal of its own, by a server of its own, which ends with the test.
+pub struct Terminal {
+    server: String,
+}
+
+impl Terminal {
+    pub fn new(name: &str, command: &str) -> Self {
+        let server = format!("sluice-{name}-{}", std::process::id());
+        let terminal = Self { server };
+        let size = ["-x", "80", "-y", "24"];
+        let output = terminal.tmux(
+            &[
+                &["-f", "/dev/null", "new-session", "-d"],
+                &size[..],
+                &[command],
+            ]
+            .concat(),
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        terminal
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        Command::new("tmux")
+            .args(["-L", &self.server])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("this test needs tmux")
+    }
+
+    /// Until the screen shows what is wanted.
+    pub fn shows(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let screen = text(&self.tmux(&["capture-pane", "-p"]).stdout);
+            if wanted(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < deadline, "{what}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    pub fn press(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
 }

@@ -16,7 +16,7 @@ use sluice_fabric::sys::{self, Fd};
 const MAGIC: u32 = u32::from_le_bytes(*b"slce");
 
 /// Version of these records and of the meeting. Another one has other names.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = sluice_stats::PROTOCOL;
 
 /// Bytes of a record.
 pub const LEN: usize = 96;

@@ -295,6 +295,12 @@ impl Cause {
         }
     }
 
+    /// The words of a reason with this code; the code itself if this tool does not know it.
+    pub fn words_of(code: &str) -> &str {
+        let reason = Reason::ALL.iter().find(|reason| reason.code() == code);
+        reason.map_or(code, |reason| reason.words())
+    }
+
     fn of(code: &str, words: String) -> Cause {
         let code = code.to_owned();
         Cause { code, words }

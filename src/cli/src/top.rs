@@ -64,7 +64,7 @@ pub fn top(arguments: &Arguments) -> ExitCode {
         };
         let mut next = Instant::now();
         while !ENDS.load(Ordering::Relaxed) {
-            if Instant::now() >= next {
+            if Instant::now() >= next && !view.is_paused {
                 let (report, missing) = stat::collect(&mut looker, &wanted);
                 if report.is_empty() {
                     view.nothing(missing.join("\n"));
@@ -76,7 +76,8 @@ pub fn top(arguments: &Arguments) -> ExitCode {
             terminal.draw(|frame| view.draw(frame))?;
             // A signal is seen by then at the latest.
             const LOOK: Duration = Duration::from_millis(200);
-            let wait = next.saturating_duration_since(Instant::now()).min(LOOK);
+            let left = next.saturating_duration_since(Instant::now());
+            let wait = if view.is_paused { LOOK } else { left.min(LOOK) };
             if event::poll(wait)?
                 && let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
@@ -118,8 +119,14 @@ fn pressed(view: &mut View, key: KeyEvent) -> bool {
         }
         return false;
     }
+    if view.shows_help {
+        view.shows_help = false;
+        return false;
+    }
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return true,
+        KeyCode::Char('?' | 'h') | KeyCode::F(1) => view.shows_help = true,
+        KeyCode::Char(' ') => view.is_paused = !view.is_paused,
         KeyCode::Char('s') => view.sort_by_next(),
         KeyCode::Char('r') => view.turn_round(),
         KeyCode::Char('p') => view.switch(),

@@ -2,6 +2,7 @@
 
 use super::{Check, Findings, State, trial};
 use crate::process::Shown;
+use crate::report::Cause;
 use crate::units::size;
 use std::fs;
 use std::io;
@@ -52,8 +53,7 @@ fn tried(outcome: Result<trial::Outcome, String>) -> (Check, bool) {
         }) => {
             if linked == 0 {
                 let code = reason.as_deref().unwrap_or("none");
-                let words = sluice_stats::Reason::ALL.iter().find(|r| r.code() == code);
-                let words = words.map_or(code, |r| r.words());
+                let words = Cause::words_of(code);
                 return (
                     Check::new(WHAT, State::Bad, format!("stays on TCP: {words}"))
                         .mended_by("see the lines above; `SLUICE_LOG=debug` tells more"),

@@ -59,6 +59,18 @@ impl Part {
         })
     }
 
+    /// The rows of the table below a heading.
+    pub fn table(&self, heading: &str) -> Vec<(String, String)> {
+        let is_it = |block: &Block| matches!(block, Block::Heading(one) if *one == heading);
+        let mut below = self.blocks().skip_while(|block| !is_it(block)).skip(1);
+        match below.next() {
+            Some(Block::Table(lines)) => rows(lines)
+                .map(|(term, meaning)| (plain(term), plain(meaning)))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The sections of a man page, in the order of the README: their names, and their text in roff.
     pub fn sections(&self) -> Vec<(String, String)> {
         let mut sections = vec![("DESCRIPTION".to_owned(), String::new())];
@@ -124,13 +136,16 @@ fn roff(block: &Block) -> String {
             let entries = items.map(|item| item.split_once(": ").unwrap_or((item, "")));
             entries.map(entry).collect()
         }
-        Block::Table(rows) => {
-            // The first two lines are the header.
-            let rows = rows.lines().skip(2).map(|row| row.trim_matches(['|', ' ']));
-            let entries = rows.filter_map(|row| row.split_once(" | "));
-            entries.map(entry).collect()
-        }
+        Block::Table(lines) => rows(lines).map(entry).collect(),
     }
+}
+
+/// The rows of a table of two columns.
+fn rows(lines: &str) -> impl Iterator<Item = (&str, &str)> {
+    // The first two lines are the header.
+    let rows = lines.lines().skip(2);
+    let rows = rows.map(|row| row.trim_matches(['|', ' ']));
+    rows.filter_map(|row| row.split_once(" | "))
 }
 
 /// A term, and what it means.

@@ -1,7 +1,8 @@
 //! What moved between two looks: rates of connections and of processes.
 
-use crate::report::{Connection, Flow, Process, Report, share};
+use crate::report::{Cause, Connection, Flow, Process, Report, share};
 use clap::ValueEnum;
+use sluice_stats::Reason;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -155,7 +156,10 @@ impl Sampler {
 fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
     let open: u64 = process.open.values().sum();
     let linked = open - process.open.get("tcp").copied().unwrap_or(0);
-    let common = process.reasons.iter().max_by_key(|(_, count)| **count);
+    // Every connection is small before it is large.
+    let small = Reason::BelowThreshold.code();
+    let reasons = process.reasons.iter().filter(|(code, _)| *code != small);
+    let common = reasons.max_by_key(|(_, count)| **count);
     Row {
         pid: process.pid,
         name: process.name.clone(),
@@ -166,7 +170,7 @@ fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
         received,
         linked: share((&process.tx, &process.rx)),
         age_ms: process.age_ms,
-        why: common.map(|(code, _)| code.clone()).unwrap_or_default(),
+        why: common.map_or(String::new(), |(code, _)| Cause::words_of(code).to_owned()),
     }
 }
 

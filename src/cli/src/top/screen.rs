@@ -1,10 +1,13 @@
-//! The screen: a line of totals, a table, a line about the row that is selected, a line of keys.
+//! The screen: totals, a table, what is to be said of the row that is selected, a line of keys.
 
 use super::rows::{self, Order, Row, Sample};
+use crate::pages::readme::Part;
 use crate::report::Report;
+use crate::terminal::{Screen, has_colours};
+use crate::units::{age, counted, percent, rate};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Modifier, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Table, TableState};
 
@@ -24,6 +27,11 @@ pub struct View {
     /// What the filter was before the user began to type.
     typing: Option<String>,
     at: TableState,
+    /// The picture stands still.
+    pub is_paused: bool,
+    /// The keys are shown in place of rows.
+    pub shows_help: bool,
+    has_colours: bool,
 }
 
 impl View {
@@ -40,6 +48,9 @@ impl View {
             filter: String::new(),
             typing: None,
             at: TableState::default(),
+            is_paused: false,
+            shows_help: false,
+            has_colours: has_colours(),
         }
     }
 
@@ -124,72 +135,88 @@ impl View {
     }
 
     pub fn draw(&mut self, frame: &mut Frame) {
-        let parts = [
-            Constraint::Length(1),
-            Constraint::Min(1),
-            Constraint::Length(1),
-            Constraint::Length(1),
-        ];
-        let [head, body, about, foot] = Layout::vertical(parts).areas(frame.area());
+        let screen = Screen {
+            width: Some(frame.area().width.into()),
+            has_colours: false,
+        };
         let rows = self.rows();
-        frame.render_widget(Line::from(self.totals()).style(Modifier::BOLD), head);
-        frame.render_widget(Line::from(self.keys()), foot);
-        if let Some(why) = &self.nothing {
-            frame.render_widget(Paragraph::new(why.as_str()), body);
-            return;
-        }
-        // The table keeps what is selected in sight.
         let last = rows.len().saturating_sub(1);
         let selected = self.at.selected().map(|at| at.min(last));
         self.at.select(selected);
         let row = rows.get(selected.unwrap_or(0));
-        frame.render_widget(Line::from(row.map(in_words).unwrap_or_default()), about);
+        let is_table = self.nothing.is_none() && !self.shows_help;
+        let about = row.filter(|_| is_table).map(in_words).unwrap_or_default();
+        let lines = |text: &str, most: usize| {
+            let mut lines = screen.wrapped(text, 0);
+            lines.truncate(most);
+            lines
+        };
+        let (totals, about) = (lines(&self.totals(), 2), lines(&about, 3));
+        let parts = [
+            Constraint::Length(totals.len() as u16),
+            Constraint::Min(1),
+            Constraint::Length(about.len() as u16),
+            Constraint::Length(1),
+        ];
+        let [head, body, below, foot] = Layout::vertical(parts).areas(frame.area());
+        let totals = Paragraph::new(totals.join("\n")).style(Modifier::BOLD);
+        frame.render_widget(totals, head);
+        frame.render_widget(Paragraph::new(about.join("\n")), below);
+        frame.render_widget(Line::from(self.keys()), foot);
+        if self.shows_help {
+            frame.render_widget(Paragraph::new(help()), body);
+        } else if let Some(why) = &self.nothing {
+            frame.render_widget(Paragraph::new(lines(why, usize::MAX).join("\n")), body);
+        } else {
+            // The table keeps what is selected in sight.
+            let table = self.table(&rows, body.width);
+            frame.render_stateful_widget(table, body, &mut self.at);
+        }
+    }
+
+    fn table(&self, rows: &[Row], width: u16) -> Table<'static> {
         let what = if self.processes {
             "CONNECTIONS"
         } else {
             "CONNECTION"
         };
-        let header = [
-            "PID",
-            "NAME",
-            what,
-            "VIA",
-            "SENT/s",
-            "RECV/s",
-            "LINK",
-            "WHY ON TCP",
-        ];
-        let widths = [
-            Constraint::Length(7),
-            Constraint::Length(10),
-            Constraint::Length(32),
-            Constraint::Length(5),
-            Constraint::Length(7),
-            Constraint::Length(7),
-            Constraint::Length(4),
-            Constraint::Fill(1),
-        ];
-        let table = Table::new(rows.iter().map(line), widths)
+        let longest = |text: fn(&Row) -> &str, least: u16| {
+            let lengths = rows.iter().map(|row| text(row).chars().count() as u16);
+            lengths.fold(least, u16::max)
+        };
+        let room = width.saturating_sub(FIXED);
+        let connection = longest(|row| &row.what, 11).min(room.saturating_sub(SHORT_NAME));
+        let name = longest(|row| &row.name, 4).min(room - connection);
+        // After a blank, if it is not only a few letters.
+        let rest = (room - connection - name).saturating_sub(1);
+        let has_why = rest >= 20;
+        let mut header = vec!["PID", "NAME", what, "VIA", "SENT/s", "RECV/s", "LINK"];
+        let mut widths = vec![7, name, connection, 5, 6, 6, 4];
+        if has_why {
+            header.push("WHY ON TCP");
+            widths.push(rest);
+        }
+        let lines = rows.iter().map(|row| line(row, has_why, self.has_colours));
+        Table::new(lines, widths.into_iter().map(Constraint::Length))
             .header(ratatui::widgets::Row::new(header).style(Modifier::REVERSED))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-            .column_spacing(1);
-        frame.render_stateful_widget(table, body, &mut self.at);
+            .column_spacing(1)
     }
 
     fn totals(&self) -> String {
         let all = &self.sample.connections;
         let linked = all.iter().filter(|row| row.via != "tcp").count();
         // Not `sum`, whose nothing is -0.
-        let rate = self
+        let moved = self
             .sample
             .processes
             .iter()
             .fold(0.0, |all, row| all + row.rate());
         let mut totals = format!(
-            "{} processes, {} connections, {linked} on links, {}B/s",
-            self.sample.processes.len(),
-            all.len(),
-            amount(rate)
+            "{}, {}, {linked} on links, {}/s",
+            counted(self.sample.processes.len() as u64, "process"),
+            counted(all.len() as u64, "connection"),
+            rate(moved)
         );
         for (count, what) in [
             (self.refused, "may not be looked into"),
@@ -199,6 +226,9 @@ impl View {
             if count != 0 {
                 totals += &format!("; {count} {what}");
             }
+        }
+        if self.is_paused {
+            totals += "; paused";
         }
         totals
     }
@@ -210,7 +240,7 @@ impl View {
         let filter = if self.filter.is_empty() {
             String::new()
         } else {
-            format!(" ({})", self.filter)
+            format!(": {}", self.filter)
         };
         let other = if self.processes {
             "connections"
@@ -218,37 +248,56 @@ impl View {
             "processes"
         };
         format!(
-            "q quit  s sort ({}{})  r reverse  p {other}  / filter{filter}",
+            "? help  q quit  space {}  p {other}  s sort: {}{}  / filter{filter}",
+            if self.is_paused { "go on" } else { "pause" },
             self.order.word(),
             if self.is_reversed { ", reversed" } else { "" }
         )
     }
 }
 
-fn line(row: &Row) -> ratatui::widgets::Row<'static> {
-    let linked = row
-        .linked
-        .map_or_else(String::new, |share| format!("{:.0}%", 100.0 * share));
-    ratatui::widgets::Row::new([
+/// Columns of a table that have a width of their own, and the blanks between these and the others.
+const FIXED: u16 = 7 + 5 + 6 + 6 + 4 + 6;
+
+/// Of a name at least so much is shown.
+const SHORT_NAME: u16 = 10;
+
+/// The keys, and what they do.
+fn help() -> String {
+    let keys = Part::of("top").table("Keys");
+    let width = keys.iter().map(|(key, _)| key.chars().count()).max();
+    let width = width.unwrap_or(0);
+    let lines = keys
+        .iter()
+        .map(|(key, what)| format!("  {key:width$}  {what}"));
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    format!("\n{lines}\n\nAny key goes back.")
+}
+
+fn line(row: &Row, has_why: bool, has_colours: bool) -> ratatui::widgets::Row<'static> {
+    let right = |text: String| Cell::from(Line::from(text).right_aligned());
+    let colour = match row.via.as_str() {
+        _ if !has_colours => Color::Reset,
+        "tcp" => Color::Yellow,
+        _ => Color::Green,
+    };
+    let mut cells = vec![
         Cell::from(row.pid.to_string()),
         Cell::from(row.name.clone()),
         Cell::from(row.what.clone()),
-        Cell::from(row.via.clone()),
-        Cell::from(Line::from(amount(row.sent)).right_aligned()),
-        Cell::from(Line::from(amount(row.received)).right_aligned()),
-        Cell::from(Line::from(linked).right_aligned()),
-        Cell::from(row.why.clone()),
-    ])
+        Cell::from(row.via.clone()).style(colour),
+        right(rate(row.sent)),
+        right(rate(row.received)),
+        right(percent(row.linked)),
+    ];
+    if has_why {
+        cells.push(Cell::from(row.why.clone()));
+    }
+    ratatui::widgets::Row::new(cells)
 }
 
 /// What a row has no room for.
 fn in_words(row: &Row) -> String {
-    let age = row.age_ms / 1000;
-    let age = match age {
-        0..60 => format!("{age} s"),
-        60..3600 => format!("{} min", age / 60),
-        _ => format!("{} h", age / 3600),
-    };
     let what = if row.whole.is_empty() {
         &row.what
     } else {
@@ -259,28 +308,7 @@ fn in_words(row: &Row) -> String {
     } else {
         format!("; on TCP: {}", row.why)
     };
-    format!("{what}, {age} old{why}")
-}
-
-/// A number in four digits at most, with a unit of 1000s.
-pub fn amount(number: f64) -> String {
-    const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
-    let mut rest = number;
-    let mut unit = "";
-    for next in UNITS {
-        unit = next;
-        if rest < 999.5 {
-            break;
-        }
-        if next != "T" {
-            rest /= 1000.0;
-        }
-    }
-    if unit.is_empty() || rest >= 99.95 {
-        format!("{rest:.0}{unit}")
-    } else {
-        format!("{rest:.1}{unit}")
-    }
+    format!("{} {what}, {} old{why}", row.name, age(row.age_ms))
 }
 
 #[cfg(test)]
@@ -345,7 +373,7 @@ mod tests {
         view.update(Sample::default(), &report);
         assert_eq!(
             view.totals(),
-            "0 processes, 0 connections, 0 on links, 0B/s; 1 may not be looked into; 2 left out: no answer"
+            "0 processes, 0 connections, 0 on links, 0/s; 1 may not be looked into; 2 left out: no answer"
         );
     }
 
@@ -367,21 +395,52 @@ mod tests {
         ] {
             assert!(lines[1].contains(word), "{word}: {}", lines[1]);
         }
+        // The last one fits whole, or is not there.
+        assert!(lines[1].trim_end().ends_with("LINK"), "{}", lines[1]);
         assert!(drawn(&mut view(60), 120, 24)[1].contains("WHY ON TCP"));
+        // Names are whole where there is room.
+        assert!(
+            lines[3].starts_with("59      redis-server :59 "),
+            "{}",
+            lines[3]
+        );
         // What moves most comes first.
         assert!(lines[2].starts_with("60 "), "{}", lines[2]);
         assert!(
-            lines[2].contains("60.0M") && lines[2].contains("97%"),
+            lines[2].contains("57.2M") && lines[2].contains("97%"),
             "{}",
             lines[2]
         );
         assert!(lines[2].contains(":60 <- 127.0.0.1:40000 "), "{}", lines[2]);
         assert!(
-            lines[22].starts_with("10.0.0.1:60 <- 127.0.0.1:40000, 0 s old"),
+            lines[22].starts_with("nginx 10.0.0.1:60 <- 127.0.0.1:40000, 0.0s old"),
             "{}",
             lines[22]
         );
-        assert!(lines[23].starts_with("q quit"), "{}", lines[23]);
+        assert!(lines[23].starts_with("? help  q quit"), "{}", lines[23]);
+    }
+
+    #[test]
+    fn the_reason_of_the_selected_row_is_said_once_in_full() {
+        let why = "a reason that needs many words, more than the rest of a line, and is not cut";
+        let mut view = view(1);
+        view.sample.connections[0].why = why.to_owned();
+        let lines = drawn(&mut view, 80, 24).join(" ");
+        let words = lines.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words.matches(why).count(), 1, "{words}");
+    }
+
+    #[test]
+    fn colours_are_shown_where_they_are_wanted() {
+        for has_colours in [true, false] {
+            let mut view = view(1);
+            view.has_colours = has_colours;
+            let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+            terminal.draw(|frame| view.draw(frame)).unwrap();
+            let cells = &terminal.backend().buffer().content;
+            let is_green = cells.iter().any(|cell| cell.fg == Color::Green);
+            assert_eq!(is_green, has_colours);
+        }
     }
 
     #[test]
@@ -408,27 +467,25 @@ mod tests {
         view.sort_by_next();
         view.switch();
         let lines = drawn(&mut view, 80, 24);
-        assert!(lines[1].contains("CONNECTIONS") && lines[23].contains("sort (name, reversed)"));
+        assert!(lines[1].contains("CONNECTIONS") && lines[23].contains("sort: name, reversed"));
         view.nothing("no running process uses Sluice".to_owned());
         assert!(drawn(&mut view, 80, 24)[1].starts_with("no running process"));
+        view.shows_help = true;
+        let lines = drawn(&mut view, 80, 24);
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.contains("turns the order round"))
+        );
+        assert!(
+            lines
+                .iter()
+                .all(|line| !line.contains("no running process"))
+        );
+        assert!(help().lines().all(|line| line.chars().count() <= 80));
         // Any size will do.
         for (width, height) in [(1, 1), (10, 2), (300, 3)] {
             drawn(&mut view, width, height);
-        }
-    }
-
-    #[test]
-    fn amounts_are_short() {
-        for (number, text) in [
-            (0.0, "0"),
-            (999.4, "999"),
-            (999.6, "1.0k"),
-            (1234.0, "1.2k"),
-            (99_960.0, "100k"),
-            (5.0e9, "5.0G"),
-            (7.7e15, "7700T"),
-        ] {
-            assert_eq!(amount(number), text);
         }
     }
 }

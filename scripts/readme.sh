@@ -43,7 +43,7 @@ cp target/sluice_*.deb "$root/root/"
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 is "install" install
-is "use and remove" use 'shared memory: usable' '^the same$' '127.0.0.1:80.* shm' 'left TCP for shared memory' 'there and back' 'Removing sluice'
+is "use and remove" use 'shared memory: usable' '^the same$' '127.0.0.1:80.* shm' 'left TCP for shared memory' 'round trip' 'Removing sluice'
 is "a report" grep -q '<svg' "$root/tmp/report.html"
 left() { ! find "$root" -xdev \( -name '*sluice*' -o -name '*libsluice*' \) ! -path '*/dpkg/*' ! -path '*/apt/*' ! -path "$root/root/*" | grep .; }
 is "nothing is left" left

@@ -1,16 +1,21 @@
 //! `sluice bench`: TCP beside Sluice, on this host or to another one.
 
 mod load;
+mod machine;
+mod output;
 mod page;
 mod programs;
 
 pub use load::{Arguments as EndArguments, take_part};
 
 use crate::complain;
+use crate::units::{counted, exact, rate};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use load::{Kind, Outcome};
+use machine::Machine;
+use output::Output;
 use programs::Program;
 use serde::Serialize;
 use std::io::{BufRead, BufReader};
@@ -37,11 +42,11 @@ pub struct Arguments {
     only: Vec<Kind>,
 
     /// Seconds of one run
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::stat::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = crate::stat::seconds)]
     seconds: Duration,
 
-    /// Runs of each
-    #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(1..1000))]
+    /// Runs of each; the medians are shown
+    #[arg(long, default_value = "5", value_parser = clap::value_parser!(u32).range(1..1000))]
     runs: u32,
 
     /// Write a page with plots, which needs nothing else
@@ -86,23 +91,18 @@ impl Case {
         Self { kind, size }
     }
 
-    fn name(self) -> String {
-        let size = size(self.size);
+    /// What is measured, without the size of messages.
+    fn what(self) -> String {
         match self.kind {
-            Kind::Latency => format!("there and back, {size}"),
-            Kind::Stream => format!("stream of {size}"),
-            Kind::Churn => format!("connections, {size} each"),
-            Kind::Many => format!("{} at once, {size}", load::CONNECTIONS),
+            Kind::Latency => "round trip".to_owned(),
+            Kind::Stream => "stream".to_owned(),
+            Kind::Churn => "connections".to_owned(),
+            Kind::Many => format!("{} at once", load::CONNECTIONS),
         }
     }
-}
 
-/// A number of bytes as people write it.
-fn size(bytes: usize) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
+    fn name(self) -> String {
+        format!("{}, {}", self.what(), exact(self.size))
     }
 }
 
@@ -113,8 +113,10 @@ struct Figures {
     size: usize,
     tcp: Outcome,
     sluice: Outcome,
-    /// How many times as fast Sluice is.
+    /// How many times as many messages a second Sluice has: the median of runs that were neighbours.
     ratio: f64,
+    /// How many times as good the median of Sluice is, of what is shown.
+    times: f64,
 }
 
 #[derive(Serialize)]
@@ -122,6 +124,7 @@ struct Results {
     format: u32,
     version: &'static str,
     peer: Option<String>,
+    machine: Machine,
     runs: u32,
     seconds: f64,
     figures: Vec<Figures>,
@@ -138,31 +141,83 @@ pub fn bench(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Fewer runs than this show the noise of the machine more than anything else.
+const ENOUGH: u32 = 3;
+
 fn run(arguments: &Arguments) -> Result<(), String> {
+    let library = crate::run::library()?;
+    if let Some(at) = arguments.serve {
+        return Err(serve(at, &library));
+    }
     // Before anything takes its time.
     let programs = arguments.programs.as_deref().map(programs::read);
     let programs = programs.transpose()?.unwrap_or_default();
-    let library = crate::run::library()?;
-    if let Some(at) = arguments.serve {
-        let next = at
-            .port()
-            .checked_add(1)
-            .ok_or("the port behind that is needed, too")?;
+    let output = |path: &Option<PathBuf>| path.as_deref().map(Output::new).transpose();
+    let (json, html) = (output(&arguments.json)?, output(&arguments.html)?);
+    let machine = Machine::this();
+    let figures = measure(arguments, &library)?;
+    let results = Results {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION"),
+        peer: arguments.host.clone(),
+        machine,
+        runs: arguments.runs,
+        seconds: arguments.seconds.as_secs_f64(),
+        figures,
+        programs,
+    };
+    for line in table(&results.figures).lines() {
+        crate::print(line.trim_end());
+    }
+    if arguments.runs < ENOUGH {
+        complain(few(arguments.runs));
+    }
+    if let Some(json) = json {
+        let text = serde_json::to_vec_pretty(&results).map_err(|e| e.to_string())?;
+        json.write(&text)?;
+    }
+    if let Some(html) = html {
+        html.write(page::page(&results)?.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// What is to be said of so few runs.
+fn few(runs: u32) -> String {
+    let all = counted(runs.into(), "run");
+    format!("{all} of each case: too few to tell a difference from noise")
+}
+
+/// Serves until it is ended, or a server ends.
+fn serve(at: SocketAddr, library: &Path) -> String {
+    let servers = || {
+        let next = at.port().checked_add(1);
+        let next = next.ok_or("the port after this one is needed, too")?;
         let servers = [
             Server::start(None, Some(at))?,
-            Server::start(Some(&library), Some(SocketAddr::new(at.ip(), next)))?,
+            Server::start(Some(library), Some(SocketAddr::new(at.ip(), next)))?,
         ];
         eprintln!("sluice: serving at {at} and {next}, until Ctrl-C");
-        for mut server in servers {
-            let _ = server.process.wait();
+        Ok(servers)
+    };
+    match servers() {
+        Ok(servers) => {
+            for mut server in servers {
+                let _ = server.process.wait();
+            }
+            "a server has ended".to_owned()
         }
-        return Err("a server has ended".to_owned());
+        Err(why) => why,
     }
+}
+
+/// The figures of all cases that are wanted.
+fn measure(arguments: &Arguments, library: &Path) -> Result<Vec<Figures>, String> {
     let local = match &arguments.host {
         Some(_) => None,
         None => Some([
             Server::start(None, None)?,
-            Server::start(Some(&library), None)?,
+            Server::start(Some(library), None)?,
         ]),
     };
     let peers = match (&local, &arguments.host) {
@@ -181,7 +236,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         .filter(|case| arguments.only.is_empty() || arguments.only.contains(&case.kind))
         .collect();
     let bar = ProgressBar::new(cases.len() as u64 * u64::from(arguments.runs));
-    if let Ok(style) = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta}") {
+    if let Ok(style) = ProgressStyle::with_template("{msg:16} {wide_bar} {pos}/{len} {eta}") {
         bar.set_style(style);
     }
     let mut figures = Vec::new();
@@ -189,41 +244,15 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         bar.set_message(case.name());
         let mut runs = [Vec::new(), Vec::new()];
         for _ in 0..arguments.runs {
-            for ((peer, library), runs) in peers.iter().zip([None, Some(&library)]).zip(&mut runs) {
-                runs.push(one(
-                    *peer,
-                    library.map(PathBuf::as_path),
-                    case,
-                    arguments.seconds,
-                )?);
+            for ((peer, library), runs) in peers.iter().zip([None, Some(library)]).zip(&mut runs) {
+                runs.push(one(*peer, library, case, arguments.seconds)?);
             }
             bar.inc(1);
         }
         figures.push(of_runs(case, &runs));
     }
     bar.finish_and_clear();
-    let results = Results {
-        format: FORMAT,
-        version: env!("CARGO_PKG_VERSION"),
-        peer: arguments.host.clone(),
-        runs: arguments.runs,
-        seconds: arguments.seconds.as_secs_f64(),
-        figures,
-        programs,
-    };
-    crate::print(&table(&results.figures).to_string());
-    let write = |path: &Path, bytes: &[u8]| {
-        std::fs::write(path, bytes)
-            .map_err(|e| format!("{}: {}", path.display(), crate::run::reason(&e)))
-    };
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_vec_pretty(&results).map_err(|e| e.to_string())?;
-        write(path, &text)?;
-    }
-    if let Some(path) = &arguments.html {
-        write(path, page::page(&results)?.as_bytes())?;
-    }
-    Ok(())
+    Ok(figures)
 }
 
 /// A serving end, which ends with this.
@@ -327,38 +356,53 @@ fn of_runs(case: Case, [tcp, sluice]: &[Vec<Outcome>; 2]) -> Figures {
         }
     };
     let ratios = tcp.iter().zip(sluice).filter(|(tcp, _)| tcp.rate > 0.0);
+    let ratio = median(ratios.map(|(tcp, sluice)| sluice.rate / tcp.rate).collect());
+    let (tcp, sluice) = (middle(tcp), middle(sluice));
+    let times = match case.kind {
+        Kind::Latency => divided(tcp.p50_ns as f64, sluice.p50_ns as f64),
+        Kind::Stream => divided(sluice.bytes, tcp.bytes),
+        Kind::Churn | Kind::Many => divided(sluice.rate, tcp.rate),
+    };
     Figures {
         kind: case.kind,
         size: case.size,
-        tcp: middle(tcp),
-        sluice: middle(sluice),
-        ratio: median(ratios.map(|(tcp, sluice)| sluice.rate / tcp.rate).collect()),
+        tcp,
+        sluice,
+        ratio,
+        times,
+    }
+}
+
+/// 0 where there is nothing to divide by.
+fn divided(value: f64, by: f64) -> f64 {
+    if by > 0.0 { value / by } else { 0.0 }
+}
+
+/// Nanoseconds as people write them.
+fn time(ns: u64) -> String {
+    match ns {
+        0..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
     }
 }
 
 fn table(all: &[Figures]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_preset(presets::NOTHING).force_no_tty();
     table.set_header([
-        "",
-        "TCP",
-        "SLUICE",
-        "TIMES",
-        "p99 TCP",
-        "p99 SLUICE",
-        "CPU s/GB TCP",
-        "SLUICE",
+        "", "BYTES", "TCP", "SLUICE", "TIMES", "p99 TCP", "SLUICE", "s/GB TCP", "SLUICE",
     ]);
     for figures in all {
         let case = Case::new(figures.kind, figures.size);
         let speed = |outcome: &Outcome| match figures.kind {
-            Kind::Latency => format!("{:.1} us", outcome.p50_ns as f64 / 1e3),
-            Kind::Stream => format!("{:.0} MB/s", outcome.bytes / 1e6),
+            Kind::Latency => time(outcome.p50_ns),
+            Kind::Stream => format!("{}/s", rate(outcome.bytes)),
             Kind::Churn | Kind::Many => format!("{:.0}/s", outcome.rate),
         };
         let p99 = |outcome: &Outcome| match outcome.p99_ns {
             0 => String::new(),
-            ns => format!("{:.1} us", ns as f64 / 1e3),
+            ns => time(ns),
         };
         let cpu = |outcome: &Outcome| match figures.kind {
             Kind::Stream => format!("{:.2}", outcome.cpu_per_gb),
@@ -366,15 +410,19 @@ fn table(all: &[Figures]) -> Table {
         };
         let (tcp, sluice) = (&figures.tcp, &figures.sluice);
         table.add_row([
-            case.name(),
+            case.what(),
+            exact(case.size),
             speed(tcp),
             speed(sluice),
-            format!("{:.2}", figures.ratio),
+            format!("{:.2}", figures.times),
             p99(tcp),
             p99(sluice),
             cpu(tcp),
             cpu(sluice),
         ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -401,10 +449,50 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_words() {
-        assert_eq!(
-            [size(64), size(4096), size(1 << 20)],
-            ["64 B", "4 KiB", "1 MiB"]
-        );
+    fn times_are_of_what_is_shown() {
+        let run = |rate, p50_ns| Outcome {
+            rate,
+            bytes: rate * 64.0,
+            p50_ns,
+            ..Outcome::default()
+        };
+        let both = || [vec![run(10.0, 13_500)], vec![run(24.0, 3_500)]];
+        let times = |kind| of_runs(Case::new(kind, 64), &both()).times;
+        assert_eq!(times(Kind::Latency), 13.5 / 3.5);
+        assert_eq!(times(Kind::Stream), 2.4);
+        assert_eq!(times(Kind::Churn), 2.4);
+        let none = of_runs(Case::new(Kind::Many, 64), &[vec![], vec![]]);
+        assert_eq!(none.times, 0.0);
+        let row = table(&[of_runs(Case::new(Kind::Latency, 4096), &both())]).to_string();
+        let row: Vec<&str> = row
+            .lines()
+            .last()
+            .unwrap_or("")
+            .split_whitespace()
+            .collect();
+        let expected = ["round", "trip", "4K", "13.5", "us", "3.5", "us", "3.86"];
+        assert_eq!(row, expected);
+    }
+
+    #[test]
+    fn the_table_fits_into_80_columns() {
+        let slow = Outcome {
+            rate: 1_234_567.0,
+            bytes: 1.5e12,
+            p50_ns: 9_999_000,
+            p99_ns: 9_999_900_000,
+            cpu_per_gb: 123.45,
+            ..Outcome::default()
+        };
+        let all = CASES.map(|case| of_runs(case, &[vec![slow.clone()], vec![slow.clone()]]));
+        for line in table(&all).lines() {
+            assert!(line.trim_end().len() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn few_runs_are_counted_in_words() {
+        assert!(few(1).starts_with("1 run of each case: "));
+        assert!(few(2).starts_with("2 runs of each case: "));
     }
 }

@@ -20,6 +20,15 @@ pub fn rate(bytes: f64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
+/// A number of bytes that is a multiple of its unit: `64`, `4K`, `1M`.
+pub fn exact(bytes: usize) -> String {
+    match bytes {
+        0..1024 => bytes.to_string(),
+        1024..1_048_576 => format!("{}K", bytes >> 10),
+        _ => format!("{}M", bytes >> 20),
+    }
+}
+
 /// A share from 0 to 1 as `97%`, or `-` where there is none. Only all of it is 100%.
 pub fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| {
@@ -67,6 +76,7 @@ mod tests {
             assert_eq!(size(bytes), text);
         }
         assert_eq!(rate(0.4), "0");
+        assert_eq!([64, 4096, 1 << 20].map(exact), ["64", "4K", "1M"]);
     }
 
     #[test]

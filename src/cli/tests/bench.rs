@@ -55,8 +55,29 @@ fn every_kind_is_measured_of_both() {
     }
     let printed = text(&output.stdout);
     assert_eq!(printed.lines().count(), figures.len() + 1, "{printed}");
+    let said = "sluice: 1 run of each case: too few to tell a difference from noise\n";
+    assert_eq!(text(&output.stderr), said);
+    // TIMES is the ratio of the two columns before it.
+    for figures in figures.iter().filter(|f| f["kind"] == "latency") {
+        let p50 = |carrier: &str| figures[carrier]["p50_ns"].as_f64().unwrap();
+        let times = figures["times"].as_f64().unwrap();
+        assert!((times * p50("sluice") / p50("tcp") - 1.0).abs() < 1e-9);
+    }
+    for field in ["name", "cpu", "kernel", "date", "load"] {
+        assert_ne!(results["machine"][field], "", "{field}");
+    }
     let page = std::fs::read_to_string(html).unwrap();
     assert_eq!(page.matches("<svg").count(), 4);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_and_nothing_is_measured() {
+    for option in ["--html", "--json"] {
+        let output = bench().args([option, "/nonexistent/x"]).output().unwrap();
+        // No table: it ended before.
+        assert_eq!(text(&output.stdout), "");
+        assert_refused(&output, 1, "/nonexistent/x: No such file or directory");
+    }
 }
 
 #[test]
@@ -100,8 +121,8 @@ fn another_host_serves() {
     }
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
-    assert!(printed.contains("there and back, 64 B") && printed.contains("connections, 64 B"));
-    assert!(!printed.contains("stream of"), "{printed}");
+    assert!(printed.contains("round trip ") && printed.contains("connections "));
+    assert!(!printed.contains("stream"), "{printed}");
 }
 
 #[test]
@@ -118,7 +139,7 @@ fn a_host_that_does_not_serve_is_named() {
     assert_refused(
         &output,
         1,
-        &format!("connections, 64 B each: {at}: Connection refused"),
+        &format!("connections, 64: {at}: Connection refused"),
     );
     let output = bench().arg("--runs=0").output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A message there, the same back, over and over
+    /// A message to the other end, and the same back, over and over
     Latency,
     /// Bytes one way, as many as go
     Stream,
-    /// Connections that each carry one message there and back
+    /// New connections, each for one message and its way back
     Churn,
     /// Many connections at once, each as for the latency
     Many,
@@ -32,11 +32,11 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// What a run came to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Messages (there and back), or connections, a second.
+    /// Round trips, or connections, a second.
     pub rate: f64,
     /// Bytes a second, one way.
     pub bytes: f64,
-    /// Times there and back, in ns: of so many in 100 the longest.
+    /// Times of round trips, in ns: of so many in 100 the longest.
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub p999_ns: u64,
@@ -171,7 +171,7 @@ fn measure(peer: SocketAddr, kind: Kind, size: usize, time: Duration) -> io::Res
     }
 }
 
-/// Times of messages there and back on one connection.
+/// Times of round trips on one connection.
 fn echoes(peer: SocketAddr, size: usize, time: Duration) -> io::Result<Histogram<u64>> {
     let mut end = begin(peer, ECHO, size)?;
     let mut times = histogram()?;

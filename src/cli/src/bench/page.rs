@@ -1,11 +1,13 @@
 //! The page of `sluice bench --html`: plots and a table in one file that needs nothing else.
 
 use super::load::Kind;
+use super::machine::Machine;
 use super::{Figures, Results, table};
+use crate::units::{counted, exact};
 use plotters::prelude::*;
 
-/// Pixels of a plot.
-const SIZE: (u32, u32) = (640, 400);
+/// Pixels of a plot, which is drawn as wide as there is room for.
+const SIZE: (u32, u32) = (480, 320);
 const TCP: RGBColor = RGBColor(130, 130, 130);
 pub(super) const SLUICE: RGBColor = RGBColor(0, 110, 190);
 
@@ -13,6 +15,7 @@ pub(super) const SLUICE: RGBColor = RGBColor(0, 110, 190);
 struct Plot {
     title: &'static str,
     unit: &'static str,
+    meaning: &'static str,
     kind: Kind,
     value: fn(&super::Outcome) -> f64,
 }
@@ -20,29 +23,40 @@ struct Plot {
 const PLOTS: [Plot; 4] = [
     Plot {
         title: "Throughput of a stream",
-        unit: "MB/s",
+        unit: "MiB/s",
+        meaning: "How many bytes one program sends to another in a second; higher is better.",
         kind: Kind::Stream,
-        value: |outcome| outcome.bytes / 1e6,
+        value: |outcome| outcome.bytes / 1_048_576.0,
     },
     Plot {
-        title: "Time there and back, median",
+        title: "Round trip, median",
         unit: "us",
+        meaning: "How long a message takes to the other program and back; lower is better.",
         kind: Kind::Latency,
         value: |outcome| outcome.p50_ns as f64 / 1e3,
     },
     Plot {
-        title: "Time there and back, 99 of 100",
+        title: "Round trip, p99",
         unit: "us",
+        meaning: "99 of 100 messages are back within this time; lower is better.",
         kind: Kind::Latency,
         value: |outcome| outcome.p99_ns as f64 / 1e3,
     },
     Plot {
-        title: "Processor time of both ends",
+        title: "Processor time of a stream",
         unit: "s/GB",
+        meaning: "How long both programs together keep processors busy to move 1 GB; lower is better.",
         kind: Kind::Stream,
         value: |outcome| outcome.cpu_per_gb,
     },
 ];
+
+const STYLE: &str = "body{font-family:sans-serif;max-width:1320px;margin:1em auto;padding:0 1em}\
+    svg{width:100%;height:auto}figure{margin:0}figcaption{margin:.5em 0}\
+    .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:1em 2em}\
+    .key{display:inline-block;width:1.5em;height:.25em;vertical-align:middle;margin:0 .3em 0 1em}\
+    .wide,pre{overflow-x:auto}.wide svg{width:auto;max-width:none}\
+    td,th{padding:0 1em;text-align:right}td:first-child{text-align:left}dt{font-weight:bold}";
 
 /// The whole page.
 pub fn page(results: &Results) -> Result<String, String> {
@@ -54,7 +68,9 @@ pub fn page(results: &Results) -> Result<String, String> {
             .filter(|f| f.kind == plot.kind)
             .collect();
         if figures.len() > 1 {
-            plots += &drawn(plot, &figures).map_err(|error| error.to_string())?;
+            let drawn = drawn(plot, &figures).map_err(|error| error.to_string())?;
+            let meaning = plot.meaning;
+            plots += &format!("<figure>{drawn}<figcaption>{meaning}</figcaption></figure>\n");
         }
     }
     let peer = match &results.peer {
@@ -62,19 +78,49 @@ pub fn page(results: &Results) -> Result<String, String> {
         None => "within this host".to_owned(),
     };
     let programs = super::programs::section(&results.programs)?;
-    let rows = escaped(&table(&results.figures).to_string());
+    let rows = escaped(&table(&results.figures).trim_fmt());
+    let machine = machine(&results.machine);
+    let runs = counted(results.runs.into(), "run");
+    let few = if results.runs < super::ENOUGH {
+        format!("<p><b>{}.</b></p>\n", super::few(results.runs))
+    } else {
+        String::new()
+    };
     let Results {
-        version,
-        runs,
-        seconds,
-        ..
+        version, seconds, ..
     } = results;
+    let key = |name: &str, colour: RGBColor| {
+        let RGBColor(r, g, b) = colour;
+        format!("<span class=\"key\" style=\"background:rgb({r},{g},{b})\"></span>{name}")
+    };
+    let legend = format!("{}{}", key("TCP", TCP), key("Sluice", SLUICE));
     Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sluice and TCP</title>\n\
-         <style>body{{font-family:sans-serif;max-width:1320px;margin:2em auto;padding:0 1em}}svg{{margin:.5em}}\
-         pre{{overflow-x:auto}}td,th{{padding:0 1em;text-align:right}}td:first-child{{text-align:left}}</style></head>\n<body><h1>Sluice and TCP {peer}</h1>\n\
-         <p>sluice {version}; medians of {runs} runs of {seconds} s each, TCP and Sluice in turn.</p>\n\
-         {plots}\n<pre>{rows}</pre>\n{programs}</body></html>\n"
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Sluice and TCP</title>\n<style>{STYLE}</style></head>\n\
+         <body><h1>Sluice and TCP {peer}</h1>\n\
+         <p>{machine}</p>\n\
+         <p>sluice {version}; medians of {runs} of {seconds} s each, TCP and Sluice in turn.</p>\n{few}\
+         <p>{legend}</p>\n<div class=\"plots\">\n{plots}</div>\n\
+         <p>All figures. TIMES is how many times as good Sluice is, of the two columns before it; \
+         K, M and G stand for 1024, 1024 times 1024, and so on.</p>\n\
+         <pre>{rows}</pre>\n{programs}</body></html>\n"
+    ))
+}
+
+/// Where and when it was measured.
+fn machine(machine: &Machine) -> String {
+    let Machine {
+        name,
+        cpu,
+        cpus,
+        kernel,
+        date,
+        load,
+    } = machine;
+    let processors = counted(*cpus as u64, "processor");
+    escaped(&format!(
+        "{name}: {cpu}, {processors}, {kernel}; {date}, load {load} before."
     ))
 }
 
@@ -85,59 +131,74 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 fn drawn(plot: &Plot, figures: &[&Figures]) -> Result<String, Box<dyn std::error::Error>> {
+    // Sizes are powers of two, and so are the marks below them.
     let points = |of: fn(&Figures) -> &super::Outcome| -> Vec<(f64, f64)> {
         figures
             .iter()
-            .map(|f| (f.size as f64, (plot.value)(of(f))))
+            .map(|f| ((f.size as f64).log2(), (plot.value)(of(f)).max(1e-3)))
             .collect()
     };
-    let lines = [
-        ("TCP", TCP, points(|f| &f.tcp)),
-        ("Sluice", SLUICE, points(|f| &f.sluice)),
-    ];
-    let all = || lines.iter().flat_map(|(_, _, points)| points);
+    let lines = [(TCP, points(|f| &f.tcp)), (SLUICE, points(|f| &f.sluice))];
+    let all = || lines.iter().flat_map(|(_, points)| points);
     let least = |value: fn(&(f64, f64)) -> f64| all().map(value).fold(f64::MAX, f64::min);
     let most = |value: fn(&(f64, f64)) -> f64| all().map(value).fold(f64::MIN_POSITIVE, f64::max);
-    let (x, y) = (|p: &(f64, f64)| p.0, |p: &(f64, f64)| p.1.max(1e-3));
+    let (x, y) = (|p: &(f64, f64)| p.0, |p: &(f64, f64)| p.1);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
         let title = format!("{} ({})", plot.title, plot.unit);
         let mut chart = ChartBuilder::on(&area)
-            .caption(title, ("sans-serif", 18))
+            .caption(title, ("sans-serif", 20))
             .margin(10)
-            .x_label_area_size(36)
-            .y_label_area_size(64)
+            // Half of the last mark.
+            .margin_right(36)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
             .build_cartesian_2d(
-                (least(x)..most(x)).log_scale(),
+                least(x)..most(x),
                 (least(y) / 1.5..most(y) * 1.5).log_scale(),
             )?;
         chart
             .configure_mesh()
-            .x_desc("bytes of a message")
-            .x_label_formatter(&|bytes| super::size(*bytes as usize))
+            .x_desc("size of a message")
+            .x_labels(8)
+            .x_label_formatter(&|power| mark(*power))
+            .y_label_formatter(&|value| number(*value))
+            .label_style(("sans-serif", 14))
+            .axis_desc_style(("sans-serif", 14))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        for (name, colour, points) in &lines {
-            let colour = *colour;
-            let points = points.iter().map(|p| (x(p), y(p)));
-            chart
-                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?
-                .label(*name)
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
-                });
+        for (colour, points) in &lines {
+            let points = points.iter().copied();
+            let line = LineSeries::new(points.clone(), colour.stroke_width(2));
+            chart.draw_series(line)?;
             chart.draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?;
         }
-        chart
-            .configure_series_labels()
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()?;
         area.present()?;
     }
     Ok(svg)
+}
+
+/// A power of two in bytes; nothing between two of them.
+fn mark(power: f64) -> String {
+    if power.fract() != 0.0 {
+        return String::new();
+    }
+    let bytes = power.exp2() as usize;
+    match exact(bytes) {
+        size if size.ends_with(['K', 'M']) => {
+            let (number, unit) = size.split_at(size.len() - 1);
+            format!("{number} {unit}iB")
+        }
+        size => format!("{size} B"),
+    }
+}
+
+/// A number without digits that say nothing.
+fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -165,12 +226,21 @@ mod tests {
                 ..Outcome::default()
             },
             ratio: 3.0,
+            times: 3.0,
         };
         let results = Results {
             format: 1,
             version: "0",
             peer: Some("a<b>:1".to_owned()),
-            runs: 3,
+            machine: Machine {
+                name: "a<b>".to_owned(),
+                cpu: "a processor".to_owned(),
+                cpus: 2,
+                kernel: "Linux 6".to_owned(),
+                date: "2026-01-31 12:34 UTC".to_owned(),
+                load: "0.1 0.2 0.3".to_owned(),
+            },
+            runs: 1,
             seconds: 1.0,
             programs: Vec::new(),
             figures: vec![
@@ -182,6 +252,17 @@ mod tests {
             ],
         };
         let page = page(&results).unwrap();
+        for part in [
+            "<p>a&lt;b&gt;: a processor, 2 processors, Linux 6; 2026-01-31 12:34 UTC, load 0.1 0.2 0.3 before.</p>",
+            "medians of 1 run of 1 s each",
+            "too few to tell",
+            "Round trip, p99 (us)",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        for plot in &PLOTS {
+            assert!(page.contains(plot.meaning), "{}", plot.title);
+        }
         assert_eq!(page.matches("<svg").count(), PLOTS.len());
         assert!(page.contains("to a&lt;b&gt;:1") && page.contains("1 MiB"));
         // Nothing is fetched from anywhere, but for the name of SVG's own kind.
@@ -190,5 +271,12 @@ mod tests {
             !links.contains("http") && !links.contains("src="),
             "{links}"
         );
+    }
+
+    #[test]
+    fn marks_are_powers_of_two_in_binary_units() {
+        let all = [6.0, 12.0, 20.0, 6.5].map(mark);
+        assert_eq!(all, ["64 B", "4 KiB", "1 MiB", ""]);
+        assert_eq!([1000.0, 0.1, 0.25].map(number), ["1000", "0.1", "0.25"]);
     }
 }

@@ -43,8 +43,8 @@ pub fn section(programs: &[Program]) -> Result<String, String> {
     let plot = drawn(programs).map_err(|error| error.to_string())?;
     let rows: String = programs.iter().map(row).collect();
     Ok(format!(
-        "<h2>Whole programs</h2>\n{plot}\n<table><tr><th></th><th>TCP</th><th>Sluice</th><th>times</th><th>from .. to</th>\
-         <th>CPU per operation</th><th>by link</th></tr>\n{rows}</table>\n"
+        "<h2>Whole programs</h2>\n<div class=\"wide\">{plot}\n<table><tr><th></th><th>TCP</th><th>Sluice</th><th>times</th><th>from .. to</th>\
+         <th>CPU per operation</th><th>by link</th></tr>\n{rows}</table></div>\n"
     ))
 }
 

@@ -91,6 +91,29 @@ fn bash_completes_processes_by_number_and_name() {
 }
 
 #[test]
+fn a_name_that_another_process_chose_is_never_executed() {
+    let scratch = Scratch::new("names");
+    let made = scratch.join("x");
+    // The file would be in the directory of the shell that completes.
+    let script = "printf '$(id>x)' >/proc/$$/comm; echo; read line";
+    let mut named = Command::new("sh")
+        .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(named.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", named.id())).unwrap();
+    let all = bash(&format!("cd {}", scratch.0.display()), &["stat", ""]);
+    drop(named.stdin.take());
+    named.wait().unwrap();
+    assert_eq!(comm, "$(id>x)\n");
+    assert!(all.contains(&named.id().to_string()), "{all:?}");
+    assert!(!all.iter().any(|word| word.contains('$')), "{all:?}");
+    assert!(!made.exists());
+}
+
+#[test]
 fn zsh_completes_the_same() {
     if Command::new("zsh").arg("--version").output().is_err() {
         println!("not tried: there is no zsh");

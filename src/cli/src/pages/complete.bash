@@ -32,9 +32,11 @@ _sluice_words() {
         ;;
     stat | top | trace)
         if [[ $cur != -* && $cur != = && ${COMP_WORDS[COMP_CWORD - 1]} != -* ]]; then
+            # Others choose the names of their programs, and compgen expands what it is given: no
+            # name with a letter that means something to the shell.
             pids=(/proc/[0-9]*)
             mapfile -t COMPREPLY < <(compgen -W "${pids[*]#/proc/}
-                $(grep -hv '[[:blank:]]' /proc/[0-9]*/comm 2>/dev/null)" -- "$cur" | sort -u)
+                $(grep -hx '[[:alnum:]_.+-]*' /proc/[0-9]*/comm 2>/dev/null)" -- "$cur" | sort -u)
             return
         fi
         ;;

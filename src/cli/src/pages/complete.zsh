@@ -3,7 +3,7 @@
 _sluice_processes() {
     local -a pids names
     pids=(/proc/<->(N:t))
-    names=(${(fu)"$(cat /proc/<->/comm 2>/dev/null)"})
+    names=(${(fu)"$(grep -hx '[[:alnum:]_.+-]*' /proc/<->/comm 2>/dev/null)"})
     _alternative 'pids:process:compadd -a pids' 'names:program:compadd -a names'
 }
 

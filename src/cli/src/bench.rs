@@ -113,7 +113,7 @@ struct Figures {
     size: usize,
     tcp: Outcome,
     sluice: Outcome,
-    /// How many times as many messages a second Sluice has: the median of runs that were neighbours.
+    /// How many times as many messages a second Sluice has: the median of neighbouring runs.
     ratio: f64,
     /// How many times as good the median of Sluice is, of what is shown.
     times: f64,

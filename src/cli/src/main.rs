@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` is made
+/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` becomes
 /// `sluice help help`.
 fn arguments() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().collect();

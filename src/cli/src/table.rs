@@ -13,8 +13,8 @@ const INDENT: usize = 2;
 /// What is said of a connection below its row.
 const BELOW: usize = 6;
 
-/// Writes all processes, and what they come to together where there are several. A terminal gets
-/// lines that it can show whole, and reasons below the rows; a file gets a line for each connection.
+/// Writes all processes, and the sum of several. A terminal gets lines that it can show whole, and
+/// reasons below the rows; a file gets a line for each connection.
 pub fn write(to: &mut impl Write, processes: &[Process], screen: Screen) -> io::Result<()> {
     for (number, process) in processes.iter().enumerate() {
         if number > 0 {

@@ -204,7 +204,7 @@ pub fn reason(error: &io::Error) -> String {
 
 /// Where the library is, as an absolute path that LD_PRELOAD can hold.
 pub fn library() -> Result<PathBuf, String> {
-    let found = match env::var_os("SLUICE_LIBRARY") {
+    let found = match env::var_os("SLUICE_LIBRARY").filter(|path| !path.is_empty()) {
         Some(path) => {
             let path = PathBuf::from(path);
             path.canonicalize().map_err(|error| {

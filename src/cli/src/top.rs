@@ -35,11 +35,17 @@ pub struct Arguments {
     sort: Order,
 }
 
+/// Seconds in which the tool ends by itself after a signal.
+const GRACE_S: u32 = 2;
+
 /// Somebody wants the tool to end.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn end(_: libc::c_int) {
     ENDS.store(true, Ordering::Relaxed);
+    // Where the terminal has gone, the look for keys never returns. SIGALRM ends the process then.
+    // SAFETY: alarm(2) is safe in signal handlers.
+    unsafe { libc::alarm(GRACE_S) };
 }
 
 pub fn top(arguments: &Arguments) -> ExitCode {
@@ -49,7 +55,7 @@ pub fn top(arguments: &Arguments) -> ExitCode {
     }
     for signal in [libc::SIGTERM, libc::SIGHUP] {
         let handler = end as extern "C" fn(libc::c_int);
-        // SAFETY: the handler only stores to an atomic.
+        // SAFETY: the handler stores to an atomic and sets an alarm.
         unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
     // Leaves the terminal as it was also after a panic.

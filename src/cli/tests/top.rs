@@ -100,6 +100,25 @@ fn a_process_that_ends_is_said_to_be_gone_and_a_signal_ends_the_tool() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    let scratch = Scratch::new("top-hangup");
+    let library = counting_library(&scratch);
+    let mut python = Python::preloaded(&library);
+    python.call("counting_begin");
+    let (tool, pid) = (env!("CARGO_BIN_EXE_sluice"), python.pid());
+    let terminal = Terminal::new("top-hangup", &format!("{tool} top -i 0.5 {pid}"));
+    terminal.shows("connections", |s| s.contains(":1000 -> "));
+    let top = process(&format!("top\0-i\x000.5\0{pid}\0"));
+    drop(terminal);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let is_there = || std::path::Path::new(&format!("/proc/{top}")).exists();
+    while is_there() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!is_there(), "pid {top} runs on without a terminal");
+}
+
+#[test]
 fn it_goes_on_beside_a_process_that_never_answers() {
     let scratch = Scratch::new("top-hostile");
     let library = counting_library(&scratch);

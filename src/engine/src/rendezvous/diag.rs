@@ -171,14 +171,11 @@ fn ask_netlink(
     let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
     let uid = u32::from_ne_bytes(get(&answer, HEADER + 64));
     let inode = u64::from(u32::from_ne_bytes(get(&answer, HEADER + 68)));
-    if state == ESTABLISHED && same && inode == 0 {
-        // Not accepted yet: nobody holds it.
-        return Err(Reason::NotEstablished);
-    }
-    if state == ESTABLISHED && same && inode != 0 {
-        Ok(Mirror { inode, uid })
-    } else {
-        Err(missing(local, peer))
+    match (same, state == ESTABLISHED, inode != 0) {
+        (true, true, true) => Ok(Mirror { inode, uid }),
+        // Not accepted yet, so that nobody holds it; or one end has ended what it writes.
+        (true, true, false) | (true, false, true) => Err(Reason::NotEstablished),
+        _ => Err(missing(local, peer)),
     }
 }
 

@@ -38,7 +38,7 @@ pub mod trim;
 
 use crate::process;
 use crate::sockets::sock::{Sock, role};
-use crate::sockets::{tcp, upgrade};
+use crate::sockets::upgrade;
 use closer::Way;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -241,8 +241,6 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
             return match refuses {
                 Some(why) => Err(why),
                 None if reason == Reason::PeerRemote => crate::remote::attempt(sock, local, peer),
-                // The kernel has the other end, in the state that belongs to this end's.
-                None if !tcp::is_established(fd) => Err(Reason::NotEstablished),
                 None => Err(reason),
             };
         }

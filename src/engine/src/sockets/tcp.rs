@@ -101,11 +101,6 @@ pub fn input(fd: i32) -> Option<Input> {
     None
 }
 
-/// Has neither end of the connection ended what it writes?
-pub fn is_established(fd: i32) -> bool {
-    info(fd).is_some_and(|info| info.state == ESTABLISHED)
-}
-
 /// How many bytes lie unread on TCP; 0 where the kernel does not say.
 pub fn unread(fd: i32) -> u64 {
     sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)

@@ -111,6 +111,7 @@ def steps(seed, full):
     yield "guest", script("guest/run", "--prepare"), {}, 30, False
     yield from between_hosts(seed, full)
     if full:
+        yield "new systems", script("roots.sh"), {}, 60, True
         yield "bindings of verbs", script("bindings.sh", "--check"), {}, 15, True
         # Where there is no such machine it says so, and counts nothing.
         yield "two processors", script("guest/smoke", str(seed)), {}, 16, False

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Does what README.md tells a new user to do: what is for the package in a root of its own that debootstrap makes, as on a new machine,
-# and what is for a clone in this one. Each command of these blocks is executed as it stands there. Needs root and Debian's archive.
+# Does what README.md tells a new user to do: `scripts/readme.sh [RELEASE...]`, by default this
+# host's release of Debian. What is for the package is done in a root of its own that debootstrap
+# makes, as on a new machine, and what is for a clone in this one. Each command of these blocks is
+# executed as it stands there, by `sh -e`. Needs root and Debian's archive.
 # Last line: N passed, N failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:/usr/sbin:/sbin:${CARGO_HOME:-$HOME/.cargo}/bin
 folder=$(mktemp -d "${TMPDIR:-/tmp}/sluice-readme-XXXXXX") || exit 1
 trap 'rm -rf --one-file-system "$folder"' EXIT
-root=$folder/root
+releases=("$@")
+[ $# -gt 0 ] || releases=("$(. /etc/os-release; echo "$VERSION_CODENAME")")
 . scripts/lib/count.sh
 
 # The Nth block of commands.
@@ -30,8 +33,8 @@ inside() { # NETWORK PATTERN...
     return "$status"
 }
 typed() { echo 'set -e'; for n in "$@"; do block "$n"; done; }
-install() { typed 1 | inside network; }
-use() { typed 2 3 | inside none "$@"; }
+installs() { typed 1 | inside network; }
+uses() { typed 2 3 | inside none "$@"; }
 # redis-benchmark has measured TCP, and then Sluice.
 gains() {
     local rates
@@ -41,18 +44,22 @@ gains() {
 }
 
 is "make deb" make -s deb
-is "a new root" debootstrap --variant=minbase --include=iproute2 "$(. /etc/os-release; echo "$VERSION_CODENAME")" "$root"
-[ "$failed" = 0 ] || over
-install -D -t "$root/root/target" target/sluice_*.deb
-# Nothing may start by itself there.
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-chmod 755 "$root/usr/sbin/policy-rc.d"
-is "install" install
-is "use" use ' shm '
-is "a gain at once" gains
-is "remove" inside none <<<'apt-get remove -y sluice'
 left() { ! find "$root" -xdev \( -name '*sluice*' -o -name '*libsluice*' \) ! -path '*/dpkg/*' ! -path '*/apt/*' ! -path "$root/root/*" | grep .; }
-is "nothing is left" left
+on_new_machine() { # RELEASE
+    root=$folder/$1
+    is "$1: a new root" debootstrap --variant=minbase --include=iproute2 "$1" "$root" || return
+    install -D -t "$root/root/target" target/sluice_*.deb
+    # Nothing may start by itself there.
+    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+    chmod 755 "$root/usr/sbin/policy-rc.d"
+    is "$1: install" installs &&
+        is "$1: use" uses ' shm ' &&
+        is "$1: a gain at once" gains &&
+        is "$1: remove" inside none <<<'apt-get remove -y sluice' &&
+        is "$1: nothing is left" left
+    rm -rf --one-file-system "$root"
+}
+for release in "${releases[@]}"; do on_new_machine "$release"; done
 
 clone() {
     typed 4 >"$folder/block"

@@ -4,6 +4,8 @@ Started by scripts/compare.sh."""
 import argparse
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import time
@@ -31,6 +33,54 @@ QUICK = ("curl, 64 MiB file", "nginx + wrk, 1 KiB, 32 conns", "nginx + wrk, 1 Mi
          "redis-benchmark -c 1", "redis-benchmark -c 50", "iperf3 -P 1", "C ping-pong, 64 B")
 # One request a connection: these stay on TCP by design, and the table says so.
 SHORT = {"nginx + wrk, 1 KiB, close"}
+
+
+# What README.md shows of them, in its words.
+README = os.path.join(common.ROOT, "README.md")
+SHOWN = {
+    "redis-benchmark -c 50": "redis, 50 clients, requests",
+    "redis-benchmark -c 1": "redis, one client, requests",
+    "nginx + wrk, 1 KiB, 32 conns": "nginx, 32 connections, files of 1 KiB",
+    "nginx + wrk, 1 MiB, 8 conns": "nginx, 8 connections, files of 1 MiB",
+    "nginx + wrk, 1 KiB, close": "nginx, a new connection for each 1 KiB",
+    "iperf3 -P 1": "iperf3, one stream",
+    "C ping-pong, 64 B": "round trips of 64 bytes in C",
+}
+
+
+def processor():
+    with open("/proc/cpuinfo") as f:
+        model = re.search(r"model name\s*: (.*)", f.read())
+    return model.group(1) if model else platform.machine()
+
+
+def figures(rows, rounds):
+    """The table of README.md, in Markdown."""
+    commit = subprocess.run(["git", "-C", common.ROOT, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True)
+    lines = ["| | TCP | Sluice | times |", "|---|---|---|---|"]
+    by_name = {row.case: row for row in rows if not row.errors}
+    for name, words in SHOWN.items():
+        cells = by_name[name].cells()
+        lines.append(f"| {words} | {cells[2]} | {cells[3]} | {cells[4]} [{cells[5]}] |")
+    where = f"{len(common.cpus())} processors of a virtual machine" if virtual() else f"{len(common.cpus())} processors"
+    return "\n".join([*lines, "",
+                      f"Default settings; medians of {rounds} runs in turn, [lowest..highest]. {processor()}, {where}, Linux "
+                      f"{platform.release().split('-')[0]}, commit {commit.stdout.strip()}, {time.strftime('%B %Y')}. The fewer "
+                      "processors there are to share, the less there is to gain: `sluice bench` measures yours."])
+
+
+def virtual():
+    with open("/proc/cpuinfo") as f:
+        return " hypervisor" in f.read()
+
+
+def write_readme(rows, rounds):
+    begin, end = "<!-- figures: scripts/compare.sh --readme -->\n", "<!-- end of figures -->"
+    with open(README) as f:
+        text = f.read()
+    head, rest = text.split(begin)
+    with open(README, "w") as f:
+        f.write(head + begin + "\n" + figures(rows, rounds) + "\n\n" + end + rest.split(end, 1)[1])
 
 
 def watch(pids, want, limit=5.0):
@@ -86,10 +136,11 @@ def main():
     ap.add_argument("-k", "--filter", default="")
     ap.add_argument("-e", action="append", metavar="K=V", help="set for the preloaded side")
     ap.add_argument("--json", metavar="FILE")
+    ap.add_argument("--readme", action="store_true", help="writes the table of README.md")
     ap.add_argument("--html", metavar="FILE", help="the page of `sluice bench`, with these programs on it")
     args = ap.parse_args()
     rounds = args.rounds or (3 if args.quick else 5)
-    names = [n for n in CASES if args.filter in n and (not args.quick or n in QUICK)]
+    names = [n for n in CASES if args.filter in n and (not args.quick or n in QUICK) and (not args.readme or n in SHOWN)]
     if not names:
         sys.exit("nothing matches")
     common.need_file(common.LIB, "make build")
@@ -138,6 +189,8 @@ def main():
     path = args.json or os.path.join(directory, "programs.json")
     with open(path, "w") as f:
         json.dump([row.json() for row in rows], f, indent=1)
+    if args.readme and good:
+        write_readme(rows, rounds)
     if args.html:
         subprocess.run([common.CLI, "bench", "--programs", path, "--html", args.html], check=True)
     return 0 if good else 1

@@ -1,5 +1,6 @@
-//! An end that does not leave TCP tells the other end why, so that both show the same reason. It comes to the same name, or
-//! answers the same questions over a link, as an end that wants to meet; and says no.
+//! An end that does not leave TCP tells the other end why, so that both show the same reason. It
+//! comes to the same name, or answers the same question over a link, as an end that wants to meet,
+//! and says no.
 //!
 //! The reason is the peer's word, for people. Nothing is decided by it.
 

@@ -57,7 +57,7 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
     }
 }
 
-/// Notes why, once per stream. Where the peer has taken it back, its reason is noted, if it has told one.
+/// Notes why, once per stream. Where the peer has taken it back, and has told why, that is noted.
 pub fn count(sock: &Sock, reason: Reason) {
     if sock.counted.swap(true, Ordering::Relaxed) {
         return;

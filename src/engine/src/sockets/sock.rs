@@ -344,8 +344,8 @@ const BLOCKS: u32 = 1;
 /// In these: it is on.
 const BLOCKS_NOT: u32 = 2;
 
-/// From this offset of the stream on an end that is pinned tells the other end so, at the offsets of other tries. Before, the
-/// other end seldom looks, and a short connection shall not pay for it.
+/// A pinned end tells the other end so from this offset of the stream on. Before it, the other end
+/// seldom looks, and a short connection shall not pay for it.
 const TELLS_AT: u64 = 32 << 10;
 
 impl Sock {
@@ -560,7 +560,7 @@ impl Sock {
         }
     }
 
-    /// Never to be upgraded (again), for this reason, which the peer is told when it looks for this end.
+    /// Never to be upgraded (again), for this reason. The peer is told when it looks for this end.
     pub fn pin(&self, reason: Reason) {
         self.pinned.store(reason as u32, Ordering::Relaxed);
         self.next_try.fetch_max(TELLS_AT, Ordering::Relaxed);

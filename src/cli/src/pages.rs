@@ -138,6 +138,9 @@ fn page(command: &Command, others: &[String]) -> io::Result<Vec<u8>> {
     for other in others {
         writeln!(page, ".BR {} (1),", other.replace('-', "\\-"))?;
     }
-    writeln!(page, ".BR sluice\\-reasons (7),\n.BR libsluice.so (7),\n.BR sluice.conf (5)")?;
+    writeln!(
+        page,
+        ".BR sluice\\-reasons (7),\n.BR libsluice.so (7),\n.BR sluice.conf (5)"
+    )?;
     Ok(page)
 }

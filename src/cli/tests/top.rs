@@ -111,7 +111,9 @@ fn it_ends_with_its_terminal() {
     let top = process(&format!("top\0-i\x000.5\0{pid}\0"));
     drop(terminal);
     let deadline = Instant::now() + Duration::from_secs(20);
-    let is_there = || std::path::Path::new(&format!("/proc/{top}")).exists();
+    // A process that has ended, and that its parent has not waited for, has no command line.
+    let command = format!("/proc/{top}/cmdline");
+    let is_there = || std::fs::read(&command).is_ok_and(|line| !line.is_empty());
     while is_there() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }

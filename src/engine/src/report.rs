@@ -125,8 +125,10 @@ pub fn finished(sock: &Sock) {
 /// peer of a connection whose both ends are over.
 pub fn named(sock: &Sock) {
     let conn = sock.conn();
-    if crate::config::config().report.is_none() || conn.family().is_some() || process::is_filtered()
-    {
+    if crate::config::config().report.is_none() || conn.family().is_some() {
+        return;
+    }
+    if process::forbidden().is_some() || process::is_filtered() {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);

@@ -300,6 +300,18 @@ impl Conn {
         }
     }
 
+    /// Is the connection on TCP for no reason that has to do with what either end wants?
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        let passing = [
+            Reason::None,
+            Reason::Met,
+            Reason::Meeting,
+            Reason::BelowThreshold,
+        ];
+        passing.iter().any(|&reason| reason as u16 == self.reason())
+    }
+
     /// The same, for a reason that the other end has told.
     pub fn stays_for_peer(&self, reason: Reason) {
         self.stays_since(reason, true);

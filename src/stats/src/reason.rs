@@ -56,6 +56,20 @@ macro_rules! reasons {
                 )
             }
 
+            /// Can it be the reason of an end that tells the other one? The rest are of an end that knows none.
+            #[must_use]
+            pub const fn is_told(self) -> bool {
+                !matches!(
+                    self,
+                    Reason::None
+                        | Reason::BelowThreshold
+                        | Reason::Meeting
+                        | Reason::Met
+                        | Reason::NoAnswer
+                        | Reason::PeerDemoted
+                )
+            }
+
             /// The reason with this number; `None` for one that this build does not know.
             #[must_use]
             pub const fn from_u16(number: u16) -> Option<Reason> {

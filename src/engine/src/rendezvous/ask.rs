@@ -57,7 +57,7 @@ static TRIED: Guarded<Vec<Look>> = Guarded::new(Vec::new());
 
 impl Look {
     /// Is the connection still there?
-    fn is_current(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         let (sock, generation) = self.of;
         sock.generation.load(Ordering::Acquire) == generation
     }
@@ -77,16 +77,26 @@ impl Look {
     }
 }
 
-/// The search of a connection ended without a peer.
+/// The search of a connection ended without a peer. An end that refused for the moment alone is not
+/// kept: what it would say may not be true any more.
 pub(super) fn in_vain(look: Look) {
+    let (sock, _) = look.of;
+    if look.refuses.is_some() && sock.pinned().is_none() {
+        return;
+    }
     let Some(mut tried) = TRIED.lock() else {
         return;
     };
+    tried.retain(|earlier| !core::ptr::eq(earlier.of.0, sock));
     if tried.len() >= KEPT {
         tried.retain(Look::is_current);
-        tried.truncate(KEPT / 2);
+        let oldest = tried.len().saturating_sub(KEPT / 2);
+        tried.drain(..oldest);
     }
-    tried.push(look);
+    tried.push(Look {
+        refuses: None,
+        ..look
+    });
 }
 
 /// A connection that looked for the peer that now asks for it, if it is still there and on TCP.
@@ -168,7 +178,8 @@ pub(super) fn ask_all(link: &'static Link) {
         }
     }
     for p in list.iter() {
-        if !matches!(p.stage, Stage::Named { .. } | Stage::Asked) || !may_hold(link, p.mirror) {
+        let is_open = matches!(p.stage, Stage::Named { .. } | Stage::Asked);
+        if !is_open || !may_hold(link, p.mirror) || p.look().refusal().is_some() {
             continue;
         }
         let fd = p.sock.fd.load(Ordering::Relaxed);

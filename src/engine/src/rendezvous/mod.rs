@@ -37,7 +37,7 @@ mod price;
 pub mod trim;
 
 use crate::process;
-use crate::sockets::sock::{Sock, role};
+use crate::sockets::sock::{Sock, TELLS_AT, role};
 use crate::sockets::upgrade;
 use closer::Way;
 use core::net::SocketAddr;
@@ -111,6 +111,11 @@ impl Pending {
     fn has_asked(&self) -> bool {
         self.deadline != u64::MAX && shm::all().any(|l| l.is_alive() && l.control().is_open())
             || matches!(self.stage, Stage::Asked)
+    }
+
+    /// Has it nothing that is worth to be kept when the connection looks again?
+    fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Asked) || self.refuses.is_some()
     }
 
     fn raw(&self) -> i32 {
@@ -201,15 +206,18 @@ pub fn attempt(sock: &'static Sock) {
                 reason.words()
             ),
         );
-        sock.conn().stays(reason);
+        let conn = sock.conn();
+        if !reason.is_end() || conn.is_undecided() {
+            conn.stays(reason);
+        }
     }
 }
 
 fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
-    let _low = crate::sockets::internal::Low::begin();
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
+    let _low = crate::sockets::internal::Low::begin();
     let generation = sock.generation.load(Ordering::Acquire);
     let fd = sock.fd.load(Ordering::Relaxed);
     let side = sock.role.load(Ordering::Relaxed);
@@ -231,6 +239,9 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     let user = upgrade::ask_user(sock, local, peer).err();
     let shared = sock.is_shared().then_some(Reason::Shared);
     let mut refuses = sock.pinned().or(shared).or(user);
+    if let Some(reason) = refuses.filter(|_| sock.offset() < TELLS_AT) {
+        return Err(reason);
+    }
     let looks = match side {
         role::CONNECTING => diag::Looks::Twice,
         _ => diag::Looks::Once,
@@ -278,13 +289,10 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     }
     drop_expired(&mut list);
     if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, sock)) {
-        if !list
-            .get(at)
-            .is_some_and(|p| matches!(p.stage, Stage::Asked))
-        {
+        if !list.get(at).is_some_and(Pending::is_idle) {
             return Ok(());
         }
-        // Nobody has answered so far: everything anew.
+        // Nobody has answered so far, or this end would have refused: everything anew.
         list.swap_remove(at);
     } else if sock.retry_step.load(Ordering::Relaxed) != 0
         && let Some(other) = upgrade::demoted(key, own)

@@ -36,7 +36,8 @@ pub fn acts_by_tcp() {
 /// As [`acts_by_tcp`], on this connection. One that will never come to a link has no reader that would heed it.
 #[inline]
 pub fn acts_on(sock: &Sock) {
-    if sock.next_try.load(Ordering::Relaxed) != u64::MAX {
+    if sock.next_try.load(Ordering::Relaxed) != u64::MAX && sock.pinned.load(Ordering::Relaxed) == 0
+    {
         TURN.acts(address(sock), sys::coarse_ms() as u32);
     }
 }

@@ -95,8 +95,7 @@ fn reason_of_peer(sock: &Sock) -> Option<Reason> {
     let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
     let told = |why: &AtomicU32| Reason::from_u16(why.load(Ordering::Relaxed) as u16);
     let all = [as_writer, as_reader].into_iter().flatten();
-    all.filter_map(told)
-        .find(|reason| !matches!(reason, Reason::None | Reason::PeerDemoted))
+    all.filter_map(told).find(|reason| reason.is_told())
 }
 
 /// Tells the peer why this end takes the stream back, before it does.

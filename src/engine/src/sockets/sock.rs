@@ -344,9 +344,9 @@ const BLOCKS: u32 = 1;
 /// In these: it is on.
 const BLOCKS_NOT: u32 = 2;
 
-/// A pinned end tells the other end so from this offset of the stream on. Before it, the other end
-/// seldom looks, and a short connection shall not pay for it.
-const TELLS_AT: u64 = 32 << 10;
+/// An end that does not leave TCP tells the other end so from this offset of the stream on. Before it,
+/// the other end seldom looks, and a short connection shall not pay for it.
+pub const TELLS_AT: u64 = 32 << 10;
 
 impl Sock {
     /// The outside's counters.
@@ -563,7 +563,17 @@ impl Sock {
     /// Never to be upgraded (again), for this reason. The peer is told when it looks for this end.
     pub fn pin(&self, reason: Reason) {
         self.pinned.store(reason as u32, Ordering::Relaxed);
-        self.next_try.fetch_max(TELLS_AT, Ordering::Relaxed);
+        // A process that has sandboxed itself may make no call for that.
+        let least = match crate::process::forbidden() {
+            Some(_) => u64::MAX,
+            None => TELLS_AT,
+        };
+        // At the offsets of the other end's tries, which are four times as far each time.
+        let mut at = self.next_try.load(Ordering::Relaxed).max(1);
+        while at < least {
+            at = at.saturating_mul(4);
+        }
+        self.next_try.store(at, Ordering::Relaxed);
         self.prefix.end_both();
         if self.link().is_some() {
             return;

@@ -96,7 +96,7 @@ kinds! {
     AdvertStale = 38, "advert-stale";
     /// The reader had taken its ADVERT back.
     AdvertGone = 39, "advert-gone";
-    /// A wait to send ended while it span.
+    /// A wait to send ended while it was spinning.
     SendSpun = 40, "send-spun";
     /// A wait to send has slept.
     SendSlept = 41, "send-slept";
@@ -118,7 +118,7 @@ kinds! {
     OwnAdvertStale = 70, "own-advert-stale";
     /// An ADVERT of ours was taken back.
     OwnAdvertRevoked = 71, "own-advert-revoked";
-    /// A wait for bytes ended while it span.
+    /// A wait for bytes ended while it was spinning.
     ReceiveSpun = 72, "receive-spun";
     /// A wait for bytes has slept.
     ReceiveSlept = 73, "receive-slept";

@@ -157,8 +157,8 @@ reasons! {
         "Install the same release of Sluice for both programs, and start them anew.";
     /// The peer has another word size.
     WordSizeMismatch = 23, "word-size-mismatch",
-        "the peer is a process of another word size",
-        "One program is of 32 bits, the other of 64. It cannot be helped.";
+        "one program is of 32 bits, the other of 64",
+        "It cannot be helped.";
     /// A thread still waits to write in a kernel call.
     WriterBlocked = 26, "writer-blocked",
         "a thread still waits to write in the kernel",

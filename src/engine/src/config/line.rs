@@ -54,13 +54,16 @@ pub(crate) struct Meaning(pub(crate) Errno);
 
 impl fmt::Display for Meaning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        unsafe extern "C" {
-            /// strerror(3), glibc 2.32: a constant text, made without a lock and without an
-            /// allocation, or null.
-            fn strerrordesc_np(errno: libc::c_int) -> *const libc::c_char;
-        }
+        // strerror(3), from glibc 2.32 on: a constant text, made without a lock and without an
+        // allocation, or null.
+        type Description = unsafe extern "C" fn(libc::c_int) -> *const libc::c_char;
+        // SAFETY: a name; the function has had this type since it came to be.
+        let description = unsafe {
+            let found = libc::dlsym(libc::RTLD_DEFAULT, c"strerrordesc_np".as_ptr());
+            core::mem::transmute::<*mut libc::c_void, Option<Description>>(found)
+        };
         // SAFETY: any number may be asked for.
-        let text = unsafe { strerrordesc_np(self.0) };
+        let text = description.map_or(core::ptr::null(), |describe| unsafe { describe(self.0) });
         if text.is_null() {
             return write!(f, "error {}", self.0);
         }

@@ -44,7 +44,6 @@ SHOWN = {
     "nginx + wrk, 1 MiB, 8 conns": "nginx, 8 connections, files of 1 MiB",
     "nginx + wrk, 1 KiB, close": "nginx, a new connection for each 1 KiB",
     "iperf3 -P 1": "iperf3, one stream",
-    "C ping-pong, 64 B": "round trips of 64 bytes in C",
 }
 
 

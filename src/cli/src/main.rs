@@ -105,7 +105,15 @@ fn arguments() -> Vec<OsString> {
 fn description() -> clap::Command {
     let described = |command: clap::Command, name: &str| {
         let help = Part::of(name).help();
-        command.after_help(help)
+        // What a command says only in its long help stands before that.
+        let long = command
+            .get_after_long_help()
+            .map(|more| format!("{more}\n{help}"));
+        match long {
+            Some(long) => command.after_long_help(long),
+            None => command,
+        }
+        .after_help(help)
     };
     described(Arguments::command(), "").mut_subcommands(|command| {
         let name = command.get_name().to_owned();

@@ -196,17 +196,21 @@ fn help_and_version_say_what_is_asked() {
     );
 }
 
+/// Those that are for users.
+const COMMANDS: [&str; 8] = [
+    "run",
+    "stat",
+    "top",
+    "trace",
+    "bench",
+    "doctor",
+    "reasons",
+    "completions",
+];
+
 #[test]
 fn help_fits_into_80_columns() {
-    for command in [
-        "run",
-        "stat",
-        "top",
-        "trace",
-        "bench",
-        "doctor",
-        "completions",
-    ] {
+    for command in COMMANDS {
         for option in ["-h", "--help"] {
             let help = text(&sluice(&[command, option]).stdout);
             assert!(help.contains("Exit status: "), "{help}");
@@ -221,15 +225,7 @@ fn each_command_has_a_man_page_with_the_usual_sections() {
     let scratch = Scratch::new("manual");
     let folder = scratch.0.to_str().unwrap();
     assert!(sluice(&["manual", folder]).status.success());
-    for command in [
-        "run",
-        "stat",
-        "top",
-        "trace",
-        "bench",
-        "doctor",
-        "completions",
-    ] {
+    for command in COMMANDS {
         let page = std::fs::read_to_string(scratch.join(&format!("sluice-{command}.1"))).unwrap();
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"] {
             assert!(

@@ -1,4 +1,5 @@
-//! `sluice reasons`: what each reason for TCP means, and what can be done. Also the man page sluice-reasons.7.
+//! `sluice reasons`: what each reason for TCP means, and what can be done. Also the man page
+//! sluice-reasons.7.
 
 use crate::{complain, is_written};
 use clap::Args;

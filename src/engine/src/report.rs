@@ -121,8 +121,8 @@ pub fn finished(sock: &Sock) {
     }
 }
 
-/// The connection stands, or is about to lose a half: its addresses are asked for if there will be a line, since the kernel knows no
-/// peer of a connection whose both ends are over.
+/// The connection stands, or is about to lose a half: its addresses are asked for if there will be
+/// a line, since the kernel knows no peer of a connection whose both ends are over.
 pub fn named(sock: &Sock) {
     let conn = sock.conn();
     if crate::config::config().report.is_none() || conn.family().is_some() {

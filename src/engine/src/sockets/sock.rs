@@ -344,8 +344,8 @@ const BLOCKS: u32 = 1;
 /// In these: it is on.
 const BLOCKS_NOT: u32 = 2;
 
-/// An end that does not leave TCP tells the other end so from this offset of the stream on. Before it,
-/// the other end seldom looks, and a short connection shall not pay for it.
+/// An end that does not leave TCP tells the other end so from this offset of the stream on. Before
+/// it, the other end seldom looks, and a short connection shall not pay for it.
 pub const TELLS_AT: u64 = 32 << 10;
 
 impl Sock {

@@ -159,11 +159,7 @@ fn receive_apart(meeting: &mut Pending, token: shm::Token) -> Received {
 /// A step that failed ends the meeting, for the peer too.
 fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
     step.unwrap_or_else(|reason| {
-        let decline = Message {
-            reason: reason as u16,
-            ..Message::new(Kind::Decline)
-        };
-        let _ = message::send(meeting.raw(), &decline, None);
+        let _ = message::send(meeting.raw(), &decline::message(reason), None);
         Step::Over(Some(reason))
     })
 }

@@ -14,6 +14,9 @@ pub enum ArenaError {
     /// The kernel refused memory.
     #[error("the kernel refused shared memory (errno {0})")]
     Refused(sys::Errno),
+    /// No address space, or the process has enough of it in arenas.
+    #[error("shared memory could not be mapped (errno {0})")]
+    Unmapped(sys::Errno),
     /// The peer's file could be changed under us, or is not what it should be.
     #[error("the peer's memory is not sealed or not of the agreed shape")]
     Unsealed,
@@ -46,7 +49,8 @@ impl Arena {
     /// Makes an arena in a sealed memory file, to be sent to the peer.
     ///
     /// # Errors
-    /// [`ArenaError::Refused`]: no memfd, no descriptors, no address space, a file size limit.
+    /// [`ArenaError::Refused`]: no memfd, no descriptors, a file size limit;
+    /// [`ArenaError::Unmapped`].
     pub fn create() -> Result<(Self, Fd), ArenaError> {
         // A limit on file sizes would kill us by SIGXFSZ: ask first.
         if sys::file_limit() < ARENA_LEN {
@@ -63,7 +67,7 @@ impl Arena {
     /// An arena for a link of this process with itself: no file, shared with children.
     ///
     /// # Errors
-    /// [`ArenaError::Refused`].
+    /// [`ArenaError::Unmapped`].
     pub fn create_local() -> Result<Self, ArenaError> {
         let arena = Self::mapped(|| sys::map_zeroes(ARENA_LEN as usize, true))?;
         arena.write_header();
@@ -81,7 +85,7 @@ impl Arena {
         if mapped.is_err() {
             MAPPED.fetch_sub(ARENA_LEN, Ordering::Relaxed);
         }
-        let base = mapped.map_err(ArenaError::Refused)?;
+        let base = mapped.map_err(ArenaError::Unmapped)?;
         // Keeps the contents of connections out of core files.
         // SAFETY: the mapping just made, whose contents this leaves alone.
         let _ = unsafe { sys::madvise(base, ARENA_LEN as usize, libc::MADV_DONTDUMP) };
@@ -111,7 +115,7 @@ impl Arena {
     /// Maps the arena that a peer has sent, after checking that it cannot change under us.
     ///
     /// # Errors
-    /// [`ArenaError::Unsealed`], [`ArenaError::Layout`], or [`ArenaError::Refused`].
+    /// [`ArenaError::Unsealed`], [`ArenaError::Layout`], or [`ArenaError::Unmapped`].
     pub fn adopt(fd: &Fd) -> Result<Self, ArenaError> {
         let seals = sys::fcntl(fd.raw(), libc::F_GET_SEALS, 0).map_err(|_| ArenaError::Unsealed)?;
         let st = sys::fstat(fd.raw()).map_err(|_| ArenaError::Unsealed)?;

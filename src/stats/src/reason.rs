@@ -7,7 +7,7 @@ macro_rules! reasons {
         ///
         /// The number is part of the layout that `sluice stat` reads from another process, and peers of
         /// other versions tell each other reasons by it. So a number is never given to a second cause:
-        /// 24, 25 and 72 belonged to causes that were never given. The code is part of the JSON.
+        /// 4, 24, 25 and 72 belonged to causes that were never given. The code is part of the JSON.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[non_exhaustive]
@@ -99,12 +99,8 @@ reasons! {
         "Nothing to do: it leaves TCP when it has moved as many bytes as SLUICE_UPGRADE says (32 KiB unless set). A connection that never does would gain nothing.";
     /// The descriptor came from somewhere that no hook saw.
     NotHooked = 3, "not-hooked",
-        "the socket was made where Sluice could not see it",
-        "The program made the socket, or read or wrote it, by system calls of its own. It cannot be helped.";
-    /// The descriptor was inherited through exec.
-    Inherited = 4, "inherited",
-        "the socket was inherited through exec",
-        "Nothing to do for this connection. The program that made it and the one that has it now could only share it on TCP.";
+        "the program uses the socket where Sluice cannot see it",
+        "The program connected the socket, or read or wrote it, by system calls of its own. It cannot be helped.";
     /// Two processes use the socket.
     Shared = 5, "shared",
         "two processes use the socket",
@@ -130,7 +126,7 @@ reasons! {
     /// Nobody met us at the name. Whether the peer runs Sluice is not known.
     NoAnswer = 16, "no-answer",
         "the other end has not answered: it runs without Sluice, or is in one long call",
-        "Run the other program with Sluice, too: `sluice stat NAME` says whether it is. If it is, nothing is wrong: it has not come back from one long call (a large blocking send, a bulk load), or has passed the connection on to another process. The next try follows when four times as many bytes have moved.";
+        "Run the other program with Sluice, too: `sluice stat NAME` says whether it is. If it is, nothing is wrong: it has not come back from one long call (a large blocking send, a bulk load), is in a sandbox, or has passed the connection on to another process. The next try follows when four times as many bytes have moved.";
     /// The peer is on another host, as far as this network namespace shows, and no RDMA device leads there.
     PeerRemote = 17, "peer-remote",
         "the peer is on another host or in another network namespace, and no RDMA device leads to it",
@@ -349,10 +345,10 @@ reasons! {
     Fork = 100, "fork",
         "a forked child uses the socket",
         "A child uses a connection of its parent's. It can leave TCP again when one of the two has closed it.";
-    /// Closed with unread input or with SO_LINGER at 0: the connection is reset.
+    /// Closed with unread input: the connection is reset.
     LingerReset = 101, "linger-reset",
         "the connection was closed by a reset",
-        "Nothing to do: the program closed the connection with bytes unread, or with SO_LINGER at 0.";
+        "Nothing to do: the program closed the connection with bytes unread.";
 
     // Ourselves.
     /// A test forced it (`SLUICE_FAULT`).
@@ -389,11 +385,10 @@ reasons! {
     Idle = 120, "idle",
         "the connection was idle, and gave the memory of its rings back",
         "Nothing to do: it comes back when it moves bytes again.";
-    /// The kernel names another user as the owner of the other end than as the process that could
-    /// be met.
+    /// The kernel names another user as the owner of one end than as the process that holds it.
     PeerOwner = 121, "peer-owner",
-        "the socket at the other end belongs to another user than the process that uses it",
-        "The other program has changed its user since it accepted the connection (vsftpd, smbd, inetd), so nobody can tell that it is the other end. It cannot be helped.";
+        "the socket at one end belongs to another user than the process that uses it",
+        "One of the programs has changed its user since it connected or accepted (vsftpd, smbd, inetd), so the other cannot tell that it is the other end. It cannot be helped.";
     /// The peer's process has no number here, or /proc does not show what it holds.
     PeerHidden = 122, "peer-hidden",
         "the peer's process cannot be looked at: it is in another namespace of process ids, or /proc hides its descriptors",
@@ -439,7 +434,7 @@ mod tests {
     #[test]
     fn an_unknown_number_is_not_a_reason() {
         assert_eq!(Reason::from_u16(15), None);
-        for never_again in [24, 25, 72] {
+        for never_again in [4, 24, 25, 72] {
             assert_eq!(Reason::from_u16(never_again), None);
         }
         assert_eq!(Reason::from_u16(u16::MAX), None);

@@ -233,7 +233,10 @@ fn relation(uid: u32) -> Relation {
 fn directory(pid: i32) -> Result<Fd, Reason> {
     let path = ShortPath::new(format_args!("/proc/{pid}"));
     let dir = sys::open(path.as_c_str(), libc::O_PATH | libc::O_DIRECTORY);
-    let dir = dir.map_err(|_| Reason::PeerHidden)?;
+    let dir = dir.map_err(|_| match sys::stat_at(libc::AT_FDCWD, c"/proc/self", 0) {
+        Ok(_) => Reason::PeerHidden,
+        Err(_) => Reason::ProcMissing,
+    })?;
     crate::sockets::internal::lift(dir).ok_or(Reason::DescriptorLimit)
 }
 

@@ -11,7 +11,7 @@ use crate::process;
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
-use sluice_fabric::arena::Arena;
+use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
 use sluice_fabric::lock::{Guard, Guarded};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
@@ -109,7 +109,8 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
                     return Some(Step::Over(Some(reason)));
                 };
                 *sent_away += 1;
-                if *sent_away >= VISITORS || reason == Reason::PeerHidden {
+                let looks_at_none = matches!(reason, Reason::PeerHidden | Reason::ProcMissing);
+                if *sent_away >= VISITORS || looks_at_none {
                     return Some(Step::Over(Some(reason)));
                 }
             }
@@ -251,7 +252,10 @@ fn on_claim_of_second(
             link
         }
         None => {
-            let (arena, fd) = Arena::create().map_err(|_| Reason::MemfdRefused)?;
+            let (arena, fd) = Arena::create().map_err(|error| match error {
+                ArenaError::Unmapped(_) => Reason::MmapRefused,
+                _ => Reason::MemfdRefused,
+            })?;
             arena_fd = Some(fd);
             meeting.made_link = true;
             open_link(meeting, arena, 0, second.token)?

@@ -214,9 +214,6 @@ pub fn attempt(sock: &'static Sock) {
 }
 
 fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
-    if let Some(reason) = process::forbidden() {
-        return Err(reason);
-    }
     let _low = crate::sockets::internal::Low::begin();
     let generation = sock.generation.load(Ordering::Acquire);
     let fd = sock.fd.load(Ordering::Relaxed);
@@ -224,10 +221,11 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
     let stats_role = match side {
         role::CONNECTING => sluice_stats::Role::Connecting,
         role::ACCEPTED => sluice_stats::Role::Accepted,
-        _ => return Err(Reason::Inherited),
+        _ => return Err(Reason::NotHooked),
     };
-    if let Err(reason) = process::may_use_system_calls() {
-        // Not even the names may be asked for; `sluice stat` shows the connection all the same.
+    if let Some(reason) = process::forbidden().or(process::may_use_system_calls().err()) {
+        // Perhaps not even the names may be asked for; `sluice stat` shows the connection all the
+        // same.
         let unknown = SocketAddr::from(([0; 4], 0));
         sock.conn().describe(fd, stats_role, unknown, unknown);
         return Err(reason);
@@ -585,7 +583,19 @@ fn expire(list: &mut Vec<Pending>, index: usize) {
     }
 }
 
+/// Has the program changed its user since it made the socket? The other end cannot prove then that
+/// this process holds it, and says no more.
+fn is_of_another_user(sock: &Sock) -> bool {
+    let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
+    // SAFETY: no arguments, no effect.
+    owner.is_ok_and(|owner| owner != unsafe { libc::geteuid() })
+}
+
 fn give_up(meeting: Pending, reason: Reason) {
+    let reason = match reason {
+        Reason::NoAnswer if is_of_another_user(meeting.sock) => Reason::PeerOwner,
+        _ => reason,
+    };
     if let Some(conn) = end(meeting) {
         conn.stays(reason);
     }

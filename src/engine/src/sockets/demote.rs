@@ -66,8 +66,13 @@ pub fn count(sock: &Sock, reason: Reason) {
         sock.backoff.fetch_add(1, Ordering::Relaxed);
     }
     let told = match reason {
-        Reason::PeerDemoted => reason_of_peer(sock),
+        // An end that closes what the peer has left already only follows.
+        Reason::PeerDemoted | Reason::Close | Reason::Exit => reason_of_peer(sock),
         _ => None,
+    };
+    let reason = match reason {
+        Reason::PeerDemoted => reason_of_relative(sock).unwrap_or(reason),
+        _ => reason,
     };
     let conn = sock.conn();
     if !sock.upgraded.load(Ordering::Relaxed) {
@@ -93,9 +98,20 @@ pub fn count(sock: &Sock, reason: Reason) {
 fn reason_of_peer(sock: &Sock) -> Option<Reason> {
     let as_writer = sock.rx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
+    first_told([as_writer, as_reader])
+}
+
+/// What another process of this end has said: the parent, or a child, has given the stream back.
+fn reason_of_relative(sock: &Sock) -> Option<Reason> {
+    let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
+    let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);
+    first_told([as_writer, as_reader])
+}
+
+fn first_told(words: [Option<&AtomicU32>; 2]) -> Option<Reason> {
     let told = |why: &AtomicU32| Reason::from_u16(why.load(Ordering::Relaxed) as u16);
-    let all = [as_writer, as_reader].into_iter().flatten();
-    all.filter_map(told).find(|reason| reason.is_told())
+    let mut all = words.into_iter().flatten().filter_map(told);
+    all.find(|reason| reason.is_told())
 }
 
 /// Tells the peer why this end takes the stream back, before it does.

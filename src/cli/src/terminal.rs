@@ -44,12 +44,22 @@ impl Screen {
         }
     }
 
-    /// The text in lines that fit, each indented by so many columns.
+    /// The text in lines that fit, each indented by so many columns. A word that is longer than a
+    /// line goes on in the next one, a path after a slash.
     pub fn wrapped(self, text: &str, indent: usize) -> Vec<String> {
         let width = self.width.unwrap_or(usize::MAX);
+        let room = width.saturating_sub(indent).max(1);
         let mut lines = Vec::new();
         let mut line = String::new();
-        for word in text.split(' ') {
+        for mut word in text.split(' ') {
+            while word.width() > room {
+                let (part, rest) = word.split_at(break_of(word, room));
+                if !line.is_empty() {
+                    lines.push(std::mem::take(&mut line));
+                }
+                lines.push(" ".repeat(indent) + part);
+                word = rest;
+            }
             if !line.is_empty() && line.width() + 1 + word.width() > width {
                 lines.push(std::mem::take(&mut line));
             }
@@ -81,6 +91,26 @@ impl Screen {
     }
 }
 
+/// Where a word that is longer than a line is broken, in bytes: after the last slash that fits, or
+/// where the line ends.
+fn break_of(word: &str, room: usize) -> usize {
+    let mut used = 0;
+    let fits = |&(_, letter): &(usize, char)| {
+        used += letter.width().unwrap_or(0);
+        used <= room
+    };
+    let fitting = word.char_indices().take_while(fits);
+    let mut fitting: Vec<_> = fitting.map(|(at, c)| (at + c.len_utf8(), c)).collect();
+    if fitting.is_empty() {
+        // A letter that is wider than the line.
+        fitting.extend(word.chars().next().map(|c| (c.len_utf8(), c)));
+    }
+    // Not after the slash that a path begins with.
+    let mut slashes = fitting.iter().filter(|&&(end, c)| c == '/' && end > 1);
+    let place = slashes.next_back().or(fitting.last());
+    place.map_or(word.len(), |&(end, _)| end)
+}
+
 fn width() -> Option<usize> {
     // SAFETY: zeroes are a valid size.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
@@ -107,8 +137,28 @@ mod tests {
             width: Some(12),
             has_colours: false,
         };
-        let lines = screen.wrapped("a few words, averyverylongone", 2);
-        assert_eq!(lines, ["  a few", "  words,", "  averyverylongone"]);
+        let lines = screen.wrapped("a few words, averyverylongone b", 2);
+        let expected = ["  a few", "  words,", "  averyveryl", "  ongone b"];
+        assert_eq!(lines, expected);
+        let lines = screen.wrapped("at /usr/lib/x86_64-linux-gnu/sluice", 2);
+        let expected = [
+            "  at",
+            "  /usr/lib/",
+            "  x86_64-lin",
+            "  ux-gnu/",
+            "  sluice",
+        ];
+        assert_eq!(lines, expected);
+        // Letters that are two columns wide, and a line of one.
+        let narrow = |text, width| {
+            let screen = Screen {
+                width: Some(width),
+                ..screen
+            };
+            screen.wrapped(text, 0)
+        };
+        assert_eq!(narrow("日本語", 4), ["日本", "語"]);
+        assert_eq!(narrow("日a", 1), ["日", "a"]);
         assert_eq!(
             Screen::default().wrapped("a few words", 2),
             ["  a few words"]

@@ -1,10 +1,10 @@
 //! What moved between two looks: rates of connections and of processes.
 
-use crate::report::{Cause, Connection, Flow, Process, Report, share};
+use crate::report::{Connection, Flow, Process, Report, share};
 use clap::ValueEnum;
 use sluice_stats::Reason;
 use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 /// What rows are sorted by.
@@ -177,10 +177,6 @@ impl Sampler {
 fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
     let open: u64 = process.open.values().sum();
     let linked = open - process.open.get("tcp").copied().unwrap_or(0);
-    // Every connection is small before it is large.
-    let small = Reason::BelowThreshold.code();
-    let reasons = process.reasons.iter().filter(|(code, _)| *code != small);
-    let common = reasons.max_by_key(|(_, count)| **count);
     Row {
         pid: process.pid,
         name: process.name.clone(),
@@ -192,8 +188,26 @@ fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
         received,
         linked: share((&process.tx, &process.rx)),
         age_ms: process.age_ms,
-        why: common.map_or(String::new(), |(code, _)| Cause::words_of(code).to_owned()),
+        why: common_reason(process),
     }
+}
+
+/// Why most of its connections are on TCP that are there now, in words.
+fn common_reason(process: &Process) -> String {
+    let on_tcp = |one: &&Connection| one.transport == "tcp" && !one.inherited;
+    let listed = process.connections.iter().filter(on_tcp);
+    let listed = listed.filter_map(|one| Some((one.reason.as_ref()?, 1)));
+    let unlisted = process.unlisted.iter().map(|all| (&all.reason, all.count));
+    // Every connection is small before it is large.
+    let small = Reason::BelowThreshold.code();
+    let mut counts = BTreeMap::<&str, u64>::new();
+    for (cause, count) in listed.chain(unlisted) {
+        if cause.code != small {
+            *counts.entry(&cause.words).or_default() += count;
+        }
+    }
+    let common = counts.into_iter().max_by_key(|(_, count)| *count);
+    common.map_or(String::new(), |(words, _)| words.to_owned())
 }
 
 fn of_connection(process: &Process, connection: &Connection, (sent, received): (f64, f64)) -> Row {
@@ -292,6 +306,30 @@ mod tests {
         // Counts that fall are those of another connection under the same number.
         let third = sampler.sample_after(&report(0), Some(1.0));
         assert_eq!(third.connections[0].sent, 0.0);
+    }
+
+    #[test]
+    fn a_process_has_the_reason_that_most_of_its_connections_have_now() {
+        let mut report = report(0);
+        let process = &mut report.processes[0];
+        // What was before is none.
+        process.reasons = [("not-established".to_owned(), 8)].into();
+        assert_eq!(of_process(process, (0.0, 0.0)).why, "");
+        let cause = |code: &str| crate::report::Cause {
+            code: code.to_owned(),
+            words: format!("because of {code}"),
+        };
+        let mut connection = process.connections[0].clone();
+        connection.transport = "tcp";
+        connection.reason = Some(cause("one"));
+        process.connections.push(connection);
+        assert_eq!(of_process(process, (0.0, 0.0)).why, "because of one");
+        for (code, count) in [("two", 2), (Reason::BelowThreshold.code(), 9)] {
+            let reason = cause(code);
+            let all = &mut process.unlisted;
+            all.push(crate::report::Unlisted { reason, count });
+        }
+        assert_eq!(of_process(process, (0.0, 0.0)).why, "because of two");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! The terminal that stdout may be: its width, and whether it is given colours.
+//! The terminal that stdout or stderr may be: its width, and whether it is given colours.
 
 use ratatui::crossterm::style::{ContentStyle, Stylize};
 use std::env;
 use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// What the output is written for.
@@ -19,11 +20,19 @@ const USUAL_WIDTH: usize = 80;
 impl Screen {
     /// What stdout is.
     pub fn of_stdout() -> Self {
-        if !std::io::stdout().is_terminal() {
+        Self::of(&std::io::stdout())
+    }
+
+    pub fn of_stderr() -> Self {
+        Self::of(&std::io::stderr())
+    }
+
+    fn of(output: &(impl IsTerminal + AsRawFd)) -> Self {
+        if !output.is_terminal() {
             return Self::default();
         }
         Self {
-            width: Some(width().unwrap_or(USUAL_WIDTH)),
+            width: Some(width(output).unwrap_or(USUAL_WIDTH)),
             has_colours: has_colours(),
         }
     }
@@ -53,11 +62,20 @@ impl Screen {
         let mut line = String::new();
         for mut word in text.split(' ') {
             while word.width() > room {
-                let (part, rest) = word.split_at(break_of(word, room));
-                if !line.is_empty() {
-                    lines.push(std::mem::take(&mut line));
+                let left = width.saturating_sub(line.width() + 1);
+                let goes_on = slash_of(word, left).filter(|_| !line.is_empty());
+                if goes_on.is_some() {
+                    line.push(' ');
+                } else {
+                    if !line.is_empty() {
+                        lines.push(std::mem::take(&mut line));
+                    }
+                    line = " ".repeat(indent);
                 }
-                lines.push(" ".repeat(indent) + part);
+                let end = goes_on.or_else(|| slash_of(word, room));
+                let end = end.unwrap_or_else(|| end_of(word, room));
+                let (part, rest) = word.split_at(end);
+                lines.push(std::mem::take(&mut line) + part);
                 word = rest;
             }
             if !line.is_empty() && line.width() + 1 + word.width() > width {
@@ -91,31 +109,28 @@ impl Screen {
     }
 }
 
-/// Where a word that is longer than a line is broken, in bytes: after the last slash that fits, or
-/// where the line ends.
-fn break_of(word: &str, room: usize) -> usize {
+/// How many bytes of a word fit; at least its first letter, which may be wider than a line.
+fn end_of(word: &str, room: usize) -> usize {
     let mut used = 0;
-    let fits = |&(_, letter): &(usize, char)| {
+    let is_over = |letter: char| {
         used += letter.width().unwrap_or(0);
-        used <= room
+        used > room
     };
-    let fitting = word.char_indices().take_while(fits);
-    let mut fitting: Vec<_> = fitting.map(|(at, c)| (at + c.len_utf8(), c)).collect();
-    if fitting.is_empty() {
-        // A letter that is wider than the line.
-        fitting.extend(word.chars().next().map(|c| (c.len_utf8(), c)));
-    }
-    // Not after the slash that a path begins with.
-    let mut slashes = fitting.iter().filter(|&&(end, c)| c == '/' && end > 1);
-    let place = slashes.next_back().or(fitting.last());
-    place.map_or(word.len(), |&(end, _)| end)
+    let first = word.chars().next().map_or(0, char::len_utf8);
+    word.find(is_over).unwrap_or(word.len()).max(first)
 }
 
-fn width() -> Option<usize> {
+/// How many bytes of a path fit, up to a slash: not up to the one that it begins with.
+fn slash_of(word: &str, room: usize) -> Option<usize> {
+    let fitting = word.get(..end_of(word, room))?;
+    fitting.rfind('/').filter(|&at| at > 0).map(|at| at + 1)
+}
+
+fn width(output: &impl AsRawFd) -> Option<usize> {
     // SAFETY: zeroes are a valid size.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: writes to a place of that type.
-    let told = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    let told = unsafe { libc::ioctl(output.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
     (told == 0 && size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
@@ -142,8 +157,8 @@ mod tests {
         assert_eq!(lines, expected);
         let lines = screen.wrapped("at /usr/lib/x86_64-linux-gnu/sluice", 2);
         let expected = [
-            "  at",
-            "  /usr/lib/",
+            "  at /usr/",
+            "  lib/",
             "  x86_64-lin",
             "  ux-gnu/",
             "  sluice",

@@ -155,9 +155,12 @@ fn is_written(written: std::io::Result<()>) -> bool {
     }
 }
 
-/// Says on stderr, in one line, what the tool could not do or wants known.
+/// Says on stderr what the tool could not do or wants known: in one line, which a terminal gets
+/// broken between words.
 fn complain(what: impl std::fmt::Display) {
     use std::io::Write;
     // Not `eprintln!`, which panics when stderr is closed.
-    let _ = writeln!(std::io::stderr(), "sluice: {what}");
+    let said = format!("sluice: {what}");
+    let lines = terminal::Screen::of_stderr().wrapped(&said, 0);
+    let _ = writeln!(std::io::stderr(), "{}", lines.join("\n"));
 }

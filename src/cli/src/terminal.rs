@@ -1,8 +1,9 @@
-//! The terminal that stdout may be: its width, and whether it is given colours.
+//! The terminal that stdout or stderr may be: its width, and whether it is given colours.
 
 use ratatui::crossterm::style::{ContentStyle, Stylize};
 use std::env;
 use std::io::IsTerminal;
+use std::os::fd::AsRawFd;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// What the output is written for.
@@ -19,11 +20,19 @@ const USUAL_WIDTH: usize = 80;
 impl Screen {
     /// What stdout is.
     pub fn of_stdout() -> Self {
-        if !std::io::stdout().is_terminal() {
+        Self::of(&std::io::stdout())
+    }
+
+    pub fn of_stderr() -> Self {
+        Self::of(&std::io::stderr())
+    }
+
+    fn of(output: &(impl IsTerminal + AsRawFd)) -> Self {
+        if !output.is_terminal() {
             return Self::default();
         }
         Self {
-            width: Some(width().unwrap_or(USUAL_WIDTH)),
+            width: Some(width(output).unwrap_or(USUAL_WIDTH)),
             has_colours: has_colours(),
         }
     }
@@ -44,12 +53,31 @@ impl Screen {
         }
     }
 
-    /// The text in lines that fit, each indented by so many columns.
+    /// The text in lines that fit, each indented by so many columns. A word that is longer than a
+    /// line goes on in the next one, a path after a slash.
     pub fn wrapped(self, text: &str, indent: usize) -> Vec<String> {
         let width = self.width.unwrap_or(usize::MAX);
+        let room = width.saturating_sub(indent).max(1);
         let mut lines = Vec::new();
         let mut line = String::new();
-        for word in text.split(' ') {
+        for mut word in text.split(' ') {
+            while word.width() > room {
+                let left = width.saturating_sub(line.width() + 1);
+                let goes_on = slash_of(word, left).filter(|_| !line.is_empty());
+                if goes_on.is_some() {
+                    line.push(' ');
+                } else {
+                    if !line.is_empty() {
+                        lines.push(std::mem::take(&mut line));
+                    }
+                    line = " ".repeat(indent);
+                }
+                let end = goes_on.or_else(|| slash_of(word, room));
+                let end = end.unwrap_or_else(|| end_of(word, room));
+                let (part, rest) = word.split_at(end);
+                lines.push(std::mem::take(&mut line) + part);
+                word = rest;
+            }
             if !line.is_empty() && line.width() + 1 + word.width() > width {
                 lines.push(std::mem::take(&mut line));
             }
@@ -81,11 +109,28 @@ impl Screen {
     }
 }
 
-fn width() -> Option<usize> {
+/// How many bytes of a word fit; at least its first letter, which may be wider than a line.
+fn end_of(word: &str, room: usize) -> usize {
+    let mut used = 0;
+    let is_over = |letter: char| {
+        used += letter.width().unwrap_or(0);
+        used > room
+    };
+    let first = word.chars().next().map_or(0, char::len_utf8);
+    word.find(is_over).unwrap_or(word.len()).max(first)
+}
+
+/// How many bytes of a path fit, up to a slash: not up to the one that it begins with.
+fn slash_of(word: &str, room: usize) -> Option<usize> {
+    let fitting = word.get(..end_of(word, room))?;
+    fitting.rfind('/').filter(|&at| at > 0).map(|at| at + 1)
+}
+
+fn width(output: &impl AsRawFd) -> Option<usize> {
     // SAFETY: zeroes are a valid size.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: writes to a place of that type.
-    let told = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    let told = unsafe { libc::ioctl(output.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
     (told == 0 && size.ws_col != 0).then_some(usize::from(size.ws_col))
 }
 
@@ -107,8 +152,28 @@ mod tests {
             width: Some(12),
             has_colours: false,
         };
-        let lines = screen.wrapped("a few words, averyverylongone", 2);
-        assert_eq!(lines, ["  a few", "  words,", "  averyverylongone"]);
+        let lines = screen.wrapped("a few words, averyverylongone b", 2);
+        let expected = ["  a few", "  words,", "  averyveryl", "  ongone b"];
+        assert_eq!(lines, expected);
+        let lines = screen.wrapped("at /usr/lib/x86_64-linux-gnu/sluice", 2);
+        let expected = [
+            "  at /usr/",
+            "  lib/",
+            "  x86_64-lin",
+            "  ux-gnu/",
+            "  sluice",
+        ];
+        assert_eq!(lines, expected);
+        // Letters that are two columns wide, and a line of one.
+        let narrow = |text, width| {
+            let screen = Screen {
+                width: Some(width),
+                ..screen
+            };
+            screen.wrapped(text, 0)
+        };
+        assert_eq!(narrow("日本語", 4), ["日本", "語"]);
+        assert_eq!(narrow("日a", 1), ["日", "a"]);
         assert_eq!(
             Screen::default().wrapped("a few words", 2),
             ["  a few words"]

@@ -117,10 +117,16 @@ fn pressed(view: &mut View, key: KeyEvent) -> bool {
     }
     if view.is_typing() {
         match key.code {
+            // Some terminals have Ctrl-H for Backspace.
+            KeyCode::Char('h') if is_control => view.erased(),
+            KeyCode::Char('u') if is_control => view.erased_all(),
             KeyCode::Char(letter) if !is_control => view.typed(letter),
             KeyCode::Backspace => view.erased(),
-            KeyCode::Enter => view.end_typing(true),
-            KeyCode::Esc => view.end_typing(false),
+            KeyCode::Enter => view.end_typing(),
+            KeyCode::Esc => {
+                view.erased_all();
+                view.end_typing();
+            }
             _ => {}
         }
         return false;
@@ -130,6 +136,7 @@ fn pressed(view: &mut View, key: KeyEvent) -> bool {
         return false;
     }
     match key.code {
+        KeyCode::Esc if view.has_filter() => view.erased_all(),
         KeyCode::Char('q') | KeyCode::Esc => return true,
         KeyCode::Char('?' | 'h') | KeyCode::F(1) => view.shows_help = true,
         KeyCode::Char(' ') => view.is_paused = !view.is_paused,

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{Scratch, built, counting_library, text};
+use common::{Scratch, Terminal, built, counting_library, text};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -97,4 +97,28 @@ fn settings_are_shown_and_stay_out_of_the_trial() {
     let printed = text(&output.stdout);
     assert!(printed.contains("SLUICE_UPGRADE=off"), "{printed}");
     assert!(printed.contains("\nshared memory: usable\n"), "{printed}");
+}
+
+#[test]
+fn a_long_path_is_broken_after_a_slash() {
+    let scratch = Scratch::new("doctor-long");
+    let mut folder = scratch.0.clone();
+    folder.extend((0..8).map(|number| format!("a-long-directory-{number}")));
+    let library = folder.join("libsluice.so");
+    let tool = env!("CARGO_BIN_EXE_sluice");
+    let command = format!(
+        "export SLUICE_LIBRARY={}; {tool} run true; {tool} doctor; sleep 60",
+        library.display()
+    );
+    let terminal = Terminal::new("doctor-long", &command);
+    let screen = terminal.shows("the end", |s| s.contains("RDMA: "));
+    let paths: Vec<_> = screen
+        .lines()
+        .filter(|l| l.contains("-directory-"))
+        .collect();
+    assert!(paths.len() > 3, "{screen}");
+    for line in paths {
+        let is_whole = line.ends_with('/') || line.contains("libsluice.so");
+        assert!(is_whole, "{line}: {screen}");
+    }
 }

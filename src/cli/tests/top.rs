@@ -56,11 +56,6 @@ fn connections_and_processes_are_shown_sorted_and_found() {
     terminal.shows("what is there now", |s| {
         s.contains(" 603 connections, ") && !s.contains("paused")
     });
-    terminal.press(&["/", "n", "o", "n", "e"]);
-    terminal.shows("a filter", |s| {
-        s.contains("filter: none_") && !s.contains(":1000 ->")
-    });
-    terminal.press(&["Enter"]);
     terminal.press(&["q"]);
     let deadline = Instant::now() + Duration::from_secs(20);
     while !ended.exists() && Instant::now() < deadline {
@@ -68,6 +63,65 @@ fn connections_and_processes_are_shown_sorted_and_found() {
     }
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(std::fs::read_to_string(&ended).unwrap(), "status 0\n");
+}
+
+#[test]
+fn a_filter_shows_only_what_has_its_text() {
+    let scratch = Scratch::new("top-filter");
+    let library = counting_library(&scratch);
+    let mut both = [Python::preloaded(&library), Python::preloaded(&library)];
+    both.iter_mut().for_each(|python| {
+        python.call("counting_begin");
+    });
+    let [one, other] = both.each_ref().map(Python::pid);
+    let tool = env!("CARGO_BIN_EXE_sluice");
+    let terminal = Terminal::new("top-filter", &format!("{tool} top -i 0.1 {one} {other}"));
+    let has = |screen: &str, pid: u32| screen.lines().any(|l| l.starts_with(&format!("{pid} ")));
+    let all =
+        |s: &str| s.starts_with("2 processes, 6 connections, ") && has(s, one) && has(s, other);
+    terminal.shows("all", all);
+
+    let mut keys = vec!["/".to_owned()];
+    keys.extend(one.to_string().chars().map(String::from));
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    terminal.press(&keys);
+    let alone =
+        |s: &str| s.starts_with("1 process, 3 connections, ") && has(s, one) && !has(s, other);
+    let prompt = format!("filter: {one}_  Enter keeps it");
+    terminal.shows("the prompt", |s| alone(s) && s.contains(&prompt));
+    terminal.press(&["Enter"]);
+    let said = format!("; filter: {one}\n");
+    terminal.shows("the filter", |s| {
+        alone(s) && s.contains(&said) && s.contains("? help  q quit")
+    });
+    terminal.press(&["p"]);
+    terminal.shows("one process", alone);
+    terminal.press(&["p", "Escape"]);
+    terminal.shows("all again", |s| all(s) && !s.contains("filter: "));
+
+    // An address in capital letters or small ones, a picture that stands still.
+    terminal.press(&["Space", "/", ":", "1", "0", "0", "0", "x"]);
+    terminal.shows("nothing", |s| {
+        s.contains("nothing here has the filter's text")
+    });
+    terminal.press(&["BSpace"]);
+    let connection = |s: &str| s.starts_with("2 processes, 2 connections, ");
+    terminal.shows("one connection of each", |s| {
+        connection(s) && s.contains(":1000 -> ")
+    });
+    terminal.press(&["C-u", "S", "H", "M"]);
+    terminal.shows("shared memory", |s| {
+        s.contains("filter: SHM_") && s.contains(" shm ")
+    });
+    terminal.press(&["C-u"]);
+    terminal.shows("an empty prompt", |s| all(s) && s.contains("filter: _"));
+    terminal.press(&["P", "y", "t", "h", "o", "n", "3", "Space", "Escape"]);
+    terminal.shows("all", |s| {
+        all(s) && s.contains("? help  q quit") && s.contains("paused")
+    });
+    terminal.press(&["?"]);
+    terminal.shows("help", |s| s.contains("asks for a text, the filter"));
+    terminal.press(&["x", "Space", "q"]);
 }
 
 #[test]

@@ -55,8 +55,16 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:1320px;margin:1em aut
     svg{width:100%;height:auto}figure{margin:0}figcaption{margin:.5em 0}\
     .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:1em 2em}\
     .key{display:inline-block;width:1.5em;height:.25em;vertical-align:middle;margin:0 .3em 0 1em}\
-    .wide,pre{overflow-x:auto}.wide svg{width:auto;max-width:none}\
-    td,th{padding:0 1em;text-align:right}td:first-child{text-align:left}dt{font-weight:bold}";
+    .wide,pre{overflow-x:auto}pre{font-size:clamp(8px,1.95vw,14px)}\
+    .bars{display:grid;grid-template-columns:fit-content(40%) 1fr;gap:0 .7em}\
+    .bars span{text-align:right;padding:.15em 0;overflow-wrap:anywhere}\
+    .bars div{display:flex;align-items:center;gap:.4em;position:relative}\
+    .bars i{flex:none;height:1.1em}\
+    .bars div::after{content:\"\";position:absolute;left:var(--tcp);top:0;bottom:0;\
+    border-left:1px solid}\
+    table{margin:1em 0;border-spacing:0;font-size:clamp(9px,2.3vw,16px)}\
+    td,th{padding:.2em 0 .2em clamp(4px,1.2vw,1.5em);text-align:right;vertical-align:top}td{white-space:nowrap}\
+    td{border-top:1px solid #ddd}td:first-child{padding-left:0;text-align:left;white-space:normal}";
 
 /// The whole page.
 pub fn page(results: &Results) -> Result<String, String> {
@@ -77,7 +85,7 @@ pub fn page(results: &Results) -> Result<String, String> {
         Some(peer) => format!("to {}", escaped(peer)),
         None => "within this host".to_owned(),
     };
-    let programs = super::programs::section(&results.programs)?;
+    let programs = super::programs::section(&results.programs);
     let rows = escaped(&table(&results.figures).trim_fmt());
     let machine = machine(&results.machine);
     let runs = counted(results.runs.into(), "run");

@@ -1,7 +1,7 @@
 //! What scripts/compare.sh has measured of whole programs, for the page.
 
 use super::page::{SLUICE, escaped};
-use plotters::prelude::*;
+use plotters::style::RGBColor;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -35,21 +35,21 @@ pub fn read(path: &Path) -> Result<Vec<Program>, String> {
     serde_json::from_slice(&text).map_err(|error| format!("{shown}: {error}"))
 }
 
-/// A plot and a table; nothing where there are none.
-pub fn section(programs: &[Program]) -> Result<String, String> {
+/// Bars and a table; nothing where there are none.
+pub fn section(programs: &[Program]) -> String {
     if programs.is_empty() {
-        return Ok(String::new());
+        return String::new();
     }
-    let plot = drawn(programs).map_err(|error| error.to_string())?;
+    let bars = bars(programs);
     let rows: String = programs.iter().map(row).collect();
-    Ok(format!(
-        "<h2>Whole programs</h2>\n<div class=\"wide\">{plot}\n<table><tr><th></th><th>TCP</th><th>Sluice</th><th>times</th><th>from .. to</th>\
-         <th>CPU per operation</th><th>by link</th></tr>\n{rows}</table></div>\n"
-    ))
+    format!(
+        "<h2>Whole programs</h2>\n<p>How many times as fast as on TCP, which the line stands for.</p>\n\
+         {bars}<div class=\"wide\"><table><tr><th></th><th>TCP</th><th>Sluice</th><th>times</th>\
+         <th>from .. to</th><th>CPU per operation</th><th>by link</th></tr>\n{rows}</table></div>\n"
+    )
 }
 
 fn row(program: &Program) -> String {
-    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let range = match (program.ratio_min, program.ratio_max) {
         (Some(least), Some(most)) => format!("{least:.2} .. {most:.2}"),
         _ => "-".to_owned(),
@@ -59,9 +59,9 @@ fn row(program: &Program) -> String {
         program.case.clone(),
         rate(&program.plain),
         rate(&program.preloaded),
-        number(program.ratio),
+        times(program.ratio),
         range,
-        number(program.cpu_per_op_ratio),
+        times(program.cpu_per_op_ratio),
         share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0)),
     ];
     let cells: String = cells
@@ -88,47 +88,30 @@ fn rate(runs: &[Run]) -> String {
     format!("{value:.3} {prefix}{unit}")
 }
 
-/// How many times as fast, a bar each.
-fn drawn(programs: &[Program]) -> Result<String, Box<dyn std::error::Error>> {
-    let ratio = |program: &Program| program.ratio.unwrap_or(0.0);
-    let most = programs.iter().map(ratio).fold(1.0, f64::max);
-    let count = programs.len() as f64;
-    // The first is on top.
-    let name = |place: f64| {
-        let from_top = programs.len().checked_sub(place.floor() as usize + 1)?;
-        programs.get(from_top).map(|program| program.case.clone())
+/// How many times as fast, a bar each, with its number after it. These are no picture: a narrow
+/// window breaks the names into lines, and leaves the letters as large.
+fn bars(programs: &[Program]) -> String {
+    /// Percent of the width, for the longest one; the rest is for its number.
+    const LONGEST: f64 = 85.0;
+    let ratios = programs.iter().filter_map(|program| program.ratio);
+    let most = ratios.fold(1.0, f64::max);
+    let RGBColor(r, g, b) = SLUICE;
+    let bar = |program: &Program| {
+        let name = escaped(&program.case);
+        let width = LONGEST * program.ratio.unwrap_or(0.0) / most;
+        let times = times(program.ratio);
+        format!(
+            "<span>{name}</span><div><i style=\"width:{width:.1}%;background:rgb({r},{g},{b})\"></i>\
+             {times}</div>\n"
+        )
     };
-    let mut svg = String::new();
-    {
-        let size = (1280, 80 + 26 * programs.len() as u32);
-        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption("Times as fast as on TCP", ("sans-serif", 18))
-            .margin(10)
-            .x_label_area_size(30)
-            .y_label_area_size(240)
-            .build_cartesian_2d(0.0..most * 1.05, 0.0..count)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .light_line_style(TRANSPARENT)
-            .y_labels(programs.len() * 2 + 1)
-            .y_label_formatter(&|at| {
-                // Half of the labels are between two bars.
-                let is_bar = (at.fract() - 0.5).abs() < 0.01;
-                name(*at).filter(|_| is_bar).unwrap_or_default()
-            })
-            .draw()?;
-        for (place, program) in programs.iter().rev().enumerate() {
-            let (low, high) = (place as f64 + 0.2, place as f64 + 0.8);
-            let bar = Rectangle::new([(0.0, low), (ratio(program), high)], SLUICE.filled());
-            chart.draw_series([bar])?;
-        }
-        chart.draw_series([PathElement::new([(1.0, 0.0), (1.0, count)], BLACK)])?;
-        area.present()?;
-    }
-    Ok(svg)
+    let tcp = LONGEST / most;
+    let bars: String = programs.iter().map(bar).collect();
+    format!("<div class=\"bars\" style=\"--tcp:{tcp:.1}%\">\n{bars}</div>\n")
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
 #[cfg(test)]
@@ -145,14 +128,16 @@ mod tests {
             {"case": "broken", "place": "free", "ratio": null, "ratio_min": null, "ratio_max": null,
             "cpu_per_op_ratio": null, "link_share": null, "errors": ["x"], "plain": [], "preloaded": []}]"#;
         let programs: Vec<Program> = serde_json::from_str(text).unwrap();
-        let section = section(&programs).unwrap();
+        let section = section(&programs);
         for part in [
-            "<svg",
+            "style=\"--tcp:34.0%\"",
+            "<span>nginx &amp; wrk</span><div><i style=\"width:85.0%;",
+            "<span>broken</span><div><i style=\"width:0.0%;background:rgb(0,110,190)\"></i>-</div>",
             "<td>nginx &amp; wrk</td><td>2.000 k/s</td><td>5.000 M/s</td><td>2.50</td><td>2.40 .. 2.60</td><td>0.50</td><td>99.9 %</td>",
             "<td>broken</td><td>-</td><td>-</td><td>-</td><td>-</td><td>-</td><td>-</td>",
         ] {
             assert!(section.contains(part), "{part}: {section}");
         }
-        assert_eq!(super::section(&[]).unwrap(), "");
+        assert_eq!(super::section(&[]), "");
     }
 }

@@ -1,10 +1,10 @@
 //! What moved between two looks: rates of connections and of processes.
 
-use crate::report::{Cause, Connection, Flow, Process, Report, share};
+use crate::report::{Connection, Flow, Process, Report, share};
 use clap::ValueEnum;
 use sluice_stats::Reason;
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 /// What rows are sorted by.
@@ -45,6 +45,8 @@ impl Order {
 pub struct Row {
     pub pid: i32,
     pub name: String,
+    /// The command line, which has no column.
+    pub command: String,
     /// Of a connection its own port and the peer's address; of a process how many connections it has.
     pub what: String,
     /// Both addresses of a connection.
@@ -65,13 +67,13 @@ impl Row {
         self.sent + self.received
     }
 
-    /// Is the text anywhere in what is shown of it?
+    /// Does it have the text in its pid, its program, its addresses, or why it is on TCP? Capital
+    /// letters are as good as small ones.
     pub fn matches(&self, text: &str) -> bool {
         let text = text.to_lowercase();
-        let shown = [&self.name, &self.what, &self.whole, &self.via, &self.why];
-        text.is_empty()
-            || self.pid.to_string() == text
-            || shown.iter().any(|part| part.to_lowercase().contains(&text))
+        let has = |part: &String| part.to_lowercase().contains(&text);
+        let parts = [&self.name, &self.command, &self.whole, &self.via, &self.why];
+        has(&self.pid.to_string()) || parts.into_iter().any(has)
     }
 }
 
@@ -96,6 +98,25 @@ pub fn sort(rows: &mut [Row], order: Order, is_reversed: bool) {
 pub struct Sample {
     pub connections: Vec<Row>,
     pub processes: Vec<Row>,
+}
+
+impl Sample {
+    /// The connections that have the text, and the processes that have it, or have such a
+    /// connection.
+    pub fn with(&self, text: &str) -> Sample {
+        let with = |rows: &[Row], is_kept: &dyn Fn(&Row) -> bool| -> Vec<Row> {
+            rows.iter().filter(|row| is_kept(row)).cloned().collect()
+        };
+        let connections = with(&self.connections, &|row| row.matches(text));
+        let pids: HashSet<i32> = connections.iter().map(|row| row.pid).collect();
+        let processes = with(&self.processes, &|row| {
+            pids.contains(&row.pid) || row.matches(text)
+        });
+        Sample {
+            connections,
+            processes,
+        }
+    }
 }
 
 /// Which bytes were counted at the look before.
@@ -156,13 +177,10 @@ impl Sampler {
 fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
     let open: u64 = process.open.values().sum();
     let linked = open - process.open.get("tcp").copied().unwrap_or(0);
-    // Every connection is small before it is large.
-    let small = Reason::BelowThreshold.code();
-    let reasons = process.reasons.iter().filter(|(code, _)| *code != small);
-    let common = reasons.max_by_key(|(_, count)| **count);
     Row {
         pid: process.pid,
         name: process.name.clone(),
+        command: process.command.clone(),
         what: format!("{open} open, {linked} on links"),
         whole: String::new(),
         via: if linked == 0 { "tcp" } else { "link" }.to_owned(),
@@ -170,8 +188,26 @@ fn of_process(process: &Process, (sent, received): (f64, f64)) -> Row {
         received,
         linked: share((&process.tx, &process.rx)),
         age_ms: process.age_ms,
-        why: common.map_or(String::new(), |(code, _)| Cause::words_of(code).to_owned()),
+        why: common_reason(process),
     }
+}
+
+/// Why most of its connections are on TCP that are there now, in words.
+fn common_reason(process: &Process) -> String {
+    let on_tcp = |one: &&Connection| one.transport == "tcp" && !one.inherited;
+    let listed = process.connections.iter().filter(on_tcp);
+    let listed = listed.filter_map(|one| Some((one.reason.as_ref()?, 1)));
+    let unlisted = process.unlisted.iter().map(|all| (&all.reason, all.count));
+    // Every connection is small before it is large.
+    let small = Reason::BelowThreshold.code();
+    let mut counts = BTreeMap::<&str, u64>::new();
+    for (cause, count) in listed.chain(unlisted) {
+        if cause.code != small {
+            *counts.entry(&cause.words).or_default() += count;
+        }
+    }
+    let common = counts.into_iter().max_by_key(|(_, count)| *count);
+    common.map_or(String::new(), |(words, _)| words.to_owned())
 }
 
 fn of_connection(process: &Process, connection: &Connection, (sent, received): (f64, f64)) -> Row {
@@ -184,6 +220,7 @@ fn of_connection(process: &Process, connection: &Connection, (sent, received): (
     Row {
         pid: process.pid,
         name: process.name.clone(),
+        command: process.command.clone(),
         what: format!(":{port} {arrow} {}", connection.peer),
         whole: format!("{} {arrow} {}", connection.local, connection.peer),
         via: connection.transport.to_owned(),
@@ -272,6 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn a_process_has_the_reason_that_most_of_its_connections_have_now() {
+        let mut report = report(0);
+        let process = &mut report.processes[0];
+        // What was before is none.
+        process.reasons = [("not-established".to_owned(), 8)].into();
+        assert_eq!(of_process(process, (0.0, 0.0)).why, "");
+        let cause = |code: &str| crate::report::Cause {
+            code: code.to_owned(),
+            words: format!("because of {code}"),
+        };
+        let mut connection = process.connections[0].clone();
+        connection.transport = "tcp";
+        connection.reason = Some(cause("one"));
+        process.connections.push(connection);
+        assert_eq!(of_process(process, (0.0, 0.0)).why, "because of one");
+        for (code, count) in [("two", 2), (Reason::BelowThreshold.code(), 9)] {
+            let reason = cause(code);
+            let all = &mut process.unlisted;
+            all.push(crate::report::Unlisted { reason, count });
+        }
+        assert_eq!(of_process(process, (0.0, 0.0)).why, "because of two");
+    }
+
+    #[test]
     fn rows_are_sorted_and_found() {
         let row = |name: &str, sent, via: &str, age_ms| Row {
             name: name.to_owned(),
@@ -298,5 +359,46 @@ mod tests {
         sort(&mut rows, Order::Rate, true);
         assert_eq!(names(&rows), "bca");
         assert!(rows[0].matches("TCP") && !rows[0].matches("shm") && rows[0].matches(""));
+    }
+
+    #[test]
+    fn a_text_is_looked_for_in_all_that_is_known_of_a_row() {
+        let row = Row {
+            pid: 1234,
+            name: "nginx".to_owned(),
+            command: "nginx -c /etc/other.conf".to_owned(),
+            what: ":80 <- 10.0.0.2:4000".to_owned(),
+            whole: "10.0.0.1:80 <- 10.0.0.2:4000".to_owned(),
+            why: "the peer does not use Sluice".to_owned(),
+            ..Row::default()
+        };
+        for text in [
+            "23",
+            "NGI",
+            "Other.conf",
+            "0.1:80",
+            ":80 <- 10",
+            "USE sluice",
+        ] {
+            assert!(row.matches(text), "{text}");
+        }
+        for text in ["5", "apache", "10.0.0.3"] {
+            assert!(!row.matches(text), "{text}");
+        }
+        let of = |pid, whole: &str| Row {
+            pid,
+            whole: whole.to_owned(),
+            ..Row::default()
+        };
+        let sample = Sample {
+            connections: vec![of(5, "a:1"), of(5, "b:2"), of(6, "c:3")],
+            processes: vec![of(5, ""), of(6, ""), of(7, "")],
+        };
+        // A process is there with its connection, and without one.
+        for (text, expected) in [("b:2", (1, vec![5])), ("7", (0, vec![7]))] {
+            let kept = sample.with(text);
+            let pids = kept.processes.iter().map(|row| row.pid).collect();
+            assert_eq!((kept.connections.len(), pids), expected);
+        }
     }
 }

@@ -10,9 +10,12 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Table, TableState};
+use std::collections::HashSet;
+use unicode_width::UnicodeWidthStr;
 
 /// What the user sees, and has chosen.
 pub struct View {
+    /// All of the last look.
     sample: Sample,
     /// In place of rows.
     nothing: Option<String>,
@@ -23,9 +26,10 @@ pub struct View {
     processes: bool,
     order: Order,
     is_reversed: bool,
+    /// Only what has this text is shown; empty: all is.
     filter: String,
-    /// What the filter was before the user began to type.
-    typing: Option<String>,
+    /// The user types it.
+    is_typing: bool,
     at: TableState,
     /// The picture stands still.
     pub is_paused: bool,
@@ -46,7 +50,7 @@ impl View {
             order,
             is_reversed: false,
             filter: String::new(),
-            typing: None,
+            is_typing: false,
             at: TableState::default(),
             is_paused: false,
             shows_help: false,
@@ -93,11 +97,12 @@ impl View {
     }
 
     pub fn is_typing(&self) -> bool {
-        self.typing.is_some()
+        self.is_typing
     }
 
+    /// What was typed before is there to be changed.
     pub fn begin_typing(&mut self) {
-        self.typing = Some(std::mem::take(&mut self.filter));
+        self.is_typing = true;
     }
 
     pub fn typed(&mut self, letter: char) {
@@ -108,38 +113,33 @@ impl View {
         self.filter.pop();
     }
 
-    /// `keeps`: what was typed is the filter from now on; else it is the old one.
-    pub fn end_typing(&mut self, keeps: bool) {
-        if let Some(before) = self.typing.take()
-            && !keeps
-        {
-            self.filter = before;
-        }
+    pub fn erased_all(&mut self) {
+        self.filter.clear();
+    }
+
+    pub fn end_typing(&mut self) {
+        self.is_typing = false;
+    }
+
+    pub fn has_filter(&self) -> bool {
+        !self.filter.is_empty()
     }
 
     // --- drawing ---
-
-    fn rows(&self) -> Vec<Row> {
-        let all = if self.processes {
-            &self.sample.processes
-        } else {
-            &self.sample.connections
-        };
-        let mut rows: Vec<Row> = all
-            .iter()
-            .filter(|row| row.matches(&self.filter))
-            .cloned()
-            .collect();
-        rows::sort(&mut rows, self.order, self.is_reversed);
-        rows
-    }
 
     pub fn draw(&mut self, frame: &mut Frame) {
         let screen = Screen {
             width: Some(frame.area().width.into()),
             has_colours: false,
         };
-        let rows = self.rows();
+        let shown = self.sample.with(&self.filter);
+        let totals = self.totals(&shown);
+        let mut rows = if self.processes {
+            shown.processes
+        } else {
+            shown.connections
+        };
+        rows::sort(&mut rows, self.order, self.is_reversed);
         let last = rows.len().saturating_sub(1);
         let selected = self.at.selected().map(|at| at.min(last));
         self.at.select(selected);
@@ -151,7 +151,7 @@ impl View {
             lines.truncate(most);
             lines
         };
-        let (totals, about) = (lines(&self.totals(), 2), lines(&about, 3));
+        let (totals, about) = (lines(&totals, 2), lines(&about, 3));
         let parts = [
             Constraint::Length(totals.len() as u16),
             Constraint::Min(1),
@@ -162,11 +162,18 @@ impl View {
         let totals = Paragraph::new(totals.join("\n")).style(Modifier::BOLD);
         frame.render_widget(totals, head);
         frame.render_widget(Paragraph::new(about.join("\n")), below);
-        frame.render_widget(Line::from(self.keys()), foot);
+        let keys = if self.is_typing {
+            prompt(&self.filter, foot.width.into())
+        } else {
+            self.keys()
+        };
+        frame.render_widget(Line::from(keys), foot);
         if self.shows_help {
             frame.render_widget(Paragraph::new(help()), body);
         } else if let Some(why) = &self.nothing {
             frame.render_widget(Paragraph::new(lines(why, usize::MAX).join("\n")), body);
+        } else if rows.is_empty() && self.has_filter() {
+            frame.render_widget(Paragraph::new("nothing here has the filter's text"), body);
         } else {
             // The table keeps what is selected in sight.
             let table = self.table(&rows, body.width);
@@ -203,21 +210,40 @@ impl View {
             .column_spacing(1)
     }
 
-    fn totals(&self) -> String {
-        let all = &self.sample.connections;
-        let linked = all.iter().filter(|row| row.via != "tcp").count();
+    /// The sums of what is shown.
+    fn totals(&self, shown: &Sample) -> String {
+        let (connections, processes) = (&shown.connections, &shown.processes);
+        // A process that is shown has all of its connections; those are not among its rows.
+        let is_part = self.has_filter() && !self.processes;
+        let pids: HashSet<i32> = connections.iter().map(|row| row.pid).collect();
+        let count = if is_part { pids.len() } else { processes.len() };
+        let connections: Vec<&Row> = if is_part {
+            connections.iter().collect()
+        } else {
+            let pids: HashSet<i32> = processes.iter().map(|row| row.pid).collect();
+            let all = self.sample.connections.iter();
+            all.filter(|row| pids.contains(&row.pid)).collect()
+        };
+        let linked = connections.iter().filter(|row| row.via != "tcp").count();
         // Not `sum`, whose nothing is -0.
-        let moved = self
-            .sample
-            .processes
-            .iter()
-            .fold(0.0, |all, row| all + row.rate());
+        let moved = if is_part {
+            connections.iter().fold(0.0, |all, row| all + row.rate())
+        } else {
+            processes.iter().fold(0.0, |all, row| all + row.rate())
+        };
         let mut totals = format!(
             "{}, {}, {linked} on links, {}/s",
-            counted(self.sample.processes.len() as u64, "process"),
-            counted(all.len() as u64, "connection"),
+            counted(count as u64, "process"),
+            counted(connections.len() as u64, "connection"),
             rate(moved)
         );
+        if self.has_filter() {
+            let most = Screen {
+                width: Some(LONGEST_FILTER),
+                has_colours: false,
+            };
+            totals += &format!("; filter: {}", most.cut(&self.filter, 0));
+        }
         for (count, what) in [
             (self.refused, "may not be looked into"),
             (self.silent, "left out: no answer"),
@@ -234,21 +260,13 @@ impl View {
     }
 
     fn keys(&self) -> String {
-        if self.is_typing() {
-            return format!("filter: {}_   Enter keeps it, Esc does not", self.filter);
-        }
-        let filter = if self.filter.is_empty() {
-            String::new()
-        } else {
-            format!(": {}", self.filter)
-        };
         let other = if self.processes {
             "connections"
         } else {
             "processes"
         };
         format!(
-            "? help  q quit  space {}  p {other}  s sort: {}{}  / filter{filter}",
+            "? help  q quit  space {}  p {other}  s sort: {}{}  / filter",
             if self.is_paused { "go on" } else { "pause" },
             self.order.word(),
             if self.is_reversed { ", reversed" } else { "" }
@@ -261,6 +279,26 @@ const FIXED: u16 = 7 + 5 + 6 + 6 + 4 + 6;
 
 /// Of a name at least so much is shown.
 const SHORT_NAME: u16 = 10;
+
+/// Columns that the filter may take among the totals.
+const LONGEST_FILTER: usize = 20;
+
+/// The line in which the filter is typed: its end, where it is longer, and what to do then where
+/// there is room for that.
+fn prompt(filter: &str, width: usize) -> String {
+    const BEFORE: &str = "filter: ";
+    const KEYS: &str = "  Enter keeps it, Ctrl-U begins anew, Esc shows all";
+    let room = width.saturating_sub(BEFORE.len() + 1);
+    let ends = filter.char_indices().filter_map(|(at, _)| filter.get(at..));
+    let mut ends = ends.skip_while(|end| end.width() > room);
+    let shown = ends.next().unwrap_or_default();
+    let keys = if shown.width() + KEYS.len() <= room {
+        KEYS
+    } else {
+        ""
+    };
+    format!("{BEFORE}{shown}_{keys}")
+}
 
 /// The keys, and what they do.
 fn help() -> String {
@@ -344,7 +382,7 @@ mod tests {
             received: 12.0,
             linked: Some(0.97),
             age_ms: 5,
-            why: String::new(),
+            ..Row::default()
         };
         let connections: Vec<_> = (1..=count).map(row).collect();
         let processes = connections.clone();
@@ -372,7 +410,7 @@ mod tests {
         }
         view.update(Sample::default(), &report);
         assert_eq!(
-            view.totals(),
+            view.totals(&Sample::default()),
             "0 processes, 0 connections, 0 on links, 0/s; 1 may not be looked into; 2 left out: no answer"
         );
     }
@@ -444,24 +482,52 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_is_said_and_the_sums_are_of_what_it_leaves() {
+        let mut view = view(60);
+        let all = drawn(&mut view, 80, 24);
+        view.begin_typing();
+        "Redis".chars().for_each(|letter| view.typed(letter));
+        let lines = drawn(&mut view, 80, 24);
+        let prompt = "filter: Redis_  Enter keeps it, Ctrl-U begins anew, Esc shows all";
+        assert_eq!(lines[23].trim_end(), prompt);
+        view.end_typing();
+        let lines = drawn(&mut view, 80, 24);
+        // The odd ones, 900 million bytes a second.
+        let sums = "30 processes, 30 connections, 30 on links, 858M/s; filter: Redis";
+        assert_eq!(lines[0].trim_end(), sums);
+        assert!(lines[2].starts_with("59 "), "{}", lines[2]);
+        assert!(lines.iter().all(|line| !line.contains("nginx")));
+        view.switch();
+        assert_eq!(drawn(&mut view, 80, 24)[0].trim_end(), sums);
+        view.switch();
+        // What was typed can be changed.
+        view.begin_typing();
+        "xy".chars().for_each(|letter| view.typed(letter));
+        let lines = drawn(&mut view, 80, 24);
+        assert!(lines[1].starts_with("nothing here has"), "{}", lines[1]);
+        view.erased();
+        assert!(drawn(&mut view, 80, 24)[23].starts_with("filter: Redisx_"));
+        // Of a long one the end is in sight, and the beginning above.
+        (0..100).for_each(|_| view.typed('z'));
+        let lines = drawn(&mut view, 80, 24);
+        assert!(lines[23].ends_with("zzz_"), "{}", lines[23]);
+        let said = format!("; filter: Redisx{}...", "z".repeat(11));
+        assert!(lines[0].contains(&said), "{}", lines[0]);
+        view.erased_all();
+        view.end_typing();
+        assert_eq!(drawn(&mut view, 80, 24), all);
+    }
+
+    #[test]
     fn keys_change_what_is_shown() {
         let mut view = view(60);
-        view.begin_typing();
-        "redis".chars().for_each(|letter| view.typed(letter));
-        assert!(drawn(&mut view, 80, 24)[23].starts_with("filter: redis_"));
-        view.end_typing(true);
-        assert!(drawn(&mut view, 80, 24)[2].starts_with("59 "));
-        view.begin_typing();
-        view.typed('x');
-        view.erased();
-        view.end_typing(false);
         view.turn_round();
         assert!(drawn(&mut view, 80, 24)[2].starts_with("1 "));
         view.moves(isize::MAX);
         assert!(
             drawn(&mut view, 80, 24)
                 .iter()
-                .any(|line| line.starts_with("59 "))
+                .any(|line| line.starts_with("60 "))
         );
         view.moves(isize::MIN);
         view.sort_by_next();

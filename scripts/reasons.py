@@ -8,6 +8,7 @@ compared with the table below. Reasons that only attacks, other kernels or other
 are tested where those are: `ELSEWHERE` says where, and no reason may be missing from both.
 
   scripts/reasons.py [--filter REGEX] [--list]
+  scripts/guest/run -- scripts/reasons.py --hosts
 
 The last line is `N passed, N failed`.
 """
@@ -26,6 +27,7 @@ import threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import badinput     # noqa: E402
 import common       # noqa: E402
+import hosts        # noqa: E402
 import talkers      # noqa: E402
 
 # Debian's own, which every user may run.
@@ -50,6 +52,10 @@ def mounted(script):
 
 OVERCOMMIT = mounted("echo 2 > $PLACE/two && mount --bind $PLACE/two /proc/sys/vm/overcommit_memory")
 NO_PROC = mounted("mount -t tmpfs none /proc")
+# The device gives the program one object.
+ONE_OBJECT = mounted("mkdir -p $PLACE/group && mount -t cgroup2 none $PLACE/group && cd $PLACE/group"
+                     " && echo +rdma > cgroup.subtree_control && mkdir -p one"
+                     " && echo ${GUEST_DEVICE}_ha hca_object=1 > one/rdma.max && echo $$ > one/cgroup.procs && cd /")
 PROCESSES_ALONE = mounted("mount -t proc -o subset=pid proc /proc")
 
 
@@ -57,7 +63,7 @@ class Case:
     """`own` is what the end `at` says, `other` what the other end does; None: that has no line. A
     reason that begins with a star is the other's, heard; "a|b" is either.
 
-    `within` are words before the end's command; `both`: that, the set-up and the settings are of both
+    `within` are words before the end's command; `both`: that, the set-up, trick and settings are of both
     ends. `live`: the ends do not end, so `sluice stat` is asked."""
 
     def __init__(self, own, other, trick="none", talk="rounds", at="server", setup="none", within=(), both=False,
@@ -97,6 +103,7 @@ CASES = {
     "executed early": Case("below-threshold", "no-answer", trick="executes"),
     # In the middle of the connection.
     **tricks("registered-closed", "exec"),
+    "close": heard("close", trick="close", at="client"),
     "fork": heard("fork", trick="fork"),
     "exit": Case("exit", "*exit", trick="exit", at="client"),
     "linger-reset": heard("linger-reset", trick="linger-reset", at="client"),
@@ -125,6 +132,17 @@ CASES = {
     "meeting": Case("meeting", "below-threshold", talk="unread", at="client", live=True),
     "met": Case("met", "met", talk="one message", at="client", live=True),
 }
+# Between two hosts, of scripts/guest/run: the server is on one, the client on the other.
+BETWEEN_HOSTS = {
+    "peer-remote": Case("peer-remote", "no-answer|meeting", SLUICE_DEVICE="none-such"),
+    "memlock": Case("memlock", "no-answer|meeting", within=["setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"]),
+    "device-refused": Case("device-refused", "no-answer|meeting", within=ONE_OBJECT),
+    "forked-rdma": Case("forked-rdma", "no-answer", setup="forks-later", both=True, at="client"),
+    "idle": Case("idle|peer-demoted", "idle|peer-demoted", setup="few", both=True, talk="rests"),
+    "link-lost": Case("link-lost", "link-lost", SLUICE_FAULT="link:1"),
+    "peer-demoted": Case("msg-oob", "peer-demoted", trick="urgent"),
+    "tcp-ulp": Case("tcp-ulp", "tcp-ulp", trick="tcp-ulp", both=True),
+}
 # Where else the others are brought about.
 ELSEWHERE = {
     "none": "no reason",
@@ -132,7 +150,6 @@ ELSEWHERE = {
     "proof-failed peer-hostile": "scripts/hostile.py, c-tests",
     "off": "of a process, not of a connection",
     "version-mismatch layout-mismatch word-size-mismatch": "src/engine/src/rendezvous",
-    "peer-remote link-lost memlock device-refused forked-rdma idle peer-demoted tcp-ulp close": "scripts/guest",
 }
 
 
@@ -163,7 +180,8 @@ def shown(pid, port):
     return " ".join(words) or None
 
 
-def start(case, role, port, place):
+def start(case, role, where, place):
+    address, host = where[role]
     mine = case.both or role == case.at
     settings = dict(case.settings) if mine else {}
     if "SLUICE_CONFIG" in settings:
@@ -172,19 +190,18 @@ def start(case, role, port, place):
     preload = settings.pop("LD_PRELOAD", True) != ""
     report = common.fresh_report(f"{place}/{role}")
     os.chmod(report, 0o666)
-    env = common.environment(preload, settings, report, library)
-    env["PLACE"] = place
+    env = common.environment(preload, settings | (hosts.PEERS if host else {}), report, library)
     epoll = select.epoll()
     os.set_inheritable(epoll.fileno(), True)
     env["EPOLL_SET"] = str(epoll.fileno())
-    # The words lead to the program, whose process is the same, and get nothing of the library's.
-    within = case.within if mine else []
-    bare = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"} | {"PLACE": place}
-    words = [*within, "env", "-i", *(f"{k}={v}" for k, v in env.items())] if within else []
-    return common.start([*words, PYTHON, os.path.abspath(talkers.__file__), role, f"127.0.0.1:{port}", case.setup if mine else "none",
-                         case.trick if role == case.at else "none", case.talk],
-                        env=bare if within else env, close_fds=False,
-                        stdout=subprocess.PIPE if role == "server" else None, text=True)
+    # These words lead to the program, whose process is the same, and get nothing of the library's.
+    within = ["ip", "netns", "exec", host] if host else []
+    within += case.within if mine else []
+    program = [PYTHON, os.path.abspath(talkers.__file__), role, "%s:%d" % address, case.setup if mine else "none",
+               case.trick if mine else "none", case.talk]
+    bare = common.environment(False) | {"PLACE": place}
+    return common.start([*within, "env", "-i", *(f"{k}={v}" for k, v in env.items()), *program], env=bare,
+                        close_fds=False, stdout=subprocess.PIPE if role == "server" else None, text=True)
 
 
 @contextlib.contextmanager
@@ -210,13 +227,15 @@ def plain_server(port):
                 s.close()
 
 
-def play(case, place):
-    # The next port is for other connections of the same program.
+def play(case, place, between_hosts):
     port = common.free_port()
+    at = (hosts.address("ha") if between_hosts else "127.0.0.1", port)
+    where = {"server": (at, "ha" if between_hosts else None), "client": (at, "hb" if between_hosts else None)}
     ends = {}
+    # The next port is for other connections of the same program.
     with plain_server(port + 1):
         for role in ("server", "client"):
-            ends[role] = start(case, role, port, place)
+            ends[role] = start(case, role, where, place)
             if role == "server":
                 ends[role].stdout.readline()
         order = (case.at, "client" if case.at == "server" else "server")
@@ -254,10 +273,14 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--filter", default="", help="only cases whose name matches")
     ap.add_argument("--list", action="store_true")
+    ap.add_argument("--hosts", action="store_true", help="between the two hosts of scripts/guest/run")
     args = ap.parse_args()
+    cases = BETWEEN_HOSTS if args.hosts else CASES
     if args.list:
-        print("\n".join(CASES))
+        print("\n".join(cases))
         return 0
+    if args.hosts:
+        hosts.need_guest()
     for file, how in ((common.LIB, "make build"), (common.FAULT_LIB, "make build-fault")):
         common.need_file(file, how)
     common.build_benches()
@@ -267,16 +290,16 @@ def main():
     with open(f"{place}/leave.conf", "w") as f:
         f.write("[leave]\nrole = server\naddress = 127.0.0.0/8\n")
     passed = failed = 0
-    brought = {word.lstrip("*") for case in CASES.values() for said in case.said for word in re.split("[ |]", str(said))}
+    brought = {word.lstrip("*") for case in (CASES | BETWEEN_HOSTS).values() for said in case.said for word in re.split("[ |]", str(said))}
     missing = codes() - brought - {code for group in ELSEWHERE for code in group.split()}
-    for name, case in CASES.items():
+    for name, case in cases.items():
         if not re.search(args.filter, name):
             continue
         if case.needs_root and os.geteuid() != 0:
             print(f"skipped {name}: needs root")
             continue
         try:
-            got = play(case, place)
+            got = play(case, place, args.hosts)
         except common.Failure as why:
             got = str(why)
         if is_expected(case, got):

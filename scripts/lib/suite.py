@@ -135,6 +135,7 @@ def between_hosts(seed, full):
         conns = (*many, "--clients", "1", "--connections", "500")
         yield f"{device} many connections", run(device, 4, *conns), {}, 5, True
         yield f"{device} several devices", run(device, 4, *script("guest/devices", "--lib", common.LIB)), {}, 5, True
+        yield f"{device} reasons", run(device, 4, *script("reasons.py", "--hosts")), {}, 5, True
         # Most of a test's time is spent asleep, also on one processor.
         hosts = script("ctests.py", "--hosts", "--jobs", "4", "--slow", "4", "--seed", str(seed), *fault)
         if full:

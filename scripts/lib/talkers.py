@@ -78,6 +78,24 @@ def group(role, address):
     return crowd(role, address, 100)
 
 
+def few(role, address):
+    """Other connections, more than may rest on a link between hosts."""
+    return crowd(role, address, 20)
+
+
+def forks_later(role, address):
+    """The parent has used RDMA when it forks; the child makes the connection."""
+    if role == "server":
+        return 1
+    crowd(role, address, 1)
+    time.sleep(1)
+    crowd(role, address, 0)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+
+
 def echoes(s):
     while s.recv(MESSAGE):
         s.sendall(b"y")
@@ -86,7 +104,8 @@ def echoes(s):
 KEPT = []
 # What is returned is how many other connections a server accepts first.
 SETUPS = {"none": lambda *_: None, "thread": thread, "not-dumpable": not_dumpable, "sandbox": sandbox,
-          "searches": searches, "crowd": crowd, "group": group}
+          "searches": searches, "crowd": crowd, "group": group, "few": few,
+          "forks-later": forks_later}
 
 
 # --- what one end does to its connection; what it returns is called at the end,
@@ -124,6 +143,11 @@ def resets(s):
     """Closes with an answer unread."""
     s.sendall(b"x" * MESSAGE)
     select.select([s], [], [])
+    s.close()
+    os._exit(0)
+
+
+def closes(s):
     s.close()
     os._exit(0)
 
@@ -223,6 +247,13 @@ def repairs(s):
         s.setsockopt(TCP, 19, value)
 
 
+def kernel_tls(s):
+    """Both ends have agreed on the keys of AES-128-GCM: TLS 1.2, iv, key, salt, number."""
+    s.setsockopt(TCP, 31, b"tls")
+    for direction in (1, 2):
+        s.setsockopt(282, direction, struct.pack("=HH36x", 0x0303, 51))
+
+
 def name_taken(s):
     """Binds the name at which the two ends meet: that of the connecting end's inode."""
     squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -277,6 +308,7 @@ TRICKS = {
     "signal-driven": signal_driven,
     "tcp-inq": option(TCP, 36),
     "tcp-md5": signs,
+    "tcp-ulp": kernel_tls,
     "peek-off": option(SOCKET, 42, 0),
     "zerocopy-receive": zerocopy_receive,
     "splice": at_once(splice),
@@ -294,7 +326,7 @@ TRICKS = {
     "name-taken": name_taken,
     "executes": executes,
 }
-LATE = {"registered-closed": registered_closed, "fork": fork_uses, "exec": executes, "exit": exits, "linger-reset": resets, "disconnected": disconnects}
+LATE = {"urgent": urgent, "registered-closed": registered_closed, "fork": fork_uses, "exec": executes, "exit": exits, "close": closes, "linger-reset": resets, "disconnected": disconnects}
 
 
 # --- what the two say ---
@@ -367,6 +399,19 @@ def reader_sleeps(s, role, _late):
         n += len(data)
 
 
+def rests(s, role, _late):
+    """After some rounds nothing moves for a while."""
+    for _ in range(ROUNDS):
+        if role == "client":
+            s.sendall(bytes(MESSAGE))
+            s.recv(1)
+            time.sleep(0.002)
+        else:
+            s.recv(MESSAGE, socket.MSG_WAITALL)
+            s.sendall(b"y")
+    time.sleep(8)
+
+
 def never_read(s, role, _late):
     """After some rounds the client writes until it may not, and the server reads nothing."""
     for _ in range(ROUNDS):
@@ -432,7 +477,7 @@ def killed(s, role, _late):
         s.send(b"y")
 
 
-TALKS = {"rounds": rounds, "one way": one_way, "little": little, "long call": reader_sleeps, "killed": killed,
+TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little, "long call": reader_sleeps, "killed": killed,
          "closes early": closes_early, "never read": never_read, "one message": one_message, "unread": unread,
          "stays": stays}
 

@@ -441,7 +441,7 @@ impl Waiter {
             }
         }
         // SAFETY: inside the caller's array; the mask is the caller's.
-        let got = unsafe {
+        let look = || unsafe {
             sys::epoll_wait(
                 self.epfd,
                 self.events.add(ready),
@@ -450,6 +450,12 @@ impl Waiter {
                 mask,
             )
         };
+        let mut got = look();
+        if got == Err(libc::EFAULT) {
+            // A bell that has rung for nothing is no event of the program's.
+            self.set.settle();
+            got = look();
+        }
         self.took(ready, got, began)
     }
 

@@ -470,7 +470,7 @@ impl Hosts {
                     self.meets(host);
                 }
                 if dial.seek.is_open() && !sought {
-                    dial.seek.stays(reason);
+                    dial.seek.stays_for_peer(reason);
                 }
             }
         }

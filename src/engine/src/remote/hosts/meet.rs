@@ -119,6 +119,7 @@ impl Hosts {
         }
     }
 
+    /// Is the connection seen to? It is not where the link is gone.
     pub(super) fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> bool {
         let Some(up) = self.up(key) else {
             return false;
@@ -127,8 +128,13 @@ impl Hosts {
             return false;
         };
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let Ok(ours) = up.wire.offer(upgrade::ring_len(near), owner) else {
-            return false;
+        let ours = match up.wire.offer(upgrade::ring_len(near), owner) {
+            Ok(ours) => ours,
+            Err(libc::ENOTCONN) => return false,
+            Err(errno) => {
+                seek.stays(full(errno));
+                return true;
+            }
         };
         let ask = |proof| Meeting::Ask {
             connection: seek.connection,
@@ -194,9 +200,8 @@ impl Hosts {
                 if let Some(asked) = self.take_asked(key, connection) {
                     self.withdraw(&asked);
                     if !asked.late {
-                        asked
-                            .seek
-                            .stays(Reason::from_u16(reason).unwrap_or(Reason::NoAnswer));
+                        let told = Reason::from_u16(reason).unwrap_or(Reason::NoAnswer);
+                        asked.seek.stays_for_peer(told);
                     }
                 }
             }

@@ -92,6 +92,15 @@ impl Seek {
             self.sock.conn().stays(reason);
         }
     }
+
+    /// The other end has said so, if it is a reason that an end can have for another.
+    fn stays_for_peer(&self, reason: Reason) {
+        if !reason.is_told() {
+            self.stays(reason);
+        } else if self.sock.generation.load(Ordering::Acquire) == self.generation {
+            self.sock.conn().stays_for_peer(reason);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -461,7 +470,7 @@ impl Hosts {
         let waiting: Vec<Dial> = self.dials.extract_if(.., waits).collect();
         for dial in waiting {
             if dial.seek.is_open() && !self.ask(dial.seek, key, ASK_NS) {
-                dial.seek.stays(Reason::LinkFull);
+                dial.seek.stays(Reason::LinkLost);
             }
         }
     }

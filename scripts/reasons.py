@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Does each end of a connection say why it is on TCP, and do both say the same where one can tell the
-other?
+"""Does each end of a connection say why it is on TCP, and do both say the same where one can tell
+the other?
 
-Two programs talk (scripts/lib/talkers.py); one of them, in turn, does what keeps a connection on TCP,
-or is in a place that does. What SLUICE_REPORT says at both ends, in code and in whose reason it is, is
-compared with the table below. Reasons that only attacks, other kernels or other hosts can bring about
-are tested where those are: `ELSEWHERE` says where, and no reason may be missing from both.
+Two programs talk (scripts/lib/talkers.py); one of them, in turn, does what keeps a connection on
+TCP, or is in a place that does. What SLUICE_REPORT says at both ends, in code and in whose reason
+it is, is compared with the tables below. `ELSEWHERE` says where the few reasons are tested that two
+such programs cannot bring about, and no reason may be missing from all.
 
   scripts/reasons.py [--filter REGEX] [--list]
   scripts/guest/run -- scripts/reasons.py --hosts
@@ -40,22 +40,26 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 def refused(*calls, number=errno.EPERM):
     """System calls that fail: `name`, or `name=first argument`."""
     numbers = badinput.system_calls()
-    words = [f"{numbers[name]}{at}{value}" for name, at, value in (call.partition("=") for call in calls)]
+    parts = (call.partition("=") for call in calls)
+    words = [f"{numbers[name]}{at}{value}" for name, at, value in parts]
     return [badinput.BOX, "refuse", str(number), ",".join(words), "--"]
 
 
 def mounted(script):
     """In mounts of its own, after this script, whose process becomes the program."""
     private = "{ mount --make-rprivate / || mount --make-private /proc; } 2>/dev/null"
-    return ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", f'{private} && {script} && exec "$@"', "sh"]
+    script = f'{private} && {script} && exec "$@"'
+    return ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", script, "sh"]
 
 
-OVERCOMMIT = mounted("echo 2 > $PLACE/two && mount --bind $PLACE/two /proc/sys/vm/overcommit_memory")
+OVERCOMMIT = mounted("echo 2 > $PLACE/two"
+                     " && mount --bind $PLACE/two /proc/sys/vm/overcommit_memory")
 NO_PROC = mounted("mount -t tmpfs none /proc")
 # The device gives the program one object.
-ONE_OBJECT = mounted("mkdir -p $PLACE/group && mount -t cgroup2 none $PLACE/group && cd $PLACE/group"
+ONE_OBJECT = mounted("cd $PLACE && mkdir -p group && mount -t cgroup2 none group && cd group"
                      " && echo +rdma > cgroup.subtree_control && mkdir -p one"
-                     " && echo ${GUEST_DEVICE}_ha hca_object=1 > one/rdma.max && echo $$ > one/cgroup.procs && cd /")
+                     " && echo ${GUEST_DEVICE}_ha hca_object=1 > one/rdma.max"
+                     " && echo $$ > one/cgroup.procs && cd /")
 PROCESSES_ALONE = mounted("mount -t proc -o subset=pid proc /proc")
 
 
@@ -63,15 +67,16 @@ class Case:
     """`own` is what the end `at` says, `other` what the other end does; None: that has no line. A
     reason that begins with a star is the other's, heard; "a|b" is either.
 
-    `within` are words before the end's command; `both`: that, the set-up, trick and settings are of both
-    ends. `live`: the ends do not end, so `sluice stat` is asked."""
+    `within` are words before the end's command; `both`: that, the set-up, trick and settings are of
+    both ends. `live`: the ends do not end, so `sluice stat` is asked."""
 
-    def __init__(self, own, other, trick="none", talk="rounds", at="server", setup="none", within=(), both=False,
-                 live=False, **settings):
+    def __init__(self, own, other, trick="none", talk="rounds", at="server", setup="none",
+                 within=(), both=False, live=False, **settings):
         self.said = [own, other]
-        self.trick, self.talk, self.at = trick, talk, at
-        self.needs_root = bool(within) and within[0] in ("unshare", "setpriv") or trick in ("peer-owner", "tcp-repair")
-        self.setup, self.within, self.both, self.live, self.settings = setup, list(within), both, live, settings
+        self.trick, self.talk, self.at, self.setup = trick, talk, at, setup
+        self.within, self.both, self.live, self.settings = list(within), both, live, settings
+        as_another = trick in ("peer-owner", "tcp-repair")
+        self.needs_root = as_another or self.within[:1] in (["unshare"], ["setpriv"])
 
 
 def heard(code, **kw):
@@ -84,8 +89,10 @@ def tricks(*codes, **kw):
 
 
 CASES = {
-    **tricks("msg-oob", "attach-filter", "zerocopy", "timestamping", "pacing-rate", "signal-driven", "tcp-inq", "peek-off",
-             "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "passed", "preadv2", "shared"),
+    **tricks("msg-oob", "attach-filter", "zerocopy", "timestamping", "pacing-rate", "signal-driven",
+             "tcp-inq", "peek-off", "zerocopy-receive", "splice", "fdopen", "dprintf",
+             "raw-syscall", "passed", "preadv2", "shared", "tcp-md5", "not-hooked", "io-uring", "set-elsewhere",
+             "send-buffer-small", "tcp-repair"),
     "below-threshold": Case("below-threshold", "below-threshold", talk="little"),
     "turned off": Case(None, "no-answer", SLUICE_UPGRADE="off"),
     "without Sluice": Case(None, "no-answer", LD_PRELOAD=""),
@@ -95,8 +102,6 @@ CASES = {
     "ended": Case("*shutdown", "shutdown"),
     "killed": Case("peer-died", None, talk="killed"),
     "fault": Case("fault", "*fault", SLUICE_FAULT="demote:1"),
-    # Uses that keep to TCP.
-    **tricks("tcp-md5", "not-hooked", "io-uring", "set-elsewhere", "send-buffer-small", "tcp-repair"),
     "peer-owner": Case("peer-owner", "peer-owner", trick="peer-owner"),
     "name-taken": Case("name-taken", "name-taken", trick="name-taken", at="client"),
     # The new program has the connection, and the library does not see it.
@@ -109,9 +114,11 @@ CASES = {
     "linger-reset": heard("linger-reset", trick="linger-reset", at="client"),
     "disconnected": heard("disconnected", trick="disconnected", at="client"),
     # Where the programs run.
-    "memfd-refused": Case("memfd-refused|*memfd-refused", "*memfd-refused|memfd-refused", setup="thread", within=refused("memfd_create"), both=True),
+    "memfd-refused": Case("memfd-refused|*memfd-refused", "*memfd-refused|memfd-refused",
+                          setup="thread", within=refused("memfd_create"), both=True),
     # Those may tell nobody.
-    "seccomp-fatal": Case("seccomp-fatal", "no-answer", within=refused("memfd_create"), talk="stays", live=True),
+    "seccomp-fatal": Case("seccomp-fatal", "no-answer", within=refused("memfd_create"),
+                          talk="stays", live=True),
     "sandboxed": Case("sandboxed", "no-answer", setup="sandbox", talk="stays", live=True),
     "thread-refused": heard("thread-refused", within=[*NOBODY, "prlimit", "--nproc=1:1"]),
     "descriptor-limit": Case("descriptor-limit", "no-answer", within=["prlimit", "--nofile=8:8"]),
@@ -119,14 +126,18 @@ CASES = {
     "overcommit": heard("overcommit", within=OVERCOMMIT),
     "proc-missing": Case("proc-missing", "no-answer", within=NO_PROC),
     "netlink-refused": Case("netlink-refused", "no-answer", setup="thread",
-                            within=[*PROCESSES_ALONE, *refused(f"socket={int(socket.AF_NETLINK)}")]),
-    "peer-hidden": Case("peer-hidden", "peer-hidden", setup="not-dumpable", within=NOBODY, both=True),
+                            within=PROCESSES_ALONE + refused(f"socket={int(socket.AF_NETLINK)}")),
+    "peer-hidden": Case("peer-hidden", "peer-hidden", setup="not-dumpable", within=NOBODY,
+                        both=True),
     "peer-closed": Case("meeting", "peer-closed", talk="closes early"),
-    "too-many-names": Case("too-many-names", "meeting", setup="searches", talk="one message", at="client",
-                           live=True),
-    "link-full": Case("*link-full|link-full", "link-full|*link-full", setup="group", both=True, at="client", SLUICE_RING="4M"),
-    "limit": Case("*limit", "limit", setup="crowd", both=True, at="client"),
-    "direct-no-advert": Case("direct-no-advert", "none|*direct-no-advert", at="client", SLUICE_MODE="direct"),
+    "too-many-names": Case("too-many-names", "meeting", setup="searches", talk="one message",
+                           at="client", live=True),
+    "link-full": Case("*link-full|link-full", "link-full|*link-full", setup="group", both=True,
+                      at="client", SLUICE_RING="4M"),
+    "limit": Case("*limit|limit", "limit|*limit", setup="crowd", both=True, at="client"),
+    "direct-no-advert": Case("direct-no-advert", "none|*direct-no-advert", at="client",
+                             SLUICE_MODE="direct"),
+    "one long call": Case("no-answer|not-established", "not-established", talk="long call"),
     # Passing ones.
     "ring-full": Case("ring-full", "*ring-full", talk="never read", at="client", live=True),
     "meeting": Case("meeting", "below-threshold", talk="unread", at="client", live=True),
@@ -135,7 +146,8 @@ CASES = {
 # Between two hosts, of scripts/guest/run: the server is on one, the client on the other.
 BETWEEN_HOSTS = {
     "peer-remote": Case("peer-remote", "no-answer|meeting", SLUICE_DEVICE="none-such"),
-    "memlock": Case("memlock", "no-answer|meeting", within=["setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"]),
+    "memlock": Case("memlock", "no-answer|meeting",
+                    within=["setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536"]),
     "device-refused": Case("device-refused", "no-answer|meeting", within=ONE_OBJECT),
     "forked-rdma": Case("forked-rdma", "no-answer", setup="forks-later", both=True, at="client"),
     "idle": Case("idle|peer-demoted", "idle|peer-demoted", setup="few", both=True, talk="rests"),
@@ -164,8 +176,8 @@ def word(reason, of):
 
 
 def said(path, port):
-    """What an end has reported of the first connection with this port that it closed, with a star if it
-    is the other's. Of a parent and its child both say something."""
+    """What an end has reported of the first connection with this port that it closed, with a star
+    if it is the other's. Of a parent and its child both say something."""
     lines = [line for line in common.report_lines(path)
              if str(port) in (line["local"].rpartition(":")[2], line["peer"].rpartition(":")[2])]
     words = [word(line["reason"], line["reason_of"]) for line in lines
@@ -174,7 +186,7 @@ def said(path, port):
 
 
 def shown(pid, port):
-    """The same of a living process, by `sluice stat`. A process that may ask nobody knows no port."""
+    """The same of a living process, by `sluice stat`. One that may ask nobody knows no port."""
     words = [word(c["reason"], c["reason_of"]) for c in common.stat(pid)
              if {str(port), "0"} & {c["local"].rpartition(":")[2], c["peer"].rpartition(":")[2]}]
     return " ".join(words) or None
@@ -197,11 +209,13 @@ def start(case, role, where, place):
     # These words lead to the program, whose process is the same, and get nothing of the library's.
     within = ["ip", "netns", "exec", host] if host else []
     within += case.within if mine else []
-    program = [PYTHON, os.path.abspath(talkers.__file__), role, "%s:%d" % address, case.setup if mine else "none",
-               case.trick if mine else "none", case.talk]
+    does = [case.setup, case.trick] if mine else ["none", "none"]
+    program = [PYTHON, os.path.abspath(talkers.__file__), role, "%s:%d" % address, *does, case.talk]
     bare = common.environment(False) | {"PLACE": place}
-    return common.start([*within, "env", "-i", *(f"{k}={v}" for k, v in env.items()), *program], env=bare,
-                        close_fds=False, stdout=subprocess.PIPE if role == "server" else None, text=True)
+    variables = (f"{name}={value}" for name, value in env.items())
+    says = subprocess.PIPE if role == "server" else None
+    return common.start([*within, "env", "-i", *variables, *program], env=bare, close_fds=False,
+                        stdout=says, text=True)
 
 
 @contextlib.contextmanager
@@ -230,7 +244,8 @@ def plain_server(port):
 def play(case, place, between_hosts):
     port = common.free_port()
     at = (hosts.address("ha") if between_hosts else "127.0.0.1", port)
-    where = {"server": (at, "ha" if between_hosts else None), "client": (at, "hb" if between_hosts else None)}
+    sides = hosts.SIDES if between_hosts else (None, None)
+    where = {role: (at, side) for role, side in zip(("server", "client"), sides)}
     ends = {}
     # The next port is for other connections of the same program.
     with plain_server(port + 1):
@@ -247,7 +262,8 @@ def play(case, place, between_hosts):
 
 
 def is_expected(case, got):
-    return len(got) == 2 and all(str(word) in str(wanted).split("|") for word, wanted in zip(got, case.said))
+    fits = (str(word) in str(wanted).split("|") for word, wanted in zip(got, case.said))
+    return len(got) == 2 and all(fits)
 
 
 def look(case, children, port):
@@ -270,10 +286,12 @@ def look(case, children, port):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = argparse.ArgumentParser(description=__doc__,
+                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--filter", default="", help="only cases whose name matches")
     ap.add_argument("--list", action="store_true")
-    ap.add_argument("--hosts", action="store_true", help="between the two hosts of scripts/guest/run")
+    ap.add_argument("--hosts", action="store_true",
+                    help="between the two hosts of scripts/guest/run")
     args = ap.parse_args()
     cases = BETWEEN_HOSTS if args.hosts else CASES
     if args.list:
@@ -290,7 +308,8 @@ def main():
     with open(f"{place}/leave.conf", "w") as f:
         f.write("[leave]\nrole = server\naddress = 127.0.0.0/8\n")
     passed = failed = 0
-    brought = {word.lstrip("*") for case in (CASES | BETWEEN_HOSTS).values() for said in case.said for word in re.split("[ |]", str(said))}
+    words = (said for case in (CASES | BETWEEN_HOSTS).values() for said in case.said)
+    brought = {word.lstrip("*") for said in words for word in re.split("[ |]", str(said))}
     missing = codes() - brought - {code for group in ELSEWHERE for code in group.split()}
     for name, case in cases.items():
         if not re.search(args.filter, name):

@@ -103,8 +103,8 @@ def echoes(s):
 
 KEPT = []
 # What is returned is how many other connections a server accepts first.
-SETUPS = {"none": lambda *_: None, "thread": thread, "not-dumpable": not_dumpable, "sandbox": sandbox,
-          "searches": searches, "crowd": crowd, "group": group, "few": few,
+SETUPS = {"none": lambda *_: None, "thread": thread, "not-dumpable": not_dumpable,
+          "sandbox": sandbox, "searches": searches, "crowd": crowd, "group": group, "few": few,
           "forks-later": forks_later}
 
 
@@ -132,7 +132,8 @@ def fork_uses(s):
 
 def executes(s):
     s.set_inheritable(True)
-    os.execv(sys.executable, [sys.executable, *sys.argv[:2], f"fd:{s.fileno()}", "none", "none", sys.argv[5]])
+    same = [sys.executable, *sys.argv[:2], f"fd:{s.fileno()}", "none", "none", sys.argv[5]]
+    os.execv(sys.executable, same)
 
 
 def exits(s):
@@ -180,9 +181,10 @@ def attach_filter(s):
 
 
 def signs(s):
-    """A key for another address: the connection goes on, and what asks for signatures is the same."""
+    """A key for another address, so that the connection itself goes on as before."""
     address = struct.pack("=HH4s120x", socket.AF_INET, 0, socket.inet_aton("192.0.2.1"))
-    s.setsockopt(socket.IPPROTO_TCP, TCP_MD5SIG, address + struct.pack("=BBHI80s", 0, 0, 3, 0, b"key"))
+    key = struct.pack("=BBHI80s", 0, 0, 3, 0, b"key")
+    s.setsockopt(socket.IPPROTO_TCP, TCP_MD5SIG, address + key)
 
 
 def zerocopy_receive(s):
@@ -217,7 +219,8 @@ def uring(s):
     params = ctypes.create_string_buffer(120)
     ring = LIBC.syscall(425, 4, params)
     tail, array = struct.unpack_from("I", params, 44)[0], struct.unpack_from("I", params, 64)[0]
-    queue, entries = (mmap.mmap(ring, mmap.PAGESIZE, mmap.MAP_SHARED, offset=at) for at in (0, 0x10000000))
+    queue, entries = (mmap.mmap(ring, mmap.PAGESIZE, mmap.MAP_SHARED, offset=at)
+                      for at in (0, 0x10000000))
     struct.pack_into("=BBHi", entries, 0, 3, 0, 0, s.fileno())
     struct.pack_into("I", queue, array, 0)
     struct.pack_into("I", queue, tail, 1)
@@ -326,7 +329,9 @@ TRICKS = {
     "name-taken": name_taken,
     "executes": executes,
 }
-LATE = {"urgent": urgent, "registered-closed": registered_closed, "fork": fork_uses, "exec": executes, "exit": exits, "close": closes, "linger-reset": resets, "disconnected": disconnects}
+LATE = {"urgent": urgent, "registered-closed": registered_closed, "fork": fork_uses,
+        "exec": executes, "exit": exits, "close": closes, "linger-reset": resets,
+        "disconnected": disconnects}
 
 
 # --- what the two say ---
@@ -433,7 +438,7 @@ def never_read(s, role, _late):
 
 
 def one_message(s, role, _late):
-    """The client says more than the threshold, the server reads it, and nobody writes after that."""
+    """The client says more than the threshold, the server reads it, and then nobody writes."""
     half = 20 << 10
     for _ in range(2):
         if role == "client":
@@ -477,8 +482,9 @@ def killed(s, role, _late):
         s.send(b"y")
 
 
-TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little, "long call": reader_sleeps, "killed": killed,
-         "closes early": closes_early, "never read": never_read, "one message": one_message, "unread": unread,
+TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little,
+         "long call": reader_sleeps, "killed": killed, "closes early": closes_early,
+         "never read": never_read, "one message": one_message, "unread": unread,
          "stays": stays}
 
 

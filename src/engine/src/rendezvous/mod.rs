@@ -38,7 +38,7 @@ pub mod trim;
 
 use crate::process;
 use crate::sockets::sock::{Sock, TELLS_AT, role};
-use crate::sockets::upgrade;
+use crate::sockets::{tcp, upgrade};
 use closer::Way;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -591,9 +591,15 @@ fn is_of_another_user(sock: &Sock) -> bool {
     owner.is_ok_and(|owner| owner != unsafe { libc::geteuid() })
 }
 
+/// Has the other end shut its half down, or closed? What it claims to hold may be gone then.
+fn is_half_closed(sock: &Sock) -> bool {
+    tcp::state(sock.fd.load(Ordering::Relaxed)) != Some(tcp::ESTABLISHED)
+}
+
 fn give_up(meeting: Pending, reason: Reason) {
     let reason = match reason {
         Reason::NoAnswer if is_of_another_user(meeting.sock) => Reason::PeerOwner,
+        Reason::ProofFailed if is_half_closed(meeting.sock) => Reason::NotEstablished,
         _ => reason,
     };
     if let Some(conn) = end(meeting) {

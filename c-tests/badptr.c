@@ -148,6 +148,7 @@ MAKE(by_epoll_mod, epoll_ctl(set, EPOLL_CTL_MOD, fd, p))
 MAKE(by_epoll_del, epoll_ctl(set, EPOLL_CTL_DEL, fd, p))
 MAKE(by_epoll_wait, epoll_wait(set, p, 1, 0))
 MAKE(by_epoll_wait_two, epoll_wait(set, p, 2, 0))
+MAKE(by_epoll_wait_short, epoll_wait(set, p, 2, 20))
 MAKE(by_epoll_wait_long, epoll_wait(set, p, 2, 20000))
 MAKE(by_epoll_wait_many, epoll_wait(set, p, 1000, 0))
 /* What could not be told is told to the next. */
@@ -251,6 +252,7 @@ static const struct call readiness_calls[] = {
     {"epoll_ctl MOD", by_epoll_mod, fill_event, sizeof(struct epoll_event), READS | WRITES_NONE},
     {"epoll_ctl DEL", by_epoll_del, fill_event, sizeof(struct epoll_event), READS | WRITES_NONE},
     {"epoll_wait, idle", by_epoll_wait, fill_events, sizeof(struct epoll_event), 0},
+    {"epoll_wait, idle for a while", by_epoll_wait_short, fill_events, sizeof(struct epoll_event), 0},
     {"epoll_wait", by_epoll_wait, fill_event, sizeof(struct epoll_event), READS},
     {"epoll_wait of two", by_epoll_wait_two, fill_events, 2 * sizeof(struct epoll_event), READS},
     {"epoll_wait of many", by_epoll_wait_many, fill_events, 2 * sizeof(struct epoll_event), READS},

@@ -89,7 +89,6 @@ def forks_later(role, address):
         return 1
     crowd(role, address, 1)
     time.sleep(1)
-    crowd(role, address, 0)
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -446,7 +445,7 @@ def one_message(s, role, _late):
             time.sleep(0.05)
         else:
             s.recv(half, socket.MSG_WAITALL)
-    # Whoever came second has begun to meet by now, and the other end hears of it.
+    # The end that came second has begun to meet by now, and the other one hears of it.
     s.setblocking(False)
     for _ in range(20):
         try:
@@ -454,6 +453,34 @@ def one_message(s, role, _late):
         except BlockingIOError:
             time.sleep(0.01)
     time.sleep(60)
+
+
+def peeks(s, role, _late):
+    """The two have met, and TCP has less than the server then waits for with a peek."""
+    half = 20 << 10
+    for _ in range(2):
+        if role == "client":
+            s.sendall(bytes(half))
+            time.sleep(0.05)
+        else:
+            s.recv(half, socket.MSG_WAITALL)
+    if role == "client":
+        s.sendall(bytes(1000))
+    s.setblocking(False)
+    for i in range(1000):
+        try:
+            s.recv(1, socket.MSG_PEEK)
+            time.sleep(0.01)
+        except BlockingIOError:
+            time.sleep(0.01)
+        if role == "server" and i == 20:
+            s.setblocking(True)
+            s.recv(2000, socket.MSG_PEEK | socket.MSG_WAITALL)
+
+
+def answers(s, _role, _late):
+    while data := s.recv(1 << 16):
+        s.sendall(data)
 
 
 def stays(s, role, late):
@@ -485,6 +512,7 @@ def killed(s, role, _late):
 TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little,
          "long call": reader_sleeps, "killed": killed, "closes early": closes_early,
          "never read": never_read, "one message": one_message, "unread": unread,
+         "peeks": peeks, "answers": answers,
          "stays": stays}
 
 

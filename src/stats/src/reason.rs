@@ -7,7 +7,7 @@ macro_rules! reasons {
         ///
         /// The number is part of the layout that `sluice stat` reads from another process, and peers of
         /// other versions tell each other reasons by it. So a number is never given to a second cause:
-        /// 4, 24, 25 and 72 belonged to causes that were never given. The code is part of the JSON.
+        /// 4, 24, 25 and 72 belonged to causes that nothing gives any more. The code is part of the JSON.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[non_exhaustive]

@@ -441,7 +441,7 @@ impl Waiter {
             }
         }
         // SAFETY: inside the caller's array; the mask is the caller's.
-        let look = || unsafe {
+        let got = unsafe {
             sys::epoll_wait(
                 self.epfd,
                 self.events.add(ready),
@@ -450,12 +450,6 @@ impl Waiter {
                 mask,
             )
         };
-        let mut got = look();
-        if got == Err(libc::EFAULT) {
-            // A bell that has rung for nothing is no event of the program's.
-            self.set.settle();
-            got = look();
-        }
         self.took(ready, got, began)
     }
 
@@ -494,8 +488,11 @@ impl Waiter {
         got: Result<usize, sys::Errno>,
         began: Moment,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
-        // A sleep that a signal ended, perhaps behind a stop, is no look.
-        let got = got?;
+        // A sleep that a signal ended, perhaps after a stop, is no look.
+        let got = match got {
+            Err(libc::EFAULT) if self.was_bell() => return Ok((ready, Some(ready))),
+            got => got?,
+        };
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
@@ -507,6 +504,17 @@ impl Waiter {
         let found = set.translate(self.out(), ready, ready + got, began);
         self.leave_rest(found.0);
         Ok(found)
+    }
+
+    /// The kernel had something to tell, and the array is not there. Was it one of the library's own
+    /// event descriptors in the set that has rung for nothing? Then the program has no event.
+    fn was_bell(&self) -> bool {
+        if !is_null_or_users(self.events as usize, self.max * EVENT) {
+            // The kernel refuses that one whatever there is to tell.
+            return false;
+        }
+        self.set.settle();
+        nest::kernel_ready(self.epfd, libc::POLLIN) == 0
     }
 
     /// The kernel leaves alone what it has no event for: behind `count` events the front of the array is what it was.

@@ -60,6 +60,9 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
     }
     let (message, sender, brought) = match hear(meeting) {
         Received::Nothing => return Step::Waits,
+        Received::Gone if is_of_another_user(meeting.sock) => {
+            return Step::Over(Some(Reason::PeerOwner));
+        }
         Received::Gone => return Step::Over(Some(Reason::NoAnswer)),
         Received::Wrong => return Step::Over(Some(Reason::ProofFailed)),
         Received::Message(message, sender, brought) => (message, sender, brought),
@@ -78,6 +81,14 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
         _ => Err(Reason::ProofFailed),
     };
     decided(meeting, step)
+}
+
+/// Has the program changed its user since it made the socket? The other end cannot prove then that
+/// this process holds it, and ends the meeting without a word.
+fn is_of_another_user(sock: &Sock) -> bool {
+    let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
+    // SAFETY: no arguments, no effect.
+    owner.is_ok_and(|owner| owner != unsafe { libc::geteuid() })
 }
 
 /// First comer: accepts the connection of a process whose user owns the other end. `None`: it was
@@ -109,8 +120,9 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
                     return Some(Step::Over(Some(reason)));
                 };
                 *sent_away += 1;
-                let looks_at_none = matches!(reason, Reason::PeerHidden | Reason::ProcMissing);
-                if *sent_away >= VISITORS || looks_at_none {
+                // The next one could not be looked at, either.
+                let is_blind = matches!(reason, Reason::PeerHidden | Reason::ProcMissing);
+                if *sent_away >= VISITORS || is_blind {
                     return Some(Step::Over(Some(reason)));
                 }
             }

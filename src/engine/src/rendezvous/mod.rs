@@ -214,7 +214,6 @@ pub fn attempt(sock: &'static Sock) {
 }
 
 fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
-    let _low = crate::sockets::internal::Low::begin();
     let generation = sock.generation.load(Ordering::Acquire);
     let fd = sock.fd.load(Ordering::Relaxed);
     let side = sock.role.load(Ordering::Relaxed);
@@ -224,12 +223,14 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         _ => return Err(Reason::NotHooked),
     };
     if let Some(reason) = process::forbidden().or(process::may_use_system_calls().err()) {
-        // Perhaps not even the names may be asked for; `sluice stat` shows the connection all the
-        // same.
-        let unknown = SocketAddr::from(([0; 4], 0));
-        sock.conn().describe(fd, stats_role, unknown, unknown);
+        if matches!(reason, Reason::Sandboxed | Reason::SeccompFatal) {
+            // Not even the names may be asked for; `sluice stat` shows the connection all the same.
+            let unknown = SocketAddr::from(([0; 4], 0));
+            sock.conn().describe(fd, stats_role, unknown, unknown);
+        }
         return Err(reason);
     }
+    let _low = crate::sockets::internal::Low::begin();
     let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
         return Err(Reason::NotEstablished);
     };
@@ -583,14 +584,6 @@ fn expire(list: &mut Vec<Pending>, index: usize) {
     }
 }
 
-/// Has the program changed its user since it made the socket? The other end cannot prove then that
-/// this process holds it, and says no more.
-fn is_of_another_user(sock: &Sock) -> bool {
-    let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
-    // SAFETY: no arguments, no effect.
-    owner.is_ok_and(|owner| owner != unsafe { libc::geteuid() })
-}
-
 /// Has the other end shut its half down, or closed? What it claims to hold may be gone then.
 fn is_half_closed(sock: &Sock) -> bool {
     tcp::state(sock.fd.load(Ordering::Relaxed)) != Some(tcp::ESTABLISHED)
@@ -598,7 +591,6 @@ fn is_half_closed(sock: &Sock) -> bool {
 
 fn give_up(meeting: Pending, reason: Reason) {
     let reason = match reason {
-        Reason::NoAnswer if is_of_another_user(meeting.sock) => Reason::PeerOwner,
         Reason::ProofFailed if is_half_closed(meeting.sock) => Reason::NotEstablished,
         _ => reason,
     };

@@ -66,7 +66,8 @@ pub fn count(sock: &Sock, reason: Reason) {
         sock.backoff.fetch_add(1, Ordering::Relaxed);
     }
     let told = match reason {
-        // An end that closes what the peer has left already only follows.
+        // Where the peer has left the stream first, its reason is the cause, and not that this end
+        // closes after it.
         Reason::PeerDemoted | Reason::Close | Reason::Exit => reason_of_peer(sock),
         _ => None,
     };
@@ -101,11 +102,14 @@ fn reason_of_peer(sock: &Sock) -> Option<Reason> {
     first_told([as_writer, as_reader])
 }
 
-/// What another process of this end has said: the parent, or a child, has given the stream back.
+/// Why another process of this end, the parent or a child, has given the stream back. What became of
+/// that process itself is no reason here: the stream was shared.
 fn reason_of_relative(sock: &Sock) -> Option<Reason> {
     let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);
-    first_told([as_writer, as_reader])
+    let told = first_told([as_writer, as_reader])?;
+    let is_its_own = told.is_end() || told == Reason::Exec;
+    Some(if is_its_own { Reason::Fork } else { told })
 }
 
 fn first_told(words: [Option<&AtomicU32>; 2]) -> Option<Reason> {

@@ -46,6 +46,8 @@ pub(super) struct Dial {
     key: Key,
     stage: Stage,
     pub seek: Seek,
+    /// Why a link to the host that stands could not be used.
+    no_room: Option<Reason>,
     /// What was asked, once it was.
     request: Option<Request>,
     until: u64,
@@ -156,17 +158,19 @@ impl Hosts {
         }
     }
 
-    pub(super) fn dial(&mut self, seek: Seek) {
+    /// `no_room`: why a link to that host that stands could not be used.
+    pub(super) fn dial(&mut self, seek: Seek, no_room: Option<Reason>) {
         let now = sys::now_ns();
         let host = seek.peer.ip();
         if self.quiet.iter().any(|q| q.host == host && now < q.until) {
-            return seek.stays(Reason::NoAnswer);
+            return seek.stays(no_room.unwrap_or(Reason::NoAnswer));
         }
         let key = self.key();
         self.dials.push(Dial {
             key,
             stage: Stage::Queued,
             seek,
+            no_room,
             request: None,
             until: 0,
             from: now + FIRST_NS,
@@ -422,8 +426,10 @@ impl Hosts {
                     up.token = Some(answer.token);
                     up.wire.stands();
                     self.link_stands(key);
-                    if seek.is_open() {
-                        self.ask(seek, key, DIAL_NS);
+                    if seek.is_open()
+                        && let Err(Some(reason)) = self.ask(seek, key, DIAL_NS)
+                    {
+                        seek.stays(reason);
                     }
                 }
                 Err(reason) => {
@@ -470,7 +476,10 @@ impl Hosts {
                     self.meets(host);
                 }
                 if dial.seek.is_open() && !sought {
-                    dial.seek.stays_for_peer(reason);
+                    match dial.no_room.filter(|_| early) {
+                        Some(reason) => dial.seek.stays(reason),
+                        None => dial.seek.stays_for_peer(reason),
+                    }
                 }
             }
         }

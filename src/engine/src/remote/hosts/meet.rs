@@ -110,32 +110,35 @@ impl Hosts {
     pub(super) fn ask_or_dial(&mut self, seek: Seek) {
         let host = seek.peer.ip();
         let known: Vec<Key> = self.standing(host).take(ASKED).map(|up| up.key).collect();
-        let mut asked = false;
+        let (mut asked, mut no_room) = (false, None);
         for key in known {
-            asked |= self.ask(seek, key, ASK_NS);
+            match self.ask(seek, key, ASK_NS) {
+                Ok(()) => asked = true,
+                Err(reason) => no_room = no_room.or(reason),
+            }
         }
         if !asked {
-            self.dial(seek);
+            // Perhaps to another process of that host, with which there is no link yet.
+            self.dial(seek, no_room);
         }
     }
 
-    /// Is the connection seen to? It is not where the link is gone.
-    pub(super) fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> bool {
-        let Some(up) = self.up(key) else {
-            return false;
-        };
-        let (Some([near, _]), Some(known)) = (up.wire.links(), Known::of(seek.sock)) else {
-            return false;
-        };
+    /// Asks the process at the other end of a link for the connection.
+    ///
+    /// # Errors
+    /// Why no ring can be offered; `None`: the link is gone, or this end can prove nothing yet.
+    pub(super) fn ask(
+        &mut self,
+        seek: Seek,
+        key: Key,
+        patience: u64,
+    ) -> Result<(), Option<Reason>> {
+        let up = self.up(key).ok_or(None)?;
+        let [near, _] = up.wire.links().ok_or(None)?;
+        let known = Known::of(seek.sock).ok_or(None)?;
         let owner = core::ptr::from_ref(seek.sock) as usize;
-        let ours = match up.wire.offer(upgrade::ring_len(near), owner) {
-            Ok(ours) => ours,
-            Err(libc::ENOTCONN) => return false,
-            Err(errno) => {
-                seek.stays(full(errno));
-                return true;
-            }
-        };
+        let offered = up.wire.offer(upgrade::ring_len(near), owner);
+        let ours = offered.map_err(|errno| (errno != libc::ENOTCONN).then(|| full(errno)))?;
         let ask = |proof| Meeting::Ask {
             connection: seek.connection,
             berth: ours.into(),
@@ -145,7 +148,7 @@ impl Hosts {
         let [a, b] = up.salt;
         let Some(proof) = known.prove(seek.sock, &[&a, &b, &said(ask([0; 16]))]) else {
             up.wire.withdraw(ours.stream);
-            return false;
+            return Err(None);
         };
         up.wire.with(|pump| pump.meet(ask(proof)));
         self.asked.push(Asked {
@@ -157,7 +160,7 @@ impl Hosts {
             late: false,
             until: sys::now_ns() + patience,
         });
-        true
+        Ok(())
     }
 
     pub(super) fn on_meeting(&mut self, key: Key, meeting: Meeting) {

@@ -469,8 +469,10 @@ impl Hosts {
         let waits = |d: &mut Dial| d.is_queued() && d.seek.peer.ip() == host;
         let waiting: Vec<Dial> = self.dials.extract_if(.., waits).collect();
         for dial in waiting {
-            if dial.seek.is_open() && !self.ask(dial.seek, key, ASK_NS) {
-                dial.seek.stays(Reason::LinkLost);
+            if dial.seek.is_open()
+                && let Err(reason) = self.ask(dial.seek, key, ASK_NS)
+            {
+                dial.seek.stays(reason.unwrap_or(Reason::LinkLost));
             }
         }
     }
@@ -682,7 +684,7 @@ impl Hosts {
         }
         for seek in late {
             if seek.is_open() && !self.is_sought(&seek) {
-                self.dial(seek);
+                self.dial(seek, None);
             }
         }
         self.expire_dials(now);

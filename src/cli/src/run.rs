@@ -104,14 +104,15 @@ pub fn run(arguments: Arguments) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    let obstacle = find(program, arguments.variable("PATH")).and_then(|path| obstacle::of(&path));
-    if let Some(obstacle) = obstacle {
+    let obstacle = arguments.obstacle();
+    if let Some((program, obstacle)) = obstacle {
         complain(format_args!(
             "{} {}; it stays on TCP",
             Shown(program.as_bytes()),
             obstacle.words()
         ));
     }
+    let obstacle = obstacle.map(|(_, obstacle)| obstacle);
     let mut command = Command::new(program);
     command.args(rest);
     arguments.set(&mut command);
@@ -143,6 +144,18 @@ pub fn run(arguments: Arguments) -> ExitCode {
 }
 
 impl Arguments {
+    /// The command, or the one that a shell is to execute for it, if the library does not serve it.
+    fn obstacle(&self) -> Option<(&OsStr, Obstacle)> {
+        let own = self.command.first().map(OsString::as_os_str);
+        [own, only_command(&self.command)]
+            .into_iter()
+            .flatten()
+            .find_map(|program| {
+                let path = find(program, self.variable("PATH"))?;
+                Some((program, obstacle::of(&path)?))
+            })
+    }
+
     /// What the command finds in its environment.
     fn variable(&self, name: &str) -> Option<OsString> {
         let set = self.variables.iter().rev().find(|(set, _)| set == name);
@@ -242,6 +255,25 @@ pub fn library() -> Result<PathBuf, String> {
     Ok(found)
 }
 
+/// The program of `sh -c 'PROGRAM ARGUMENT...'`, where the shell is to do nothing else.
+fn only_command(command: &[OsString]) -> Option<&OsStr> {
+    const SHELLS: [&str; 3] = ["sh", "dash", "bash"];
+    /// With one of these a word may mean another, or the script have more commands.
+    const SPECIAL: &str = "|&;<>()$`\\\"'*?[]{}#~=%!\n";
+    let [shell, flag, script, ..] = command else {
+        return None;
+    };
+    let is_shell = SHELLS
+        .iter()
+        .any(|&name| Path::new(shell).file_name() == Some(name.as_ref()));
+    let script = script.to_str().filter(|_| is_shell && flag == "-c")?;
+    if script.contains(|letter| SPECIAL.contains(letter)) {
+        return None;
+    }
+    let program = script.split_whitespace().find(|&word| word != "exec")?;
+    Some(OsStr::new(program))
+}
+
 /// Which file execvp(3) will execute.
 fn find(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
@@ -259,6 +291,29 @@ fn find(program: &OsStr, path: Option<OsString>) -> Option<PathBuf> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_with_one_command_names_it() {
+        let named = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            only_command(&words).map(|name| name.to_string_lossy().into_owned())
+        };
+        for (words, name) in [
+            (&["sh", "-c", "curl -s host"][..], Some("curl")),
+            (
+                &["/bin/bash", "-c", " exec /opt/a.out 1", "x"],
+                Some("/opt/a.out"),
+            ),
+            (&["sh", "-c", "curl host | wc"], None),
+            (&["sh", "-c", "A=1 curl"], None),
+            (&["sh", "-c", "\"$0\"", "curl"], None),
+            (&["sh", "-c", ""], None),
+            (&["sh", "script"], None),
+            (&["python3", "-c", "curl"], None),
+        ] {
+            assert_eq!(named(words).as_deref(), name, "{words:?}");
+        }
+    }
 
     #[test]
     fn thresholds_are_checked_before_the_program_starts() {

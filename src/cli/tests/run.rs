@@ -370,6 +370,12 @@ fn programs_that_stay_on_tcp_run_as_ever() {
         let ran = |output: &Output| (text(&output.stdout), output.status.code());
         assert_eq!(ran(&output), ("ran\n".to_owned(), Some(7)), "{name}");
 
+        // The same where a shell does nothing else, and is all that could be served.
+        let mut only = run(&library);
+        let only = only.args(["sh", "-c"]).arg(&program).output().unwrap();
+        assert_eq!(ran(&only), ran(&output), "{name}");
+        assert_eq!(text(&only.stderr), said, "{name}");
+
         // The same as the child of a program that the library serves.
         let script = r#""$0"; exit $?"#;
         let mut under = run(&library);

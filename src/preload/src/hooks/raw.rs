@@ -10,7 +10,7 @@
     reason = "the SYS_* constants of libc, in patterns"
 )]
 
-use super::trampoline::SYSCALL;
+use super::trampoline::{real_syscall, real_syscall_for_child};
 use super::{conn, epoll, fd, memory, msg, poll, process, uring};
 use crate::api::{self, Error, caller};
 use crate::edge::{NO_FD, created, raw_read, raw_use, tell};
@@ -22,8 +22,10 @@ use sluice_stats::Reason;
 pub extern "C" fn target(number: c_long, a1: usize, a2: usize) -> *const c_void {
     if concerns(number, a1, a2) {
         served as *const c_void
+    } else if makes_child(number) {
+        real_syscall_for_child()
     } else {
-        SYSCALL.address()
+        real_syscall() as *const c_void
     }
 }
 
@@ -40,16 +42,26 @@ fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
             spawning(number, a1);
             false
         }
-        SYS_rt_sigaction => {
-            super::signal::acted(a1 as c_int, ());
-            false
-        }
         #[cfg(target_arch = "x86_64")]
         SYS_vfork => {
             spawning(number, a1);
             false
         }
+        SYS_rt_sigaction => {
+            super::signal::acted(a1 as c_int, ());
+            false
+        }
         n => makes_descriptor(n) || is_other(n),
+    }
+}
+
+/// May return a second time, in a child that is on the same stack or on another one.
+fn makes_child(number: c_long) -> bool {
+    match number {
+        #[cfg(target_arch = "x86_64")]
+        SYS_vfork => true,
+        SYS_clone | SYS_clone3 => true,
+        _ => false,
     }
 }
 
@@ -217,10 +229,9 @@ unsafe extern "C" fn served(
     a5: usize,
     a6: usize,
 ) -> c_long {
-    let real = |n: c_long, a1: usize, a2: usize, a3: usize| match SYSCALL.function() {
+    let real = |n: c_long, a1: usize, a2: usize, a3: usize| {
         // SAFETY: the program makes this very call, or one of the gaps of its close_range.
-        Some(real) => unsafe { real(n, a1, a2, a3, a4, a5, a6) },
-        None => errno::missing(),
+        unsafe { real_syscall()(n, a1, a2, a3, a4, a5, a6) }
     };
     let call = || real(number, a1, a2, a3);
     let fd = a1 as c_int;

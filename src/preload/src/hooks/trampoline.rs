@@ -6,15 +6,16 @@
 use super::{process, raw};
 use crate::api;
 use crate::edge::{NO_FD, raw_use, tell};
+use crate::errno;
 use crate::real::Slot;
 use libc::{c_char, c_int, c_long, c_void, pid_t};
 use sluice_stats::Reason;
 use std::arch::naked_asm;
 
-/// The real `syscall`, as it takes its arguments on x86-64 and aarch64.
-pub static SYSCALL: Slot<
-    unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
-> = Slot::named("syscall\0", None);
+/// `syscall`, as it takes its arguments on x86-64 and aarch64.
+type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+
+static SYSCALL: Slot<Syscall> = Slot::named("syscall\0", None);
 static VFORK: Slot<unsafe extern "C" fn() -> pid_t> = Slot::named("vfork\0", None);
 /// Of this and the next only the address is used: they are variadic.
 static DPRINTF: Slot<unsafe extern "C" fn()> = Slot::named("dprintf\0", None);
@@ -28,6 +29,42 @@ pub fn resolve() {
         DPRINTF.address(),
         DPRINTF_CHK.address(),
     );
+}
+
+/// The real `syscall`; until the library is loaded, one of our own. Allocators begin with such calls
+/// (jemalloc opens a file of /proc), under a lock that their `calloc` wants, and before glibc 2.34
+/// the first look-up of a thread allocates.
+pub fn real_syscall() -> Syscall {
+    SYSCALL.known().unwrap_or(early_syscall)
+}
+
+/// # Safety
+/// As `syscall`; not for calls that return twice, but as `fork` does.
+unsafe extern "C" fn early_syscall(
+    number: c_long,
+    a1: usize,
+    a2: usize,
+    a3: usize,
+    a4: usize,
+    a5: usize,
+    a6: usize,
+) -> c_long {
+    let Some(number) = syscalls::Sysno::new(number as usize) else {
+        return errno::missing();
+    };
+    // SAFETY: the caller's call.
+    match unsafe { syscalls::raw_syscall!(number, a1, a2, a3, a4, a5, a6) } as isize {
+        failed @ -4095..=-1 => {
+            errno::restore(-failed as c_int);
+            -1
+        }
+        value => value as c_long,
+    }
+}
+
+/// As [`real_syscall`], for calls that return twice.
+pub fn real_syscall_for_child() -> *const c_void {
+    SYSCALL.address()
 }
 
 /// Before `vfork`; returns where to jump. The child comes back into the caller's frame, on the

@@ -170,24 +170,10 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             }
         }
         if ready != 0 || poll || over {
-            let found = waiter.all_of_kernel(ready);
-            if matches!(found, Ok((0, _)))
-                && core::mem::take(&mut awaits_owed)
-                && remains::is_any_owed()
-            {
-                let socks = set.with(|inside| inside.readers()).unwrap_or_default();
-                if remains::await_first_of(socks.into_iter()) {
-                    continue;
-                }
+            match waiter.last_look(ready, turn, &mut awaits_owed) {
+                Some(verdict) => return verdict,
+                None => continue,
             }
-            return match found {
-                Ok((count, _)) => {
-                    let count = if turn { waiter.append(count) } else { count };
-                    waiter.over(count)
-                }
-                Err(_) if ready != 0 => waiter.over(ready),
-                Err(e) => failed(e),
-            };
         }
         if !idle.is_multiple_of(IDLE_TURNS)
             && set.adopted.load(Ordering::Acquire) != 0
@@ -195,17 +181,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         {
             continue;
         }
-        let left = match timeout {
-            None => None,
-            Some(t) => {
-                let now = sys::now_ns();
-                let end = *deadline.get_or_insert_with(|| {
-                    now.saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
-                        .saturating_add(t.tv_nsec as u64)
-                });
-                Some(end.saturating_sub(now))
-            }
-        };
+        let left = timeout.map(|t| left_of(t, &mut deadline));
         if let Some(v) = vigil.as_deref_mut() {
             (v.deadline, v.idle) = (deadline, idle);
         }
@@ -217,6 +193,16 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             return verdict;
         }
     }
+}
+
+/// How many ns are left of the time, which begins with the first question.
+fn left_of(time: &timespec, deadline: &mut Option<u64>) -> u64 {
+    let now = sys::now_ns();
+    let end = *deadline.get_or_insert_with(|| {
+        now.saturating_add((time.tv_sec as u64).saturating_mul(1_000_000_000))
+            .saturating_add(time.tv_nsec as u64)
+    });
+    end.saturating_sub(now)
 }
 
 /// A look, without a wait, that went straight to the kernel returned `got`, and the set is no
@@ -402,6 +388,26 @@ impl Waiter {
         }
     }
 
+    /// The answer of a call that is not to sleep, with the kernel's events after the first `ready`
+    /// ones. `None`: something that was owed has come, for which it looks anew, once.
+    fn last_look(&mut self, ready: usize, turn: bool, awaits_owed: &mut bool) -> Option<Verdict> {
+        let found = self.all_of_kernel(ready);
+        if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && remains::is_any_owed() {
+            let socks = self.set.with(|inside| inside.readers()).unwrap_or_default();
+            if remains::await_first_of(socks.into_iter()) {
+                return None;
+            }
+        }
+        Some(match found {
+            Ok((count, _)) => {
+                let count = if turn { self.append(count) } else { count };
+                self.over(count)
+            }
+            Err(_) if ready != 0 => self.over(ready),
+            Err(e) => failed(e),
+        })
+    }
+
     /// Streams have filled one more answer: was that the last in a row?
     fn kernel_waits(&self) -> bool {
         let full = &self.set.full_answers;
@@ -506,8 +512,8 @@ impl Waiter {
         Ok(found)
     }
 
-    /// The kernel had something to tell, and the array is not there. Was it one of the library's own
-    /// event descriptors in the set that has rung for nothing? Then the program has no event.
+    /// The kernel had something to tell, and the array is not there. Was it one of the library's
+    /// own event descriptors in the set that has rung for nothing? Then the program has no event.
     fn was_bell(&self) -> bool {
         if !is_null_or_users(self.events as usize, self.max * EVENT) {
             // The kernel refuses that one whatever there is to tell.

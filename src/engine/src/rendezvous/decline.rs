@@ -10,8 +10,8 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
 
-/// Names that refusals hold at most, of those that there are: others are for ends that want to leave
-/// TCP.
+/// Names that refusals hold at most, of those that there are: others are for ends that want to
+/// leave TCP.
 const NAMES: usize = PENDING_MAX / 8;
 
 /// This end refuses: tells the other end, now or when that comes, if it comes soon. The inode of this

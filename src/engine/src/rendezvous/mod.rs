@@ -48,7 +48,7 @@ use message::{Kind, Message, Nonce, Sender, VERSION};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{self, Link, Token};
 use sluice_fabric::sys::{self, Fd};
-use sluice_stats::Reason;
+use sluice_stats::{Reason, Role};
 
 /// A name, and a meeting that has begun, live this long.
 pub const NAME_NS: u64 = 200_000_000;
@@ -214,65 +214,12 @@ pub fn attempt(sock: &'static Sock) {
 }
 
 fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
-    let generation = sock.generation.load(Ordering::Acquire);
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let side = sock.role.load(Ordering::Relaxed);
-    let stats_role = match side {
-        role::CONNECTING => sluice_stats::Role::Connecting,
-        role::ACCEPTED => sluice_stats::Role::Accepted,
-        _ => return Err(Reason::NotHooked),
-    };
-    if let Some(reason) = process::forbidden().or(process::may_use_system_calls().err()) {
-        if matches!(reason, Reason::Sandboxed | Reason::SeccompFatal) {
-            // Not even the names may be asked for; `sluice stat` shows the connection all the same.
-            let unknown = SocketAddr::from(([0; 4], 0));
-            sock.conn().describe(fd, stats_role, unknown, unknown);
-        }
-        return Err(reason);
-    }
+    let role = may_ask(sock)?;
     let _low = crate::sockets::internal::Low::begin();
-    let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
-        return Err(Reason::NotEstablished);
+    let Some((look, own)) = look_for_peer(sock, role)? else {
+        return Ok(());
     };
-    sock.conn().describe(fd, stats_role, local, peer);
-    let user = upgrade::ask_user(sock, local, peer).err();
-    let shared = sock.is_shared().then_some(Reason::Shared);
-    let mut refuses = sock.pinned().or(shared).or(user);
-    if let Some(reason) = refuses.filter(|_| sock.offset() < TELLS_AT) {
-        return Err(reason);
-    }
-    let looks = match side {
-        role::CONNECTING => diag::Looks::Twice,
-        _ => diag::Looks::Once,
-    };
-    let mirror = match diag::mirror(local, peer, looks) {
-        Ok(mirror) => mirror,
-        Err(reason) => {
-            return match refuses {
-                Some(why) => Err(why),
-                None if reason == Reason::PeerRemote => crate::remote::attempt(sock, local, peer),
-                None => Err(reason),
-            };
-        }
-    };
-    refuses = refuses.or(process::may_share_memory().err());
-    let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
-    let key = if side == role::CONNECTING {
-        own
-    } else {
-        mirror.inode
-    };
-    sock.key.store(key, Ordering::Relaxed);
-    sock.set_mirror(mirror);
-    let nonce = identity::nonce()?;
-    let look = Look {
-        of: (sock, generation),
-        key,
-        mirror,
-        nonce,
-        refuses,
-    };
-    if let Some(reason) = refuses {
+    if let Some(reason) = look.refuses {
         decline::tell(look, own);
         return Err(reason);
     }
@@ -287,6 +234,79 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         return Ok(());
     }
     drop_expired(&mut list);
+    meet(look, own, &mut list)
+}
+
+/// May this process ask the kernel for the other end of the connection? Which end this one is.
+fn may_ask(sock: &Sock) -> Result<Role, Reason> {
+    let role = match sock.role.load(Ordering::Relaxed) {
+        role::CONNECTING => Role::Connecting,
+        role::ACCEPTED => Role::Accepted,
+        _ => return Err(Reason::NotHooked),
+    };
+    let forbidden = process::forbidden().or(process::may_use_system_calls().err());
+    let Some(reason) = forbidden else {
+        return Ok(role);
+    };
+    if matches!(reason, Reason::Sandboxed | Reason::SeccompFatal) {
+        // Not even the names may be asked for; `sluice stat` shows the connection all the same.
+        let unknown = SocketAddr::from(([0; 4], 0));
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.conn().describe(fd, role, unknown, unknown);
+    }
+    Err(reason)
+}
+
+/// Finds the socket at the other end, with the inode of this one. `None`: it is on another host,
+/// where the control thread looks for it.
+fn look_for_peer(sock: &'static Sock, role: Role) -> Result<Option<(Look, u64)>, Reason> {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
+        return Err(Reason::NotEstablished);
+    };
+    sock.conn().describe(fd, role, local, peer);
+    let user = upgrade::ask_user(sock, local, peer).err();
+    let shared = sock.is_shared().then_some(Reason::Shared);
+    let mut refuses = sock.pinned().or(shared).or(user);
+    if let Some(reason) = refuses.filter(|_| sock.offset() < TELLS_AT) {
+        return Err(reason);
+    }
+    let looks = match role {
+        Role::Connecting => diag::Looks::Twice,
+        Role::Accepted => diag::Looks::Once,
+    };
+    let mirror = match (diag::mirror(local, peer, looks), refuses) {
+        (Ok(mirror), _) => mirror,
+        (Err(_), Some(why)) => return Err(why),
+        (Err(Reason::PeerRemote), None) => {
+            return crate::remote::attempt(sock, local, peer).map(|()| None);
+        }
+        (Err(reason), None) => return Err(reason),
+    };
+    refuses = refuses.or(process::may_share_memory().err());
+    let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
+    let key = match role {
+        Role::Connecting => own,
+        Role::Accepted => mirror.inode,
+    };
+    sock.key.store(key, Ordering::Relaxed);
+    sock.set_mirror(mirror);
+    let nonce = identity::nonce()?;
+    let look = Look {
+        of: (sock, generation),
+        key,
+        mirror,
+        nonce,
+        refuses,
+    };
+    Ok(Some((look, own)))
+}
+
+/// Comes to the other end by the shortest way that there is: within this process, by a link, or by
+/// a name.
+fn meet(look: Look, own: u64, list: &mut Vec<Pending>) -> Result<(), Reason> {
+    let (sock, _) = look.of;
     if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, sock)) {
         if !list.get(at).is_some_and(Pending::is_idle) {
             return Ok(());
@@ -294,23 +314,21 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
         // Nobody has answered so far, or this end would have refused: everything anew.
         list.swap_remove(at);
     } else if sock.retry_step.load(Ordering::Relaxed) != 0
-        && let Some(other) = upgrade::demoted(key, own)
+        && let Some(other) = upgrade::demoted(look.key, own)
     {
         // The other end is in this process.
-        return join::pair_within(other, (sock, generation));
+        return join::pair_within(other, look.of);
     } else if ask::ask_again(look, own) {
         expect_answers();
-        list.push(look.waiting());
-        count_names(&list);
-        return Ok(());
+        return enlist(look.waiting(), list);
     }
     if let Some(at) = list
         .iter()
-        .position(|p| p.key == key && matches!(p.stage, Stage::Named { .. }))
+        .position(|p| p.key == look.key && matches!(p.stage, Stage::Named { .. }))
     {
         // The other end is in this process.
         let other = list.swap_remove(at);
-        count_names(&list);
+        count_names(list);
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerClosed);
         }
@@ -318,41 +336,36 @@ fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
             sock.conn().stays_for_peer(reason);
             return Ok(());
         }
-        return join::pair_within((other.sock, other.generation), (sock, generation));
+        return join::pair_within((other.sock, other.generation), look.of);
     }
     if let Some(granted) = ask::answer(look) {
         expect_answers();
-        list.push(granted);
-        count_names(&list);
-        return Ok(());
+        return enlist(granted, list);
     }
     let asked = ask::ask(look, own);
     if asked {
         expect_answers();
     }
-    if COUNT.load(Ordering::Relaxed) as usize >= PENDING_MAX {
-        if asked {
-            list.push(look.waiting());
-            count_names(&list);
-            return Ok(());
+    let has_room = (COUNT.load(Ordering::Relaxed) as usize) < PENDING_MAX;
+    match has_room.then(|| first_or_second(look)) {
+        Some(Ok(meeting)) => {
+            if control::is_running() {
+                control::watch_meeting(meeting.raw());
+            }
+            enlist(meeting, list)
         }
-        ask::in_vain(look);
-        return Err(Reason::TooManyNames);
-    }
-    let meeting = match first_or_second(look) {
-        Ok(met) => met,
-        Err(_) if asked => {
-            list.push(look.waiting());
-            count_names(&list);
-            return Ok(());
+        _ if asked => enlist(look.waiting(), list),
+        Some(Err(reason)) => Err(reason),
+        None => {
+            ask::in_vain(look);
+            Err(Reason::TooManyNames)
         }
-        Err(reason) => return Err(reason),
-    };
-    if control::is_running() {
-        control::watch_meeting(meeting.raw());
     }
+}
+
+fn enlist(meeting: Pending, list: &mut Vec<Pending>) -> Result<(), Reason> {
     list.push(meeting);
-    count_names(&list);
+    count_names(list);
     Ok(())
 }
 

@@ -102,8 +102,8 @@ fn reason_of_peer(sock: &Sock) -> Option<Reason> {
     first_told([as_writer, as_reader])
 }
 
-/// Why another process of this end, the parent or a child, has given the stream back. What became of
-/// that process itself is no reason here: the stream was shared.
+/// Why another process of this end, the parent or a child, has given the stream back. What became
+/// of that process itself is no reason here: the stream was shared.
 fn reason_of_relative(sock: &Sock) -> Option<Reason> {
     let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
     let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);

@@ -80,10 +80,12 @@ pub fn changed<R>(returned: R) -> R {
     returned
 }
 
+/// Until the library is loaded: the kernel's own answer, as the C library's function gives it.
+///
 /// # Safety
 /// As the call.
 #[cold]
-unsafe fn of_kernel(number: Sysno, args: [usize; 6]) -> isize {
+pub unsafe fn of_kernel(number: Sysno, args: [usize; 6]) -> isize {
     // SAFETY: the caller's promise.
     match unsafe { sys::call(number, args) } {
         Ok(n) => n as isize,

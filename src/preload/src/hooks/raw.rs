@@ -42,13 +42,13 @@ fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
             spawning(number, a1);
             false
         }
+        SYS_rt_sigaction => {
+            super::signal::acted(a1 as c_int, ());
+            false
+        }
         #[cfg(target_arch = "x86_64")]
         SYS_vfork => {
             spawning(number, a1);
-            false
-        }
-        SYS_rt_sigaction => {
-            super::signal::acted(a1 as c_int, ());
             false
         }
         n => makes_descriptor(n) || is_other(n),

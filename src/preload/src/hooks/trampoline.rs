@@ -3,12 +3,13 @@
 //! Each is a few instructions that leave the caller's registers and stack as they were and jump to
 //! the real function, or lay the variable arguments out as an array.
 
-use super::{process, raw};
+use super::{memory, process, raw};
 use crate::api;
 use crate::edge::{NO_FD, raw_use, tell};
 use crate::errno;
 use crate::real::Slot;
 use libc::{c_char, c_int, c_long, c_void, pid_t};
+use sluice_fabric::sys::Sysno;
 use sluice_stats::Reason;
 use std::arch::naked_asm;
 
@@ -31,9 +32,9 @@ pub fn resolve() {
     );
 }
 
-/// The real `syscall`; until the library is loaded, one of our own. Allocators begin with such calls
-/// (jemalloc opens a file of /proc), under a lock that their `calloc` wants, and before glibc 2.34
-/// the first look-up of a thread allocates.
+/// The real `syscall`; until the library is loaded, one of our own. Allocators begin with such
+/// calls (jemalloc opens a file of /proc), under a lock that their `calloc` wants, and before glibc
+/// 2.34 the first look-up of a thread allocates.
 pub fn real_syscall() -> Syscall {
     SYSCALL.known().unwrap_or(early_syscall)
 }
@@ -49,16 +50,10 @@ unsafe extern "C" fn early_syscall(
     a5: usize,
     a6: usize,
 ) -> c_long {
-    let Some(number) = syscalls::Sysno::new(number as usize) else {
-        return errno::missing();
-    };
-    // SAFETY: the caller's call.
-    match unsafe { syscalls::raw_syscall!(number, a1, a2, a3, a4, a5, a6) } as isize {
-        failed @ -4095..=-1 => {
-            errno::restore(-failed as c_int);
-            -1
-        }
-        value => value as c_long,
+    match Sysno::new(number as usize) {
+        // SAFETY: the caller's call.
+        Some(call) => unsafe { memory::of_kernel(call, [a1, a2, a3, a4, a5, a6]) as c_long },
+        None => errno::missing(),
     }
 }
 

@@ -549,12 +549,11 @@ def stat(pid=None, limit=10):
     out = []
     for process in processes:
         for connection in process["connections"]:
-            reason = connection["reason"] or {"code": "none", "words": ""}
             flat = {"pid": process["pid"], "fd": connection["fd"], "local": connection["local"],
                     "peer": connection["peer"], "transport": connection["transport"],
                     "upgrades": connection["upgrades"], "demotions": connection["demotions"],
-                    "reason": reason["code"],
-                    "reason_of": "peer" if reason["words"].startswith("the other end says") else "own"}
+                    "reason": (connection["reason"] or {}).get("code", "none"),
+                    "reason_of": connection["reason_of"]}
             for way in ("tx", "rx"):
                 flat.update({f"{way}_{path}": connection[way][path] for path in ("tcp", "direct", "indirect", "file")})
             out.append(flat)

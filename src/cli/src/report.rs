@@ -85,6 +85,7 @@ pub struct Connection {
     pub transport: &'static str,
     pub age_ms: u64,
     pub reason: Option<Cause>,
+    pub reason_of: &'static str,
     pub last_demotion: Option<Cause>,
     pub upgrades: u64,
     pub demotions: u64,
@@ -271,6 +272,11 @@ impl Connection {
             },
             age_ms: age_ms(conn.created_ns(), now_ns),
             reason: Cause::unless_none(conn.reason()).map(|cause| cause.told(conn)),
+            reason_of: if conn.is_reason_of_peer() {
+                "peer"
+            } else {
+                "own"
+            },
             last_demotion: Cause::unless_none(conn.last_demotion()),
             upgrades: own(conn.upgrades()),
             demotions: own(conn.demotions()),

@@ -323,6 +323,7 @@ mod tests {
                 code: "code".to_owned(),
                 words: words.to_owned(),
             }),
+            reason_of: "own",
             last_demotion: None,
             upgrades: 0,
             demotions: 0,

@@ -63,8 +63,9 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:1320px;margin:1em aut
     .bars div::after{content:\"\";position:absolute;left:var(--tcp);top:0;bottom:0;\
     border-left:1px solid}\
     table{margin:1em 0;border-spacing:0;font-size:clamp(9px,2.3vw,16px)}\
-    td,th{padding:.2em 0 .2em clamp(4px,1.2vw,1.5em);text-align:right;vertical-align:top}td{white-space:nowrap}\
-    td{border-top:1px solid #ddd}td:first-child{padding-left:0;text-align:left;white-space:normal}";
+    td,th{padding:.2em 0 .2em clamp(4px,1.2vw,1.5em);text-align:right;vertical-align:top}\
+    td{white-space:nowrap;border-top:1px solid #ddd}\
+    td:first-child{padding-left:0;text-align:left;white-space:normal}";
 
 /// The whole page.
 pub fn page(results: &Results) -> Result<String, String> {

@@ -43,7 +43,8 @@ pub fn section(programs: &[Program]) -> String {
     let bars = bars(programs);
     let rows: String = programs.iter().map(row).collect();
     format!(
-        "<h2>Whole programs</h2>\n<p>How many times as fast as on TCP, which the line stands for.</p>\n\
+        "<h2>Whole programs</h2>\n\
+         <p>How many times as fast as on TCP, which the line stands for.</p>\n\
          {bars}<div class=\"wide\"><table><tr><th></th><th>TCP</th><th>Sluice</th><th>times</th>\
          <th>from .. to</th><th>CPU per operation</th><th>by link</th></tr>\n{rows}</table></div>\n"
     )
@@ -101,7 +102,8 @@ fn bars(programs: &[Program]) -> String {
         let width = LONGEST * program.ratio.unwrap_or(0.0) / most;
         let times = times(program.ratio);
         format!(
-            "<span>{name}</span><div><i style=\"width:{width:.1}%;background:rgb({r},{g},{b})\"></i>\
+            "<span>{name}</span><div>\
+             <i style=\"width:{width:.1}%;background:rgb({r},{g},{b})\"></i>\
              {times}</div>\n"
         )
     };

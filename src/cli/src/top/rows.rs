@@ -256,6 +256,7 @@ mod tests {
             transport: "shm",
             age_ms: 10,
             reason: None,
+            reason_of: "own",
             last_demotion: None,
             upgrades: 1,
             demotions: 0,

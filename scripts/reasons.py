@@ -15,7 +15,6 @@ The last line is `N passed, N failed`.
 
 import argparse
 import contextlib
-import errno
 import os
 import re
 import select
@@ -26,6 +25,7 @@ import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import badinput     # noqa: E402
+from badinput import mounted, refused   # noqa: E402
 import common       # noqa: E402
 import hosts        # noqa: E402
 import talkers      # noqa: E402
@@ -38,24 +38,8 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 # --- where an end runs: words before its command ---
 
-def refused(*calls, number=errno.EPERM):
-    """System calls that fail: `name`, or `name=first argument`."""
-    numbers = badinput.system_calls()
-    parts = (call.partition("=") for call in calls)
-    words = [f"{numbers[name]}{at}{value}" for name, at, value in parts]
-    return [badinput.BOX, "refuse", str(number), ",".join(words), "--"]
-
-
-def mounted(script):
-    """In mounts of its own, after this script, whose process becomes the program."""
-    private = "{ mount --make-rprivate / || mount --make-private /proc; } 2>/dev/null"
-    script = f'{private} && {script} && exec "$@"'
-    return ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", script, "sh"]
-
-
 OVERCOMMIT = mounted("echo 2 > $PLACE/two"
                      " && mount --bind $PLACE/two /proc/sys/vm/overcommit_memory")
-NO_PROC = mounted("mount -t tmpfs none /proc")
 # The device gives the program one object.
 ONE_OBJECT = mounted("cd $PLACE && mkdir -p group && mount -t cgroup2 none group && cd group"
                      " && echo +rdma > cgroup.subtree_control && mkdir -p one"
@@ -134,7 +118,7 @@ CASES = {
     "descriptor-limit": Case("descriptor-limit", "no-answer", within=["prlimit", "--nofile=8:8"]),
     "mmap-refused": heard("mmap-refused", within=["prlimit", f"--as={48 << 20}"]),
     "overcommit": heard("overcommit", within=OVERCOMMIT),
-    "proc-missing": Case("proc-missing", "no-answer", within=NO_PROC),
+    "proc-missing": Case("proc-missing", "no-answer", within=badinput.NO_PROC),
     "netlink-refused": Case("netlink-refused", "no-answer", setup="thread",
                             within=PROCESSES_ALONE + refused(f"socket={int(socket.AF_NETLINK)}")),
     "peer-hidden": Case("peer-hidden", "peer-hidden", setup="not-dumpable", within=NOBODY,
@@ -223,7 +207,6 @@ def start(case, role, where, place):
     library = common.FAULT_LIB if "SLUICE_FAULT" in settings else common.LIB
     preload = settings.pop("LD_PRELOAD", True) != ""
     report = common.fresh_report(f"{place}/{role}")
-    os.chmod(report, 0o666)
     env = common.environment(preload, settings | (hosts.PEERS if host else {}), report, library)
     epoll = select.epoll()
     os.set_inheritable(epoll.fileno(), True)
@@ -352,7 +335,6 @@ def main():
     common.adopt_orphans()
     common.raise_fd_limit()
     place = common.workplace("sluice-reasons-")
-    os.chmod(place, 0o755)
     with open(f"{place}/leave.conf", "w") as f:
         f.write("[leave]\nrole = server\naddress = 127.0.0.0/8\n")
     passed = failed = 0

@@ -292,8 +292,16 @@ def system_calls():
     raise Failure("no header with system call numbers (libc6-dev)")
 
 
+def refused(*calls, number=errno.EPERM):
+    """Words before a command: these system calls fail, each `name` or `name=first argument`."""
+    numbers = system_calls()
+    parts = (call.partition("=") for call in calls)
+    words = [f"{numbers[name]}{at}{value}" for name, at, value in parts]
+    return [BOX, "refuse", str(number), ",".join(words), "--"]
+
+
 def no_memfd(number=errno.EPERM):
-    return [BOX, "refuse", str(number), str(system_calls()["memfd_create"]), "--"]
+    return refused("memfd_create", number=number)
 
 
 # Filters: the programs make threads, so a child may try whether the filter kills, and the library then
@@ -334,7 +342,7 @@ def memfd_refused_to_one(pair):
 
 
 def eventfd_refused(pair):
-    wrap = [BOX, "refuse", str(errno.EMFILE), str(system_calls()["eventfd2"]), "--"]
+    wrap = refused("eventfd2", number=errno.EMFILE)
     counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
@@ -342,7 +350,7 @@ def eventfd_refused(pair):
 
 def without_domain(domain):
     """socket() of this domain fails as where it is not built in, or a sandbox forbids it."""
-    return [BOX, "refuse", str(errno.EAFNOSUPPORT), f"{system_calls()['socket']}={int(domain)}", "--"]
+    return refused(f"socket={int(domain)}", number=errno.EAFNOSUPPORT)
 
 
 def netlink_refused(pair):
@@ -371,19 +379,27 @@ def unix_sockets_refused(pair):
 
 
 def passing_descriptors_refused(pair):
-    wrap = [BOX, "refuse", str(errno.EPERM), str(system_calls()["sendmsg"]), "--"]
+    wrap = refused("sendmsg")
     counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
     on_tcp(counters)
     silent(errors)
 
 
+def mounted(script):
+    """Words before a command: in mounts of its own, after this script, whose process becomes it."""
+    # In a chroot `/` is no mount; what matters is that nothing of this leaves the namespace.
+    private = "{ mount --make-rprivate / || mount --make-private /proc; } 2>/dev/null"
+    script = f'{private} && {script} && exec "$@"'
+    return ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", script, "sh"]
+
+
+NO_PROC = mounted("mount -t tmpfs none /proc")
+
+
 def proc_not_mounted(pair):
     if os.geteuid() != 0:
         raise Skip("needs root")
-    # In a chroot `/` is no mount; what matters is that nothing of this leaves the namespace.
-    hide = '{ mount --make-rprivate / || mount --make-private /proc; } 2>/dev/null && mount -t tmpfs none /proc'
-    wrap = ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", f'{hide} && exec "$@"', "sh"]
-    counters, errors = pair.run(wrap=(wrap, wrap))
+    counters, errors = pair.run(wrap=(NO_PROC, NO_PROC))
     on_tcp(counters)
     silent(errors)
 

@@ -8,6 +8,7 @@ inherited.
 """
 
 import array
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -403,8 +404,8 @@ def reader_sleeps(s, role, _late):
         n += len(data)
 
 
-def rests(s, role, _late):
-    """After some rounds nothing moves for a while."""
+def leaves_tcp(s, role):
+    """Rounds, after which the connection has left TCP."""
     for _ in range(ROUNDS):
         if role == "client":
             s.sendall(bytes(MESSAGE))
@@ -413,19 +414,17 @@ def rests(s, role, _late):
         else:
             s.recv(MESSAGE, socket.MSG_WAITALL)
             s.sendall(b"y")
+
+
+def rests(s, role, _late):
+    """After some rounds nothing moves for a while."""
+    leaves_tcp(s, role)
     time.sleep(8)
 
 
 def never_read(s, role, _late):
     """After some rounds the client writes until it may not, and the server reads nothing."""
-    for _ in range(ROUNDS):
-        if role == "client":
-            s.sendall(bytes(MESSAGE))
-            s.recv(1)
-            time.sleep(0.001)
-        else:
-            s.recv(MESSAGE, socket.MSG_WAITALL)
-            s.sendall(b"y")
+    leaves_tcp(s, role)
     if role == "client":
         s.setblocking(False)
         try:
@@ -436,8 +435,8 @@ def never_read(s, role, _late):
     time.sleep(60)
 
 
-def one_message(s, role, _late):
-    """The client says more than the threshold, the server reads it, and then nobody writes."""
+def reaches_threshold(s, role):
+    """The client says more than the threshold, and the server reads it."""
     half = 20 << 10
     for _ in range(2):
         if role == "client":
@@ -445,6 +444,11 @@ def one_message(s, role, _late):
             time.sleep(0.05)
         else:
             s.recv(half, socket.MSG_WAITALL)
+
+
+def one_message(s, role, _late):
+    """Beyond the threshold nobody writes."""
+    reaches_threshold(s, role)
     # The end that came second has begun to meet by now, and the other one hears of it.
     s.setblocking(False)
     for _ in range(20):
@@ -457,22 +461,14 @@ def one_message(s, role, _late):
 
 def peeks(s, role, _late):
     """The two have met, and TCP has less than the server then waits for with a peek."""
-    half = 20 << 10
-    for _ in range(2):
-        if role == "client":
-            s.sendall(bytes(half))
-            time.sleep(0.05)
-        else:
-            s.recv(half, socket.MSG_WAITALL)
+    reaches_threshold(s, role)
     if role == "client":
         s.sendall(bytes(1000))
     s.setblocking(False)
     for i in range(1000):
-        try:
+        with contextlib.suppress(BlockingIOError):
             s.recv(1, socket.MSG_PEEK)
-            time.sleep(0.01)
-        except BlockingIOError:
-            time.sleep(0.01)
+        time.sleep(0.01)
         if role == "server" and i == 20:
             s.setblocking(True)
             s.recv(2000, socket.MSG_PEEK | socket.MSG_WAITALL)
@@ -512,8 +508,7 @@ def killed(s, role, _late):
 TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little,
          "long call": reader_sleeps, "killed": killed, "closes early": closes_early,
          "never read": never_read, "one message": one_message, "unread": unread,
-         "peeks": peeks, "answers": answers,
-         "stays": stays}
+         "peeks": peeks, "answers": answers, "stays": stays}
 
 
 def connection(role, port, setup):

@@ -6,8 +6,9 @@ macro_rules! reasons {
         /// Why a connection stayed on TCP, or went back to it.
         ///
         /// The number is part of the layout that `sluice stat` reads from another process, and peers of
-        /// other versions tell each other reasons by it. So a number is never given to a second cause:
-        /// 4, 24, 25 and 72 belonged to causes that nothing gives any more. The code is part of the JSON.
+        /// other versions tell each other reasons by it. So a number is never given to a second
+        /// cause: 4, 24, 25 and 72 belonged to causes that nothing gives any more. The code is part
+        /// of the JSON.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[non_exhaustive]

@@ -153,7 +153,8 @@ static void kept_client(int fd)
 
 /* --- memory --- */
 
-/* Calls `look` with each mapping of this process that is shared, or was made of a memory file, piece by piece as far as there are pages. */
+/* Calls `look` with each mapping of this process that is shared, page by page as far as there are pages. A device's
+ * queues are left out: they are shared with the kernel alone, which is told addresses. */
 static void shared_memory(void (*look)(const char *at, size_t len))
 {
     FILE *f = fopen("/proc/self/maps", "re");
@@ -161,7 +162,8 @@ static void shared_memory(void (*look)(const char *at, size_t len))
     enum { PIECE = 1 << 20, PAGE = 4096 };
     while (f && fgets(line, sizeof line, f)) {
         char *at, *end, kind[5];
-        if (sscanf(line, "%p-%p %4s", (void **)&at, (void **)&end, kind) != 3 || kind[0] != 'r' || kind[3] != 's')
+        if (sscanf(line, "%p-%p %4s", (void **)&at, (void **)&end, kind) != 3 || kind[0] != 'r' || kind[3] != 's' ||
+            strstr(line, " /dev/infiniband/"))
             continue;
         for (; at < end; at += PIECE) {
             unsigned char there[PIECE / PAGE];

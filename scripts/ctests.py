@@ -38,7 +38,8 @@ CTEST = ROOT / "c-tests" / "bin" / "ctest"
 EAGER = {"SLUICE_UPGRADE": "eager"}
 SLOW = float(os.environ.get("GUEST_SLOW", "1"))  # factor of a guest on every time limit
 MOST_TOLD = 12000  # characters of a hang's backtraces: what is written elsewhere may be lost with a guest
-LINKED = os.environ.get("GUEST_DEVICE", "none") != "none"  # the two hosts, if that is where this runs, have RDMA
+DEVICE = os.environ.get("GUEST_DEVICE", "none")
+LINKED = DEVICE != "none"  # the two hosts, if that is where this runs, have RDMA
 # iWARP is used only where that was agreed on; the addresses of scripts/guest/run.
 PEERS = {"SLUICE_PEERS": "10.99.0.0/24,fd99::/64"}
 # environment: who is preloaded (s, c), and with which variables
@@ -55,6 +56,8 @@ ENVS = {
 }
 STEADY = ("eager", "default")  # where a connection that has been accelerated may stay so
 MUST_UPGRADE = (*STEADY, "direct", "indirect", "fault")  # where the counters are held against the body's declaration, within one host
+# Soft-iWARP takes addresses alone: there a peer is told where its rings lie (docs/threat-model.md, "Direct transfer").
+TELLS_NO_ADDRESS = "addresses_for_another_user"
 # Bodies whose warmed connections are on their link to the end, for all that is done with them: --note-stays has made the list.
 STAYS = ROOT / "c-tests" / "stays.txt"
 # How such a connection may end there, which counts as one demotion. (not-established: its TCP had ended when one direction alone was on the link.)
@@ -145,7 +148,8 @@ def cases_of(body, envs, args):
             continue
         for warm, family, nb in itertools.product((False, True), args.families, (False, True)):
             over_rdma = args.hosts and LINKED and warm and len(ENVS[env][0]) == 2
-            if (not nb or body.nonblock) and not (over_rdma and body.onehost):
+            left_out = body.onehost or DEVICE == "siw" and body.name == TELLS_NO_ADDRESS
+            if (not nb or body.nonblock) and not (over_rdma and left_out):
                 yield Case(body, env, warm, family, nb, args.seed, args.hosts)
 
 

@@ -681,7 +681,7 @@ static const struct body *find(const char *name)
     exit(2);
 }
 
-/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED dies|onehost|lives */
+/* NAME PROCESSES up|may|no LIMIT nb|- steady|- MUTED dies|onehost|untold|lives */
 static int list(void)
 {
     for (size_t f = 0; f < COUNT(families); f++)
@@ -689,7 +689,8 @@ static int list(void)
             printf("%s %d %s %d %s %s %s%s- %s\n", b->name, b->one ? 1 : 2,
                    b->flags & NOUP ? "no" : b->flags & MAYUP ? "may" : "up", b->limit ? b->limit : 10,
                    b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "",
-                   b->flags & DIES ? "dies" : b->flags & ONEHOST ? "onehost" : "lives");
+                   b->flags & DIES ? "dies" : b->flags & ONEHOST ? "onehost"
+                   : b->flags & UNTOLD ? "untold" : "lives");
     return 0;
 }
 

@@ -75,6 +75,7 @@ enum flags {
     STEADY = 64, /* tells of the very numbers that descriptors get, or of turns: not where streams are demoted at any moment */
     DIES = 128,  /* one side is killed, which over RDMA the other always learns as a reset */
     ONEHOST = 256, /* what it does a link over RDMA cannot keep from being seen: docs/limitations.md */
+    UNTOLD = 512, /* its peer is told no address; soft-iWARP has to tell it: docs/threat-model.md */
     NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
 };
 

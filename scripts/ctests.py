@@ -56,8 +56,6 @@ ENVS = {
 }
 STEADY = ("eager", "default")  # where a connection that has been accelerated may stay so
 MUST_UPGRADE = (*STEADY, "direct", "indirect", "fault")  # where the counters are held against the body's declaration, within one host
-# Soft-iWARP takes addresses alone: there a peer is told where its rings lie (docs/threat-model.md, "Direct transfer").
-TELLS_NO_ADDRESS = "addresses_for_another_user"
 # Bodies whose warmed connections are on their link to the end, for all that is done with them: --note-stays has made the list.
 STAYS = ROOT / "c-tests" / "stays.txt"
 # How such a connection may end there, which counts as one demotion. (not-established: its TCP had ended when one direction alone was on the link.)
@@ -76,6 +74,7 @@ class Body:
     muted: str  # sides that die without a report
     dies: bool  # of a side that is killed nobody can tell over RDMA whether it had more to say: always a reset
     onehost: bool  # does what a link over RDMA cannot keep from being seen
+    untold: bool  # what it looks for a device that takes addresses alone (soft-iWARP) tells
     stays: bool  # warmed, its connections do not leave their link before they end
 
 
@@ -135,7 +134,7 @@ def bodies():
     for line in listing.splitlines():
         name, sides, up, limit, nonblock, steady, muted, end = line.split()
         yield Body(name, int(sides), up, int(limit), nonblock == "nb", steady == "steady", muted.strip("-"), end == "dies", end == "onehost",
-                   name in stays)
+                   end == "untold", name in stays)
         stays.discard(name)
     if stays:
         sys.exit(f"{STAYS} names what is no body: {', '.join(sorted(stays))}")
@@ -148,7 +147,7 @@ def cases_of(body, envs, args):
             continue
         for warm, family, nb in itertools.product((False, True), args.families, (False, True)):
             over_rdma = args.hosts and LINKED and warm and len(ENVS[env][0]) == 2
-            left_out = body.onehost or DEVICE == "siw" and body.name == TELLS_NO_ADDRESS
+            left_out = body.onehost or body.untold and DEVICE == "siw"
             if (not nb or body.nonblock) and not (over_rdma and left_out):
                 yield Case(body, env, warm, family, nb, args.seed, args.hosts)
 

@@ -13,4 +13,6 @@ export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"
 # Apart from other builds, which would be thrown away by the flags.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
+# Models share nothing.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(nproc)}"
 exec cargo test --release -p sluice-fabric --test loom -- "$@"

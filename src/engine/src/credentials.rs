@@ -146,7 +146,6 @@ pub fn may_be_pulled_by(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing;
 
     /// What `then` says of a child of this process that has called `first`, and of this process,
     /// seen from the child.
@@ -207,7 +206,6 @@ mod tests {
 
     #[test]
     fn equals_may_pull_and_be_pulled() {
-        let _alone = testing::alone();
         assert_eq!(about_child(|| true, may_pull), (true, true));
         assert_eq!(about_child(|| true, may_be_pulled_by), (true, true));
     }
@@ -221,7 +219,6 @@ mod tests {
 
     #[test]
     fn other_users_and_groups_are_neither_pulled_from_nor_told_addresses() {
-        let _alone = testing::alone();
         if !is_root() {
             return;
         }
@@ -245,7 +242,6 @@ mod tests {
 
     #[test]
     fn a_process_with_more_capabilities_is_not_sent_to_read_by_one_with_less() {
-        let _alone = testing::alone();
         if !is_root() {
             return;
         }
@@ -261,7 +257,6 @@ mod tests {
 
     #[test]
     fn who_is_not_dumpable_tells_no_addresses() {
-        let _alone = testing::alone();
         // SAFETY: of the child.
         let hide = || unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 };
         let told = about_child(hide, may_be_pulled_by);

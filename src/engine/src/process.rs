@@ -707,7 +707,6 @@ mod tests {
 
     #[test]
     fn under_strict_overcommit_no_memory_is_shared() {
-        let _alone = crate::sockets::testing::alone();
         assert_eq!(keeps_promises(b"0\n"), Some(true));
         assert_eq!(keeps_promises(b"1\n"), Some(true));
         assert_eq!(keeps_promises(b"2\n"), Some(false));

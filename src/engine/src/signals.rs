@@ -102,7 +102,6 @@ mod tests {
 
     #[test]
     fn a_handler_for_one_signal_is_known_behind_that() {
-        let _alone = crate::sockets::testing::alone();
         let handler = nothing as extern "C" fn(c_int) as usize;
         set(handler, libc::SA_RESTART);
         assert!(all_restart());

@@ -310,7 +310,6 @@ mod tests {
 
     #[test]
     fn what_a_ring_asks_for_is_read_where_the_kernel_reads_it() {
-        let _alone = crate::sockets::testing::alone();
         for flags in [0, SQE128] {
             let Some((fd, params)) = setup(flags) else {
                 return;

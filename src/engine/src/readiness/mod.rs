@@ -181,7 +181,7 @@ pub(crate) fn has_room(sock: &'static Sock) -> bool {
 mod tests {
     use super::*;
     use crate::sockets::sock::{self, role};
-    use crate::sockets::testing::{alone, forked_amid};
+    use crate::sockets::testing::forked_amid;
 
     #[test]
     fn a_child_finds_the_making_of_sets_free() {
@@ -189,12 +189,11 @@ mod tests {
             let _making = set::MAKING.lock();
             pause();
         };
-        assert!(forked_amid(&alone(), section, || set::alloc(-1).is_some()));
+        assert!(forked_amid(section, || set::alloc(-1).is_some()));
     }
 
     #[test]
     fn a_set_is_empty_when_two_threads_have_closed_its_last_two_descriptors() {
-        let _alone = alone();
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
         for _ in 0..3000 {
             let set = set::alloc(-1).unwrap();
@@ -218,7 +217,6 @@ mod tests {
 
     #[test]
     fn a_child_finds_every_set_whole() {
-        let alone = alone();
         let sets = [0; 2].map(|_| set::alloc(-1).unwrap());
         let [_, closed] = sets;
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
@@ -238,7 +236,7 @@ mod tests {
                 });
             };
             let then = || set.with(|inside| inside.places()) == Some(1);
-            assert!(forked_amid(&alone, section, then));
+            assert!(forked_amid(section, then));
         }
     }
 }

@@ -775,7 +775,6 @@ mod tests {
 
     #[test]
     fn a_waiter_is_taken_out_on_its_own_link_only() {
-        let _alone = testing::alone();
         let (before, _, _) = testing::link();
         let (link, peer, index) = testing::link();
         // The structure of a socket that was on the one is a socket's on the other.

@@ -262,7 +262,6 @@ mod tests {
 
     #[test]
     fn a_stream_that_ends_amid_an_answer_is_told_of_once() {
-        let _alone = testing::alone();
         let events = libc::EPOLLIN as u32;
         let (_, set, _peer) = behind_a_stream(events);
         // The ring has been told of, and then TCP has the rest.
@@ -274,7 +273,6 @@ mod tests {
 
     #[test]
     fn room_of_tcp_that_comes_behind_the_switch_is_told() {
-        let _alone = testing::alone();
         let edge = (libc::EPOLLOUT | libc::EPOLLET) as u32;
         let (sock, _, mut peer) = on_a_link();
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -302,7 +300,6 @@ mod tests {
 
     #[test]
     fn an_end_that_this_side_has_made_is_told_before_the_peer_has_read() {
-        let _alone = testing::alone();
         let (sock, (link, index), peer) = on_a_link();
         let fd = sock.fd.load(Ordering::Relaxed);
         sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
@@ -323,7 +320,6 @@ mod tests {
 
     #[test]
     fn of_the_middle_of_a_reset_nothing_is_told() {
-        let _alone = testing::alone();
         let asked = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         let (sock, set, _peer) = behind_a_stream(asked);
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -418,7 +414,6 @@ mod tests {
 
         #[test]
         fn a_record_that_another_thread_hears_is_told_to_no_set() {
-            let _alone = testing::alone();
             for asked in ASKED {
                 let mut far = far();
                 let set = set_of(far.sock, asked);
@@ -442,7 +437,6 @@ mod tests {
 
         #[test]
         fn a_record_that_is_not_heard_yet_is_told_to_no_set() {
-            let _alone = testing::alone();
             for asked in ASKED {
                 let mut far = far();
                 let set = set_of(far.sock, asked);
@@ -462,7 +456,6 @@ mod tests {
 
         #[test]
         fn a_record_that_another_thread_hears_is_told_to_no_list() {
-            let _alone = testing::alone();
             let mut far = far();
             let fd = far.sock.fd.load(Ordering::Relaxed);
             assert!(table::store(fd, Entry::sock(far.sock)));
@@ -486,7 +479,6 @@ mod tests {
 
         #[test]
         fn an_end_is_told_beneath_a_link() {
-            let _alone = testing::alone();
             let far = far();
             let fd = far.sock.fd.load(Ordering::Relaxed);
             sys::shutdown(fd, libc::SHUT_RD).unwrap();
@@ -497,7 +489,6 @@ mod tests {
 
         #[test]
         fn an_end_is_told_behind_a_part_of_a_record() {
-            let _alone = testing::alone();
             let mut far = far();
             far.peer_writes(&[0; 5]);
             let fd = far.sock.fd.load(Ordering::Relaxed);
@@ -510,7 +501,6 @@ mod tests {
 
         #[test]
         fn what_is_told_under_the_same_data_of_another_stays() {
-            let _alone = testing::alone();
             let far = far();
             let set = set_of(far.sock, libc::EPOLLIN as u32);
             let event = libc::epoll_event {

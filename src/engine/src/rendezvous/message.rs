@@ -562,7 +562,6 @@ mod tests {
 
     #[test]
     fn a_descriptor_of_another_kind_does_not_come_in() {
-        let _alone = crate::sockets::testing::alone();
         let [a, b] = pair();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let message = Message::new(Kind::Reply);
@@ -593,7 +592,6 @@ mod tests {
     #[test]
     fn a_socket_that_lingers_holds_nobody_up() {
         use std::net::{TcpListener, TcpStream};
-        let _alone = crate::sockets::testing::alone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stuck = || {
             let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -651,7 +649,6 @@ mod tests {
 
     #[test]
     fn what_lies_behind_a_reset_is_seen() {
-        let _alone = crate::sockets::testing::alone();
         let [a, b] = pair();
         // The other end does not read this, and closes after its own message.
         send(b.raw(), &Message::new(Kind::Claim), None).unwrap();

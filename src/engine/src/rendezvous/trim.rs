@@ -399,7 +399,6 @@ mod tests {
 
     #[test]
     fn a_ring_is_trimmed_when_all_is_read_and_never_before() {
-        let _alone = testing::alone();
         let sock = writer();
         assert!(matches!(found(&entry(sock, 0), QUIET_NS), Found::Unread));
         assert_eq!(read(sock, false), [7; 50_000], "a peek still finds it all");
@@ -421,7 +420,6 @@ mod tests {
 
     #[test]
     fn a_writer_that_has_written_since_is_left_alone() {
-        let _alone = testing::alone();
         let sock = writer();
         read(sock, true);
         let entry = entry(sock, 0);
@@ -433,7 +431,6 @@ mod tests {
 
     #[test]
     fn one_page_is_kept_longer() {
-        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         write(sock, &[7; 4096]);
@@ -448,7 +445,6 @@ mod tests {
 
     #[test]
     fn what_a_demotion_sends_again_stays() {
-        let _alone = testing::alone();
         // By a relative or the peer, which this end has not noticed yet.
         let sock = writer();
         let dir = sock.tx.dir().unwrap();
@@ -459,7 +455,6 @@ mod tests {
 
     #[test]
     fn a_head_that_is_not_possible_trims_nothing() {
-        let _alone = testing::alone();
         let sock = writer();
         let dir = sock.tx.dir().unwrap();
         dir.rx.head.consume(0, 0, 60_000).unwrap();
@@ -469,7 +464,6 @@ mod tests {
 
     #[test]
     fn looks_at_what_is_busy_or_unread_grow_rare() {
-        let _alone = testing::alone();
         let sock = writer();
         let (mut entry, mut now, mut looks) = (entry(sock, 0), 0, 0);
         while now < 600_000 * MS {

@@ -726,7 +726,6 @@ mod tests {
 
     #[test]
     fn a_stream_left_to_the_peer_behind_its_end_is_given_back() {
-        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         assert_eq!((sock.rx.state(), a.stream_count()), (state::PLAIN, 1));

@@ -459,7 +459,6 @@ mod tests {
 
     #[test]
     fn slots_are_taken_shared_and_put_back() {
-        let _alone = crate::sockets::testing::alone();
         let me = std::process::id();
         let a = take(me).unwrap();
         assert!(!a.is_shared(me));

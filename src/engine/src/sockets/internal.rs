@@ -361,7 +361,7 @@ pub fn yield_number(fd: i32) {
 #[allow(clippy::disallowed_methods, reason = "a test reads /proc")]
 mod tests {
     use super::*;
-    use crate::sockets::testing::{alone, forked_amid};
+    use crate::sockets::testing::forked_amid;
 
     /// How far the kernel's table of descriptors reaches.
     fn reach() -> Option<usize> {
@@ -374,7 +374,6 @@ mod tests {
     fn the_table_reaches_up_before_one_of_ours_stands_low() {
         let (first, _) = numbers();
         assert!(forked_amid(
-            &alone(),
             |pause| pause(),
             || {
                 // A child's table is as small as its parent's descriptors allow.

@@ -589,7 +589,6 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_attached_while_the_socket_is_closed_is_left() {
-        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let fd = sys::open(c"/dev/null", libc::O_RDONLY).unwrap();
         let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();

@@ -7,7 +7,6 @@ use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::{Direction, Stream};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Both ends of a new link, and the number of a stream that both have joined.
@@ -44,23 +43,9 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
     sock
 }
 
-/// See [`alone`].
-pub type Alone = MutexGuard<'static, ()>;
-
-/// While this lives no other test that needs it runs. Whoever has a socket on a link does: a fork takes the streams of all sockets off
-/// their links, and has them counted as shared for a moment. So does whoever looks into structures that are not in use.
-pub fn alone() -> Alone {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Forks when another thread, in `section`, has called what it is given, which takes a while. Does the child come to
 /// the end of `then`, and find there what it expects?
-pub fn forked_amid(
-    _alone: &Alone,
-    section: impl FnOnce(&dyn Fn()) + Send,
-    then: impl FnOnce() -> bool,
-) -> bool {
+pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -> bool) -> bool {
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -108,5 +93,5 @@ pub fn is_free_in_child<T: Send>(guarded: &Guarded<T>) -> bool {
         let _inside = guarded.lock();
         pause();
     };
-    forked_amid(&alone(), section, || guarded.lock().is_some())
+    forked_amid(section, || guarded.lock().is_some())
 }

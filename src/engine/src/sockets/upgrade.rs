@@ -476,7 +476,6 @@ mod tests {
 
     #[test]
     fn no_stream_is_attached_to_what_was_closed_or_given_up() {
-        let _alone = testing::alone();
         let (a, _, index) = testing::link();
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
         let generation = sock.generation.load(Ordering::Acquire);
@@ -497,7 +496,6 @@ mod tests {
 
     #[test]
     fn a_writer_switches_once_its_sets_know_of_the_stream() {
-        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
@@ -512,7 +510,6 @@ mod tests {
 
     #[test]
     fn what_may_lie_unread_fits_into_tcp() {
-        let _alone = testing::alone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut peer = listener.accept().unwrap().0;
@@ -547,7 +544,6 @@ mod tests {
 
     #[test]
     fn a_ring_that_the_peer_has_put_in_anothers_place_is_refused() {
-        let _alone = testing::alone();
         let (a, b, index) = testing::link();
         let other = testing::stream(a, b);
         let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());

@@ -629,7 +629,6 @@ mod tests {
 
     #[test]
     fn a_send_that_may_not_wait_does_not_wait_for_its_turn() {
-        let _alone = testing::alone();
         let sock = taken();
         let start = Instant::now();
         let sent = send(sock, libc::MSG_DONTWAIT);
@@ -646,7 +645,6 @@ mod tests {
 
     #[test]
     fn a_wait_for_the_turn_ends_with_the_time_limit() {
-        let _alone = testing::alone();
         let sock = taken();
         let limit = Duration::from_millis(20);
         let ns = limit.as_nanos() as u64;
@@ -660,7 +658,6 @@ mod tests {
 
     #[test]
     fn a_signal_ends_a_wait_for_the_turn() {
-        let _alone = testing::alone();
         extern "C" fn nothing(_: i32) {}
         let sock = taken();
         sock.nonblock.store(1, Ordering::Relaxed);

@@ -223,7 +223,6 @@ impl Family {
 mod tests {
     use super::super::take;
     use super::*;
-    use crate::sockets::testing;
 
     fn bytes(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i % 251) as u8).collect()
@@ -247,7 +246,6 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_found_until_the_last_holder_leaves() {
-        let _alone = testing::alone();
         let me = std::process::id();
         let family = take(me).unwrap();
         assert_eq!(family.kept(), None);
@@ -271,7 +269,6 @@ mod tests {
 
     #[test]
     fn what_was_kept_for_the_dead_makes_room() {
-        let _alone = testing::alone();
         let me = std::process::id();
         let dead = take(0x3fff_ffff).unwrap();
         let family = take(me).unwrap();

@@ -235,13 +235,6 @@ pub fn after_fork() {
 mod tests {
     use super::super::role;
     use super::*;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
-
-    /// One test at a time fills the lists.
-    fn alone() -> MutexGuard<'static, ()> {
-        static LISTS: Mutex<()> = Mutex::new(());
-        LISTS.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 
     /// Takes structures until it is this one's turn; the others.
     fn take(sock: &'static Sock) -> Vec<&'static Sock> {
@@ -252,7 +245,6 @@ mod tests {
 
     #[test]
     fn a_structure_is_not_used_again_under_a_call() {
-        let _alone = alone();
         for begins in [
             |s: &Sock| s.rx.call_begins(),
             |s: &Sock| s.tx.call_begins(),
@@ -280,7 +272,6 @@ mod tests {
 
     #[test]
     fn a_call_that_outlives_its_socket_is_taken_back_where_it_was_counted() {
-        let _alone = alone();
         let sock = alloc(-1, role::UNKNOWN).unwrap();
         sock.rx.add_kernel_bytes(10);
         free(sock);
@@ -302,7 +293,6 @@ mod tests {
 
     #[test]
     fn calls_that_nobody_takes_back_cost_a_bounded_number_of_structures() {
-        let _alone = alone();
         let used: Vec<_> = (0..CHUNK * 64)
             .map(|_| {
                 let sock = alloc(-1, role::UNKNOWN).unwrap();

@@ -112,7 +112,9 @@ pub const fn on_event(_: u64) {}
 pub const fn after_fork() {}
 pub const fn answer_calls() {}
 pub const fn claim(_: &'static Sock, _: &Half) {}
-pub const fn demote(_: &'static Sock, _: Reason) {}
+pub const fn demote(_: &'static Sock, _: Reason) -> bool {
+    false
+}
 pub const fn hold() {}
 pub const fn release_hold() {}
 

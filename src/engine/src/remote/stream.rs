@@ -257,10 +257,11 @@ pub fn wants_no_answer(sock: &'static Sock) {
     }
 }
 
-/// The stream is given up.
-pub fn demote(sock: &'static Sock, reason: Reason) {
+/// The stream is given up. False: not in a handler that interrupted a read of this thread's, which
+/// goes on behind it.
+pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
     if sock.rx.lock.lock().is_err() {
-        return;
+        return false;
     }
     if sock.tx.lock.lock().is_ok() {
         if let Some((wire, stream)) = of(sock) {
@@ -275,6 +276,7 @@ pub fn demote(sock: &'static Sock, reason: Reason) {
         sock.tx.lock.unlock();
     }
     sock.rx.lock.unlock();
+    true
 }
 
 /// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is still read.
@@ -294,6 +296,11 @@ pub fn before_resend(sock: &'static Sock) -> Before {
         return Before::Over;
     };
     let fd = sock.fd.load(Ordering::Relaxed);
+    let left = wire.with(|pump| pump.transit(stream).is_none_or(|t| t.is_leaving()));
+    if left == Some(false) {
+        // A handler that interrupted this thread's own driving has given the stream up.
+        leave(sock, wire, stream, Leave::Shut);
+    }
     loop {
         let now = wire.with(|pump| {
             let mut record = [0u8; RECORD_LEN];

@@ -208,9 +208,9 @@ impl Wire {
         self.inside(|inner| inner.peer = hello);
     }
 
-    /// Is it in service?
+    /// Is it in service? So it is for a handler that interrupted this thread's own driving.
     pub fn is_used(&self) -> bool {
-        self.inside(|_| ()).is_some()
+        self.inner.lock().is_none_or(|inner| inner.is_some())
     }
 
     /// What the device holds of it is given back, and nothing more of it is told. Its streams are over.

@@ -37,8 +37,8 @@ pub enum Resent {
 
 /// Demotes. Idempotent. Returns at once; what TCP cannot take now is sent by the control thread.
 pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
-    if remote::is_remote(sock) {
-        return remote::demote(sock, reason);
+    if remote::is_remote(sock) && remote::demote(sock, reason) {
+        return;
     }
     if which != Which::Rx && sock.tx.state() != state::PLAIN && sock.tx.lock.lock().is_ok() {
         if matches!(

@@ -256,6 +256,43 @@ static void amid_read_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* The same in the middle of a write: what that says it has written comes, then the end, and nothing can be written any more. */
+static void amid_shut_server(int fd)
+{
+    for (int i = 0; i < 12; i++) {
+        int conn = join();
+        size_t got = drain(conn, 1);
+        say("as told %d", (long)got == hear());
+        put(conn, 2, 1000);
+        close(conn);
+        meet();
+    }
+    echo_rounds(fd, 3, 1000);
+}
+
+static void amid_shut_client(int fd)
+{
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = shutting_handler, .sa_flags = SA_RESTART}, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 12; i++) {
+        amid_fd = join();
+        size_t done = 0;
+        fill(buf, 1, 0, sizeof buf);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 300 + 250 * i}}, NULL);
+        for (ssize_t n; (n = write(amid_fd, buf, sizeof buf)) > 0;) {
+            done += n;
+            fill(buf, 1, done, sizeof buf);
+        }
+        say("%s, signals %d", strerrorname_np(errno), signals[SIGALRM]);
+        T(write(amid_fd, "x", 1));
+        tell(done);
+        T(get(amid_fd, 2, 1000));
+        close(amid_fd);
+        meet();
+    }
+    echo_rounds(fd, 3, 1000);
+}
+
 const struct body handler_bodies[] = {
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),
@@ -263,5 +300,6 @@ const struct body handler_bodies[] = {
     TWO("signal_storm", storm_server, storm_client),
     TWO("handler_sends_amid_malloc", amid_malloc_server, amid_malloc_client, .flags = STEADY),
     TWO("handler_shuts_amid_read", amid_read_server, amid_read_client),
+    TWO("handler_shuts_amid_write", amid_shut_server, amid_shut_client),
     {0},
 };

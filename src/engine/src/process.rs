@@ -15,6 +15,7 @@ use crate::sockets::table;
 use crate::thread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::filter;
+use sluice_fabric::lock;
 use sluice_fabric::shm::{self, Link, Token};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -232,6 +233,7 @@ extern "C" fn after_fork_child() {
     for half in &TOKEN {
         half.store(0, Ordering::Relaxed);
     }
+    lock::after_fork();
     sock::after_fork();
     relatives::after_fork();
     thread::after_fork();

@@ -4,9 +4,14 @@
 //! signal handler which meets its own thread's lock knows it, and so that a section left by
 //! `siglongjmp` is found and taken over (every change of state under it is one compare-and-swap).
 
+mod circle;
+
+pub use circle::after_fork;
+
+use circle::Wait;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// This thread's identity: its thread pointer, unique among living threads of the process. One
 /// instruction, no thread-local storage, right in a signal handler.
@@ -33,9 +38,12 @@ pub struct Lock {
     owner: AtomicUsize,
     /// An address in the owner's frame when it took the lock.
     frame: AtomicUsize,
+    /// A thread takes locks of a higher order first; 0: it takes none of an order in this one.
+    order: AtomicU8,
 }
 
-/// The lock is held by an outer frame of this very thread: this is a signal handler.
+/// The lock is held by an outer frame of this very thread, or by a thread that waits for one that
+/// is: this is a signal handler.
 #[derive(Debug)]
 pub struct Nested;
 
@@ -46,7 +54,14 @@ impl Lock {
         Self {
             owner: AtomicUsize::new(0),
             frame: AtomicUsize::new(0),
+            order: AtomicU8::new(0),
         }
+    }
+
+    /// Says before which others this one is taken: before those of a lower order. Once, before it
+    /// is used.
+    pub fn set_order(&self, order: u8) {
+        self.order.store(order, Ordering::Relaxed);
     }
 
     /// Takes the lock if it is free.
@@ -66,7 +81,8 @@ impl Lock {
     /// Takes the lock, waiting for another thread's short section if need be.
     ///
     /// # Errors
-    /// [`Nested`] in a signal handler that interrupted this thread's own section.
+    /// [`Nested`] in a signal handler that interrupted this thread's own section, or a section of
+    /// a later lock for which the holder of this one waits.
     #[inline]
     pub fn lock(&self) -> Result<(), Nested> {
         if self.try_lock() {
@@ -79,8 +95,10 @@ impl Lock {
     #[cold]
     fn lock_contended(&self) -> Result<(), Nested> {
         let mut spins = 0u32;
+        let mut wait = Wait::new(self.order.load(Ordering::Relaxed));
         loop {
-            if self.owner.load(Ordering::Relaxed) == me() {
+            let owner = self.owner.load(Ordering::Relaxed);
+            if owner == me() {
                 if on_signal_stack() || frame() < self.frame.load(Ordering::Relaxed) {
                     return Err(Nested);
                 }
@@ -93,6 +111,9 @@ impl Lock {
             }
             spins += 1;
             if spins.is_multiple_of(64) {
+                if wait.closes_circle(owner) {
+                    return Err(Nested);
+                }
                 crate::sys::sched_yield();
             } else {
                 core::hint::spin_loop();

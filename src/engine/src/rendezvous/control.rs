@@ -13,6 +13,7 @@ use crate::readiness::set::Set;
 use crate::remote;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::internal;
+use crate::sockets::life;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::tcp;
 use crate::sockets::wait;
@@ -223,6 +224,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         super::progress();
         super::closer::reap();
         remote::answer_calls();
+        life::make_ends();
         let jobs_left = do_jobs();
         let meetings_left = super::watched(|_| ());
         let trims_left = trims.progress();

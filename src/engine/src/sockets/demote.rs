@@ -444,11 +444,16 @@ fn begin_resend(sock: &'static Sock, from: u64) {
 
 fn finish_resend(sock: &'static Sock) -> Resent {
     staged::unstage(sock);
-    if sock.shut.load(Ordering::Relaxed) {
-        // The end that the program asked for follows the last byte.
-        let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
-    }
+    let end = || {
+        if sock.shut.load(Ordering::SeqCst) {
+            let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
+        }
+    };
+    // The end that the program asked for follows the last byte.
+    end();
     sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+    // A handler may have asked for it in between.
+    end();
     let mut waiters = 0;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
         // Who comes later sees the state.

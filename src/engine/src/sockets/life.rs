@@ -11,7 +11,7 @@ use crate::sockets::parting::{
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{behind, internal, remains, tcp, wait, wake};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -172,8 +172,6 @@ fn opened(sock: &'static Sock, side: u8) {
 /// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP has no room for
 /// all of it the program has its answer at once, and the control thread shuts TCP down behind the last byte.
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
-    /// For another host's word of what it has read, on which the rest waits.
-    const WORD_NS: u64 = 20_000_000;
     let halves = match how {
         libc::SHUT_RD => half::READING,
         libc::SHUT_WR => half::WRITING,
@@ -190,30 +188,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         if how == libc::SHUT_RDWR {
             crate::remote::wants_no_answer(sock);
         }
-        demote::demote(sock, Which::Tx, Reason::Shutdown);
-        let mut later = false;
-        if sock.tx.state() == state::RESENDING && control::is_running() {
-            if demote::resend_now(sock) == Resent::Held {
-                crate::remote::finish_within(sock, WORD_NS);
-            }
-            if sock.tx.lock.lock().is_ok() {
-                if sock.tx.state() == state::RESENDING
-                    && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held)
-                {
-                    sock.shut.store(true, Ordering::SeqCst);
-                    // Who waits for room need not: a write fails.
-                    if let Some((link, dir)) = sock.link().zip(sock.tx.dir()) {
-                        let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
-                        wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
-                    }
-                    control::watch_room(sock);
-                    later = true;
-                }
-                sock.tx.lock.unlock();
-            }
-        } else {
-            demote::finish_blocking(sock, Reason::Shutdown);
-        }
+        let later = ends_later(sock);
         sock.pin(Reason::Shutdown);
         if both {
             end_input(sock);
@@ -234,6 +209,74 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         }
     }
     Verdict::Pass(Pass::NOBODY)
+}
+
+/// Takes what is written off the link. Whether the control thread shuts the half down, when all of
+/// it is on TCP.
+fn ends_later(sock: &'static Sock) -> bool {
+    /// For another host's word of what it has read, on which the rest waits.
+    const WORD_NS: u64 = 20_000_000;
+    demote::demote(sock, Which::Tx, Reason::Shutdown);
+    if !control::is_running() {
+        demote::finish_blocking(sock, Reason::Shutdown);
+        return false;
+    }
+    if is_amid_write(sock) {
+        sock.shut.store(true, Ordering::SeqCst);
+        ENDS_LEFT.store(true, Ordering::SeqCst);
+        control::poke();
+        return true;
+    }
+    if sock.tx.state() != state::RESENDING {
+        return false;
+    }
+    if demote::resend_now(sock) == Resent::Held {
+        crate::remote::finish_within(sock, WORD_NS);
+    }
+    if sock.tx.lock.lock().is_err() {
+        return false;
+    }
+    let later = sock.tx.state() == state::RESENDING
+        && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held);
+    if later {
+        sock.shut.store(true, Ordering::SeqCst);
+        // Who waits for room need not: a write fails.
+        if let Some((link, dir)) = sock.link().zip(sock.tx.dir()) {
+            let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+            wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+        }
+        control::watch_room(sock);
+    }
+    sock.tx.lock.unlock();
+    later
+}
+
+/// Is this a handler that interrupted a write of this thread's? What that has put on the link comes
+/// before the end.
+fn is_amid_write(sock: &Sock) -> bool {
+    if sock.tx.lock.lock().is_ok() {
+        sock.tx.lock.unlock();
+        return false;
+    }
+    matches!(sock.tx.state(), state::LINK | state::RESENDING)
+}
+
+/// Some sockets' writing halves are for the control thread to shut down.
+static ENDS_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// By the control thread: makes the ends that handlers amid a write have left to it.
+pub fn make_ends() {
+    if !ENDS_LEFT.load(Ordering::Relaxed) || !ENDS_LEFT.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    sock::for_all(|sock| {
+        if sock.shut.load(Ordering::SeqCst) && sock.tx.state() == state::LINK {
+            demote::demote(sock, Which::Tx, Reason::Shutdown);
+        }
+        if sock.shut.load(Ordering::SeqCst) && sock.tx.state() == state::RESENDING {
+            control::watch_room(sock);
+        }
+    });
 }
 
 /// Both halves are about to be shut down: what the peer writes then must meet the kernel, which answers by a reset. What it wrote before is

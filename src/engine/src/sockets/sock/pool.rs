@@ -188,7 +188,10 @@ fn grow() {
     cell.store(base, Ordering::Release);
     for i in 0..CHUNK {
         // SAFETY: inside the mapping just made; zeroes are a valid `Sock`.
-        push(&IDLE, unsafe { &*base.add(i) });
+        let sock = unsafe { &*base.add(i) };
+        sock.rx.lock.set_order(2);
+        sock.tx.lock.set_order(1);
+        push(&IDLE, sock);
     }
 }
 

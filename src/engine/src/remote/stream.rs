@@ -192,10 +192,13 @@ pub fn drive(link: &Link) -> bool {
 }
 
 /// Before a sleep on streams of the link: what comes by it from now on wakes who waits for [`bell`].
-pub fn arm(link: &Link) {
-    if let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) {
+/// False: nothing comes, since a handler that interrupted this thread's own driving is to sleep.
+pub fn arm(link: &Link) -> bool {
+    let wire = wire_of(link).filter(|_| !link.is_foreign());
+    wire.is_none_or(|wire| {
         wire.arm();
-    }
+        !wire.is_interrupted()
+    })
 }
 
 /// Under the tx lock, in state PROVED or LINK: the stream is given up, and what is not sent goes back to TCP.
@@ -318,8 +321,7 @@ pub fn before_resend(sock: &'static Sock) -> Before {
             Some((record, rest, transit.out(), dead))
         });
         let Some(Some((record, rest, out, dead))) = now else {
-            // A handler within this thread's own driving; or the stream is over.
-            return if now.is_none() && wire.is_used() {
+            return if wire.is_interrupted() {
                 Before::Held
             } else {
                 Before::Over
@@ -632,7 +634,7 @@ pub fn is_held(sock: &'static Sock) -> bool {
         let held = pump.transit(stream).is_some_and(|t| t.out() == Out::Held);
         held && !due
     });
-    held == Some(true)
+    held.unwrap_or_else(|| wire.is_interrupted())
 }
 
 /// The program has left stream `index`; false: no wire plays the other end.

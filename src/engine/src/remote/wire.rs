@@ -208,9 +208,10 @@ impl Wire {
         self.inside(|inner| inner.peer = hello);
     }
 
-    /// Is it in service? So it is for a handler that interrupted this thread's own driving.
-    pub fn is_used(&self) -> bool {
-        self.inner.lock().is_none_or(|inner| inner.is_some())
+    /// Is this a handler that interrupted this thread's own driving? It finds the wire as it stands,
+    /// and nobody drives it meanwhile.
+    pub fn is_interrupted(&self) -> bool {
+        self.inner.lock().is_none()
     }
 
     /// What the device holds of it is given back, and nothing more of it is told. Its streams are over.

@@ -238,14 +238,12 @@ fn sleep(
     waiters.fetch_or(1 << index, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
     slot.announce();
-    if remote::is_to_another_host(link) {
-        // Whoever hears of it wakes us: a sleep on the link's descriptor could not be restarted behind a signal handler.
-        remote::arm(link);
-    }
+    // Whoever hears of it wakes us: a sleep on the link's descriptor could not be restarted behind a signal handler.
+    let hears = !remote::is_to_another_host(link) || remote::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {
         let left = until.map(|d| d.saturating_sub(sys::now_ns()));
-        if left == Some(0) {
+        if left == Some(0) || !hears {
             waited = Waited::TimedOut;
         } else if let Some(nap) = nap
             && thread::falls_asleep(nap.frame(), link, index, waiters)

@@ -31,6 +31,13 @@ pub fn me() -> usize {
     id
 }
 
+/// The order of locks that are taken before a socket's.
+pub const BEFORE_SOCKETS: u8 = 3;
+/// The order of a socket's rx lock.
+pub const OF_RX: u8 = 2;
+/// The order of a socket's tx lock.
+pub const OF_TX: u8 = 1;
+
 /// Zero is an unlocked lock.
 #[derive(Debug, Default)]
 pub struct Lock {
@@ -51,15 +58,19 @@ impl Lock {
     /// An unlocked lock.
     #[must_use]
     pub const fn new() -> Self {
+        Self::of_order(0)
+    }
+
+    /// One that a thread takes before those of a lower order.
+    const fn of_order(order: u8) -> Self {
         Self {
             owner: AtomicUsize::new(0),
             frame: AtomicUsize::new(0),
-            order: AtomicU8::new(0),
+            order: AtomicU8::new(order),
         }
     }
 
-    /// Says before which others this one is taken: before those of a lower order. Once, before it
-    /// is used.
+    /// A thread takes this one before those of a lower order. Said before it is used.
     pub fn set_order(&self, order: u8) {
         self.order.store(order, Ordering::Relaxed);
     }
@@ -181,15 +192,20 @@ pub struct Guard<'a, T>(&'a Guarded<T>);
 impl<T> Guarded<T> {
     /// A guarded value.
     pub const fn new(value: T) -> Self {
+        Self::of_order(0, value)
+    }
+
+    /// One whose lock a thread takes before those of a lower order.
+    pub const fn of_order(order: u8, value: T) -> Self {
         Self {
-            lock: Lock::new(),
+            lock: Lock::of_order(order),
             forks: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
         }
     }
 
-    /// The value, once no other thread has it; `None` in a signal handler that interrupted this
-    /// thread's own use of it.
+    /// The value, once no other thread has it; `None` in a signal handler, where [`Lock::lock`] is
+    /// [`Nested`].
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         self.lock.lock().ok()?;
         Some(Guard(self))

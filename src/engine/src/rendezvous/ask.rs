@@ -26,7 +26,7 @@ use super::{Look, PENDING, Pending, Stage, abandon, control, count_names, declin
 use crate::sockets::sock::Sock;
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -49,11 +49,11 @@ struct Question {
     nonce: Nonce,
 }
 
-static QUESTIONS: Guarded<Vec<Question>> = Guarded::new(Vec::new());
+static QUESTIONS: Guarded<Vec<Question>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
 
 /// Connections that have looked for their peer in vain: they take a later question, whatever its
 /// offset.
-static TRIED: Guarded<Vec<Look>> = Guarded::new(Vec::new());
+static TRIED: Guarded<Vec<Look>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
 
 impl Look {
     /// Is the connection still there?

@@ -21,7 +21,7 @@ use crate::sockets::wake;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use sluice_fabric::layout::STREAMS;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
 use sluice_stats::Reason;

@@ -45,7 +45,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diag::Mirror;
 use identity::Claimant;
 use message::{Kind, Message, Nonce, Sender, VERSION};
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link, Token};
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::{Reason, Role};
@@ -160,7 +160,7 @@ pub fn busy() -> u32 {
     BUSY.load(Ordering::Acquire)
 }
 
-static PENDING: Guarded<Vec<Pending>> = Guarded::new(Vec::new());
+static PENDING: Guarded<Vec<Pending>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
 /// Meetings in `PENDING` that have a socket, to be read without the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Length of `PENDING`.

@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use dial::{Dial, FIRST_NS, Quiet};
 use idle::Rest;
 use sluice_fabric::arena::Arena;
-use sluice_fabric::lock::Guarded;
+use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
@@ -194,7 +194,7 @@ struct Hosts {
     lanes: Vec<lane::Seek>,
 }
 
-static HOSTS: Guarded<Option<Hosts>> = Guarded::new(None);
+static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
 static USED: AtomicBool = AtomicBool::new(false);
 /// This process was forked from one that had devices open: libibverbs and librdmacm keep those for good, and to use them
 /// here would be to use the parent's.

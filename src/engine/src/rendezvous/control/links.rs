@@ -178,7 +178,7 @@ const TURN: u32 = 64;
 
 /// Held from before a record is received until the descriptors that it brought are closed or lifted: a child
 /// that was forked in between would keep them.
-pub(super) static READING: Guarded<()> = Guarded::new(());
+pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS, ());
 
 pub(super) fn on_link(link: &'static Link) {
     for _ in 0..TURN {

@@ -3,7 +3,7 @@
 use super::Sock;
 use crate::sockets::prefix;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use sluice_fabric::lock::Lock;
+use sluice_fabric::lock::{self, Lock};
 use sluice_fabric::sys;
 
 /// Structures per mapping.
@@ -189,8 +189,8 @@ fn grow() {
     for i in 0..CHUNK {
         // SAFETY: inside the mapping just made; zeroes are a valid `Sock`.
         let sock = unsafe { &*base.add(i) };
-        sock.rx.lock.set_order(2);
-        sock.tx.lock.set_order(1);
+        sock.rx.lock.set_order(lock::OF_RX);
+        sock.tx.lock.set_order(lock::OF_TX);
         push(&IDLE, sock);
     }
 }

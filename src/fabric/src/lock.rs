@@ -11,7 +11,7 @@ pub use circle::after_fork;
 use circle::Wait;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// This thread's identity: its thread pointer, unique among living threads of the process. One
 /// instruction, no thread-local storage, right in a signal handler.
@@ -38,13 +38,13 @@ pub const OF_RX: u8 = 2;
 /// The order of a socket's tx lock.
 pub const OF_TX: u8 = 1;
 
-/// Zero is an unlocked lock.
+/// Zero is an unlocked lock. Two words: that a half of a socket fits into its cache lines.
 #[derive(Debug, Default)]
 pub struct Lock {
     /// Thread pointer of the owner; 0: free. Acquire when taken, release when given back.
     owner: AtomicUsize,
-    /// An address in the owner's frame when it took the lock.
-    frame: AtomicUsize,
+    /// The lower half of an address in the owner's frame when it took the lock.
+    frame: AtomicU32,
     /// A thread takes locks of a higher order first; 0: it takes none of an order in this one.
     order: AtomicU8,
 }
@@ -65,7 +65,7 @@ impl Lock {
     const fn of_order(order: u8) -> Self {
         Self {
             owner: AtomicUsize::new(0),
-            frame: AtomicUsize::new(0),
+            frame: AtomicU32::new(0),
             order: AtomicU8::new(order),
         }
     }
@@ -110,7 +110,7 @@ impl Lock {
         loop {
             let owner = self.owner.load(Ordering::Relaxed);
             if owner == me() {
-                if on_signal_stack() || frame() < self.frame.load(Ordering::Relaxed) {
+                if on_signal_stack() || is_nested(frame(), self.frame.load(Ordering::Relaxed)) {
                     return Err(Nested);
                 }
                 // We stand in an older frame than the section did: it was left by a jump.
@@ -151,11 +151,16 @@ impl Lock {
     }
 }
 
-/// An address in the current frame: stacks grow down, so a nested call has a smaller one.
+/// The lower half of an address in the current frame.
 #[inline(always)]
-fn frame() -> usize {
+fn frame() -> u32 {
     let here = 0u8;
-    core::ptr::from_ref(&here) as usize
+    core::ptr::from_ref(&here) as u32
+}
+
+/// Stacks grow down, so a nested call's frame has a smaller address; within 2 GiB of the outer one.
+const fn is_nested(frame: u32, outer: u32) -> bool {
+    frame.wrapping_sub(outer).cast_signed() < 0
 }
 
 /// Does this thread run on its alternate signal stack? Then addresses tell nothing, but it is a handler.

@@ -55,7 +55,8 @@ static void fill_address(int fd, void *p)
     memset(p, 0, len);
     getpeername(fd, p, &len);
     if (((struct sockaddr *)p)->sa_family == AF_UNIX)
-        memcpy((char *)p + 3, &(pid_t){getpid()}, sizeof(pid_t)); /* a name in the abstract namespace, which all tests share */
+        /* A name in the abstract namespace, which all tests share. */
+        memcpy((char *)p + 3, &(pid_t){getpid()}, sizeof(pid_t));
 }
 static void fill_unspec(int fd, void *p) { (void)fd; memset(p, 0, sizeof(struct sockaddr_in)); }
 static void fill_length(int fd, void *p) { (void)fd; *(socklen_t *)p = sizeof(struct sockaddr_in); }

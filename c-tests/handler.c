@@ -256,7 +256,8 @@ static void amid_read_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* The same in the middle of a write: what that says it has written comes, then the end, and nothing can be written any more. */
+/* The same in the middle of a write: what that says it has written comes, then the end, and nothing
+ * can be written any more. */
 static void amid_shut_server(int fd)
 {
     for (int i = 0; i < 12; i++) {
@@ -272,7 +273,8 @@ static void amid_shut_server(int fd)
 
 static void amid_shut_client(int fd)
 {
-    sigaction(SIGALRM, &(struct sigaction){.sa_handler = shutting_handler, .sa_flags = SA_RESTART}, NULL);
+    struct sigaction shuts = {.sa_handler = shutting_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &shuts, NULL);
     signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < 12; i++) {
         amid_fd = join();

@@ -54,6 +54,16 @@ pub struct Lock {
 #[derive(Debug)]
 pub struct Nested;
 
+/// A section under a [`Lock`]; gives that back on drop.
+#[derive(Debug)]
+pub struct Section<'a>(&'a Lock);
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
 impl Lock {
     /// An unlocked lock.
     #[must_use]
@@ -87,6 +97,15 @@ impl Lock {
             self.frame.store(frame(), Ordering::Relaxed);
         }
         free
+    }
+
+    /// As [`lock`](Lock::lock), and gives the lock back at the end of the section.
+    ///
+    /// # Errors
+    /// As [`lock`](Lock::lock).
+    #[inline]
+    pub fn enter(&self) -> Result<Section<'_>, Nested> {
+        self.lock().map(|()| Section(self))
     }
 
     /// Takes the lock, waiting for another thread's short section if need be.

@@ -233,32 +233,27 @@ fn ends_later(sock: &'static Sock) -> bool {
     if demote::resend_now(sock) == Resent::Held {
         crate::remote::finish_within(sock, WORD_NS);
     }
-    if sock.tx.lock.lock().is_err() {
+    let Ok(_section) = sock.tx.lock.enter() else {
         return false;
-    }
+    };
     let later = sock.tx.state() == state::RESENDING
         && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held);
     if later {
         sock.shut.store(true, Ordering::SeqCst);
-        // Who waits for room need not: a write fails.
+        // A write that waits for room fails, and need not wait.
         if let Some((link, dir)) = sock.link().zip(sock.tx.dir()) {
             let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
             wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
         }
         control::watch_room(sock);
     }
-    sock.tx.lock.unlock();
     later
 }
 
 /// Is this a handler that interrupted a write of this thread's? What that has put on the link comes
 /// before the end.
 fn is_amid_write(sock: &Sock) -> bool {
-    if sock.tx.lock.lock().is_ok() {
-        sock.tx.lock.unlock();
-        return false;
-    }
-    matches!(sock.tx.state(), state::LINK | state::RESENDING)
+    sock.tx.lock.enter().is_err() && matches!(sock.tx.state(), state::LINK | state::RESENDING)
 }
 
 /// Some sockets' writing halves are for the control thread to shut down.
@@ -266,14 +261,17 @@ static ENDS_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// By the control thread: makes the ends that handlers amid a write have left to it.
 pub fn make_ends() {
-    if !ENDS_LEFT.load(Ordering::Relaxed) || !ENDS_LEFT.swap(false, Ordering::SeqCst) {
+    if !ENDS_LEFT.swap(false, Ordering::SeqCst) {
         return;
     }
     sock::for_all(|sock| {
-        if sock.shut.load(Ordering::SeqCst) && sock.tx.state() == state::LINK {
+        if !sock.shut.load(Ordering::SeqCst) {
+            return;
+        }
+        if sock.tx.state() == state::LINK {
             demote::demote(sock, Which::Tx, Reason::Shutdown);
         }
-        if sock.shut.load(Ordering::SeqCst) && sock.tx.state() == state::RESENDING {
+        if sock.tx.state() == state::RESENDING {
             control::watch_room(sock);
         }
     });

@@ -238,7 +238,8 @@ fn sleep(
     waiters.fetch_or(1 << index, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
     slot.announce();
-    // Whoever hears of it wakes us: a sleep on the link's descriptor could not be restarted behind a signal handler.
+    // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
+    // link's descriptor after a signal handler.
     let hears = !remote::is_to_another_host(link) || remote::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {

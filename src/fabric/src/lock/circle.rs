@@ -2,8 +2,8 @@
 //!
 //! A thread that holds the later of two locks never waits for the earlier one, unless a handler
 //! that interrupted it does. If the holder of the earlier lock waits for the later one meanwhile,
-//! neither goes on. So who waits for long says for whom, and the handler that finds itself at the
-//! end of such a chain gives up.
+//! neither goes on. So a thread that waits for long says for which one, and the handler that finds
+//! itself at the end of such a chain gives up.
 
 use super::me;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -127,109 +127,82 @@ pub fn after_fork() {
 
 #[cfg(test)]
 mod tests {
-    use crate::lock::Lock;
-    use core::sync::atomic::{AtomicBool, Ordering};
+    use crate::lock::Guarded;
+    use core::sync::atomic::{AtomicU32, Ordering};
     use std::thread;
     use std::time::Duration;
 
-    /// The first of each is to be taken first.
-    fn locks<const N: usize>() -> [Lock; N] {
-        core::array::from_fn(|index| {
-            let lock = Lock::new();
-            lock.set_order((N - 1 - index) as u8);
-            lock
-        })
+    /// Three locks, the first of which is to be taken first.
+    fn locks() -> [Guarded<()>; 3] {
+        [2, 1, 0].map(|order| Guarded::of_order(order, ()))
     }
 
-    /// Until `flag` is set by another thread.
-    fn await_set(flag: &AtomicBool) {
-        while !flag.load(Ordering::SeqCst) {
-            thread::yield_now();
-        }
+    /// Threads that have each of these locks and want the next; and this one, which has the last
+    /// one and wants the first, as a handler may.
+    fn a_handler_gives_up(locks: &[Guarded<()>]) {
+        let begun = AtomicU32::new(0);
+        let last = locks.last().unwrap().lock();
+        thread::scope(|scope| {
+            for pair in locks.windows(2).rev() {
+                let before = begun.load(Ordering::SeqCst);
+                let begun = &begun;
+                scope.spawn(move || {
+                    let _first = pair[0].lock().unwrap();
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    // In order, so that it is this one that gets what it waits for.
+                    assert!(pair[1].lock().is_some());
+                });
+                while begun.load(Ordering::SeqCst) == before {
+                    thread::yield_now();
+                }
+            }
+            assert!(locks[0].lock().is_none());
+            drop(last);
+        });
+        assert!(locks.iter().all(|lock| lock.lock().is_some()));
     }
 
     #[test]
     fn a_handler_gives_up_what_its_own_section_holds_off() {
         for _ in 0..200 {
-            let [first, second] = locks();
-            let has_first = AtomicBool::new(false);
-            second.lock().unwrap();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    first.lock().unwrap();
-                    has_first.store(true, Ordering::SeqCst);
-                    // In order, so that it is this one that gets what it waits for.
-                    second.lock().unwrap();
-                    second.unlock();
-                    first.unlock();
-                });
-                await_set(&has_first);
-                assert!(first.lock().is_err());
-                second.unlock();
-            });
-            assert!(first.lock().is_ok() && second.lock().is_ok());
+            a_handler_gives_up(&locks()[..2]);
         }
     }
 
     #[test]
     fn so_it_does_at_the_end_of_a_chain() {
-        let [first, second, third] = locks();
-        let has = [const { AtomicBool::new(false) }; 2];
-        third.lock().unwrap();
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                second.lock().unwrap();
-                has[1].store(true, Ordering::SeqCst);
-                third.lock().unwrap();
-                third.unlock();
-                second.unlock();
-            });
-            await_set(&has[1]);
-            scope.spawn(|| {
-                first.lock().unwrap();
-                has[0].store(true, Ordering::SeqCst);
-                second.lock().unwrap();
-                second.unlock();
-                first.unlock();
-            });
-            await_set(&has[0]);
-            assert!(first.lock().is_err());
-            third.unlock();
-        });
+        a_handler_gives_up(&locks());
     }
 
     #[test]
     fn a_holder_that_waits_for_nobody_here_is_waited_for() {
         let [first, second, third] = locks();
-        let has_first = AtomicBool::new(false);
-        second.lock().unwrap();
+        let begun = AtomicU32::new(0);
+        let _second = second.lock();
         thread::scope(|scope| {
             scope.spawn(|| {
-                first.lock().unwrap();
-                has_first.store(true, Ordering::SeqCst);
-                third.lock().unwrap();
+                let _first = first.lock().unwrap();
+                begun.store(1, Ordering::SeqCst);
+                let _third = third.lock().unwrap();
                 thread::sleep(Duration::from_millis(20));
-                third.unlock();
-                first.unlock();
             });
-            await_set(&has_first);
-            assert!(first.lock().is_ok());
-            first.unlock();
+            while begun.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            assert!(first.lock().is_some());
         });
-        second.unlock();
     }
 
     #[test]
     fn many_threads_that_keep_to_the_order_all_get_what_they_want() {
-        let locks: [Lock; 3] = locks();
+        let locks = locks();
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for round in 0..20_000 {
-                        let from = round % 3;
-                        let wanted = locks.iter().skip(from);
-                        assert!(wanted.clone().all(|lock| lock.lock().is_ok()));
-                        wanted.rev().for_each(Lock::unlock);
+                        let wanted = locks.iter().skip(round % 3);
+                        let held: Vec<_> = wanted.map(Guarded::lock).collect();
+                        assert!(held.iter().all(Option::is_some));
                     }
                 });
             }

@@ -260,8 +260,8 @@ pub fn wants_no_answer(sock: &'static Sock) {
     }
 }
 
-/// The stream is given up. False: it is not, since this is a handler that interrupted a read of this
-/// thread's.
+/// The stream is given up. False: it is not, since this is a handler that interrupted a read of
+/// this thread's.
 pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
     if sock.rx.lock.lock().is_err() {
         return false;

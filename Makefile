@@ -26,6 +26,7 @@ help:
 	@echo 'make fuzz-coverage  what peers, files and other processes say, drawn by libFuzzer (TIME=600 seconds a target, needs cargo-fuzz)'
 	@echo 'make sanitize   tests under ThreadSanitizer, AddressSanitizer and Miri, as far as these are there'
 	@echo 'make suites     other people'"'"'s test suites, plain and preloaded'
+	@echo 'make users      programs as people run them, plain and preloaded, five times: a table in docs/programs.md'
 	@echo 'make demo       installs what is missing, builds, serves files by nginx to curl, compares'
 	@echo 'make install    library, command, man pages and completions into PREFIX (/usr/local); make uninstall takes them out'
 	@echo 'make tarball    the same as an archive that can be unpacked anywhere, in target'
@@ -110,6 +111,10 @@ suites: build
 	@scripts/install-deps.sh --suites
 	@scripts/suites/run
 
+users: build
+	@scripts/install-deps.sh --users
+	scripts/users.py --table
+
 demo:
 	@scripts/demo.sh
 
@@ -166,4 +171,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites stress demo install install-files needs portable tarball deb uninstall clean
+.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites users stress demo install install-files needs portable tarball deb uninstall clean

@@ -36,8 +36,7 @@ def attempt(test, place):
     try:
         return None, test(place)
     except Hang as e:
-        pids = [p for c in common._children.values() if c.returncode is None for p in common.tree(c.pid)]
-        return f"HANG: {e}\n{common.backtraces(pids)}", None
+        return common.hung(e), None
     except Failure as e:
         return str(e), None
     finally:

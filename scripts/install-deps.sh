@@ -9,6 +9,7 @@
 #                                    a guest kernel
 #   scripts/install-deps.sh --bindings   what scripts/bindings.sh uses: headers of libibverbs and librdmacm, libclang
 #   scripts/install-deps.sh --suites what `make suites` builds other people's test suites with
+#   scripts/install-deps.sh --users  the programs that scripts/users.py tries
 #   scripts/install-deps.sh --rdma-qemu   the same, and what makes a guest for QEMU; QEMU itself is unpacked where it is missing
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
@@ -38,8 +39,9 @@ case ${1-} in
 --rdma) wanted="$rdma" ;;
 --suites) wanted="$suites" ;;
 --rdma-qemu) wanted="$rdma $qemu" ;;
+--users) wanted=$("$(dirname "$0")/users.py" --needs) ;;
 --bindings) wanted="$headers libclang:libclang-dev" ;;
-*) echo "usage: $0 [--bindings | --demo | --rdma | --rdma-qemu | --suites]" >&2; exit 2 ;;
+*) echo "usage: $0 [--bindings | --demo | --rdma | --rdma-qemu | --suites | --users]" >&2; exit 2 ;;
 esac
 
 missing_packages() {

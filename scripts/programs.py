@@ -55,8 +55,7 @@ def attempt(test, mode, args):
         run.finish()
         return None, run.notes
     except Hang as e:
-        pids = [p for c in common._children.values() if c.returncode is None for p in common.tree(c.pid)]
-        return f"HANG: {e}\n{common.backtraces(pids)}", []
+        return common.hung(e), []
     except Failure as e:
         return str(e), []
     finally:

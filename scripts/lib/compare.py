@@ -53,18 +53,23 @@ def processor():
     return model.group(1) if model else platform.machine()
 
 
+def machine():
+    """Where, when and of what the figures of a table are."""
+    commit = subprocess.run(["git", "-C", common.ROOT, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True)
+    where = f"{len(common.cpus())} processors of a virtual machine" if virtual() else f"{len(common.cpus())} processors"
+    return (f"{processor()}, {where}, Linux {platform.release().split('-')[0]}, commit {commit.stdout.strip()}, "
+            f"{time.strftime('%B %Y')}")
+
+
 def figures(rows, rounds):
     """The table of README.md, in Markdown."""
-    commit = subprocess.run(["git", "-C", common.ROOT, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True)
     lines = ["| | TCP | Sluice | times |", "|---|---|---|---|"]
     by_name = {row.case: row for row in rows if not row.errors}
     for name, words in SHOWN.items():
         cells = by_name[name].cells()
         lines.append(f"| {words} | {cells[2]} | {cells[3]} | {cells[4]} [{cells[5]}] |")
-    where = f"{len(common.cpus())} processors of a virtual machine" if virtual() else f"{len(common.cpus())} processors"
     return "\n".join([*lines, "",
-                      f"Default settings; medians of {rounds} runs in turn, [lowest..highest]. {processor()}, {where}, Linux "
-                      f"{platform.release().split('-')[0]}, commit {commit.stdout.strip()}, {time.strftime('%B %Y')}. The fewer "
+                      f"Default settings; medians of {rounds} runs in turn, [lowest..highest]. {machine()}. The fewer "
                       "processors there are to share, the less there is to gain: `sluice bench` measures yours."])
 
 

@@ -94,6 +94,8 @@ def steps(seed, full):
     if full:
         yield "c-tests", script("ctests.py", "--full", *fault), {}, 120, True
         yield "programs", script("programs.py"), {}, 90, True
+        yield "what users need", script("install-deps.sh", "--users"), {}, 20, False
+        yield "users", script("users.py"), {}, 60, True
         yield "soak", script("soak.py"), {}, 60, True
     else:
         yield "c-tests", script("ctests.py", "--sample", "150", "--seed", str(seed), *fault), {}, 6, True

@@ -136,6 +136,69 @@ static void half_close_client(int fd)
 }
 
 /* Both ends write and shut down before either reads. */
+/* One half is over before the connection has cost enough to leave TCP: the other leaves it, or is ended in the middle. */
+enum { HALF_ROUNDS = 400, HALF_PIECE = 3000 };
+
+static int one_half(int fd, int reads, int ends_it)
+{
+    int other = join_cold();
+    warm(other, is_server);
+    fd = join_cold();
+    if (!reads) {
+        await(fd, POLLRDHUP);
+        int sent = 0;
+        for (int i = 0; i < HALF_ROUNDS; i++)
+            sent += put(fd, i, HALF_PIECE) == HALF_PIECE;
+        if (ends_it < 0)
+            YES(sent == HALF_ROUNDS);
+    } else {
+        int good = 0;
+        T(shutdown(fd, SHUT_WR));
+        for (int i = 0; i < (ends_it < 0 ? HALF_ROUNDS : HALF_ROUNDS / 2); i++)
+            good += get(fd, i, HALF_PIECE) == HALF_PIECE;
+        say("%d", good);
+    }
+    return fd;
+}
+
+static void one_half_server(int fd)
+{
+    fd = one_half(fd, 0, -1);
+    T(recv(fd, buf, 1, 0));
+    close(fd);
+    meet();
+}
+
+static void one_half_client(int fd)
+{
+    fd = one_half(fd, 1, -1);
+    T(recv(fd, buf, 1, 0));
+    meet();
+}
+
+/* The reader closes with bytes unread, or to come: the writer is told. */
+static void one_half_refused_server(int fd)
+{
+    signal(SIGPIPE, SIG_IGN);
+    fd = one_half(fd, 0, 1);
+    int failed = 0;
+    for (int i = 0; i < 1000 && !failed; i++, usleep(1000))
+        failed = write(fd, buf, 1000) < 0;
+    say("refused %d", failed);
+}
+
+static void one_half_refused_client(int fd)
+{
+    close(one_half(fd, 1, 1));
+}
+
+static void one_half_killed_client(int fd)
+{
+    one_half(fd, 1, 1);
+    fflush(0);
+    kill(getpid(), SIGKILL);
+}
+
 static void half_close_both(int fd)
 {
     /* No more than a fresh receive window, so that the FIN does not wait for the reader. */
@@ -704,6 +767,9 @@ const struct body end_bodies[] = {
     TWO("reset_by_disconnect", disconnect_server, reset_client),
     TWO("reset_by_raw_disconnect", raw_disconnect_server, reset_client),
     TWO("half_close", half_close_server, half_close_client),
+    TWO("half_close_cold", one_half_server, one_half_client, .flags = RAW),
+    TWO("half_close_cold_refused", one_half_refused_server, one_half_refused_client, .flags = RAW | MAYUP | ONEHOST),
+    TWO("half_close_cold_killed", one_half_refused_server, one_half_killed_client, .flags = RAW | MAYUP | ONEHOST | MUTE_C | DIES),
     TWO("half_close_both", half_close_both, half_close_both),
     TWO("close_both", close_both, close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),

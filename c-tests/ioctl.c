@@ -45,6 +45,106 @@ static void fionread_client(int fd)
     meet();
 }
 
+/* A read that tells what is left (TCP_INQ); -1: it tells nothing. */
+static int told(int fd, int size, int flags, size_t room)
+{
+    char control[64];
+    struct msghdr m = {.msg_iov = &(struct iovec){buf, size}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    D(recvmsg(fd, &m, flags));
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (room && room < CMSG_LEN(sizeof(int)))
+        say("flags %x room %zu", m.msg_flags, m.msg_controllen);
+    return c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ && c->cmsg_len == CMSG_LEN(sizeof(int)) ? *(int *)CMSG_DATA(c) : -1;
+}
+
+static void told_server(int fd)
+{
+    for (int i = 0; i < 2; i++) {
+        T(put(fd, 1, 3000));
+        meet();
+        meet();
+    }
+    for (int i = 0; hear(); i++)
+        put(fd, i, 1 + i * 37 % 5000);
+    T(put(fd, 2, 70000));
+    T(shutdown(fd, SHUT_WR));
+    meet();
+}
+
+static void told_client(int fd)
+{
+    enum { ROOM = CMSG_SPACE(sizeof(int)) };
+    for (int i = 0; i < 2; i++) {
+        meet();
+        await_in(fd, 3000);
+        if (i == 0)
+            T(set_int(fd, IPPROTO_TCP, TCP_INQ, 1));
+        say("inq %d", told(fd, 1000, MSG_PEEK, ROOM));
+        say("inq %d", told(fd, 1000, 0, ROOM));
+        say("inq %d", told(fd, 500, 0, 0));
+        say("inq %d", told(fd, 500, 0, CMSG_LEN(0) - 1));
+        say("inq %d", told(fd, 500, 0, CMSG_LEN(0) + 1));
+        say("inq %d", told(fd, 1000, 0, ROOM));
+        T(told(fd, 1000, MSG_DONTWAIT, ROOM));
+        T(set_int(fd, IPPROTO_TCP, TCP_INQ, i));
+        meet();
+    }
+    /* As gRPC reads: it waits for the next edge when nothing is left. */
+    int set = epoll_create1(0), rounds = 0;
+    struct epoll_event e = {.events = EPOLLIN | EPOLLET};
+    T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+    for (int i = 0; i < 300; i++) {
+        int want = 1 + i * 37 % 5000;
+        tell(1);
+        while (want > 0) {
+            epoll_wait(set, &e, 1, -1);
+            for (int left = 1; left > 0;) {
+                char control[64];
+                struct msghdr m = {.msg_iov = &(struct iovec){buf, 900}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+                int n = recvmsg(fd, &m, MSG_DONTWAIT);
+                struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : 0;
+                left = c ? *(int *)CMSG_DATA(c) : 0;
+                want -= n > 0 ? n : 0;
+            }
+        }
+        rounds++;
+    }
+    say("%d rounds", rounds);
+    tell(0);
+    await_in(fd, 70000);
+    await(fd, POLLRDHUP);
+    YES(told(fd, 60000, MSG_WAITALL, ROOM) >= 10000);
+    say("inq %d", told(fd, 10000, MSG_WAITALL, ROOM));
+    say("inq %d", told(fd, 10, 0, ROOM));
+    close(set);
+    meet();
+}
+
+/* A listener's choice is that of what it accepts. */
+static void told_inherited(int fd)
+{
+    if (is_server) {
+        int port, l = listen_any(&port);
+        T(set_int(l, IPPROTO_TCP, TCP_INQ, 1));
+        tell(port);
+        fd = take(l);
+    } else {
+        fd = join_cold();
+    }
+    warm(fd, is_server);
+    if (is_server) {
+        meet();
+        await_in(fd, 3000);
+        say("inq %d", told(fd, 1000, 0, CMSG_SPACE(sizeof(int))));
+        D(recv(fd, buf, 2000, MSG_WAITALL));
+    } else {
+        T(put(fd, 1, 3000));
+        meet();
+    }
+    meet();
+    echo_rounds(fd, 20, 3000);
+}
+
 static int unsent(int fd)
 {
     int n = -1;
@@ -258,6 +358,8 @@ static void owners_client(int fd)
 
 const struct body ioctl_bodies[] = {
     TWO("fionread", fionread_server, fionread_client),
+    TWO("unread_told", told_server, told_client),
+    TWO("unread_told_inherited", told_inherited, told_inherited, .flags = RAW),
     TWO("siocoutq", outq_server, outq_client),
     TWO("fcntl64", fcntl64_server, fcntl64_client),
     TWO("signal_owners", owners_server, owners_client),

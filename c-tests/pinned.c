@@ -20,13 +20,8 @@ static void ancillary_client(int fd)
     char control[200];
     struct msghdr m = {.msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     await_in(fd, 3000);
-    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 1));
-    await_in(fd, 3000);
-    D(recvmsg(fd, &m, 0));
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    say("inq %d", c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ ? *(int *)CMSG_DATA(c) : -1);
-    T(set_int(fd, IPPROTO_TCP, TCP_INQ, 0));
-    D(recv(fd, buf, 2000, MSG_WAITALL));
+    D(recv(fd, buf, 3000, MSG_WAITALL));
+    struct cmsghdr *c;
     static const struct { int option, value; } stamps[] = {
         {SO_TIMESTAMP, 1}, {SO_TIMESTAMPNS, 1}, {SO_TIMESTAMP_NEW, 1}, {SO_TIMESTAMPNS_NEW, 1}, {SO_TIMESTAMPING, STAMPED}, {SO_TIMESTAMPING_NEW, STAMPED},
     };
@@ -108,7 +103,6 @@ static int pin_timestampns_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMES
 static int pin_timestamping_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, STAMPED); }
 static int pin_pacing(int fd) { return set_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 100 << 20); }
 static int pin_peek_off(int fd) { return set_int(fd, SOL_SOCKET, SO_PEEK_OFF, 0); }
-static int pin_inq(int fd) { return set_int(fd, IPPROTO_TCP, TCP_INQ, 1); }
 static struct sock_fprog accept_all(void)
 {
     static struct sock_filter all = {BPF_RET | BPF_K, 0, 0, 0xffffffff};
@@ -213,14 +207,14 @@ static void ulp_without_keys(int fd)
 /* What a listener was told holds for what it accepts. */
 static void stay_inherited(int fd)
 {
-    static int (*const all[])(int) = {pin_zerocopy, pin_inq, pin_timestamp, pin_timestampns, pin_timestamping, pin_peek_off, pin_pacing, pin_filter, pin_bpf};
+    static int (*const all[])(int) = {pin_zerocopy, pin_timestamp, pin_timestampns, pin_timestamping, pin_peek_off, pin_pacing, pin_filter, pin_bpf};
     for (size_t i = 0; i < COUNT(all); i++) {
         if (is_server) {
             int port, l = listen_any(&port);
             T(all[i](l));
             tell(port);
             fd = take(l);
-            say("zerocopy %d inq %d timestamp %d %d %d peek %d pacing %d", get_int(fd, SOL_SOCKET, SO_ZEROCOPY), get_int(fd, IPPROTO_TCP, TCP_INQ),
+            say("zerocopy %d timestamp %d %d %d peek %d pacing %d", get_int(fd, SOL_SOCKET, SO_ZEROCOPY),
                 get_int(fd, SOL_SOCKET, SO_TIMESTAMP), get_int(fd, SOL_SOCKET, SO_TIMESTAMPNS), get_int(fd, SOL_SOCKET, SO_TIMESTAMPING),
                 get_int(fd, SOL_SOCKET, SO_PEEK_OFF), get_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE));
         } else {

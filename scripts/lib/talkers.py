@@ -53,15 +53,6 @@ def sandbox(_role, _address):
     LIBC.prctl(PR_SET_SECCOMP, 2, program, 0, 0)
 
 
-def searches(_role, address):
-    """As many other connections look for their peers as may: a plain server is at the next port."""
-    KEPT.extend(socket.create_connection((address[0], address[1] + 1)) for _ in range(64))
-    time.sleep(0.1)
-    for size in (40 << 10, 1):
-        for s in KEPT:
-            s.sendall(bytes(size))
-
-
 def crowd(role, address, count=4100):
     """More other connections between the two than a process has accelerated."""
     if role == "server":
@@ -104,7 +95,7 @@ def echoes(s):
 KEPT = []
 # What is returned is how many other connections a server accepts first.
 SETUPS = {"none": lambda *_: None, "thread": thread, "not-dumpable": not_dumpable,
-          "sandbox": sandbox, "searches": searches, "crowd": crowd, "group": group, "few": few,
+          "sandbox": sandbox, "crowd": crowd, "group": group, "few": few,
           "forks-later": forks_later}
 
 
@@ -260,7 +251,7 @@ def kernel_tls(s):
 def name_taken(s):
     """Binds the name at which the two ends meet: that of the connecting end's inode."""
     squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    squatter.bind("\0sluice/2/%x" % os.fstat(s.fileno()).st_ino)
+    squatter.bind("\0sluice/3/%x" % os.fstat(s.fileno()).st_ino)
     KEPT.append(squatter)
 
 
@@ -309,7 +300,6 @@ TRICKS = {
     "timestamping": option(SOCKET, 37, 1 << 3),
     "pacing-rate": option(SOCKET, 47, 1 << 30),
     "signal-driven": signal_driven,
-    "tcp-inq": option(TCP, 36),
     "tcp-md5": signs,
     "tcp-ulp": kernel_tls,
     "peek-off": option(SOCKET, 42, 0),
@@ -366,10 +356,9 @@ def one_way(s, role, _late):
             pass
         return
     assert s.recv(1) == b""
-    for i in range(ROUNDS):
+    for _ in range(ROUNDS):
         s.sendall(b"y" * MESSAGE)
-        if i in PAUSES:
-            time.sleep(0.15)
+        time.sleep(0.002)
 
 
 def little(s, role, _late):
@@ -390,18 +379,11 @@ def closes_early(s, role, _late):
         pass
 
 
-def reader_sleeps(s, role, _late):
-    """The client is in one long call while the server reads and waits."""
+def both_ended(s, role, late):
+    """The client has ended its own half, too."""
     if role == "client":
-        s.sendall(b"x" * (8 << 20))
         s.shutdown(socket.SHUT_WR)
-        s.recv(1)
-        return
-    n = 0
-    while data := s.recv(1 << 16):
-        if n < 1 << 20 <= n + len(data):
-            time.sleep(1.5)
-        n += len(data)
+    closes_early(s, role, late)
 
 
 def leaves_tcp(s, role):
@@ -435,12 +417,12 @@ def never_read(s, role, _late):
     time.sleep(60)
 
 
-def reaches_threshold(s, role):
-    """The client says more than the threshold, and the server reads it."""
+def reaches_threshold(s, role, unread=0):
+    """The client says more than the threshold, and the server reads all but so many bytes of it."""
     half = 20 << 10
-    for _ in range(2):
+    for more in (0, unread):
         if role == "client":
-            s.sendall(bytes(half))
+            s.sendall(bytes(half + more))
             time.sleep(0.05)
         else:
             s.recv(half, socket.MSG_WAITALL)
@@ -461,9 +443,7 @@ def one_message(s, role, _late):
 
 def peeks(s, role, _late):
     """The two have met, and TCP has less than the server then waits for with a peek."""
-    reaches_threshold(s, role)
-    if role == "client":
-        s.sendall(bytes(1000))
+    reaches_threshold(s, role, unread=1000)
     s.setblocking(False)
     for i in range(1000):
         with contextlib.suppress(BlockingIOError):
@@ -506,7 +486,7 @@ def killed(s, role, _late):
 
 
 TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little,
-         "long call": reader_sleeps, "killed": killed, "closes early": closes_early,
+         "killed": killed, "closes early": closes_early, "both ended": both_ended,
          "never read": never_read, "one message": one_message, "unread": unread,
          "peeks": peeks, "answers": answers, "stays": stays}
 

@@ -23,7 +23,7 @@ _NOBODY = {"off", "no-answer", "peer-remote"}
 # What only TCP can do: it is about segments, or what the kernel makes of them.
 _TCP_ONLY = {"msg-oob", "tcp-ulp", "tcp-repair", "tcp-md5", "attach-filter", "zerocopy", "timestamping", "pacing-rate"}
 # What Sluice could do and does not.
-_LIMITS = {"shared", "not-hooked", "fork", "exec", "passed", "shutdown", "tcp-inq", "signal-driven",
+_LIMITS = {"shared", "not-hooked", "fork", "exec", "passed", "shutdown", "signal-driven",
            "peek-off", "zerocopy-receive", "splice", "fdopen", "dprintf", "raw-syscall", "io-uring",
            "preadv2"}
 # Not eligible: what it is known to leave on TCP. Strictly, only what nothing of the kind could take off: there an end that was over

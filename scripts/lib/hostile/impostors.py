@@ -757,10 +757,45 @@ def mitm_over_links(place):
             b.end()
 
 
-TESTS = [mitm_as_another_user, mitm_as_another_user_visits, mitm_as_the_same_user, visitor_as_the_same_user, mitm_in_a_sandbox,
-         mitm_that_may_not_be_looked_at, mitm_over_links, a_name_left_to_a_child, a_name_left_over_exec_with_other_rights,
-         a_name_listened_at_twice, an_accepted_socket_passed_on, a_connected_socket_passed_on, a_process_with_the_number_of_another,
-         a_descriptor_that_is_a_name_only, everybody_else_is_nobody, a_real_nobody_is_somebody, real_and_effective_users_differ,
+def asks_about_others(job, port, sockets):
+    """Has a link with a server, and asks it for sockets that are none of its connection's: the answers."""
+    c = peer.Connection(port)
+    meeting = peer.First(c.key, c)
+    meeting.all().begin()
+    answers = []
+    for key, mirror in sockets:
+        peer.Over(meeting, c, mirror).send_ask(token=(key, key))
+        while (record := peer.receive(meeting.socket, nudge=c.provoke)).kind not in ("NotMine", "Decline", "Grant"):
+            pass
+        answers.append((record.kind, record.reason))
+    return answers
+
+
+def a_question_about_others(place):
+    """Of a connection that is another's a peer is told no more than of one that is not there: neither whose it is nor why it is on TCP."""
+    for server in (ALICE, 0):
+        a, b = (Server(place, uid=server) for _ in "ab")
+        port, inode = a.dial(b.port)
+        far = kernel.inode_of(b.port, port)
+        sockets = [(inode, far), (inode, 1), (far, inode)]
+        # Not used yet, and used.
+        answers = Job(asks_about_others, b.port, sockets, uid=MALLORY).finish()
+        a.go()
+        a.round()
+        answers += Job(asks_about_others, b.port, sockets, uid=MALLORY).finish()
+        if set(answers) != {("NotMine", 0)}:
+            raise Failure(f"a stranger was told {answers}")
+        a.end()
+        b.end()
+
+
+TESTS = [mitm_as_another_user, mitm_as_another_user_visits, mitm_as_the_same_user,
+         visitor_as_the_same_user, mitm_in_a_sandbox, mitm_that_may_not_be_looked_at,
+         mitm_over_links, a_question_about_others, a_name_left_to_a_child,
+         a_name_left_over_exec_with_other_rights, a_name_listened_at_twice,
+         an_accepted_socket_passed_on, a_connected_socket_passed_on,
+         a_process_with_the_number_of_another, a_descriptor_that_is_a_name_only,
+         everybody_else_is_nobody, a_real_nobody_is_somebody, real_and_effective_users_differ,
          a_connection_that_was_given_away, credentials_queued_early,
          a_nonce_that_was_not_drawn_for_this, proc_that_hides_others, no_proc, netlink_refused,
          sibling_namespaces_of_pids]

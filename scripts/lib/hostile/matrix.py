@@ -225,6 +225,7 @@ def record_of(m, kind):
     fields = {"token": m.token, "nonce": m.nonce, "echo": heard, "fd": m.descriptor}
     if kind in ("Ask", "Grant"):
         fields["token"] = (m.key, m.key)
+        fields["mirror"] = m.key
     if kind in ("Bell", "Wake", "Attention", "WantBell", "DropBell", "Joined", "Decline"):
         fields["index"] = m.slots[0] if m.slots else 1
     return Record(kind, **fields)
@@ -407,6 +408,7 @@ def flood(seconds):
                 while time.monotonic() < until and a.send(m, record):
                     if kind == "Ask":
                         record.token = (random.getrandbits(32), record.token[1])
+                        record.mirror = random.getrandbits(32)
                 a.leave(m)
     return do
 

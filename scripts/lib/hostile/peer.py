@@ -17,7 +17,7 @@ import time
 import common
 from common import Failure
 
-VERSION, LAYOUT = 2, 5
+VERSION, LAYOUT = 3, 5
 ARENA = 516 << 20
 RINGS, REGION, RING = 4 << 20, 256 << 20, 256 << 10
 SEALS = 1 | 2 | 4   # SEAL, SHRINK, GROW
@@ -25,14 +25,14 @@ F_ADD_SEALS = 1033
 SO_PASSRIGHTS = 83
 SLOT, SLOTS, SLOTS_AT = 576, 64, 4096
 DIRECTION, STREAMS_AT = 384, 77824
-RECORD = struct.Struct("<4sHHIHHII2Q2Q2QI20x")
+RECORD = struct.Struct("<4sHHIHHII2Q2Q2QIQ12x")
 CREDENTIALS = struct.Struct("iII")
 
-KINDS = {"Challenge": 1, "Claim": 2, "Reply": 3, "Joined": 4, "Decline": 5, "Ask": 6, "Grant": 7,
+KINDS = {"Challenge": 1, "Claim": 2, "Reply": 3, "Joined": 4, "Decline": 5, "Ask": 6, "Grant": 7, "NotMine": 8,
          "WantBell": 16, "Bell": 17, "Wake": 18, "Attention": 19, "DropBell": 20}
 NAMES = {n: name for name, n in KINDS.items()}
 PROOFS = ("Claim", "Ask", "Grant", "Joined")
-REUSE, IDLE = 1, 2
+REUSE = 1
 
 
 def name_of(key, version=VERSION):
@@ -45,12 +45,13 @@ def nonce():
 
 class Record:
     """What came or goes, with who has sent it and the descriptors that it brought."""
-    FIELDS = ("magic", "version", "kind", "layout", "word", "reason", "index", "flags", "token", "nonce", "echo", "fd")
+    FIELDS = ("magic", "version", "kind", "layout", "word", "reason", "index", "flags", "token", "nonce", "echo", "fd",
+              "mirror")
 
     def __init__(self, kind, **fields):
         self.kind = kind
         self.magic, self.version, self.layout, self.word = b"slce", VERSION, LAYOUT, 8
-        self.reason = self.index = self.flags = self.fd = 0
+        self.reason = self.index = self.flags = self.fd = self.mirror = 0
         self.token = self.nonce = self.echo = (0, 0)
         self.sender, self.fds = None, []
         for name, value in fields.items():
@@ -61,15 +62,15 @@ class Record:
     def pack(self):
         number = KINDS.get(self.kind, self.kind)
         return RECORD.pack(self.magic, self.version, number, self.layout, self.word, self.reason, self.index, self.flags,
-                           *self.token, *self.nonce, *self.echo, self.fd & 0xFFFFFFFF)
+                           *self.token, *self.nonce, *self.echo, self.fd & 0xFFFFFFFF, self.mirror)
 
     @classmethod
     def unpack(cls, data):
         if len(data) != RECORD.size:
             raise Failure(f"a record of {len(data)} bytes")
-        magic, version, number, layout, word, reason, index, flags, *pairs, fd = RECORD.unpack(data)
+        magic, version, number, layout, word, reason, index, flags, *pairs, fd, mirror = RECORD.unpack(data)
         return cls(NAMES.get(number, number), magic=magic, version=version, layout=layout, word=word, reason=reason, index=index,
-                   flags=flags, token=tuple(pairs[0:2]), nonce=tuple(pairs[2:4]), echo=tuple(pairs[4:6]), fd=fd)
+                   flags=flags, token=tuple(pairs[0:2]), nonce=tuple(pairs[2:4]), echo=tuple(pairs[4:6]), fd=fd, mirror=mirror)
 
     def __repr__(self):
         return f"{self.kind} by {self.sender} with {len(self.fds)} descriptors"
@@ -440,12 +441,13 @@ class Over(Meeting):
             if record.kind == kind:
                 self.heard = record
                 return record
-            if record.kind == "Decline":
-                raise Gone("declined")
+            if record.kind in ("Decline", "NotMine"):
+                raise Gone(f"the answer is {record.kind}")
         raise Gone(f"no {kind} comes")
 
     def send_ask(self, **fields):
-        send(self.socket, Record("Ask", **{"token": (self.key, self.of.inode), "nonce": self.nonce, "fd": self.descriptor, **fields}))
+        send(self.socket, Record("Ask", **{"token": (self.key, self.of.inode), "nonce": self.nonce, "fd": self.descriptor,
+                                           "mirror": self.inode, **fields}))
 
     def send_grant(self, **fields):
         send(self.socket, Record("Grant", **{"token": (self.key, self.of.inode), "nonce": self.nonce, "echo": self.heard.nonce,

@@ -34,8 +34,8 @@ pub struct Arguments {
     #[arg(long)]
     mode: Option<Mode>,
 
-    /// After how many bytes a connection leaves TCP: eager, off, or a number, which may end in K, M
-    /// or G (SLUICE_UPGRADE)
+    /// When a connection leaves TCP: auto, eager, off, or after a number of bytes, which may end in
+    /// K, M or G (SLUICE_UPGRADE)
     #[arg(long, value_name = "WHEN", value_parser = threshold)]
     upgrade: Option<String>,
 
@@ -74,10 +74,10 @@ fn variable(text: OsString) -> Result<(OsString, OsString), &'static str> {
 fn threshold(text: &str) -> Result<String, &'static str> {
     let digits = text.strip_suffix(['K', 'M', 'G']).unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number || matches!(text, "eager" | "off") {
+    if is_number || matches!(text, "auto" | "eager" | "off") {
         Ok(text.to_owned())
     } else {
-        Err("eager, off, or a number of bytes such as 4096, 64K, 1M or 1G is expected")
+        Err("auto, eager, off, or a number of bytes such as 4096, 64K, 1M or 1G is expected")
     }
 }
 
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn thresholds_are_checked_before_the_program_starts() {
-        for text in ["eager", "off", "1", "32K", "4M", "1G"] {
+        for text in ["auto", "eager", "off", "1", "32K", "4M", "1G"] {
             assert_eq!(threshold(text).unwrap(), text);
         }
         for text in ["", "K", "-1", "1k", "1T", "on", "eager "] {

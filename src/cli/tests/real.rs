@@ -89,7 +89,8 @@ fn a_peer_that_has_closed_is_on_no_other_host() {
     let port = connect(&mut server, &mut client);
     // Less than the buffers take, and nothing tried before the last byte is written.
     server.tell("end.sendall(b'x' * 40_000); end.close()");
-    client.tell("assert len(end.recv(40_000, socket.MSG_WAITALL)) == 40_000");
+    // In as many calls as are worth a search.
+    client.tell("assert all(len(end.recv(100)) == 100 for _ in range(400))");
     let process = stat_json(client.pid());
     let connection = &process["connections"][0];
     assert_eq!(connection["peer"], format!("127.0.0.1:{port}"));

@@ -189,7 +189,7 @@ impl Pass {
             crate::sockets::recv::came_by_tcp(sock);
         }
         if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-            crate::sockets::upgrade::crossed(sock);
+            crate::sockets::trigger::crossed(sock, self.0 & RX != 0);
         }
         if half.state() != state::PLAIN {
             crate::sockets::upgrade::consent(sock);
@@ -624,6 +624,7 @@ pub fn sandboxed(reason: sluice_stats::Reason) {
 /// Before the C library changes the ids of all threads: a child of a fork loses what it shares with
 /// its parent.
 pub fn changes_ids() {
+    crate::credentials::ids_change();
     crate::relatives::part();
 }
 /// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has

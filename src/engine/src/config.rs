@@ -30,9 +30,12 @@ use std::ffi::CString;
 /// When a connection leaves TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrade {
+    /// When it has cost TCP about what leaving it costs.
+    Auto,
     /// From the first byte on.
     Eager,
-    /// After this many bytes, both directions together; tried again at 4, 16, ... times as many.
+    /// After this many bytes, both directions together, rounded up to a power of two; tried again at
+    /// 2, 4, ... times as many.
     At(u64),
     /// Never.
     Off,
@@ -115,7 +118,7 @@ pub enum Fault {
 impl Config {
     /// The settings of an empty environment on a host without a configuration file.
     pub const DEFAULT: Config = Config {
-        upgrade: Upgrade::At(32 << 10),
+        upgrade: Upgrade::Auto,
         mode: Mode::Dynamic,
         spin_ns: 50_000,
         ring_len: 256 << 10,
@@ -404,6 +407,7 @@ mod tests {
 
     #[test]
     fn every_documented_value_is_taken() {
+        assert_eq!(accepted("SLUICE_UPGRADE", "auto").upgrade, Upgrade::Auto);
         assert_eq!(accepted("SLUICE_UPGRADE", "eager").upgrade, Upgrade::Eager);
         assert_eq!(accepted("SLUICE_UPGRADE", "0").upgrade, Upgrade::Eager);
         assert_eq!(accepted("SLUICE_UPGRADE", "off").upgrade, Upgrade::Off);
@@ -527,7 +531,7 @@ mod tests {
         let (_, said) = parsed(&[("SLUICE_UPGRADE", "soon")], false);
         assert_eq!(
             said,
-            "sluice: SLUICE_UPGRADE=\"soon\" is not eager, BYTES or off, using 32K\n"
+            "sluice: SLUICE_UPGRADE=\"soon\" is not auto, eager, BYTES or off, using auto\n"
         );
         let (_, said) = parsed(&[("SLUICE_FAULT", "demote:1")], false);
         assert_eq!(
@@ -593,7 +597,7 @@ mod tests {
         ];
         let more = [
             ("SLUICE_UPGRADE", "eager"),
-            ("SLUICE_UPGRADE", "31K"),
+            ("SLUICE_UPGRADE", "1023"),
             ("SLUICE_MODE", "direct"),
             ("SLUICE_SPIN_US", "21"),
             ("SLUICE_RING", "4M"),

@@ -5,7 +5,34 @@
 
 use crate::sockets::internal::Low;
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys::{self, ShortPath};
+
+/// The effective user and group of this process, the user in the upper half; or one of the next two.
+static IDS: AtomicU64 = AtomicU64::new(NOT_ASKED);
+const NOT_ASKED: u64 = u64::MAX;
+/// The program changes them, perhaps those of one thread alone.
+const CHANGE: u64 = u64::MAX - 1;
+
+/// The effective user and group of the calling thread, for which the kernel is asked once if the
+/// program never changes them.
+pub fn own_ids() -> (u32, u32) {
+    let known = IDS.load(Ordering::Relaxed);
+    if known < CHANGE {
+        return ((known >> 32) as u32, known as u32);
+    }
+    // SAFETY: these two cannot fail and are not hooked.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let asked = u64::from(user) << 32 | u64::from(group);
+    let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+    let _ = IDS.compare_exchange(NOT_ASKED, asked, set, fetch);
+    (user, group)
+}
+
+/// The program is about to change them.
+pub fn ids_change() {
+    IDS.store(CHANGE, Ordering::Relaxed);
+}
 
 /// What the kernel says of a process in its `status`.
 pub(crate) struct Status {

@@ -8,7 +8,7 @@
 use crate::rendezvous::message::{Kind, Message, VERSION};
 use crate::rendezvous::{self, control, control::by_hand, identity};
 use crate::sockets::table::{self, Entry};
-use crate::sockets::{internal, upgrade};
+use crate::sockets::{internal, trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::shm::{Link, LinkEnd, PeerProcess, Token};
@@ -92,10 +92,15 @@ pub fn record() -> Vec<u8> {
     Message::about(Kind::Wake, 0).to_bytes().to_vec()
 }
 
+/// No descriptor stays open for meetings to come.
+pub fn keep_nothing() {
+    rendezvous::keep_nothing();
+}
+
 /// The connection at `fd` has come to the offset where its peer is looked for.
 pub fn seek(fd: i32) {
     if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-        rendezvous::attempt(sock);
+        rendezvous::attempt(sock, trigger::Effort::Name);
     }
 }
 

@@ -170,6 +170,7 @@ extern "C" fn before_fork() {
     SPAWNED.store(true, Ordering::Relaxed);
     readiness::before_fork();
     life::track_fresh();
+    crate::sockets::options::shares_listeners();
     control::hold();
     sock::for_all(|sock| {
         if let Some(family) = sock.family_or_take() {
@@ -436,6 +437,7 @@ pub fn sandboxed(reason: Reason) {
 /// Where there never was another one, all that are made later are what this one becomes, and
 /// nothing stands in the way of links.
 pub fn changes_itself(reason: Reason) {
+    credentials::ids_change();
     relatives::part();
     let alone = thread::are_several() == Some(false)
         && !control::is_running()
@@ -443,6 +445,7 @@ pub fn changes_itself(reason: Reason) {
     if !alone {
         sandboxed(reason);
     }
+    crate::rendezvous::diag::forget();
 }
 
 /// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for
@@ -546,9 +549,7 @@ pub fn may_be_pulled_by(link: &Link) -> bool {
 }
 
 fn is_of_our_user(peer: &libc::ucred) -> bool {
-    // SAFETY: these two cannot fail and are not hooked.
-    let own = unsafe { (libc::geteuid(), libc::getegid()) };
-    (peer.uid, peer.gid) == own
+    (peer.uid, peer.gid) == credentials::own_ids()
 }
 
 /// Who is at the other end of a Unix socket, as the kernel saw it connect or listen.

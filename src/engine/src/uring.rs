@@ -8,6 +8,7 @@
 //! keeps the ring from ending, so it goes with the program's descriptor, and no child has it.
 
 use crate::process;
+use crate::sockets::options;
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
@@ -154,6 +155,7 @@ pub fn made(fd: c_int, params: &Params) {
     if process::is_vfork_child() {
         return;
     }
+    options::may_be_set_unseen();
     if try_made(fd, params).is_none() {
         not_seen();
     }

@@ -38,6 +38,15 @@ impl Bucket {
         self.0.store(0, Ordering::Relaxed);
     }
 
+    /// Takes back what was spent on something that has turned out well.
+    pub fn give_back(&self, rate: Rate, price: u32) {
+        let back = u64::from(price) * rate.unit_ns();
+        let sooner = |full_at: u64| Some(full_at.saturating_sub(back));
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sooner);
+    }
+
     /// Spends `price` at the time `now`, in ns; false: so much is not left, and nothing is spent.
     pub fn spend(&self, rate: Rate, price: u32, now: u64) -> bool {
         let unit = rate.unit_ns();

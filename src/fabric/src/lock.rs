@@ -209,9 +209,12 @@ pub struct Guarded<T> {
 // SAFETY: the value is reached through the lock only.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
-/// Access to a [`Guarded`] value; gives the lock back on drop.
+/// Access to a [`Guarded`] value, in a section under its lock.
 #[derive(Debug)]
-pub struct Guard<'a, T>(&'a Guarded<T>);
+pub struct Guard<'a, T> {
+    value: &'a UnsafeCell<T>,
+    _section: Section<'a>,
+}
 
 impl<T> Guarded<T> {
     /// A guarded value.
@@ -231,8 +234,16 @@ impl<T> Guarded<T> {
     /// The value, once no other thread has it; `None` in a signal handler, where [`Lock::lock`] is
     /// [`Nested`].
     pub fn lock(&self) -> Option<Guard<'_, T>> {
-        self.lock.lock().ok()?;
-        Some(Guard(self))
+        let section = self.lock.enter().ok()?;
+        Some(Guard {
+            value: &self.value,
+            _section: section,
+        })
+    }
+
+    /// Is somebody inside? A moment ago.
+    pub fn is_locked(&self) -> bool {
+        self.lock.owner.load(Ordering::Relaxed) != 0
     }
 
     /// Before a fork: nobody is inside, and nobody comes in.
@@ -262,19 +273,13 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard holds the lock.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard holds the lock and is borrowed exclusively.
-        unsafe { &mut *self.0.value.get() }
-    }
-}
-
-impl<T> Drop for Guard<'_, T> {
-    fn drop(&mut self) {
-        self.0.lock.unlock();
+        unsafe { &mut *self.value.get() }
     }
 }

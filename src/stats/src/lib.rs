@@ -39,4 +39,4 @@ pub use root::{
 
 /// Version of what two processes say to each other before they share memory. Those of different
 /// versions stay on TCP with each other.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;

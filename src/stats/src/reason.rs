@@ -7,7 +7,7 @@ macro_rules! reasons {
         ///
         /// The number is part of the layout that `sluice stat` reads from another process, and peers of
         /// other versions tell each other reasons by it. So a number is never given to a second
-        /// cause: 4, 24, 25 and 72 belonged to causes that nothing gives any more. The code is part
+        /// cause: 4, 24, 25, 72 and 75 belonged to causes that nothing gives any more. The code is part
         /// of the JSON.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
@@ -96,8 +96,8 @@ reasons! {
         "Unset SLUICE_UPGRADE, or give it another value than off.";
     /// The stream has not reached its first upgrade offset.
     BelowThreshold = 2, "below-threshold",
-        "too few bytes so far to be worth an upgrade",
-        "Nothing to do: it leaves TCP when it has moved as many bytes as SLUICE_UPGRADE says (32 KiB unless set). A connection that never does would gain nothing.";
+        "too little has moved so far to be worth an upgrade",
+        "Nothing to do: it leaves TCP when it has moved 2 MiB, or some 16 requests and answers, or as many bytes as SLUICE_UPGRADE says. A connection that never does would gain nothing.";
     /// The descriptor came from somewhere that no hook saw.
     NotHooked = 3, "not-hooked",
         "the program uses the socket where Sluice cannot see it",
@@ -127,7 +127,7 @@ reasons! {
     /// Nobody met us at the name. Whether the peer runs Sluice is not known.
     NoAnswer = 16, "no-answer",
         "the other end has not answered: it runs without Sluice, or is in one long call",
-        "Run the other program with Sluice, too: `sluice stat NAME` says whether it is. If it is, nothing is wrong: it has not come back from one long call (a large blocking send, a bulk load), is in a sandbox, or has passed the connection on to another process. The next try follows when four times as many bytes have moved.";
+        "Run the other program with Sluice, too: `sluice stat NAME` says whether it is. If it is, nothing is wrong: it has not come back from one long call (a large blocking send, a bulk load), is in a sandbox, or has passed the connection on to another process. The next try follows when twice as many bytes have moved.";
     /// The peer is on another host, as far as this network namespace shows, and no RDMA device leads there.
     PeerRemote = 17, "peer-remote",
         "the peer is on another host or in another network namespace, and no RDMA device leads to it",
@@ -139,7 +139,7 @@ reasons! {
     /// As many names as allowed are held already.
     TooManyNames = 19, "too-many-names",
         "too many connections look for their peer at once",
-        "Nothing to do: the next try follows when four times as many bytes have moved.";
+        "Nothing to do: the next try follows when twice as many bytes have moved.";
     /// The peer could not prove that it holds the other end.
     ProofFailed = 20, "proof-failed",
         "the peer could not prove that it holds the other end",
@@ -159,7 +159,7 @@ reasons! {
     /// A thread still waits to write in a kernel call.
     WriterBlocked = 26, "writer-blocked",
         "a thread still waits to write in the kernel",
-        "Nothing to do: a thread was in a long call. The next try follows when four times as many bytes have moved.";
+        "Nothing to do: a thread was in a long call. The next try follows when twice as many bytes have moved.";
 
     // What the host refuses.
     /// Neither netlink nor /proc/net/tcp names the peer's socket.
@@ -274,10 +274,6 @@ reasons! {
     Disconnected = 74, "disconnected",
         "the program dissolved the connection",
         "Nothing to do: the program has dissolved the connection by connect() with AF_UNSPEC.";
-    /// TCP_INQ.
-    TcpInq = 75, "tcp-inq",
-        "the program wants to be told how much is unread (TCP_INQ)",
-        "It cannot be helped yet. gRPC and what stands on it (Ray) do so.";
     /// SO_PEEK_OFF.
     PeekOff = 76, "peek-off",
         "the program moves on while it peeks (SO_PEEK_OFF)",
@@ -398,6 +394,10 @@ reasons! {
     Overcommit = 123, "overcommit",
         "the kernel may refuse pages of shared memory when they are used (vm.overcommit_memory=2)",
         "Set vm.overcommit_memory to 0 or 1.";
+    /// A round trip of TCP takes a millisecond or more.
+    Far = 124, "far",
+        "the other host is a millisecond away, or more",
+        "Nothing to do: TCP keeps more under way than a ring of Sluice's holds, so it is faster over such a distance, and RDMA saves little of a millisecond.";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met",
         "both ends have met: the next writes leave TCP",

@@ -27,6 +27,7 @@ pub unsafe fn before_setsockopt(
 ) {
     // SAFETY: passed on.
     let asked = unsafe { options::Asked::new(level, name, value, len) };
+    options::sets(&asked);
     if let Some(sock) = sock_of(e, fd) {
         options::before_set(sock, fd, asked);
     }

@@ -3,7 +3,8 @@
 
 use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
 use crate::sockets::sock::Sock;
-use crate::sockets::{iov, life, recv as receiving, send as sending};
+use crate::sockets::{iov, life, options, recv as receiving, send as sending};
+use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
@@ -51,6 +52,10 @@ pub unsafe fn writev(
         return Verdict::Pass(Pass::NOBODY);
     };
     if nap.is_fresh()
+        && !(sending::may_be_large(sock, flags)
+            && !iov::is_missing(iov, iovcnt)
+            // SAFETY: the caller's array, which is not certain to be missing.
+            && unsafe { sending::is_large(sock, iov, iovcnt, flags) })
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
         // SAFETY: the caller's arguments.
@@ -104,10 +109,67 @@ pub unsafe fn recvmsg(
         if !header.msg_name.is_null() {
             header.msg_namelen = 0;
         }
-        header.msg_controllen = 0;
+        let room = core::mem::take(&mut header.msg_controllen);
         header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        if sock.tells_unread.load(Ordering::Relaxed) {
+            put_unread(header, room, options::left_to_read(sock, fd));
+        }
     }
     verdict
+}
+/// Tells a program that has asked for TCP_INQ what is left, where it has room for that, as
+/// `put_cmsg` does.
+fn put_unread(header: &mut msghdr, room: usize, left: c_int) {
+    // SAFETY: these compute lengths.
+    let (len, space) = unsafe { (libc::CMSG_LEN(INT), libc::CMSG_SPACE(INT)) };
+    let (len, space) = (len as usize, space as usize);
+    const INT: u32 = size_of::<c_int>() as u32;
+    let at = header.msg_control as usize;
+    if room < size_of::<libc::cmsghdr>() || caller::cannot_write(at, room.min(space)) {
+        header.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    if room < len {
+        header.msg_flags |= libc::MSG_CTRUNC;
+    }
+    let told = libc::cmsghdr {
+        cmsg_len: len.min(room),
+        cmsg_level: libc::IPPROTO_TCP,
+        cmsg_type: libc::TCP_INQ,
+    };
+    let bytes = left.to_ne_bytes();
+    // SAFETY: the caller's buffer, which is not certain to be missing, and has so much room.
+    unsafe {
+        header
+            .msg_control
+            .cast::<libc::cmsghdr>()
+            .write_unaligned(told);
+        let to = header
+            .msg_control
+            .cast::<u8>()
+            .add(size_of::<libc::cmsghdr>());
+        core::ptr::copy_nonoverlapping(
+            bytes.as_ptr(),
+            to,
+            bytes.len().min(room - size_of::<libc::cmsghdr>()),
+        );
+    }
+    header.msg_controllen = space.min(room);
+}
+
+/// Is the message to be written in pieces? One with control data is not.
+unsafe fn is_large(sock: &Sock, msg: *const msghdr, flags: c_int) -> bool {
+    if !sending::may_be_large(sock, flags) || caller::cannot_read(msg as usize, size_of::<msghdr>())
+    {
+        return false;
+    }
+    // SAFETY: the caller's header, which is not certain to be missing.
+    let header = unsafe { &*msg };
+    let (pieces, count) = (header.msg_iov, header.msg_iovlen as size_t);
+    header.msg_controllen == 0
+        && !iov::is_missing(pieces, count)
+        // SAFETY: the caller's array, which is not certain to be missing.
+        && unsafe { sending::is_large(sock, pieces, count, flags) }
 }
 /// `sendmsg` on a tracked TCP socket; control messages send it to the kernel.
 /// # Safety
@@ -123,6 +185,8 @@ pub unsafe fn sendmsg(
         return Verdict::Pass(Pass::NOBODY);
     };
     if nap.is_fresh()
+        // SAFETY: passed on.
+        && !unsafe { is_large(sock, msg, flags) }
         && let Some(pass) = sending::to_kernel(sock, flags)
     {
         // SAFETY: the caller's arguments.

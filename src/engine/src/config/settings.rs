@@ -36,6 +36,8 @@ impl Upgrade {
     fn reach(self) -> u64 {
         match self {
             Self::Eager => 0,
+            // It may be as soon as this.
+            Self::Auto => 1 << 10,
             Self::At(n) => n,
             Self::Off => u64::MAX,
         }
@@ -51,15 +53,16 @@ fn is_lower(old: Option<u64>, new: Option<u64>) -> bool {
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "SLUICE_UPGRADE",
-        values: "eager, BYTES or off",
-        default: "32K",
-        meaning: "After how many bytes, both directions together, a connection leaves TCP: \
-                  eager for at once, off for never.",
+        values: "auto, eager, BYTES or off",
+        default: "auto",
+        meaning: "When a connection leaves TCP: auto when TCP has cost it about what leaving TCP \
+                  costs, eager at once, BYTES after so many of both directions together, off never.",
         set: |value, config| {
             config.upgrade = match value {
+                b"auto" => Upgrade::Auto,
                 b"eager" => Upgrade::Eager,
                 b"off" => Upgrade::Off,
-                // Beyond 1 TiB the later attempts at 4, 16, ... times as many would overflow.
+                // Far beyond what a connection moves, and far from an overflow.
                 _ => match bytes(value).filter(|&n| n <= 1 << 40)? {
                     0 => Upgrade::Eager,
                     n => Upgrade::At(n),

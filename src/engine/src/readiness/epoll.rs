@@ -127,7 +127,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
     let mut idle = vigil.as_ref().map_or(0, |v| v.idle);
     loop {
         if rendezvous::is_meeting() {
-            rendezvous::progress();
+            rendezvous::progress_soon();
         }
         set.drive();
         // Streams that fill every answer may not keep the kernel's events from being told.
@@ -548,7 +548,7 @@ impl Waiter {
         let mut sliced = false;
         if rendezvous::needs_hooks() {
             // A meeting ends in time even if nothing else happens.
-            if let Some(meeting) = rendezvous::watched(|_| ()) {
+            if let Some(meeting) = rendezvous::time_left() {
                 let meeting = meeting.max(1_000_000);
                 sliced = left.is_none_or(|l| meeting < l);
                 left = Some(left.map_or(meeting, |l| l.min(meeting)));

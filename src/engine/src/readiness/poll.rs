@@ -208,7 +208,7 @@ unsafe fn turns(
     }
     loop {
         if rendezvous::is_meeting() {
-            rendezvous::progress();
+            rendezvous::progress_soon();
         }
         if sets {
             nest::settle_all();
@@ -386,7 +386,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     }
     let mut sliced = false;
     if rendezvous::needs_hooks()
-        && let Some(meeting) = rendezvous::watched(|_| ())
+        && let Some(meeting) = rendezvous::time_left()
     {
         sliced = left.is_none_or(|l| meeting < l);
         left = Some(left.map_or(meeting, |l| l.min(meeting)));

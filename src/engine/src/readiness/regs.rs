@@ -169,7 +169,7 @@ pub(super) struct Inside {
     /// Of what is in the ready list it may be known when the news came.
     pub is_stamped: bool,
     /// Registrations with [`Reg::behind`].
-    behind: u32,
+    behind: Vec<u32>,
     /// Registrations of sets.
     sets: Vec<SetReg>,
 }
@@ -210,26 +210,35 @@ impl Inside {
 
     /// News of this registration were passed over.
     pub fn passed_over(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize) {
-            self.behind += u32::from(!core::mem::replace(&mut reg.behind, true));
+        if let Some(reg) = self.regs.get_mut(index as usize)
+            && !core::mem::replace(&mut reg.behind, true)
+        {
+            self.behind.push(index);
         }
     }
 
     /// The kernel has an event under this data: what was passed over is looked at again.
     pub fn come_back(&mut self, data: u64) {
-        if self.behind == 0 {
+        if self.behind.is_empty() {
             return;
         }
         let all: Vec<u32> = self.with_data(data).collect();
         for index in all {
-            if self
-                .reg(index)
-                .is_some_and(|r| core::mem::take(&mut r.behind))
-            {
-                self.behind -= 1;
+            if self.is_not_behind(index) {
                 self.queue(index);
             }
         }
+    }
+
+    /// The registration is to be told of, or is none any more; true: it had been passed over.
+    fn is_not_behind(&mut self, index: u32) -> bool {
+        let was = self
+            .reg(index)
+            .is_some_and(|r| core::mem::take(&mut r.behind));
+        if was {
+            self.behind.retain(|&other| other != index);
+        }
+        was
     }
 
     /// The kernel has accepted the registration of a set under this number, or has dropped it: nothing is wanted then. One of a set
@@ -249,16 +258,16 @@ impl Inside {
 
     /// What was passed over is looked at again where there is something to read by now: the program may have read TCP's part without waiting for it.
     pub fn look_behind(&mut self) {
-        if self.behind == 0 {
-            return;
-        }
-        for index in 0..self.places() {
+        let mut at = 0;
+        while let Some(&index) = self.behind.get(at) {
             let reads = |sock| super::of_stream(sock) & super::READABLE != 0;
-            let reg = self.reg(index).filter(|r| r.behind && r.adopted);
+            let reg = self.reg(index).filter(|r| r.adopted);
             if let Some(reg) = reg.filter(|r| r.sock.is_some_and(reads)) {
                 reg.behind = false;
-                self.behind -= 1;
+                self.behind.swap_remove(at);
                 self.queue(index);
+            } else {
+                at += 1;
             }
         }
     }
@@ -327,12 +336,12 @@ impl Inside {
     /// Takes a registration out; whether it was the socket's last here.
     pub fn remove(&mut self, at: u32) -> bool {
         self.unindex(at);
+        self.is_not_behind(at);
         let Some(reg) = self.regs.get_mut(at as usize) else {
             return true;
         };
         (reg.adopted, reg.parked, reg.ghost) = (false, false, false);
         reg.had_stream = false;
-        self.behind -= u32::from(core::mem::take(&mut reg.behind));
         let (next, queued) = (reg.next, reg.queued);
         let Some(sock) = reg.sock.take() else {
             return true;
@@ -442,8 +451,8 @@ impl Inside {
         self.unindex(at);
         if let Some(reg) = self.regs.get_mut(at as usize) {
             (reg.armed, reg.ghost, reg.vain) = (false, true, 0);
-            self.behind -= u32::from(core::mem::take(&mut reg.behind));
         }
+        self.is_not_behind(at);
     }
 
     /// Registrations are found at places below this one.

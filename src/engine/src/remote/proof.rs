@@ -6,7 +6,7 @@
 
 use crate::sockets::prefix;
 use crate::sockets::sock::Sock;
-use crate::sockets::upgrade;
+use crate::sockets::trigger;
 use sluice_stream::record::Nonce;
 use sluice_stream::wire::Proof;
 
@@ -60,7 +60,7 @@ impl Known {
 
     /// Is it as much as this end wants to be shown, which goes by its own threshold?
     pub fn is_enough(self) -> bool {
-        self.covers(upgrade::first_try())
+        self.covers(trigger::first_far_try())
     }
 
     /// An asker that has come to the offset `threshold` has moved so many bytes: more than half of what it has read is shown, and more than

@@ -2,8 +2,10 @@
 //! program needed.
 //!
 //! ```text
-//!   first comer                                     second comer
-//!   Ask {key, inode, nonce} ──►                     keeps it until its own socket comes to an offset
+//!   asker                                           asked
+//!   Ask {key, inode, mirror, nonce} ──►
+//!                                                   is `mirror` the inode of a socket of mine?
+//!                        ◄── NotMine ── or Decline, why not ── or
 //!                        ◄── Grant {key, inode, stream, nonce, echo} ──
 //!   does the link's process hold my mirror?
 //!   Joined {stream, echo} ──►
@@ -11,34 +13,33 @@
 //!   attach                                          attach
 //! ```
 //!
-//! Only processes of the user that owns the other end are asked. Each record names the descriptor
-//! of its sender's socket, and the kernel names the sender: [`identity`](super::identity).
+//! Only processes of the user that owns the other end are asked, one after the other, and only
+//! where there are few: with many a name is cheaper. Each record names the descriptor of its
+//! sender's socket, and the kernel names the sender: [`identity`](super::identity).
 //!
-//! A connection that went by a link before asks over that one, and whoever is asked for a connection that was
-//! demoted grants at once. Otherwise asked are the links made last, since the peer is likelier behind
-//! one of those; who is not the other end of the connection keeps the question and never finds a socket
-//! for it. When both ask at once, side 0 of the link grants and side 1 waits.
+//! A process that has not moved a byte by the socket itself keeps the question until it has: a
+//! relative may be the one that will. When both ask at once, side 0 of the link grants and side 1
+//! waits.
 
 use super::diag::Mirror;
 use super::join::{attach, owner, refuse};
-use super::message::{self, Kind, Message, Nonce, Sender};
-use super::{Look, PENDING, Pending, Stage, abandon, control, count_names, decline, identity};
+use super::message::{Kind, Message, Nonce, Sender};
+use super::{Look, Meetings, PENDING, Pending, Stage, abandon, control, decline, identity};
 use crate::sockets::sock::Sock;
-use crate::sockets::upgrade;
+use crate::sockets::{inodes, trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
-use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// Links that are asked at most.
+/// Links that lead to processes of the other end's user, at most, where these are asked.
 const LINKS: usize = 4;
 /// Questions of peers that are kept; the oldest goes first.
 const KEPT: usize = 4096;
 /// Of one link, which has as many streams.
 const KEPT_OF_ONE: usize = KEPT / 2;
 
-/// A peer's question for which no socket of ours has come up yet.
+/// A peer's question for a socket of ours that has not moved a byte here.
 struct Question {
     key: u64,
     link: &'static Link,
@@ -51,10 +52,6 @@ struct Question {
 
 static QUESTIONS: Guarded<Vec<Question>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
 
-/// Connections that have looked for their peer in vain: they take a later question, whatever its
-/// offset.
-static TRIED: Guarded<Vec<Look>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
-
 impl Look {
     /// Is the connection still there?
     pub(super) fn is_current(&self) -> bool {
@@ -62,74 +59,10 @@ impl Look {
         sock.generation.load(Ordering::Acquire) == generation
     }
 
-    /// Is it still there, on TCP, and may leave it?
-    fn is_wanted(&self) -> bool {
-        self.is_on_tcp() && self.refusal().is_none()
-    }
-
-    fn is_on_tcp(&self) -> bool {
-        self.is_current() && !self.of.0.is_accelerated()
-    }
-
     /// Why this end does not leave TCP, if so.
     pub(super) fn refusal(&self) -> Option<Reason> {
         self.refuses.or_else(|| self.of.0.pinned())
     }
-}
-
-/// The search of a connection ended without a peer. An end that refused for the moment alone is not
-/// kept: what it would say may not be true any more.
-pub(super) fn in_vain(look: Look) {
-    let (sock, _) = look.of;
-    if look.refuses.is_some() && sock.pinned().is_none() {
-        return;
-    }
-    let Some(mut tried) = TRIED.lock() else {
-        return;
-    };
-    tried.retain(|earlier| !core::ptr::eq(earlier.of.0, sock));
-    if tried.len() >= KEPT {
-        tried.retain(Look::is_current);
-        let oldest = tried.len().saturating_sub(KEPT / 2);
-        tried.drain(..oldest);
-    }
-    tried.push(Look {
-        refuses: None,
-        ..look
-    });
-}
-
-/// A connection that looked for the peer that now asks for it, if it is still there and on TCP.
-fn take_tried(key: u64, inode: u64) -> Option<Look> {
-    let mut tried = TRIED.lock()?;
-    let at = tried
-        .iter()
-        .position(|t| t.key == key && t.mirror.inode == inode)?;
-    Some(tried.swap_remove(at)).filter(Look::is_on_tcp)
-}
-
-/// A connection that was demoted, and for which the peer now asks.
-fn demoted(key: u64, inode: u64) -> Option<Look> {
-    let of = upgrade::demoted(key, inode)?;
-    Some(Look {
-        of,
-        key,
-        mirror: of.0.mirror(),
-        nonce: identity::nonce().ok()?,
-        refuses: None,
-    })
-}
-
-/// Asks over the links that there are; true: somebody was asked. The inode of this end is `own`.
-pub(super) fn ask(look: Look, own: u64) -> bool {
-    let mut asked = false;
-    for link in shm::all()
-        .filter(|l| l.is_alive() && l.control().is_open() && may_hold(l, look.mirror))
-        .take(LINKS)
-    {
-        asked |= send_ask(link, look, own, 0);
-    }
-    asked
 }
 
 /// Is the peer of the link one that may hold this end?
@@ -142,54 +75,34 @@ fn descriptor(sock: &Sock) -> u32 {
     sock.fd.load(Ordering::Relaxed) as u32
 }
 
+/// Asks over the first link that was not asked yet; `already` were. Returns it. First of all is the
+/// link by which the connection went before.
+pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
+    let last = look.of.0.last_link().filter(|l| may_hold(l, look.mirror));
+    let others = || {
+        shm::all().filter(move |l| {
+            let is_last = last.is_some_and(|last| core::ptr::eq(last, *l));
+            l.is_alive() && l.control().is_open() && may_hold(l, look.mirror) && !is_last
+        })
+    };
+    let few = others().take(LINKS + 1).count() <= LINKS;
+    let others = others().take(if few { LINKS } else { 0 });
+    last.into_iter()
+        .chain(others)
+        .skip(already as usize)
+        .find(|link| send_ask(link, look))
+}
+
 /// Asks over `link`; true: the question is out.
-fn send_ask(link: &Link, look: Look, own: u64, flags: u32) -> bool {
+fn send_ask(link: &Link, look: Look) -> bool {
     let ask = Message {
-        token: [look.key, own],
+        token: [look.key, look.own],
+        mirror: look.mirror.inode,
         nonce: look.nonce,
         descriptor: descriptor(look.of.0),
-        flags,
         ..Message::new(Kind::Ask)
     };
     control::tell(link, &ask, None)
-}
-
-/// Asks over the link by which this connection has gone before; true: the peer was asked.
-pub(super) fn ask_again(look: Look, own: u64) -> bool {
-    let link = look.of.0.last_link();
-    link.is_some_and(|link| may_hold(link, look.mirror) && send_ask(link, look, own, 0))
-}
-
-/// A link has come up: whoever looks for a peer, or has done so in vain, asks over it.
-pub(super) fn ask_all(link: &'static Link) {
-    let tried = TRIED.lock().map(|mut tried| {
-        let all = core::mem::take(&mut *tried).into_iter();
-        let (ask, refuse): (Vec<_>, _) = all.partition(Look::is_wanted);
-        *tried = refuse;
-        ask
-    });
-    let Some(mut list) = PENDING.lock() else {
-        return;
-    };
-    for look in tried.unwrap_or_default() {
-        let (sock, _) = look.of;
-        if look.is_wanted() && !list.iter().any(|p| core::ptr::eq(p.sock, sock)) {
-            list.push(look.waiting());
-        }
-    }
-    for p in list.iter() {
-        let is_open = matches!(p.stage, Stage::Named { .. } | Stage::Asked);
-        if !is_open || !may_hold(link, p.mirror) || p.look().refusal().is_some() {
-            continue;
-        }
-        let fd = p.sock.fd.load(Ordering::Relaxed);
-        if let Ok(st) = sys::fstat(fd) {
-            send_ask(link, p.look(), st.st_ino, message::IDLE);
-        }
-    }
-    count_names(&list);
-    drop(list);
-    super::expect_answers();
 }
 
 /// Has the other end of this connection asked for it? Then grants it a stream.
@@ -216,6 +129,12 @@ pub(super) fn take_question(look: Look) -> Option<(&'static Link, Nonce)> {
     (link.generation() == generation && link.is_alive()).then_some((link, nonce))
 }
 
+/// Has a peer asked for the connection with this key?
+pub(super) fn is_asked_for(key: u64) -> bool {
+    let kept = QUESTIONS.lock();
+    kept.is_none_or(|kept| kept.iter().any(|q| q.key == key))
+}
+
 /// Grants the peer, which has asked with `echo`, a stream.
 fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
     if !may_hold(link, look.mirror) {
@@ -226,11 +145,10 @@ fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
         return None;
     }
     let (sock, _) = look.of;
-    let own = sys::fstat(sock.fd.load(Ordering::Relaxed)).ok()?.st_ino;
     let index = link.give_stream(upgrade::ring_len(link), owner(sock))?;
     let grant = Message {
         index,
-        token: [look.key, own],
+        token: [look.key, look.own],
         nonce: look.nonce,
         echo,
         descriptor: descriptor(sock),
@@ -269,33 +187,69 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    let ours = list
-        .iter()
-        .position(|p| p.key == key && p.mirror.inode == inode);
-    // A name of ours that nobody has come to, and an asker who is not on the way to it.
-    let idle = ask.flags & message::IDLE != 0;
-    let only_asks = |p: &Pending| match p.stage {
-        Stage::Asked => true,
-        Stage::Named { .. } => idle,
+    let ours = |p: &&Pending| p.mirror.inode == inode;
+    if list.by_key(key).filter(ours).is_none() {
+        if let Some(granted) = look_into(link, ask) {
+            list.add(granted);
+        }
+        return;
+    }
+    // Any other meeting is with this very peer, which has its word in that. Where both have asked
+    // each other side 0 grants.
+    let waits = |p: &Pending| match p.stage {
+        Stage::Named { .. } => true,
+        Stage::Asked(asked, _) => {
+            !asked.is_some_and(|l| core::ptr::eq(l, link)) || link.side() == 0
+        }
         _ => false,
     };
-    match ours {
-        // Nothing but links is left to both.
-        Some(at) if list.get(at).is_some_and(only_asks) => {
-            let waiting = list.swap_remove(at);
-            let look = waiting.look();
-            if look.is_current() {
-                list.push(grant(look, link, ask.nonce).unwrap_or(waiting));
-            }
+    if let Some(waiting) = list.take_by_key(key, waits) {
+        let look = waiting.look();
+        if look.is_current() {
+            list.add(grant(look, link, ask.nonce).unwrap_or(waiting));
         }
-        // A meeting by name is under way; the question counts if that comes to nothing.
-        Some(_) => keep(link, ask),
-        None => match take_tried(key, inode).or_else(|| demoted(key, inode)) {
-            Some(look) => list.extend(grant(look, link, ask.nonce)),
-            None => keep(link, ask),
-        },
     }
-    count_names(&list);
+}
+
+/// Grants the peer a stream for a socket that this process does not look for, or says why not. Of a
+/// connection whose other end is not the peer's it learns no more than of one that is not here.
+fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
+    let found = inodes::find(ask.mirror).map(|(sock, _)| sock);
+    let keep_for = |sock| {
+        keep(link, ask);
+        trigger::when_used(sock);
+    };
+    // Another user's process is told of its own connections alone, also by silence.
+    if let Some(sock) = found.filter(|sock| link.is_of_same_user() && is_unused(sock)) {
+        keep_for(sock);
+        return None;
+    }
+    let its_own =
+        |look: &Look| [look.key, look.mirror.inode] == ask.token && may_hold(link, look.mirror);
+    let found = found.and_then(|sock| super::look(sock).ok().flatten());
+    let Some(look) = found.filter(its_own) else {
+        let not_mine = Message {
+            token: ask.token,
+            echo: ask.nonce,
+            ..Message::new(Kind::NotMine)
+        };
+        control::tell(link, &not_mine, None);
+        return None;
+    };
+    let (sock, _) = look.of;
+    if sock.link().is_some() || sock.is_accelerated() {
+        return None;
+    }
+    if is_unused(sock) {
+        keep_for(sock);
+        return None;
+    }
+    grant(look, link, ask.nonce)
+}
+
+/// Has it moved no byte here yet, and may it leave TCP when it does?
+fn is_unused(sock: &Sock) -> bool {
+    sock.offset() == 0 && sock.pinned().is_none()
 }
 
 /// Keeps a question for the socket of ours that will come to it.
@@ -325,6 +279,35 @@ fn keep(link: &'static Link, ask: &Message) {
     });
 }
 
+/// The peer has no such socket: the next one is asked, or the other end may wait at a name by now.
+pub(super) fn on_not_mine(link: &Link, message: &Message, sender: Option<Sender>) {
+    if !identity::of_link(link).is_process(sender) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let asks = |p: &Pending| p.is_asked_by(message) && matches!(p.stage, Stage::Asked(..));
+    if let Some(next) = list.take_by_key(message.token[0], asks).and_then(ask_next) {
+        let _ = super::enlist(next, &mut list);
+    }
+}
+
+/// Asks over the next link, or comes to the name of the other end, if that waits there.
+fn ask_next(meeting: Pending) -> Option<Pending> {
+    let look = meeting.look();
+    let Stage::Asked(_, already) = meeting.stage else {
+        return None;
+    };
+    if !look.is_current() || look.refusal().is_some() {
+        return None;
+    }
+    match ask(look, already) {
+        Some(link) => Some(look.at(Stage::Asked(Some(link), already + 1), None)),
+        None => super::names::visit(look).ok().flatten(),
+    }
+}
+
 /// The peer grants a stream.
 pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Sender>) {
     let [key, inode] = grant.token;
@@ -335,22 +318,20 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
     let Some(mut list) = PENDING.lock() else {
         return decline();
     };
-    let at = list.iter().position(|p| {
-        p.key == key && p.mirror.inode == inode && believe(link, grant, sender, p.nonce, p.mirror)
-    });
-    // Whatever stage ours has come to ends here: the peer's stands at this. Only two grants that cross need a
-    // rule: that of side 0 stands.
+    // Our meeting ends here, in whatever stage it is: the peer's is at this one. Only two grants
+    // that cross need a rule: that of side 0 stands.
     let crossed = |p: &Pending| matches!(p.stage, Stage::Granted(l, _) if core::ptr::eq(l, link));
-    let yields = |p: &Pending| !crossed(p) || link.side() == 1;
-    let meeting = at
-        .filter(|&at| list.get(at).is_some_and(yields))
-        .map(|at| list.swap_remove(at));
-    count_names(&list);
+    let meeting = list.take_by_key(key, |p| {
+        p.mirror.inode == inode
+            && believe(link, grant, sender, p.nonce, p.mirror)
+            && (!crossed(p) || link.side() == 1)
+    });
     let Some(meeting) = meeting else {
         return decline();
     };
-    // The list stays locked until the stream is attached: a try of the program's thread would find neither meeting nor
-    // stream, and grant another stream meanwhile; the two ends could come to stand on one each.
+    // The list stays locked until the stream is attached: else a try of the program's thread would
+    // find neither meeting nor stream, and would grant another stream; the two ends could then
+    // stand on one each.
     if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
         abandon(link, index);
     }
@@ -371,11 +352,13 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
 }
 
 /// Takes the meeting out for which stream `index` of a link was granted.
-fn take_granted(list: &mut Vec<Pending>, link: &'static Link, index: u32) -> Option<Pending> {
-    let at = list.iter().position(
-        |p| matches!(p.stage, Stage::Granted(l, i) if core::ptr::eq(l, link) && i == index),
-    )?;
-    Some(list.swap_remove(at))
+fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<Pending> {
+    let is_it = |p: &Pending| matches!(p.stage, Stage::Granted(l, i) if core::ptr::eq(l, link) && i == index);
+    let sock = control::given_to(link, index)?;
+    list.of(sock)
+        .is_some_and(is_it)
+        .then(|| list.take(sock))
+        .flatten()
 }
 
 /// The peer has joined a stream that was granted to it.
@@ -411,10 +394,14 @@ pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Optio
         if let Some(meeting) = take_granted(&mut list, link, declined.index) {
             super::give_up(meeting, Reason::NoAnswer);
         }
-    } else if let Some(meeting) = decline::take_asked(&mut list, declined) {
+        return;
+    }
+    let waits = |p: &Pending| {
+        p.is_asked_by(declined) && matches!(p.stage, Stage::Named { .. } | Stage::Asked(..))
+    };
+    if let Some(meeting) = list.take_by_key(declined.token[0], waits) {
         decline::heard(meeting, decline::reason(declined));
     }
-    count_names(&list);
 }
 
 /// The link is gone: nothing asked or granted on it comes to anything.
@@ -425,29 +412,26 @@ pub(super) fn lost(link: &'static Link) {
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    let mut granted = Vec::new();
-    list.retain(|p| match p.stage {
-        Stage::Granted(l, index) if core::ptr::eq(l, link) => {
-            granted.push(index);
-            false
+    let is_of_it = |p: &Pending| match p.stage {
+        Stage::Granted(l, _) | Stage::Asked(Some(l), _) => core::ptr::eq(l, link),
+        _ => false,
+    };
+    for meeting in list.take_all(is_of_it) {
+        if let Stage::Granted(_, index) = meeting.stage {
+            abandon(link, index);
+        } else if let Some(next) = ask_next(meeting) {
+            let _ = super::enlist(next, &mut list);
         }
-        _ => true,
-    });
-    drop(list);
-    for index in granted {
-        abandon(link, index);
     }
 }
 
 /// Holds the questions still over a fork.
 pub(super) fn hold() {
     QUESTIONS.hold();
-    TRIED.hold();
 }
 
 /// After the fork, on both sides.
 pub(super) fn release() {
-    TRIED.release();
     QUESTIONS.release();
 }
 
@@ -455,8 +439,5 @@ pub(super) fn release() {
 pub(super) fn after_fork() {
     if let Some(mut kept) = QUESTIONS.lock() {
         kept.clear();
-    }
-    if let Some(mut tried) = TRIED.lock() {
-        tried.clear();
     }
 }

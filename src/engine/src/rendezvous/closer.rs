@@ -14,7 +14,7 @@
 //! closed in a thread.
 
 use super::message::{self, Next};
-use super::{control, identity};
+use super::{control, identity, watch};
 use crate::sockets::internal;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -310,7 +310,7 @@ pub(super) fn let_go(fd: Fd) {
         return;
     }
     // While the porter has it open, a set of ours would be told of it.
-    control::unwatch_meeting(fd.raw());
+    watch::leave(fd.raw());
     if let Err(fd) = hand_over(fd)
         && let Some(mut left) = LEFT.lock()
     {

@@ -34,12 +34,12 @@ pub use jobs::{advance_at, advance_soon, seek, watch_far};
 pub(super) use links::lost;
 #[cfg(feature = "verbs")]
 pub(crate) use links::sock_of;
-pub(super) use links::tell;
 use links::{READING, on_link};
 pub use links::{
     ask_wake, attention, bell_at, died_unended, died_with_unread, drop_bell, end_is_told,
-    is_unended, link_is_up, read_links, unwatch_meeting, want_bell, watch_link, watch_meeting,
+    is_unended, link_is_up, read_links, want_bell, watch_link, watch_meetings,
 };
+pub(super) use links::{given_to, tell};
 #[cfg(feature = "verbs")]
 pub use links::{unwatch_remote, watch_remote};
 
@@ -226,7 +226,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         remote::answer_calls();
         life::make_ends();
         let jobs_left = do_jobs();
-        let meetings_left = super::watched(|_| ());
+        let meetings_left = super::time_left();
         let trims_left = trims.progress();
         let hosts_left = remote::progress();
         timeout = [jobs_left, meetings_left, trims_left, hosts_left]

@@ -5,54 +5,53 @@
 //! The reason is the peer's word, for people. Nothing is decided by it.
 
 use super::message::{Kind, Message, Nonce};
-use super::{COUNT, Look, PENDING, PENDING_MAX, Pending, Stage, ask, control, count_names};
-use core::sync::atomic::Ordering;
+use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, control, meetings};
 use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
 use sluice_stats::Reason;
 
 /// Names that refusals hold at most, of those that there are: others are for ends that want to
 /// leave TCP.
 const NAMES: usize = PENDING_MAX / 8;
 
-/// This end refuses: tells the other end, now or when that comes, if it comes soon. The inode of this
-/// end is `own`.
-pub(super) fn tell(look: Look, own: u64) {
+/// This end refuses: tells the other end, now or when that comes, if it comes soon.
+pub(super) fn tell(look: Look) {
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    super::drop_expired(&mut list);
+    super::move_on(&mut list);
     let Some(reason) = look.refusal().filter(|_| look.is_current()) else {
         return;
     };
-    if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, look.of.0)) {
-        if !list.get(at).is_some_and(Pending::is_idle) {
+    if let Some(earlier) = list.of_mut(look.of.0) {
+        if !earlier.is_idle() {
             return;
         }
-        list.swap_remove(at);
+        if earlier.refuses.is_some() {
+            // The other end may be on its way to this name.
+            earlier.refuses = Some(reason);
+            earlier.deadline = sys::now_ns() + NAME_NS;
+            return meetings::look_soon();
+        }
+        list.take(look.of.0);
     }
-    let own_end = |p: &Pending| p.key == look.key && p.mirror.inode == own;
-    if let Some(at) = list.iter().position(own_end) {
+    let is_own_end = |p: &Pending| p.mirror.inode == look.own;
+    if let Some(other) = list.take_by_key(look.key, is_own_end) {
         // The other end is in this process.
-        heard(list.swap_remove(at), reason);
-        return count_names(&list);
+        return heard(other, reason);
     }
     if let Some((link, nonce)) = ask::take_question(look) {
         // Of an earlier try, perhaps, so that it is not heard.
         answer(look, link, nonce, reason);
     }
-    if list.iter().filter(|p| p.refuses.is_some()).count() >= NAMES
-        || COUNT.load(Ordering::Relaxed) as usize >= PENDING_MAX
-    {
-        ask::in_vain(look);
-    } else if let Ok(meeting) = super::first_or_second(look)
+    let refusals = list.with_socket().filter(|p| p.refuses.is_some()).count();
+    if refusals < NAMES
+        && meetings::with_sockets() < PENDING_MAX
+        && let Ok(meeting) = super::names::first_or_second(look)
         && matches!(meeting.stage, Stage::Named { .. })
     {
-        if control::is_running() {
-            control::watch_meeting(meeting.raw());
-        }
-        list.push(meeting);
+        let _ = super::enlist(meeting, &mut list);
     }
-    count_names(&list);
 }
 
 /// A Decline for this reason.
@@ -74,16 +73,6 @@ pub(super) fn answer(look: Look, link: &Link, echo: Nonce, reason: Reason) {
     control::tell(link, &decline, None);
 }
 
-/// Takes the meeting out whose question is declined, if nobody has come to it otherwise.
-pub(super) fn take_asked(list: &mut Vec<Pending>, declined: &Message) -> Option<Pending> {
-    let at = list.iter().position(|p| {
-        p.key == declined.token[0]
-            && p.nonce == declined.echo
-            && matches!(p.stage, Stage::Named { .. } | Stage::Asked)
-    })?;
-    Some(list.swap_remove(at))
-}
-
 /// The reason of a Decline.
 pub(super) fn reason(declined: &Message) -> Reason {
     let told = Reason::from_u16(declined.reason);
@@ -93,9 +82,9 @@ pub(super) fn reason(declined: &Message) -> Reason {
 
 /// The other end has said why it does not leave TCP. It may ask later, when it does.
 pub(super) fn heard(meeting: Pending, reason: Reason) {
-    let look = meeting.look();
+    let sock = meeting.sock;
     if let Some(conn) = super::end(meeting) {
+        crate::sockets::trigger::has_failed(sock);
         conn.stays_for_peer(reason);
-        ask::in_vain(look);
     }
 }

@@ -1,9 +1,11 @@
 //! Asking the kernel for the other end of a connection (`sock_diag(7)`).
 
-use crate::sockets::tcp::ESTABLISHED;
+use crate::sockets::internal;
+use crate::sockets::tcp;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
-use sluice_fabric::sys;
+use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
 
 /// What the kernel says of the mirror of a socket: the same connection seen from its other end.
@@ -29,10 +31,19 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
+/// States of an end that the other one can still move bytes to or from: both are open, or one of them
+/// has ended what it writes.
+const OPEN: [u8; 4] = [
+    tcp::ESTABLISHED,
+    tcp::FIN_WAIT1,
+    tcp::FIN_WAIT2,
+    tcp::CLOSE_WAIT,
+];
+
 /// Finds the socket whose own address is `peer` and whose peer is `local`.
 ///
 /// # Errors
-/// When this host (this network namespace) has no such socket in ESTABLISHED with an owner:
+/// When this host (this network namespace) has no such socket that is open, with an owner:
 /// [`Reason::PeerClosed`] if `peer` is an address of this host, else [`Reason::PeerRemote`].
 /// [`Reason::NetlinkRefused`] when neither netlink nor /proc may be asked, [`Reason::PeerOwner`]
 /// when the owner has no number here.
@@ -114,10 +125,39 @@ fn get<const N: usize>(buffer: &[u8], at: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
+/// The netlink socket of this process. It asks for the namespaces in which it was made.
+static SOCKET: Guarded<Option<Fd>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
+
+/// The process changes its namespaces, or is the child of a fork: it takes a socket of its own.
+pub fn forget() {
+    if let Some(mut kept) = SOCKET.lock()
+        && let Some(fd) = kept.take()
+    {
+        internal::close(fd.release());
+    }
+}
+
+/// Holds the netlink socket still over a fork.
+pub fn hold() {
+    SOCKET.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    SOCKET.release();
+}
+
 fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirror, Reason> {
     const REFUSED: Reason = Reason::NetlinkRefused;
-    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG)
-        .map_err(|_| REFUSED)?;
+    // Not in a handler that has interrupted such a question.
+    let mut kept = SOCKET.lock().ok_or(REFUSED)?;
+    let fd = match kept.take() {
+        Some(fd) => fd,
+        None => {
+            let made = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG);
+            internal::lift(made.map_err(|_| REFUSED)?).ok_or(REFUSED)?
+        }
+    };
     let family = if peer.is_ipv4() {
         libc::AF_INET
     } else {
@@ -130,13 +170,21 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirro
     put(&mut request, 6, &(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     // inet_diag_req_v2: family, protocol, ext, pad, states, id.
     put(&mut request, 16, &[family, libc::IPPROTO_TCP as u8, 0, 0]);
-    put(&mut request, 20, &(1u32 << ESTABLISHED).to_ne_bytes());
+    let states = OPEN.iter().fold(0u32, |all, state| all | 1 << state);
+    put(&mut request, 20, &states.to_ne_bytes());
     put(&mut request, 24, &sockid(peer, local));
-    looks.at(|| ask_netlink(&fd, &request, local, peer))
+    let answer = looks.at(|| ask_netlink(&fd, &request, local, peer));
+    // Another answer may still lie in one that has failed.
+    if answer == Err(REFUSED) {
+        internal::close(fd.release());
+    } else {
+        *kept = Some(fd);
+    }
+    answer
 }
 
 fn ask_netlink(
-    fd: &sys::Fd,
+    fd: &Fd,
     request: &[u8],
     local: SocketAddr,
     peer: SocketAddr,
@@ -148,7 +196,14 @@ fn ask_netlink(
     // The kernel has answered when send returns.
     let mut answer = [0u8; 512];
     // SAFETY: the buffer is ours.
-    let got = unsafe { sys::recv(fd.raw(), answer.as_mut_ptr(), answer.len(), 0) };
+    let got = unsafe {
+        sys::recv(
+            fd.raw(),
+            answer.as_mut_ptr(),
+            answer.len(),
+            libc::MSG_DONTWAIT,
+        )
+    };
     let len = got.map_err(|_| REFUSED)?;
     let kind = u16::from_ne_bytes(get(&answer, 4));
     if kind == NLMSG_ERROR {
@@ -171,10 +226,11 @@ fn ask_netlink(
     let same = get::<36>(&answer, HEADER + 4) == get::<36>(&id, 0);
     let uid = u32::from_ne_bytes(get(&answer, HEADER + 64));
     let inode = u64::from(u32::from_ne_bytes(get(&answer, HEADER + 68)));
-    match (same, state == ESTABLISHED, inode != 0) {
+    match (same, OPEN.contains(&state), inode != 0) {
         (true, true, true) => Ok(Mirror { inode, uid }),
-        // Not accepted yet, so that nobody holds it; or one end has ended what it writes.
-        (true, true, false) | (true, false, true) => Err(Reason::NotEstablished),
+        // Not accepted yet, so that nobody holds it; or both ends have ended what they write.
+        (true, _, false) if state == tcp::ESTABLISHED => Err(Reason::NotEstablished),
+        (true, false, true) => Err(Reason::NotEstablished),
         _ => Err(missing(local, peer)),
     }
 }
@@ -232,7 +288,8 @@ fn read_proc(local: SocketAddr, peer: SocketAddr) -> Result<Mirror, Reason> {
             let mut words = line.split(|&b| b == b' ').filter(|w| !w.is_empty());
             let (_, own, remote, state) = (words.next(), words.next(), words.next(), words.next());
             let fits = own == Some(wanted[0].as_bytes()) && remote == Some(wanted[1].as_bytes());
-            if !fits || state != Some(b"01") {
+            let open = |state: &[u8]| OPEN.iter().any(|&o| state == [b'0', b'0' + o]);
+            if !fits || !state.is_some_and(open) {
                 continue;
             }
             let number = |w: Option<&[u8]>| core::str::from_utf8(w?).ok()?.parse::<u32>().ok();
@@ -270,14 +327,14 @@ fn text(addr: SocketAddr, family6: bool) -> String {
 
 /// Lines of a file, through a fixed buffer.
 struct Lines {
-    fd: sys::Fd,
+    fd: Fd,
     buffer: [u8; 4096],
     start: usize,
     end: usize,
 }
 
 impl Lines {
-    fn new(fd: sys::Fd) -> Self {
+    fn new(fd: Fd) -> Self {
         Self {
             fd,
             buffer: [0; 4096],
@@ -387,6 +444,7 @@ mod tests {
             let pid = libc::fork();
             if pid == 0 {
                 // No user has a number in a new user namespace.
+                forget();
                 let ok = libc::unshare(libc::CLONE_NEWUSER) == 0
                     && mirror(la, pa, Looks::Twice) == Err(Reason::PeerOwner);
                 libc::_exit(i32::from(!ok));
@@ -417,6 +475,19 @@ mod tests {
                 .inode,
                 inode(&b)
             );
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_half_closed_connection_find_each_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        let (la, pa) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
+        b.shutdown(std::net::Shutdown::Write).unwrap();
+        for find in [by_netlink, by_proc, mirror] {
+            assert_eq!(find(la, pa, Looks::Twice).unwrap().inode, inode(&b));
+            assert_eq!(find(pa, la, Looks::Once).unwrap().inode, inode(&a));
         }
     }
 

@@ -6,9 +6,11 @@
 
 use super::diag::Mirror;
 use super::message::{Message, Nonce, Sender};
+use crate::credentials;
 use crate::sockets::fault;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd, ShortPath};
 use sluice_stats::Reason;
@@ -47,16 +49,58 @@ pub fn let_descriptors_in(socket: i32, may: bool) -> Result<(), sys::Errno> {
     sys::setsockopt(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, &i32::from(may))
 }
 
+/// Random bytes for nonces, drawn for several at once, and how many are left.
+struct Drawn {
+    bytes: [u8; 16 * NONCE],
+    left: usize,
+}
+const NONCE: usize = size_of::<Nonce>();
+static DRAWN: Guarded<Drawn> = Guarded::new(Drawn {
+    bytes: [0; 16 * NONCE],
+    left: 0,
+});
+
 /// A nonce: nobody has seen it before.
 ///
 /// # Errors
 /// [`Reason::Limit`] where there is no randomness.
 pub fn nonce() -> Result<Nonce, Reason> {
-    let mut bytes = [0u8; 16];
-    sys::random(&mut bytes).map_err(|_| Reason::Limit)?;
-    let drawn = u128::from_le_bytes(bytes);
+    let mut own = [0; NONCE];
+    // In a handler that has interrupted this: its own.
+    match DRAWN.lock() {
+        Some(mut drawn) => {
+            if drawn.left == 0 {
+                sys::random(&mut drawn.bytes).map_err(|_| Reason::Limit)?;
+                drawn.left = drawn.bytes.len() / NONCE;
+            }
+            drawn.left -= 1;
+            let at = drawn.left * NONCE;
+            if let Some(from) = drawn.bytes.get_mut(at..at + NONCE) {
+                own.swap_with_slice(from);
+            }
+        }
+        None => sys::random(&mut own).map_err(|_| Reason::Limit)?,
+    }
+    let drawn = u128::from_le_bytes(own);
     // Zero stands for none.
     Ok([drawn as u64 | 1, (drawn >> 64) as u64])
+}
+
+/// Holds what was drawn still over a fork.
+pub fn hold() {
+    DRAWN.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    DRAWN.release();
+}
+
+/// In the child of a fork: what was drawn is the parent's.
+pub fn after_fork() {
+    if let Some(mut drawn) = DRAWN.lock() {
+        drawn.left = 0;
+    }
 }
 
 /// A process that may turn out to hold the other end.
@@ -221,10 +265,9 @@ enum Relation {
 }
 
 fn relation(uid: u32) -> Relation {
-    // SAFETY: cannot fail and is not hooked.
-    match unsafe { libc::geteuid() } {
-        own if own == uid => Relation::Same,
-        0 => Relation::Root,
+    match credentials::own_ids() {
+        (own, _) if own == uid => Relation::Same,
+        (0, _) => Relation::Root,
         _ => Relation::Stranger,
     }
 }

@@ -6,10 +6,10 @@
 use super::closer::Way;
 use super::identity::{self, Claimant};
 use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
-use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard};
-use crate::process;
+use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard, watch};
 use crate::sockets::sock::Sock;
-use crate::sockets::upgrade;
+use crate::sockets::{trigger, upgrade};
+use crate::{credentials, process};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
@@ -87,8 +87,7 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
 /// this process holds it, and ends the meeting without a word.
 fn is_of_another_user(sock: &Sock) -> bool {
     let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
-    // SAFETY: no arguments, no effect.
-    owner.is_ok_and(|owner| owner != unsafe { libc::geteuid() })
+    owner.is_ok_and(|owner| owner != credentials::own_ids().0)
 }
 
 /// First comer: accepts the connection of a process whose user owns the other end. `None`: it was
@@ -108,9 +107,7 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
                 meeting.socket = Some(visitor);
                 meeting.stage = Stage::Greeted;
                 meeting.deadline = sys::now_ns() + NAME_NS;
-                if control::is_running() {
-                    control::watch_meeting(meeting.raw());
-                }
+                watch::enter(meeting.raw());
                 return None;
             }
             Err(reason) => {
@@ -161,10 +158,8 @@ fn receive_apart(meeting: &mut Pending, token: shm::Token) -> Received {
     let Some(porter) = closer::receive(meeting.raw(), user) else {
         return Received::Gone;
     };
-    control::unwatch_meeting(meeting.raw());
-    if control::is_running() {
-        control::watch_meeting(porter.raw());
-    }
+    watch::leave(meeting.raw());
+    watch::enter(porter.raw());
     meeting.stage = Stage::Receiving(porter, token);
     Received::Nothing
 }
@@ -414,6 +409,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
             .control()
             .offer(Fd::own(meeting.raw()))
             .map_err(Fd::release);
+        watch::leave(meeting.raw());
         control::watch_link(link);
         control::link_is_up(link);
     }
@@ -433,8 +429,9 @@ pub(super) fn attach(
     index: u32,
 ) -> bool {
     let attached = upgrade::attach(sock, generation, link, index);
-    if let Err(reason) = attached {
-        refuse((sock, generation), link, index, reason);
+    match attached {
+        Ok(()) => trigger::has_met(sock),
+        Err(reason) => refuse((sock, generation), link, index, reason),
     }
     attached.is_ok()
 }

@@ -7,7 +7,7 @@
 //! link, and no call is made on it.
 
 use super::closer;
-use crate::process;
+use crate::{credentials, process};
 use core::mem::size_of;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::{self, Fd};
@@ -42,6 +42,8 @@ pub enum Kind {
     Ask = 6,
     /// Over a link: stream `index` for that connection.
     Grant = 7,
+    /// Over a link: the socket that `mirror` of an Ask names is none of this process.
+    NotMine = 8,
     /// My waiter slot `index` needs a doorbell.
     WantBell = 16,
     /// Here is the far end of the doorbell for your slot `index`.
@@ -64,6 +66,7 @@ impl Kind {
             Kind::Decline,
             Kind::Ask,
             Kind::Grant,
+            Kind::NotMine,
             Kind::WantBell,
             Kind::Bell,
             Kind::Wake,
@@ -96,10 +99,10 @@ pub struct Message {
     pub reason: u16,
     /// A stream or a waiter slot.
     pub index: u32,
-    /// [`REUSE`], [`IDLE`].
+    /// [`REUSE`].
     pub flags: u32,
-    /// The sender's process; in Ask and Grant the connection: its key, and the inode of the
-    /// sender's end.
+    /// The sender's process; in Ask, Grant, NotMine and a Decline of an Ask the connection: its
+    /// key, and the inode of the asker's end, in Grant of the granter's.
     pub token: Token,
     /// To be repeated.
     pub nonce: Nonce,
@@ -107,13 +110,12 @@ pub struct Message {
     pub echo: Nonce,
     /// The sender's number of its TCP socket.
     pub descriptor: u32,
+    /// In Ask: the inode of the other end.
+    pub mirror: u64,
 }
 
 /// Bit of [`Message::flags`] in a Reply: use the link that both have.
 pub const REUSE: u32 = 1;
-
-/// Bit of [`Message::flags`] in an Ask: no other meeting of this connection is under way here.
-pub const IDLE: u32 = 2;
 
 impl Message {
     /// A record of this kind, the rest zero.
@@ -131,6 +133,7 @@ impl Message {
             nonce: [0; 2],
             echo: [0; 2],
             descriptor: 0,
+            mirror: 0,
         }
     }
 
@@ -159,7 +162,8 @@ impl Message {
     /// | 40..56 | nonce |
     /// | 56..72 | echo |
     /// | 72..76 | descriptor |
-    /// | 76..96 | zero |
+    /// | 76..84 | mirror |
+    /// | 84..96 | zero |
     #[must_use]
     pub fn to_bytes(self) -> [u8; LEN] {
         let mut bytes = [0u8; LEN];
@@ -182,6 +186,7 @@ impl Message {
             put(&half.to_le_bytes());
         }
         put(&self.descriptor.to_le_bytes());
+        put(&self.mirror.to_le_bytes());
         bytes
     }
 
@@ -212,6 +217,7 @@ impl Message {
             nonce: pair(bytes, 40)?,
             echo: pair(bytes, 56)?,
             descriptor: u32::from_le_bytes(part(bytes, 72)?),
+            mirror: u64::from_le_bytes(part(bytes, 76)?),
         })
     }
 }
@@ -270,8 +276,7 @@ unsafe fn put_control<T>(at: *mut u8, kind: libc::c_int, data: &T) -> *mut u8 {
 pub fn send(socket: i32, message: &Message, with: Option<i32>) -> Result<(), sys::Errno> {
     let mut bytes = message.to_bytes();
     let named = message.kind.is_proof().then(|| {
-        // SAFETY: these two cannot fail and are not hooked.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let (uid, gid) = credentials::own_ids();
         let pid = process::pid() as i32;
         libc::ucred { pid, uid, gid }
     });
@@ -533,6 +538,7 @@ mod tests {
             nonce: [2, 3],
             echo: [u64::MAX, 4],
             descriptor: 9,
+            mirror: u64::MAX - 1,
             ..Message::new(Kind::Claim)
         };
         let (near, far) = sys::doorbell().unwrap();

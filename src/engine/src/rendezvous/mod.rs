@@ -19,10 +19,10 @@
 //!   attach                                         attach
 //! ```
 //!
-//! Everything is non-blocking. There is no control thread until a process connects whose user owns
-//! the other end: meetings move on in the hooks of the program's own calls, and the waits of a
-//! process with a meeting under way are cut at its end. Once a control thread runs, it does all of
-//! it.
+//! Everything is non-blocking. There is no control thread until a process has come to the name of
+//! another one that runs as the user of the other end: meetings move on in the hooks of the
+//! program's own calls, and the waits of a process with a meeting under way are cut at its end. Once
+//! a control thread runs, it does all of it.
 
 mod ask;
 mod bell;
@@ -32,172 +32,42 @@ mod decline;
 pub mod diag;
 pub mod identity;
 mod join;
+mod meetings;
 pub mod message;
+mod names;
 mod price;
 pub mod trim;
+mod watch;
 
 use crate::process;
 use crate::sockets::sock::{Sock, TELLS_AT, role};
-use crate::sockets::{tcp, upgrade};
+use crate::sockets::tcp;
+use crate::sockets::trigger::{self, Effort};
+use crate::sockets::{inodes, upgrade};
 use closer::Way;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use diag::Mirror;
-use identity::Claimant;
-use message::{Kind, Message, Nonce, Sender, VERSION};
-use sluice_fabric::lock::{self, Guarded};
-use sluice_fabric::shm::{self, Link, Token};
-use sluice_fabric::sys::{self, Fd};
+use core::sync::atomic::Ordering;
+use meetings::{Look, Meetings, PENDING, Pending, Stage};
+pub use meetings::{busy, expect_nothing, is_meeting, loaded, needs_hooks};
+use message::{Kind, Message, Sender};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
 use sluice_stats::{Reason, Role};
 
 /// A name, and a meeting that has begun, live this long.
 pub const NAME_NS: u64 = 200_000_000;
 /// Names and meetings at once.
 const PENDING_MAX: usize = 64;
-/// Tries to connect to a name that was bound a moment ago and does not listen yet.
-const CONNECT_TRIES: u32 = 3;
 
-/// How far a meeting has come.
-#[derive(Debug)]
-enum Stage {
-    /// First comer: the name is bound; only strangers have connected, and `sent_away` counts them.
-    Named { sent_away: u32 },
-    /// First comer: a process of the other end's owner has connected and has sent nothing.
-    Greeted,
-    /// First comer: Claim is out.
-    Claimed,
-    /// First comer: Reply is out, stream `index` of the link is given out.
-    Replied(&'static Link, u32),
-    /// Second comer: Challenge is out.
-    Dialled,
-    /// Second comer: the first, the process of this token, is believed, and Claim is out.
-    Proved(Token),
-    /// Second comer: the same, and the answer, which brings the arena, comes by another hand.
-    Receiving(Fd, Token),
-    /// Second comer: the first gives stream `index` of the link of this token, which another
-    /// meeting of the two is about to bring.
-    Promised(Token, u32),
-    /// The name is given up; the question is kept by peers that were asked over a link.
-    Asked,
-    /// Stream `index` of the link was granted to the peer that had asked; it has not joined yet.
-    Granted(&'static Link, u32),
-}
-
-/// A meeting under way.
-#[derive(Debug)]
-struct Pending {
-    sock: &'static Sock,
-    generation: u32,
-    /// Inode of the connecting end's socket.
-    key: u64,
-    /// The other end, as the kernel names it.
-    mirror: Mirror,
-    /// What the peer has to repeat, so that what it says is not older than this meeting.
-    nonce: Nonce,
-    /// Why this end does not leave TCP: all that the other end is told.
-    refuses: Option<Reason>,
-    stage: Stage,
-    /// The process that has connected, or that listens at the name.
-    claimant: Option<Claimant>,
-    /// The name, or the way to the visitor or the host; none once only links are left.
-    socket: Option<Way>,
-    deadline: u64,
-    /// First comer: the link was made for this meeting, whose socket becomes its control socket.
-    made_link: bool,
-}
-
-impl Pending {
-    /// Peers with links were asked too.
-    fn has_asked(&self) -> bool {
-        self.deadline != u64::MAX && shm::all().any(|l| l.is_alive() && l.control().is_open())
-            || matches!(self.stage, Stage::Asked)
-    }
-
-    /// Has it nothing that is worth to be kept when the connection looks again?
-    fn is_idle(&self) -> bool {
-        matches!(self.stage, Stage::Asked) || self.refuses.is_some()
-    }
-
-    fn raw(&self) -> i32 {
-        self.socket.as_ref().map_or(-1, Way::raw)
-    }
-
-    /// Is the process that has come one that could stop this one by a signal just as well?
-    fn is_with_same_user(&self) -> bool {
-        let claimant = self.claimant.as_ref();
-        claimant.is_some_and(Claimant::is_same_user)
-    }
-}
-
-/// Notes how many meetings need looking after.
-fn count_names(list: &[Pending]) {
-    let names = list.iter().filter(|p| p.socket.is_some()).count();
-    COUNT.store(names as u32, Ordering::Relaxed);
-    TOTAL.store(list.len() as u32, Ordering::Relaxed);
-    // In order: the list's lock is held.
-    if names == 0 {
-        BUSY.fetch_and(!NAMES, Ordering::Relaxed);
-    } else {
-        BUSY.fetch_or(NAMES, Ordering::Relaxed);
-    }
-}
-
-/// Why hooks may have more to do than to call the real function, in one word: the library is not
-/// loaded yet, or a meeting is under way ([`NAMES`]: `COUNT`, [`ASKED`]: `ASKED_UNTIL`).
-static BUSY: AtomicU32 = AtomicU32::new(UNLOADED);
-const NAMES: u32 = 1;
-const ASKED: u32 = 2;
-const UNLOADED: u32 = 4;
-
-/// The library is loaded.
-pub fn loaded() {
-    BUSY.fetch_and(!UNLOADED, Ordering::Release);
-}
-
-/// 0: the library is loaded, and no meeting is under way.
-#[inline(always)]
-pub fn busy() -> u32 {
-    BUSY.load(Ordering::Acquire)
-}
-
-static PENDING: Guarded<Vec<Pending>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
-/// Meetings in `PENDING` that have a socket, to be read without the lock.
-static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Length of `PENDING`.
-static TOTAL: AtomicU32 = AtomicU32::new(0);
-
-/// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread runs.
+/// Has this process a link, over which it may ask?
 #[inline]
-pub fn is_meeting() -> bool {
-    BUSY.load(Ordering::Relaxed) & (NAMES | ASKED) != 0
+pub fn has_links() -> bool {
+    sluice_stats::ROOT.links.load() != 0
 }
 
-/// Until when hooks look for answers over links, in ns; 0: nobody was asked lately.
-static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
-
-/// Somebody was asked, or granted a stream, over a link: for a while hooks read what comes back, as
-/// they look after names, so that an answer does not wait for the control thread to be scheduled.
-fn expect_answers() {
-    ASKED_UNTIL.store(sys::now_ns() + NAME_NS, Ordering::SeqCst);
-    BUSY.fetch_or(ASKED, Ordering::SeqCst);
-}
-
-/// No more answers are to be read, of this process. So hooks do not ask for the time any more, which is fatal under strict seccomp:
-/// the kernel takes the processor's clock away with it.
-pub fn expect_nothing() {
-    ASKED_UNTIL.store(0, Ordering::SeqCst);
-    BUSY.fetch_and(!ASKED, Ordering::SeqCst);
-}
-
-/// Is a meeting under way that only hooks move on? Then waits are cut at its end.
-#[inline]
-pub fn needs_hooks() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 && !control::is_running()
-}
-
-/// Tries to upgrade `sock`, whose stream has come to one of the agreed offsets.
-pub fn attempt(sock: &'static Sock) {
-    if let Err(reason) = try_meet(sock) {
+/// Looks for the other end of `sock`.
+pub fn attempt(sock: &'static Sock, effort: Effort) {
+    if let Err(reason) = try_meet(sock, effort) {
         crate::config::log(
             crate::config::Level::Debug,
             format_args!(
@@ -206,6 +76,9 @@ pub fn attempt(sock: &'static Sock) {
                 reason.words()
             ),
         );
+        if reason == Reason::NotEstablished {
+            trigger::when_answered(sock);
+        }
         let conn = sock.conn();
         if !reason.is_end() || conn.is_undecided() {
             conn.stays(reason);
@@ -213,28 +86,38 @@ pub fn attempt(sock: &'static Sock) {
     }
 }
 
-fn try_meet(sock: &'static Sock) -> Result<(), Reason> {
-    let role = may_ask(sock)?;
+fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
+    may_ask(sock)?;
+    if effort > Effort::Look && has_links() {
+        // The other end may have asked a moment ago.
+        control::read_links();
+        if sock.link().is_some() {
+            return Ok(());
+        }
+    }
+    if PENDING
+        .lock()
+        .is_none_or(|list| list.of(sock).is_some_and(|p| p.goes_on_for(effort)))
+    {
+        return Ok(());
+    }
     let _low = crate::sockets::internal::Low::begin();
-    let Some((look, own)) = look_for_peer(sock, role)? else {
+    let Some((look, arrived)) = look_within(sock, Some(effort))? else {
         return Ok(());
     };
     if let Some(reason) = look.refuses {
-        decline::tell(look, own);
+        decline::tell(look);
         return Err(reason);
     }
-    // Not after a first try in vain, or a demotion: their reason holds until there is another.
-    sock.conn()
-        .awaits_after(Reason::BelowThreshold, Reason::Meeting);
     let Some(mut list) = PENDING.lock() else {
         return Err(Reason::TooManyNames);
     };
+    move_on(&mut list);
     if sock.link().is_some() || sock.is_accelerated() {
-        // Another thread has just attached a stream.
+        // That, or another thread, has just attached a stream.
         return Ok(());
     }
-    drop_expired(&mut list);
-    meet(look, own, &mut list)
+    meet(look, effort, &mut list, arrived)
 }
 
 /// May this process ask the kernel for the other end of the connection? Which end this one is.
@@ -257,20 +140,46 @@ fn may_ask(sock: &Sock) -> Result<Role, Reason> {
     Err(reason)
 }
 
-/// Finds the socket at the other end, with the inode of this one. `None`: it is on another host,
-/// where the control thread looks for it.
-fn look_for_peer(sock: &'static Sock, role: Role) -> Result<Option<(Look, u64)>, Reason> {
+/// Finds the socket at the other end, for the peer that has asked for it. `None`: it is on another
+/// host.
+fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
+    let _low = crate::sockets::internal::Low::begin();
+    Ok(look_within(sock, None)?.map(|(look, _)| look))
+}
+
+/// Finds the socket at the other end, if the effort of a try of this end's may be spent on it.
+/// `None`: it may not, or does not wait at its name, or is on another host, where the control thread
+/// looks for it. With it comes the socket by which this end has come to a name, if it has.
+fn look_within(
+    sock: &'static Sock,
+    effort: Option<Effort>,
+) -> Result<Option<(Look, Option<Way>)>, Reason> {
+    let role = may_ask(sock)?;
     let generation = sock.generation.load(Ordering::Acquire);
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
-        return Err(Reason::NotEstablished);
-    };
-    sock.conn().describe(fd, role, local, peer);
+    let (local, peer) = describe(sock, role)?;
     let user = upgrade::ask_user(sock, local, peer).err();
     let shared = sock.is_shared().then_some(Reason::Shared);
     let mut refuses = sock.pinned().or(shared).or(user);
-    if let Some(reason) = refuses.filter(|_| sock.offset() < TELLS_AT) {
+    if let Some(reason) = refuses.filter(|_| effort.is_some() && sock.offset() < TELLS_AT) {
         return Err(reason);
+    }
+    if effort.is_some_and(|effort| !trigger::may_spend(sock, effort)) {
+        return Ok(None);
+    }
+    let mut arrived = None;
+    if effort == Some(Effort::Look)
+        && role == Role::Connecting
+        && local.ip() == peer.ip()
+        && refuses.is_none()
+    {
+        // On this host, and this end knows the name: asks for the other end if that is there.
+        let own = inodes::of(sock).ok_or(Reason::NotEstablished)?;
+        if !ask::is_asked_for(own) {
+            arrived = names::come_to(own)?;
+            if arrived.is_none() {
+                return Ok(None);
+            }
+        }
     }
     let looks = match role {
         Role::Connecting => diag::Looks::Twice,
@@ -279,56 +188,71 @@ fn look_for_peer(sock: &'static Sock, role: Role) -> Result<Option<(Look, u64)>,
     let mirror = match (diag::mirror(local, peer, looks), refuses) {
         (Ok(mirror), _) => mirror,
         (Err(_), Some(why)) => return Err(why),
+        (Err(Reason::PeerRemote), None)
+            if !matches!(effort, Some(Effort::Look | Effort::Name))
+                || sock.offset() < trigger::first_far_try() =>
+        {
+            return Ok(None);
+        }
+        // Between hosts both directions leave TCP together.
+        (Err(Reason::PeerRemote), None) if sock.halves.load(Ordering::Relaxed) != 0 => {
+            return Err(Reason::Shutdown);
+        }
         (Err(Reason::PeerRemote), None) => {
             return crate::remote::attempt(sock, local, peer).map(|()| None);
         }
         (Err(reason), None) => return Err(reason),
     };
     refuses = refuses.or(process::may_share_memory().err());
-    let own = sys::fstat(fd).map_err(|_| Reason::NotEstablished)?.st_ino;
+    let own = inodes::of(sock).ok_or(Reason::NotEstablished)?;
     let key = match role {
         Role::Connecting => own,
         Role::Accepted => mirror.inode,
     };
     sock.key.store(key, Ordering::Relaxed);
     sock.set_mirror(mirror);
-    let nonce = identity::nonce()?;
     let look = Look {
         of: (sock, generation),
         key,
+        own,
         mirror,
-        nonce,
+        nonce: identity::nonce()?,
         refuses,
     };
-    Ok(Some((look, own)))
+    Ok(Some((look, arrived)))
+}
+
+/// The addresses of the connection, which are asked for once: this end's and the peer's.
+fn describe(sock: &Sock, role: Role) -> Result<(SocketAddr, SocketAddr), Reason> {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let (local, peer) = match sock.addresses() {
+        Some(known) => known,
+        None => diag::name(fd, false)
+            .zip(diag::name(fd, true))
+            .ok_or(Reason::NotEstablished)?,
+    };
+    sock.conn().describe(fd, role, local, peer);
+    Ok((local, peer))
 }
 
 /// Comes to the other end by the shortest way that there is: within this process, by a link, or by
-/// a name.
-fn meet(look: Look, own: u64, list: &mut Vec<Pending>) -> Result<(), Reason> {
+/// a name, to which it may have `arrived`.
+fn meet(
+    mut look: Look,
+    effort: Effort,
+    list: &mut Meetings,
+    arrived: Option<Way>,
+) -> Result<(), Reason> {
     let (sock, _) = look.of;
-    if let Some(at) = list.iter().position(|p| core::ptr::eq(p.sock, sock)) {
-        if !list.get(at).is_some_and(Pending::is_idle) {
+    if let Some(earlier) = list.of(sock) {
+        if !earlier.is_idle() || effort != Effort::Name {
             return Ok(());
         }
-        // Nobody has answered so far, or this end would have refused: everything anew.
-        list.swap_remove(at);
-    } else if sock.retry_step.load(Ordering::Relaxed) != 0
-        && let Some(other) = upgrade::demoted(look.key, own)
-    {
-        // The other end is in this process.
-        return join::pair_within(other, look.of);
-    } else if ask::ask_again(look, own) {
-        expect_answers();
-        return enlist(look.waiting(), list);
+        // Nobody has answered so far, or this end would have refused. What still comes is an answer.
+        look.nonce = earlier.nonce;
+        list.take(sock);
     }
-    if let Some(at) = list
-        .iter()
-        .position(|p| p.key == look.key && matches!(p.stage, Stage::Named { .. }))
-    {
-        // The other end is in this process.
-        let other = list.swap_remove(at);
-        count_names(list);
+    if let Some(other) = list.take_by_key(look.key, |p| p.is_other_end_of(&look)) {
         if other.sock.generation.load(Ordering::Acquire) != other.generation {
             return Err(Reason::PeerClosed);
         }
@@ -339,262 +263,210 @@ fn meet(look: Look, own: u64, list: &mut Vec<Pending>) -> Result<(), Reason> {
         return join::pair_within((other.sock, other.generation), look.of);
     }
     if let Some(granted) = ask::answer(look) {
-        expect_answers();
-        return enlist(granted, list);
+        return begin(granted, list);
     }
-    let asked = ask::ask(look, own);
-    if asked {
-        expect_answers();
+    if effort == Effort::Look {
+        let meeting = match arrived {
+            Some(way) => Some(names::greet(look, way)?),
+            None => names::visit(look)?,
+        };
+        return meeting.map_or(Ok(()), |meeting| begin(meeting, list));
     }
-    let has_room = (COUNT.load(Ordering::Relaxed) as usize) < PENDING_MAX;
-    match has_room.then(|| first_or_second(look)) {
-        Some(Ok(meeting)) => {
-            if control::is_running() {
-                control::watch_meeting(meeting.raw());
-            }
-            enlist(meeting, list)
-        }
-        _ if asked => enlist(look.waiting(), list),
-        Some(Err(reason)) => Err(reason),
-        None => {
-            ask::in_vain(look);
-            Err(Reason::TooManyNames)
-        }
+    if let Some(other) = inodes::find(look.mirror.inode) {
+        return meet_within(other, look, list);
+    }
+    if !sock.has_asked.swap(true, Ordering::Relaxed)
+        && let Some(link) = ask::ask(look, 0)
+    {
+        return begin(look.at(Stage::Asked(Some(link), 1), None), list);
+    }
+    match effort {
+        Effort::Name if make_room(list) => begin(names::first_or_second(look)?, list),
+        Effort::Name => Err(Reason::TooManyNames),
+        _ => Ok(()),
     }
 }
 
-fn enlist(meeting: Pending, list: &mut Vec<Pending>) -> Result<(), Reason> {
-    list.push(meeting);
-    count_names(list);
+/// The other end is in this process, and has not looked for this one.
+fn meet_within(other: (&'static Sock, u32), look: Look, list: &mut Meetings) -> Result<(), Reason> {
+    let (sock, _) = other;
+    if let Some(reason) = sock.pinned() {
+        look.of.0.conn().stays_for_peer(reason);
+        return Ok(());
+    }
+    let [role, other_role] = [look.of.0, sock].map(|sock| sock.role.load(Ordering::Relaxed));
+    // Two that have connected to each other at once have no common key, and stay on TCP.
+    if sock.link().is_some() || sock.is_accelerated() || role == other_role {
+        return Ok(());
+    }
+    if sock.offset() == 0 {
+        trigger::when_used(sock);
+        return begin(look.at(Stage::Asked(None, 0), None), list);
+    }
+    join::pair_within(other, look.of)
+}
+
+/// A meeting has begun.
+fn begin(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
+    // Not after a first try in vain, or a demotion: their reason holds until there is another.
+    let conn = meeting.sock.conn();
+    conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
+    enlist(meeting, list)
+}
+
+fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
+    if meeting.socket.is_some() {
+        watch::enter(meeting.raw());
+        if meetings::with_sockets() == 0 {
+            // Its time is over before any other that the control thread waits for.
+            control::poke();
+        }
+    }
+    list.add(meeting);
     Ok(())
 }
 
-/// The search of a connection for its peer.
-#[derive(Clone, Copy)]
-struct Look {
-    /// The socket, and its generation.
-    of: (&'static Sock, u32),
-    /// See [`Pending::key`].
-    key: u64,
-    /// See [`Pending::mirror`].
-    mirror: Mirror,
-    /// See [`Pending::nonce`].
-    nonce: Nonce,
-    /// See [`Pending::refuses`].
-    refuses: Option<Reason>,
-}
+/// A name stands at least so long before another may have its place, in ns.
+const LEAST_NS: u64 = 2_000_000;
 
-impl Look {
-    /// Has not come to an end, and has a time limit only with a socket.
-    fn at(self, stage: Stage, socket: Option<Way>) -> Pending {
-        let (sock, generation) = self.of;
-        let deadline = match &socket {
-            Some(_) => sys::now_ns() + NAME_NS,
-            None => u64::MAX,
-        };
-        Pending {
-            sock,
-            generation,
-            key: self.key,
-            mirror: self.mirror,
-            nonce: self.nonce,
-            refuses: self.refuses,
-            stage,
-            claimant: None,
-            socket,
-            deadline,
-            made_link: false,
-        }
+/// Is there room for one more name? Where all places are taken the oldest name goes that nobody has
+/// come to: otherwise connections with plain peers would keep those out that have somebody to meet.
+fn make_room(list: &mut Meetings) -> bool {
+    if meetings::with_sockets() < PENDING_MAX {
+        return true;
     }
-
-    /// Waits for a peer that was asked over a link.
-    fn waiting(self) -> Pending {
-        self.at(Stage::Asked, None)
+    let is_name = |p: &&Pending| matches!(p.stage, Stage::Named { .. });
+    let names = list.with_socket().filter(is_name);
+    let Some(oldest) = names.min_by_key(|p| p.deadline) else {
+        return false;
+    };
+    if oldest.deadline + LEAST_NS > sys::now_ns() + NAME_NS {
+        return false;
     }
-}
-
-impl Pending {
-    /// The same search.
-    fn look(&self) -> Look {
-        Look {
-            of: (self.sock, self.generation),
-            key: self.key,
-            mirror: self.mirror,
-            nonce: self.nonce,
-            refuses: self.refuses,
-        }
+    let sock = oldest.sock;
+    if let Some(oldest) = list.take(sock) {
+        expire(oldest);
     }
+    true
 }
-
-/// The abstract address of a connection.
-fn address(key: u64) -> (libc::sockaddr_un, usize) {
-    use std::io::Write;
-    // SAFETY: zeroes are a valid address.
-    let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let mut name = [0u8; 64];
-    let mut rest = name.as_mut_slice();
-    let _ = write!(rest, "sluice/{VERSION}/{key:x}");
-    let len = 64 - rest.len();
-    // The first byte stays 0: an abstract name.
-    for (to, from) in addr.sun_path.iter_mut().skip(1).zip(name.iter().take(len)) {
-        *to = *from as libc::c_char;
-    }
-    (addr, size_of::<libc::sa_family_t>() + 1 + len)
-}
-
-/// Binds the name, or connects to the process that has bound it and sends a Challenge, or why not.
-fn first_or_second(look: Look) -> Result<Pending, Reason> {
-    let (addr, len) = address(look.key);
-    for _ in 0..CONNECT_TRIES {
-        let socket = own_socket()?;
-        if sys::bind(socket.raw(), &addr, len).is_ok() {
-            sys::listen(socket.raw(), 1).map_err(|_| Reason::NameTaken)?;
-            return Ok(look.at(Stage::Named { sent_away: 0 }, Some(socket)));
-        }
-        // Bound by somebody: a new socket, since a failed bind leaves nothing behind, can connect.
-        match sys::connect(socket.raw(), &addr, len) {
-            Ok(()) => {
-                let claimant = Claimant::behind(socket.raw(), look.mirror)?;
-                let first = look.refuses.map_or(
-                    Message {
-                        nonce: look.nonce,
-                        ..Message::new(Kind::Challenge)
-                    },
-                    decline::message,
-                );
-                message::send(socket.raw(), &first, None).map_err(|_| Reason::NameTaken)?;
-                let mut meeting = look.at(Stage::Dialled, Some(socket));
-                meeting.claimant = Some(claimant);
-                return Ok(meeting);
-            }
-            // Bound and not listening yet, or gone meanwhile.
-            Err(libc::ECONNREFUSED) => {}
-            Err(_) => return Err(Reason::NameTaken),
-        }
-    }
-    Err(Reason::NameTaken)
-}
-
-fn own_socket() -> Result<Way, Reason> {
-    let socket =
-        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)?;
-    let socket = crate::sockets::internal::lift(socket).ok_or(Reason::DescriptorLimit)?;
-    identity::prepare(socket.raw())?;
-    Ok(Way::new(socket))
-}
-
-/// A hook looks after the meetings no more often than this, in ns.
-const LOOK_NS: u64 = 20_000;
 
 /// From hooks: moves meetings on, unless that was done a moment ago.
 #[cold]
 pub fn progress_soon() {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = sys::now_ns();
-    let next = NEXT.load(Ordering::Relaxed);
-    if now >= next
-        && NEXT
-            .compare_exchange(next, now + LOOK_NS, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-    {
-        let until = ASKED_UNTIL.load(Ordering::Relaxed);
-        if until != 0 && control::is_running() {
+    if meetings::is_time_to_look(now) {
+        if meetings::awaits_answers(now) && control::is_running() {
             control::read_links();
-            if now > until {
-                // The flag first: whoever asks anew meanwhile has changed the time by then, or sets the
-                // flag later.
-                BUSY.fetch_and(!ASKED, Ordering::SeqCst);
-                if ASKED_UNTIL
-                    .compare_exchange(until, 0, Ordering::SeqCst, Ordering::SeqCst)
-                    .is_err()
-                {
-                    BUSY.fetch_or(ASKED, Ordering::SeqCst);
+        }
+        progress();
+    }
+}
+
+/// Between two looks at a meeting that is waited for, in ns.
+const STEP_NS: u64 = 20_000;
+
+/// For so long a writer waits for the consent of a reader that reads, in ns. One that sleeps gives it
+/// when the next piece has woken it.
+const CONSENT_NS: u64 = 100_000;
+
+/// Waits until the two ends of the connection have met, if one has come to the other, no longer than
+/// `until`; for the other end to come to this one's name, no longer than `comes_until`; and a little
+/// for the reader's consent to what follows. False: the other end has not come.
+pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> bool {
+    let mut consent_until = 0;
+    loop {
+        progress();
+        let has_begun = PENDING
+            .lock()
+            .and_then(|list| list.of(sock).map(Pending::has_begun));
+        let now = sys::now_ns();
+        let waits = match has_begun {
+            Some(true) => now < until,
+            Some(false) => now < comes_until,
+            None => {
+                if consent_until == 0 {
+                    consent_until = until.min(now + CONSENT_NS);
                 }
+                upgrade::awaits_consent(sock) && now < consent_until
             }
+        };
+        if !waits {
+            return has_begun != Some(false);
         }
-        if COUNT.load(Ordering::Relaxed) != 0 {
-            progress();
-        }
+        watch::wait(STEP_NS);
     }
 }
 
 /// Moves all meetings on as far as they go without waiting.
 #[cold]
 pub fn progress() {
-    if COUNT.load(Ordering::Acquire) == 0 {
+    if meetings::with_sockets() == 0 {
         return;
     }
     let Some(mut list) = PENDING.lock() else {
         return;
     };
     let _low = crate::sockets::internal::Low::begin();
-    let mut index = 0;
-    while let Some(meeting) = list.get_mut(index) {
-        if meeting.socket.is_none() {
-            index += 1;
-            continue;
-        }
-        match join::step(meeting) {
-            join::Step::Waits if sys::now_ns() < meeting.deadline => index += 1,
-            join::Step::Waits => expire(&mut list, index),
-            join::Step::Over(reason) => {
-                let meeting = list.swap_remove(index);
-                if let Some(reason) = reason {
-                    give_up(meeting, reason);
-                }
-            }
-            join::Step::Declined(reason) => {
-                let meeting = list.swap_remove(index);
-                decline::heard(meeting, reason);
-            }
+    move_on(&mut list);
+}
+
+/// The same: those that have news first, also where their time is over.
+fn move_on(list: &mut Meetings) {
+    if meetings::with_sockets() != 0 {
+        let ready = watch::Ready::now();
+        // Meetings may have waited for the link that another one makes.
+        while step_all(list, &ready) {}
+        rest(list);
+    }
+}
+
+/// A process without a link that meets nobody keeps no descriptor for that.
+fn rest(_list: &Meetings) {
+    if meetings::are_none() && !has_links() {
+        keep_nothing();
+    }
+}
+
+/// No descriptor stays open for meetings to come.
+pub fn keep_nothing() {
+    watch::close();
+    names::close();
+    diag::forget();
+}
+
+/// Moves each meeting on that has news; true: one has made a link.
+fn step_all(list: &mut Meetings, ready: &watch::Ready) -> bool {
+    let now = sys::now_ns();
+    let mut made = false;
+    for mut meeting in list.take_with_socket(|p| p.is_due(ready) || p.deadline <= now) {
+        let step = if meeting.is_due(ready) {
+            join::step(&mut meeting)
+        } else {
+            join::Step::Waits
+        };
+        match step {
+            join::Step::Waits if now < meeting.deadline => list.add(meeting),
+            join::Step::Waits => expire(meeting),
+            join::Step::Over(Some(reason)) => give_up(meeting, reason),
+            join::Step::Over(None) => {}
+            join::Step::Declined(reason) => decline::heard(meeting, reason),
             join::Step::Link(link) => {
                 // The socket of this meeting is the link's control socket from now on.
-                let meeting = list.swap_remove(index);
                 let _ = (meeting.socket.map(Way::release), link);
-                // Meetings before it in the list may have waited for this link.
-                index = 0;
+                made = true;
             }
         }
     }
-    count_names(&list);
+    made
 }
 
-fn drop_expired(list: &mut Vec<Pending>) {
-    let now = sys::now_ns();
-    let mut index = 0;
-    while let Some(meeting) = list.get(index) {
-        let stale = meeting.sock.generation.load(Ordering::Acquire) != meeting.generation;
-        if stale {
-            let meeting = list.swap_remove(index);
-            give_up(meeting, Reason::Close);
-        } else if meeting.deadline <= now {
-            expire(list, index);
-        } else {
-            index += 1;
-        }
-    }
-    count_names(list);
-}
-
-/// The time of a meeting is over. Peers that were asked over links may still answer; a name or a visitor's
-/// socket is given up.
-fn expire(list: &mut Vec<Pending>, index: usize) {
-    let meeting = list.swap_remove(index);
-    let look = meeting.look();
+/// The time of a meeting is over.
+fn expire(meeting: Pending) {
     let reason = match meeting.stage {
         Stage::Named { sent_away: 1.. } => Reason::PeerOwner,
         _ => Reason::NoAnswer,
     };
-    let is_current = meeting.generation == meeting.sock.generation.load(Ordering::Acquire);
-    let asked = meeting.refuses.is_none() && meeting.has_asked() && is_current;
     give_up(meeting, reason);
-    if asked {
-        // The other end may have asked meanwhile.
-        list.push(ask::answer(look).unwrap_or_else(|| look.waiting()));
-    } else {
-        ask::in_vain(look);
-    }
 }
 
 /// Has the other end shut its half down, or closed? What it claims to hold may be gone then.
@@ -607,7 +479,9 @@ fn give_up(meeting: Pending, reason: Reason) {
         Reason::ProofFailed if is_half_closed(meeting.sock) => Reason::NotEstablished,
         _ => reason,
     };
+    let sock = meeting.sock;
     if let Some(conn) = end(meeting) {
+        trigger::has_failed(sock);
         conn.stays(reason);
     }
 }
@@ -647,47 +521,30 @@ fn discard(link: &'static Link) {
 
 /// The control thread has come up: it moves on what hooks have begun.
 pub fn hand_over_to_control() {
-    if let Some(list) = PENDING.lock() {
-        for meeting in list.iter() {
-            if meeting.socket.is_some() {
-                control::watch_meeting(meeting.raw());
-            }
-        }
+    if let Some(_list) = PENDING.lock() {
+        watch::tell_control();
     }
 }
 
-/// The socket is closed: its meetings end.
+/// The socket is closed: its meeting ends.
 pub fn forget(sock: &'static Sock) {
-    if TOTAL.load(Ordering::Relaxed) == 0 {
+    if meetings::are_none() {
         return;
     }
-    let Some(mut list) = PENDING.lock() else {
-        return;
-    };
-    let mut index = 0;
-    while let Some(meeting) = list.get(index) {
-        if core::ptr::eq(meeting.sock, sock) {
-            let meeting = list.swap_remove(index);
-            if let Stage::Replied(link, stream) | Stage::Granted(link, stream) = meeting.stage {
-                abandon(link, stream);
-            }
-        } else {
-            index += 1;
-        }
+    let taken = PENDING.lock().and_then(|mut list| list.take(sock));
+    if let Some(Stage::Replied(link, stream) | Stage::Granted(link, stream)) =
+        taken.map(|meeting| meeting.stage)
+    {
+        abandon(link, stream);
     }
-    count_names(&list);
 }
 
-/// Time left of the meeting that ends first, and the sockets to wait on; for hooks that wait.
-pub fn watched(mut each: impl FnMut(i32)) -> Option<u64> {
+/// Time left of the meeting that ends first, in ns; for who waits.
+pub fn time_left() -> Option<u64> {
     let list = PENDING.lock()?;
     let now = sys::now_ns();
-    list.iter()
-        .filter(|p| p.socket.is_some())
-        .map(|p| {
-            each(p.raw());
-            p.deadline.saturating_sub(now)
-        })
+    list.with_socket()
+        .map(|p| p.deadline.saturating_sub(now))
         .min()
 }
 
@@ -696,6 +553,7 @@ pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sen
     match message.kind {
         Kind::Ask => ask::on_ask(link, message, sender),
         Kind::Grant => ask::on_grant(link, message, sender),
+        Kind::NotMine => ask::on_not_mine(link, message, sender),
         Kind::Joined => ask::on_joined(link, message, sender),
         _ => ask::on_declined(link, message, sender),
     }
@@ -714,7 +572,9 @@ fn empty(control: i32) {
 
 /// A link has come up.
 pub fn on_link_up(link: &'static Link) {
-    ask::ask_all(link);
+    if !link.is_foreign() {
+        trigger::new_link();
+    }
 }
 
 /// The link is gone.
@@ -726,10 +586,16 @@ pub fn on_link_lost(link: &'static Link) {
 pub fn hold() {
     PENDING.hold();
     ask::hold();
+    inodes::hold();
+    diag::hold();
+    identity::hold();
 }
 
 /// After the fork, on both sides.
 pub fn release() {
+    identity::release();
+    diag::release();
+    inodes::release();
     ask::release();
     PENDING.release();
 }
@@ -748,18 +614,9 @@ pub fn release_last() {
 
 /// In the child of a fork: the meetings are the parent's.
 pub fn after_fork() {
-    if let Some(mut list) = PENDING.lock() {
-        // Closes the child's copies of the sockets only. Streams given out belong to the parent's links.
-        for meeting in list.drain(..) {
-            if let Some(way) = meeting.socket {
-                way.close_copy();
-            }
-        }
-    }
-    COUNT.store(0, Ordering::Relaxed);
-    TOTAL.store(0, Ordering::Relaxed);
-    ASKED_UNTIL.store(0, Ordering::Relaxed);
-    BUSY.fetch_and(UNLOADED, Ordering::Relaxed);
+    meetings::after_fork();
+    keep_nothing();
+    identity::after_fork();
     ask::after_fork();
     closer::after_fork();
     trim::after_fork();
@@ -768,6 +625,7 @@ pub fn after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sockets::sock;
     use sluice_fabric::arena::Arena;
     use sluice_fabric::shm::LinkEnd;
 
@@ -782,6 +640,42 @@ mod tests {
             can_discard: false,
         })
         .unwrap()
+    }
+
+    /// A meeting at a name that has stood for so long.
+    fn named(key: u64, since_ns: u64) -> Pending {
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let look = Look {
+            of: (sock, sock.generation.load(Ordering::Relaxed)),
+            key,
+            own: key,
+            mirror: diag::Mirror { inode: 0, uid: 0 },
+            nonce: [0; 2],
+            refuses: None,
+        };
+        let (socket, _) = sys::doorbell().unwrap();
+        let mut meeting = look.at(Stage::Named { sent_away: 0 }, Some(Way::new(socket)));
+        meeting.deadline -= since_ns;
+        meeting
+    }
+
+    #[test]
+    fn where_all_places_are_taken_the_oldest_name_goes_if_it_has_stood_a_while() {
+        let mut list = PENDING.lock().unwrap();
+        for key in 1..=PENDING_MAX as u64 {
+            assert!(make_room(&mut list));
+            list.add(named(key, 0));
+        }
+        assert!(!make_room(&mut list), "all have just begun");
+        for (key, since_ns) in [(2, LEAST_NS), (3, 2 * LEAST_NS)] {
+            list.take_by_key(key, |_| true);
+            list.add(named(key, since_ns));
+        }
+        assert!(make_room(&mut list));
+        assert!(list.by_key(2).is_some() && list.by_key(3).is_none());
+        for meeting in list.take_all(|_| true) {
+            sock::free(meeting.sock);
+        }
     }
 
     #[test]

@@ -504,7 +504,7 @@ pub fn leave(sock: &'static Sock) {
                 control::attention(link, index);
             }
         }
-        crate::sockets::upgrade::rearm(sock);
+        crate::sockets::trigger::rearm(sock);
     }
 }
 
@@ -608,10 +608,13 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
 /// Under no lock, before a last close: makes TCP's buffer as large as what is left, where it may be so large.
 /// (The kernel caps what is asked for, and what it then sets may be less than its own tuning gave.)
 pub fn make_room(sock: &'static Sock) {
+    if sock.tx.state() != state::RESENDING {
+        return;
+    }
     let Some(most) = send_buffer_max() else {
         return;
     };
-    if sock.tx.state() != state::RESENDING || sock.tx.lock.lock().is_err() {
+    if sock.tx.lock.lock().is_err() {
         return;
     }
     if sock.tx.state() == state::RESENDING {

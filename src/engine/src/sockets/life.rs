@@ -135,6 +135,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
         {
             return;
         }
+        super::options::shares_listeners();
         if table::lookup(listener).is_none() {
             table::store(listener, Entry::LISTENER);
         }
@@ -189,7 +190,12 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
             crate::remote::wants_no_answer(sock);
         }
         let later = ends_later(sock);
-        sock.pin(Reason::Shutdown);
+        if both || sock.is_accelerated() {
+            sock.pin(Reason::Shutdown);
+        } else {
+            // What the peer writes may still leave TCP.
+            sock.conn().ends(Reason::Shutdown);
+        }
         if both {
             end_input(sock);
         }
@@ -201,7 +207,12 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         }
     } else if how == libc::SHUT_RD {
         // From now on the kernel says that there is something to read, whatever comes: nothing is to be read elsewhere.
-        sock.pin(Reason::Shutdown);
+        // Behind the peer's end nothing comes, and what this end writes may still leave TCP.
+        if both || sock.is_accelerated() || !tcp::has_ended(fd) {
+            sock.pin(Reason::Shutdown);
+        } else {
+            sock.conn().ends(Reason::Shutdown);
+        }
         if both {
             end_input(sock);
         } else if super::options::unread(sock) == 0 {

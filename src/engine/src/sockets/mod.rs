@@ -6,6 +6,7 @@ pub mod direct;
 pub mod family;
 pub mod fault;
 pub mod full;
+pub mod inodes;
 pub mod internal;
 pub mod iov;
 pub mod life;
@@ -27,6 +28,7 @@ pub mod table;
 pub mod tcp;
 #[cfg(test)]
 pub mod testing;
+pub mod trigger;
 pub mod unserved;
 pub mod upgrade;
 pub mod wait;

@@ -5,10 +5,11 @@ use crate::caller;
 use crate::process;
 use crate::readiness;
 use crate::remote;
-use crate::sockets::sock::{Sock, state};
-use crate::sockets::{demote, life, remains, staged};
-use core::sync::atomic::Ordering;
+use crate::sockets::sock::{Sock, role, state};
+use crate::sockets::{demote, life, remains, staged, tcp};
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};
+use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
@@ -55,7 +56,6 @@ fn pins(level: c_int, option: c_int) -> Option<Reason> {
             Some(Reason::Timestamping)
         }
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => Some(Reason::PeekOff),
-        (libc::IPPROTO_TCP, libc::TCP_INQ) => Some(Reason::TcpInq),
         (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE) => Some(Reason::PacingRate),
         _ => None,
     }
@@ -118,8 +118,7 @@ impl Asked {
                 | name::SO_TIMESTAMP_NEW
                 | name::SO_TIMESTAMPNS_NEW
                 | name::SO_TIMESTAMPING_NEW,
-            )
-            | (libc::IPPROTO_TCP, libc::TCP_INQ) => self.get() == Some(0 as c_int),
+            ) => self.get() == Some(0 as c_int),
             _ => false,
         }
     }
@@ -142,6 +141,22 @@ impl Asked {
             && (self.len == 3 || self.get() == Some(*b"tls\0"))
     }
 
+    /// Is it one of those that a stream honours, or that keep a connection on TCP?
+    fn concerns_streams(&self) -> bool {
+        let is_honoured = matches!(
+            (self.level, self.option),
+            (
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO
+                    | name::SO_RCVTIMEO_NEW
+                    | libc::SO_SNDTIMEO
+                    | name::SO_SNDTIMEO_NEW
+                    | libc::SO_RCVLOWAT
+            ) | (libc::IPPROTO_TCP, libc::TCP_INQ)
+        );
+        is_honoured || pins(self.level, self.option).is_some()
+    }
+
     /// Why a link cannot honour it, if it cannot.
     fn pins(&self, fd: c_int) -> Option<Reason> {
         let reason = pins(self.level, self.option)?;
@@ -153,6 +168,36 @@ impl Asked {
         let is_vain = || self.is_missing() || are_vain();
         (!self.is_off() && !self.is_tls_without_keys() && !is_vain()).then_some(reason)
     }
+}
+
+/// Whether a socket of this process may have an option that [concerns streams](Asked::concerns_streams):
+/// any may, or those may that come from a listener. Else the kernel need not be asked for a dozen of
+/// them.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// See [`ANY`].
+static FROM_LISTENERS: AtomicBool = AtomicBool::new(false);
+
+/// Before each `setsockopt` of the program's on a socket of TCP.
+pub fn sets(asked: &Asked) {
+    if asked.concerns_streams() {
+        may_be_set_unseen();
+    }
+}
+
+/// The program may set options in a way that no hook sees.
+pub fn may_be_set_unseen() {
+    ANY.store(true, Ordering::Relaxed);
+}
+
+/// Another process has a listener, too, and may set options of it: a relative, or who had it before.
+pub fn shares_listeners() {
+    FROM_LISTENERS.store(true, Ordering::Relaxed);
+}
+
+/// May the socket have such an option?
+fn may_have_options(sock: &Sock) -> bool {
+    let is_accepted = sock.role.load(Ordering::Relaxed) != role::CONNECTING;
+    ANY.load(Ordering::Relaxed) || is_accepted && FROM_LISTENERS.load(Ordering::Relaxed)
 }
 
 /// Before the real `setsockopt`.
@@ -267,6 +312,7 @@ pub unsafe fn after_set(
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | name::SO_RCVTIMEO_NEW) => Some(&sock.rcv_timeout_ns),
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO | name::SO_SNDTIMEO_NEW) => Some(&sock.snd_timeout_ns),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => None,
+        (libc::IPPROTO_TCP, libc::TCP_INQ) => return note_tells_unread(sock, fd),
         _ => return,
     };
     // Without the lock in a signal handler whose thread holds it.
@@ -302,6 +348,9 @@ pub unsafe fn after_set(
 /// Reads from the kernel what calls on the link must honour: it has set the values right, and an accepted socket has
 /// those of its listener. Under the rx lock, so that of two notes the later one stands.
 pub fn note(sock: &'static Sock, fd: c_int) {
+    if !may_have_options(sock) {
+        return;
+    }
     for (option, cell) in [
         (libc::SO_RCVTIMEO, &sock.rcv_timeout_ns),
         (libc::SO_SNDTIMEO, &sock.snd_timeout_ns),
@@ -317,12 +366,19 @@ pub fn note(sock: &'static Sock, fd: c_int) {
             cell.store(ns, Ordering::Relaxed);
         }
     }
+    note_tells_unread(sock, fd);
     if sock.low_held.load(Ordering::Relaxed) {
         return;
     }
     if let Ok(low) = sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
         sock.rcvlowat.store(low.max(1) as u32, Ordering::Relaxed);
     }
+}
+
+fn note_tells_unread(sock: &Sock, fd: c_int) {
+    let tells = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
+    let tells = tells.is_ok_and(|on| on != 0);
+    sock.tells_unread.store(tells, Ordering::Relaxed);
 }
 
 /// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to tell though it is less than the
@@ -376,7 +432,11 @@ fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
 }
 
 /// What the socket has from its listener that a link cannot honour, as far as the kernel tells.
-pub fn inherited_pin(fd: c_int) -> Option<Reason> {
+pub fn inherited_pin(sock: &Sock) -> Option<Reason> {
+    if !may_have_options(sock) {
+        return None;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
     if sys::has_filter(fd) {
         return Some(Reason::AttachFilter);
     }
@@ -387,7 +447,6 @@ pub fn inherited_pin(fd: c_int) -> Option<Reason> {
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
         (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
         (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
-        (libc::IPPROTO_TCP, libc::TCP_INQ),
     ];
     // All bits are on where there is no limit.
     let pace = sys::getsockopt::<u32>(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
@@ -438,6 +497,25 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
     if counts && process::takes_back_inherited(sock) && request == libc::FIONREAD {
         remains::await_all_owed(sock);
     }
+    let total = match count(sock, fd, request) {
+        Some(total) => total,
+        None => return Verdict::Pass(Pass::NOBODY),
+    };
+    match total {
+        Ok(total) => {
+            if caller::cannot_write(arg, size_of::<c_int>()) {
+                return Verdict::Failed(Error::BadAddress);
+            }
+            // SAFETY: the caller's pointer to an int, which can be written.
+            unsafe { core::ptr::write_unaligned(arg as *mut c_int, total) };
+            Verdict::Done(0)
+        }
+        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    }
+}
+
+/// What FIONREAD or TIOCOUTQ counts; `None`: the kernel knows it.
+fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, sys::Errno>> {
     let (count, kernel) = loop {
         if request == libc::FIONREAD {
             demote::follow_rx(sock);
@@ -449,7 +527,7 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
             libc::FIONREAD if sock.rx.state() != state::PLAIN => (true, unread(sock)),
             libc::FIONREAD if sock.remains.are_kept() => (false, remains::unread(sock, fd)),
             libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => (false, unsent(sock)),
-            _ => return Verdict::Pass(Pass::NOBODY),
+            _ => return None,
         };
         let kernel = sys::ioctl_int(fd, request);
         // What is in the ring no more may have been with TCP already, and count twice.
@@ -457,24 +535,49 @@ pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) ->
             break (count, kernel);
         }
     };
-    match kernel {
-        Ok(kernel) => {
-            // What TCP has behind the peer's N is a record, and none of the program's bytes.
-            let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
-            let kernel = if of_link { 0 } else { kernel };
-            if caller::cannot_write(arg, size_of::<c_int>()) {
-                return Verdict::Failed(Error::BadAddress);
-            }
-            let total = u64::try_from(kernel)
-                .unwrap_or(0)
-                .saturating_add(count)
-                .min(c_int::MAX as u64) as c_int;
-            // SAFETY: the caller's pointer to an int, which can be written.
-            unsafe { core::ptr::write_unaligned(arg as *mut c_int, total) };
-            Verdict::Done(0)
-        }
-        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    // What TCP has behind the peer's N is a record, and none of the program's bytes.
+    let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
+    Some(kernel.map(|kernel| {
+        let kernel = if of_link { 0 } else { kernel };
+        u64::try_from(kernel)
+            .unwrap_or(0)
+            .saturating_add(count)
+            .min(c_int::MAX as u64) as c_int
+    }))
+}
+
+/// What TCP_INQ tells behind a read of a socket with a stream: the bytes that are left, and 1 for
+/// the end behind them (tcp_inq_hint). A program that is told 0 waits for news (the edge of epoll),
+/// so 0 is said only where nothing is left for certain: of what may come to 0 TCP is asked.
+pub fn left_to_read(sock: &'static Sock, fd: c_int) -> c_int {
+    if sock.has_shut_reading() {
+        return 0;
     }
+    let is_local_link = sock.rx.state() == state::LINK && !remote::is_remote(sock);
+    if is_local_link {
+        let in_ring = unread(sock).min(c_int::MAX as u64) as c_int;
+        if in_ring != 0 {
+            return in_ring;
+        }
+    }
+    let left = match count(sock, fd, libc::FIONREAD) {
+        Some(left) => left,
+        None => sys::ioctl_int(fd, libc::FIONREAD),
+    };
+    match left {
+        Ok(0) if is_local_link && !is_offered(sock) && tcp::is_silent(fd) => 0,
+        Ok(left @ 1..) => left,
+        _ => 1,
+    }
+}
+
+/// Does the peer offer what it has not written?
+fn is_offered(sock: &'static Sock) -> bool {
+    let Ok(_section) = sock.rx.lock.enter() else {
+        return true;
+    };
+    let offers = |dir: &Direction| dir.offer.word.load(Ordering::Acquire) != 0;
+    sock.rx.dir().is_none_or(offers)
 }
 
 /// Bytes in the ring that this end has not read.

@@ -1,8 +1,8 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
 use crate::caller;
-use crate::sockets::life;
 use crate::sockets::table::{self, Entry};
+use crate::sockets::{life, options};
 use libc::msghdr;
 use sluice_stats::Reason;
 
@@ -51,7 +51,11 @@ pub unsafe fn leaving(msg: *const msghdr) {
     // SAFETY: passed on.
     unsafe {
         for_each(msg, |fd| {
-            let sock = table::lookup(fd).and_then(Entry::as_sock);
+            let entry = table::lookup(fd);
+            if entry == Some(Entry::LISTENER) {
+                options::shares_listeners();
+            }
+            let sock = entry.and_then(Entry::as_sock);
             if let Some(family) = sock.and_then(|sock| sock.family()) {
                 family.share_for_good();
             }

@@ -14,7 +14,7 @@ use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, behind, demote, direct, fault, options, tcp, upgrade};
+use crate::sockets::{PUBLISH, behind, demote, direct, fault, options, tcp, trigger};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -404,7 +404,7 @@ fn deadline_of(sock: &Sock, nap: &mut Nap) -> Option<u64> {
 }
 
 /// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a relative.
-fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
+pub(super) fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
     if nap.deadline == 0 && sock.rx.lock.lock().is_ok() {
         options::note(sock, fd);
         sock.rx.lock.unlock();
@@ -421,7 +421,7 @@ fn partly(done: usize, error: Error) -> Verdict {
 
 fn finish(sock: &'static Sock, done: usize) -> Verdict {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-        upgrade::crossed(sock);
+        trigger::crossed(sock, true);
     }
     Verdict::Done(done as isize)
 }

@@ -1,20 +1,25 @@
 //! Sending: to the kernel, to the ring, and behind bytes that are being sent again.
 
+mod file;
+
+pub use file::sendfile;
+
 use crate::api::{Error, Pass, Verdict};
-use crate::caller;
 use crate::remote;
-use crate::rendezvous::trim;
+use crate::rendezvous::{self, trim};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor, Extent};
+use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::remains;
 use crate::sockets::sock::{Known, Sock, state};
+use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, PUBLISH_REMOTE, behind, fault, staged, wake};
+use crate::sockets::{PUBLISH, PUBLISH_REMOTE, behind, fault, recv, staged, trigger, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
-use libc::{c_int, iovec, off64_t};
+use libc::{c_int, iovec};
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
@@ -55,6 +60,8 @@ pub unsafe fn send(
     nap: &mut Nap,
 ) -> Verdict {
     if nap.is_fresh()
+        // SAFETY: passed on.
+        && !unsafe { is_large(sock, iov, count, flags) }
         && let Some(pass) = to_kernel(sock, flags)
     {
         // SAFETY: the caller's arguments.
@@ -62,6 +69,35 @@ pub unsafe fn send(
     }
     // SAFETY: passed on.
     unsafe { send_stream(sock, fd, iov, count, flags, nap) }
+}
+
+/// A call that writes [`LARGE`] bytes to TCP does so in pieces, amid which its connection may leave
+/// TCP: of so many bytes while a meeting is under way, else of [`LONG_PIECE`]. Smaller ones cost
+/// more than a hundredth, see `docs/decisions/025-a-trigger-by-cost.md`.
+const PIECE: usize = 256 << 10;
+const LONG_PIECE: usize = 1 << 20;
+
+/// Is the call to be made in pieces?
+///
+/// # Safety
+/// The arguments are those of a C caller, whose array is there.
+#[inline]
+pub unsafe fn is_large(sock: &Sock, iov: *const iovec, count: usize, flags: c_int) -> bool {
+    if !may_be_large(sock, flags) || count > iov::MAX {
+        return false;
+    }
+    // SAFETY: the caller's array.
+    let extent = unsafe { Cursor::new(iov, count) }.extent(false);
+    matches!(extent, Extent::Bytes(total) if total >= LARGE)
+}
+
+/// May the connection leave TCP amid a call with these flags?
+#[inline]
+pub fn may_be_large(sock: &Sock, flags: c_int) -> bool {
+    let whole = libc::MSG_OOB | libc::MSG_EOR | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
+    sock.next_try.load(Ordering::Relaxed) != u64::MAX
+        && sock.pinned.load(Ordering::Relaxed) == 0
+        && flags & whole == 0
 }
 
 /// Is the call the kernel's alone? Touches none of the caller's memory.
@@ -135,6 +171,11 @@ unsafe fn send_stream(
     if job.done != 0 {
         cursor.advance(job.done, |_, _| ());
     }
+    let is_large = total >= LARGE && may_be_large(sock, flags);
+    let mut patience = trigger::Patience::default();
+    if is_large && nap.is_fresh() {
+        trigger::before_large(sock, total);
+    }
     loop {
         if sock.tx.lock.lock().is_err() {
             return job.partly(Error::WouldBlock);
@@ -190,7 +231,7 @@ unsafe fn send_stream(
             Room::Kernel => {
                 behind::acts_on(sock);
                 // If the caller's number is closed, or another file's by now, the call ends by ours.
-                if job.done == 0 && job.fd == fd {
+                if job.done == 0 && job.fd == fd && !is_large {
                     sock.tx.call_begins();
                     sock.tx.lock.unlock();
                     return Verdict::Pass(Pass::tx(sock));
@@ -199,18 +240,32 @@ unsafe fn send_stream(
                 // Under the lock no switch comes between the look and the call, and no close.
                 // SAFETY: the caller's buffers; the lock is held.
                 let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
+                if rest == Rest::Full && sock.tx.state() == state::PROVED && !job.is_nonblocking() {
+                    // Where TCP has room the ring may be taken instead.
+                    if let Some(verdict) = job.pause(Room::Resending, Some(nap)) {
+                        return verdict;
+                    }
+                    continue;
+                }
                 sock.tx.lock.unlock();
                 match rest {
                     Rest::Cut => return job.cut_off(total),
                     Rest::Over => return job.partly(Error::Reset),
+                    Rest::Failed(error) => return Verdict::Failed(error),
                     Rest::Moved | Rest::Full => {}
                 }
                 if job.done == total {
                     return finish(sock, job.done);
                 }
+                if is_large {
+                    trigger::amid(sock, &mut patience);
+                }
                 if rest == Rest::Full {
                     if job.is_nonblocking() {
                         return job.partly(Error::WouldBlock);
+                    }
+                    if !job.waited {
+                        recv::note_limit(sock, job.fd, nap);
                     }
                     let deadline = job.deadline();
                     job.waited = true;
@@ -380,7 +435,7 @@ impl Job {
 
 fn finish(sock: &'static Sock, done: usize) -> Verdict {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-        upgrade::crossed(sock);
+        trigger::crossed(sock, false);
     }
     Verdict::Done(done as isize)
 }
@@ -394,9 +449,12 @@ enum Rest {
     Over,
     /// The same, and that is the peer's reset.
     Cut,
+    /// TCP has taken nothing of the call.
+    Failed(Error),
 }
 
-/// Under the tx lock: a send that began on the link and ends on TCP, as far as that goes without waiting.
+/// Under the tx lock: a send that began on the link and ends on TCP, or one in pieces, as far as TCP
+/// takes a piece without waiting.
 unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let Job {
         sock, fd, flags, ..
@@ -405,13 +463,22 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
-    // More than 64 pieces take more than one call.
+    let most = cursor.most();
+    let piece = if rendezvous::is_meeting() {
+        PIECE
+    } else {
+        LONG_PIECE
+    };
+    cursor.limit(most.min(piece));
+    // More than 64 buffers take more than one call.
     let pieces = cursor.rest(&mut room);
+    cursor.limit(most);
     // An error is the next call's, which has nothing else to say; a try would take it.
     if pieces.is_empty() {
         return Rest::Over;
     }
-    if sys::has_error(fd) {
+    let is_first = job.done == 0;
+    if !is_first && sys::has_error(fd) {
         return Rest::Cut;
     }
     // SAFETY: zeroes are a valid header.
@@ -420,10 +487,21 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     msg.msg_iovlen = pieces.len();
     // A signal for a broken pipe is not raised: part was sent.
     let asked = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    sock.tx.call_begins();
     // SAFETY: the caller's buffers.
     let sent = unsafe { sys::sendmsg(fd, &raw const msg, asked) };
     let n = sent.unwrap_or(0);
-    sock.tx.add_kernel_bytes(n as u64);
+    if sock.prefix.wants(Way::Out) {
+        let call = Moved {
+            sock,
+            way: Way::Out,
+            n: n as isize,
+            ahead: false,
+        };
+        // SAFETY: the kernel has read so many bytes of them.
+        unsafe { prefix::moved(call, pieces.as_ptr(), pieces.len()) };
+    }
+    sock.tx.call_ends(n as u64);
     sock.conn().tx.bytes.tcp.add(n as u64);
     match sent {
         Ok(n) => {
@@ -433,6 +511,9 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         }
         Err(libc::EAGAIN) => Rest::Full,
         Err(libc::EINTR) => Rest::Moved,
+        // The signal is raised where the program wants one.
+        Err(libc::EPIPE) if is_first => Rest::Failed(Error::BrokenPipe { raise: true }),
+        Err(errno) if is_first => Rest::Failed(Error::Kernel(errno)),
         // Not where this end was shut down in between: that is no reset.
         Err(libc::ECONNRESET) => Rest::Cut,
         Err(_) => Rest::Over,
@@ -588,154 +669,4 @@ fn refused(sock: &'static Sock, to: u64) {
     let linked = sock.tx.linked.load(Ordering::Relaxed);
     sock.tx.linked.store(linked + (to - at), Ordering::Relaxed);
     demote::settle_tx_since(sock, Reason::Shutdown, Some(at));
-}
-
-/// `sendfile` into a tracked socket: the file's pages are read straight into the ring.
-///
-/// # Safety
-/// The arguments are those of a C caller.
-pub unsafe fn sendfile(
-    sock: &'static Sock,
-    fd: c_int,
-    file: c_int,
-    offset: *mut off64_t,
-    count: usize,
-) -> Verdict {
-    if sock.tx.state() == state::PLAIN
-        && let Some(pass) = enter_kernel(sock)
-    {
-        return Verdict::Pass(pass);
-    }
-    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve; only regular files and block
-    // devices go by the ring. A read at an offset does not show it: some devices allow one, and it may wait.
-    let kind = sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
-    let refused = kind == 0 || kind == libc::S_IFDIR || (count as isize) < 0;
-    if refused || !matches!(kind, libc::S_IFREG | libc::S_IFBLK) {
-        if !refused
-            && let Err(e) = crate::sockets::life::give_up_before(sock, fd, 0, Reason::Splice)
-        {
-            return Verdict::Failed(e);
-        }
-        return Verdict::Pass(Pass::NOBODY);
-    }
-    // sendfile(2) moves at most this many bytes.
-    let total = count.min(iov::MOST);
-    let mut job = Job {
-        sock,
-        fd,
-        flags: 0,
-        done: 0,
-        deadline: None,
-        patience: None,
-        known: None,
-        waited: false,
-    };
-    let mut position = None;
-    if !offset.is_null() {
-        // SAFETY: any bytes are a number, and there is none where it is certain to be missing.
-        position = unsafe { caller::copy_on_trust(offset) };
-        if position.is_none() {
-            return Verdict::Failed(Error::BadAddress);
-        }
-    }
-    let verdict = loop {
-        if job.done == total {
-            remote::land(sock, || !job.is_nonblocking());
-            break finish(sock, job.done);
-        }
-        if sock.tx.lock.lock().is_err() {
-            break job.partly(Error::WouldBlock);
-        }
-        if job.is_lost() {
-            sock.tx.lock.unlock();
-            break job.lost();
-        }
-        if sock.tx.gate.load(Ordering::Relaxed) == 0
-            && sock.tx.state() == state::LINK
-            && let Err(waited) = direct::make_way(&mut job)
-        {
-            break match waited {
-                Waited::News => job.lost(),
-                Waited::Interrupted => job.partly(Error::Interrupted),
-                _ => job.partly(Error::WouldBlock),
-            };
-        }
-        match look(sock, total - job.done) {
-            Room::Bytes(ring, at, n) => {
-                let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
-                    iov_base: base.cast(),
-                    iov_len: len,
-                });
-                let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
-                // SAFETY: ring memory that is the writer's by the words.
-                let read =
-                    unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), position) };
-                let read = match read {
-                    Ok(0) => {
-                        sock.tx.lock.unlock();
-                        break finish(sock, job.done);
-                    }
-                    Ok(read) => read,
-                    Err(e) => {
-                        sock.tx.lock.unlock();
-                        break job.partly(Error::Kernel(e));
-                    }
-                };
-                if publish(sock, at, read) {
-                    sock.conn().tx.bytes.file.add(read as u64);
-                    job.done += read;
-                    position = position.map(|p| p + read as i64);
-                } else if position.is_none() {
-                    // The file's own position has moved: put it back, the kernel reads these again.
-                    // SAFETY: no pointers; lseek is not hooked.
-                    unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
-                }
-                sock.tx.lock.unlock();
-            }
-            Room::Kernel => {
-                behind::acts_on(sock);
-                sock.tx.call_begins();
-                sock.tx.lock.unlock();
-                // SAFETY: the caller's arguments, from where the ring's part ended; the call was counted.
-                break unsafe { rest_by_sendfile(&job, file, &mut position, total) };
-            }
-            other => {
-                if let Some(verdict) = job.pause(other, None) {
-                    break verdict;
-                }
-            }
-        }
-    };
-    if let Some(position) = position {
-        if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
-            return Verdict::Failed(Error::BadAddress);
-        }
-        // SAFETY: the caller's, not null, and it can be written.
-        unsafe { offset.write_unaligned(position) };
-    }
-    verdict
-}
-
-unsafe fn rest_by_sendfile(
-    job: &Job,
-    file: c_int,
-    position: &mut Option<i64>,
-    total: usize,
-) -> Verdict {
-    let Job { sock, fd, done, .. } = *job;
-    let at = position
-        .as_mut()
-        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: `at` is null or ours.
-    let sent = unsafe { sys::sendfile(fd, file, at, total - done) };
-    let n = sent.unwrap_or(0);
-    sock.tx.call_ends(n as u64);
-    sock.conn().tx.bytes.tcp.add(n as u64);
-    match sent {
-        Err(e) if done == 0 => Verdict::Failed(match e {
-            libc::EPIPE => Error::BrokenPipe { raise: false },
-            e => Error::Kernel(e),
-        }),
-        _ => finish(sock, done + n),
-    }
 }

@@ -23,10 +23,12 @@ use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use crate::sockets::full::Full;
+use crate::sockets::inodes;
 use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
 use crate::sockets::staged::Staged;
 use crate::sockets::table::{self, Entry};
+use core::net::SocketAddr;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
@@ -92,6 +94,8 @@ pub struct Half {
     /// takes it back, whatever has become of the socket: the count outlives it.
     /// SeqCst: "announce the call, then look at the state" against "change the state, then look for calls".
     pub calls: AtomicU64,
+    /// About how many calls in the kernel have moved bytes.
+    pub moves: AtomicU32,
     /// This end's word on the link: bytes published (tx) or consumed (rx) since the switch.
     pub at: AtomicU64,
     /// The peer's word as last seen and found possible: never ahead of the truth.
@@ -143,6 +147,11 @@ impl Half {
     pub fn call_ends(&self, n: u64) {
         self.calls
             .fetch_add((n << CALL_BITS).wrapping_sub(CALL), Ordering::SeqCst);
+        if n != 0 {
+            // One that another thread's overwrites is not missed.
+            let moves = self.moves.load(Ordering::Relaxed);
+            self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
+        }
     }
     /// Counts bytes that the kernel has moved.
     #[inline]
@@ -213,7 +222,12 @@ impl Half {
         for word in [&self.from, &self.owed, &self.linked] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.spin_ns, &self.spin_skip, &self.unread_max] {
+        for word in [
+            &self.spin_ns,
+            &self.spin_skip,
+            &self.unread_max,
+            &self.moves,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -229,6 +243,16 @@ pub struct Sock {
     pub tx: Half,
     /// Stream bytes, both directions together, at which an upgrade is tried next; u64::MAX: never.
     pub next_try: AtomicU64,
+    /// The other end could not be looked for yet: that is done when it has answered.
+    pub is_early: AtomicBool,
+    /// The other end has asked for this one over a link, before a byte was moved here.
+    pub is_asked_for: AtomicBool,
+    /// Looked for the other end before a large write.
+    pub was_large: AtomicBool,
+    /// Peers were asked over links, since a link last came up.
+    pub has_asked: AtomicBool,
+    /// By which others name it.
+    pub inode: inodes::Noted,
     /// What of its first bytes is kept for a proof.
     pub prefix: prefix::Slot,
     /// Entries of the table that point here: descriptors of this process.
@@ -251,6 +275,8 @@ pub struct Sock {
     pub rcv_timeout_ns: AtomicU64,
     /// See `rcv_timeout_ns`.
     pub snd_timeout_ns: AtomicU64,
+    /// TCP_INQ of a socket with a stream.
+    pub tells_unread: AtomicBool,
     /// SO_RCVLOWAT of a socket with a stream; 0 means 1.
     pub rcvlowat: AtomicU32,
     /// The kernel has 1 instead, since it is to tell of the peer's record, or to `low_waits`. Changed under the rx lock.
@@ -275,7 +301,7 @@ pub struct Sock {
     pub backoff: AtomicU32,
     /// Bytes between two tries to meet again after a demotion; 0: never demoted, the tries go by [`first_try`].
     ///
-    /// [`first_try`]: crate::sockets::upgrade::first_try
+    /// [`first_try`]: crate::sockets::trigger::first_try
     pub retry_step: AtomicU64,
     /// Bytes by links when the stream in use was attached.
     pub linked_before: AtomicU64,
@@ -355,6 +381,13 @@ impl Sock {
         static NOBODY: Conn = Conn::new();
         // SAFETY: null, or from `alloc_conn`, whose memory is never unmapped.
         unsafe { self.conn.load(Ordering::Relaxed).as_ref() }.unwrap_or(&NOBODY)
+    }
+
+    /// This end's address and the peer's, if they are known.
+    pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        // SAFETY: as in `conn`.
+        let conn = unsafe { self.conn.load(Ordering::Relaxed).as_ref() }?;
+        conn.local().zip(conn.peer())
     }
 
     /// What relatives share.
@@ -568,12 +601,9 @@ impl Sock {
             Some(_) => u64::MAX,
             None => TELLS_AT,
         };
-        // At the offsets of the other end's tries, which are four times as far each time.
-        let mut at = self.next_try.load(Ordering::Relaxed).max(1);
-        while at < least {
-            at = at.saturating_mul(4);
-        }
-        self.next_try.store(at, Ordering::Relaxed);
+        // At an offset of the other end's tries.
+        let next = self.next_try.load(Ordering::Relaxed).max(least);
+        self.next_try.store(next, Ordering::Relaxed);
         self.prefix.end_both();
         if self.link().is_some() {
             return;

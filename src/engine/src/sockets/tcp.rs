@@ -4,6 +4,10 @@ use sluice_fabric::sys;
 
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
+/// This end has ended what it writes, and reads on: before and after the peer has acknowledged that.
+pub const FIN_WAIT1: u8 = 4;
+/// See [`FIN_WAIT1`].
+pub const FIN_WAIT2: u8 = 5;
 const TIME_WAIT: u8 = 6;
 /// A reset has come, or both ends.
 pub const CLOSE: u8 = 7;
@@ -18,13 +22,22 @@ const CLOSING: u8 = 11;
 struct Info {
     state: u8,
     small: [u8; 7],
-    /// Options up to `tcpi_last_ack_sent`.
-    words: [u32; 11],
+    /// Options up to `tcpi_rcv_mss`.
+    words: [u32; 4],
+    /// Segments under way.
+    unacked: u32,
+    /// From `tcpi_sacked` to `tcpi_last_ack_sent`.
+    others: [u32; 6],
     last_data_recv: u32,
     more: [u32; 12],
     pacing: [u64; 2],
     bytes_acked: u64,
     bytes_received: u64,
+    segments: [u32; 2],
+    /// Bytes that were written and not sent yet.
+    unsent: u32,
+    /// The shortest round trip of late, in microseconds; all bits: none was measured.
+    min_rtt: u32,
 }
 
 fn info(fd: i32) -> Option<Info> {
@@ -54,20 +67,48 @@ pub fn unread_for(fd: i32) -> Option<u32> {
     (unread > 0).then_some(info.last_data_recv)
 }
 
-/// Bytes written to TCP so far; `None` unless ESTABLISHED and still.
+/// Is the peer so far away that TCP may keep more bytes under way than a ring holds? At a round trip
+/// of a millisecond a ring of 256 KiB carries 2 Gbit/s.
+pub fn is_far(fd: i32) -> bool {
+    const FAR_US: u32 = 1000;
+    info(fd).is_some_and(|info| (FAR_US..u32::MAX).contains(&info.min_rtt))
+}
+
+/// What was written to TCP so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// How many bytes.
+    pub bytes: u64,
+    /// The peer has acknowledged all of them.
+    pub is_acknowledged: bool,
+}
+
+/// See [`Written`]; `None` unless this end may write, and is still.
 ///
-/// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the count of the end that connected (`syn`)
-/// includes its SYN.
-pub fn written(fd: i32, syn: bool) -> Option<u64> {
+/// `bytes_acked + SIOCOUTQ`, read until `bytes_acked` stands still; the count of the end that
+/// connected (`syn`) includes its SYN. Where nothing is on its way one look says all.
+pub fn written(fd: i32, syn: bool) -> Option<Written> {
     for _ in 0..8 {
         let before = info(fd)?;
+        let is_acknowledged = before.unacked == 0 && before.unsent == 0;
+        if is_acknowledged && matches!(before.state, ESTABLISHED | CLOSE_WAIT) {
+            let bytes = before.bytes_acked.checked_sub(u64::from(syn))?;
+            return Some(Written {
+                bytes,
+                is_acknowledged,
+            });
+        }
         let unsent = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
         let after = info(fd)?;
-        if after.state != ESTABLISHED {
+        if !matches!(after.state, ESTABLISHED | CLOSE_WAIT) {
             return None;
         }
         if before.bytes_acked == after.bytes_acked {
-            return (after.bytes_acked + unsent).checked_sub(u64::from(syn));
+            let bytes = (after.bytes_acked + unsent).checked_sub(u64::from(syn))?;
+            return Some(Written {
+                bytes,
+                is_acknowledged: false,
+            });
         }
     }
     None
@@ -82,6 +123,20 @@ pub struct Input {
     pub received: u64,
     /// Bytes of these that have been read, by whomever.
     pub read: u64,
+}
+
+/// The same, where this program's hooks have read so many bytes: if no more have come, all were
+/// read, and by them.
+pub fn input_after(fd: i32, read: u64) -> Option<Input> {
+    let info = info(fd)?;
+    if info.bytes_received == read {
+        return Some(Input {
+            state: info.state,
+            received: read,
+            read,
+        });
+    }
+    input(fd)
 }
 
 /// See [`Input`]; `None` unless still.
@@ -101,15 +156,27 @@ pub fn input(fd: i32) -> Option<Input> {
     None
 }
 
+/// Has TCP neither bytes nor an end nor an error to tell?
+pub fn is_silent(fd: i32) -> bool {
+    let mut byte = 0u8;
+    let look = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: a byte of ours.
+    let got = unsafe { sys::recv(fd, &raw mut byte, 1, look) };
+    got == Err(libc::EAGAIN)
+}
+
 /// How many bytes lie unread on TCP; 0 where the kernel does not say.
 pub fn unread(fd: i32) -> u64 {
     sys::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n.max(0) as u64)
 }
 
-/// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one goes by the link. A peer that writes a little
-/// by TCP now would have it held back for that (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
+/// Has the kernel acknowledge what was read, unless it has: an answer by TCP would, and this one
+/// goes by the link. A peer that writes a little by TCP now would have it held back for that
+/// (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
 pub fn acknowledge(fd: i32) {
-    while_acknowledging(fd, || ());
+    /// At once what is due, and later ones as before (`__tcp_sock_set_quickack` of Linux).
+    const ONCE: i32 = 2;
+    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &ONCE);
 }
 
 /// As [`acknowledge`], and what comes during `wait` as soon as it does: the peer's window opens by that.

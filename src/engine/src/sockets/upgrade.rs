@@ -1,9 +1,9 @@
 //! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's switch.
 
-use crate::config::{Side, Upgrade, config};
+use crate::config::{Side, config};
 use crate::process;
 use crate::remote;
-use crate::rendezvous::{self, control, diag};
+use crate::rendezvous::{control, diag};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{SETS, Sock, half, role, state};
 use crate::sockets::{direct, options, prefix, tcp};
@@ -11,116 +11,6 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
-
-/// Bytes between a demotion and the next try, doubled with each demotion.
-const RETRY_STEP: u64 = 1 << 20;
-/// The same in eager mode.
-const RETRY_STEP_EAGER: u64 = 64 << 10;
-/// Tries in vain come to be this far from each other.
-const STEP_MAX: u64 = 64 << 20;
-/// A stream that moved so many times the bytes that its upgrade waited for did well: the next may come as soon
-/// as the first.
-const DID_WELL: u64 = 16;
-
-/// Stream offset of the first try.
-pub fn first_try() -> u64 {
-    match config().upgrade {
-        Upgrade::Eager => 1,
-        Upgrade::At(bytes) => bytes.max(1),
-        Upgrade::Off => u64::MAX,
-    }
-}
-
-/// The offset of the next try after one at `at`, the same at both ends: 4 times as far, later [`STEP_MAX`] on.
-fn ladder(at: u64) -> u64 {
-    if at < STEP_MAX {
-        at.saturating_mul(4)
-    } else {
-        (at / STEP_MAX + 1).saturating_mul(STEP_MAX)
-    }
-}
-
-/// The call that crossed `next_try` is over: tries, and sets the next offset.
-#[cold]
-pub fn crossed(sock: &'static Sock) {
-    let at = sock.next_try.load(Ordering::Relaxed);
-    let offset = sock.offset();
-    if at == u64::MAX || offset < at {
-        return;
-    }
-    let step = sock.retry_step.load(Ordering::Relaxed);
-    let next = if step == 0 {
-        let mut next = ladder(at);
-        while next <= offset {
-            next = ladder(next);
-        }
-        next
-    } else {
-        let wider = (step * 2).min(STEP_MAX.max(step));
-        sock.retry_step.store(wider, Ordering::Relaxed);
-        offset + wider
-    };
-    if sock
-        .next_try
-        .compare_exchange(at, next, Ordering::AcqRel, Ordering::Relaxed)
-        .is_err()
-    {
-        return;
-    }
-    if sock.link().is_none() && !sock.is_accelerated() {
-        rendezvous::attempt(sock);
-    }
-}
-
-/// After a demotion: when to try again. The ends need not agree: both know the link by which they meet, and who
-/// is asked over it grants at once.
-pub fn rearm(sock: &'static Sock) {
-    if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
-        return;
-    }
-    let first = if config().upgrade == Upgrade::Eager {
-        RETRY_STEP_EAGER
-    } else {
-        RETRY_STEP
-    };
-    let times = sock.backoff.load(Ordering::Relaxed).saturating_sub(1);
-    let mut step = first << times.min(20);
-    let moved = sock
-        .linked()
-        .saturating_sub(sock.linked_before.load(Ordering::Relaxed));
-    if moved >= step * DID_WELL {
-        sock.backoff.store(1, Ordering::Relaxed);
-        step = first;
-    }
-    sock.retry_step.store(step, Ordering::Relaxed);
-    sock.next_try.store(sock.offset() + step, Ordering::Relaxed);
-    ANY_DEMOTED.store(true, Ordering::Relaxed);
-}
-
-/// A connection was demoted and may be upgraded again.
-static ANY_DEMOTED: AtomicBool = AtomicBool::new(false);
-
-/// The connection of this process that was demoted, is on TCP, and is `key` to the peer that holds `mirror`; with its
-/// generation.
-pub fn demoted(key: u64, mirror: u64) -> Option<(&'static Sock, u32)> {
-    if !ANY_DEMOTED.load(Ordering::Relaxed) {
-        return None;
-    }
-    let mut found = None;
-    crate::sockets::sock::for_all(|sock| {
-        let generation = sock.generation.load(Ordering::Acquire);
-        if sock.key.load(Ordering::Relaxed) == key
-            && sock.mirror.load(Ordering::Relaxed) == mirror
-            && sock.retry_step.load(Ordering::Relaxed) != 0
-            && sock.pinned.load(Ordering::Relaxed) == 0
-            && sock.link().is_none()
-            && !sock.is_accelerated()
-        {
-            found = Some((sock, generation));
-        }
-    });
-    found
-}
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together
 /// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec, say, TCP must take what lies
@@ -288,7 +178,7 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     if sock.is_accelerated() || sock.link().is_some() {
         return Err(Reason::WriterBlocked);
     }
-    if let Some(reason) = options::inherited_pin(sock.fd.load(Ordering::Relaxed)) {
+    if let Some(reason) = options::inherited_pin(sock) {
         sock.pin(reason);
         return Err(reason);
     }
@@ -304,6 +194,18 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
 
 /// A reader of this process did not consent, since a thread waited for more sockets than are marked one by one.
 static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Is there a stream for what is written, whose reader has not consented yet?
+pub fn awaits_consent(sock: &'static Sock) -> bool {
+    if sock.tx.state() != state::PROVED {
+        return false;
+    }
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return false;
+    };
+    let dir = sock.tx.dir();
+    dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Acquire) == 0)
+}
 
 /// Such a wait is over: whoever was refused for it consents, be it a socket that was not among them.
 pub fn consent_behind_big_wait() {
@@ -340,9 +242,16 @@ pub fn consent(sock: &'static Sock) {
         && let Some(dir) = sock.rx.dir()
         && dir.rx_wishes.consent.load(Ordering::Relaxed) == 0
     {
-        let input = tcp::input(sock.fd.load(Ordering::Relaxed));
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let input = tcp::input_after(fd, sock.rx.kernel_bytes());
         match input.map(|input| (input.state, input.read)) {
             Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
+                dir.rx_wishes.consent.store(1, Ordering::Release)
+            }
+            // What this end wrote is over; what it reads goes on.
+            Some((tcp::FIN_WAIT1 | tcp::FIN_WAIT2, n))
+                if n == sock.rx.kernel_bytes() && !remote::is_remote(sock) =>
+            {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
             Some((tcp::ESTABLISHED, _)) => refuse = Some((Which::Both, Reason::NotHooked)),
@@ -411,10 +320,12 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     };
     let fd = sock.fd.load(Ordering::Relaxed);
     let connected = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
-    let Some(written) = tcp::written(fd, connected) else {
+    // Between hosts both directions leave TCP together, so neither has ended.
+    let is_open = !remote::is_remote(sock) || !tcp::has_ended(fd);
+    let Some(written) = tcp::written(fd, connected).filter(|_| is_open) else {
         return Switch::Never(Reason::NotEstablished);
     };
-    if written != sock.tx.kernel_bytes() {
+    if written.bytes != sock.tx.kernel_bytes() {
         return Switch::Never(Reason::NotHooked);
     }
     let unread_max = match most_unread(sock, fd, ring.len()) {
@@ -425,11 +336,13 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     sock.tx.set_ring(ring);
     direct::begin_tx(sock);
     sock.tx.show_ring(&sock.conn().tx);
-    if !announce(written) {
+    if !announce(written.bytes) {
         return Switch::Later;
     }
     // The reader has to read TCP's part first, and no further write will push that.
-    options::push_out(sock, fd);
+    if !written.is_acknowledged {
+        options::push_out(sock, fd);
+    }
     tcp::acknowledge(fd);
     sock.tx.state.store(state::LINK, Ordering::SeqCst);
     Switch::Done

@@ -27,6 +27,7 @@ use crate::process;
 use crate::rendezvous::{control, diag};
 use crate::sockets::internal;
 use crate::sockets::sock::{Sock, role};
+use crate::sockets::tcp;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use dial::{Dial, FIRST_NS, Quiet};
@@ -223,13 +224,16 @@ fn is_any_device() -> bool {
 /// The connection `sock`, whose other end is not on this host, has come to an offset: the control thread looks for that end.
 ///
 /// # Errors
-/// [`Reason::PeerRemote`]: no device; why there is no control thread.
+/// [`Reason::PeerRemote`]: no device; [`Reason::Far`]; why there is no control thread.
 pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     if !is_any_device() {
         return Err(Reason::PeerRemote);
     }
     if BARRED.load(Ordering::Relaxed) {
         return Err(Reason::ForkedRdma);
+    }
+    if tcp::is_far(sock.fd.load(Ordering::Relaxed)) {
+        return Err(Reason::Far);
     }
     control::start()?;
     let connecting = sock.role.load(Ordering::Relaxed) == role::CONNECTING;

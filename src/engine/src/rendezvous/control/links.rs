@@ -9,22 +9,10 @@ use crate::sockets::{recv, remains, reset};
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::Fd;
 
-/// A meeting's socket: its news are looked at by this thread.
-pub fn watch_meeting(fd: i32) {
-    let _ = sys::epoll_ctl(
-        SET.load(Ordering::Acquire),
-        libc::EPOLL_CTL_ADD,
-        fd,
-        libc::EPOLLIN as u32,
-        KIND_MEETING,
-    );
+/// The set of all meetings' sockets: its news are looked at by this thread.
+pub fn watch_meetings(meetings: i32) {
+    enter(meetings, libc::EPOLLIN as u32, KIND_MEETING);
     poke();
-}
-
-/// Nothing of it is looked at any more, though somebody else may have it open.
-pub fn unwatch_meeting(fd: i32) {
-    let set = SET.load(Ordering::Acquire);
-    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
 }
 
 /// A descriptor of the library's for links to other hosts: what `remote::on_event` is told of it.
@@ -173,7 +161,12 @@ pub fn read_links() {
     }
 }
 
-/// Records read from one link before the others have their turn.
+/// The control thread sleeps so long where a hook reads, instead of spinning, in ns.
+const READING_NS: u64 = 60_000;
+/// So often at most.
+const NAPS: u32 = 4;
+
+/// Records that a hook reads from one link before the others have their turn.
 const TURN: u32 = 64;
 
 /// Held from before a record is received until the descriptors that it brought are closed or lifted: a child
@@ -181,7 +174,16 @@ const TURN: u32 = 64;
 pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS, ());
 
 pub(super) fn on_link(link: &'static Link) {
+    if !is_own_thread() && READING.is_locked() {
+        // Somebody reads already, and goes on until nothing is left.
+        return;
+    }
     for _ in 0..TURN {
+        // A hook that reads goes on until nothing is left, which takes some microseconds.
+        let mut naps = 0..NAPS;
+        while is_own_thread() && READING.is_locked() && naps.next().is_some() {
+            let _ = sys::poll_one(-1, 0, Some(sys::timespec(READING_NS)));
+        }
         let Some(_reading) = READING.lock() else {
             return;
         };
@@ -212,6 +214,10 @@ pub(super) fn on_link(link: &'static Link) {
                 on_record(link, &message, sender, brought);
             }
         }
+        if is_own_thread() {
+            // The wait tells of the next one, and most come alone.
+            return;
+        }
     }
 }
 
@@ -222,7 +228,7 @@ fn on_record(
     brought: Option<Brought>,
 ) {
     match message.kind {
-        Kind::Ask | Kind::Grant | Kind::Joined | Kind::Decline => {
+        Kind::Ask | Kind::Grant | Kind::NotMine | Kind::Joined | Kind::Decline => {
             crate::rendezvous::on_link_record(link, message, sender);
         }
         Kind::WantBell => make_bell(link, message.index, message.token),
@@ -286,10 +292,15 @@ fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     }
 }
 
+/// The socket that stream `index` of a link was given out to.
+pub(in crate::rendezvous) fn given_to(link: &'static Link, index: u32) -> Option<&'static Sock> {
+    // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
+    unsafe { (link.owner(index) as *const Sock).as_ref() }
+}
+
 /// The socket that uses stream `index` of a link.
 pub(crate) fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
-    // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
-    let sock: &'static Sock = unsafe { (link.owner(index) as *const Sock).as_ref() }?;
+    let sock = given_to(link, index)?;
     // Given out in a meeting that is not over, or put to another use meanwhile.
     let uses = sock.link().is_some_and(|l| core::ptr::eq(l, link))
         && sock.index.load(Ordering::Relaxed) == index;

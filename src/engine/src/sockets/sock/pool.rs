@@ -71,6 +71,11 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.handed,
         &sock.low_held,
         &sock.for_exec,
+        &sock.is_early,
+        &sock.is_asked_for,
+        &sock.has_asked,
+        &sock.was_large,
+        &sock.tells_unread,
     ] {
         flag.store(false, Ordering::Relaxed);
     }
@@ -92,7 +97,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     sock.family.store(core::ptr::null_mut(), Ordering::Relaxed);
     sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
     sock.next_try
-        .store(crate::sockets::upgrade::first_try(), Ordering::Relaxed);
+        .store(crate::sockets::trigger::first_try(), Ordering::Relaxed);
     let conn = sluice_stats::alloc_conn();
     sock.conn.store(
         conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
@@ -100,6 +105,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     );
     sock.full.reset();
     sock.staged.forget();
+    crate::sockets::inodes::opened(sock);
     sock.prefix.begin(sock.is_in_use());
     Some(sock)
 }

@@ -1,0 +1,121 @@
+//! The name of a connection, an abstract Unix socket: bound by the end that comes first, visited by
+//! the other one.
+
+use super::closer::Way;
+use super::identity::{self, Claimant};
+use super::message::{self, Kind, Message, VERSION};
+use super::{Look, Pending, Stage, control, decline};
+use crate::sockets::internal;
+use core::sync::atomic::{AtomicI32, Ordering};
+use sluice_fabric::sys::{self, Fd};
+use sluice_stats::Reason;
+
+/// Tries to connect to a name that was bound a moment ago and does not listen yet.
+const CONNECT_TRIES: u32 = 3;
+
+/// The abstract address of a connection.
+fn address(key: u64) -> (libc::sockaddr_un, usize) {
+    use std::io::Write;
+    // SAFETY: zeroes are a valid address.
+    let mut addr: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut name = [0u8; 64];
+    let mut rest = name.as_mut_slice();
+    let _ = write!(rest, "sluice/{VERSION}/{key:x}");
+    let len = 64 - rest.len();
+    // The first byte stays 0: an abstract name.
+    for (to, from) in addr.sun_path.iter_mut().skip(1).zip(name.iter().take(len)) {
+        *to = *from as libc::c_char;
+    }
+    (addr, size_of::<libc::sa_family_t>() + 1 + len)
+}
+
+/// Binds the name, or comes to the process that has bound it, or why not.
+pub(super) fn first_or_second(look: Look) -> Result<Pending, Reason> {
+    let (addr, len) = address(look.key);
+    for _ in 0..CONNECT_TRIES {
+        let socket = own_socket()?;
+        if sys::bind(socket.raw(), &addr, len).is_ok() {
+            sys::listen(socket.raw(), 1).map_err(|_| Reason::NameTaken)?;
+            return Ok(look.at(Stage::Named { sent_away: 0 }, Some(socket)));
+        }
+        // Bound by somebody: a socket whose bind has failed can connect.
+        if connect(socket.raw(), look.key)? {
+            return greet(look, socket);
+        }
+    }
+    Err(Reason::NameTaken)
+}
+
+/// Connects to the process that has bound the name; false: it does not listen yet, or is gone.
+fn connect(socket: i32, key: u64) -> Result<bool, Reason> {
+    let (addr, len) = address(key);
+    match sys::connect(socket, &addr, len) {
+        Ok(()) => Ok(true),
+        Err(libc::ECONNREFUSED) => Ok(false),
+        Err(_) => Err(Reason::NameTaken),
+    }
+}
+
+/// Has come to the process that has bound the name, and sends a Challenge, or why not.
+pub(super) fn greet(look: Look, socket: Way) -> Result<Pending, Reason> {
+    let claimant = Claimant::behind(socket.raw(), look.mirror)?;
+    let first = look.refuses.map_or(
+        Message {
+            nonce: look.nonce,
+            ..Message::new(Kind::Challenge)
+        },
+        decline::message,
+    );
+    message::send(socket.raw(), &first, None).map_err(|_| Reason::NameTaken)?;
+    if look.refuses.is_none() {
+        // The answer may come while the program waits for bytes that are written after that. A
+        // failure here is told when the thread is needed.
+        let _ = control::start();
+    }
+    let mut meeting = look.at(Stage::Dialled, Some(socket));
+    meeting.claimant = Some(claimant);
+    Ok(meeting)
+}
+
+/// The socket of the last look that has found nobody, for the next one; -1: there is none.
+static SPARE: AtomicI32 = AtomicI32::new(-1);
+
+/// A socket that has come to the name of the connection with this key; `None`: nobody waits there.
+pub(super) fn come_to(key: u64) -> Result<Option<Way>, Reason> {
+    let socket = match SPARE.swap(-1, Ordering::AcqRel) {
+        -1 => own_socket()?,
+        spare => Way::new(Fd::own(spare)),
+    };
+    if connect(socket.raw(), key)? {
+        return Ok(Some(socket));
+    }
+    let fd = socket.release();
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+    if SPARE.compare_exchange(-1, fd, set, fetch).is_err() {
+        internal::close(fd);
+    }
+    Ok(None)
+}
+
+/// Comes to the other end if that waits at the name.
+pub(super) fn visit(look: Look) -> Result<Option<Pending>, Reason> {
+    let arrived = come_to(look.key)?;
+    arrived.map(|socket| greet(look, socket)).transpose()
+}
+
+fn own_socket() -> Result<Way, Reason> {
+    let socket =
+        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)?;
+    let socket = internal::lift(socket).ok_or(Reason::DescriptorLimit)?;
+    identity::prepare(socket.raw())?;
+    Ok(Way::new(socket))
+}
+
+/// Keeps no socket for later looks; or, in the child of a fork, the socket is the parent's.
+pub(super) fn close() {
+    let spare = SPARE.swap(-1, Ordering::AcqRel);
+    if spare >= 0 {
+        internal::close(spare);
+    }
+}

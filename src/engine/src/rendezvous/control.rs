@@ -1,8 +1,8 @@
 //! The control thread: what must happen while the program is elsewhere.
 //!
-//! Made at the first proved peer, by pthread_create, with every signal blocked but glibc's own 32
-//! and 33. Sleeps in one epoll set; all its sends are non-blocking; it takes a stream's lock only for
-//! the short sections of lock.rs.
+//! Made at the first meeting with a peer, by pthread_create, with every signal blocked but glibc's
+//! own 32 and 33. Sleeps in one epoll set; all its sends are non-blocking; it takes a stream's lock
+//! only for the short sections of lock.rs.
 
 mod jobs;
 mod links;

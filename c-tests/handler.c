@@ -295,7 +295,130 @@ static void amid_shut_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
+/* What a program is told of its own handlers. */
+static void one_handler(int sig) { signals[sig]++; }
+static void other_handler(int sig) { signals[sig] += 10; }
+
+static void informed_handler(int sig, siginfo_t *info, void *context)
+{
+    ucontext_t *u = context;
+    stack_t now;
+    sigaltstack(NULL, &now);
+    signals[sig] += 100 * (info->si_signo == sig) + 1000 * (u->uc_stack.ss_size == now.ss_size);
+    signals[sig] += now.ss_flags & SS_ONSTACK ? 10000 : 0;
+}
+
+static const char *name_of(void *handler)
+{
+    static const struct { void *handler; const char *name; } all[] = {
+        {SIG_DFL, "default"}, {SIG_IGN, "ignored"}, {SIG_ERR, "error"}, {SIG_HOLD, "held"},
+        {one_handler, "one"}, {other_handler, "other"}, {informed_handler, "informed"},
+    };
+    for (size_t i = 0; i < COUNT(all); i++)
+        if (all[i].handler == handler)
+            return all[i].name;
+    return "STRANGE";
+}
+
+/* What there is, and what comes of it. */
+static void act_on(int sig)
+{
+    struct sigaction is;
+    unsigned long raw[4]; /* as the kernel has it */
+    signals[sig] = 0;
+    if (sigaction(sig, NULL, &is) || syscall(SYS_rt_sigaction, sig, NULL, raw, 8))
+        die("sigaction");
+    say("%s, flags %x", name_of(is.sa_handler), is.sa_flags);
+    say("also blocked %d", sigismember(&is.sa_mask, SIGUSR2));
+    say("raw %s, flags %lx", name_of((void *)raw[0]), raw[1] & ~0x4000000ul);
+    if ((void *)is.sa_handler != (void *)SIG_DFL) {
+        raise(sig);
+        say("signals %d", signals[sig]);
+    }
+    sigaction(sig, NULL, &is);
+    say("then %s, flags %x", name_of(is.sa_handler), is.sa_flags);
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* programs that call these are as old */
+static void told_of_handlers(void)
+{
+    static const int flags[] = {
+        0, SA_RESTART, SA_RESETHAND, SA_NODEFER, SA_ONSTACK, SA_SIGINFO,
+        SA_SIGINFO | SA_ONSTACK | SA_RESTART,
+    };
+    struct sigaction is, was;
+    unsigned long raw[4], raw_was[4];
+    sigaltstack(&(stack_t){.ss_sp = buf, .ss_size = 1 << 16}, NULL);
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        is = (struct sigaction){.sa_flags = flags[i]};
+        if (flags[i] & SA_SIGINFO)
+            is.sa_sigaction = informed_handler;
+        else
+            is.sa_handler = i % 2 ? one_handler : other_handler;
+        if (i % 3 == 0)
+            sigaddset(&is.sa_mask, SIGUSR2);
+        T(sigaction(SIGUSR1, &is, &was));
+        say("was %s, flags %x", name_of(was.sa_handler), was.sa_flags);
+        act_on(SIGUSR1);
+        T(sigaction(SIGUSR1, &was, &is)); /* back, and forth */
+        T(sigaction(SIGUSR1, &is, NULL));
+        act_on(SIGUSR1);
+    }
+    signal(SIGUSR1, SIG_DFL);
+    for (int i = 0; i < 2; i++) {
+        say("signal %s", name_of(signal(SIGUSR1, one_handler)));
+        act_on(SIGUSR1);
+        say("ssignal %s", name_of(ssignal(SIGUSR1, other_handler)));
+        act_on(SIGUSR1);
+        T(siginterrupt(SIGUSR1, i == 0));
+        act_on(SIGUSR1);
+        say("signal %s", name_of(signal(SIGUSR1, one_handler)));
+        act_on(SIGUSR1);
+        say("sysv_signal %s", name_of(sysv_signal(SIGUSR1, other_handler)));
+        act_on(SIGUSR1);
+        say("sigset %s", name_of(sigset(SIGUSR1, one_handler)));
+        act_on(SIGUSR1);
+        say("sigset %s", name_of(sigset(SIGUSR1, SIG_HOLD)));
+        say("sigset %s", name_of(sigset(SIGUSR1, other_handler)));
+        act_on(SIGUSR1);
+        T(sigignore(SIGUSR1));
+        act_on(SIGUSR1);
+    }
+    T(sigaction(SIGKILL, &(struct sigaction){.sa_handler = one_handler}, NULL));
+    T(sigaction(32, &(struct sigaction){.sa_handler = one_handler}, NULL));
+    T(sigaction(65, &(struct sigaction){.sa_handler = one_handler}, NULL));
+    say("signal %s", name_of(signal(0, one_handler)));
+    T(sigaction(SIGSEGV, &(struct sigaction){.sa_handler = one_handler}, NULL));
+    act_on(SIGSEGV);
+    /* Past the C library. */
+    is = (struct sigaction){.sa_handler = one_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &is, NULL);
+    T(syscall(SYS_rt_sigaction, SIGUSR1, NULL, raw, 8));
+    raw[0] = (unsigned long)other_handler;
+    T(syscall(SYS_rt_sigaction, SIGUSR1, raw, raw_was, 8));
+    say("was %s", name_of((void *)raw_was[0]));
+    act_on(SIGUSR1);
+    T(syscall(SYS_rt_sigaction, SIGUSR1, raw_was, raw_was, 8));
+    act_on(SIGUSR1);
+    T(syscall(SYS_rt_sigaction, SIGUSR1, 1, NULL, 8));
+    T(syscall(SYS_rt_sigaction, SIGUSR1, raw, NULL, 4));
+    /* A child that shares memory with its parent until it executes something else. */
+    signal(SIGUSR1, one_handler);
+    pid_t pid = vfork();
+    if (!pid) {
+        signal(SIGUSR1, SIG_DFL);
+        signal(SIGUSR2, SIG_IGN);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    act_on(SIGUSR1);
+    act_on(SIGUSR2);
+}
+#pragma GCC diagnostic pop
+
 const struct body handler_bodies[] = {
+    ONE("told_of_handlers", told_of_handlers, .flags = NOUP),
     TWO("handler_writes", handler_writes_server, handler_writes_client),
     TWO("handler_reads", handler_reads_server, handler_reads_client),
     TWO("handler_writes_amid_write", amid_write_server, amid_write_client),

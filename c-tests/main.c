@@ -22,14 +22,15 @@ extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_b
     pinned_bodies[], ioctl_bodies[], poll_bodies[], epoll_bodies[], nest_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
     process_bodies[], exec_bodies[], passing_bodies[], sandbox_bodies[], rights_bodies[], raw_bodies[], file_bodies[],
     socket_bodies[], connect_bodies[], reuse_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
-    events_bodies[], number_bodies[], fork_bodies[], forkset_bodies[], kill_bodies[], asleep_bodies[], badptr_bodies[];
+    events_bodies[], number_bodies[], fork_bodies[], forkset_bodies[], kill_bodies[], asleep_bodies[], badptr_bodies[],
+    spin_bodies[];
 static const struct body *const families[] = {
     basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies, handler_bodies, cancel_bodies,
     timeout_bodies, nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies,
     epoll_bodies, nest_bodies, register_bodies, ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies,
     sandbox_bodies, rights_bodies, raw_bodies, file_bodies, socket_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies,
     linger_bodies, events_bodies, number_bodies, fork_bodies, forkset_bodies,
-    kill_bodies, asleep_bodies, badptr_bodies,
+    kill_bodies, asleep_bodies, badptr_bodies, spin_bodies,
 };
 static const struct body *body;
 static const char *role;

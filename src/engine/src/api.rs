@@ -30,6 +30,7 @@ pub use crate::sockets::table::Entry;
 pub use crate::thread::{Nap, hold_cancel, release_cancel};
 pub use crate::uring;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
+pub use sluice_fabric::sys::{Ran, handlers};
 pub use vector::{readv, recvmsg, sendmsg, writev};
 
 /// What became of a call.
@@ -573,7 +574,7 @@ pub unsafe fn epoll_wait(
 ) -> Verdict {
     match e.as_set() {
         // SAFETY: passed on.
-        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, Some(vigil)) },
+        Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, vigil) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
@@ -652,9 +653,8 @@ pub fn before_daemon() {
 }
 /// The program has said anew what becomes of a signal.
 pub fn signal_changed(number: c_int) {
-    crate::signals::changed(number);
-    #[cfg(feature = "verbs")]
-    if number == libc::SIGPIPE {
+    if cfg!(feature = "verbs") && number == libc::SIGPIPE {
+        #[cfg(feature = "verbs")]
         sluice_fabric::verbs::sigpipe::changed();
     }
 }

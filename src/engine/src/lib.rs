@@ -23,7 +23,6 @@ pub(crate) mod relatives;
 pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
-pub(crate) mod signals;
 pub(crate) mod sockets;
 mod subnet;
 pub(crate) mod thread;

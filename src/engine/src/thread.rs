@@ -2,12 +2,11 @@
 
 use crate::readiness::poll::List;
 use crate::readiness::set::Set;
-use crate::signals;
 use crate::sockets::sock::{Known, Sock};
 use core::cell::Cell;
 use sluice_fabric::lock::{me, on_signal_stack};
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends, Ran};
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
 /// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
@@ -355,12 +354,35 @@ pub fn stop_cancel(before: libc::c_int) {
     unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
 }
 
+/// Which handlers end a call that moves bytes, and began when `ran` had: any, where it has moved
+/// some or the program has set it a limit; else those that restart nothing (signal(7);
+/// tcp_recvmsg_locked, sk_stream_wait_memory).
+pub(crate) fn ends(ran: Ran, done: usize, is_limited: bool) -> Ends {
+    if done != 0 || is_limited {
+        ran.any()
+    } else {
+        ran.unless_restarted()
+    }
+}
+
+/// Such a call goes on behind a wait: where it may be restarted it has been, behind the handlers
+/// that have run.
+pub(crate) fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
+    if done != 0 || is_limited {
+        ran
+    } else {
+        ran.restarted()
+    }
+}
+
 /// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.
 ///
 /// A thread may be cancelled while it sleeps, and then its stack is unwound. So the sleep is made by
 /// the hook, where nothing is held and nothing has a destructor; the engine is left and entered again.
 #[derive(Debug)]
 pub struct Nap {
+    /// Handlers that had run when the call began.
+    pub(crate) ran: Ran,
     /// Bytes moved so far.
     pub(crate) done: usize,
     /// When the socket's timeout runs out; 0: no wait so far, or no timeout.
@@ -391,11 +413,19 @@ pub struct Nap {
 }
 
 impl Nap {
-    /// A call that has not waited yet.
+    /// A call that begins.
     #[inline(always)]
     #[must_use]
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
+        Self::since(Ran::now())
+    }
+
+    /// A call that has not waited yet, and began when so many handlers had run.
+    #[inline(always)]
+    #[must_use]
+    pub const fn since(ran: Ran) -> Self {
         Self {
+            ran,
             done: 0,
             deadline: 0,
             word: core::ptr::null(),
@@ -433,6 +463,16 @@ impl Nap {
         self.known.is_some_and(|known| !known.is_open())
     }
 
+    /// Which handlers end the call where it would wait.
+    pub(crate) fn ends(&self) -> Ends {
+        ends(self.ran, self.done, self.deadline != 0)
+    }
+
+    /// A wait has ended, and no handler has ended the call.
+    pub(crate) fn goes_on(&mut self) {
+        self.ran = gone_on(self.ran, self.done, self.deadline != 0);
+    }
+
     /// What stands for this call among this thread's sleeps.
     pub(crate) fn frame(&self) -> usize {
         core::ptr::from_ref(self) as usize
@@ -449,16 +489,17 @@ impl Nap {
         }
         let left =
             (self.until != 0).then(|| sys::timespec(self.until.saturating_sub(sys::now_ns())));
+        let ends = self.ends();
         let before = let_cancel();
         self.errno = if self.word.is_null() {
-            match sys::poll_one(self.fd, self.events, left) {
+            match sys::poll_one_unless(ends, self.fd, self.events, left) {
                 Ok(0) => libc::ETIMEDOUT,
                 Ok(_) => 0,
                 Err(e) => e,
             }
         } else {
             // SAFETY: the word lies in the arena of a link that the call has pinned.
-            match unsafe { sys::futex_wait(self.word, 1, left.as_ref()) } {
+            match unsafe { sys::futex_wait(self.word, 1, left.as_ref(), ends) } {
                 Ok(_) => 0,
                 Err(e) => e,
             }
@@ -521,17 +562,6 @@ extern "C" fn left(nap: *mut libc::c_void) {
 }
 
 impl Nap {
-    /// Do these signals end the wait, as they would have if they had not been kept waiting? A wait with a time limit ends for any
-    /// handler, another for one that does not ask for restarts.
-    fn ends_for(&self, mask: u64) -> bool {
-        let ends = |signal| {
-            sys::signal_action(signal).is_some_and(|(handler, flags)| {
-                signals::is_handler(handler) && (self.until != 0 || !signals::restarts(flags))
-            })
-        };
-        (1..=64).any(|signal| mask & signals::bit(signal) != 0 && ends(signal))
-    }
-
     /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and is told when it is left.
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
@@ -554,16 +584,10 @@ impl Nap {
         let nap = core::ptr::from_mut(self);
         // SAFETY: the buffer lies in this frame, which pops it before it ends.
         unsafe { push(&raw mut cleanup, left, nap.cast()) };
-        // SAFETY: of this frame.
-        let ends = unsafe { (*nap).ends_for(sys::pending_signals() & !mask) };
+        // Handlers that this lets run end the sleep.
         sys::set_signal_mask(mask);
-        if ends {
-            // SAFETY: as above.
-            unsafe { (*nap).errno = libc::EINTR };
-        } else {
-            // SAFETY: as above; not lent a second time, since the mask was taken.
-            unsafe { (*nap).sleep() };
-        }
+        // SAFETY: of this frame; not lent a second time, since the mask was taken.
+        unsafe { (*nap).sleep() };
         let mask = block_signals();
         // SAFETY: pushed above.
         unsafe { pop(&raw mut cleanup, 0) };

@@ -34,18 +34,30 @@ pub unsafe fn call(nr: Sysno, a: [usize; 6]) -> Result<usize, Errno> {
 
 /// Calls with arguments that carry no pointers, or pointers that the wrapper owns.
 macro_rules! sys {
-    ($nr:ident $(, $a:expr)* $(,)?) => {{
+    ($nr:ident $(, $a:expr)* $(,)?) => {
+        // SAFETY: every wrapper in this module passes only numbers and pointers to memory that it
+        // borrows for the time of the call.
+        unsafe { call(Sysno::$nr, args!($($a),*)) }
+    };
+    // The same, unless handlers end it before it is made.
+    ($nr:ident $(, $a:expr)*; unless $ends:expr) => {
+        // SAFETY: as above.
+        unsafe { handlers::call(Sysno::$nr, args!($($a),*), $ends) }
+    };
+}
+
+macro_rules! args {
+    ($($a:expr),*) => {{
         let mut args = [0usize; 6];
         let given = [$($a as usize),*];
         for (to, from) in args.iter_mut().zip(given) { *to = from; }
-        // SAFETY: every wrapper in this module passes only numbers and pointers to memory that it
-        // borrows for the time of the call.
-        unsafe { call(Sysno::$nr, args) }
+        args
     }};
 }
 
 mod clock;
 mod file;
+pub mod handlers;
 mod option;
 mod path;
 mod process;
@@ -56,6 +68,7 @@ pub use file::{
     create, fstat, identity, is_memory, is_pipe, is_tmpfs, number_in, open_append, read_link_at,
     socket_inode, stat_at,
 };
+pub use handlers::{Ends, Ran};
 pub use option::{getsockopt, has_filter, set_linger, setsockopt, tell_of_room};
 pub use path::ShortPath;
 pub use process::{is_process, read_process, reap};
@@ -240,8 +253,8 @@ pub fn eventfd(flags: c_int) -> Result<Fd, Errno> {
 
 /// Sleeps while `*word == value`, at most for `timeout` (`futex(2)`, FUTEX_WAIT, shared).
 ///
-/// Without a timeout the kernel restarts the wait after a signal handler with SA_RESTART and
-/// answers EINTR after one without, as `recv(2)` does.
+/// Without a timeout the kernel restarts the wait after a signal handler with SA_RESTART, unless
+/// that is one that `ends` it.
 ///
 /// # Errors
 /// EAGAIN when the word had changed, EINTR, ETIMEDOUT.
@@ -252,9 +265,13 @@ pub unsafe fn futex_wait(
     word: *const u32,
     value: u32,
     timeout: Option<&libc::timespec>,
+    ends: Ends,
 ) -> Result<(), Errno> {
     let timeout = timeout.map_or(core::ptr::null(), core::ptr::from_ref);
-    sys!(futex, word, libc::FUTEX_WAIT, value, timeout, 0, 0).map(drop)
+    match sys!(futex, word, libc::FUTEX_WAIT, value, timeout, 0, 0; unless ends) {
+        Err(handlers::NOT_MADE) => Err(libc::EINTR),
+        answer => answer.map(drop),
+    }
 }
 
 /// Wakes everyone who sleeps on `word`. Never blocks.
@@ -513,29 +530,57 @@ pub unsafe fn epoll_wait(
     timeout: Option<&libc::timespec>,
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
+    // SAFETY: passed on.
+    unsafe { epoll_wait_unless(Ends::NEVER, set, events, max, timeout, mask) }
+}
+
+/// What a look has found in place of a wait that a handler has ended.
+fn first(found: Result<usize, Errno>) -> Result<usize, Errno> {
+    match found {
+        Ok(0) => Err(libc::EINTR),
+        found => found,
+    }
+}
+
+/// As [`epoll_wait`], unless handlers end it before it sleeps. What there is to tell is told, as by
+/// the kernel, which looks first.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// As there.
+pub unsafe fn epoll_wait_unless(
+    ends: Ends,
+    set: c_int,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout: Option<&libc::timespec>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
     // Whole milliseconds and the two commonest cases need no new system call.
     let ms: isize = match timeout {
         None => -1,
         Some(t) if t.tv_sec == 0 && t.tv_nsec == 0 => 0,
         Some(t) => {
-            let answer = sys!(
-                epoll_pwait2,
-                set,
-                events,
-                max,
-                core::ptr::from_ref(t),
-                mask,
-                8
-            );
-            if answer != Err(libc::ENOSYS) {
-                return answer;
+            let time = core::ptr::from_ref(t);
+            let answer = sys!(epoll_pwait2, set, events, max, time, mask, 8; unless ends);
+            match answer {
+                Err(libc::ENOSYS) => {}
+                Err(handlers::NOT_MADE) => {
+                    return first(sys!(epoll_pwait, set, events, max, 0, 0, 8));
+                }
+                answer => return answer,
             }
             (t.tv_sec as isize)
                 .saturating_mul(1000)
                 .saturating_add((t.tv_nsec as isize + 999_999) / 1_000_000)
         }
     };
-    sys!(epoll_pwait, set, events, max, ms, mask, 8)
+    match sys!(epoll_pwait, set, events, max, ms, mask, 8; unless ends) {
+        Err(handlers::NOT_MADE) => first(sys!(epoll_pwait, set, events, max, 0, 0, 8)),
+        answer => answer,
+    }
 }
 
 /// `ppoll(2)`; the kernel may write the time left into `timeout`.
@@ -552,6 +597,29 @@ pub unsafe fn ppoll(
     mask: *const libc::sigset_t,
 ) -> Result<usize, Errno> {
     sys!(ppoll, fds, count, timeout, mask, 8)
+}
+
+/// As [`ppoll`], unless handlers end it before it sleeps; see [`epoll_wait_unless`].
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// As there.
+pub unsafe fn ppoll_unless(
+    ends: Ends,
+    fds: *mut libc::pollfd,
+    count: usize,
+    timeout: *mut libc::timespec,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    match sys!(ppoll, fds, count, timeout, mask, 8; unless ends) {
+        Err(handlers::NOT_MADE) => {
+            let now = timespec(0);
+            first(sys!(ppoll, fds, count, &raw const now, 0, 8))
+        }
+        answer => answer,
+    }
 }
 
 /// `ppoll(2)` with the signal mask as it is; `None` waits for ever.
@@ -584,6 +652,29 @@ pub fn poll_one(
     }];
     poll(&mut one, timeout)?;
     let [one] = one;
+    Ok(one.revents)
+}
+
+/// As [`poll_one`], unless handlers end it before it sleeps; see [`epoll_wait_unless`].
+///
+/// # Errors
+/// The kernel's.
+pub fn poll_one_unless(
+    ends: Ends,
+    fd: c_int,
+    events: c_short,
+    mut timeout: Option<libc::timespec>,
+) -> Result<c_short, Errno> {
+    let mut one = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let timeout = timeout
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: one entry, a time of ours or none.
+    unsafe { ppoll_unless(ends, &raw mut one, 1, timeout, core::ptr::null()) }?;
     Ok(one.revents)
 }
 

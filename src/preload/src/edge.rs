@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Nap, Pass, Verdict, Vigil};
+use crate::api::{self, Error, Nap, Pass, Ran, Verdict, Vigil};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -188,14 +188,16 @@ pub fn waiting<W: Wait>(
     verdict
 }
 
-/// As [`serve`] for poll, select and epoll_wait, whose waits are made here, too.
+/// As [`serve`] for poll, select and epoll_wait, whose waits are made here, too. The call began
+/// when so many handlers had run.
 #[inline(always)]
 pub fn serve_watching(
+    ran: Ran,
     fd: c_int,
     mut engine: impl FnMut(&mut Vigil) -> Verdict,
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    let mut vigil = Vigil::new();
+    let mut vigil = Vigil::since(ran);
     let verdict = waiting(fd, &mut vigil, &mut engine);
     conclude(fd, verdict, real, |_, _| ())
 }
@@ -274,7 +276,11 @@ macro_rules! serve_waiting {
 /// [`serve_watching`] with the engine's function and the real one written as calls. Only for use in a hook.
 macro_rules! serve_watching {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
+        serve_watching!(since $crate::api::Ran::now(), $fd, $engine($($a),*), $real)
+    };
+    (since $ran:expr, $fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
         $crate::edge::serve_watching(
+            $ran,
             $fd,
             // SAFETY: as in `serve`.
             |vigil| unsafe { $crate::api::$engine($($a),*, vigil) },

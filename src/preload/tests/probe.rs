@@ -14,7 +14,7 @@ use libc::{
     c_int, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pollfd, sigset_t,
     size_t, socklen_t, ssize_t, timespec,
 };
-pub use sluice_engine::api::{Error, Nap, READ, Vigil, caller};
+pub use sluice_engine::api::{Error, Nap, READ, Ran, Vigil, caller, handlers};
 use sluice_stats::Reason;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering::Relaxed};

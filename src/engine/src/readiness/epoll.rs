@@ -16,7 +16,7 @@ use crate::sockets::table::{self, Entry};
 use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends};
 use sluice_stats::Reason;
 
 /// The kernel's part of a set is looked at at least this often, however busy the rings are; where answers go by the time of the news, once in
@@ -61,19 +61,17 @@ pub unsafe fn wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
-    mut vigil: Option<&mut Vigil>,
+    vigil: &mut Vigil,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
     let timeout = timeout.as_ref();
-    if let Some(v) = vigil.as_deref_mut()
-        && v.stage != Stage::Fresh
-    {
+    if vigil.stage != Stage::Fresh {
         let mut waiter = Waiter::new(set, epfd, events, max, mask);
-        waiter.kept = v.kept;
-        let slept = waiter.woken(v);
+        waiter.kept = vigil.kept;
+        let slept = waiter.woken(vigil);
         return match waiter.told(slept, false) {
             Some(verdict) => verdict,
             None => turns(waiter, timeout, vigil),
@@ -117,14 +115,14 @@ fn there(at: usize, count: usize) -> usize {
 }
 
 /// Looks and sleeps in turn until there is an answer, or the edge is to sleep.
-fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut Vigil>) -> Verdict {
+fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    let mut deadline = vigil.as_ref().and_then(|v| v.deadline);
+    let mut deadline = vigil.deadline;
     let mut awaits_owed = poll;
     // Turns in which marks came without an event: a peer that makes them may not keep us here.
-    let mut idle = vigil.as_ref().map_or(0, |v| v.idle);
+    let mut idle = vigil.idle;
     loop {
         if rendezvous::is_meeting() {
             rendezvous::progress_soon();
@@ -162,7 +160,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
         }
         if turn && ready == 0 {
             // An answer of one place: the kernel's, if it has any.
-            let found = waiter.kernel(0, Some(&AT_ONCE));
+            let found = waiter.kernel(0, Some(&AT_ONCE), Ends::NEVER);
             match found {
                 Ok((0, _)) => continue,
                 Ok((count, _)) => return waiter.over(count),
@@ -182,11 +180,8 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, mut vigil: Option<&mut 
             continue;
         }
         let left = timeout.map(|t| left_of(t, &mut deadline));
-        if let Some(v) = vigil.as_deref_mut() {
-            (v.deadline, v.idle) = (deadline, idle);
-        }
-        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), vigil.as_deref_mut())
-        else {
+        (vigil.deadline, vigil.idle) = (deadline, idle);
+        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), vigil) else {
             return Verdict::Block;
         };
         if let Some(verdict) = waiter.told(slept, left == Some(0)) {
@@ -242,7 +237,7 @@ pub unsafe fn returned(
     if vigil.stage != Stage::Fresh {
         // The sleep that the long way asked for is over.
         // SAFETY: the caller's arguments, a time of ours.
-        return unsafe { wait(set, epfd, events, max, left, mask, Some(vigil)) };
+        return unsafe { wait(set, epfd, events, max, left, mask, vigil) };
     }
     let mut waiter = Waiter::new(set, epfd, events, max, mask);
     set.awake();
@@ -257,7 +252,7 @@ pub unsafe fn returned(
     }
     // Bells alone: the wait goes on, the long way.
     // SAFETY: the caller's arguments, a time of ours.
-    unsafe { wait(set, epfd, events, max, left, mask, Some(vigil)) }
+    unsafe { wait(set, epfd, events, max, left, mask, vigil) }
 }
 
 fn failed(e: sys::Errno) -> Verdict {
@@ -425,6 +420,7 @@ impl Waiter {
         &mut self,
         ready: usize,
         timeout: Option<&timespec>,
+        ends: Ends,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
         let room = self.max - ready;
         // A call that has an answer delivers no signal that only its mask lets through.
@@ -441,14 +437,15 @@ impl Waiter {
             nest::settle_all();
             if timeout.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0) {
                 // SAFETY: the mask is the caller's.
-                unsafe { wait_readable(self.epfd, timeout, mask) }?;
+                unsafe { wait_readable(self.epfd, timeout, mask, ends) }?;
                 nest::settle_all();
                 (timeout, mask) = (Some(&AT_ONCE), core::ptr::null());
             }
         }
         // SAFETY: inside the caller's array; the mask is the caller's.
         let got = unsafe {
-            sys::epoll_wait(
+            sys::epoll_wait_unless(
+                ends,
                 self.epfd,
                 self.events.add(ready),
                 room as c_int,
@@ -464,7 +461,7 @@ impl Waiter {
         &mut self,
         ready: usize,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
-        let mut found = self.kernel(ready, Some(&AT_ONCE))?;
+        let mut found = self.kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
         for _ in 0..LOOKS {
             let (count, bell) = found;
             // Behind a bell alone comes what the kernel says of a registration that is the program's again.
@@ -472,7 +469,7 @@ impl Waiter {
             if !(only_rang || self.was_full) || count == self.max {
                 break;
             }
-            let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE)) else {
+            let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE), Ends::NEVER) else {
                 break;
             };
             // What was told by level before comes behind all that was not, and once more: programs take it for granted that it does not. Two
@@ -537,13 +534,11 @@ impl Waiter {
         &mut self,
         left: Option<u64>,
         look: bool,
-        vigil: Option<&mut Vigil>,
+        vigil: &mut Vigil,
     ) -> Option<Result<Slept, sys::Errno>> {
         let set = self.set;
-        if let Some(vigil) = &vigil {
-            // What a sleep left by a jump has announced goes before this one announces the same.
-            thread::left_sleeps(vigil.frame());
-        }
+        // What a sleep left by a jump has announced goes before this one announces the same.
+        thread::left_sleeps(vigil.frame());
         let mut left = left;
         let mut sliced = false;
         if rendezvous::needs_hooks() {
@@ -574,10 +569,7 @@ impl Waiter {
             set.back_to_tcp(Reason::Shared);
             return Some(Ok(Slept::News));
         }
-        if let Some(vigil) = vigil
-            && left != Some(0)
-            && thread::falls_asleep_in(vigil.frame(), set)
-        {
+        if left != Some(0) && thread::falls_asleep_in(vigil.frame(), set) {
             vigil.on = if set.has_sets.load(Ordering::Relaxed) {
                 // Sets inside this one are made to show the truth before their events are taken.
                 nest::settle_all();
@@ -601,7 +593,7 @@ impl Waiter {
             return None;
         }
         let timeout = left.map(sys::timespec);
-        let got = self.kernel(0, timeout.as_ref());
+        let got = self.kernel(0, timeout.as_ref(), vigil.ran.any());
         set.leave();
         Some(self.slept(got, sliced))
     }
@@ -772,6 +764,7 @@ unsafe fn wait_readable(
     epfd: c_int,
     timeout: Option<&timespec>,
     mask: *const sigset_t,
+    ends: Ends,
 ) -> Result<usize, sys::Errno> {
     let mut one = libc::pollfd {
         fd: epfd,
@@ -783,5 +776,5 @@ unsafe fn wait_readable(
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
     // SAFETY: one valid entry, a time of ours, the caller's mask.
-    unsafe { sys::ppoll(&raw mut one, 1, at, mask) }
+    unsafe { sys::ppoll_unless(ends, &raw mut one, 1, at, mask) }
 }

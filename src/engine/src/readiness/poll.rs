@@ -16,7 +16,7 @@ use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends};
 use sluice_stats::Reason;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -225,17 +225,17 @@ unsafe fn turns(
             }
         }
         let left = end.left();
-        let last = if left == Some(0) {
-            mask
-        } else {
-            core::ptr::null()
-        };
+        let is_last = left == Some(0);
+        let last = if is_last { mask } else { core::ptr::null() };
         // SAFETY: the mask is the caller's.
-        let ready = match unsafe { look(fds, &streams, Some(0), None, last) } {
+        let ready = match unsafe { look(fds, &streams, Some(0), None, last, Ends::NEVER) } {
+            Ok(0) if is_last && !end.asked_none && vigil.ran.any().have_run() => {
+                return Some(Err(libc::EINTR));
+            }
             Ok(ready) => ready,
             Err(e) => return Some(Err(e)),
         };
-        if ready != 0 || left == Some(0) {
+        if ready != 0 || is_last {
             return Some(Ok(ready));
         }
         seen = false;
@@ -405,8 +405,9 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     let at = time
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    let ends = vigil.ran.any();
     // SAFETY: the caller's array and mask; a time of ours.
-    let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), at, mask) };
+    let answer = unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) };
     list.take_back();
     match answer {
         Ok(0) if sliced => Step::Again,
@@ -473,6 +474,7 @@ unsafe fn look(
     wait: Option<u64>,
     bell: Option<i32>,
     mask: *const sigset_t,
+    ends: Ends,
 ) -> Result<usize, sys::Errno> {
     drive(streams);
     // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
@@ -491,10 +493,10 @@ unsafe fn look(
         }
     }
     let began = Moment::now();
-    let mut time = if any {
-        Some(sys::timespec(0))
+    let (mut time, ends) = if any {
+        (Some(sys::timespec(0)), Ends::NEVER)
     } else {
-        wait.map(sys::timespec)
+        (wait.map(sys::timespec), ends)
     };
     let at = time
         .as_mut()
@@ -502,7 +504,7 @@ unsafe fn look(
     let answer = match bell {
         None => {
             // SAFETY: the caller's array and mask.
-            unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), at, mask) }
+            unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) }
         }
         Some(bell) => {
             let mut all: Vec<pollfd> = fds.to_vec();
@@ -512,7 +514,7 @@ unsafe fn look(
                 revents: 0,
             });
             // SAFETY: an array of ours, the caller's mask.
-            let answer = unsafe { sys::ppoll(all.as_mut_ptr(), all.len(), at, mask) };
+            let answer = unsafe { sys::ppoll_unless(ends, all.as_mut_ptr(), all.len(), at, mask) };
             for (to, from) in fds.iter_mut().zip(&all) {
                 to.revents = from.revents;
             }
@@ -695,9 +697,13 @@ fn sleep(
             Some(list) => list,
         }
     };
-    let wait = if stale { Some(0) } else { left };
+    let (wait, ends) = if stale {
+        (Some(0), Ends::NEVER)
+    } else {
+        (left, vigil.ran.any())
+    };
     // SAFETY: the mask is the caller's.
-    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask) };
+    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
     list.take_back();
     Step::Answer(answer)
 }

@@ -9,7 +9,7 @@ use super::poll::List;
 use super::told::Moment;
 use crate::thread;
 use libc::{c_int, pollfd, sigset_t};
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ran};
 
 /// What the edge waits for.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,8 @@ impl Deadline {
 /// One call of poll, select or epoll_wait: its wait, and what the engine keeps over it.
 #[derive(Debug)]
 pub struct Vigil {
+    /// Handlers that had run when the call began. Any that runs since ends the wait (signal(7)).
+    pub(super) ran: Ran,
     pub(super) stage: Stage,
     pub(super) on: On,
     /// At most so many ns; `None`: for ever.
@@ -80,11 +82,19 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    /// A call that has not waited yet.
+    /// A call that begins.
     #[inline(always)]
     #[must_use]
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
+        Self::since(Ran::now())
+    }
+
+    /// A call that has not waited yet, and began when so many handlers had run.
+    #[inline(always)]
+    #[must_use]
+    pub const fn since(ran: Ran) -> Self {
         Self {
+            ran,
             stage: Stage::Fresh,
             on: On::List {
                 fds: core::ptr::null_mut(),
@@ -120,19 +130,21 @@ impl Vigil {
         } else {
             core::ptr::null_mut()
         };
+        let (ends, mask) = (self.ran.any(), self.mask);
         let before = thread::let_cancel();
         self.answer = match &mut self.on {
             On::Set { fd, events, max } => {
+                let time = bounded.then_some(&time);
                 // SAFETY: the caller's array and mask.
-                unsafe { sys::epoll_wait(*fd, *events, *max, bounded.then_some(&time), self.mask) }
+                unsafe { sys::epoll_wait_unless(ends, *fd, *events, *max, time, mask) }
             }
             On::Readable(one) => {
                 // SAFETY: one entry and a time of ours, the caller's mask.
-                unsafe { sys::ppoll(one, 1, at, self.mask) }
+                unsafe { sys::ppoll_unless(ends, one, 1, at, mask) }
             }
             On::List { fds, count } => {
                 // SAFETY: the caller's array or that of the list, a time of ours, the caller's mask.
-                unsafe { sys::ppoll(*fds, *count, at, self.mask) }
+                unsafe { sys::ppoll_unless(ends, *fds, *count, at, mask) }
             }
         };
         thread::stop_cancel(before);

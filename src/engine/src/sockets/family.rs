@@ -10,7 +10,7 @@ mod kept;
 pub use self::kept::Kept;
 use crate::sockets::sock::{self, Sock};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends};
 
 /// Processes that one slot can name; a socket held by more stays on TCP.
 const HOLDERS: usize = 6;
@@ -235,7 +235,7 @@ impl Family {
     pub fn await_handing(&self, ns: u64) -> Option<bool> {
         let most = sys::timespec(ns);
         // SAFETY: in the shared region.
-        let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most)) };
+        let _ = unsafe { sys::futex_wait(self.handing.as_ptr(), WANTED, Some(&most), Ends::NEVER) };
         match self.handing.load(Ordering::SeqCst) {
             HANDED => Some(false),
             OWING => Some(true),

@@ -18,7 +18,7 @@ use crate::sockets::{PUBLISH, behind, demote, direct, fault, options, tcp, trigg
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends};
 use sluice_stats::Reason;
 
 /// Receives for a tracked socket. See [`crate::api::recv`].
@@ -79,8 +79,9 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     None
 }
 
-/// The same for a call that may have waited. `None` also where the socket was closed meanwhile: look again.
-fn go_on(sock: &'static Sock, flags: c_int, nap: &Nap) -> Option<Pass> {
+/// The same for a call that may have waited, and has moved nothing: the kernel knows nothing of
+/// handlers that have run. `None` also where the socket was closed meanwhile: look again.
+fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut Nap) -> Option<Verdict> {
     // Looked at first, too: the structure may be another connection's, whose own calls are to be alone on it.
     if nap.is_lost() {
         return None;
@@ -90,7 +91,12 @@ fn go_on(sock: &'static Sock, flags: c_int, nap: &Nap) -> Option<Pass> {
         sock.rx.call_ends(0);
         return None;
     }
-    Some(pass)
+    let would_wait = || sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0);
+    if ends(sock, nap).have_run() && sock.may_wait(fd, flags) && would_wait() {
+        sock.rx.call_ends(0);
+        return Some(Verdict::Failed(Error::Interrupted));
+    }
+    Some(Verdict::Pass(pass))
 }
 
 #[cold]
@@ -187,7 +193,7 @@ unsafe fn recv_stream(
                 // A peek that wants more than there is waits for more; what is there stays.
                 let beyond = sock.rx.at.load(Ordering::Relaxed) + n as u64 + 1;
                 nap.done = n;
-                match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap)) {
+                match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, nap) {
                     Waited::News => over = matches!(at_hand(fd), AtHand::Over),
                     Waited::Parked => return Verdict::Block,
                     Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
@@ -227,8 +233,7 @@ unsafe fn recv_stream(
                 if sock.rx.owed.load(Ordering::Relaxed) != 0
                     && remains::await_owed_for(sock, total - done) == Waited::Interrupted
                     && waits()
-                    && wait::ended(libc::EINTR, done == 0 && deadline_of(sock, nap).is_none())
-                        == Waited::Interrupted
+                    && ends(sock, nap).have_run()
                 {
                     return partly(done, Error::Interrupted);
                 }
@@ -283,8 +288,8 @@ unsafe fn recv_stream(
                     return Verdict::Failed(Error::Kernel(libc::EBADF));
                 }
                 if done == 0 && !by_hand {
-                    match go_on(sock, flags, nap) {
-                        Some(pass) => return Verdict::Pass(pass),
+                    match go_on(sock, fd, flags, nap) {
+                        Some(verdict) => return verdict,
                         None => continue,
                     }
                 }
@@ -314,8 +319,8 @@ unsafe fn recv_stream(
                     Rest::Over if fd != given => return finish(sock, 0),
                     // The end or an error, which the kernel tells; or another thread was faster.
                     Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
-                        match go_on(sock, flags, nap) {
-                            Some(pass) => return Verdict::Pass(pass),
+                        match go_on(sock, fd, flags, nap) {
+                            Some(verdict) => return verdict,
                             None => continue,
                         }
                     }
@@ -355,12 +360,12 @@ unsafe fn recv_stream(
                     wait::begin_below_low(sock, need, nap);
                 }
                 // Unlocks.
-                let waited = wait::for_data(sock, fd, deadline_of(sock, nap), beyond, Some(nap));
+                let waited = wait::for_data(sock, fd, deadline_of(sock, nap), beyond, nap);
                 if waited != Waited::Parked {
                     wait::end_below_low(nap);
                 }
                 match waited {
-                    Waited::News => {}
+                    Waited::News => nap.goes_on(),
                     Waited::Parked => {
                         nap.done = done;
                         return Verdict::Block;
@@ -401,6 +406,12 @@ fn deadline_of(sock: &Sock, nap: &mut Nap) -> Option<u64> {
         nap.deadline = sys::now_ns().saturating_add(timeout);
     }
     (nap.deadline != 0).then_some(nap.deadline)
+}
+
+/// Which handlers end a call that would wait now.
+fn ends(sock: &Sock, nap: &mut Nap) -> Ends {
+    deadline_of(sock, nap);
+    nap.ends()
 }
 
 /// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a relative.

@@ -17,12 +17,12 @@ use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, PUBLISH_REMOTE, behind, fault, recv, staged, trigger, wake};
-use crate::thread::Nap;
+use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends, Ran};
 use sluice_fabric::words::OFFSET_MAX;
 use sluice_stats::Reason;
 
@@ -162,6 +162,7 @@ unsafe fn send_stream(
         sock,
         fd,
         flags,
+        ran: nap.ran,
         done: nap.done,
         deadline: (nap.deadline != 0).then_some(nap.deadline),
         patience: None,
@@ -232,6 +233,10 @@ unsafe fn send_stream(
                 behind::acts_on(sock);
                 // If the caller's number is closed, or another file's by now, the call ends by ours.
                 if job.done == 0 && job.fd == fd && !is_large {
+                    if job.is_interrupted() {
+                        sock.tx.lock.unlock();
+                        return Verdict::Failed(Error::Interrupted);
+                    }
                     sock.tx.call_begins();
                     sock.tx.lock.unlock();
                     return Verdict::Pass(Pass::tx(sock));
@@ -293,6 +298,8 @@ pub(super) struct Job {
     pub sock: &'static Sock,
     pub fd: c_int,
     pub flags: c_int,
+    /// Handlers that had run when the call began.
+    pub ran: Ran,
     pub done: usize,
     pub deadline: Option<u64>,
     /// In direct-only mode, when the wait for an ADVERT ends.
@@ -333,9 +340,22 @@ impl Job {
 
     /// What the edge's sleep, and the engine behind it, must know.
     fn leave_word(&self, nap: &mut Nap) {
+        nap.ran = self.ran;
         nap.done = self.done;
         nap.deadline = self.deadline.unwrap_or(0);
         nap.known = self.known;
+    }
+
+    /// Which handlers end the call where it would wait.
+    pub fn ends(&self) -> Ends {
+        thread::ends(self.ran, self.done, self.deadline.is_some())
+    }
+
+    /// The call is the kernel's to go on with, which knows nothing of handlers that have run: has
+    /// one ended it, since it would wait?
+    pub fn is_interrupted(&self) -> bool {
+        let would_wait = || sys::poll_one(self.fd, libc::POLLOUT, Some(sys::timespec(0))) == Ok(0);
+        self.ends().have_run() && !self.is_nonblocking() && would_wait()
     }
 
     /// May the call not wait?
@@ -401,12 +421,15 @@ impl Job {
         }
         // Both unlock.
         let waited = match room {
-            Room::Full => wait::for_space(sock, self.deadline, nap),
-            Room::Held => wait::for_link(sock, self.deadline, nap),
-            _ => wait::for_tcp_room(sock, fd, self.deadline, nap),
+            Room::Full => wait::for_space(sock, self.deadline, self.ends(), nap),
+            Room::Held => wait::for_link(sock, self.deadline, self.ends(), nap),
+            _ => wait::for_tcp_room(sock, fd, self.deadline, self.ends(), nap),
         };
         match waited {
-            Waited::News => None,
+            Waited::News => {
+                self.ran = thread::gone_on(self.ran, self.done, self.deadline.is_some());
+                None
+            }
             Waited::Parked => Some(Verdict::Block),
             Waited::Interrupted => Some(self.partly(Error::Interrupted)),
             Waited::TimedOut => Some(self.partly(Error::WouldBlock)),

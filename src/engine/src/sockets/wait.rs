@@ -3,7 +3,6 @@
 use crate::readiness::spin;
 use crate::remote;
 use crate::rendezvous::control;
-use crate::signals;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{Half, Known, Sock, state};
 use crate::sockets::{direct, options, recv};
@@ -12,7 +11,7 @@ use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sync::fence_after_rmw;
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ends};
 use sluice_stats::Reason;
 
 /// How a wait ended.
@@ -57,7 +56,7 @@ pub fn for_data(
     fd: i32,
     deadline: Option<u64>,
     beyond: u64,
-    nap: Option<&mut Nap>,
+    nap: &mut Nap,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         sock.rx.lock.unlock();
@@ -89,7 +88,16 @@ pub fn for_data(
     } else {
         sock.conn().rx.sleeps.add_shared(1);
         let look = || news() || recv::tcp_speaks(sock, fd);
-        sleep(sock, link, Side::Reader(dir), deadline, look, nap)
+        let ends = nap.ends();
+        sleep(
+            sock,
+            link,
+            Side::Reader(dir),
+            deadline,
+            ends,
+            look,
+            Some(nap),
+        )
     };
     if waited != Waited::Parked {
         link.unpin();
@@ -105,7 +113,7 @@ fn is_new(offer: u64, seen: u64) -> bool {
 /// With the tx lock held, which it gives back: waits until the reader's ADVERT is another than that of
 /// `serial`.
 #[cold]
-pub fn for_advert(sock: &'static Sock, until: u64, serial: u64) -> Waited {
+pub fn for_advert(sock: &'static Sock, until: u64, ends: Ends, serial: u64) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         sock.tx.lock.unlock();
         return Waited::News;
@@ -123,7 +131,7 @@ pub fn for_advert(sock: &'static Sock, until: u64, serial: u64) -> Waited {
     } else {
         sock.conn().tx.sleeps.add_shared(1);
         // Slept here, not at the edge: a cancellation waits for the end of our patience.
-        sleep(sock, link, Side::Writer(dir), Some(until), news, None)
+        sleep(sock, link, Side::Writer(dir), Some(until), ends, news, None)
     };
     link.unpin();
     waited
@@ -140,7 +148,8 @@ pub fn for_taker(sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
     sock.tx.lock.unlock();
     let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes();
     while !news() && sys::now_ns() < until {
-        let _ = sleep(sock, link, Side::Writer(dir), Some(until), news, None);
+        let side = Side::Writer(dir);
+        let _ = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
     }
     link.unpin();
 }
@@ -148,7 +157,12 @@ pub fn for_taker(sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
 /// With the tx lock held, which it gives back: waits until the ring has room again. A reader that does not
 /// read has the stream demoted.
 #[cold]
-pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mut Nap>) -> Waited {
+pub fn for_space(
+    sock: &'static Sock,
+    deadline: Option<u64>,
+    ends: Ends,
+    mut nap: Option<&mut Nap>,
+) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         sock.tx.lock.unlock();
         return Waited::News;
@@ -170,7 +184,7 @@ pub fn for_space(sock: &'static Sock, deadline: Option<u64>, mut nap: Option<&mu
         if let Some(nap) = &mut nap {
             nap.seen = seen;
         }
-        match sleep(sock, link, Side::Writer(dir), Some(until), news, nap) {
+        match sleep(sock, link, Side::Writer(dir), Some(until), ends, news, nap) {
             // Also where the program's own patience (SO_SNDTIMEO) was shorter: TCP has room for more than the ring, and says
             // itself when it has none.
             Waited::TimedOut => {
@@ -211,6 +225,7 @@ fn sleep(
     link: &'static Link,
     side: Side<'_>,
     deadline: Option<u64>,
+    ends: Ends,
     news: impl Fn() -> bool,
     nap: Option<&mut Nap>,
 ) -> Waited {
@@ -227,10 +242,6 @@ fn sleep(
     // Since the lock was given back the stream may have ended, and its words be another's by now, which say nothing of that. Who
     // ends it stores the state before it looks for waiters.
     let is_over = || half.state.load(Ordering::SeqCst) == state::PLAIN || !half.is_at(dir);
-    // A handler ends a call that has moved bytes, even one that asked for restarts; the kernel restarts a wait on a
-    // futex only if that has no time limit.
-    let begun = nap.as_ref().is_some_and(|nap| nap.done != 0);
-    let until = deadline.or_else(|| begun.then(|| sys::now_ns() + ENDLESS_NS));
     if let Some(nap) = &nap {
         // What a sleep left by a jump has announced goes before this one announces the same.
         thread::left_sleeps(nap.frame());
@@ -243,7 +254,7 @@ fn sleep(
     let hears = !remote::is_to_another_host(link) || remote::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {
-        let left = until.map(|d| d.saturating_sub(sys::now_ns()));
+        let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
         if left == Some(0) || !hears {
             waited = Waited::TimedOut;
         } else if let Some(nap) = nap
@@ -251,15 +262,15 @@ fn sleep(
         {
             nap.word = slot.sleep_word();
             nap.announced = false;
-            nap.until = until.unwrap_or(0);
+            nap.until = deadline.unwrap_or(0);
             nap.writer = writer;
             return Waited::Parked;
         } else {
             let timeout = left.map(sys::timespec);
             // (A recv that has lent its buffer sleeps at the edge, or not at all.)
             // SAFETY: the word lies in the pinned arena.
-            let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref()) };
-            waited = ended(slept.err().unwrap_or(0), writer && !begun);
+            let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref(), ends) };
+            waited = ended(slept.err().unwrap_or(0), ends, timeout.is_none());
         }
     }
     slot.retract();
@@ -267,14 +278,13 @@ fn sleep(
     waited
 }
 
-/// No time limit, in ns: a year.
-const ENDLESS_NS: u64 = 365 * 24 * 3600 * 1_000_000_000;
-
-/// What a sleep came to. One that the kernel never restarts (a writer's has a time limit of its own) `may_restart` here, where the call has
-/// moved nothing and the program has set it no limit.
-pub(super) fn ended(errno: i32, may_restart: bool) -> Waited {
+/// What a sleep came to that is over when one of these handlers runs. The kernel ends it for
+/// others, too, unless it `restarts` it behind them: a wait on a futex without a time limit (a
+/// writer's has one of its own).
+pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
     match errno {
-        libc::EINTR if !(may_restart && signals::all_restart()) => Waited::Interrupted,
+        // A handler that is not counted is the C library's, most likely.
+        libc::EINTR if restarts || ends.are_any() || ends.have_run() => Waited::Interrupted,
         libc::ETIMEDOUT => Waited::TimedOut,
         _ => Waited::News,
     }
@@ -288,12 +298,12 @@ pub fn woken(nap: &mut Nap) -> Waited {
     let waited = if nap.announced {
         woken_in_kernel(nap)
     } else {
-        // With a time limit of the program's no call is restarted (signal(7)).
-        let may_restart = nap.writer && nap.done == 0 && nap.deadline == 0;
-        ended(nap.errno, may_restart)
+        ended(nap.errno, nap.ends(), !nap.word.is_null() && nap.until == 0)
     };
     if waited != Waited::News {
         direct::revoke(nap);
+    } else {
+        nap.goes_on();
     }
     if waited != Waited::TimedOut {
         return waited;
@@ -328,7 +338,12 @@ pub fn woken(nap: &mut Nap) -> Waited {
 
 /// With the tx lock held, which it gives back: waits until the link, or the peer, has told how a re-send goes on.
 #[cold]
-pub fn for_link(sock: &'static Sock, deadline: Option<u64>, nap: Option<&mut Nap>) -> Waited {
+pub fn for_link(
+    sock: &'static Sock,
+    deadline: Option<u64>,
+    ends: Ends,
+    nap: Option<&mut Nap>,
+) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         sock.tx.lock.unlock();
         return Waited::News;
@@ -336,7 +351,7 @@ pub fn for_link(sock: &'static Sock, deadline: Option<u64>, nap: Option<&mut Nap
     link.pin();
     sock.tx.lock.unlock();
     let news = || !remote::is_held(sock);
-    let waited = sleep(sock, link, Side::Writer(dir), deadline, news, nap);
+    let waited = sleep(sock, link, Side::Writer(dir), deadline, ends, news, nap);
     if waited != Waited::Parked {
         link.unpin();
     }
@@ -381,24 +396,28 @@ pub fn for_tcp_room(
     sock: &'static Sock,
     fd: i32,
     deadline: Option<u64>,
+    ends: Ends,
     nap: Option<&mut Nap>,
 ) -> Waited {
     sock.tx.lock.unlock();
-    let mut alone = Nap::new();
-    let parks = nap.is_some();
-    let nap = nap.unwrap_or(&mut alone);
-    nap.word = core::ptr::null();
-    nap.fd = fd;
-    nap.events = libc::POLLOUT;
-    nap.announced = false;
     let look = sys::now_ns() + SHUT_LOOK_NS;
-    nap.until = deadline.map_or(look, |d| d.min(look));
-    nap.writer = true;
-    if parks {
+    let until = deadline.map_or(look, |d| d.min(look));
+    if let Some(nap) = nap {
+        nap.word = core::ptr::null();
+        nap.fd = fd;
+        nap.events = libc::POLLOUT;
+        nap.announced = false;
+        nap.until = until;
+        nap.writer = true;
         return Waited::Parked;
     }
-    nap.sleep();
-    match ended(nap.errno, nap.done == 0 && deadline.is_none()) {
+    let left = sys::timespec(until.saturating_sub(sys::now_ns()));
+    let errno = match sys::poll_one_unless(ends, fd, libc::POLLOUT, Some(left)) {
+        Ok(0) => libc::ETIMEDOUT,
+        Ok(_) => 0,
+        Err(e) => e,
+    };
+    match ended(errno, ends, false) {
         Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Waited::News,
         other => other,
     }
@@ -474,8 +493,7 @@ pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap:
     true
 }
 
-/// The sleep of [`for_kernel`], which the kernel never restarts, is over. A signal ends a call that has moved bytes, or has a time limit,
-/// whatever its handler asked for (tcp_recvmsg_locked, sk_stream_wait_memory).
+/// The sleep of [`for_kernel`], which the kernel never restarts, is over.
 fn woken_in_kernel(nap: &mut Nap) -> Waited {
     nap.announced = false;
     if let Some(sock) = nap.known.map(Known::sock) {
@@ -486,5 +504,5 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
             crate::sockets::upgrade::consent(sock);
         }
     }
-    ended(nap.errno, nap.done == 0 && nap.until == 0)
+    ended(nap.errno, nap.ends(), false)
 }

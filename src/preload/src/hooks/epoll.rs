@@ -1,7 +1,7 @@
 //! Readiness of epoll sets.
 
 use super::poll::{milliseconds, pointer};
-use crate::api::{self, caller};
+use crate::api::{self, Ran, caller};
 use crate::edge::{NO_FD, of_set, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
@@ -63,12 +63,13 @@ late_hooks! {
             _ => None,
         };
         if let Some(ns) = ns && let Some(plain) = api::plain(epfd) && let Some(end) = plain.lie_down(ns) {
+            let ran = Ran::now();
             let got = late!(epoll_pwait2(epfd, events, max, timeout, mask));
             plain.get_up();
             if plain.is_still() {
                 return got;
             }
-            return serve_watching!(epfd, epoll_returned(plain, epfd, (events, max), end, mask, got), got) as c_int;
+            return serve_watching!(since ran, epfd, epoll_returned(plain, epfd, (events, max), end, mask, got), got) as c_int;
         }
         test_cancel();
         serve_watching!(epfd, epoll_wait(e, epfd, events, max, timeout, mask), of_set(|| late!(epoll_pwait2(epfd, events, max, timeout, mask)))) as c_int
@@ -98,12 +99,15 @@ unsafe extern "C" fn waiting(
     if let Some(plain) = api::plain(epfd)
         && let Some(end) = plain.lie_down(u64::try_from(timeout_ms).ok().map(|ms| ms * 1_000_000))
     {
+        // One that runs in it, when bells alone have ended it, ends what follows.
+        let ran = Ran::now();
         let got = real();
         plain.get_up();
         if plain.is_still() {
             return got;
         }
         return serve_watching!(
+            since ran,
             epfd,
             epoll_returned(plain, epfd, (events, max), end, mask, got),
             got

@@ -1,6 +1,6 @@
 //! Stream input and output by the sockets' own calls, and descriptors in messages.
 
-use crate::api::{self, Entry, Error, Nap, Verdict, caller};
+use crate::api::{self, Entry, Error, Nap, Ran, Verdict, caller};
 use crate::edge::{NO_FD, tell, waiting};
 use crate::errno;
 use crate::real::test_cancel;
@@ -314,6 +314,7 @@ unsafe fn receive_in_time(
     if vec.is_null() && count != 0 {
         return errno::fail(Error::BadAddress) as c_int;
     }
+    let ran = Ran::now();
     let mut flags = flags;
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
@@ -323,7 +324,7 @@ unsafe fn receive_in_time(
             |msg: *mut msghdr, nap: &mut Nap| unsafe { api::recvmsg(e, fd, msg, one, nap) };
         let rest = |from, alone| kernel(from, if alone { 1 } else { count - done }, flags);
         // SAFETY: `done` is below `count`.
-        if let Some(ret) = unsafe { move_one(fd, vec, done, engine, rest) } {
+        if let Some(ret) = unsafe { move_one(fd, ran, vec, done, engine, rest) } {
             return ret;
         }
         done += 1;
@@ -353,6 +354,7 @@ unsafe extern "C" fn send_each(
     if vec.is_null() && count != 0 {
         return errno::fail(Error::BadAddress) as c_int;
     }
+    let ran = Ran::now();
     let mut done: c_uint = 0;
     while (done as usize) < limited(vec, count) {
         // SAFETY: the header is the C caller's.
@@ -360,7 +362,7 @@ unsafe extern "C" fn send_each(
             |msg: *mut msghdr, nap: &mut Nap| unsafe { api::sendmsg(e, fd, msg, flags, nap) };
         let rest = |from, alone| kernel(from, if alone { 1 } else { count - done });
         // SAFETY: `done` is below `count`.
-        if let Some(ret) = unsafe { move_one(fd, vec, done, engine, rest) } {
+        if let Some(ret) = unsafe { move_one(fd, ran, vec, done, engine, rest) } {
             return ret;
         }
         done += 1;
@@ -387,15 +389,17 @@ unsafe fn is_cut(entry: *const mmsghdr) -> bool {
     (entry.msg_len as usize) < len
 }
 
-/// Moves the message behind the first `done`; what the whole call returns if it is over with that. `rest` is
-/// the kernel's call from this message on, or on this message alone: those behind it may have to go by the link, or be counted where
-/// this one is not.
+/// Moves the message behind the first `done`, in a call that began when `ran` had run; what the
+/// whole call returns if it is over with that. `rest` is the kernel's call from this message on, or
+/// on this message alone: those behind it may have to go by the link, or be counted where this one
+/// is not.
 ///
 /// # Safety
 /// `vec` is a C caller's, of more than `done` headers.
 #[inline(always)]
 unsafe fn move_one(
     fd: c_int,
+    ran: Ran,
     vec: *mut mmsghdr,
     done: c_uint,
     mut engine: impl FnMut(*mut msghdr, &mut Nap) -> Verdict,
@@ -404,7 +408,7 @@ unsafe fn move_one(
     // Perhaps there is none.
     let entry = vec.wrapping_add(done as usize);
     let msg = entry.cast::<msghdr>();
-    match waiting(fd, &mut Nap::new(), &mut |nap| engine(msg, nap)) {
+    match waiting(fd, &mut Nap::since(ran), &mut |nap| engine(msg, nap)) {
         Some(Verdict::Done(n)) => {
             if caller::cannot_write(entry as usize, size_of::<mmsghdr>()) {
                 // It has been moved.

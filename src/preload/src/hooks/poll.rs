@@ -1,6 +1,6 @@
 //! Readiness of lists and sets: poll, select and their kin.
 
-use crate::api::{self, caller};
+use crate::api::{self, Ran, caller};
 use crate::edge::NO_FD;
 use crate::real::test_cancel;
 use libc::{c_int, c_ulong, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -26,6 +26,8 @@ hooks! {
     }
 
     unsafe fn select(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int => on_select {
+        // Before the sets are looked at, which takes a while.
+        let ran = Ran::now();
         // SAFETY: the C caller vouches for the sets.
         let end = unsafe { api::numbers(end, [reads, writes, excepts]) };
         // SAFETY: as above.
@@ -33,10 +35,11 @@ hooks! {
             return forward!(select(end, reads, writes, excepts, timeout));
         }
         // SAFETY: the C caller's arguments.
-        unsafe { select_tracked(end, reads, writes, excepts, timeout) }
+        unsafe { select_tracked(ran, end, reads, writes, excepts, timeout) }
     }
 
     unsafe fn pselect(end: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => on_pselect {
+        let ran = Ran::now();
         // SAFETY: the C caller vouches for the sets.
         let end = unsafe { api::numbers(end, [reads, writes, excepts]) };
         // SAFETY: as above.
@@ -44,7 +47,7 @@ hooks! {
             return forward!(pselect(end, reads, writes, excepts, timeout, mask));
         }
         test_cancel();
-        serve_watching!(NO_FD, select(end, [reads, writes, excepts], timeout, mask, std::ptr::null_mut()), forward!(pselect(end, reads, writes, excepts, timeout, mask))) as c_int
+        serve_watching!(since ran, NO_FD, select(end, [reads, writes, excepts], timeout, mask, std::ptr::null_mut()), forward!(pselect(end, reads, writes, excepts, timeout, mask))) as c_int
     }
 
     // The real functions end the program when the list is too small: let them.
@@ -105,6 +108,7 @@ unsafe extern "C" fn poll_tracked(fds: *mut pollfd, count: nfds_t, timeout_ms: c
 /// The arguments are those of a C caller.
 #[inline(never)]
 unsafe extern "C" fn select_tracked(
+    ran: Ran,
     end: c_int,
     reads: *mut fd_set,
     writes: *mut fd_set,
@@ -121,6 +125,7 @@ unsafe extern "C" fn select_tracked(
         tv_nsec: -1,
     };
     let ret = serve_watching!(
+        since ran,
         NO_FD,
         select(
             end,

@@ -11,7 +11,7 @@
 )]
 
 use super::trampoline::{real_syscall, real_syscall_for_child};
-use super::{conn, epoll, fd, memory, msg, poll, process, uring};
+use super::{conn, epoll, fd, memory, msg, poll, process, signal, uring};
 use crate::api::{self, Error, caller};
 use crate::edge::{NO_FD, created, raw_read, raw_use, tell};
 use crate::errno;
@@ -40,10 +40,6 @@ fn concerns(number: c_long, a1: usize, a2: usize) -> bool {
         n if is_fork(n, a1, a2) => true,
         SYS_clone | SYS_clone3 => {
             spawning(number, a1);
-            false
-        }
-        SYS_rt_sigaction => {
-            super::signal::acted(a1 as c_int, ());
             false
         }
         #[cfg(target_arch = "x86_64")]
@@ -147,6 +143,7 @@ fn is_other(number: c_long) -> bool {
     match number {
         SYS_sendmsg
         | SYS_recvmsg
+        | SYS_rt_sigaction
         | SYS_splice
         | SYS_ppoll
         | SYS_pselect6
@@ -264,6 +261,12 @@ unsafe extern "C" fn served(
             unsafe { msg::brought(ret as ssize_t, pointer(a2)) };
             ret
         }
+        // SAFETY: the C caller vouches for the actions, as it would to sigaction.
+        SYS_rt_sigaction => unsafe {
+            signal::acting_raw(fd, pointer(a2), pointer::<usize>(a3).cast_mut(), |new| {
+                real(number, a1, new as usize, a3)
+            })
+        },
         SYS_ppoll => {
             // SAFETY: the C caller vouches for `a2` entries.
             unsafe { poll::listed(pointer(a1), a2 as nfds_t) }.for_each(raw_wait);

@@ -161,9 +161,9 @@ fn await_turn(job: &mut Job) -> Result<(), Waited> {
             if left == 0 {
                 return Err(Waited::TimedOut);
             }
-            let napped = sys::poll_one(-1, 0, Some(sys::timespec(nap.min(left))));
-            if let Err(errno) = napped
-                && wait::ended(errno, job.done == 0) == Waited::Interrupted
+            let time = sys::timespec(nap.min(left));
+            if let Err(errno) = sys::poll_one_unless(job.ends(), -1, 0, Some(time))
+                && wait::ended(errno, job.ends(), false) == Waited::Interrupted
             {
                 return Err(Waited::Interrupted);
             }
@@ -363,10 +363,12 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
             demote::settle_tx(sock, Reason::DirectNoAdvert);
             Tried::Ring
         }
-        Some(Action::Blocked { .. }) => match wait::for_advert(sock, job.until(), serial) {
-            Waited::TimedOut | Waited::News => Tried::Again,
-            other => Tried::Waited(other),
-        },
+        Some(Action::Blocked { .. }) => {
+            match wait::for_advert(sock, job.until(), job.ends(), serial) {
+                Waited::TimedOut | Waited::News => Tried::Again,
+                other => Tried::Waited(other),
+            }
+        }
         _ => Tried::Ring,
     }
 }
@@ -664,7 +666,8 @@ mod tests {
         // SAFETY: a handler that does nothing and restarts nothing; the thread lives until it is joined.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = nothing as *const () as usize;
+            let handler = nothing as *const () as usize;
+            action.sa_sigaction = sys::handlers::given(libc::SIGUSR2, handler, false);
             libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut());
             let me = libc::pthread_self();
             let over = std::sync::Arc::new(core::sync::atomic::AtomicBool::new(false));

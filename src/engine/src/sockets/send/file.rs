@@ -10,7 +10,7 @@ use crate::sockets::wait::Waited;
 use crate::sockets::{behind, direct, iov, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
-use sluice_fabric::sys;
+use sluice_fabric::sys::{self, Ran};
 use sluice_stats::Reason;
 
 /// `sendfile` into a tracked socket: the file's pages are read straight into the ring.
@@ -50,6 +50,7 @@ pub unsafe fn sendfile(
         sock,
         fd,
         flags: 0,
+        ran: Ran::now(),
         done: 0,
         deadline: None,
         patience: None,
@@ -124,6 +125,10 @@ pub unsafe fn sendfile(
             }
             Room::Kernel => {
                 behind::acts_on(sock);
+                if job.is_interrupted() {
+                    sock.tx.lock.unlock();
+                    break job.partly(Error::Interrupted);
+                }
                 sock.tx.call_begins();
                 sock.tx.lock.unlock();
                 let left = total - job.done;

@@ -75,6 +75,11 @@ def few(role, address):
     return crowd(role, address, 20)
 
 
+def accepts_late(role, _address):
+    """The server does not accept the connection for now."""
+    return -1 if role == "server" else 0
+
+
 def forks_later(role, address):
     """The parent has used RDMA when it forks; the child makes the connection."""
     if role == "server":
@@ -96,7 +101,7 @@ KEPT = []
 # What is returned is how many other connections a server accepts first.
 SETUPS = {"none": lambda *_: None, "thread": thread, "not-dumpable": not_dumpable,
           "sandbox": sandbox, "crowd": crowd, "group": group, "few": few,
-          "forks-later": forks_later}
+          "forks-later": forks_later, "accepts-late": accepts_late}
 
 
 # --- what one end does to its connection; what it returns is called at the end,
@@ -379,13 +384,6 @@ def closes_early(s, role, _late):
         pass
 
 
-def both_ended(s, role, late):
-    """The client has ended its own half, too."""
-    if role == "client":
-        s.shutdown(socket.SHUT_WR)
-    closes_early(s, role, late)
-
-
 def leaves_tcp(s, role):
     """Rounds, after which the connection has left TCP."""
     for _ in range(ROUNDS):
@@ -486,7 +484,7 @@ def killed(s, role, _late):
 
 
 TALKS = {"rounds": rounds, "rests": rests, "one way": one_way, "little": little,
-         "killed": killed, "closes early": closes_early, "both ended": both_ended,
+         "killed": killed, "closes early": closes_early,
          "never read": never_read, "one message": one_message, "unread": unread,
          "peeks": peeks, "answers": answers, "stays": stays}
 
@@ -501,6 +499,8 @@ def connection(role, port, setup):
         return socket.create_connection(address)
     with socket.create_server(address) as listener:
         print("ready", flush=True)
+        if others < 0:
+            time.sleep(60)
         threading.stack_size(128 << 10)
         for _ in range(others):
             s, _ = listener.accept()

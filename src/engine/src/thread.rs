@@ -1,12 +1,13 @@
 //! What this thread is: its identity, its CPU, and the slots that it sleeps on.
 
+use crate::caller;
 use crate::readiness::poll::List;
 use crate::readiness::set::Set;
 use crate::sockets::sock::{Known, Sock};
 use core::cell::Cell;
 use sluice_fabric::lock::{me, on_signal_stack};
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys::{self, Ends, Ran};
+use sluice_fabric::sys::{self, Ends, Ran, handlers};
 use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 
 /// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
@@ -373,6 +374,34 @@ pub(crate) fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
     } else {
         ran.restarted()
     }
+}
+
+/// Does a signal handler of the program's run on this thread? It may have interrupted the C library
+/// (`malloc`), so nothing of that may be called which has locks. True also for a while after one
+/// whose place on the stack nothing has been written to since.
+pub(crate) fn is_in_handler() -> bool {
+    /// No handler runs so long.
+    const LONG_NS: u64 = 1_000_000_000;
+    /// No call is so deep, in bytes of stack.
+    const DEEP: usize = 1 << 20;
+    /// The last handler that was found, by its number, and when that was.
+    static FOUND: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    let Some(entered) = handlers::last_entered() else {
+        return false;
+    };
+    let here = core::ptr::from_ref(&entered).addr();
+    let is_below = here < entered.at && entered.at - here < DEEP;
+    // SAFETY: any bytes are a number; this thread's stack reaches from here to there.
+    let stands = || unsafe { caller::copy_on_trust(entered.at as *const usize) };
+    if !(is_below && stands() == Some(entered.returns_to) || on_signal_stack()) {
+        return false;
+    }
+    let now = sys::now_ns();
+    let [number, since] = &FOUND;
+    if number.swap(entered.ran, Ordering::Relaxed) != entered.ran {
+        since.store(now, Ordering::Relaxed);
+    }
+    now.saturating_sub(since.load(Ordering::Relaxed)) < LONG_NS
 }
 
 /// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.

@@ -158,8 +158,8 @@ reasons! {
         "It cannot be helped.";
     /// A thread still waits to write in a kernel call.
     WriterBlocked = 26, "writer-blocked",
-        "a thread still waits to write in the kernel",
-        "Nothing to do: a thread was in a long call. The next try follows when twice as many bytes have moved.";
+        "a thread still waits to write in the kernel, or a signal handler has interrupted it",
+        "Nothing to do: a thread was in a long call or in a handler. The next try follows when twice as many bytes have moved.";
 
     // What the host refuses.
     /// Neither netlink nor /proc/net/tcp names the peer's socket.

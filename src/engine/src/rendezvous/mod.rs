@@ -88,6 +88,9 @@ pub fn attempt(sock: &'static Sock, effort: Effort) {
 
 fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
     may_ask(sock)?;
+    if !may_meet_here() {
+        return Err(Reason::WriterBlocked);
+    }
     if effort > Effort::Look && has_links() {
         // The other end may have asked a moment ago.
         control::read_links();
@@ -118,6 +121,12 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
         return Ok(());
     }
     meet(look, effort, &mut list, arrived)
+}
+
+/// May a meeting go on at this place of the program? It may need the control thread, which the C
+/// library makes, and not in a signal handler.
+fn may_meet_here() -> bool {
+    control::is_running() || !crate::thread::is_in_handler()
 }
 
 /// May this process ask the kernel for the other end of the connection? Which end this one is.
@@ -400,7 +409,7 @@ pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> bool {
 /// Moves all meetings on as far as they go without waiting.
 #[cold]
 pub fn progress() {
-    if meetings::with_sockets() == 0 {
+    if meetings::with_sockets() == 0 || !may_meet_here() {
         return;
     }
     let Some(mut list) = PENDING.lock() else {
@@ -430,7 +439,6 @@ fn rest(_list: &Meetings) {
 /// No descriptor stays open for meetings to come.
 pub fn keep_nothing() {
     watch::close();
-    names::close();
     diag::forget();
 }
 

@@ -6,7 +6,6 @@ use super::identity::{self, Claimant};
 use super::message::{self, Kind, Message, VERSION};
 use super::{Look, Pending, Stage, control, decline};
 use crate::sockets::internal;
-use core::sync::atomic::{AtomicI32, Ordering};
 use sluice_fabric::sys::{self, Fd};
 use sluice_stats::Reason;
 
@@ -78,24 +77,14 @@ pub(super) fn greet(look: Look, socket: Way) -> Result<Pending, Reason> {
     Ok(meeting)
 }
 
-/// The socket of the last look that has found nobody, for the next one; -1: there is none.
-static SPARE: AtomicI32 = AtomicI32::new(-1);
-
 /// A socket that has come to the name of the connection with this key; `None`: nobody waits there.
 pub(super) fn come_to(key: u64) -> Result<Option<Way>, Reason> {
-    let socket = match SPARE.swap(-1, Ordering::AcqRel) {
-        -1 => own_socket()?,
-        spare => Way::new(Fd::own(spare)),
-    };
+    let socket = new_socket()?;
     if connect(socket.raw(), key)? {
-        return Ok(Some(socket));
+        prepare(socket).map(Some)
+    } else {
+        Ok(None)
     }
-    let fd = socket.release();
-    let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
-    if SPARE.compare_exchange(-1, fd, set, fetch).is_err() {
-        internal::close(fd);
-    }
-    Ok(None)
 }
 
 /// Comes to the other end if that waits at the name.
@@ -105,17 +94,16 @@ pub(super) fn visit(look: Look) -> Result<Option<Pending>, Reason> {
 }
 
 fn own_socket() -> Result<Way, Reason> {
-    let socket =
-        sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)?;
+    prepare(new_socket()?)
+}
+
+fn new_socket() -> Result<Fd, Reason> {
+    sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).map_err(|_| Reason::DescriptorLimit)
+}
+
+/// Before anything is said by the socket.
+fn prepare(socket: Fd) -> Result<Way, Reason> {
     let socket = internal::lift(socket).ok_or(Reason::DescriptorLimit)?;
     identity::prepare(socket.raw())?;
     Ok(Way::new(socket))
-}
-
-/// Keeps no socket for later looks; or, in the child of a fork, the socket is the parent's.
-pub(super) fn close() {
-    let spare = SPARE.swap(-1, Ordering::AcqRel);
-    if spare >= 0 {
-        internal::close(spare);
-    }
 }

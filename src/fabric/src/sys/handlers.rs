@@ -29,8 +29,9 @@ const STRIDE: usize = 16;
 #[cfg(target_arch = "x86_64")]
 const RESTARTS: usize = 1 << 63;
 
-// `sluice_ran`, of each thread: how many handlers have run, and behind that how many of them
-// restart nothing; two words of 32 bits. The model is "initial exec": no function is called for it,
+// `sluice_ran`, of each thread: how many handlers have run, how many of them restart nothing, two
+// words of 32 bits; the stack pointer at which the last one was entered, and what it returns to. The
+// model is "initial exec": no function is called for it,
 // so it serves in a signal handler.
 //
 // `sluice_handlers`: for each thunk its handler and `RESTARTS`; 0: none yet. Written once.
@@ -49,8 +50,8 @@ core::arch::global_asm!(
     ".globl sluice_ran",
     ".hidden sluice_ran",
     ".type sluice_ran, @tls_object",
-    ".size sluice_ran, 8",
-    "sluice_ran: .zero 8",
+    ".size sluice_ran, 24",
+    "sluice_ran: .zero 24",
     ".popsection",
     ".pushsection .bss.sluice_handlers, \"aw\", @nobits",
     ".p2align 6",
@@ -77,6 +78,9 @@ core::arch::global_asm!(
     ".Lsluice_runs:",
     "mov rcx, qword ptr [rip + sluice_ran@GOTTPOFF]",
     "inc dword ptr fs:[rcx]",
+    "mov r9, qword ptr [rsp]",
+    "mov qword ptr fs:[rcx + 8], rsp",
+    "mov qword ptr fs:[rcx + 16], r9",
     "mov r8, qword ptr [rax]",
     "btr r8, 63",
     "jc 2f",
@@ -153,6 +157,49 @@ fn ran() -> u64 {
         );
     }
     counts
+}
+
+/// How the kernel has entered the last handler that ran on this thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Entered {
+    /// How many have run.
+    pub ran: u64,
+    /// Address on the stack of what the handler returns to.
+    pub at: usize,
+    /// That.
+    pub returns_to: usize,
+}
+
+/// See [`Entered`]; `None`: none has run.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn last_entered() -> Option<Entered> {
+    let (at, returns_to): (usize, usize);
+    // SAFETY: reads this thread's words, see above.
+    unsafe {
+        core::arch::asm!(
+            "mov {2}, qword ptr [rip + sluice_ran@GOTTPOFF]",
+            "mov {0}, qword ptr fs:[{2} + 8]",
+            "mov {1}, qword ptr fs:[{2} + 16]",
+            out(reg) at,
+            out(reg) returns_to,
+            out(reg) _,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    let ran = ran();
+    (at != 0).then_some(Entered {
+        ran,
+        at,
+        returns_to,
+    })
+}
+
+/// None is counted there.
+#[cfg(not(target_arch = "x86_64"))]
+#[must_use]
+pub fn last_entered() -> Option<Entered> {
+    None
 }
 
 /// None is counted there.

@@ -366,8 +366,8 @@ pub(crate) fn ends(ran: Ran, done: usize, is_limited: bool) -> Ends {
     }
 }
 
-/// Such a call goes on behind a wait: where it may be restarted it has been, behind the handlers
-/// that have run.
+/// Such a call goes on after a wait: where the kernel would restart it, it counts as begun after the
+/// handlers that have run.
 pub(crate) fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
     if done != 0 || is_limited {
         ran

@@ -547,7 +547,7 @@ pub fn forget(sock: &'static Sock) {
     }
 }
 
-/// Time left of the meeting that ends first, in ns; for who waits.
+/// Time left of the meeting that ends first, in ns: no wait may be longer.
 pub fn time_left() -> Option<u64> {
     let list = PENDING.lock()?;
     let now = sys::now_ns();

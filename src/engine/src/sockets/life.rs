@@ -207,7 +207,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         }
     } else if how == libc::SHUT_RD {
         // From now on the kernel says that there is something to read, whatever comes: nothing is to be read elsewhere.
-        // Behind the peer's end nothing comes, and what this end writes may still leave TCP.
+        // After the peer's end nothing comes, and what this end writes may still leave TCP.
         if both || sock.is_accelerated() || !tcp::has_ended(fd) {
             sock.pin(Reason::Shutdown);
         } else {

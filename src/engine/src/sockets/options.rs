@@ -189,7 +189,7 @@ pub fn may_be_set_unseen() {
     ANY.store(true, Ordering::Relaxed);
 }
 
-/// Another process has a listener, too, and may set options of it: a relative, or who had it before.
+/// Another process has a listener, too, and may set options of it: a relative, or the one that had it before.
 pub fn shares_listeners() {
     FROM_LISTENERS.store(true, Ordering::Relaxed);
 }
@@ -535,7 +535,7 @@ fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, s
             break (count, kernel);
         }
     };
-    // What TCP has behind the peer's N is a record, and none of the program's bytes.
+    // What TCP has beyond the peer's N is a record, and none of the program's bytes.
     let of_link = request == libc::FIONREAD && remote::hides_tcp(sock);
     Some(kernel.map(|kernel| {
         let kernel = if of_link { 0 } else { kernel };
@@ -546,8 +546,8 @@ fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, s
     }))
 }
 
-/// What TCP_INQ tells behind a read of a socket with a stream: the bytes that are left, and 1 for
-/// the end behind them (tcp_inq_hint). A program that is told 0 waits for news (the edge of epoll),
+/// What TCP_INQ tells after a read of a socket with a stream: the bytes that are left, and 1 for
+/// the end after them (tcp_inq_hint). A program that is told 0 waits for news (the edge of epoll),
 /// so 0 is said only where nothing is left for certain: of what may come to 0 TCP is asked.
 pub fn left_to_read(sock: &'static Sock, fd: c_int) -> c_int {
     if sock.has_shut_reading() {

@@ -239,8 +239,7 @@ fn soon(sock: &Sock) {
     let _ = sock.next_try.fetch_update(set, fetch, sooner);
 }
 
-/// A link has come up: whoever would have asked over it had it been there does so with the next
-/// call.
+/// A link has come up: each connection that would have asked over it asks with its next call.
 pub fn new_link() {
     super::sock::for_all(|sock| {
         sock.has_asked.store(false, Ordering::Relaxed);
@@ -251,7 +250,7 @@ pub fn new_link() {
 }
 
 /// After a demotion: when to try again. The ends need not agree: both know the link by which they
-/// meet, and who is asked over it grants at once.
+/// meet, and the end that is asked over it grants at once.
 pub fn rearm(sock: &'static Sock) {
     if sock.pinned.load(Ordering::Relaxed) != 0 || config().upgrade == Upgrade::Off {
         return;
@@ -289,11 +288,12 @@ const AFTER_FAILURE: Rate = Rate {
 
 static BUDGET: Bucket = Bucket::new();
 
-/// Kinds of connections of which the last try came to nothing, a bit for each. It only decides who
-/// may spend the last half of the budget, so two kinds may share one.
+/// Kinds of connections of which the last try came to nothing, a bit for each. It only decides
+/// which may spend the last half of the budget, so two kinds may share one.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// The bit of the kind: who was connected to, or where and by whom it was accepted.
+/// The bit of the kind: the address that was connected to, or the port at which it was accepted and
+/// the peer's address.
 fn kind(is_accepted: bool, local: SocketAddr, peer: SocketAddr) -> u64 {
     let port = if is_accepted {
         local.port()

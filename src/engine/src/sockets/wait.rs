@@ -279,7 +279,7 @@ fn sleep(
 }
 
 /// What a sleep came to that is over when one of these handlers runs. The kernel ends it for
-/// others, too, unless it `restarts` it behind them: a wait on a futex without a time limit (a
+/// others, too, unless it `restarts` it after them: a wait on a futex without a time limit (a
 /// writer's has one of its own).
 pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
     match errno {

@@ -37,7 +37,7 @@ const RESTARTS: usize = 1 << 63;
 // `sluice_handlers`: for each thunk its handler and `RESTARTS`; 0: none yet. Written once.
 //
 // A thunk is entered as a handler: number in rdi, siginfo in rsi, ucontext in rdx. The kernel passes
-// all three whatever the flags (x64_setup_rt_frame), and the ucontext lies right behind the return
+// all three whatever the flags (x64_setup_rt_frame), and the ucontext lies right above the return
 // address. A program that has found a thunk past the hooks may call it as a function, with less. In
 // a ucontext rip is at 168.
 //
@@ -243,7 +243,7 @@ impl Ran {
         }
     }
 
-    /// The same moment, for a call that has begun anew behind those that restart calls.
+    /// The same moment, for a call that the handlers which restart calls have begun anew.
     #[must_use]
     pub fn restarted(self) -> Self {
         Self(self.0 & FINAL | ran() & !FINAL)
@@ -303,7 +303,7 @@ pub(super) unsafe fn call(nr: Sysno, args: [usize; 6], ends: Ends) -> Result<usi
     unsafe { super::call(nr, args) }
 }
 
-/// What a thread does to itself. These end no wait, and who reports crashes looks at their
+/// What a thread does to itself. These end no wait, and crash reporters look at their
 /// handlers.
 const CRASHES: [c_int; 7] = [
     libc::SIGSEGV,
@@ -335,7 +335,7 @@ pub fn given(signal: c_int, handler: usize, restarts: bool) -> usize {
     // SAFETY: defined above.
     for (i, cell) in unsafe { &sluice_handlers }.iter().enumerate() {
         let found = match cell.load(Ordering::Relaxed) {
-            // The kernel's call comes behind it, and a signal behind that.
+            // The kernel's call comes after it, and a signal after that.
             0 => match cell.compare_exchange(0, entry, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => entry,
                 Err(other) => other,
@@ -495,7 +495,7 @@ mod tests {
     const FLAGS: usize = libc::REG_EFL as usize;
     const RIP: usize = libc::REG_RIP as usize;
 
-    /// Behind each instruction: the signal is sent behind as many as `STEP` says, and handled when
+    /// After each instruction: the signal is sent after as many as `STEP` says, and handled when
     /// this returns.
     extern "C" fn stepped(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: what the kernel gives a handler.
@@ -503,7 +503,7 @@ mod tests {
         let at = (registers[RIP] as usize).wrapping_sub(sluice_call as *const () as usize);
         let stepped = STEPPED.load(Ordering::Relaxed);
         if at > 64 {
-            // Behind the call there is no step: it takes the next instruction along.
+            // After the call there is no step: it takes the next instruction along.
             if stepped != 0 {
                 registers[FLAGS] &= !TRAP_FLAG;
             }
@@ -516,7 +516,7 @@ mod tests {
         }
     }
 
-    /// A sleep with a signal behind the first `step` instructions.
+    /// A sleep with a signal after the first `step` instructions.
     fn sleep_with_signal_at(step: u64, ends: Ends) -> Errno {
         let time = crate::sys::timespec(2_000_000);
         let at = &raw const time;

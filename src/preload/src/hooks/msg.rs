@@ -389,9 +389,9 @@ unsafe fn is_cut(entry: *const mmsghdr) -> bool {
     (entry.msg_len as usize) < len
 }
 
-/// Moves the message behind the first `done`, in a call that began when `ran` had run; what the
+/// Moves the message after the first `done`, in a call that began when `ran` had run; what the
 /// whole call returns if it is over with that. `rest` is the kernel's call from this message on, or
-/// on this message alone: those behind it may have to go by the link, or be counted where this one
+/// on this message alone: those after it may have to go by the link, or be counted where this one
 /// is not.
 ///
 /// # Safety

@@ -173,6 +173,7 @@ extern "C" fn before_fork() {
     crate::sockets::options::shares_listeners();
     control::hold();
     sock::for_all(|sock| {
+        sock.was_inherited.store(true, Ordering::Relaxed);
         if let Some(family) = sock.family_or_take() {
             if !family.is_shared(pid()) {
                 demote::keep_for_child(sock);

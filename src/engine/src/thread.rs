@@ -74,6 +74,8 @@ thread_local! {
     static ASLEEP: [Cell<Asleep>; DEEP] = const { [const { Cell::new(AWAKE) }; DEEP] };
     /// This thread's end is watched for the sake of `ASLEEP`.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
+    /// How many handlers had run when this thread was last found in one, and since when it was.
+    static FOUND: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
 }
 
@@ -384,24 +386,26 @@ pub(crate) fn is_in_handler() -> bool {
     const LONG_NS: u64 = 1_000_000_000;
     /// No call is so deep, in bytes of stack.
     const DEEP: usize = 1 << 20;
-    /// The last handler that was found, by its number, and when that was.
-    static FOUND: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    let Some(entered) = handlers::last_entered() else {
+    let Some((ran, last)) = handlers::last_entered() else {
         return false;
     };
-    let here = core::ptr::from_ref(&entered).addr();
-    let is_below = here < entered.at && entered.at - here < DEEP;
-    // SAFETY: any bytes are a number; this thread's stack reaches from here to there.
-    let stands = || unsafe { caller::copy_on_trust(entered.at as *const usize) };
-    if !(is_below && stands() == Some(entered.returns_to) || on_signal_stack()) {
+    let here = core::ptr::from_ref(&last).addr();
+    let stands = |entered: &handlers::Entered| {
+        let is_below = here < entered.at && entered.at - here < DEEP;
+        // SAFETY: any bytes are a number; this thread's stack reaches from here to there.
+        let there = || unsafe { caller::copy_on_trust(entered.at as *const usize) };
+        is_below && there() == Some(entered.returns_to)
+    };
+    if !(last.iter().any(stands) || on_signal_stack()) {
         return false;
     }
     let now = sys::now_ns();
-    let [number, since] = &FOUND;
-    if number.swap(entered.ran, Ordering::Relaxed) != entered.ran {
-        since.store(now, Ordering::Relaxed);
-    }
-    now.saturating_sub(since.load(Ordering::Relaxed)) < LONG_NS
+    FOUND.with(|found| {
+        let (number, since) = found.get();
+        let since = if number == ran { since } else { now };
+        found.set((ran, since));
+        now.saturating_sub(since) < LONG_NS
+    })
 }
 
 /// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.

@@ -56,7 +56,8 @@ pub const SETTINGS: &[Setting] = &[
         values: "auto, eager, BYTES or off",
         default: "auto",
         meaning: "When a connection leaves TCP: auto when TCP has cost it about what leaving TCP \
-                  costs, eager at once, BYTES after so many of both directions together, off never.",
+                  costs, eager at once, BYTES after so many of both directions together, rounded \
+                  up to a power of two, off never.",
         set: |value, config| {
             config.upgrade = match value {
                 b"auto" => Upgrade::Auto,

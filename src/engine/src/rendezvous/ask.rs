@@ -190,6 +190,10 @@ pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>)
     let ours = |p: &&Pending| p.mirror.inode == inode;
     if list.by_key(key).filter(ours).is_none() {
         if let Some(granted) = look_into(link, ask) {
+            // Both ends are here, perhaps, and have met each other meanwhile.
+            if let Some(earlier) = list.take(granted.sock) {
+                super::give_up(earlier, Reason::NoAnswer);
+            }
             list.add(granted);
         }
         return;

@@ -113,6 +113,10 @@ pub fn start() -> Result<(), Reason> {
     if let Some(reason) = process::forbidden() {
         return Err(reason);
     }
+    if lock::on_signal_stack() {
+        // A handler, which may have interrupted malloc: that makes threads, too.
+        return Err(Reason::WriterBlocked);
+    }
     if RUN
         .compare_exchange(STOPPED, STARTING, Ordering::AcqRel, Ordering::Acquire)
         .is_err()

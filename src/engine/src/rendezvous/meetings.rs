@@ -79,9 +79,14 @@ impl Pending {
         is_enough && self.is_current() && sys::now_ns() < self.deadline
     }
 
-    /// Has one end come to the other?
-    pub fn has_begun(&self) -> bool {
-        !matches!(self.stage, Stage::Named { .. } | Stage::Asked(None, _))
+    /// Has one end come to the other? `None`: both are this process's, which has to use the other one
+    /// first.
+    pub fn has_begun(&self) -> Option<bool> {
+        match self.stage {
+            Stage::Asked(None, _) => None,
+            Stage::Named { .. } | Stage::Asked(Some(_), _) => Some(false),
+            _ => Some(true),
+        }
     }
 
     /// Is the connection still there?
@@ -416,7 +421,12 @@ pub fn expect_nothing() {
 /// Is a meeting under way that only hooks move on? Then waits are cut at its end.
 #[inline]
 pub fn needs_hooks() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 && !control::is_running()
+    COUNT.load(Ordering::Relaxed) != 0 && !control::is_running() && super::may_meet_here()
+}
+
+/// How long hooks do not look after the meetings, in ns.
+pub(super) fn next_look(now: u64) -> u64 {
+    NEXT_LOOK.load(Ordering::Relaxed).saturating_sub(now)
 }
 
 /// In the child of a fork: the meetings are the parent's. Closes the child's copies of the sockets

@@ -380,8 +380,9 @@ const CONSENT_NS: u64 = 100_000;
 
 /// Waits until the two ends of the connection have met, if one has come to the other, no longer than
 /// `until`; for the other end to come to this one's name, no longer than `comes_until`; and a little
-/// for the reader's consent to what follows. False: the other end has not come.
-pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> bool {
+/// for the reader's consent to what follows. False: the other end has not come; `None`: it cannot
+/// come while this thread waits.
+pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
     let mut consent_until = 0;
     loop {
         progress();
@@ -390,8 +391,9 @@ pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> bool {
             .and_then(|list| list.of(sock).map(Pending::has_begun));
         let now = sys::now_ns();
         let waits = match has_begun {
-            Some(true) => now < until,
-            Some(false) => now < comes_until,
+            Some(Some(true)) => now < until,
+            Some(Some(false)) => now < comes_until,
+            Some(None) => false,
             None => {
                 if consent_until == 0 {
                     consent_until = until.min(now + CONSENT_NS);
@@ -400,7 +402,7 @@ pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> bool {
             }
         };
         if !waits {
-            return has_begun != Some(false);
+            return has_begun.unwrap_or(Some(true));
         }
         watch::wait(STEP_NS);
     }
@@ -551,9 +553,9 @@ pub fn forget(sock: &'static Sock) {
 pub fn time_left() -> Option<u64> {
     let list = PENDING.lock()?;
     let now = sys::now_ns();
-    list.with_socket()
-        .map(|p| p.deadline.saturating_sub(now))
-        .min()
+    let left = list.with_socket().map(|p| p.deadline.saturating_sub(now));
+    // Not before hooks look again: a wait that ended sooner would begin anew at once.
+    left.min().map(|left| left.max(meetings::next_look(now)))
 }
 
 /// A record of a meeting has come over a link.

@@ -62,8 +62,15 @@ pub fn of(sock: &Sock) -> Option<u64> {
     let noted = &sock.inode.inode;
     match noted.load(Ordering::Relaxed) {
         0 => {
+            let generation = sock.generation.load(Ordering::Acquire);
             let inode = sys::fstat(sock.fd.load(Ordering::Relaxed)).ok()?.st_ino;
-            noted.store(inode, Ordering::Relaxed);
+            let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = noted.compare_exchange(0, inode, set, fetch);
+            if sock.generation.load(Ordering::Acquire) != generation {
+                // It may be another connection's by now, and the inode the old one's.
+                let _ = noted.compare_exchange(inode, 0, set, fetch);
+                return None;
+            }
             Some(inode)
         }
         known => Some(known),

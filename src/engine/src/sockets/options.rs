@@ -197,7 +197,9 @@ pub fn shares_listeners() {
 /// May the socket have such an option?
 fn may_have_options(sock: &Sock) -> bool {
     let is_accepted = sock.role.load(Ordering::Relaxed) != role::CONNECTING;
-    ANY.load(Ordering::Relaxed) || is_accepted && FROM_LISTENERS.load(Ordering::Relaxed)
+    ANY.load(Ordering::Relaxed)
+        || is_accepted && FROM_LISTENERS.load(Ordering::Relaxed)
+        || sock.was_inherited.load(Ordering::Relaxed)
 }
 
 /// Before the real `setsockopt`.
@@ -576,7 +578,9 @@ fn is_offered(sock: &'static Sock) -> bool {
     let Ok(_section) = sock.rx.lock.enter() else {
         return true;
     };
-    let offers = |dir: &Direction| dir.offer.word.load(Ordering::Acquire) != 0;
+    // 0: one is in the making.
+    let seen = [0, sock.direct.seen.load(Ordering::Relaxed)];
+    let offers = |dir: &Direction| !seen.contains(&dir.offer.word.load(Ordering::Acquire));
     sock.rx.dir().is_none_or(offers)
 }
 

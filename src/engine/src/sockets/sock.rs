@@ -245,6 +245,8 @@ pub struct Sock {
     pub next_try: AtomicU64,
     /// The other end could not be looked for yet: that is done when it has answered.
     pub is_early: AtomicBool,
+    /// A fork has given it to a relative, which may set options of it.
+    pub was_inherited: AtomicBool,
     /// The other end has asked for this one over a link, before a byte was moved here.
     pub is_asked_for: AtomicBool,
     /// Looked for the other end before a large write.

@@ -174,7 +174,8 @@ pub fn unread(fd: i32) -> u64 {
 /// goes by the link. A peer that writes a little by TCP now would have it held back for that
 /// (Nagle's rule, RFC 9293, 3.7.4) until the kernel acknowledges on its own, up to 40 ms later.
 pub fn acknowledge(fd: i32) {
-    /// At once what is due, and later ones as before (`__tcp_sock_set_quickack` of Linux).
+    /// At once what is due (`__tcp_sock_set_quickack` of Linux, where only odd numbers last). The
+    /// kernel finds out anew how soon it acknowledges what comes later.
     const ONCE: i32 = 2;
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &ONCE);
 }

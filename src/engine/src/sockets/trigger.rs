@@ -98,6 +98,9 @@ fn paid(sock: &Sock) -> u64 {
     sock.offset() + (rx + tx) * CALL + 2 * rx.min(tx) * TURN
 }
 
+/// In `next_try`: a thread plans the next one.
+const PLANNED: u64 = u64::MAX - 1;
+
 /// The call that crossed `next_try`, and that has read or written, is over: tries, and sets the
 /// next offset.
 #[cold]
@@ -107,12 +110,17 @@ pub fn crossed(sock: &'static Sock, has_read: bool) {
     if at == u64::MAX || offset < at {
         return;
     }
+    let change = |from, to| {
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+        sock.next_try.compare_exchange(from, to, set, fetch).is_ok()
+    };
+    // This thread's to plan. One that wants the next try sooner meanwhile has its way.
+    if !change(at, PLANNED) {
+        return;
+    }
     let (next, effort) = plan(sock, at, offset, has_read);
-    let set = sock
-        .next_try
-        .compare_exchange(at, next, Ordering::AcqRel, Ordering::Relaxed);
-    if set.is_ok()
-        && sock.link().is_none()
+    change(PLANNED, next);
+    if sock.link().is_none()
         && !sock.is_accelerated()
         && let Some(effort) = effort
     {
@@ -211,7 +219,7 @@ pub fn amid(sock: &'static Sock, patience: &mut Patience) {
         (patience.until, patience.comes_until) = (now + PATIENCE_NS, now + comes_ns);
     }
     let came = rendezvous::settle(sock, patience.until, patience.comes_until);
-    if !came && core::mem::take(&mut patience.comes_until) != 0 {
+    if came == Some(false) && core::mem::take(&mut patience.comes_until) != 0 {
         has_failed(sock);
     }
 }

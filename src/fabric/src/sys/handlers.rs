@@ -30,8 +30,8 @@ const STRIDE: usize = 16;
 const RESTARTS: usize = 1 << 63;
 
 // `sluice_ran`, of each thread: how many handlers have run, how many of them restart nothing, two
-// words of 32 bits; the stack pointer at which the last one was entered, and what it returns to. The
-// model is "initial exec": no function is called for it,
+// words of 32 bits; for each of the last four the stack pointer at which it was entered, and what it
+// returns to. The model is "initial exec": no function is called for it,
 // so it serves in a signal handler.
 //
 // `sluice_handlers`: for each thunk its handler and `RESTARTS`; 0: none yet. Written once.
@@ -50,8 +50,8 @@ core::arch::global_asm!(
     ".globl sluice_ran",
     ".hidden sluice_ran",
     ".type sluice_ran, @tls_object",
-    ".size sluice_ran, 24",
-    "sluice_ran: .zero 24",
+    ".size sluice_ran, 72",
+    "sluice_ran: .zero 72",
     ".popsection",
     ".pushsection .bss.sluice_handlers, \"aw\", @nobits",
     ".p2align 6",
@@ -78,9 +78,13 @@ core::arch::global_asm!(
     ".Lsluice_runs:",
     "mov rcx, qword ptr [rip + sluice_ran@GOTTPOFF]",
     "inc dword ptr fs:[rcx]",
-    "mov r9, qword ptr [rsp]",
-    "mov qword ptr fs:[rcx + 8], rsp",
-    "mov qword ptr fs:[rcx + 16], r9",
+    "mov r9d, dword ptr fs:[rcx]",
+    "and r9d, 3",
+    "shl r9d, 4",
+    "add r9, rcx",
+    "mov r10, qword ptr [rsp]",
+    "mov qword ptr fs:[r9 + 8], rsp",
+    "mov qword ptr fs:[r9 + 16], r10",
     "mov r8, qword ptr [rax]",
     "btr r8, 63",
     "jc 2f",
@@ -98,6 +102,7 @@ core::arch::global_asm!(
     "jae 3f",
     "mov qword ptr [rdx + 168], r10",
     "3:",
+    "xor eax, eax",
     "jmp r8",
     ".cfi_endproc",
     ".size sluice_thunks, . - sluice_thunks",
@@ -159,46 +164,42 @@ fn ran() -> u64 {
     counts
 }
 
-/// How the kernel has entered the last handler that ran on this thread.
+/// How the kernel has entered a handler.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Entered {
-    /// How many have run.
-    pub ran: u64,
-    /// Address on the stack of what the handler returns to.
+    /// Address on the stack of what the handler returns to; 0: none was entered.
     pub at: usize,
     /// That.
     pub returns_to: usize,
 }
 
-/// See [`Entered`]; `None`: none has run.
+/// How many handlers have run on this thread, and how the last ones were entered; `None`: none has
+/// run.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
-pub fn last_entered() -> Option<Entered> {
-    let (at, returns_to): (usize, usize);
-    // SAFETY: reads this thread's words, see above.
+pub fn last_entered() -> Option<(u64, [Entered; 4])> {
+    let at: *const [Entered; 4];
+    // SAFETY: the address of this thread's words, see above; the first word at FS is its own
+    // address (the ABI of thread-local storage).
     unsafe {
         core::arch::asm!(
-            "mov {2}, qword ptr [rip + sluice_ran@GOTTPOFF]",
-            "mov {0}, qword ptr fs:[{2} + 8]",
-            "mov {1}, qword ptr fs:[{2} + 16]",
+            "mov {0}, qword ptr [rip + sluice_ran@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            "add {0}, 8",
             out(reg) at,
-            out(reg) returns_to,
-            out(reg) _,
-            options(nostack, preserves_flags, readonly),
+            options(nostack, pure, readonly),
         );
     }
     let ran = ran();
-    (at != 0).then_some(Entered {
-        ran,
-        at,
-        returns_to,
-    })
+    // SAFETY: this thread's, which no other writes; a handler that runs now only adds an entry.
+    (ran != 0).then(|| (ran, unsafe { at.read_volatile() }))
 }
 
 /// None is counted there.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
-pub fn last_entered() -> Option<Entered> {
+pub fn last_entered() -> Option<(u64, [Entered; 4])> {
     None
 }
 

@@ -72,6 +72,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         &sock.low_held,
         &sock.for_exec,
         &sock.is_early,
+        &sock.was_inherited,
         &sock.is_asked_for,
         &sock.has_asked,
         &sock.was_large,

@@ -758,7 +758,8 @@ def mitm_over_links(place):
 
 
 def asks_about_others(job, port, sockets):
-    """Has a link with a server, and asks it for sockets that are none of its connection's: the answers."""
+    """Has a link with a server, and asks it for sockets that are none of its connection's: the
+    answers."""
     c = peer.Connection(port)
     meeting = peer.First(c.key, c)
     meeting.all().begin()
@@ -772,7 +773,8 @@ def asks_about_others(job, port, sockets):
 
 
 def a_question_about_others(place):
-    """Of a connection that is another's a peer is told no more than of one that is not there: neither whose it is nor why it is on TCP."""
+    """Of a connection that is another's a peer is told no more than of one that is not there:
+    neither whose it is nor why it is on TCP."""
     for server in (ALICE, 0):
         a, b = (Server(place, uid=server) for _ in "ab")
         port, inode = a.dial(b.port)

@@ -357,7 +357,10 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
 
 /// Takes the meeting out for which stream `index` of a link was granted.
 fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<Pending> {
-    let is_it = |p: &Pending| matches!(p.stage, Stage::Granted(l, i) if core::ptr::eq(l, link) && i == index);
+    let is_it = |p: &Pending| match p.stage {
+        Stage::Granted(l, i) => core::ptr::eq(l, link) && i == index,
+        _ => false,
+    };
     let sock = control::given_to(link, index)?;
     list.of(sock)
         .is_some_and(is_it)

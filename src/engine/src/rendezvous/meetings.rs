@@ -360,7 +360,8 @@ pub fn busy() -> u32 {
     BUSY.load(Ordering::Acquire)
 }
 
-/// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread runs.
+/// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread
+/// runs.
 #[inline]
 pub fn is_meeting() -> bool {
     BUSY.load(Ordering::Relaxed) & (NAMES | ASKED) != 0

@@ -170,9 +170,9 @@ impl Asked {
     }
 }
 
-/// Whether a socket of this process may have an option that [concerns streams](Asked::concerns_streams):
-/// any may, or those may that come from a listener. Else the kernel need not be asked for a dozen of
-/// them.
+/// Whether a socket of this process may have an option that
+/// [concerns streams](Asked::concerns_streams): any may, or those may that come from a listener. Else
+/// the kernel need not be asked for a dozen of them.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// See [`ANY`].
 static FROM_LISTENERS: AtomicBool = AtomicBool::new(false);
@@ -189,7 +189,8 @@ pub fn may_be_set_unseen() {
     ANY.store(true, Ordering::Relaxed);
 }
 
-/// Another process has a listener, too, and may set options of it: a relative, or the one that had it before.
+/// Another process has a listener, too, and may set options of it: a relative, or the one that had
+/// it before.
 pub fn shares_listeners() {
     FROM_LISTENERS.store(true, Ordering::Relaxed);
 }

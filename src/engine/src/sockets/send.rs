@@ -513,19 +513,10 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     sock.tx.call_begins();
     // SAFETY: the caller's buffers.
     let sent = unsafe { sys::sendmsg(fd, &raw const msg, asked) };
-    let n = sent.unwrap_or(0);
-    if sock.prefix.wants(Way::Out) {
-        let call = Moved {
-            sock,
-            way: Way::Out,
-            n: n as isize,
-            ahead: false,
-        };
+    call_by_tcp_ends(sock, sent.unwrap_or(0), |call| {
         // SAFETY: the kernel has read so many bytes of them.
         unsafe { prefix::moved(call, pieces.as_ptr(), pieces.len()) };
-    }
-    sock.tx.call_ends(n as u64);
-    sock.conn().tx.bytes.tcp.add(n as u64);
+    });
     match sent {
         Ok(n) => {
             cursor.advance(n, |_, _| ());
@@ -541,6 +532,20 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         Err(libc::ECONNRESET) => Rest::Cut,
         Err(_) => Rest::Over,
     }
+}
+
+/// TCP has taken `n` bytes of a call that was counted; `note` keeps them where the socket's are kept.
+fn call_by_tcp_ends(sock: &'static Sock, n: usize, note: impl FnOnce(Moved)) {
+    if sock.prefix.wants(Way::Out) {
+        note(Moved {
+            sock,
+            way: Way::Out,
+            n: n as isize,
+            ahead: false,
+        });
+    }
+    sock.tx.call_ends(n as u64);
+    sock.conn().tx.bytes.tcp.add(n as u64);
 }
 
 /// Under the tx lock: where may bytes go, and how many of `left`?

@@ -1,10 +1,12 @@
 //! `sendfile` into a tracked socket.
 
-use super::{Job, LARGE, PIECE, Room, enter_kernel, finish, look, may_be_large, publish};
+use super::{
+    Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
+};
 use crate::api::{Error, Pass, Verdict};
 use crate::caller;
 use crate::remote;
-use crate::sockets::prefix::{self, Moved, Way};
+use crate::sockets::prefix;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::Waited;
 use crate::sockets::{behind, direct, iov, trigger};
@@ -24,8 +26,9 @@ pub unsafe fn sendfile(
     offset: *mut off64_t,
     count: usize,
 ) -> Verdict {
-    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve; only regular files and block
-    // devices go by the ring. A read at an offset does not show it: some devices allow one, and it may wait.
+    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve;
+    // only regular files and block devices go by the ring. A read at an offset does not show it:
+    // some devices allow one, and it may wait.
     let kind = || sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
     let is_large = count >= LARGE && may_be_large(sock, 0) && kind() == libc::S_IFREG;
     if !is_large
@@ -133,10 +136,11 @@ pub unsafe fn sendfile(
                 sock.tx.lock.unlock();
                 let left = total - job.done;
                 let piece = if is_large { left.min(PIECE) } else { left };
-                // SAFETY: the caller's arguments, from where the ring's part ended; the call was counted.
+                // SAFETY: the caller's arguments, from where the ring's part ended; it was counted.
                 let sent = unsafe { rest_by_sendfile(&mut job, file, &mut position, piece) };
                 match sent {
-                    // Less is the end of the file, a full buffer, or a signal: the call is over, as a whole one is.
+                    // Less is the end of the file, a full buffer, or a signal: the call is over, as
+                    // a whole one is.
                     Ok(n) if is_large && n == piece => trigger::amid(sock, &mut patience),
                     Err(error) if job.done == 0 => break Verdict::Failed(error),
                     _ => break finish(sock, job.done),
@@ -173,18 +177,10 @@ unsafe fn rest_by_sendfile(
     // SAFETY: `at` is null or ours.
     let sent = unsafe { sys::sendfile(fd, file, at, piece) };
     let n = sent.unwrap_or(0);
-    if sock.prefix.wants(Way::Out) {
-        let call = Moved {
-            sock,
-            way: Way::Out,
-            n: n as isize,
-            ahead: false,
-        };
+    call_by_tcp_ends(sock, n, |call| {
         // SAFETY: null, or ours.
         unsafe { prefix::moved_file(call, file, at) };
-    }
-    sock.tx.call_ends(n as u64);
-    sock.conn().tx.bytes.tcp.add(n as u64);
+    });
     job.done += n;
     sent.map_err(|errno| match errno {
         libc::EPIPE => Error::BrokenPipe { raise: false },

@@ -100,10 +100,8 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     sock.next_try
         .store(crate::sockets::trigger::first_try(), Ordering::Relaxed);
     let conn = sluice_stats::alloc_conn();
-    sock.conn.store(
-        conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
-        Ordering::Relaxed,
-    );
+    let conn = conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut());
+    sock.conn.store(conn, Ordering::Relaxed);
     sock.full.reset();
     sock.staged.forget();
     crate::sockets::inodes::opened(sock);

@@ -27,18 +27,23 @@ _runs = 0
 
 
 def duo(side, place, program, server_args, client_args, limit):
-    """Runs server and client of one program on an address of their own; their closing lines."""
+    """Runs server and client of one program on an address of their own, or on the place's; their
+    closing lines."""
     global _runs
     _runs += 1
-    addr = f"127.{1 + _runs // 250 % 250}.{os.getpid() % 250}.{1 + _runs % 250}"
-    server = common.start([binary(program), "server", addr, *server_args], env=side.env(), cpu=place.server,
+    client_host, server_host = place.hosts
+    own = f"127.{1 + _runs // 250 % 250}.{os.getpid() % 250}.{1 + _runs % 250}"
+    addr = place.address or own
+    server = common.start([binary(program), "server", addr, *server_args],
+                          env=side.env(host=server_host), cpu=place.server,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     word, _, port = server.stdout.readline().partition(" ")
     if word != "port":
         common.wait(server, 5)
         raise common.Failure(f"{program} server: {server.stderr.read().strip() or 'no port'}")
-    client = common.start([binary(program), "client", addr, port.strip(), *client_args], env=side.env(report=True),
-                          cpu=place.client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    client = common.start([binary(program), "client", addr, port.strip(), *client_args],
+                          env=side.env(report=True, host=client_host), cpu=place.client,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     texts = []
     for child, role in ((client, "client"), (server, "server")):
         try:
@@ -69,9 +74,11 @@ def ping_pong(program, size):
     return run
 
 
-def stream(program, size):
+def stream(program, size, warm=WARM):
+    """One way. Its rate counts from `warm` seconds after its start, for `secs`."""
     def run(side, place, secs):
-        c, s = duo(side, place, program, [str(size), str(WARM)], [str(size), seconds(secs + WARM)], 60 + 10 * secs)
+        c, s = duo(side, place, program, [str(size), seconds(warm)],
+                   [str(size), seconds(secs + warm)], 60 + 10 * secs)
         return Result(s["bytes"] / s["secs"], "B/s", s["total_bytes"], s["secs"], c["cpu"] + s["cpu"],
                       counters=side.counters())
     return run

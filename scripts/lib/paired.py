@@ -43,8 +43,9 @@ class Side:
     def name(self):
         return "preloaded" if self.preload else "plain"
 
-    def env(self, report=False, **more):
-        return common.environment(self.preload, {**self.extra, **more}, self.report if report else None, self.lib)
+    def env(self, report=False, host=None, **more):
+        return common.environment(self.preload, {**self.extra, **more},
+                                  self.report if report else None, self.lib, host)
 
     def fresh_report(self, directory):
         self.report = common.fresh_report(os.path.join(directory, "report")) if self.reports else None
@@ -56,7 +57,10 @@ class Side:
 
 
 class Place:
-    """CPUs of the client and of the server, and whether busy loops share them."""
+    """CPUs of the client and of the server, and whether busy loops share them. `hosts`: of the
+    client and of the server, in scripts/guest/run; then `address` is the server's."""
+    hosts = (None, None)
+    address = None
 
     def __init__(self, name, hogs=False):
         if name not in PLACES:

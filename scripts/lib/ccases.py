@@ -26,23 +26,24 @@ CC_MAX = 20000          # connections a run: within the ports of one address
 _runs = 0
 
 
-def duo(side, place, program, server_args, client_args, limit):
+def duo(side, place, program, server_args, client_args, limit, before=lambda role: []):
     """Runs server and client of one program on an address of their own, or on the place's; their
-    closing lines."""
+    closing lines. `before`: the words ahead of the program's, by its role."""
     global _runs
     _runs += 1
     client_host, server_host = place.hosts
     own = f"127.{1 + _runs // 250 % 250}.{os.getpid() % 250}.{1 + _runs % 250}"
     addr = place.address or own
-    server = common.start([binary(program), "server", addr, *server_args],
+    server = common.start([*before("server"), binary(program), "server", addr, *server_args],
                           env=side.env(host=server_host), cpu=place.server,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     word, _, port = server.stdout.readline().partition(" ")
     if word != "port":
         common.wait(server, 5)
         raise common.Failure(f"{program} server: {server.stderr.read().strip() or 'no port'}")
-    client = common.start([binary(program), "client", addr, port.strip(), *client_args],
-                          env=side.env(report=True, host=client_host), cpu=place.client,
+    client = common.start([*before("client"), binary(program), "client", addr, port.strip(),
+                           *client_args], env=side.env(report=True, host=client_host),
+                          cpu=place.client,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     texts = []
     for child, role in ((client, "client"), (server, "server")):
@@ -97,3 +98,16 @@ def fan(count, active):
 def churn(side, place, secs):
     c, s = duo(side, place, "cc", [], [str(CC_MAX), seconds(secs)], 60 + 10 * secs)
     return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"])
+
+
+def conversations(count, exchanges, size, before=lambda role: []):
+    """`count` connections one after the other, each of so many exchanges of `size` bytes."""
+    def run(side, place, secs):
+        talk = [str(exchanges), str(size)]
+        c, s = duo(side, place, "cc", talk, [str(count), seconds(secs), *talk], 60 + 10 * secs,
+                   before)
+        if c["ops"] != count:
+            raise common.Failure(f"cc: {c['ops']:.0f} of {count} connections in {secs:g} s")
+        return Result(c["ops"] / c["secs"], "/s", c["total"], c["secs"], c["cpu"] + s["cpu"],
+                      counters=side.counters())
+    return run

@@ -32,23 +32,32 @@ class Result:
     counters: object = None     # what the client's library reported
 
 
-class Side:
-    """Starts programs of one variant. `reports`: a preloaded client writes down what its connections did, a line
-    at each one's end."""
+ENDS = ("both", "client", "server")
 
-    def __init__(self, preload, extra=None, lib=common.LIB, reports=True):
-        self.preload, self.extra, self.lib, self.reports = preload, extra or {}, lib, preload and reports
+
+class Side:
+    """Starts programs of one variant. A client is started with `env(report=True)`, a server with
+    `env()`; `ends` says which of them a preloaded side preloads. `reports`: a preloaded client
+    writes down what its connections did, a line at each one's end."""
+
+    def __init__(self, preload, extra=None, lib=common.LIB, reports=True, ends="both"):
+        if ends not in ENDS:
+            sys.exit(f"the ends are one of {', '.join(ENDS)}, not {ends!r}")
+        self.preload, self.extra, self.lib, self.ends = preload, extra or {}, lib, ends
+        self.reports = preload and reports and ends != "server"
         self.report = None
 
     def name(self):
         return "preloaded" if self.preload else "plain"
 
     def env(self, report=False, host=None, **more):
-        return common.environment(self.preload, {**self.extra, **more},
+        preload = self.preload and self.ends in ("both", "client" if report else "server")
+        return common.environment(preload, {**self.extra, **more},
                                   self.report if report else None, self.lib, host)
 
     def fresh_report(self, directory):
-        self.report = common.fresh_report(os.path.join(directory, "report")) if self.reports else None
+        self.report = (common.fresh_report(os.path.join(directory, "report"))
+                       if self.reports else None)
 
     def counters(self, **ports):
         if not self.reports:

@@ -78,13 +78,40 @@ def redis_run(side, place, secs, clients, count, *flags):
                      *flags, "--csv"], side, place, 120 + 20 * secs)
     finally:
         server.stop()
-    lines = text.splitlines()
-    if len(lines) != 2:
-        raise Failure(f"redis-benchmark printed no result: {text[-300:]}")
-    fields = [f.strip('"') for f in lines[1].split(",")]
+    fields = _redis_fields(text)
     rate = float(fields[1])
     return Result(rate, "/s", count, count / rate, children_cpu() - cpu, float(fields[4]) * 1e6,
                   float(fields[6]) * 1e6, side.counters())
+
+
+def _redis_fields(text):
+    """What `redis-benchmark --csv` printed of its one test."""
+    lines = text.splitlines()
+    if len(lines) != 2:
+        raise Failure(f"redis-benchmark printed no result: {text[-300:]}")
+    return [f.strip('"') for f in lines[1].split(",")]
+
+
+def redis_bench(port, clients, count):
+    return ["redis-benchmark", "-h", HOST, "-p", str(port), "-c", str(clients), "-n", str(count),
+            "-t", "get", "--csv"]
+
+
+def redis_beside(server_side, side, place, beside, clients=10, count=100000):
+    """Requests a second of redis-benchmark while another program runs on the same processor:
+    `beside(port)` starts that one for this server. It must outlast the benchmark."""
+    server = Redis(server_side, place)
+    try:
+        other = beside(server.port)
+        try:
+            fields = _redis_fields(_run(redis_bench(server.port, clients, count), side, place, 120))
+            if common.stat_of(other.pid)[0] == "Z":
+                raise Failure(f"{other.args[0]} ended early, beside redis-benchmark")
+        finally:
+            common.end(other)
+    finally:
+        server.stop()
+    return float(fields[1])
 
 
 # --- nginx ---
@@ -239,6 +266,21 @@ def nginx_curl(size, fetches):
         finally:
             server.stop()
         return Result(size * fetches / took, "B/s", fetches, took, counters=side.counters())
+    return run
+
+
+def nginx_curl_close(size, fetches):
+    """Fetches a second of one curl with a new connection for each."""
+    def run(side, place, secs):
+        server = Nginx(side.env(), {"file": size}, cpu=place.server)
+        try:
+            begin = time.monotonic()
+            _run(["curl", "-sS", "--fail", "-H", "Connection: close", "-o", "/dev/null",
+                  f"{server.url('file')}?[1-{fetches}]"], side, place, 60 + 10 * secs)
+            took = time.monotonic() - begin
+        finally:
+            server.stop()
+        return Result(fetches / took, "/s", fetches, took, counters=side.counters())
     return run
 
 

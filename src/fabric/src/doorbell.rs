@@ -28,7 +28,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_rmw};
 pub const SLOTS: usize = 64;
 
 /// Words of ready bits per slot: one bit per stream of the link.
-pub const READY_WORDS: usize = 64;
+pub const READY_WORDS: usize = 256;
+/// Words of ready bits for which one bit of a slot's summary stands.
+const SUMMED: usize = READY_WORDS / 64;
 
 /// Marks of which a slot knows the order.
 const ORDERED: usize = 8;
@@ -131,7 +133,8 @@ pub struct Slot {
     /// The stream that was marked when no other was, and when, or [`NOBODY`]: the one whose news came first. Written by wakers, taken by the
     /// owner; like `order` a hint.
     first: AtomicU32,
-    /// One bit per word of `ready` that may be non-zero. Set by wakers after the word, taken by the owner.
+    /// One bit per [`SUMMED`] words of `ready` that may be non-zero. Set by wakers after the word,
+    /// taken by the owner.
     summary: AtomicU64,
     /// One bit per stream with news. Set by wakers, taken by the owner.
     ready: [AtomicU64; READY_WORDS],
@@ -273,8 +276,9 @@ impl Slot {
                 self.queue(stream, when);
                 word.fetch_or(bit, Ordering::SeqCst);
             }
-            if !marked || self.summary.load(Ordering::Relaxed) & (1 << index) == 0 {
-                self.summary.fetch_or(1 << index, Ordering::SeqCst);
+            let sum = 1 << (index / SUMMED);
+            if !marked || self.summary.load(Ordering::Relaxed) & sum == 0 {
+                self.summary.fetch_or(sum, Ordering::SeqCst);
                 // The mark, too, must be there before we look whether the owner sleeps: an owner
                 // that waits by marks looks at nothing else.
                 fence_after_rmw();
@@ -361,22 +365,21 @@ impl Slot {
             }
         }
         while summary != 0 {
-            let index = summary.trailing_zeros();
+            let first = summary.trailing_zeros() as usize * SUMMED;
             summary &= summary - 1;
-            let Some(word) = self.ready.get(index as usize % READY_WORDS) else {
-                continue;
-            };
-            // Whoever sets one later sets the summary's, too.
-            if word.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let mut bits = word.swap(0, Ordering::SeqCst);
-            // A waker that still finds the bit does not set it again; so its word must be seen by
-            // whoever looks from here on.
-            fence_after_rmw();
-            while bits != 0 {
-                each(index * 64 + bits.trailing_zeros(), Stamp::NONE);
-                bits &= bits - 1;
+            for (index, word) in self.ready.iter().enumerate().skip(first).take(SUMMED) {
+                // A waker that sets a bit later sets the summary's, too.
+                if word.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                let mut bits = word.swap(0, Ordering::SeqCst);
+                // A waker that still finds the bit does not set it again; so its word must be seen
+                // by all that look from here on.
+                fence_after_rmw();
+                while bits != 0 {
+                    each(index as u32 * 64 + bits.trailing_zeros(), Stamp::NONE);
+                    bits &= bits - 1;
+                }
             }
         }
     }
@@ -396,32 +399,32 @@ mod tests {
     fn a_mark_says_when_it_was_made() {
         let slot = Slot::default();
         let before = Stamp::now();
-        let _ = slot.wake(4095);
+        let _ = slot.wake(16383);
         let _ = slot.wake(7);
         // Again before it is taken: the news are as old as they were.
         let _ = slot.wake_timeless(7);
         let all = taken(&slot);
         let names: Vec<u32> = all.iter().map(|&(stream, _)| stream).collect();
-        assert_eq!(names, [4095, 7]);
+        assert_eq!(names, [16383, 7]);
         for (_, when) in all {
             assert!(before.age(when).unwrap() < 60_000);
         }
-        let _ = slot.wake_timeless(4095);
-        assert_eq!(taken(&slot), [(4095, Stamp::NONE)]);
+        let _ = slot.wake_timeless(16383);
+        assert_eq!(taken(&slot), [(16383, Stamp::NONE)]);
     }
 
     #[test]
     fn a_new_mark_says_that_it_comes_behind_tcp() {
         let slot = Slot::default();
-        let _ = slot.wake_behind(4095, || false);
-        let _ = slot.wake_behind(4095, || unreachable!("the mark stands"));
+        let _ = slot.wake_behind(16383, || false);
+        let _ = slot.wake_behind(16383, || unreachable!("the mark stands"));
         let _ = slot.wake_behind(7, || true);
         let all = taken(&slot);
         let behind: Vec<_> = all
             .iter()
             .map(|&(s, when)| (s, when.is_behind_tcp()))
             .collect();
-        assert_eq!(behind, [(4095, false), (7, true)]);
+        assert_eq!(behind, [(16383, false), (7, true)]);
         let now = Stamp::now();
         for (_, when) in all {
             assert!(when.is_known() && when.age(now).unwrap() < 60_000);
@@ -445,9 +448,9 @@ mod tests {
         let last = u64::from(Stamp::ROUND_MS) - 1;
         for ms in [0, 1, last, last + 1, 7 * (last + 1)] {
             for stamp in [Stamp::of(ms), Stamp::of(ms).behind_tcp()] {
-                let word = stamp.beside(4095);
+                let word = stamp.beside(16383);
                 assert!(word != NOBODY && stamp.is_known());
-                assert_eq!(word % (1 << STREAM_BITS), 4095);
+                assert_eq!(word % (1 << STREAM_BITS), 16383);
                 assert_eq!(Stamp(word >> STREAM_BITS), stamp);
             }
         }

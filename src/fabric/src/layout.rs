@@ -20,10 +20,10 @@ use core::mem::{offset_of, size_of};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluice\0\x01");
 
 /// Number of this layout: both ends must have the same.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 
 /// Stream slots of a link. Even ones are given out by side 0, odd ones by side 1.
-pub const STREAMS: u32 = 4096;
+pub const STREAMS: u32 = 16384;
 
 /// Bytes of ring memory that each side can lend. Sparse: touched pages count, not this.
 pub const RING_REGION: u64 = 256 << 20;

@@ -11,6 +11,7 @@ use sluice_fabric::sys::Errno;
 use sluice_stream::pump::{Lent, Opening};
 use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};
+use sluice_stream::wire::Immediate;
 
 /// What is known of a stream.
 fn note<T: Clone>(places: &mut Vec<Option<T>>, stream: u16, place: T) {
@@ -31,6 +32,11 @@ impl Wire {
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
         let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
         let stream = near.give_stream(ring_len, owner).ok_or(libc::ENOBUFS)?;
+        // What travels has fewer bits for it than the memory here has slots.
+        if stream >= u32::from(Immediate::STREAM_COUNT) {
+            self.withdraw(stream as u16);
+            return Err(libc::ENOBUFS);
+        }
         let placed = self.inside(|inner| {
             let placed = inner.place(near, stream, Use::Lent)?;
             note(&mut inner.lent, stream as u16, placed.0);

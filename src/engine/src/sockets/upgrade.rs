@@ -26,7 +26,9 @@ pub fn ring_len(link: &Link) -> u32 {
         0..=15 => 256 << 10,
         16..=63 => 128 << 10,
         64..=255 => 64 << 10,
-        _ => 32 << 10,
+        256..=4095 => 32 << 10,
+        // Together with those before them they fit into what a side of a link can lend.
+        _ => 8 << 10,
     };
     most.min(if most > 256 << 10 { most } else { wanted })
 }

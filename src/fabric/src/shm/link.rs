@@ -102,13 +102,16 @@ pub struct Link {
     socket_bells: AtomicU64,
     /// What the peer may still have us do by its records, and how many doorbells it may have made.
     budgets: [Bucket; 2],
-    /// What the user keeps with each stream.
-    stream_owner: [AtomicUsize; STREAMS as usize],
+    /// What the user keeps with each stream. In pages of its own: most links have few streams.
+    stream_owner: &'static [AtomicUsize; STREAMS as usize],
     /// Streams in use at this end.
     streams: AtomicU32,
     /// Rings to lend, and stream slots to give out; also the slots that wait for the peer to leave.
     ledger: Guarded<Option<Ledger>>,
 }
+
+/// While so many streams wait for the peer to leave them, too, leaving one more looks at none.
+const REAPED_AT_ONCE: usize = 64;
 
 #[derive(Debug)]
 struct Ledger {
@@ -214,7 +217,7 @@ impl Link {
         let link: &'static Link = match link {
             Some(link) => link,
             None => {
-                let made: &'static Link = Box::leak(Box::new(Link::empty()));
+                let made: &'static Link = Box::leak(Box::new(Link::empty()?));
                 cell.store(core::ptr::from_ref(made).cast_mut(), Ordering::Release);
                 made
             }
@@ -299,8 +302,10 @@ impl Link {
         Some([first, second])
     }
 
-    fn empty() -> Self {
-        Self {
+    fn empty() -> Option<Self> {
+        let owners = size_of::<[AtomicUsize; STREAMS as usize]>();
+        let owners = sys::map_zeroes(owners, false).ok()?.cast();
+        Some(Self {
             generation: AtomicU32::new(0),
             side: AtomicU32::new(0),
             arena: AtomicPtr::new(core::ptr::null_mut()),
@@ -323,10 +328,11 @@ impl Link {
             bells_due: AtomicU32::new(0),
             socket_bells: AtomicU64::new(0),
             budgets: [const { Bucket::new() }; 2],
-            stream_owner: [const { AtomicUsize::new(0) }; STREAMS as usize],
+            // SAFETY: mapped above, zeroes, on a page, and never unmapped.
+            stream_owner: unsafe { &*owners },
             streams: AtomicU32::new(0),
             ledger: Guarded::new(None),
-        }
+        })
     }
 
     fn set_twin(&self, twin: &'static Link) {
@@ -604,7 +610,10 @@ impl Link {
         }
         outgoing.tx_wishes.detached.store(1, Ordering::Release);
         incoming.rx_wishes.detached.store(1, Ordering::Release);
-        if let Some(ledger) = ledger {
+        // Where the peer leaves none of many, each of them would be looked at for each.
+        if let Some(ledger) = ledger
+            && ledger.leaving.len() < REAPED_AT_ONCE
+        {
             Self::reap(arena, self.side(), ledger);
         }
         self.streams.fetch_sub(1, Ordering::AcqRel);

@@ -69,6 +69,7 @@ class Case:
     tools: tuple = ()
     figure: object = ratio
     is_cost: bool = False       # at most `limit`; otherwise at least
+    times: int = 1              # rounds for each that is asked for: more where runs are short
 
     def bound(self):
         if self.limit is None:
@@ -118,7 +119,7 @@ def redis_cases():
     yield Case("redis c50 20000", 4.0, paired_with("auto", "plain", short, place="free"), REDIS)
     for clients, count, floor in ((50, 100000, 0.8), (1, 40000, 0.9)):
         runs = paired_with("auto", "eager", redis_get(clients, count), place="free")
-        yield Case(f"redis c{clients} {count} auto/eager", floor, runs, REDIS)
+        yield Case(f"redis c{clients} {count} auto/eager", floor, runs, REDIS, times=5)
 
 
 def beside_bench(server, subject, other):
@@ -259,7 +260,8 @@ def web_cases():
     for size in (KIB, 16 * KIB, 64 * KIB, 256 * KIB, 512 * KIB, MIB):
         program = apps.nginx_curl_close(size, 2000 if size <= 64 * KIB else 800)
         name = f"curl {size // KIB} KiB" if size < MIB else f"curl {size // MIB} MiB"
-        yield Case(name, NEVER_SLOWER, paired_with("auto", "plain", program), ("nginx", "curl"))
+        runs = paired_with("auto", "plain", program)
+        yield Case(name, NEVER_SLOWER, runs, ("nginx", "curl"), times=3)
 
 
 # --- long transfers ---
@@ -344,7 +346,7 @@ def once(run, bench):
 def figures(case, bench, rounds):
     """One of each round. The side that began one round ends the next."""
     out = []
-    for n in range(rounds):
+    for n in range(rounds * case.times):
         values = {}
         for i in range(len(case.runs)):
             which = (n + i) % len(case.runs)

@@ -36,7 +36,7 @@ use sluice_stats::Reason;
 const LINKS: usize = 4;
 /// Questions of peers that are kept; the oldest goes first.
 const KEPT: usize = 4096;
-/// Of one link, which has as many streams.
+/// Of one link.
 const KEPT_OF_ONE: usize = KEPT / 2;
 
 /// A peer's question for a socket of ours that has not moved a byte here.
@@ -308,7 +308,10 @@ fn ask_next(meeting: Pending) -> Option<Pending> {
     }
     match ask(look, already) {
         Some(link) => Some(look.at(Stage::Asked(Some(link), already + 1), None)),
-        None => super::names::visit(look).ok().flatten(),
+        None => {
+            trigger::has_asked_in_vain(look.of.0);
+            super::names::visit(look).ok().flatten()
+        }
     }
 }
 

@@ -91,18 +91,16 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
     if !may_meet_here() {
         return Err(Reason::WriterBlocked);
     }
+    let goes_on = |list: &Meetings| list.of(sock).is_some_and(|p| p.goes_on_for(effort));
+    if PENDING.lock().is_none_or(|list| goes_on(&list)) {
+        return Ok(());
+    }
     if effort > Effort::Look && has_links() {
         // The other end may have asked a moment ago.
         control::read_links();
-        if sock.link().is_some() {
+        if sock.link().is_some() || PENDING.lock().is_none_or(|list| goes_on(&list)) {
             return Ok(());
         }
-    }
-    if PENDING
-        .lock()
-        .is_none_or(|list| list.of(sock).is_some_and(|p| p.goes_on_for(effort)))
-    {
-        return Ok(());
     }
     let _low = crate::sockets::internal::Low::begin();
     let Some((look, arrived)) = look_within(sock, Some(effort))? else {
@@ -166,6 +164,9 @@ fn look_within(
     let role = may_ask(sock)?;
     let generation = sock.generation.load(Ordering::Acquire);
     let (local, peer) = describe(sock, role)?;
+    if effort == Some(Effort::Look) && trigger::will_ask(sock) {
+        return Ok(None);
+    }
     let user = upgrade::ask_user(sock, local, peer).err();
     let shared = sock.is_shared().then_some(Reason::Shared);
     let mut refuses = sock.pinned().or(shared).or(user);
@@ -274,7 +275,7 @@ fn meet(
     if let Some(granted) = ask::answer(look) {
         return begin(granted, list);
     }
-    if effort == Effort::Look {
+    if effort <= Effort::Answer {
         let meeting = match arrived {
             Some(way) => Some(names::greet(look, way)?),
             None => names::visit(look)?,

@@ -10,6 +10,7 @@
 //! even number that its last mark found, or made. All of it is a hint.
 
 use crate::readiness;
+use crate::rendezvous;
 use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sluice_fabric::sys;
@@ -28,15 +29,20 @@ struct Turn {
 
 static TURN: Turn = Turn::new();
 
-/// This process is about to do something by TCP, or just did, that another of this host may hear of.
+/// This process is about to do something by TCP, or just did, that another of this host may hear of. Without links
+/// it makes no marks that could come behind that.
 pub fn acts_by_tcp() {
-    TURN.acts(0, sys::coarse_ms() as u32);
+    if rendezvous::has_links() {
+        TURN.acts(0, sys::coarse_ms() as u32);
+    }
 }
 
 /// As [`acts_by_tcp`], on this connection. One that will never come to a link has no reader that would heed it.
 #[inline]
 pub fn acts_on(sock: &Sock) {
-    if sock.next_try.load(Ordering::Relaxed) != u64::MAX && sock.pinned.load(Ordering::Relaxed) == 0
+    if rendezvous::has_links()
+        && sock.next_try.load(Ordering::Relaxed) != u64::MAX
+        && sock.pinned.load(Ordering::Relaxed) == 0
     {
         TURN.acts(address(sock), sys::coarse_ms() as u32);
     }

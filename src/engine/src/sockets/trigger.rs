@@ -47,6 +47,8 @@ pub const LARGE: usize = 3 << 19;
 pub enum Effort {
     /// A look whether the other end waits at a name.
     Look,
+    /// An answer to the other end, which has asked over a link.
+    Answer,
     /// A question over a link.
     Ask,
     /// A name, where the other end has none.
@@ -57,7 +59,7 @@ impl Effort {
     /// About what it costs at this end if nobody is met, in microseconds.
     const fn price(self) -> u32 {
         match self {
-            Self::Look => 15,
+            Self::Look | Self::Answer => 15,
             Self::Ask => 20,
             Self::Name => 60,
         }
@@ -156,7 +158,7 @@ fn plan(sock: &Sock, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effor
     let effort = [
         on_grid.filter(|_| is_on_grid || at <= 1 && is_due),
         asks.then_some(Effort::Ask),
-        is_asked_for.then_some(Effort::Look),
+        is_asked_for.then_some(Effort::Answer),
         is_answered.then_some(Effort::Name),
     ];
     let next = if waits || has_links && !is_due {
@@ -300,6 +302,10 @@ static BUDGET: Bucket = Bucket::new();
 /// which may spend the last half of the budget, so two kinds may share one.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
+/// Kinds of connections of which the last one met its other end. The next has a link by which to
+/// ask for its own, so it comes to no name before it asks.
+static MET: AtomicU64 = AtomicU64::new(0);
+
 /// The bit of the kind: the address that was connected to, or the port at which it was accepted and
 /// the peer's address.
 fn kind(is_accepted: bool, local: SocketAddr, peer: SocketAddr) -> u64 {
@@ -323,9 +329,19 @@ fn kind_of(sock: &Sock) -> Option<u64> {
     Some(kind(is_accepted, conn.local()?, conn.peer()?))
 }
 
+/// Is the connection's kind among these?
+fn is_among(kinds: &AtomicU64, sock: &Sock) -> bool {
+    kind_of(sock).is_some_and(|kind| kinds.load(Ordering::Relaxed) & kind != 0)
+}
+
 /// Did the last connection of its kind look in vain?
 fn has_kind_failed(sock: &Sock) -> bool {
-    kind_of(sock).is_some_and(|kind| FAILED.load(Ordering::Relaxed) & kind != 0)
+    is_among(&FAILED, sock)
+}
+
+/// Will the connection, whose ends are described, ask for its other end by a link?
+pub fn will_ask(sock: &Sock) -> bool {
+    rendezvous::has_links() && config().upgrade == Upgrade::Auto && is_among(&MET, sock)
 }
 
 /// May the connection, whose ends are described, try with this effort? Those of a program whose
@@ -345,15 +361,31 @@ pub fn may_spend(sock: &Sock, effort: Effort) -> bool {
 /// The connection has met its other end: what that has cost was not in vain.
 pub fn has_met(sock: &Sock) {
     BUDGET.give_back(IN_VAIN, Effort::Name.price());
-    if let Some(kind) = kind_of(sock).filter(|kind| FAILED.load(Ordering::Relaxed) & kind != 0) {
-        FAILED.fetch_and(!kind, Ordering::Relaxed);
-    }
+    note(sock, &MET, &FAILED);
 }
 
 /// The connection has looked for its other end in vain.
 pub fn has_failed(sock: &Sock) {
-    if let Some(kind) = kind_of(sock).filter(|kind| FAILED.load(Ordering::Relaxed) & kind == 0) {
-        FAILED.fetch_or(kind, Ordering::Relaxed);
+    note(sock, &FAILED, &MET);
+}
+
+/// No process with which this one has a link holds the other end: the next of its kind may have to
+/// come to a name.
+pub fn has_asked_in_vain(sock: &Sock) {
+    if let Some(kind) = kind_of(sock) {
+        MET.fetch_and(!kind, Ordering::Relaxed);
+    }
+}
+
+/// The connection's kind is among these from now on, and not among those.
+fn note(sock: &Sock, these: &AtomicU64, those: &AtomicU64) {
+    let Some(kind) = kind_of(sock) else { return };
+    // Others read the words all the time: only what is new is written.
+    if these.load(Ordering::Relaxed) & kind == 0 {
+        these.fetch_or(kind, Ordering::Relaxed);
+    }
+    if those.load(Ordering::Relaxed) & kind != 0 {
+        those.fetch_and(!kind, Ordering::Relaxed);
     }
 }
 
@@ -361,6 +393,7 @@ pub fn has_failed(sock: &Sock) {
 mod tests {
     use super::*;
     use crate::sockets::sock;
+    use std::sync::Mutex;
 
     /// A socket that has moved so many bytes in so many calls of each direction.
     fn moved(bytes: u64, [rx, tx]: [u32; 2]) -> &'static Sock {
@@ -371,8 +404,13 @@ mod tests {
         sock
     }
 
+    /// Tests that run at once have one budget, and kinds of connections, for all.
+    static KINDS: Mutex<()> = Mutex::new(());
+    static LINKS: Mutex<()> = Mutex::new(());
+
     /// Has the process so many links while this is done.
     fn with_links<R>(count: u64, then: impl FnOnce() -> R) -> R {
+        let _alone = LINKS.lock().unwrap();
         let links = &sluice_stats::ROOT.links;
         let before = links.load();
         links.lower(before);
@@ -440,22 +478,42 @@ mod tests {
             let sock = moved(0, [0, 0]);
             when_used(sock);
             assert_eq!(sock.next_try.load(Ordering::Relaxed), 1);
-            assert_eq!(plan(sock, 1, 5, true), (1024, Some(Effort::Look)));
+            assert_eq!(plan(sock, 1, 5, true), (1024, Some(Effort::Answer)));
             assert_eq!(plan(sock, 1024, 1030, true), (2048, None));
             sock::free(sock);
         });
     }
 
+    /// A connection of this process to this port.
+    fn to(port: u16) -> &'static Sock {
+        let sock = moved(0, [0, 0]);
+        let [local, peer] = [1, port].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let role = sluice_stats::Role::Connecting;
+        sock.conn().describe(-1, role, local, peer);
+        sock
+    }
+
+    #[test]
+    fn a_kind_that_has_met_comes_to_no_name_where_there_is_a_link() {
+        let _alone = KINDS.lock().unwrap();
+        let (sock, other) = (to(90), to(91));
+        assert_ne!(kind_of(sock), kind_of(other));
+        for ends in [has_failed, has_asked_in_vain] {
+            has_met(sock);
+            assert!(!with_links(0, || will_ask(sock)));
+            assert!(with_links(1, || will_ask(sock) && !will_ask(other)));
+            ends(sock);
+            assert!(!with_links(1, || will_ask(sock)));
+        }
+        for sock in [sock, other] {
+            sock::free(sock);
+        }
+    }
+
     #[test]
     fn searches_in_vain_cost_a_bounded_time_and_most_of_it_those_that_failed_before() {
-        let of = |port| {
-            let sock = moved(0, [0, 0]);
-            let [local, peer] = [1, port].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-            let role = sluice_stats::Role::Connecting;
-            sock.conn().describe(-1, role, local, peer);
-            sock
-        };
-        let (plain, other) = (of(80), of(81));
+        let _alone = KINDS.lock().unwrap();
+        let (plain, other) = (to(80), to(81));
         assert_ne!(kind_of(plain), kind_of(other));
         BUDGET.fill();
         has_failed(plain);
@@ -477,6 +535,8 @@ mod tests {
             sock::free(sock);
         }
         BUDGET.fill();
-        FAILED.store(0, Ordering::Relaxed);
+        for kinds in [&FAILED, &MET] {
+            kinds.store(0, Ordering::Relaxed);
+        }
     }
 }

@@ -175,7 +175,9 @@ pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS,
 
 pub(super) fn on_link(link: &'static Link) {
     if !is_own_thread() && READING.is_locked() {
-        // Somebody reads already, and goes on until nothing is left.
+        // Somebody reads already, and goes on until nothing is left: on this processor, perhaps, which
+        // this thread has taken from it.
+        sys::sched_yield();
         return;
     }
     for _ in 0..TURN {

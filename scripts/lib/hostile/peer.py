@@ -17,14 +17,14 @@ import time
 import common
 from common import Failure
 
-VERSION, LAYOUT = 3, 5
-ARENA = 516 << 20
-RINGS, REGION, RING = 4 << 20, 256 << 20, 256 << 10
+VERSION, LAYOUT = 3, 6
+ARENA = 525 << 20
+RINGS, REGION, RING = 13 << 20, 256 << 20, 256 << 10
 SEALS = 1 | 2 | 4   # SEAL, SHRINK, GROW
 F_ADD_SEALS = 1033
 SO_PASSRIGHTS = 83
-SLOT, SLOTS, SLOTS_AT = 576, 64, 4096
-DIRECTION, STREAMS_AT = 384, 77824
+SLOT, SLOTS, SLOTS_AT = 2112, 64, 4096
+DIRECTION, STREAMS_AT = 384, 274432
 RECORD = struct.Struct("<4sHHIHHII2Q2Q2QIQ12x")
 CREDENTIALS = struct.Struct("iII")
 
@@ -254,7 +254,7 @@ class Stream:
                 at = SLOTS_AT + (1 - self.arena.side) * SLOTS * SLOT + slot * SLOT
                 word = self.index // 64
                 self.arena.word(at + 24 + 8 * word, self.arena.word(at + 24 + 8 * word) | 1 << self.index % 64)
-                self.arena.word(at + 16, self.arena.word(at + 16) | 1 << word)
+                self.arena.word(at + 16, self.arena.word(at + 16) | 1 << word // 4)
                 send(self.control, Record("Wake", index=slot), flags=socket.MSG_DONTWAIT)
 
     def write(self, data):

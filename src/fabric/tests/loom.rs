@@ -200,6 +200,10 @@ const APART: Sleep = Sleep {
     rounds: 2,
     ..ONE
 };
+const FAR_APART: Sleep = Sleep {
+    wakers: &[(64, 1), (256, 1)],
+    ..APART
+};
 const ALONE: Sleep = Sleep {
     wakers: &[(0, 1)],
     ..ONE
@@ -214,6 +218,7 @@ mod doorbell {
         one_waker: handshake::<Slot>(ONE);
         two_wakers: handshake::<Slot>(TWO);
         two_words: handshake::<Slot>(APART);
+        two_words_of_two_sums: handshake::<Slot>(FAR_APART);
         copy_without_bug: handshake::<Slots<{ sleep::NONE }>>(ONE);
         copy_without_bug_two: handshake::<Slots<{ sleep::NONE }>>(TWO);
         copy_without_bug_torn: torn_handshake::<{ sleep::NONE }>(ALONE);

@@ -139,7 +139,7 @@ pub(super) fn is_worth_it(peer: u32) -> bool {
 }
 
 /// One guarded yield; false: not made.
-fn yield_once() -> bool {
+pub fn yield_once() -> bool {
     let left = SKIP.load(Ordering::Relaxed);
     if left != 0 {
         SKIP.store(left - 1, Ordering::Relaxed);

@@ -31,12 +31,10 @@ impl Wire {
     /// ENOBUFS: no more streams or ring memory; the device's.
     pub fn offer(&self, ring_len: u32, owner: usize) -> Result<Offered, Errno> {
         let [near, _] = self.links().ok_or(libc::ENOTCONN)?;
-        let stream = near.give_stream(ring_len, owner).ok_or(libc::ENOBUFS)?;
         // What travels has fewer bits for it than the memory here has slots.
-        if stream >= u32::from(Immediate::STREAM_COUNT) {
-            self.withdraw(stream as u16);
-            return Err(libc::ENOBUFS);
-        }
+        let count = Immediate::STREAM_COUNT.into();
+        let given = near.give_stream_below(count, ring_len, owner);
+        let stream = given.ok_or(libc::ENOBUFS)?;
         let placed = self.inside(|inner| {
             let placed = inner.place(near, stream, Use::Lent)?;
             note(&mut inner.lent, stream as u16, placed.0);

@@ -93,6 +93,12 @@ pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
         .find(|link| send_ask(link, look))
 }
 
+/// Are there links over which a question may go, and so few that it goes over all?
+pub(super) fn can_ask() -> bool {
+    let open = shm::all().filter(|l| l.is_alive() && l.control().is_open());
+    (1..=LINKS).contains(&open.take(LINKS + 1).count())
+}
+
 /// Asks over `link`; true: the question is out.
 fn send_ask(link: &Link, look: Look) -> bool {
     let ask = Message {

@@ -164,7 +164,12 @@ fn look_within(
     let role = may_ask(sock)?;
     let generation = sock.generation.load(Ordering::Acquire);
     let (local, peer) = describe(sock, role)?;
-    if effort == Some(Effort::Look) && trigger::will_ask(sock) {
+    let peer_ip = peer.ip().to_canonical();
+    if effort == Some(Effort::Look)
+        && (local.ip() == peer.ip() || peer_ip.is_loopback())
+        && trigger::will_ask(sock)
+        && ask::can_ask()
+    {
         return Ok(None);
     }
     let user = upgrade::ask_user(sock, local, peer).err();
@@ -285,10 +290,11 @@ fn meet(
     if let Some(other) = inodes::find(look.mirror.inode) {
         return meet_within(other, look, list);
     }
-    if !sock.has_asked.swap(true, Ordering::Relaxed)
-        && let Some(link) = ask::ask(look, 0)
-    {
-        return begin(look.at(Stage::Asked(Some(link), 1), None), list);
+    if !sock.has_asked.swap(true, Ordering::Relaxed) {
+        if let Some(link) = ask::ask(look, 0) {
+            return begin(look.at(Stage::Asked(Some(link), 1), None), list);
+        }
+        trigger::has_asked_in_vain(sock);
     }
     match effort {
         Effort::Name if make_room(list) => begin(names::first_or_second(look)?, list),

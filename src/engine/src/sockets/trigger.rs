@@ -339,9 +339,15 @@ fn has_kind_failed(sock: &Sock) -> bool {
     is_among(&FAILED, sock)
 }
 
-/// Will the connection, whose ends are described, ask for its other end by a link?
+/// Will the connection within this host, whose ends are described, ask for its other end by a link?
+/// Not an accepted one that has moved much: its kind are all clients of the host, and one that came
+/// without a link may have bound a name before a large write.
 pub fn will_ask(sock: &Sock) -> bool {
-    rendezvous::has_links() && config().upgrade == Upgrade::Auto && is_among(&MET, sock)
+    let is_accepted = sock.role.load(Ordering::Relaxed) == role::ACCEPTED;
+    rendezvous::has_links()
+        && config().upgrade == Upgrade::Auto
+        && !(is_accepted && sock.offset() >= 2 * FAR_GRID)
+        && is_among(&MET, sock)
 }
 
 /// May the connection, whose ends are described, try with this effort? Those of a program whose

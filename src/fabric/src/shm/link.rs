@@ -19,6 +19,7 @@ use crate::outlet::Outlet;
 use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use crate::sys;
 use crate::words;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 /// Links that one process can have.
@@ -110,8 +111,11 @@ pub struct Link {
     ledger: Guarded<Option<Ledger>>,
 }
 
-/// While so many streams wait for the peer to leave them, too, leaving one more looks at none.
-const REAPED_AT_ONCE: usize = 64;
+/// Of the streams that wait for the peer to leave them, too, so many are looked at when one is given
+/// out or left, in turn.
+const REAPED_AT_ONCE: usize = 16;
+/// The same by the control thread, which has the time.
+const REAPED_BY_CONTROL: usize = 512;
 
 #[derive(Debug)]
 struct Ledger {
@@ -122,7 +126,7 @@ struct Ledger {
     /// What is lent for each stream in use at this end: the peer can write to the arena's own record of it.
     lent: Vec<Option<Lent>>,
     /// Streams that this end has left and the peer perhaps not yet: slot, ring lent, slot is ours to give out.
-    leaving: Vec<(u32, Option<Lent>)>,
+    leaving: VecDeque<(u32, Option<Lent>)>,
     /// Rings lent and taken back so far.
     moves: u64,
 }
@@ -267,7 +271,7 @@ impl Link {
             fresh: side as u32,
             free: Vec::new(),
             lent: Vec::new(),
-            leaving: Vec::new(),
+            leaving: VecDeque::new(),
             moves: 0,
         });
         link.arena
@@ -480,13 +484,21 @@ impl Link {
     /// Gives out a stream slot that both ends have left, with `ring_len` bytes of ring for what
     /// the peer will send.
     pub fn give_stream(&self, ring_len: u32, owner: usize) -> Option<u32> {
-        let arena = self.arena()?;
+        self.give_stream_below(STREAMS, ring_len, owner)
+    }
+
+    /// As [`Self::give_stream`], on a link that uses only the slots below `count`.
+    pub fn give_stream_below(&self, count: u32, ring_len: u32, owner: usize) -> Option<u32> {
+        let (arena, count) = (self.arena()?, count.min(STREAMS));
         let mut ledger = self.ledger.lock()?;
         let ledger = ledger.as_mut()?;
-        Self::reap(arena, self.side(), ledger);
+        Self::reap(arena, self.side(), ledger, REAPED_AT_ONCE);
+        if ledger.free.is_empty() && ledger.fresh >= count {
+            Self::reap(arena, self.side(), ledger, usize::MAX);
+        }
         let index = match ledger.free.pop() {
             Some(index) => index,
-            None if ledger.fresh < STREAMS => {
+            None if ledger.fresh < count => {
                 ledger.fresh += 2;
                 ledger.fresh - 2
             }
@@ -603,18 +615,15 @@ impl Link {
         if let Some(ledger) = &mut ledger {
             let record = ledger.lent.get_mut(index as usize);
             let lent = record.and_then(Option::take);
-            ledger.leaving.push((index, lent));
+            ledger.leaving.push_back((index, lent));
         }
         if let Some(cell) = self.stream_owner.get(index as usize) {
             cell.store(0, Ordering::Release);
         }
         outgoing.tx_wishes.detached.store(1, Ordering::Release);
         incoming.rx_wishes.detached.store(1, Ordering::Release);
-        // Where the peer leaves none of many, each of them would be looked at for each.
-        if let Some(ledger) = ledger
-            && ledger.leaving.len() < REAPED_AT_ONCE
-        {
-            Self::reap(arena, self.side(), ledger);
+        if let Some(ledger) = ledger {
+            Self::reap(arena, self.side(), ledger, REAPED_AT_ONCE);
         }
         self.streams.fetch_sub(1, Ordering::AcqRel);
     }
@@ -668,35 +677,30 @@ impl Link {
         if self.side() == 0 { (a, b) } else { (b, a) }
     }
 
-    /// Takes back what the peer has let go of too.
-    fn reap(arena: &Arena, side: usize, ledger: &mut Ledger) {
-        let Ledger {
-            pool,
-            free,
-            leaving,
-            moves,
-            ..
-        } = ledger;
-        leaving.retain_mut(|(index, lent)| {
-            let Some(stream) = arena.stream(*index) else {
-                return false;
+    /// Takes back what the peer has let go of too, among the first `most` that wait for it. Those of
+    /// which it has not come last again.
+    fn reap(arena: &Arena, side: usize, ledger: &mut Ledger, most: usize) {
+        for _ in 0..most.min(ledger.leaving.len()) {
+            let Some((index, mut lent)) = ledger.leaving.pop_front() else {
+                return;
+            };
+            let Some(stream) = arena.stream(index) else {
+                continue;
             };
             let [a, b] = &stream.dir;
             let (outgoing, incoming) = if side == 0 { (a, b) } else { (b, a) };
             let writer_left = incoming.tx_wishes.detached.load(Ordering::Acquire) != 0;
             let reader_left = outgoing.rx_wishes.detached.load(Ordering::Acquire) != 0;
             if writer_left && let Some(lent) = lent.take() {
-                pool.take_back(arena, lent);
-                *moves += 1;
+                ledger.pool.take_back(arena, lent);
+                ledger.moves += 1;
             }
-            if writer_left && reader_left {
-                if *index as usize & 1 == side {
-                    free.push(*index);
-                }
-                return false;
+            if !(writer_left && reader_left) {
+                ledger.leaving.push_back((index, lent));
+            } else if index as usize & 1 == side {
+                ledger.free.push(index);
             }
-            true
-        });
+        }
     }
 
     /// Gives pages of returned rings back to the kernel if none was lent or came back since the look that told
@@ -708,7 +712,7 @@ impl Link {
         let (Some(arena), Some(ledger)) = (self.arena(), ledger.as_mut()) else {
             return Cooled::All;
         };
-        Self::reap(arena, self.side(), ledger);
+        Self::reap(arena, self.side(), ledger, REAPED_BY_CONTROL);
         if ledger.moves != seen {
             Cooled::Busy(ledger.moves)
         } else if ledger.pool.cool(arena, COOL_AT_ONCE) {

@@ -196,8 +196,9 @@ pub struct Plan {
     pub rounds: usize,
 }
 
-/// Streams of the models: two in one ready word, one in the next.
-pub const STREAMS: [u32; 3] = [0, 1, 64];
+/// Streams of the models: two in one ready word, one in the next, one for which another bit of the
+/// summary stands.
+pub const STREAMS: [u32; 4] = [0, 1, 64, 256];
 
 fn place(stream: u32) -> usize {
     STREAMS.iter().position(|s| *s == stream).unwrap()

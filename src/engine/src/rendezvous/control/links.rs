@@ -156,6 +156,10 @@ pub fn drop_bell(link: &'static Link, slot: u32) {
 
 /// From hooks: reads what has come over the links, as this thread would.
 pub fn read_links() {
+    if READING.is_locked() {
+        // By the control thread, from which this one has taken the processor, perhaps.
+        let _ = crate::readiness::spin::yield_once();
+    }
     for link in shm::all().filter(|l| l.is_alive() && l.control().is_open() && !l.is_foreign()) {
         on_link(link);
     }
@@ -175,9 +179,7 @@ pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS,
 
 pub(super) fn on_link(link: &'static Link) {
     if !is_own_thread() && READING.is_locked() {
-        // Somebody reads already, and goes on until nothing is left: on this processor, perhaps, which
-        // this thread has taken from it.
-        sys::sched_yield();
+        // Somebody reads already, and goes on until nothing is left.
         return;
     }
     for _ in 0..TURN {

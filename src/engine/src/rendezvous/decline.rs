@@ -6,6 +6,7 @@
 
 use super::message::{Kind, Message, Nonce};
 use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, control, meetings};
+use crate::sockets::trigger;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -84,7 +85,11 @@ pub(super) fn reason(declined: &Message) -> Reason {
 pub(super) fn heard(meeting: Pending, reason: Reason) {
     let sock = meeting.sock;
     if let Some(conn) = super::end(meeting) {
-        crate::sockets::trigger::has_failed(sock);
+        trigger::has_failed(sock);
+        // What others share is let go of by most in a moment.
+        if reason != Reason::Shared {
+            trigger::put_off(sock);
+        }
         conn.stays_for_peer(reason);
     }
 }

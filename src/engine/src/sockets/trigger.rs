@@ -18,6 +18,8 @@ const RETRY_STEP: u64 = 1 << 20;
 const RETRY_STEP_EAGER: u64 = 64 << 10;
 /// Tries in vain come to be this far from each other.
 const STEP_MAX: u64 = 64 << 20;
+/// Bytes between two tries where the other end has refused.
+const REFUSED_STEP: u64 = 16 * STEP_MAX;
 /// A stream that moved so many times the bytes that its upgrade waited for did well: the next may
 /// come as soon as the first.
 const DID_WELL: u64 = 16;
@@ -257,6 +259,15 @@ pub fn new_link() {
             soon(sock);
         }
     });
+}
+
+/// The other end will not leave TCP: this one seldom looks for it from now on, also amid a large
+/// write, which waits for it each time. That end asks, or binds a name, when it will.
+pub fn put_off(sock: &Sock) {
+    let next = sock.offset() + REFUSED_STEP;
+    let later = |at: u64| (at < PLANNED).then_some(at.max(next));
+    let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+    let _ = sock.next_try.fetch_update(set, fetch, later);
 }
 
 /// After a demotion: when to try again. The ends need not agree: both know the link by which they

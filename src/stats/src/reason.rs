@@ -71,6 +71,12 @@ macro_rules! reasons {
                 )
             }
 
+            /// Is it an option of the socket that a link cannot honour? Then it stays so.
+            #[must_use]
+            pub const fn is_option(self) -> bool {
+                matches!(self as u16, 64..80)
+            }
+
             /// The reason with this number; `None` for one that this build does not know.
             #[must_use]
             pub const fn from_u16(number: u16) -> Option<Reason> {

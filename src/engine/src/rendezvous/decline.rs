@@ -86,8 +86,8 @@ pub(super) fn heard(meeting: Pending, reason: Reason) {
     let sock = meeting.sock;
     if let Some(conn) = super::end(meeting) {
         trigger::has_failed(sock);
-        // What others share is let go of by most in a moment.
-        if reason != Reason::Shared {
+        // The only reasons that last, and that the other end knows without a try of its own.
+        if reason.is_option() {
             trigger::put_off(sock);
         }
         conn.stays_for_peer(reason);

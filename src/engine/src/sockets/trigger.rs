@@ -262,7 +262,7 @@ pub fn new_link() {
 }
 
 /// The other end will not leave TCP: this one seldom looks for it from now on, also amid a large
-/// write, which waits for it each time. That end asks, or binds a name, when it will.
+/// write, which waits for it each time.
 pub fn put_off(sock: &Sock) {
     let next = sock.offset() + REFUSED_STEP;
     let later = |at: u64| (at < PLANNED).then_some(at.max(next));

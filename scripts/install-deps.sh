@@ -20,7 +20,8 @@ demo="cc:gcc make:make python3:python3 curl:curl nginx:nginx wrk:wrk redis-serve
 tests="redis-cli:redis-tools ab:apache2-utils memcached:memcached haproxy:haproxy
        pgbench:postgresql sshd:openssh-server ssh:openssh-client rsync:rsync vsftpd:vsftpd tinyproxy:tinyproxy
        apache2:apache2-bin git:git node:nodejs javac:default-jdk-headless strace:strace gdb:gdb valgrind:valgrind
-       perf:linux-perf objdump:binutils unshare:util-linux ss:iproute2 ps:procps tmux:tmux debootstrap:debootstrap"
+       perf:linux-perf objdump:binutils unshare:util-linux ss:iproute2 ps:procps tmux:tmux
+       debootstrap:debootstrap"
 # Programs that the library does not serve: linked to musl, and 32-bit ones.
 [ "$(uname -m)" != x86_64 ] || tests="$tests musl-gcc:musl-tools /usr/include/asm:gcc-multilib"
 headers="cc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev"

@@ -74,8 +74,7 @@ def redis_run(side, place, secs, clients, count, *flags):
     cpu = children_cpu()
     server = Redis(side, place)
     try:
-        text = _run(["redis-benchmark", "-h", HOST, "-p", str(server.port), "-c", str(clients), "-n", str(count),
-                     *flags, "--csv"], side, place, 120 + 20 * secs)
+        text = _run(redis_bench(server.port, clients, count, *flags), side, place, 120 + 20 * secs)
     finally:
         server.stop()
     fields = _redis_fields(text)
@@ -92,9 +91,9 @@ def _redis_fields(text):
     return [f.strip('"') for f in lines[1].split(",")]
 
 
-def redis_bench(port, clients, count):
+def redis_bench(port, clients, count, *flags):
     return ["redis-benchmark", "-h", HOST, "-p", str(port), "-c", str(clients), "-n", str(count),
-            "-t", "get", "--csv"]
+            *(flags or ("-t", "get")), "--csv"]
 
 
 def redis_beside(server_side, side, place, beside, clients=10, count=100000):
@@ -254,32 +253,32 @@ def nginx_wrk(size, connections, close=False):
     return run
 
 
+def _curl(size, words, side, place, limit):
+    """How long one curl takes that is given `words(url)`, of a file of this size."""
+    server = Nginx(side.env(), {"file": size}, cpu=place.server)
+    try:
+        begin = time.monotonic()
+        _run(["curl", "-sS", "--fail", *words(server.url("file"))], side, place, limit)
+        return time.monotonic() - begin
+    finally:
+        server.stop()
+
+
 def nginx_curl(size, fetches):
     """Bytes a second of one curl that fetches a file several times over one connection."""
     def run(side, place, secs):
-        server = Nginx(side.env(), {"file": size}, cpu=place.server)
-        try:
-            begin = time.monotonic()
-            _run(["curl", "-sS", "--fail", *[x for _ in range(fetches) for x in ("-o", "/dev/null", server.url("file"))]],
-                 side, place, 120)
-            took = time.monotonic() - begin
-        finally:
-            server.stop()
+        took = _curl(size, lambda url: ["-o", "/dev/null", url] * fetches, side, place, 120)
         return Result(size * fetches / took, "B/s", fetches, took, counters=side.counters())
     return run
 
 
 def nginx_curl_close(size, fetches):
     """Fetches a second of one curl with a new connection for each."""
+    def words(url):
+        return ["-H", "Connection: close", "-o", "/dev/null", f"{url}?[1-{fetches}]"]
+
     def run(side, place, secs):
-        server = Nginx(side.env(), {"file": size}, cpu=place.server)
-        try:
-            begin = time.monotonic()
-            _run(["curl", "-sS", "--fail", "-H", "Connection: close", "-o", "/dev/null",
-                  f"{server.url('file')}?[1-{fetches}]"], side, place, 60 + 10 * secs)
-            took = time.monotonic() - begin
-        finally:
-            server.stop()
+        took = _curl(size, words, side, place, 60 + 10 * secs)
         return Result(fetches / took, "/s", fetches, took, counters=side.counters())
     return run
 

@@ -11,7 +11,7 @@
 //! A line of a direction is written by one end only (and by whoever seals or seizes), so that the hot
 //! path moves one cache line per message and way.
 
-use crate::doorbell::{SLOTS, Slot};
+use crate::doorbell::{READY_WORDS, SLOTS, Slot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::words::Word;
 use core::mem::{offset_of, size_of};
@@ -273,3 +273,4 @@ const _: () = assert!(size_of::<Direction>() == 6 * 64);
 const _: () = assert!(size_of::<Stream>() == 12 * 64);
 const _: () = assert!(size_of::<Slot>().is_multiple_of(64) && offset_of!(Stream, dir) == 0);
 const _: () = assert!(size_of::<Header>() <= 4096);
+const _: () = assert!(STREAMS as usize == READY_WORDS * 64);

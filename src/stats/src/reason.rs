@@ -213,7 +213,8 @@ reasons! {
     /// The link has no ring or no stream number left.
     LinkFull = 48, "link-full",
         "the link to the peer's process has no room for another stream",
-        "Nothing to do: two processes have 8192 to 16384 connections on their link at most, 2048 to 4096 between hosts, and what memory SLUICE_MEMORY allows.";
+        "Nothing to do: two processes have 8192 to 16384 connections on their link at most, 2048 \
+         to 4096 between hosts, and what memory SLUICE_MEMORY allows.";
     /// The peer broke the protocol.
     PeerHostile = 49, "peer-hostile",
         "the peer's process broke the protocol",

@@ -80,9 +80,9 @@ fn descriptor(sock: &Sock) -> u32 {
 pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
     let last = look.of.0.last_link().filter(|l| may_hold(l, look.mirror));
     let others = || {
-        shm::all().filter(move |l| {
+        open_links().filter(move |l| {
             let is_last = last.is_some_and(|last| core::ptr::eq(last, *l));
-            l.is_alive() && l.control().is_open() && may_hold(l, look.mirror) && !is_last
+            may_hold(l, look.mirror) && !is_last
         })
     };
     let few = others().take(LINKS + 1).count() <= LINKS;
@@ -95,8 +95,12 @@ pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
 
 /// Are there links over which a question may go, and so few that it goes over all?
 pub(super) fn can_ask() -> bool {
-    let open = shm::all().filter(|l| l.is_alive() && l.control().is_open());
-    (1..=LINKS).contains(&open.take(LINKS + 1).count())
+    (1..=LINKS).contains(&open_links().take(LINKS + 1).count())
+}
+
+/// Links over which something can be said.
+fn open_links() -> impl Iterator<Item = &'static Link> {
+    shm::all().filter(|l| l.is_alive() && l.control().is_open())
 }
 
 /// Asks over `link`; true: the question is out.

@@ -235,10 +235,15 @@ fn ask_netlink(
     }
 }
 
-/// What it means that `peer` is not found. On the way to an address of its own a host takes that for the
+/// Is `peer` surely on this host? On the way to an address of its own a host takes that for the
 /// near end, too, unless the program has bound another.
+pub(super) fn is_on_this_host(local: SocketAddr, peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback() || peer.ip() == local.ip()
+}
+
+/// What it means that `peer` is not found.
 fn missing(local: SocketAddr, peer: SocketAddr) -> Reason {
-    if peer.ip().is_loopback() || peer.ip() == local.ip() {
+    if is_on_this_host(local, peer) {
         Reason::PeerClosed
     } else {
         Reason::PeerRemote

@@ -91,14 +91,17 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
     if !may_meet_here() {
         return Err(Reason::WriterBlocked);
     }
-    let goes_on = |list: &Meetings| list.of(sock).is_some_and(|p| p.goes_on_for(effort));
-    if PENDING.lock().is_none_or(|list| goes_on(&list)) {
+    let goes_on = || {
+        let list = PENDING.lock();
+        list.is_none_or(|list| list.of(sock).is_some_and(|p| p.goes_on_for(effort)))
+    };
+    if goes_on() {
         return Ok(());
     }
     if effort > Effort::Look && has_links() {
         // The other end may have asked a moment ago.
         control::read_links();
-        if sock.link().is_some() || PENDING.lock().is_none_or(|list| goes_on(&list)) {
+        if sock.link().is_some() || goes_on() {
             return Ok(());
         }
     }
@@ -164,9 +167,8 @@ fn look_within(
     let role = may_ask(sock)?;
     let generation = sock.generation.load(Ordering::Acquire);
     let (local, peer) = describe(sock, role)?;
-    let peer_ip = peer.ip().to_canonical();
     if effort == Some(Effort::Look)
-        && (local.ip() == peer.ip() || peer_ip.is_loopback())
+        && diag::is_on_this_host(local, peer)
         && trigger::will_ask(sock)
         && ask::can_ask()
     {

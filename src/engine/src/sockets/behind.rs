@@ -29,8 +29,8 @@ struct Turn {
 
 static TURN: Turn = Turn::new();
 
-/// This process is about to do something by TCP, or just did, that another of this host may hear of. Without links
-/// it makes no marks that could come behind that.
+/// This process is about to do something by TCP, or just did, that another of this host may hear
+/// of. Without links it makes no marks that could come after that.
 pub fn acts_by_tcp() {
     if rendezvous::has_links() {
         TURN.acts(0, sys::coarse_ms() as u32);

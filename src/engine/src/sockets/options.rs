@@ -171,8 +171,8 @@ impl Asked {
 }
 
 /// Whether a socket of this process may have an option that
-/// [concerns streams](Asked::concerns_streams): any may, or those may that come from a listener. Else
-/// the kernel need not be asked for a dozen of them.
+/// [concerns streams](Asked::concerns_streams): any may, or those may that come from a listener.
+/// Else the kernel need not be asked for a dozen of them.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// See [`ANY`].
 static FROM_LISTENERS: AtomicBool = AtomicBool::new(false);

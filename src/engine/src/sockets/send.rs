@@ -534,7 +534,8 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     }
 }
 
-/// TCP has taken `n` bytes of a call that was counted; `note` keeps them where the socket's are kept.
+/// TCP has taken `n` bytes of a call that was counted; `note` keeps them where the socket's are
+/// kept.
 fn call_by_tcp_ends(sock: &'static Sock, n: usize, note: impl FnOnce(Moved)) {
     if sock.prefix.wants(Way::Out) {
         note(Moved {

@@ -111,8 +111,8 @@ pub struct Link {
     ledger: Guarded<Option<Ledger>>,
 }
 
-/// Of the streams that wait for the peer to leave them, too, so many are looked at when one is given
-/// out or left, in turn.
+/// Of the streams that wait for the peer to leave them, too, so many are looked at when one is
+/// given out or left, in turn.
 const REAPED_AT_ONCE: usize = 16;
 /// The same by the control thread, which has the time.
 const REAPED_BY_CONTROL: usize = 512;
@@ -677,8 +677,8 @@ impl Link {
         if self.side() == 0 { (a, b) } else { (b, a) }
     }
 
-    /// Takes back what the peer has let go of too, among the first `most` that wait for it. Those of
-    /// which it has not come last again.
+    /// Takes back what the peer has let go of too, among the first `most` that wait for it. Those
+    /// that it has not left come last again.
     fn reap(arena: &Arena, side: usize, ledger: &mut Ledger, most: usize) {
         for _ in 0..most.min(ledger.leaving.len()) {
             let Some((index, mut lent)) = ledger.leaving.pop_front() else {

@@ -248,6 +248,7 @@ extern "C" fn after_fork_child() {
         link.after_fork();
     }
     readiness::after_fork();
+    report::after_fork();
     sock::for_all(|sock| {
         prefix::after_fork(sock);
         for half in [&sock.rx, &sock.tx] {
@@ -258,7 +259,6 @@ extern "C" fn after_fork_child() {
             family.born(me);
         }
         sluice_stats::adopt_conn(sock.conn());
-        sock.reported.store(false, Ordering::Relaxed);
         crate::sockets::remains::after_fork(sock);
         // The parent keeps it.
         sock.staged.forget();
@@ -336,9 +336,9 @@ pub fn before_exec() {
         {
             family.share_for_good();
         }
-        report::finished(sock);
         sock.leave_family(me);
     });
+    report::process_ends();
 }
 
 /// Will the new image use it, as far as known?
@@ -405,12 +405,12 @@ pub fn exiting() {
         if far {
             ending.push(sock);
         }
-        report::finished(sock);
         if let Some(family) = sock.family() {
             family.leave(pid());
         }
     });
-    // Behind all waits: other threads may go on until then.
+    report::process_ends();
+    // After all waits: other threads may go on until then.
     for sock in ending {
         end_before_record(sock, sock.fd.load(Ordering::Relaxed));
     }

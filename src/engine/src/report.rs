@@ -3,7 +3,7 @@
 use crate::process;
 use crate::rendezvous::{control, diag};
 use crate::sockets::internal::Low;
-use crate::sockets::sock::Sock;
+use crate::sockets::sock::{self, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
@@ -65,7 +65,25 @@ pub fn release() {
     WRITING.release();
 }
 
-/// The connection is over, or the process is: appends its line. Once for each connection and process; when this returns it is written.
+/// After a fork, in the child: what it has inherited gets a line of its own. What another thread of
+/// the parent is closing gets none, since that thread is not here.
+pub fn after_fork() {
+    sock::for_every(|sock| {
+        let is_closing = sock.fds.load(Ordering::Relaxed) == 0;
+        sock.reported.store(is_closing, Ordering::Relaxed);
+    });
+}
+
+/// The process ends: each connection that has no line yet gets it. Among these are the ones that
+/// other threads are closing, whose peers may have seen the end before.
+pub fn process_ends() {
+    if crate::config::config().report.is_some() {
+        sock::for_every(finished);
+    }
+}
+
+/// The connection is over, or the process is: appends its line. Once for each connection and
+/// process; when this returns it is written.
 pub fn finished(sock: &Sock) {
     let Some(path) = crate::config::config().report.as_deref() else {
         return;

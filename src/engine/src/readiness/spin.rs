@@ -2,20 +2,24 @@
 //!
 //! * The peer was last seen on this CPU: spinning would only keep it from running. One
 //!   `sched_yield`, timed: beside a third runnable task a yield costs milliseconds, and then none is
-//!   made for a while.
+//!   made for a while. Once in a while a sleep instead, since only a wake-up moves one of the two to
+//!   a processor that is idle.
 //! * On another CPU: spin, up to a budget that halves with each failure and returns with success.
 //! * Not known, or spinning forbidden: sleep.
 
 use crate::config::config;
 use crate::sockets::sock::Half;
 use crate::thread;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
 
 /// A yield that took longer than this was given to somebody else.
 const YIELD_MAX_NS: u64 = 100_000;
 /// Waits without a yield after a long one; doubled while yields stay long.
 const YIELD_SKIP: u32 = 256;
+/// Threads that yield to each other on one processor sleep once in so long. The kernel's balancing
+/// leaves them together for tens of milliseconds, since what has just run is not moved.
+const TOGETHER_NS: u64 = 1_000_000;
 /// Smallest budget that is worth a try, in ns.
 const LEAST_NS: u32 = 1_000;
 /// Waits after which a used-up budget is tried anew.
@@ -46,7 +50,7 @@ pub fn until_with(
         return false;
     }
     if peer == thread::cpu() {
-        return yield_once() && news();
+        return !may_part() && yield_once() && news();
     }
     let mut budget = spin_ns.load(Ordering::Relaxed);
     if budget == 0 {
@@ -75,6 +79,22 @@ pub fn until_with(
             return false;
         }
     }
+}
+
+/// Is it time to sleep, so that the wake-up finds another processor for one of two threads that
+/// share one?
+fn may_part() -> bool {
+    /// When a thread of this process last slept for that.
+    static PARTED: AtomicU64 = AtomicU64::new(0);
+    if processors() == 1 {
+        return false;
+    }
+    let now = sys::now_ns();
+    let is_due = now - PARTED.load(Ordering::Relaxed) > TOGETHER_NS;
+    if is_due {
+        PARTED.store(now, Ordering::Relaxed);
+    }
+    is_due
 }
 
 /// Processors that this process may use; asked once.

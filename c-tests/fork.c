@@ -29,29 +29,6 @@ static void counts_client(int fd)
     meet();
 }
 
-/* A writer that is killed has done all it had to; what it wrote is read by the child first, and then by the parent. */
-static void killed_writer(int fd)
-{
-    T(put(fd, 1, 8000));
-    meet();
-    meet();
-    raise(SIGKILL);
-}
-
-static void of_killed_writer(int fd)
-{
-    meet();
-    T(get(fd, 1, 1000));
-    pid_t pid = child_that_waits();
-    if (!pid)
-        _exit(get_at(fd, 1, 1000, 2000) == 2000 ? 0 : 1);
-    meet();
-    await(fd, POLLRDHUP);
-    let(pid);
-    T(get_at(fd, 1, 3000, 5000));
-    T(recv(fd, buf, 10, 0));
-}
-
 /* A reader that is killed with input unread resets the connection, also where a child has looked for bytes of its own before. */
 static void killed_reader(int fd)
 {
@@ -75,58 +52,6 @@ static void of_killed_reader(int fd)
     let(pid);
     T(recv(fd, buf, 1, 0));
 }
-
-/* The last byte that a killed writer has left, behind the reset that answers what is written to it, is the child's to read. */
-static void killed_early_writer(int fd)
-{
-    T(put(fd, 1, 18));
-    meet();
-    raise(SIGKILL);
-}
-
-static void read_all_but_last(int fd)
-{
-    await_in(fd, 18);
-    T(get(fd, 1, 10));
-    meet();
-    await(fd, POLLRDHUP);
-    T(write(fd, buf, 1));
-    await(fd, POLLHUP);
-    T(get_at(fd, 1, 10, 7));
-}
-
-static void last_byte_client(int fd)
-{
-    read_all_but_last(fd);
-    pid_t pid = child();
-    if (!pid)
-        _exit(get_at(fd, 1, 17, 1) == 1 ? 0 : 1);
-    reap(pid);
-    T(recv(fd, buf, 10, 0));
-}
-
-/* Or its parent's, where the child has only looked for it. */
-static void look_at_last_byte(int fd, int how)
-{
-    read_all_but_last(fd);
-    pid_t pid = child_that_looks();
-    if (!pid) {
-        int sees = how == 0   ? recv(fd, buf, 1, MSG_PEEK) == 1
-                   : how == 1 ? (ready(fd) & POLLIN) != 0
-                              : counts(fd, 1);
-        has_looked();
-        _exit(sees && recv(fd, buf, 10, 0) == 0 ? 0 : 1);
-    }
-    await_look();
-    D(recv(fd, buf, 10, 0));
-    T(recv(fd, buf, 10, 0));
-    let(pid);
-    T(recv(fd, buf, 10, 0));
-}
-
-static void peek_last_byte(int fd) { look_at_last_byte(fd, 0); }
-static void poll_last_byte(int fd) { look_at_last_byte(fd, 1); }
-static void count_last_byte(int fd) { look_at_last_byte(fd, 2); }
 
 /* A limit that a child sets behind what it has read of that holds. */
 static void limited_child_client(int fd)
@@ -422,36 +347,14 @@ static void is_reset(int conn)
     await_reset(conn);
 }
 
-static void child_reads(int fd, int first)
+static void parent_reads(int fd, int first)
 {
     int conn = unread_conn();
     if (!first)
         is_reset(conn);
     pid_t pid = child_that_waits();
     if (!pid)
-        _exit(reads_part(conn, 0, LEFT));
-    if (first)
-        is_reset(conn);
-    T(close(conn));
-    let(pid);
-    meet();
-    echo_rounds(fd, 3, 1000);
-}
-
-static void child_reads_client(int fd) { child_reads(fd, 1); }
-static void child_of_reset_reads_client(int fd) { child_reads(fd, 0); }
-
-static void parent_reads(int fd, int first, int looks)
-{
-    int conn = unread_conn();
-    if (!first)
-        is_reset(conn);
-    pid_t pid = child_that_waits();
-    if (!pid) {
-        if (looks && !counts(conn, LEFT))
-            _exit(1);
         _exit(close(conn) ? 2 : 0);
-    }
     if (first)
         is_reset(conn);
     let(pid);
@@ -461,68 +364,8 @@ static void parent_reads(int fd, int first, int looks)
     echo_rounds(fd, 3, 1000);
 }
 
-static void parent_reads_client(int fd) { parent_reads(fd, 1, 0); }
-static void parent_of_reset_reads_client(int fd) { parent_reads(fd, 0, 0); }
-static void parent_reads_behind_look_client(int fd) { parent_reads(fd, 1, 1); }
-
-/* What a child leaves is its own child's, whose parent has never used the connection. */
-static void grandchild_reads_client(int fd)
-{
-    int conn = unread_conn();
-    pid_t pid = child_that_waits(), last;
-    if (!pid) {
-        last = child();
-        if (!last)
-            _exit(reads_part(conn, 1000, LEFT - 1000));
-        int how = 0;
-        close(conn);
-        _exit(waitpid(last, &how, 0) == last && WIFEXITED(how) ? WEXITSTATUS(how) : 9);
-    }
-    int end[2];
-    if (pipe(end))
-        die("pipe");
-    last = child();
-    if (!last)
-        _exit(read(end[0], buf, 1) == 1 ? reads_part(conn, 0, 1000) : 9);
-    is_reset(conn);
-    T(close(conn));
-    T(write(end[1], "", 1));
-    reap(last);
-    let(pid);
-    close(end[0]);
-    close(end[1]);
-    meet();
-    echo_rounds(fd, 3, 1000);
-}
-
-/* The process that made the connection has ended before its child reads. */
-static void reads_behind_exit_client(int fd)
-{
-    int lives[2], tells[2];
-    char c = 'x';
-    if (pipe(lives) || pipe(tells))
-        die("pipe");
-    pid_t pid = child();
-    if (!pid) {
-        int conn = unread_conn();
-        if (!child()) {
-            close(lives[1]);
-            c = read(lives[0], &c, 1) ? 'l' : (char)('0' + reads_part(conn, 0, LEFT));
-            _exit(write(tells[1], &c, 1) != 1);
-        }
-        is_reset(conn);
-        _exit(0);
-    }
-    close(lives[1]);
-    close(tells[1]);
-    reap(pid);
-    T(read(tells[0], &c, 1));
-    say("the grandchild: %c", c);
-    close(lives[0]);
-    close(tells[0]);
-    meet();
-    echo_rounds(fd, 3, 1000);
-}
+static void parent_reads_client(int fd) { parent_reads(fd, 1); }
+static void parent_of_reset_reads_client(int fd) { parent_reads(fd, 0); }
 
 /* The child has read what the parent does not know to be read: a signal ends the parent's wait for more. */
 static void interrupts_server(int fd)
@@ -552,12 +395,7 @@ const struct body fork_bodies[] = {
     TWO("fork_interrupted_parent", interrupts_server, interrupted_parent_client),
     TWO("fork_counts", counts_server, counts_client, .flags = ONEHOST),
     TWO("fork_of_killed_reader", killed_reader, of_killed_reader, .flags = MUTE_S | DIES),
-    TWO("fork_of_killed_writer", killed_writer, of_killed_writer, .flags = MUTE_S | DIES),
-    TWO("fork_peeks_last_byte", killed_early_writer, peek_last_byte, .flags = MUTE_S | DIES | ONEHOST),
-    TWO("fork_polls_last_byte", killed_early_writer, poll_last_byte, .flags = MUTE_S | DIES | ONEHOST),
-    TWO("fork_counts_last_byte", killed_early_writer, count_last_byte, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_limits_recv", limited_child_server, limited_child_client),
-    TWO("fork_reads_last_byte", killed_early_writer, last_byte_client, .flags = MUTE_S | DIES | ONEHOST),
     TWO("fork_behind_shutdown", writes_behind_server, writes_behind_client, .flags = ONEHOST),
     TWO("fork_reads_behind_shutdown", reads_behind_server, reads_behind_client, .flags = ONEHOST),
     TWO("fork_reads_mixed", mixed_server, mixed_client),
@@ -567,12 +405,7 @@ const struct body fork_bodies[] = {
     TWO("fork_handed_on", handed_on_server, handed_on_client),
     TWO("fork_handed_on_by_client", handed_back_server, handed_back_client),
     TWO("fork_before_the_switch", agreed_server, agreed_client),
-    TWO("fork_left_to_child_that_is_reset", resets_server, child_reads_client, .flags = ONEHOST),
-    TWO("fork_left_to_child_of_reset", resets_server, child_of_reset_reads_client, .flags = ONEHOST),
     TWO("fork_left_to_parent_that_is_reset", resets_server, parent_reads_client),
     TWO("fork_left_to_parent_of_reset", resets_server, parent_of_reset_reads_client),
-    TWO("fork_left_to_parent_behind_a_look", resets_server, parent_reads_behind_look_client, .flags = ONEHOST),
-    TWO("fork_left_to_grandchild_that_is_reset", resets_server, grandchild_reads_client, .flags = ONEHOST),
-    TWO("fork_left_by_exit_to_child_that_is_reset", resets_server, reads_behind_exit_client, .flags = ONEHOST),
     {0},
 };

@@ -34,34 +34,6 @@ static void kill_stopped_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* A set in which nothing is asked of the connection shows nothing of its end to whoever watches the set. */
-static void kill_stopped_set_client(int fd)
-{
-    int inner = set_of(fd, EPOLLET), outer = set_of(inner, EPOLLIN);
-    struct pollfd p = {.fd = inner, .events = POLLIN};
-    say_wait(outer, 0);
-    outlive_stopped(fd);
-    for (int i = 0; i < 2; i++) {
-        say_wait(outer, 0);
-        T(poll(&p, 1, 0));
-        T(get_at(fd, 1, 1000 + 500 * i, 500));
-    }
-}
-
-/* So they are for a child, which reads some of them, and for its parent behind that. */
-static void kill_stopped_fork_client(int fd)
-{
-    outlive_stopped(fd);
-    T(get_at(fd, 1, 1000, 500));
-    pid_t pid = child();
-    if (!pid)
-        _exit(get_at(fd, 1, 1500, 8000) == 8000 ? 0 : 1);
-    reap(pid);
-    T(get_at(fd, 1, 9500, 500));
-    D(recv(fd, buf, 50000, MSG_WAITALL));
-    T(recv(fd, buf, 10, 0));
-}
-
 static void kill_after_ack_server(int fd)
 {
     T(put(fd, 1, 150000));
@@ -348,8 +320,6 @@ static void killed_at_rest_client(int fd)
 
 const struct body kill_bodies[] = {
     TWO("kill_stopped", kill_stopped_server, kill_stopped_client, .flags = MUTE_S | DIES),
-    TWO("kill_stopped_set", kill_stopped_server, kill_stopped_set_client, .flags = MUTE_S | DIES),
-    TWO("kill_stopped_fork", kill_stopped_server, kill_stopped_fork_client, .flags = MUTE_S | DIES),
     TWO("kill_after_ack", kill_after_ack_server, kill_after_ack_client, .flags = MUTE_S | DIES),
     TWO("kill_unread", kill_unread_server, kill_unread_client, .flags = MUTE_S),
     TWO("kill_late_riser", kill_late_riser_server, kill_late_riser_client, .flags = MUTE_S),

@@ -412,33 +412,6 @@ static void shut_read_unread_client(int fd)
     meet();
 }
 
-/* A thread waits on a set into which another is put meanwhile, of whose connection nothing is asked. */
-static void *say_one(void *set)
-{
-    busy = gettid();
-    say_wait(*(int *)set, -1);
-    return NULL;
-}
-
-static void unasked_client(int fd)
-{
-    int stop = eventfd(0, 0), inner = set_of(fd, EPOLLET), outer = epoll_create1(0);
-    T(ctl(outer, EPOLL_CTL_ADD, stop, EPOLLIN, 1));
-    pthread_t t = start_busy(say_one, &outer);
-    await_asleep(busy);
-    T(ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
-    for (int i = 0; i < 3; i++) {
-        order(10);
-        await_in(fd, 10 * (i + 1));
-    }
-    eventfd_write(stop, 1);
-    finish(t);
-    say_wait(outer, 0);
-    T(get(fd, 10, 10));
-    tell(END);
-    meet();
-}
-
 /* A child finds in the set that it shares with its parent what the program has put into it, and nothing else: while the parent is
  * stopped in the middle of a wait, and when the set was used for the first time behind the fork. */
 static void forked_before_client(int fd)
@@ -562,6 +535,5 @@ const struct body register_bodies[] = {
     TWO("register_shut_read_edges", obey, shut_read_edges_client),
     TWO("register_shut_read_unread", shut_read_unread_server, shut_read_unread_client),
     TWO("register_half_read", half_read_server, half_read_client),
-    TWO("register_unasked", obey, unasked_client),
     {0},
 };

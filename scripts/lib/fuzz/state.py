@@ -114,10 +114,10 @@ class Fresh(File):
 
 
 class Epoll(File):
-    def __init__(self, maker):
+    def __init__(self):
         super().__init__()
-        self.maker = maker      # the process
         self.regs = {}          # (number, file): Registration
+        self.had_stream = False
 
 
 class Registration:

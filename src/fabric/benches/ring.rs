@@ -79,7 +79,7 @@ fn wake(c: &mut Criterion) {
         b.iter(|| {
             fence_after_rmw();
             black_box(slot.wake(black_box(70)));
-            slot.take_ready(|stream| {
+            slot.take_ready(|stream, _| {
                 black_box(stream);
             });
         });

@@ -36,80 +36,10 @@ const SUMMED: usize = READY_WORDS / 64;
 const ORDERED: usize = 8;
 /// No stream of a link.
 const NOBODY: u32 = u32::MAX;
-/// A word of the order: the stream in the lower bits, above it a [`Stamp`].
+/// A word of the order: the stream in the lower bits, and this one.
 const STREAM_BITS: u32 = (READY_WORDS * 64).ilog2();
-
-/// When a mark was made, as far as is known: milliseconds of the coarse clock, of which as many bits are kept as an order's word has left but one.
-/// Who compares knows how long he has not looked, and whether they tell. That one says what no clock can: see [`Stamp::behind_tcp`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamp(u32);
-
-impl Stamp {
-    /// Not known.
-    pub const NONE: Self = Self(0);
-    /// Milliseconds after which a stamp comes again.
-    pub const ROUND_MS: u32 = 1 << (u32::BITS - STREAM_BITS - 1);
-    const BEHIND_TCP: u32 = Self::ROUND_MS;
-
-    /// That of this moment.
-    #[inline]
-    #[must_use]
-    pub fn now() -> Self {
-        #[cfg(not(loom))]
-        return Self::of(crate::sys::coarse_ms());
-        #[cfg(loom)]
-        Self::NONE
-    }
-
-    /// That of a time on the same clock. Two values are taken, by [`Self::NONE`] and, in its word, by [`NOBODY`]: a millisecond is no matter.
-    #[inline]
-    #[must_use]
-    pub fn of(ms: u64) -> Self {
-        Self((ms as u32 % Self::ROUND_MS).clamp(1, Self::ROUND_MS - 2))
-    }
-
-    /// The same, and: whoever made the mark has written by TCP before, so what that has may be older than the mark.
-    #[inline]
-    #[must_use]
-    pub fn behind_tcp(self) -> Self {
-        Self(self.0 | Self::BEHIND_TCP)
-    }
-
-    /// See [`Stamp::behind_tcp`].
-    #[inline]
-    #[must_use]
-    pub fn is_behind_tcp(self) -> bool {
-        self.0 & Self::BEHIND_TCP != 0
-    }
-
-    /// The time alone.
-    #[inline]
-    #[must_use]
-    pub fn time(self) -> Self {
-        Self(self.0 % Self::ROUND_MS)
-    }
-
-    /// Is the time known?
-    #[inline]
-    #[must_use]
-    pub fn is_known(self) -> bool {
-        self.time() != Self::NONE
-    }
-
-    /// Milliseconds from then until `now`.
-    #[inline]
-    #[must_use]
-    pub fn age(self, now: Self) -> Option<u32> {
-        self.is_known()
-            .then(|| now.0.wrapping_sub(self.0) % Self::ROUND_MS)
-    }
-
-    /// In the order's word of a stream.
-    #[inline]
-    fn beside(self, stream: u32) -> u32 {
-        (self.0 << STREAM_BITS) | (stream % (1 << STREAM_BITS))
-    }
-}
+/// The thread that made the mark has written by TCP before.
+const AFTER_TCP: u32 = 1 << 31;
 
 /// How the owner of a slot sleeps, and thus how it is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,28 +50,34 @@ pub enum Sleep {
     Descriptor,
 }
 
+/// The owner is rung once.
+const ASLEEP: u32 = 1;
+/// The owner is rung for each mark, until it says otherwise.
+const WATCHED: u32 = 2;
+
 /// One waiter: an epoll set or a thread. In shared memory, so plain integers only.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
-    /// 1 while the owner sleeps or is about to. Written by the owner (1, 0) and by wakers (0).
+    /// [`ASLEEP`] while the owner sleeps or is about to, [`WATCHED`] while others look at it.
+    /// Written by the owner, and by wakers, which make 0 of [`ASLEEP`].
     sleeping: AtomicU32,
     /// The CPU that the owner last waited on. Written by the owner, read by the peer: a hint.
     cpu: AtomicU32,
     /// How the owner sleeps ([`Sleep`] as a number). Written by the owner when it takes the slot.
     kind: AtomicU32,
-    /// The stream that was marked when no other was, and when, or [`NOBODY`]: the one whose news came first. Written by wakers, taken by the
-    /// owner; like `order` a hint.
+    /// The stream that was marked when no other was, or [`NOBODY`]: the one whose news came first.
+    /// Written by wakers, taken by the owner; like `order` a hint.
     first: AtomicU32,
     /// One bit per [`SUMMED`] words of `ready` that may be non-zero. Set by wakers after the word,
     /// taken by the owner.
     summary: AtomicU64,
     /// One bit per stream with news. Set by wakers, taken by the owner.
     ready: [AtomicU64; READY_WORDS],
-    /// How many streams were marked behind a first one, and how many of these the owner has looked at.
+    /// How many streams were marked after a first one, and how many of these the owner has looked at.
     marked: AtomicU32,
     seen: AtomicU32,
-    /// The last of these, in the order in which they were marked, and when.
+    /// The last of these, in the order in which they were marked.
     order: [AtomicU32; ORDERED],
 }
 
@@ -207,7 +143,13 @@ impl Slot {
     /// Owner: announces sleep. The owner must look again afterwards, before it sleeps.
     #[inline]
     pub fn announce(&self) {
-        self.sleeping.swap(1, Ordering::SeqCst);
+        self.sleeping.swap(ASLEEP, Ordering::SeqCst);
+        fence_after_rmw();
+    }
+
+    /// Owner: as [`Self::announce`], of one that others watch: each mark rings.
+    pub fn announce_for_good(&self) {
+        self.sleeping.swap(WATCHED, Ordering::SeqCst);
         fence_after_rmw();
     }
 
@@ -235,37 +177,19 @@ impl Slot {
         self.cpu.load(Ordering::Relaxed)
     }
 
-    /// Waker, behind a successful [`Word::advance`](crate::words::Word::advance) and
+    /// Waker, after a successful [`Word::advance`](crate::words::Word::advance) and
     /// [`fence_after_rmw`]: marks `stream` and says whether the owner must be rung.
     #[inline]
     #[must_use]
     pub fn wake(&self, stream: u32) -> bool {
-        self.mark(stream, Stamp::now)
+        self.wake_after(stream, || false)
     }
 
-    /// As [`Self::wake`], and says whether this process has written by TCP before; asked only where the mark is new.
+    /// As [`Self::wake`], and tells the owner whether this process has written by TCP before, which
+    /// no other word says. Asked only where the mark is new.
     #[inline]
     #[must_use]
-    pub fn wake_behind(&self, stream: u32, is_behind_tcp: impl FnOnce() -> bool) -> bool {
-        self.mark(stream, || {
-            let now = Stamp::now();
-            if is_behind_tcp() {
-                now.behind_tcp()
-            } else {
-                now
-            }
-        })
-    }
-
-    /// As [`Self::wake`], and does not say when: this process's own moment is not that of the news.
-    #[inline]
-    #[must_use]
-    pub fn wake_timeless(&self, stream: u32) -> bool {
-        self.mark(stream, || Stamp::NONE)
-    }
-
-    #[inline]
-    fn mark(&self, stream: u32, when: impl FnOnce() -> Stamp) -> bool {
+    pub fn wake_after(&self, stream: u32, is_after_tcp: impl FnOnce() -> bool) -> bool {
         let (index, bit) = mark_of(stream);
         if let Some(word) = self.ready.get(index) {
             // Set already and not yet taken: the owner will look at the words after it takes it.
@@ -273,7 +197,7 @@ impl Slot {
             // stopped, or left by a signal handler, before it came to the summary.
             let marked = word.load(Ordering::Relaxed) & bit != 0;
             if !marked {
-                self.queue(stream, when);
+                self.queue(stream, is_after_tcp);
                 word.fetch_or(bit, Ordering::SeqCst);
             }
             let sum = 1 << (index / SUMMED);
@@ -287,14 +211,15 @@ impl Slot {
         self.must_ring()
     }
 
-    /// Waker: notes that `stream` comes behind those that are marked now.
+    /// Waker: notes that `stream` comes after those that are marked now.
     #[inline]
-    fn queue(&self, stream: u32, when: impl FnOnce() -> Stamp) {
+    fn queue(&self, stream: u32, is_after_tcp: impl FnOnce() -> bool) {
         // Only the order hangs on these words, which loom need not see.
         if cfg!(loom) {
             return;
         }
-        let word = when().beside(stream);
+        let flag = if is_after_tcp() { AFTER_TCP } else { 0 };
+        let word = (stream % (1 << STREAM_BITS)) | flag;
         if self.summary.load(Ordering::Relaxed) == 0 {
             return self.first.store(word, Ordering::Relaxed);
         }
@@ -304,8 +229,9 @@ impl Slot {
         }
     }
 
-    /// Owner: the streams that were marked, in that order, as far as it is known, and when; also some that are not marked any more.
-    fn queued(&self) -> impl Iterator<Item = (u32, Stamp)> + '_ {
+    /// Owner: the streams that were marked, in that order, as far as it is known, and whether after
+    /// something by TCP; also some that are not marked any more.
+    fn queued(&self) -> impl Iterator<Item = (u32, bool)> + '_ {
         let first = self.first.load(Ordering::Relaxed);
         if first != NOBODY {
             self.first.store(NOBODY, Ordering::Relaxed);
@@ -314,23 +240,32 @@ impl Slot {
         let begin = self.seen.load(Ordering::Relaxed);
         self.seen.store(end, Ordering::Relaxed);
         // Of more the earliest ones are not known any more.
-        let behind = end.wrapping_sub(begin).min(ORDERED as u32);
+        let known = end.wrapping_sub(begin).min(ORDERED as u32);
         let place = move |back: u32| end.wrapping_sub(back) as usize % ORDERED;
-        let order = (1..=behind)
+        let order = (1..=known)
             .rev()
             .filter_map(move |back| self.order.get(place(back)));
         core::iter::once(first)
             .chain(order.map(|word| word.load(Ordering::Relaxed)))
             .filter(|&word| word != NOBODY)
             // A peer may write anything.
-            .map(|word| (word % (1 << STREAM_BITS), Stamp(word >> STREAM_BITS)))
+            .map(|word| (word % (1 << STREAM_BITS), word & AFTER_TCP != 0))
     }
 
-    /// Waker, behind a full fence: takes the announcement, if there is one; true: ring now.
+    /// Waker, after a full fence: takes the announcement, if there is one; true: ring now.
     #[inline]
     #[must_use]
     pub fn must_ring(&self) -> bool {
-        self.sleeping.load(Ordering::Relaxed) != 0 && self.sleeping.swap(0, Ordering::SeqCst) != 0
+        match self.sleeping.load(Ordering::Relaxed) {
+            0 => false,
+            WATCHED => true,
+            seen => {
+                let order = (Ordering::SeqCst, Ordering::Relaxed);
+                self.sleeping
+                    .compare_exchange(seen, 0, order.0, order.1)
+                    .is_ok()
+            }
+        }
     }
 
     /// Owner: is any stream marked?
@@ -339,28 +274,23 @@ impl Slot {
         self.summary.load(Ordering::Relaxed) != 0
     }
 
-    /// Owner: takes all marks, calling `each` with the stream's number, in the order in which they were made where that is known.
+    /// Owner: takes all marks, calling `each` with the stream's number, in the order in which they
+    /// were made where that is known, and with whether this one comes after something by TCP.
     #[inline]
-    pub fn take_ready(&self, mut each: impl FnMut(u32)) {
-        self.take_stamped(|stream, _| each(stream));
-    }
-
-    /// As [`Self::take_ready`], and says of each mark when it was made, where that is known.
-    #[inline]
-    pub fn take_stamped(&self, mut each: impl FnMut(u32, Stamp)) {
+    pub fn take_ready(&self, mut each: impl FnMut(u32, bool)) {
         if self.summary.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut summary = self.summary.swap(0, Ordering::SeqCst);
         if !cfg!(loom) {
-            for (stream, when) in self.queued() {
+            for (stream, is_after_tcp) in self.queued() {
                 let (index, bit) = mark_of(stream);
                 if let Some(word) = self.ready.get(index)
                     && word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
                 {
                     // As below.
                     fence_after_rmw();
-                    each(stream, when);
+                    each(stream, is_after_tcp);
                 }
             }
         }
@@ -377,7 +307,7 @@ impl Slot {
                 // by all that look from here on.
                 fence_after_rmw();
                 while bits != 0 {
-                    each(index as u32 * 64 + bits.trailing_zeros(), Stamp::NONE);
+                    each(index as u32 * 64 + bits.trailing_zeros(), false);
                     bits &= bits - 1;
                 }
             }
@@ -389,76 +319,44 @@ impl Slot {
 mod tests {
     use super::*;
 
-    fn taken(slot: &Slot) -> Vec<(u32, Stamp)> {
+    fn taken(slot: &Slot) -> Vec<(u32, bool)> {
         let mut all = Vec::new();
-        slot.take_stamped(|stream, when| all.push((stream, when)));
+        slot.take_ready(|stream, is_after_tcp| all.push((stream, is_after_tcp)));
         all
     }
 
     #[test]
-    fn a_mark_says_when_it_was_made() {
+    fn marks_are_taken_in_their_order() {
         let slot = Slot::default();
-        let before = Stamp::now();
-        let _ = slot.wake(16383);
-        let _ = slot.wake(7);
-        // Again before it is taken: the news are as old as they were.
-        let _ = slot.wake_timeless(7);
-        let all = taken(&slot);
-        let names: Vec<u32> = all.iter().map(|&(stream, _)| stream).collect();
-        assert_eq!(names, [16383, 7]);
-        for (_, when) in all {
-            assert!(before.age(when).unwrap() < 60_000);
-        }
-        let _ = slot.wake_timeless(16383);
-        assert_eq!(taken(&slot), [(16383, Stamp::NONE)]);
-    }
-
-    #[test]
-    fn a_new_mark_says_that_it_comes_behind_tcp() {
-        let slot = Slot::default();
-        let _ = slot.wake_behind(16383, || false);
-        let _ = slot.wake_behind(16383, || unreachable!("the mark stands"));
-        let _ = slot.wake_behind(7, || true);
-        let all = taken(&slot);
-        let behind: Vec<_> = all
-            .iter()
-            .map(|&(s, when)| (s, when.is_behind_tcp()))
-            .collect();
-        assert_eq!(behind, [(16383, false), (7, true)]);
-        let now = Stamp::now();
-        for (_, when) in all {
-            assert!(when.is_known() && when.age(now).unwrap() < 60_000);
-        }
-    }
-
-    #[test]
-    fn more_marks_than_are_known_in_order_have_no_time() {
-        let slot = Slot::default();
-        for stream in 0..20 {
+        for stream in [16383, 7, 300, 7, 0] {
             let _ = slot.wake(stream);
         }
-        let all = taken(&slot);
-        assert_eq!(all.len(), 20);
-        let known = all.iter().filter(|(_, when)| when.is_known()).count();
-        assert_eq!(known, ORDERED + 1);
+        let order = [16383, 7, 300, 0].map(|stream| (stream, false));
+        assert_eq!(taken(&slot), order);
+        assert_eq!(taken(&slot), []);
     }
 
     #[test]
-    fn no_time_looks_like_none_or_like_nobody() {
-        let last = u64::from(Stamp::ROUND_MS) - 1;
-        for ms in [0, 1, last, last + 1, 7 * (last + 1)] {
-            for stamp in [Stamp::of(ms), Stamp::of(ms).behind_tcp()] {
-                let word = stamp.beside(16383);
-                assert!(word != NOBODY && stamp.is_known());
-                assert_eq!(word % (1 << STREAM_BITS), 16383);
-                assert_eq!(Stamp(word >> STREAM_BITS), stamp);
-            }
+    fn a_new_mark_says_that_it_comes_after_tcp() {
+        let slot = Slot::default();
+        let _ = slot.wake_after(16383, || true);
+        let _ = slot.wake_after(16383, || unreachable!("the mark stands"));
+        let _ = slot.wake_after(7, || false);
+        let _ = slot.wake_after(16382, || true);
+        assert_eq!(taken(&slot), [(16383, true), (7, false), (16382, true)]);
+    }
+
+    #[test]
+    fn of_many_marks_the_first_and_the_last_keep_their_order() {
+        let slot = Slot::default();
+        for stream in (0..20).rev() {
+            let _ = slot.wake_after(stream, || true);
         }
-        let (early, late) = (Stamp::of(last - 5), Stamp::of(last + 6));
-        assert_eq!(early.age(late), Some(11));
-        assert_eq!(early.behind_tcp().age(late), Some(11));
-        assert_eq!(early.behind_tcp().time(), early);
-        assert!(!Stamp::NONE.behind_tcp().is_known());
-        assert_eq!(Stamp::NONE.age(late), None);
+        let all = taken(&slot);
+        let (known, others) = all.split_at(1 + ORDERED);
+        let streams: Vec<u32> = known.iter().map(|&(stream, _)| stream).collect();
+        assert_eq!(streams, [19, 7, 6, 5, 4, 3, 2, 1, 0]);
+        assert!(known.iter().all(|&(_, is_after_tcp)| is_after_tcp));
+        assert_eq!(others.len(), 20 - known.len());
     }
 }

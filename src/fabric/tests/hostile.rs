@@ -186,7 +186,7 @@ proptest! {
         scribble(&slot, &noise);
         let taken = |slot: &Slot| {
             let mut streams = Vec::new();
-            slot.take_ready(|s| streams.push(s));
+            slot.take_ready(|s, _| streams.push(s));
             streams
         };
         let _ = slot.wake(stream);
@@ -222,7 +222,7 @@ proptest! {
             prop_assert!(!slot.any_ready());
             let _ = slot.wake(stream);
             let mut taken = Vec::new();
-            slot.take_ready(|s| taken.push(s));
+            slot.take_ready(|s, _| taken.push(s));
             prop_assert_eq!(taken, vec![stream]);
             Ok(())
         })?;

@@ -1,6 +1,5 @@
 //! `epoll_ctl`.
 
-use super::nest;
 use super::poll;
 use super::set::Set;
 use crate::api::{Error, Pass, Verdict};
@@ -68,16 +67,10 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             return done_by_both(done);
         }
     }
-    if let Some(inner) = target.and_then(Entry::as_set) {
-        if op != libc::EPOLL_CTL_DEL {
-            // What the kernel sees in it now it tells whoever asks for RDNORM alone; of what comes later it does not.
-            inner.is_nested();
-            nest::settle_all();
-        }
-        // SAFETY: the caller's arguments.
-        if let Some(done) = unsafe { set.ctl_of_set((epfd, op, fd), inner, event) } {
-            return done_by_both(done);
-        }
+    if let Some(inner) = target.and_then(Entry::as_set)
+        && op != libc::EPOLL_CTL_DEL
+    {
+        inner.is_nested();
     }
     // SAFETY: the caller's arguments.
     if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {

@@ -1,7 +1,7 @@
 //! `epoll_wait`.
 
-use super::nest;
-use super::ready::{Harvest, Order};
+use super::ready::Taken;
+use super::regs::Inside;
 use super::set::{self, Set};
 use super::shared;
 use super::told::Moment;
@@ -19,11 +19,10 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
 use sluice_stats::Reason;
 
-/// The kernel's part of a set is looked at at least this often, however busy the rings are; where answers go by the time of the news, once in
-/// a few (`turn.rs`).
+/// The kernel's part of a set is looked at at least this often, however busy the rings are.
 const KERNEL_NS: u64 = 50_000;
 
-pub(super) const AT_ONCE: timespec = sys::timespec(0);
+const AT_ONCE: timespec = sys::timespec(0);
 
 /// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
 const FULL_ANSWERS: u32 = 4;
@@ -135,12 +134,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> V
         } else {
             waiter.max
         };
-        let order = match idle {
-            _ if turn => Order::Streams,
-            0 => Order::Time,
-            _ => Order::Writers,
-        };
-        let ready = match waiter.first(most, order) {
+        let ready = match waiter.first(most, !turn) {
             First::Streams(ready) => ready,
             First::All(count) => return waiter.over(count),
             First::Nowhere => return Verdict::Failed(Error::BadAddress),
@@ -276,7 +270,7 @@ enum Slept {
 enum First {
     /// So many streams, behind which the kernel's events may go.
     Streams(usize),
-    /// Streams and the kernel's, in the order in which they came: the whole answer.
+    /// Streams, the kernel's, and other streams: the whole answer.
     All(usize),
     /// Streams have something to tell, and none of the array is there: the kernel finds that out
     /// when it has an event to write, which stays.
@@ -284,12 +278,12 @@ enum First {
 }
 
 /// One call of `epoll_wait`.
-pub(super) struct Waiter {
-    pub(super) set: &'static Set,
+struct Waiter {
+    set: &'static Set,
     epfd: c_int,
     events: *mut epoll_event,
-    pub(super) max: usize,
-    pub(super) mask: *const sigset_t,
+    max: usize,
+    mask: *const sigset_t,
     /// So many events of the array are certain to be there, and as many as streams could fill when
     /// the call began.
     sure: usize,
@@ -335,14 +329,14 @@ impl Waiter {
         }
     }
 
-    pub(super) fn out(&mut self) -> &mut [epoll_event] {
+    fn out(&mut self) -> &mut [epoll_event] {
         // SAFETY: the caller's array of `max` events, plain integers.
         unsafe { core::slice::from_raw_parts_mut(self.events, self.max) }
     }
 
     /// How many events streams may write after the first `start`: as many as the array is known to
     /// hold, or as streams can have.
-    pub(super) fn room(&self, start: usize) -> usize {
+    fn room(&self, start: usize) -> usize {
         let adopted = self.set.adopted.load(Ordering::Acquire) as usize;
         let left = self.max.saturating_sub(start);
         let most = adopted.saturating_add(KEPT).min(left);
@@ -352,17 +346,15 @@ impl Waiter {
         there((self.events as usize).wrapping_add(start * EVENT), most)
     }
 
-    /// What a look tells first, streams in the front of the array.
-    fn first(&mut self, most: usize, order: Order) -> First {
+    /// What a look tells first, streams in the front of the array: all, or those that come before
+    /// the kernel's events.
+    fn first(&mut self, most: usize, before_tcp: bool) -> First {
         let set = self.set;
         if set.adopted.load(Ordering::Acquire) == 0 {
             return First::Streams(0);
         }
         let room = self.room(0).min(most);
         if room == 0 && most != 0 {
-            // The kernel's answer is to be that of its own events: without bells that have rung for
-            // nothing.
-            set.settle();
             return if set.would_tell() {
                 First::Nowhere
             } else {
@@ -370,17 +362,30 @@ impl Waiter {
             };
         }
         let out = self.out().get_mut(..room).unwrap_or_default();
-        match set.harvest_in_order(out, order) {
-            Harvest::Events(ready) => First::Streams(ready),
-            Harvest::BehindTcp(ready) => match self.kernel_between(ready) {
+        if !before_tcp {
+            return First::Streams(set.harvest(out));
+        }
+        match set.harvest_before_tcp(out) {
+            Taken::Events(ready) => First::Streams(ready),
+            Taken::BeforeTcp(ready) => match self.kernel_between(ready) {
                 0 => First::Streams(0),
                 count => First::All(count),
             },
-            Harvest::Late => match self.by_time() {
-                Ok(count) => First::All(count),
-                Err(order) => self.first(most, order),
-            },
         }
+    }
+
+    /// An answer whose first `ready` streams are there: the kernel's events, and after these the
+    /// other streams. No signal that only the mask lets through is delivered, since there is an
+    /// answer.
+    #[cold]
+    fn kernel_between(&mut self, ready: usize) -> usize {
+        let mask = core::mem::replace(&mut self.mask, core::ptr::null());
+        let found = self.all_of_kernel(ready);
+        self.mask = mask;
+        if !self.was_full {
+            self.set.with(Inside::kernel_has_told);
+        }
+        self.append(found.map_or(ready, |(count, _)| count))
     }
 
     /// The answer of a call that is not to sleep, with the kernel's events after the first `ready`
@@ -429,19 +434,7 @@ impl Waiter {
         } else {
             core::ptr::null()
         };
-        let mut mask = mask;
-        let mut timeout = timeout;
         let began = Moment::now();
-        if self.set.has_sets.load(Ordering::Relaxed) {
-            // Sets inside this one are made to show the truth before their events are taken.
-            nest::settle_all();
-            if timeout.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0) {
-                // SAFETY: the mask is the caller's.
-                unsafe { wait_readable(self.epfd, timeout, mask, ends) }?;
-                nest::settle_all();
-                (timeout, mask) = (Some(&AT_ONCE), core::ptr::null());
-            }
-        }
         // SAFETY: inside the caller's array; the mask is the caller's.
         let got = unsafe {
             sys::epoll_wait_unless(
@@ -457,10 +450,7 @@ impl Waiter {
     }
 
     /// As [`Waiter::kernel`] without a wait, and anew where what it told has left places that it may have more for.
-    pub(super) fn all_of_kernel(
-        &mut self,
-        ready: usize,
-    ) -> Result<(usize, Option<usize>), sys::Errno> {
+    fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
         let mut found = self.kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
         for _ in 0..LOOKS {
             let (count, bell) = found;
@@ -492,10 +482,7 @@ impl Waiter {
         began: Moment,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
         // A sleep that a signal ended, perhaps after a stop, is no look.
-        let got = match got {
-            Err(libc::EFAULT) if self.was_bell() => return Ok((ready, Some(ready))),
-            got => got?,
-        };
+        let got = got?;
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
@@ -507,17 +494,6 @@ impl Waiter {
         let found = set.translate(self.out(), ready, ready + got, began);
         self.leave_rest(found.0);
         Ok(found)
-    }
-
-    /// The kernel had something to tell, and the array is not there. Was it one of the library's
-    /// own event descriptors in the set that has rung for nothing? Then the program has no event.
-    fn was_bell(&self) -> bool {
-        if !is_null_or_users(self.events as usize, self.max * EVENT) {
-            // The kernel refuses that one whatever there is to tell.
-            return false;
-        }
-        self.set.settle();
-        nest::kernel_ready(self.epfd, libc::POLLIN) == 0
     }
 
     /// The kernel leaves alone what it has no event for: behind `count` events the front of the array is what it was.
@@ -570,20 +546,10 @@ impl Waiter {
             return Some(Ok(Slept::News));
         }
         if left != Some(0) && thread::falls_asleep_in(vigil.frame(), set) {
-            vigil.on = if set.has_sets.load(Ordering::Relaxed) {
-                // Sets inside this one are made to show the truth before their events are taken.
-                nest::settle_all();
-                On::Readable(libc::pollfd {
-                    fd: self.epfd,
-                    events: libc::POLLIN,
-                    revents: 0,
-                })
-            } else {
-                On::Set {
-                    fd: self.epfd,
-                    events: self.events,
-                    max: self.max as c_int,
-                }
+            vigil.on = On::Set {
+                fd: self.epfd,
+                events: self.events,
+                max: self.max as c_int,
             };
             vigil.kept = self.kept;
             vigil.stage = Stage::Kernel;
@@ -602,24 +568,7 @@ impl Waiter {
     fn woken(&mut self, vigil: &mut Vigil) -> Result<Slept, sys::Errno> {
         thread::wakes_up(vigil.frame());
         vigil.stage = Stage::Fresh;
-        let got = match (vigil.on, vigil.answer) {
-            (On::Readable(_), Ok(_)) => {
-                nest::settle_all();
-                let began = Moment::now();
-                // SAFETY: the caller's array.
-                let got = unsafe {
-                    sys::epoll_wait(
-                        self.epfd,
-                        self.events,
-                        self.max as c_int,
-                        Some(&AT_ONCE),
-                        core::ptr::null(),
-                    )
-                };
-                self.took(0, got, began)
-            }
-            (_, answer) => self.took(0, answer, vigil.began),
-        };
+        let got = self.took(0, vigil.answer, vigil.began);
         self.slept(got, vigil.sliced)
     }
 
@@ -661,9 +610,10 @@ impl Waiter {
             Ok(Slept::Nothing) if last => Some(self.over(0)),
             Ok(Slept::News | Slept::Nothing) => None,
             Err(e) => {
-                // News that came with the signal are reported first, as the kernel does, and with what it has by now: a program
-                // that was stopped for long is not told of streams alone.
-                let ready = match self.first(self.max, Order::Time) {
+                // News that came with the signal are reported first, as the kernel does, and with
+                // what it has by now: a program that was stopped for long is not told of streams
+                // alone.
+                let ready = match self.first(self.max, true) {
                     First::Streams(0) => {
                         self.set.pass_on();
                         return Some(failed(e));
@@ -680,7 +630,7 @@ impl Waiter {
     }
 
     /// Adds ready streams behind `count` kernel events.
-    pub(super) fn append(&mut self, count: usize) -> usize {
+    fn append(&mut self, count: usize) -> usize {
         let set = self.set;
         if count == self.max || set.adopted.load(Ordering::Relaxed) == 0 {
             return count;
@@ -750,31 +700,8 @@ impl Set {
                 self.ring();
             }
             if self.nested.load(Ordering::Relaxed) {
-                self.settle();
+                self.shows_news();
             }
         }
     }
-}
-
-/// Waits until the kernel's set has something to tell, and takes nothing.
-///
-/// # Safety
-/// `mask` is null or valid.
-unsafe fn wait_readable(
-    epfd: c_int,
-    timeout: Option<&timespec>,
-    mask: *const sigset_t,
-    ends: Ends,
-) -> Result<usize, sys::Errno> {
-    let mut one = libc::pollfd {
-        fd: epfd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut timeout = timeout.copied();
-    let at = timeout
-        .as_mut()
-        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    // SAFETY: one valid entry, a time of ours, the caller's mask.
-    unsafe { sys::ppoll_unless(ends, &raw mut one, 1, at, mask) }
 }

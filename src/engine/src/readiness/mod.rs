@@ -14,7 +14,6 @@ pub mod set;
 mod shared;
 pub mod spin;
 mod told;
-mod turn;
 pub mod vigil;
 
 use crate::remote;
@@ -31,10 +30,8 @@ pub(crate) static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
-pub use nest::set_number_goes;
 pub use parked::{number_goes, number_gone};
 pub use shared::before_fork;
-pub(crate) use turn::GRAIN_MS;
 
 /// See [`BIG_WAITS`]: while there are any, no reader consents.
 pub fn big_waits() -> u32 {

@@ -188,20 +188,14 @@ unsafe fn turns(
     mask: *const sigset_t,
     vigil: &mut Vigil,
 ) -> Option<Result<usize, sys::Errno>> {
-    let sets = fds
-        .iter()
-        .any(|p| table::lookup(p.fd).is_some_and(|e| e.as_set().is_some()));
-    // A list with sets was found ready: what is ready now, with the sets settled, is the answer.
-    let mut seen = false;
     match core::mem::replace(&mut vigil.stage, Stage::Fresh) {
         Stage::Fresh => {}
-        Stage::Kernel => match kernel_over(fds, vigil) {
-            Some(Ok(1..)) if sets => seen = true,
-            Some(answer) => return Some(answer),
-            None => {}
-        },
+        Stage::Kernel => {
+            if let Some(answer) = kernel_over(fds, vigil) {
+                return Some(answer);
+            }
+        }
         Stage::Streams => match sleep_over(fds, vigil) {
-            Ok(1..) if sets => {}
             Ok(0) => {}
             answer => return Some(answer),
         },
@@ -210,15 +204,9 @@ unsafe fn turns(
         if rendezvous::is_meeting() {
             rendezvous::progress_soon();
         }
-        if sets {
-            nest::settle_all();
-        }
         let streams = accelerated(fds);
-        if streams.list.is_empty() && !(sets && seen) {
-            seen = sets;
+        if streams.list.is_empty() {
             match in_kernel(fds, end, mask, vigil) {
-                // A set's doorbell may have rung for bytes that are read already.
-                Step::Answer(Ok(1..)) if sets => {}
                 Step::Answer(answer) => return Some(answer),
                 Step::Again => continue,
                 Step::Parked => return None,
@@ -238,16 +226,11 @@ unsafe fn turns(
         if ready != 0 || is_last {
             return Some(Ok(ready));
         }
-        seen = false;
-        if !streams.list.is_empty() && spin(fds, &streams) {
-            continue;
-        }
-        if streams.list.is_empty() {
+        if spin(fds, &streams) {
             continue;
         }
         match sleep(fds, &streams, left, mask, vigil) {
             Step::Answer(Ok(0)) => {}
-            Step::Answer(Ok(1..)) if sets => {}
             Step::Answer(answer) => return Some(answer),
             Step::Again => {}
             Step::Parked => return None,
@@ -555,7 +538,7 @@ fn count(fds: &[pollfd]) -> usize {
 
 /// What the kernel has told, in a look that began then, as the program is to see it. `streams`: some of them may be on links.
 pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
-    if !streams && !told::is_any_other() && !nest::is_any() {
+    if !streams && !told::is_any_other() {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {
@@ -565,9 +548,6 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
         if let Some(sock) = entry.as_sock() {
             let told = told::correct(sock, p.revents, p.events, began);
             p.revents = told::whole(sock, told, p.events);
-        } else if p.revents & READ != 0 && entry.as_set().is_some_and(|set| !nest::is_readable(set))
-        {
-            p.revents &= !READ;
         }
     }
 }

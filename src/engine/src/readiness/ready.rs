@@ -5,7 +5,7 @@
 //! whoever asked before the look is answered by it, whoever asks later finds his bit in place.
 
 use super::parked;
-use super::regs::{BehindTcp, Echo, Inside, OnLink, Reg};
+use super::regs::{AfterTcp, Echo, Inside, OnLink, Reg};
 use super::set::Set;
 use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
@@ -14,6 +14,7 @@ use crate::sockets::demote;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
+use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
 
@@ -26,25 +27,13 @@ const END: u32 = READABLE | libc::EPOLLRDHUP as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
-/// Before which of what TCP has streams may be told: see [`super::turn`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Before all of it.
-    Streams,
-    /// Not before what their writers have written there first.
-    Writers,
-    /// Likewise, and if the program was away, not before what came first.
-    Time,
-}
-
-/// What a harvest came to.
-pub(super) enum Harvest {
+/// What was taken of the ready list.
+pub(super) enum Taken {
     /// So many events.
     Events(usize),
-    /// So many, which the kernel's go behind, and behind these the other streams'.
-    BehindTcp(usize),
-    /// Nothing is taken: the program was away, and it is known of some news when they came.
-    Late,
+    /// So many. The writer of the next stream did something by TCP before: the kernel's events go
+    /// first.
+    BeforeTcp(usize),
 }
 
 impl Set {
@@ -55,7 +44,7 @@ impl Set {
         self.with(|inside| {
             for slot in inside.links.iter().filter_map(OnLink::waiter) {
                 slot.publish_cpu(cpu);
-                slot.announce();
+                self.announce_to(slot);
             }
             if self.remote.load(Ordering::Relaxed) {
                 crate::remote::arm_all(inside.links.iter().map(|on| on.link));
@@ -64,6 +53,15 @@ impl Set {
             self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()
         })
         .unwrap_or(false)
+    }
+
+    /// Announces sleep to one link.
+    pub(super) fn announce_to(&self, slot: &Slot) {
+        if self.nested.load(Ordering::Relaxed) {
+            slot.announce_for_good();
+        } else {
+            slot.announce();
+        }
     }
 
     /// Awake again.
@@ -125,56 +123,45 @@ impl Set {
 
     /// Takes what is ready, up to `out.len()` events.
     pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
-        match self.harvest_in_order(out, Order::Streams) {
-            Harvest::Events(count) | Harvest::BehindTcp(count) => count,
-            Harvest::Late => 0,
+        match self.take_ready(out, |inside, left| Ok(inside.next_ready(left))) {
+            Taken::Events(count) | Taken::BeforeTcp(count) => count,
         }
     }
 
-    /// As [`Set::harvest`], as far as what TCP may have does not go first.
-    pub(super) fn harvest_in_order(
+    /// As [`Set::harvest`], up to a stream before which the kernel's events go.
+    pub(super) fn harvest_before_tcp(&'static self, out: &mut [libc::epoll_event]) -> Taken {
+        self.take_ready(out, Inside::next_ready_before_tcp)
+    }
+
+    fn take_ready(
         &'static self,
         out: &mut [libc::epoll_event],
-        order: Order,
-    ) -> Harvest {
+        next: impl Fn(&mut Inside, &mut usize) -> Result<Option<u32>, AfterTcp>,
+    ) -> Taken {
         self.with(|inside| {
             inside.take_marks();
             inside.look_behind();
-            if order == Order::Time && inside.is_stamped && self.is_late(inside) {
-                return Harvest::Late;
-            }
             let mut count = 0;
             // Every queued registration is looked at once at most.
             let mut left = inside.ready.len();
             while count != out.len() {
-                let next = if order == Order::Streams {
-                    inside.next_ready(&mut left)
-                } else {
-                    match inside.next_ready_before_tcp(&mut left) {
-                        Ok(next) => next,
-                        Err(BehindTcp) => return Harvest::BehindTcp(count),
-                    }
-                };
-                let Some(index) = next else {
-                    break;
+                let index = match next(inside, &mut left) {
+                    Ok(Some(index)) => index,
+                    Ok(None) => break,
+                    Err(AfterTcp) => return Taken::BeforeTcp(count),
                 };
                 let (event, stays) = self.examine(inside, index);
                 if stays {
-                    inside.queue_again(index);
+                    inside.queue(index);
                 }
                 if let (Some(event), Some(to)) = (event, out.get_mut(count)) {
                     *to = event;
                     count += 1;
                 }
             }
-            if left == 0 && inside.is_stamped {
-                // Nothing is left of what it was late for.
-                inside.is_stamped = false;
-                self.ends_late();
-            }
-            Harvest::Events(count)
+            Taken::Events(count)
         })
-        .unwrap_or(Harvest::Events(0))
+        .unwrap_or(Taken::Events(0))
     }
 
     /// Would a wait tell of a stream now? Takes nothing but what would not.
@@ -341,11 +328,6 @@ impl Set {
             && let Some(told) = all.get_mut(start..end)
         {
             self.correct_told(told, began);
-        }
-        if self.has_sets.load(Ordering::Relaxed)
-            && let Some(told) = all.get_mut(start..end)
-        {
-            self.look_into_sets(told);
         }
         // Also of a stream that is about to come, which has said so: what the kernel tells of it is told behind its coming alone.
         let has_streams = !self.is_plain() && self.was_entered();

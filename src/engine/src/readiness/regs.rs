@@ -1,12 +1,10 @@
 //! The mirror of a set's registrations of tracked sockets, found by socket, by stream and by data
 //! without a walk.
 
-use super::set::Set;
 use crate::sockets::sock::Sock;
-use crate::sockets::table::{self, Entry};
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::Ordering;
-use sluice_fabric::doorbell::{Slot, Stamp};
+use sluice_fabric::doorbell::Slot;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Fd;
 use std::collections::{HashMap, VecDeque};
@@ -45,10 +43,9 @@ pub(super) struct Reg {
     pub echo: Echo,
     /// In the ready list.
     pub queued: bool,
-    /// When the news came for which it is there, where that is known.
-    pub since: Stamp,
-    /// ... or it has been there since it was told last.
-    pub told: bool,
+    /// ... for news whose writer did something by TCP before: the kernel is asked first, so many
+    /// times at most.
+    pub after_tcp: u8,
     /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on its way.
     pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
@@ -153,7 +150,11 @@ impl Hasher for Mix {
 type Map<K> = HashMap<K, u32, BuildHasherDefault<Mix>>;
 
 /// What TCP has goes before the next of the ready list.
-pub(super) struct BehindTcp;
+pub(super) struct AfterTcp;
+
+/// A stream's news wait for so many answers that the kernel's events fill: TCP's news of which its
+/// writer knew are told by then, however few places a program has, and more must not hold it up.
+const FULL_BY_TCP: u8 = 8;
 
 /// What a set's lock guards.
 #[derive(Default)]
@@ -166,37 +167,8 @@ pub(super) struct Inside {
     by_data: Map<u64>,
     pub links: Vec<OnLink>,
     pub ready: VecDeque<u32>,
-    /// Of what is in the ready list it may be known when the news came.
-    pub is_stamped: bool,
     /// Registrations with [`Reg::behind`].
     behind: Vec<u32>,
-    /// Registrations of sets.
-    sets: Vec<SetReg>,
-}
-
-/// A set's registration in another. The kernel knows it by the set and the number together, and keeps it for as long as the set
-/// has any number: under this one there may be something else by now.
-#[derive(Clone, Copy)]
-pub(super) struct SetReg {
-    inner: &'static Set,
-    /// [`Set::life`] when it was registered.
-    life: u32,
-    pub fd: i32,
-    pub events: u32,
-    pub data: u64,
-}
-
-impl SetReg {
-    /// The set, unless this process has closed it.
-    pub fn set(&self) -> Option<&'static Set> {
-        (self.inner.life() == Some(self.life)).then_some(self.inner)
-    }
-
-    /// Is the number still the set's, so that the kernel's registration can be changed by it?
-    pub fn is_named(&self) -> bool {
-        self.set()
-            .is_some_and(|inner| table::lookup(self.fd) == Some(Entry::set(inner)))
-    }
 }
 
 fn key(sock: &Sock) -> usize {
@@ -241,21 +213,6 @@ impl Inside {
         was
     }
 
-    /// The kernel has accepted the registration of a set under this number, or has dropped it: nothing is wanted then. One of a set
-    /// that is closed stays here until its number is registered anew.
-    pub fn note_set(&mut self, fd: i32, inner: &'static Set, wanted: Option<(u32, u64)>) {
-        let is_others = |reg: &SetReg| reg.set().is_some_and(|set| !core::ptr::eq(set, inner));
-        self.sets.retain(|reg| reg.fd != fd || is_others(reg));
-        let life = inner.life().unwrap_or_default();
-        self.sets.extend(wanted.map(|(events, data)| SetReg {
-            inner,
-            life,
-            fd,
-            events,
-            data,
-        }));
-    }
-
     /// What was passed over is looked at again where there is something to read by now: the program may have read TCP's part without waiting for it.
     pub fn look_behind(&mut self) {
         let mut at = 0;
@@ -272,28 +229,6 @@ impl Inside {
         }
     }
 
-    /// Is `inner` registered under this number to be told of once?
-    pub fn is_told_once(&self, fd: i32, inner: &'static Set) -> bool {
-        self.sets.iter().any(|reg| {
-            let is_it = || reg.set().is_some_and(|set| core::ptr::eq(set, inner));
-            reg.events & ONESHOT != 0 && reg.fd == fd && is_it()
-        })
-    }
-
-    /// The sets that are registered.
-    pub fn sets(&self) -> Vec<&'static Set> {
-        self.sets.iter().filter_map(SetReg::set).collect()
-    }
-
-    /// The registrations of sets with this data, of which the kernel tells under it: none if it may be a socket that it tells of.
-    pub fn sets_with_data(&self, data: u64) -> Vec<SetReg> {
-        if self.with_data(data).next().is_some() {
-            return Vec::new();
-        }
-        let sets = self.sets.iter().filter(|reg| reg.data == data);
-        sets.copied().collect()
-    }
-
     /// Enters a registration.
     pub fn insert(&mut self, sock: &'static Sock, fd: i32, events: u32, data: u64) -> u32 {
         let first = self.by_sock.get(&key(sock)).copied();
@@ -306,8 +241,7 @@ impl Inside {
             twin_armed: false,
             echo: Echo::None,
             queued: false,
-            since: Stamp::NONE,
-            told: false,
+            after_tcp: 0,
             behind: false,
             out_removed: false,
             room_due: false,
@@ -516,42 +450,42 @@ impl Inside {
             .is_some_and(|reg| !core::mem::replace(&mut reg.queued, true))
     }
 
+    /// Puts a registration behind all others, as the kernel does with one that it has told of.
     pub fn queue(&mut self, index: u32) {
-        self.queue_since(index, Stamp::NONE);
+        self.queue_after(index, 0);
     }
 
-    fn queue_since(&mut self, index: u32, since: Stamp) {
+    fn queue_after(&mut self, index: u32, after_tcp: u8) {
         if self.enlist(index) {
             self.ready.push_back(index);
-            self.is_stamped |= since.is_known();
             if let Some(reg) = self.reg(index) {
-                (reg.since, reg.told) = (since, false);
+                reg.after_tcp = after_tcp;
             }
         }
     }
 
-    /// Puts a registration that was looked at behind all others, as the kernel does: there may be more to tell.
-    pub fn queue_again(&mut self, index: u32) {
-        self.queue(index);
-        if let Some(reg) = self.reg(index) {
-            reg.told = true;
-        }
-    }
-
-    /// As [`next_ready`](Self::next_ready); but of one whose writer has done something by TCP before nothing, and it keeps its turn: what
-    /// TCP has is to be told first, once.
-    pub fn next_ready_before_tcp(&mut self, left: &mut usize) -> Result<Option<u32>, BehindTcp> {
+    /// As [`next_ready`](Self::next_ready), but not one whose writer did something by TCP before: it
+    /// keeps its turn, and what TCP has is to be told first.
+    pub fn next_ready_before_tcp(&mut self, left: &mut usize) -> Result<Option<u32>, AfterTcp> {
         let Some(index) = self.next_ready(left) else {
             return Ok(None);
         };
         if let Some(reg) = self.reg(index)
-            && reg.since.is_behind_tcp()
+            && reg.after_tcp != 0
         {
-            reg.since = reg.since.time();
+            reg.after_tcp -= 1;
             self.queue_first(index);
-            return Err(BehindTcp);
+            return Err(AfterTcp);
         }
         Ok(Some(index))
+    }
+
+    /// The kernel has told all that it has: the next of the ready list waits for no more.
+    pub fn kernel_has_told(&mut self) {
+        let next = self.ready.front().copied();
+        if let Some(reg) = next.and_then(|index| self.reg(index)) {
+            reg.after_tcp = 0;
+        }
     }
 
     /// Puts back what [`next_ready`](Self::next_ready) gave: it keeps its turn.
@@ -596,7 +530,7 @@ impl Inside {
     }
 
     /// Queues every registration of a stream.
-    fn queue_stream(&mut self, at: usize, stream: u32, since: Stamp) {
+    fn queue_stream(&mut self, at: usize, stream: u32, is_after_tcp: bool) {
         let first = self
             .links
             .get(at)
@@ -605,7 +539,7 @@ impl Inside {
             .unwrap_or(0);
         let mut i = first.wrapping_sub(1);
         while let Some(next) = self.regs.get(i as usize).map(|r| r.next) {
-            self.queue_since(i, since);
+            self.queue_after(i, if is_after_tcp { FULL_BY_TCP } else { 0 });
             i = next;
         }
     }
@@ -614,7 +548,7 @@ impl Inside {
     pub fn take_marks(&mut self) {
         for at in 0..self.links.len() {
             if let Some(slot) = self.links.get(at).and_then(OnLink::waiter) {
-                slot.take_stamped(|stream, since| self.queue_stream(at, stream, since));
+                slot.take_ready(|stream, is_after| self.queue_stream(at, stream, is_after));
             }
         }
     }

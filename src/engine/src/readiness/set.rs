@@ -33,8 +33,6 @@ pub struct Set {
     entered: AtomicBool,
     /// Descriptors of this process for it; 0: a free structure.
     entries: AtomicU32,
-    /// How many sets the structure has been: see [`Set::life`].
-    life: AtomicU32,
     /// The kernel's set.
     fd: AtomicI32,
     /// An eventfd in the kernel's set, by which this process itself rings; -1: none yet.
@@ -45,8 +43,6 @@ pub struct Set {
     pub(super) private: AtomicBool,
     /// The parent's, and not yet used by this process.
     pub(super) inherited: AtomicBool,
-    /// Sets are registered in it.
-    pub(super) has_sets: AtomicBool,
     /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Set by whoever makes
     /// it so, before the kernel's set can tell of it; stays for the life of the set.
     special: AtomicU32,
@@ -66,9 +62,6 @@ pub struct Set {
     pub(super) full_answers: AtomicU32,
     /// When the kernel's part was last looked at (`sys::rough_ns`).
     pub(super) looked_ns: AtomicU64,
-    /// So many waits more go by the time at which news came, of a program that was away for so long: see [`super::turn`].
-    pub(super) late_waits: AtomicU32,
-    pub(super) late_ns: AtomicU64,
     /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
     pub(super) peer_cpu: AtomicU32,
     pub(super) spin_ns: AtomicU32,
@@ -147,13 +140,11 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     inside: Guarded::new(None),
                     entered: AtomicBool::new(false),
                     entries: AtomicU32::new(0),
-                    life: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
                     wake: Outlet::new(),
                     number,
                     private: AtomicBool::new(false),
                     inherited: AtomicBool::new(false),
-                    has_sets: AtomicBool::new(false),
                     special: AtomicU32::new(0),
                     adopted: AtomicU32::new(0),
                     sleepers: AtomicU32::new(0),
@@ -163,8 +154,6 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
                     kernel_turn: AtomicBool::new(false),
                     full_answers: AtomicU32::new(0),
                     looked_ns: AtomicU64::new(0),
-                    late_waits: AtomicU32::new(0),
-                    late_ns: AtomicU64::new(0),
                     peer_cpu: AtomicU32::new(0),
                     spin_ns: AtomicU32::new(0),
                     spin_skip: AtomicU32::new(0),
@@ -186,15 +175,12 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             &set.is_used_elsewhere,
             &set.private,
             &set.inherited,
-            &set.has_sets,
             &set.kernel_turn,
             &set.remote,
         ] {
             flag.store(false, Ordering::Relaxed);
         }
         set.looked_ns.store(0, Ordering::Relaxed);
-        set.late_waits.store(0, Ordering::Relaxed);
-        set.life.fetch_add(1, Ordering::Relaxed);
         set.entries.store(1, Ordering::Release);
     }
     drop(making);
@@ -291,16 +277,6 @@ impl Set {
     /// It is back.
     pub(crate) fn gets_up(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Which of the sets that the structure has been it is now; `None`: it is free.
-    pub(super) fn life(&self) -> Option<u32> {
-        (self.entries.load(Ordering::Acquire) != 0).then(|| self.life.load(Ordering::Relaxed))
-    }
-
-    /// Has it more than one descriptor?
-    pub(super) fn has_dups(&self) -> bool {
-        self.entries.load(Ordering::Acquire) > 1
     }
 
     /// One more descriptor for the set.
@@ -476,7 +452,7 @@ impl Set {
         link.pin();
         // Threads may be asleep in the kernel's set already: the first news rings.
         if let Some(s) = link.my_slot(slot) {
-            s.announce();
+            self.announce_to(s);
         }
         let name = if remote::is_to_another_host(link) {
             self.remote.store(true, Ordering::Release);
@@ -533,7 +509,7 @@ impl Set {
     /// There is something to look at for whoever waits.
     pub(super) fn tell(&'static self) {
         if self.nested.load(Ordering::Relaxed) {
-            self.settle();
+            self.shows_news();
         }
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.ring();

@@ -7,7 +7,7 @@
 
 use super::regs::Reg;
 use super::set::{self, Set};
-use super::{WRITABLE, nest, parked};
+use super::{WRITABLE, parked};
 use crate::process;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::internal;
@@ -131,18 +131,12 @@ impl Set {
     /// Somebody waits for the set, or may, whom no hook serves: who sees what the kernel has in it, and that alone.
     #[cold]
     pub fn used_elsewhere(&'static self) {
-        self.goes_elsewhere(nest::DEPTH);
-    }
-
-    fn goes_elsewhere(&'static self, depth: usize) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
         for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
             crate::sockets::life::give_up_to_read(sock, Reason::SetElsewhere);
             remains::await_all_owed(sock);
         }
         self.takes_bells_out();
-        self.sets_within(depth)
-            .for_each(|inner| inner.goes_elsewhere(depth - 1));
     }
 
     /// No stream is left to ring for: takes what is the library's out of the kernel's set.

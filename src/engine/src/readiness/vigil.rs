@@ -20,8 +20,6 @@ pub(super) enum On {
         events: *mut libc::epoll_event,
         max: c_int,
     },
-    /// That the kernel's set has any, which are taken later.
-    Readable(pollfd),
     /// One of a list.
     List { fds: *mut pollfd, count: usize },
 }
@@ -137,10 +135,6 @@ impl Vigil {
                 let time = bounded.then_some(&time);
                 // SAFETY: the caller's array and mask.
                 unsafe { sys::epoll_wait_unless(ends, *fd, *events, *max, time, mask) }
-            }
-            On::Readable(one) => {
-                // SAFETY: one entry and a time of ours, the caller's mask.
-                unsafe { sys::ppoll_unless(ends, one, 1, at, mask) }
             }
             On::List { fds, count } => {
                 // SAFETY: the caller's array or that of the list, a time of ours, the caller's mask.

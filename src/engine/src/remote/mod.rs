@@ -64,7 +64,7 @@ pub(crate) use loan::{
 #[cfg(not(feature = "verbs"))]
 pub(crate) use none::*;
 #[cfg(feature = "verbs")]
-pub(crate) use queue::{arm_all, bell, calm_all, descriptors, drive_all, unbell};
+pub(crate) use queue::{arm_all, bell, drive_all, unbell};
 #[cfg(feature = "verbs")]
 pub(crate) use stream::{
     advance, arm, awaits_record, before_resend, deliver, demote, drive, goes_direct, has_input,

@@ -51,10 +51,6 @@ pub const fn is_to_another_host(_: &Link) -> bool {
     false
 }
 pub const fn drive_all() {}
-pub const fn calm_all() {}
-pub fn descriptors() -> impl Iterator<Item = i32> {
-    core::iter::empty()
-}
 pub const fn unbell(_: i32) {}
 pub const fn arm(_: &Link) -> bool {
     true

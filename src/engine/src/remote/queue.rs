@@ -132,19 +132,6 @@ pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
 }
 
-/// Those that [`bell`] has put into sets.
-pub fn descriptors() -> impl Iterator<Item = i32> {
-    all().filter_map(Queue::descriptor)
-}
-
-/// As [`drive_all`], and no device's descriptor stays readable for what came by now. Whoever sleeps on one hears of what comes next.
-pub fn calm_all() {
-    all().filter(|q| q.is_used()).for_each(|queue| {
-        queue.calm();
-        queue.drive();
-    });
-}
-
 /// Before a sleep on streams of these links, of which some may be within this host: what comes by them wakes who waits for
 /// [`bell`]. Then as [`drive_all`].
 pub fn arm_all(links: impl Iterator<Item = &'static Link>) {

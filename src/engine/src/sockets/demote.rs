@@ -5,7 +5,7 @@ use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
 use crate::sockets::sock::{Half, Sock, state};
-use crate::sockets::{behind, direct, remains, staged, wake};
+use crate::sockets::{after_tcp, direct, remains, staged, wake};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words;
@@ -129,8 +129,8 @@ fn tell_why(why: &AtomicU32, reason: Reason) {
 struct Visit(Option<&'static Family>);
 
 impl Visit {
-    /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again has been sent; what it had not read it
-    /// has left to its relatives. The half is on TCP.
+    /// Under the half's lock. `None`: the parent has left the stream, and what it had to send again
+    /// has been sent. The half is on TCP.
     fn begin(sock: &'static Sock, half: &Half) -> Option<Self> {
         let visit = Self::meanwhile(sock, half);
         if visit.is_some() {
@@ -194,13 +194,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
             remains::count_parents_reads(sock, from);
         }
         let owed = from.wrapping_add(end.wrapping_sub(start));
-        remains::owes(sock, owed);
-        if let Some(ring) = sock.rx.ring() {
-            sock.remains.keep(ring, start, end, whole);
-        }
-        if sock.rx.state() != state::INHERITED {
-            remains::share(sock);
-        }
+        remains::keep(sock, (start, end), owed, whole);
     }
     sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
     if let Some(link) = sock.link() {
@@ -414,7 +408,7 @@ pub fn resend(sock: &'static Sock) -> Resent {
         }
     }
     if at != family.resent() {
-        behind::acts_on(sock);
+        after_tcp::acts_on(sock);
         crate::sockets::options::push_out(sock, fd);
     }
     family.unclaim(at);

@@ -5,9 +5,6 @@
 //! words; what is left to say between relatives is who sends the fixed bytes again on TCP and how
 //! far that has come, and who holds the socket at all.
 
-mod kept;
-
-pub use self::kept::Kept;
 use crate::sockets::sock::{self, Sock};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys::{self, Ends};
@@ -44,10 +41,25 @@ pub struct Family {
     handing: AtomicU32,
     /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`], [`ORPHANED`].
     visitors: AtomicU32,
-    /// Bytes that have been taken out of the copies of what a dead peer left in its ring (remains.rs): each relative may have one.
-    taken: AtomicU32,
-    /// What the process whose stream it was has left to its relatives.
-    kept: kept::Label,
+    /// The process that has the copy of what lay unread in the ring (remains.rs); 0: none.
+    keeper: AtomicU32,
+    /// As [`Half::owed`](super::sock::Half::owed), of the stream that the owner has left.
+    owed: AtomicU64,
+    /// How many bytes of that lay unread; 0: none.
+    unread: AtomicU32,
+    /// TCP brings nothing of these.
+    absent: AtomicU32,
+}
+
+/// What lay unread in a stream when its process left it, of which that process has the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// So many bytes.
+    pub len: usize,
+    /// As [`Half::owed`](super::sock::Half::owed): the place of the last one in TCP.
+    pub owed: u64,
+    /// Nothing of it comes by TCP.
+    pub whole: bool,
 }
 
 const _: () = assert!(size_of::<Family>() == 128);
@@ -79,7 +91,6 @@ struct Region {
     calls: AtomicU32,
     spare: [u32; 12],
     slots: [Family; SLOTS as usize],
-    store: kept::Store,
 }
 
 static REGION: AtomicPtr<Region> = AtomicPtr::new(core::ptr::null_mut());
@@ -90,7 +101,6 @@ fn region() -> Option<&'static Region> {
         let made = sys::map_zeroes(size_of::<Region>(), true)
             .ok()?
             .cast::<Region>();
-        keep_out_of_core_files(made);
         match REGION.compare_exchange(
             core::ptr::null_mut(),
             made,
@@ -107,12 +117,6 @@ fn region() -> Option<&'static Region> {
     }
     // SAFETY: mapped for the life of the process; zeroes are a valid `Region`, atomics throughout.
     Some(unsafe { &*at })
-}
-
-/// What relatives keep for each other is bytes of connections.
-fn keep_out_of_core_files(region: *mut Region) {
-    // SAFETY: the mapping of a region, whose contents this leaves alone.
-    let _ = unsafe { sys::madvise(region.cast(), size_of::<Region>(), libc::MADV_DONTDUMP) };
 }
 
 /// Takes a slot, held by process `pid` alone.
@@ -148,7 +152,7 @@ pub fn take(pid: u32) -> Option<&'static Family> {
     slot.owner.store(0, Ordering::Relaxed);
     slot.handing.store(KEPT, Ordering::Relaxed);
     slot.visitors.store(0, Ordering::Relaxed);
-    slot.taken.store(0, Ordering::Relaxed);
+    slot.forget_unread();
     slot.in_use.store(1, Ordering::Relaxed);
     slot.join(pid);
     Some(slot)
@@ -183,12 +187,11 @@ pub fn part(pid: u32) {
         REGION.store(core::ptr::null_mut(), Ordering::Release);
         return;
     }
-    keep_out_of_core_files(old);
     // The slots before it, which others have had or have, are not given out here.
     region.fresh.store(fresh, Ordering::Relaxed);
-    for (family, kept) in own {
+    for (family, words) in own {
         // SAFETY: in the new mapping, atomics throughout.
-        unsafe { core::ptr::from_ref(family).cast_mut().write_volatile(kept) };
+        unsafe { core::ptr::from_ref(family).cast_mut().write_volatile(words) };
     }
 }
 
@@ -333,13 +336,9 @@ impl Family {
                 break;
             }
         }
-        let crowded = self.crowded.load(Ordering::Relaxed);
-        let empty = self.is_empty();
-        let last = empty && crowded == 0 && self.in_use.swap(0, Ordering::AcqRel) == 1;
-        // A slot that such an image holds is nobody else's ever again, and it finds nothing that is kept.
-        if last || empty && crowded == IMAGE {
-            self.drop_kept();
-        }
+        let last = self.crowded.load(Ordering::Relaxed) == 0
+            && self.is_empty()
+            && self.in_use.swap(0, Ordering::AcqRel) == 1;
         if last {
             self.put_back();
         }
@@ -413,22 +412,41 @@ impl Family {
     pub fn begin_stream(&self) {
         self.visitors.store(0, Ordering::SeqCst);
         self.resent.store(0, Ordering::Release);
-        self.taken.store(0, Ordering::Release);
-        self.drop_kept();
+        self.forget_unread();
     }
 
-    /// Of `len` bytes that each relative has a copy of: how many are gone.
-    pub fn taken(&self) -> usize {
-        self.taken.load(Ordering::Acquire) as usize
+    fn forget_unread(&self) {
+        for word in [&self.keeper, &self.unread, &self.absent] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.owed.store(0, Ordering::Release);
     }
 
-    /// Takes `n` of them behind the first `gone`. False: a relative was faster.
-    pub fn take(&self, gone: usize, n: usize) -> bool {
-        let (old, new) = (gone as u32, (gone + n) as u32);
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        self.taken
-            .compare_exchange(old, new, order.0, order.1)
-            .is_ok()
+    /// Is the copy of what lay unread `pid`'s? The first process that asks has it: bytes that two
+    /// had would be read twice.
+    pub fn keeps(&self, pid: u32) -> bool {
+        let first = self
+            .keeper
+            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire);
+        first.is_ok() || first == Err(pid)
+    }
+
+    /// By the process that leaves the stream: so much lay unread. Before relatives can find it left.
+    pub fn leave_unread(&self, unread: Unread) {
+        self.absent
+            .store(u32::from(unread.whole), Ordering::Relaxed);
+        self.owed.store(unread.owed, Ordering::Relaxed);
+        self.unread.store(unread.len as u32, Ordering::Release);
+    }
+
+    /// See [`Family::leave_unread`].
+    pub fn unread(&self) -> Option<Unread> {
+        let len = self.unread.load(Ordering::Acquire) as usize;
+        (len != 0).then(|| Unread {
+            len,
+            owed: self.owed.load(Ordering::Relaxed),
+            whole: self.absent.load(Ordering::Relaxed) != 0,
+        })
     }
 
     /// Where the re-send stands.
@@ -477,6 +495,23 @@ mod tests {
         let b = take(me).unwrap();
         assert!(core::ptr::eq(a, b));
         assert_eq!(b.resent(), 0);
+    }
+
+    #[test]
+    fn one_process_has_the_copy() {
+        let family = take(std::process::id()).unwrap();
+        assert!(family.keeps(7) && family.keeps(7) && !family.keeps(8));
+        assert_eq!(family.unread(), None);
+        let unread = Unread {
+            len: 3,
+            owed: 9,
+            whole: true,
+        };
+        family.leave_unread(unread);
+        assert_eq!(family.unread(), Some(unread));
+        family.begin_stream();
+        assert!(family.unread().is_none() && family.keeps(8));
+        family.leave(std::process::id());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::sockets::parting::{
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
 use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{behind, internal, remains, tcp, wait, wake};
+use crate::sockets::{after_tcp, internal, remains, tcp, wait, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
@@ -67,7 +67,7 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     if ret != 0 && errno != libc::EINPROGRESS && errno != libc::EINTR {
         return;
     }
-    behind::acts_by_tcp();
+    after_tcp::acts_by_tcp();
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Fresh) => track(fd, role::CONNECTING),
         Some(Kind::Sock(sock)) => {
@@ -183,7 +183,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let both = halves == half::BOTH;
     crate::report::named(sock);
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        behind::acts_on(sock);
+        after_tcp::acts_on(sock);
         Known::of(sock).shuts();
         demote::tell_end(sock);
         if how == libc::SHUT_RDWR {
@@ -342,7 +342,6 @@ pub fn before_close(entry: Entry, fd: c_int) {
             Kind::Sock(sock) if sock.fds.load(Ordering::Acquire) > 1 => {
                 readiness::number_goes(sock, fd);
             }
-            Kind::Set(set) => readiness::set_number_goes(set, fd),
             _ => {}
         }
     }
@@ -351,7 +350,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
     }
     match entry.kind() {
         Kind::Sock(sock) => {
-            behind::acts_on(sock);
+            after_tcp::acts_on(sock);
             drop_entry(sock, fd, true);
         }
         Kind::Set(set) => set.drop_entry(),

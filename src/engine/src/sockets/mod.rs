@@ -1,6 +1,6 @@
 //! Sockets: the table, the state machine of each connection, blocking, and the life of descriptors.
 
-pub mod behind;
+pub mod after_tcp;
 pub mod demote;
 pub mod direct;
 pub mod family;

@@ -14,7 +14,7 @@ use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, behind, demote, direct, fault, options, tcp, trigger};
+use crate::sockets::{PUBLISH, after_tcp, demote, direct, fault, options, tcp, trigger};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -269,6 +269,7 @@ unsafe fn recv_stream(
                             }
                             continue;
                         }
+                        Step::Lost => return partly(done, Error::Reset),
                         Step::Late if done != 0 && done >= want => return finish(sock, done),
                         Step::Late if !waits() => return partly(done, Error::WouldBlock),
                         Step::Late => {
@@ -440,7 +441,7 @@ fn finish(sock: &'static Sock, done: usize) -> Verdict {
 /// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges them.
 #[inline]
 pub fn came_by_tcp(sock: &Sock) {
-    behind::is_answered(sock);
+    after_tcp::is_answered(sock);
     if sock.tx.state() == state::LINK {
         tcp::acknowledge(sock.fd.load(Ordering::Relaxed));
     }

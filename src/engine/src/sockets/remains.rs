@@ -5,16 +5,16 @@
 //! reads from it what is missing when TCP has ended.
 //!
 //! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the kernel counts beyond
-//! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away. Of processes that
-//! share the socket each may have a copy; what one takes out of it is gone for all ([`Family::take`]). The process whose stream it was may be
-//! gone when a relative comes to use the socket: it leaves its relatives a copy in the memory that they share ([`Family::keep`]).
+//! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away.
 //!
-//! [`Family::take`]: super::family::Family::take
-//! [`Family::keep`]: super::family::Family::keep
+//! Of processes that share the socket one has the copy ([`Family::keeps`]). Another that reads up to
+//! the place where bytes are missing gets ECONNRESET: it must not take that for the end of the stream.
+//!
+//! [`Family::keeps`]: super::family::Family::keeps
 
 use crate::process;
 use crate::remote;
-use crate::sockets::family::{Family, Kept};
+use crate::sockets::family::{Family, Unread};
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::{Sock, half, state};
@@ -24,14 +24,17 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 use libc::c_int;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
+use sluice_stats::Reason;
 
 /// The copy; changed under the rx lock. Its last byte is that of TCP at [`owed`](super::sock::Half::owed).
 #[derive(Debug)]
 pub struct Remains {
     base: AtomicPtr<u8>,
     len: AtomicUsize,
-    /// Where no relatives share the socket: the bytes that have been taken out of it.
+    /// The bytes that have been taken out of it.
     taken: AtomicUsize,
+    /// There is one, and a relative has it.
+    lost: AtomicBool,
     /// Nothing of it comes by TCP.
     whole: AtomicBool,
     /// So it will be: the program has shut both halves down before either end left the link.
@@ -48,18 +51,20 @@ pub enum Step {
     Busy,
     /// So many were taken from the copy.
     Moved(usize),
+    /// A relative's: the connection looks reset here.
+    Lost,
 }
 
 impl Remains {
-    /// Is there a copy?
+    /// Is there a copy, here or at a relative?
     #[inline]
     pub fn are_kept(&self) -> bool {
-        !self.base.load(Ordering::Relaxed).is_null()
+        !self.base.load(Ordering::Relaxed).is_null() || self.are_lost()
     }
 
-    /// So many bytes have been taken out of the copies of all relatives: the count goes on in this process alone.
-    pub fn count_alone(&self, taken: usize) {
-        self.taken.store(taken, Ordering::Relaxed);
+    /// Has a relative the copy?
+    fn are_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Under the rx lock: the peer knows that both halves are shut down before it can leave the link, and sends nothing of it again.
@@ -125,20 +130,11 @@ impl Remains {
         Some(got + kept)
     }
 
-    /// The same of what a relative has left. False: there is nothing any more.
-    fn keep_shared(&self, family: &Family, kept: &Kept) -> bool {
+    /// A relative has the copy of so many bytes.
+    fn lose(&self, len: usize, whole: bool) {
         self.forget();
-        let Ok(base) = sys::map_zeroes(kept.len, false) else {
-            return false;
-        };
-        // SAFETY: the new mapping is as long.
-        if !unsafe { family.copy_kept(kept, base) } {
-            // SAFETY: just mapped, and nobody else has seen it.
-            unsafe { sys::unmap(base, kept.len) };
-            return false;
-        }
-        self.hold(base, kept.len, kept.whole);
-        true
+        self.hold(core::ptr::null_mut(), len, whole);
+        self.lost.store(true, Ordering::Relaxed);
     }
 
     fn hold(&self, base: *mut u8, len: usize, whole: bool) {
@@ -150,8 +146,9 @@ impl Remains {
 
     /// Nobody needs the copy any more.
     pub fn forget(&self) {
-        self.whole.store(false, Ordering::Relaxed);
-        self.expected.store(false, Ordering::Relaxed);
+        for flag in [&self.whole, &self.expected, &self.lost] {
+            flag.store(false, Ordering::Relaxed);
+        }
         let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
         if !base.is_null() {
             // SAFETY: mapped by `keep` with this length; whoever reads it holds the same lock.
@@ -234,6 +231,14 @@ pub unsafe fn step(
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;
     }
+    if sock.remains.are_lost() {
+        if before != 0 {
+            return Step::Moved(before);
+        }
+        renounce(sock);
+        sock.conn().stays(Reason::Shared);
+        return Step::Lost;
+    }
     let Some((at, n)) = take(sock, before as u64, most - before, takes) else {
         renounce(sock);
         return Step::Kernel;
@@ -261,78 +266,72 @@ pub fn follows(sock: &Sock, fd: c_int) -> bool {
     is_over(fd) && !sock.remains.is_whole() && unread_in_copy(sock, fd) != 0
 }
 
-/// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, behind `unread` ones that TCP has, and how many.
-/// `None`: TCP has ended before the copy begins, or relatives have got the rest.
+/// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, after
+/// `unread` ones that TCP has, and how many. `None`: TCP has ended before the copy begins.
 fn take(sock: &Sock, unread: u64, most: usize, takes: bool) -> Option<(usize, usize)> {
     let len = sock.remains.len.load(Ordering::Relaxed);
-    loop {
-        let missing = missing(sock, unread);
-        let all = usize::try_from(missing.all)
-            .ok()
-            .filter(|&all| all <= len)?;
-        let n = (all - missing.gone).min(most);
-        if n == 0 {
-            return None;
+    let missing = missing(sock, unread);
+    let all = usize::try_from(missing.all)
+        .ok()
+        .filter(|&all| all <= len)?;
+    let n = (all - missing.gone).min(most);
+    if takes {
+        sock.remains.taken.fetch_add(n, Ordering::Relaxed);
+    }
+    (n != 0).then_some((len - all + missing.gone, n))
+}
+
+/// Under the rx lock, when a stream is left with `start..end` of its ring unread, up to whose end
+/// TCP brings `owed` bytes, or nothing of these if they are `whole`: keeps a copy, unless a relative
+/// has one.
+pub fn keep(sock: &Sock, (start, end): (u64, u64), owed: u64, whole: bool) {
+    let len = end.wrapping_sub(start) as usize;
+    owes(sock, owed);
+    let family = sock.family();
+    if family.is_none_or(|family| family.keeps(process::pid())) {
+        if let Some(ring) = sock.rx.ring() {
+            sock.remains.keep(ring, start, end, whole);
         }
-        let family = sock.family().filter(|_| takes);
-        if family.is_some_and(|family| !family.take(missing.gone, n)) {
-            // A relative was faster, and there is less.
-            continue;
-        }
-        if takes && family.is_none() {
-            sock.remains.taken.fetch_add(n, Ordering::Relaxed);
-        }
-        return Some((len - all + missing.gone, n));
+    } else {
+        sock.remains.lose(len, whole);
+    }
+    if let Some(family) = family
+        && sock.rx.state() != state::INHERITED
+    {
+        family.leave_unread(Unread { len, owed, whole });
     }
 }
 
-/// Under the rx lock, by the process whose stream it was, which keeps a copy: relatives that hold the socket, too, are to find it when
-/// this process has left the stream.
-pub fn share(sock: &Sock) {
-    let base = sock.remains.base.load(Ordering::Relaxed);
-    let Some(family) = sock.family().filter(|_| !base.is_null()) else {
+/// Under the rx lock, in a relative that finds the stream left: what lay unread in it is to come by
+/// TCP, and the copy is the other process's.
+pub fn adopt(sock: &'static Sock) {
+    let Some(unread) = sock.family().and_then(Family::unread) else {
         return;
     };
-    if family.is_shared(process::pid()) {
-        let kept = Kept {
-            len: sock.remains.len.load(Ordering::Relaxed),
-            owed: sock.rx.owed.load(Ordering::Relaxed),
-            whole: sock.remains.is_whole(),
-        };
-        // SAFETY: the copy, under its lock.
-        unsafe { family.keep(&kept, base) };
-    }
-}
-
-/// Under the rx lock, in a relative that finds the stream left: what lay unread in it is kept here, too.
-pub fn adopt(sock: &'static Sock) {
-    let kept = sock.family().and_then(|f| f.kept().map(|kept| (f, kept)));
-    let Some((family, kept)) = kept else { return };
-    if !sock.remains.keep_shared(family, &kept) {
-        return;
-    }
-    count_parents_reads(sock, kept.owed.saturating_sub(kept.len as u64));
-    owes(sock, kept.owed);
+    sock.remains.lose(unread.len, unread.whole);
+    count_parents_reads(sock, unread.owed.saturating_sub(unread.len as u64));
+    owes(sock, unread.owed);
     let fd = sock.fd.load(Ordering::Relaxed);
     if missing(sock, 0).is_none_left() || are_others_reading(sock, fd) {
         renounce(sock);
     }
 }
 
-/// In the child of a fork: a copy of which nothing is left to read goes.
+/// In the child of a fork: the copy is the parent's.
 pub fn after_fork(sock: &'static Sock) {
-    if sock.remains.are_kept() && missing(sock, 0).is_none_left() {
-        renounce(sock);
+    if !sock.remains.are_kept() {
+        return;
     }
+    if missing(sock, 0).is_none_left() {
+        return renounce(sock);
+    }
+    let len = sock.remains.len.load(Ordering::Relaxed);
+    sock.remains.lose(len, sock.remains.is_whole());
 }
 
 /// Under the rx lock: nothing is owed to this process any more.
 pub fn renounce(sock: &'static Sock) {
     sock.rx.owed.store(0, Ordering::Relaxed);
-    if sock.remains.are_kept() {
-        // All of it has been read, or its place in the stream is not known any more: so it is for relatives.
-        sock.family().inspect(|family| family.drop_kept());
-    }
     sock.remains.forget();
 }
 
@@ -380,10 +379,7 @@ fn missing(sock: &Sock, unread: u64) -> Missing {
     } else {
         owed.saturating_sub(by_tcp)
     };
-    let gone = match sock.family() {
-        Some(family) => family.taken(),
-        None => sock.remains.taken.load(Ordering::Relaxed),
-    };
+    let gone = sock.remains.taken.load(Ordering::Relaxed);
     Missing {
         all,
         gone: gone.min(all.min(most) as usize),
@@ -646,7 +642,8 @@ pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
 
 /// See [`unread`]; under the rx lock.
 fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() || !(is_cut_off(sock, fd) || is_over(fd)) {
+    if !sock.remains.are_kept() || sock.remains.are_lost() || !(is_cut_off(sock, fd) || is_over(fd))
+    {
         return 0;
     }
     let Missing { all, gone } = missing(sock, tcp::unread(fd));
@@ -655,5 +652,76 @@ fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
         all - gone as u64
     } else {
         0
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests make real connections")]
+mod tests {
+    use super::*;
+    use crate::sockets::sock;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// What a relative reads at the end of TCP that 3 bytes are missing before: the bytes of its
+    /// own copy, or, where the process that left the stream has it, a reset.
+    fn reads(is_left: bool) -> (Result<Vec<u8>, ()>, bool) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let here = listener.accept().unwrap().0;
+        let fd = here.as_raw_fd();
+        let sock = sock::alloc(fd, sock::role::ACCEPTED).unwrap();
+        let family = sock.family_or_take().unwrap();
+        peer.write_all(b"by TCP").unwrap();
+        let (owed, len) = (9, 3);
+        if is_left {
+            assert!(family.keeps(1));
+            let whole = false;
+            family.leave_unread(Unread { len, owed, whole });
+            adopt(sock);
+        } else {
+            let ring = b"own".to_vec();
+            assert!(family.keeps(process::pid()) && family.keeps(process::pid()));
+            let base = sys::map_zeroes(len, false).unwrap();
+            // SAFETY: as long as the bytes.
+            unsafe { core::ptr::copy_nonoverlapping(ring.as_ptr(), base, len) };
+            sock.remains.hold(base, len, false);
+            owes(sock, owed);
+        }
+        drop(peer);
+        let mut bytes = [0u8; 16];
+        // SAFETY: room of ours.
+        let by_tcp = unsafe { sys::recv(fd, bytes.as_mut_ptr(), 6, libc::MSG_WAITALL) };
+        sock.rx.add_kernel_bytes(by_tcp.unwrap() as u64);
+        while !has_ended(fd) {
+            std::thread::yield_now();
+        }
+        let piece = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: 16,
+        };
+        // SAFETY: one piece, of ours.
+        let mut cursor = unsafe { Cursor::new(&raw const piece, 1) };
+        // SAFETY: room of ours.
+        let got = match unsafe { step(sock, fd, &mut cursor, 16, 0) } {
+            Step::Moved(n) => Ok(bytes[..n].to_vec()),
+            Step::Lost => Err(()),
+            _ => unreachable!("TCP has ended"),
+        };
+        let is_over = missing(sock, 0).is_none_left();
+        sock.fds.store(0, Ordering::Release);
+        sock::free(sock);
+        (got, is_over)
+    }
+
+    #[test]
+    fn bytes_that_a_killed_writer_owes_are_read_from_the_copy() {
+        assert_eq!(reads(false), (Ok(b"own".to_vec()), true));
+    }
+
+    #[test]
+    fn a_relative_without_the_copy_sees_a_reset_and_no_end() {
+        assert_eq!(reads(true), (Err(()), true));
     }
 }

@@ -16,7 +16,7 @@ use crate::sockets::sock::{Known, Sock, state};
 use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, PUBLISH_REMOTE, behind, fault, recv, staged, trigger, wake};
+use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, fault, recv, staged, trigger, wake};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -114,7 +114,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
     sock.tx.call_begins();
     if sock.tx.state.load(Ordering::SeqCst) == state::PLAIN {
-        behind::acts_on(sock);
+        after_tcp::acts_on(sock);
         return Some(Pass::tx(sock));
     }
     sock.tx.call_ends(0);
@@ -230,7 +230,7 @@ unsafe fn send_stream(
                 }
             }
             Room::Kernel => {
-                behind::acts_on(sock);
+                after_tcp::acts_on(sock);
                 // If the caller's number is closed, or another file's by now, the call ends by ours.
                 if job.done == 0 && job.fd == fd && !is_large {
                     if job.is_interrupted() {

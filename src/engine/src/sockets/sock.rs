@@ -403,7 +403,6 @@ impl Sock {
     /// socket takes another one with its next stream.
     pub fn leave_family(&self, pid: u32) {
         let Some(family) = self.family() else { return };
-        self.remains.count_alone(family.taken());
         if family.leave(pid) {
             self.family.store(core::ptr::null_mut(), Ordering::Release);
         }
@@ -412,8 +411,6 @@ impl Sock {
     /// This process shares no memory with the relatives that hold the socket, too, from now on;
     /// there it stays one of them until it ends.
     pub fn detach_family(&self) {
-        let Some(family) = self.family() else { return };
-        self.remains.count_alone(family.taken());
         self.family.store(core::ptr::null_mut(), Ordering::Release);
     }
 

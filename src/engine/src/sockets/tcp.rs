@@ -26,10 +26,8 @@ struct Info {
     words: [u32; 4],
     /// Segments under way.
     unacked: u32,
-    /// From `tcpi_sacked` to `tcpi_last_ack_sent`.
-    others: [u32; 6],
-    last_data_recv: u32,
-    more: [u32; 12],
+    /// From `tcpi_sacked` to `tcpi_total_retrans`.
+    others: [u32; 19],
     pacing: [u64; 2],
     bytes_acked: u64,
     bytes_received: u64,
@@ -58,13 +56,6 @@ pub fn is_over(state: u8) -> bool {
 /// yet.
 pub fn has_ended(fd: i32) -> bool {
     state(fd).is_none_or(is_over)
-}
-
-/// For how many milliseconds what there is to read by TCP has been there, by the last that came; `None`: there is nothing, or it is no connection.
-pub fn unread_for(fd: i32) -> Option<u32> {
-    let info = info(fd).filter(|info| matches!(info.state, ESTABLISHED | CLOSE_WAIT))?;
-    let unread = sys::ioctl_int(fd, libc::FIONREAD).ok()?;
-    (unread > 0).then_some(info.last_data_recv)
 }
 
 /// Is the peer so far away that TCP may keep more bytes under way than a ring holds? At a round trip
@@ -240,36 +231,4 @@ pub fn send_buffer(fd: i32) -> Option<SendBuffer> {
         size: size.max(0) as u32,
         used: bytes.max(0) as u32,
     })
-}
-
-#[cfg(test)]
-#[allow(clippy::disallowed_types, reason = "tests make real connections")]
-mod tests {
-    use super::*;
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn what_is_unread_has_been_there_since_it_came() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut here = listener.accept().unwrap().0;
-        let fd = here.as_raw_fd();
-        assert_eq!(unread_for(listener.as_raw_fd()), None);
-        assert_eq!(unread_for(fd), None);
-        let began = Instant::now();
-        peer.write_all(b"x").unwrap();
-        let _ = sys::poll_one(fd, libc::POLLIN, None);
-        std::thread::sleep(Duration::from_millis(60));
-        let age = unread_for(fd).unwrap();
-        // To a tick of the clock.
-        assert!(age >= 40 && u128::from(age) <= began.elapsed().as_millis() + 20);
-        here.read_exact(&mut [0]).unwrap();
-        assert_eq!(unread_for(fd), None);
-        drop(peer);
-        let _ = sys::poll_one(fd, libc::POLLIN, None);
-        assert_eq!(unread_for(fd), None, "an end is no bytes");
-    }
 }

@@ -1,7 +1,7 @@
 //! Waking whoever waits on a stream: the peer's waiters, and this process's own.
 
 use crate::readiness::set::Set;
-use crate::sockets::{behind, fault};
+use crate::sockets::{after_tcp, fault};
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -58,11 +58,10 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     }
     let slot = |slot_index| link.peer_slot(slot_index);
     let to_ring = mark(mask, slot, |slot, slot_index| {
-        let is_behind_tcp = || {
+        slot.wake_after(index, || {
             link.peer_note(slot_index)
-                .is_some_and(behind::is_behind_tcp)
-        };
-        slot.wake_behind(index, is_behind_tcp)
+                .is_some_and(after_tcp::is_after_tcp)
+        })
     });
     for slot_index in bits(to_ring) {
         if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
@@ -72,11 +71,10 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     u64::from(to_ring.count_ones())
 }
 
-/// Tells this process's own waiters in `mask`; how many had to be rung. Not since when there is news: what another host has brought, or TCP, has
-/// waited where nobody has noted the time.
+/// Tells this process's own waiters in `mask`; how many had to be rung.
 pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     let slot = |slot_index| link.my_slot(slot_index);
-    let to_ring = mark(mask, slot, |slot, _| slot.wake_timeless(index));
+    let to_ring = mark(mask, slot, |slot, _| slot.wake(index));
     for slot_index in bits(to_ring) {
         ring_own(link, slot_index);
     }

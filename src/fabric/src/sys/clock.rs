@@ -3,29 +3,13 @@
 /// CLOCK_MONOTONIC in nanoseconds. The vDSO's, through libc: it is not a hooked symbol.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let t = gettime(libc::CLOCK_MONOTONIC);
+    let mut t = timespec(0);
+    // SAFETY: `t` is a valid timespec; clock_gettime is async-signal-safe and leaves errno alone on
+    // success.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
     (t.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(t.tv_nsec as u64)
-}
-
-/// CLOCK_MONOTONIC_COARSE in milliseconds: the time of the kernel's last tick, which is read from memory, without the processor's counter.
-/// The same for all processes of the host but those in a time namespace of their own.
-#[inline]
-#[must_use]
-pub fn coarse_ms() -> u64 {
-    let t = gettime(libc::CLOCK_MONOTONIC_COARSE);
-    (t.tv_sec as u64)
-        .wrapping_mul(1000)
-        .wrapping_add(t.tv_nsec as u64 / 1_000_000)
-}
-
-#[inline]
-fn gettime(clock: libc::clockid_t) -> libc::timespec {
-    let mut t = timespec(0);
-    // SAFETY: `t` is a valid timespec; clock_gettime is async-signal-safe and leaves errno alone on success.
-    unsafe { libc::clock_gettime(clock, &raw mut t) };
-    t
 }
 
 /// So many nanoseconds, as system calls take them.

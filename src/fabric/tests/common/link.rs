@@ -176,7 +176,7 @@ impl End<'_> {
             core::hint::spin_loop();
         }
         loop {
-            slot.take_ready(|_| ());
+            slot.take_ready(|_, _| ());
             if done() {
                 return Ok(());
             }

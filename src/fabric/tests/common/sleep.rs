@@ -46,7 +46,7 @@ impl Waiter for Slot {
         Slot::any_ready(self)
     }
     fn take_ready(&self, each: &mut dyn FnMut(u32)) {
-        Slot::take_ready(self, each);
+        Slot::take_ready(self, |stream, _| each(stream));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::remote;
 use crate::sockets::prefix;
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::Waited;
-use crate::sockets::{behind, direct, iov, trigger};
+use crate::sockets::{after_tcp, direct, iov, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
 use sluice_fabric::sys::{self, Ran};
@@ -127,7 +127,7 @@ pub unsafe fn sendfile(
                 sock.tx.lock.unlock();
             }
             Room::Kernel => {
-                behind::acts_on(sock);
+                after_tcp::acts_on(sock);
                 if job.is_interrupted() {
                     sock.tx.lock.unlock();
                     break job.partly(Error::Interrupted);

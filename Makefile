@@ -14,6 +14,7 @@ export CARGO
 
 help:
 	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
+	@echo 'make quick      formatting, clippy, unit tests: a minute after a change'
 	@echo 'make check      formatting, clippy, quick tests, the compatibility table, bad input'
 	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
@@ -46,6 +47,12 @@ build-fault:
 
 benches:
 	@$(MAKE) --no-print-directory -s -C benches
+
+# Unit tests alone: programs of tests that need another build are `make check`'s.
+quick:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --lib --bins --tests -- -D warnings
+	$(CARGO) test --workspace --lib --bins
 
 check:
 	$(CARGO) fmt --all --check
@@ -171,4 +178,4 @@ clean:
 	$(MAKE) -C benches clean
 	$(MAKE) -C fuzz clean
 
-.PHONY: help build build-fault benches check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites users stress demo install install-files needs portable tarball deb uninstall clean
+.PHONY: help build build-fault benches quick check deps test test-full test-rdma evidence bench compare fuzz fuzz-coverage sanitize suites users stress demo install install-files needs portable tarball deb uninstall clean

@@ -88,8 +88,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The words of the command line. clap's own `help` takes no option, so `sluice help --help` becomes
-/// `sluice help help`.
+/// The words of the command line. clap's own `help` takes no option, so `sluice help --help`
+/// becomes `sluice help help`.
 fn arguments() -> Vec<OsString> {
     let mut words: Vec<OsString> = std::env::args_os().collect();
     if let [_, help, option] = words.as_mut_slice()
@@ -144,7 +144,8 @@ fn print(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Has stdout taken what was `written`? A reader who has seen enough, as `head` has, is no trouble; anything else is said.
+/// Has stdout taken what was `written`? A reader who has seen enough, as `head` has, is no trouble;
+/// anything else is said.
 fn is_written(written: std::io::Result<()>) -> bool {
     match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

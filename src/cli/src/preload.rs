@@ -57,8 +57,8 @@ fn is_found_by_name(library: &Path) -> bool {
     found.is_some_and(|path| fs::canonicalize(path).is_ok_and(|file| file == library))
 }
 
-/// `before` with `name` for the library, at its place or else in front, or without the library where
-/// there is no name. What had to go is second: other copies of the library, from another
+/// `before` with `name` for the library, at its place or else in front, or without the library
+/// where there is no name. What had to go is second: other copies of the library, from another
 /// installation for example, each of which would take every connection for its own.
 pub fn value<'a>(
     library: &Path,

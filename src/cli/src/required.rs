@@ -68,7 +68,8 @@ impl Drop for Report {
     }
 }
 
-/// Runs the command to its end. `named`: where its report goes, if the caller has said so. An error: it could not be started.
+/// Runs the command to its end. `named`: where its report goes, if the caller has said so. An
+/// error: it could not be started.
 pub fn run(mut command: Command, named: Option<PathBuf>) -> io::Result<ExitCode> {
     let report = Report::new(named);
     command.env("SLUICE_REPORT", &report.path);
@@ -133,7 +134,8 @@ fn as_it_ended(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().unwrap_or(1) as u8)
 }
 
-/// Of a report the connections that were never accelerated, though they moved enough bytes, in words.
+/// Of a report the connections that were never accelerated, though they moved enough bytes, in
+/// words.
 fn left_on_tcp(report: &str) -> Vec<String> {
     let mut all = Vec::new();
     for line in report.lines().filter(|line| line.starts_with("conn ")) {

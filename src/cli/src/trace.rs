@@ -1,4 +1,5 @@
-//! `sluice trace`: what happened to connections, in order, from a process that runs or from the files of those that have ended.
+//! `sluice trace`: what happened to connections, in order, from a process that runs or from the
+//! files of those that have ended.
 
 use crate::counters::{Counters, Failure};
 use crate::look::{Looker, Question};
@@ -224,7 +225,8 @@ struct Copied(Vec<u64>);
 
 impl Copied {
     fn file(&self) -> &TraceFile {
-        // SAFETY: as long as one, aligned as one (integers of 8 bytes at most), and all of it integers, any of which are valid.
+        // SAFETY: as long as one, aligned as one (integers of 8 bytes at most), and all of it
+        // integers, any of which are valid.
         unsafe { &*self.0.as_ptr().cast() }
     }
 }
@@ -415,7 +417,8 @@ fn write_json(out: &mut impl Write, told: &Told) -> io::Result<()> {
     out.flush()
 }
 
-/// Times count from the first event on. A connection is named by its ports, as soon as they are known.
+/// Times count from the first event on. A connection is named by its ports, as soon as they are
+/// known.
 fn write_text(out: &mut impl Write, told: &Told) -> io::Result<()> {
     let begin = told.events.first().map_or(0, |(_, event)| event.time_ns);
     let key = |whose: usize, event: &Event| (whose, event.slot, event.generation / 2);

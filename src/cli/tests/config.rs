@@ -22,8 +22,8 @@ fn configured(scratch: &Scratch, name: &str, lines: &str) -> Python {
     common::under_sluice(&[("SLUICE_CONFIG", path.as_os_str())])
 }
 
-/// Connects a plainly accelerated client to the server, exchanges a megabyte, and returns what `sluice stat` says of the
-/// server's end.
+/// Connects a plainly accelerated client to the server, exchanges a megabyte, and returns what
+/// `sluice stat` says of the server's end.
 fn served(server: &mut Python) -> Value {
     let mut client = common::under_sluice(&[]);
     exchange(server, &mut client);

@@ -149,7 +149,8 @@ fn people_get_a_table() {
 fn all_processes_and_processes_by_name() {
     let scratch = Scratch::new("all");
     let library = counting_library(&scratch);
-    // A name that is ours alone. Not a copy: another test that forks meanwhile would hold it open for writing.
+    // A name that is ours alone. Not a copy: another test that forks meanwhile would hold it open
+    // for writing.
     let program = scratch.join("stat-by-name");
     std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
     let mut sleeper = Command::new(&program)

@@ -123,7 +123,8 @@ fn a_child_has_a_file_of_its_own() {
     );
 }
 
-/// What a program does under `--trace PATH`, in a mount namespace of its own after this command of the shell's.
+/// What a program does under `--trace PATH`, in a mount namespace of its own after this command of
+/// the shell's.
 fn traced_after(prepare: &str, path: &Path, program: &str) -> Output {
     drop(under_sluice(&[]));
     let [tool, path] = [Path::new(env!("CARGO_BIN_EXE_sluice")), path].map(|p| p.to_str().unwrap());

@@ -73,7 +73,8 @@ pub enum Error {
 /// Has no destructor: a thread may be cancelled inside the real call.
 pub struct Pass(usize);
 
-/// In the low bits of a [`Pass`]: which half, whether its bytes count, and whether they are to be shown.
+/// In the low bits of a [`Pass`]: which half, whether its bytes count, and whether they are to be
+/// shown.
 const RX: usize = 1;
 const TX: usize = 2;
 const UNCOUNTED: usize = 4;
@@ -106,19 +107,22 @@ impl Pass {
         Self(core::ptr::from_ref(sock) as usize | TX | shown)
     }
 
-    /// Has nobody to be told? Then streams may be on the link, and the real call must move no byte of theirs.
+    /// Has nobody to be told? Then streams may be on the link, and the real call must move no byte
+    /// of theirs.
     #[inline]
     pub fn is_nobodys(&self) -> bool {
         self.0 == 0
     }
 
-    /// Is it a look, be it for a read of nothing, whose bytes are not counted? No read may go to the kernel with it.
+    /// Is it a look, be it for a read of nothing, whose bytes are not counted? No read may go to
+    /// the kernel with it.
     #[inline]
     pub fn is_look(&self) -> bool {
         self.0 & UNCOUNTED != 0
     }
 
-    /// Are the bytes that the real call moves to be shown, by a function of [`fed`], before [`Pass::finish`]?
+    /// Are the bytes that the real call moves to be shown, by a function of [`fed`], before
+    /// [`Pass::finish`]?
     #[inline(always)]
     pub fn wants_bytes(&self) -> bool {
         cfg!(feature = "verbs") && self.0 & SHOWN != 0
@@ -213,7 +217,8 @@ pub const READ: c_int = 1 << 28;
 
 // --- stream input and output (read, readv, recv, recvfrom, recvmsg, write, ..., sendmsg) ---
 
-/// Receives into `iov[..iovcnt]` with MSG_* `flags` ([`READ`] for `read`). Call only with an [`Entry`].
+/// Receives into `iov[..iovcnt]` with MSG_* `flags` ([`READ`] for `read`). Call only with an
+/// [`Entry`].
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn recv(
@@ -294,12 +299,14 @@ pub fn raw_read(fd: c_int, reason: sluice_stats::Reason) {
     unserved::used(fd, reason, unserved::Use::Reading);
 }
 
-/// Before `splice` to a tracked descriptor: as [`raw_use`], but where it may not wait it fails instead.
+/// Before `splice` to a tracked descriptor: as [`raw_use`], but where it may not wait it fails
+/// instead.
 pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
     unserved::spliced(e, fd, waits_not)
 }
 
-/// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted first.
+/// A message with descriptors leaves by a Unix socket: each of them that is tracked is demoted
+/// first.
 /// # Safety
 /// `msg` is that of a C caller.
 pub unsafe fn passing_descriptors(msg: *const msghdr) {
@@ -365,12 +372,13 @@ pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
 pub fn before_close(e: Entry, fd: c_int) {
     life::before_close(e, fd);
 }
-/// Before the real `dup2`/`dup3` replaces `new` by `old` (also moves an internal descriptor out of the way), unless that
-/// is bound to fail.
+/// Before the real `dup2`/`dup3` replaces `new` by `old` (also moves an internal descriptor out of
+/// the way), unless that is bound to fail.
 pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     life::before_replace(old, new, flags);
 }
-/// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes to stand at its number.
+/// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes
+/// to stand at its number.
 pub use crate::sockets::internal::Placing;
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
@@ -381,8 +389,9 @@ pub fn duped(old: c_int, new: c_int) {
 pub fn is_internal(fd: c_int) -> bool {
     table::is_internal(fd)
 }
-/// Before `close_range(first, last, flags)` or `closefrom(first)` (`last` = u32::MAX): forgets tracked
-/// descriptors in the range and calls `close` for each gap between internal ones, in order, until one fails.
+/// Before `close_range(first, last, flags)` or `closefrom(first)` (`last` = u32::MAX): forgets
+/// tracked descriptors in the range and calls `close` for each gap between internal ones, in order,
+/// until one fails.
 pub fn close_range(
     first: u32,
     last: u32,
@@ -392,7 +401,8 @@ pub fn close_range(
     life::close_range(first, last, flags, close)
 }
 
-/// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then has that flag at most).
+/// After `fcntl(fd, F_SETFL, flags)` succeeded, or `ioctl(fd, FIONBIO)` or `FIOASYNC` (`flags` then
+/// has that flag at most).
 pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
     let sock = if signals { sock_of(e, fd) } else { e.as_sock() };
@@ -404,7 +414,8 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
         }
     }
 }
-/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked from here on.
+/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked
+/// from here on.
 pub(crate) fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
     if e != Entry::FRESH {
         return e.as_sock();
@@ -415,7 +426,8 @@ pub(crate) fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
 
 // --- readiness ---
 
-/// `poll` and `ppoll`; `timeout` null waits for ever. `Pass` when no descriptor in the list concerns us.
+/// `poll` and `ppoll`; `timeout` null waits for ever. `Pass` when no descriptor in the list
+/// concerns us.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn poll(
@@ -428,8 +440,8 @@ pub unsafe fn poll(
     // SAFETY: passed on.
     unsafe { polling::poll(fds, nfds, timeout, mask, vigil) }
 }
-/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated; `left`, if not null, gets the time left
-/// (as Linux `select` does; `pselect` passes null).
+/// `select` and `pselect`; `sets`: read, write, exceptional. On `Done` the sets are updated;
+/// `left`, if not null, gets the time left (as Linux `select` does; `pselect` passes null).
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn select(
@@ -448,13 +460,15 @@ pub fn poll_limit() -> nfds_t {
     sluice_fabric::sys::descriptor_limit()
 }
 
-/// How often descriptors of our own have stood, for a moment, at numbers that are free for the program; none
-/// does when this returns. A call on such a number failed for what stood there if the answer has changed since.
+/// How often descriptors of our own have stood, for a moment, at numbers that are free for the
+/// program; none does when this returns. A call on such a number failed for what stood there if the
+/// answer has changed since.
 pub fn passing_numbers() -> u32 {
     crate::sockets::internal::lows()
 }
 
-/// Before a call that gives the program the lowest free number, and may take long: none of our own stands there.
+/// Before a call that gives the program the lowest free number, and may take long: none of our own
+/// stands there.
 #[inline]
 pub fn clear_lowest() {
     crate::sockets::internal::clear_lowest();
@@ -507,8 +521,8 @@ impl Plain {
     }
 
     /// Before a real call that may sleep, for so many nanoseconds or for ever. When the wait ends,
-    /// for [`epoll_returned`]; `None` if the set is not plain any more, and the real function not to
-    /// be called.
+    /// for [`epoll_returned`]; `None` if the set is not plain any more, and the real function not
+    /// to be called.
     pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
         let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
         let set = self.0.as_set()?;
@@ -540,8 +554,8 @@ pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -
     }
 }
 
-/// A real wait on a set that was plain returned `got`, and the set is plain no longer. `end` is what
-/// [`Plain::lie_down`] gave.
+/// A real wait on a set that was plain returned `got`, and the set is plain no longer. `end` is
+/// what [`Plain::lie_down`] gave.
 /// # Safety
 /// The arguments are those of a C caller, and the kernel has filled `got` events.
 pub unsafe fn epoll_returned(
@@ -597,13 +611,15 @@ pub fn exec_failed() {
 pub fn before_spawn() {
     process::before_spawn();
 }
-/// Before `posix_spawn_file_actions_adddup2(_, fd, _)` or a like hand-over of one descriptor to a new image.
+/// Before `posix_spawn_file_actions_adddup2(_, fd, _)` or a like hand-over of one descriptor to a
+/// new image.
 pub fn handing_over(fd: c_int) {
     process::hand_over(fd);
 }
 /// Behind what set `FD_CLOEXEC` of a tracked descriptor, or took it away.
 pub use crate::process::kept_over_exec;
-/// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back to TCP.
+/// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back
+/// to TCP.
 pub fn exiting() {
     process::exiting();
 }
@@ -638,7 +654,8 @@ pub fn changes_itself(reason: sluice_stats::Reason) {
 pub fn forgoes_privileges() {
     process::forgoes_privileges();
 }
-/// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its kin.
+/// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its
+/// kin.
 pub fn before_bare_fork() {
     process::before_bare_fork();
 }

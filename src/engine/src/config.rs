@@ -1,9 +1,11 @@
-//! Settings from the environment and from configuration files, and the one line on stderr when they make no sense.
+//! Settings from the environment and from configuration files, and the one line on stderr when they
+//! make no sense.
 //!
-//! What the environment says wins over what a [`file`] says. The environment is read once, through libc's
-//! `environ`: `std::env` would take a lock that a forked child can find held. [`config`] works before any
-//! constructor ran. What cannot be understood is never an error: the program runs with the default, and its user
-//! is told in one line. [`SETTINGS`] is the only list of names, values and defaults; documentation is made of it.
+//! What the environment says wins over what a [`file`] says. The environment is read once, through
+//! libc's `environ`: `std::env` would take a lock that a forked child can find held. [`config`]
+//! works before any constructor ran. What cannot be understood is never an error: the program runs
+//! with the default, and its user is told in one line. [`SETTINGS`] is the only list of names,
+//! values and defaults; documentation is made of it.
 
 mod file;
 #[cfg(feature = "fuzzing")]
@@ -34,8 +36,8 @@ pub enum Upgrade {
     Auto,
     /// From the first byte on.
     Eager,
-    /// After this many bytes, both directions together, rounded up to a power of two; tried again at
-    /// 2, 4, ... times as many.
+    /// After this many bytes, both directions together, rounded up to a power of two; tried again
+    /// at 2, 4, ... times as many.
     At(u64),
     /// Never.
     Off,
@@ -216,7 +218,8 @@ fn places<'a>(variables: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Places<'
     places
 }
 
-/// Does this program run with the rights of somebody else than who starts it (set-user-ID, capabilities of its file)? See getauxval(3).
+/// Does this program run with the rights of somebody else than who starts it (set-user-ID,
+/// capabilities of its file)? See getauxval(3).
 fn is_secure() -> bool {
     // SAFETY: without a side effect.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -229,7 +232,8 @@ fn is_heeded(name: &[u8], is_secure: bool) -> bool {
     !is_secure || lead_to_files.iter().all(|file| file.as_bytes() != name)
 }
 
-/// The file that a variable names is made ready by `prepare`; one that cannot be is named, and left out.
+/// The file that a variable names is made ready by `prepare`; one that cannot be is named, and left
+/// out.
 fn prepare_file(
     file: &mut Option<CString>,
     (name, failure, default): (&str, &str, &str),

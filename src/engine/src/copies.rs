@@ -1,11 +1,13 @@
 //! One copy of the library works in a process.
 //!
-//! Two files of it in one `LD_PRELOAD` are two libraries: each has hooks, tables and a control thread of its own, and
-//! would take the other's descriptors and doorbells for the program's. The one that the loader finds first works; every
-//! other tracks nothing, so that its hooks pass each call on, and says so.
+//! Two files of it in one `LD_PRELOAD` are two libraries: each has hooks, tables and a control
+//! thread of its own, and would take the other's descriptors and doorbells for the program's. The
+//! one that the loader finds first works; every other tracks nothing, so that its hooks pass each
+//! call on, and says so.
 //!
-//! Each copy exports a [`MARK`], a pointer to its counters. Whoever looks it up as the program's own symbols are looked
-//! up finds that of the first copy. This can be done at any time, also for a hook that runs before a constructor.
+//! Each copy exports a [`MARK`], a pointer to its counters. Whoever looks it up as the program's
+//! own symbols are looked up finds that of the first copy. This can be done at any time, also for a
+//! hook that runs before a constructor.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -32,7 +34,8 @@ pub fn works() -> bool {
 #[cold]
 fn look() -> bool {
     let mark = first_mark();
-    // SAFETY: not null, so it is the first copy's mark, which the loader has filled in before any code of it runs.
+    // SAFETY: not null, so it is the first copy's mark, which the loader has filled in before any
+    // code of it runs.
     let works = mark.is_null() || core::ptr::eq(unsafe { mark.read() }, &raw const ROOT);
     if !works {
         ROOT.set_idle();

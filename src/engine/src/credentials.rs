@@ -8,7 +8,8 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys::{self, ShortPath};
 
-/// The effective user and group of this process, the user in the upper half; or one of the next two.
+/// The effective user and group of this process, the user in the upper half; or one of the next
+/// two.
 static IDS: AtomicU64 = AtomicU64::new(NOT_ASKED);
 const NOT_ASKED: u64 = u64::MAX;
 /// The program changes them, perhaps those of one thread alone.

@@ -24,7 +24,8 @@ use sluice_stats::Reason;
 static PID: AtomicU32 = AtomicU32::new(0);
 /// This process was forked off another one that had the library.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// The id of this process while it is about to execute another program; 0: it is not. A child has another.
+/// The id of this process while it is about to execute another program; 0: it is not. A child has
+/// another.
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
 /// The program sandboxes itself, or cannot bear our system calls: no more upgrades.
 static SANDBOXED: AtomicU32 = AtomicU32::new(0);
@@ -77,8 +78,8 @@ pub fn before_spawn() {
 /// Some socket was to be kept over `exec`, by the program's word.
 static ANY_FOR_EXEC: AtomicBool = AtomicBool::new(false);
 
-/// The program has said whether a descriptor is to be there behind `exec`. Most that could be there are never looked at; of one of which it is said
-/// the new image knows the number.
+/// The program has said whether a descriptor is to be there behind `exec`. Most that could be there
+/// are never looked at; of one of which it is said the new image knows the number.
 pub fn kept_over_exec(entry: table::Entry, kept: bool) {
     let Some(sock) = entry.as_sock() else { return };
     if !is_vfork_child() {
@@ -195,9 +196,10 @@ extern "C" fn before_fork() {
     report::hold();
 }
 
-/// A stream within the host that no child could take back to TCP: one that is not in use yet, for which this process may get
-/// a ring that the child knows nothing of, and one to this process itself, which would have to send again what the child takes,
-/// and whose control thread no child can reach.
+/// A stream within the host that no child could take back to TCP: one that is not in use yet, for
+/// which this process may get a ring that the child knows nothing of, and one to this process
+/// itself, which would have to send again what the child takes, and whose control thread no child
+/// can reach.
 fn no_child_can_use(sock: &Sock) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
     (to_itself || sock.tx.state() == state::PROVED) && !crate::remote::is_remote(sock)
@@ -308,7 +310,8 @@ pub fn takes_back_inherited(sock: &'static Sock) -> bool {
 /// Before `exec*`: the new image finds every stream on TCP that it could use.
 pub fn before_exec() {
     if is_vfork_child() {
-        // Our parent's memory: it keeps its streams. What the child hands on at 0 to 2 goes back to TCP.
+        // Our parent's memory: it keeps its streams. What the child hands on at 0 to 2 goes back to
+        // TCP.
         for fd in 0..=2 {
             hand_over(fd);
         }
@@ -325,7 +328,8 @@ pub fn before_exec() {
         demote::demote(sock, Which::Both, Reason::Exec);
         demote::finish_blocking(sock, Reason::Exec);
     });
-    // What lies unread makes the kernel reset a connection that the new image does not get, and is readable at once on one that it gets.
+    // What lies unread makes the kernel reset a connection that the new image does not get, and is
+    // readable at once on one that it gets.
     sock::for_all(|sock| {
         crate::sockets::remains::await_all_owed(sock);
     });
@@ -478,7 +482,8 @@ pub fn is_filtered() -> bool {
     known != FREE
 }
 
-/// Is it known that no system call of ours is fatal: there is no inherited filter, or it has been tried?
+/// Is it known that no system call of ours is fatal: there is no inherited filter, or it has been
+/// tried?
 pub fn is_free() -> bool {
     FILTER.load(Ordering::Relaxed) == FREE || !is_filtered()
 }
@@ -514,8 +519,9 @@ pub fn may_use_system_calls() -> Result<(), Reason> {
     }
 }
 
-/// Must a wait be the program's own call, since another one may be fatal? Then there is no stream, and
-/// none comes up during the wait: that takes a second thread, and with that the filter is tried.
+/// Must a wait be the program's own call, since another one may be fatal? Then there is no stream,
+/// and none comes up during the wait: that takes a second thread, and with that the filter is
+/// tried.
 #[inline]
 pub fn waits_by_itself() -> bool {
     FILTER.load(Ordering::Relaxed) != FREE && must_wait_by_itself()
@@ -553,16 +559,18 @@ fn is_of_our_user(peer: &libc::ucred) -> bool {
     (peer.uid, peer.gid) == credentials::own_ids()
 }
 
-/// Who is at the other end of a Unix socket, as the kernel saw it connect or listen.
+/// The process at the other end of a Unix socket, as the kernel saw it connect or listen.
 fn peer(control: i32) -> Option<libc::ucred> {
     sys::getsockopt(control, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()
 }
 
-/// May pages of a link's rings go back to the kernel, towards the peer behind `control` (none: this process)?
+/// May pages of a link's rings go back to the kernel, towards the peer behind `control` (none: this
+/// process)?
 ///
-/// The call for it can be kept waiting for ever by whoever shares the memory file (`LinkEnd::can_discard`). So the
-/// peer must be one that could stop us by a signal just as well: its user is ours, and it sees us, by being in the
-/// same namespace of process ids. And pages given back must be sure to be had again.
+/// The process that shares the memory file can keep the call for it waiting for ever
+/// (`LinkEnd::can_discard`). So the peer must be one that could stop us by a signal just as well:
+/// its user is ours, and it sees us, by being in the same namespace of process ids. And pages given
+/// back must be sure to be had again.
 pub fn may_discard(control: Option<i32>) -> bool {
     if promises_kept() != Some(true) {
         return false;

@@ -13,7 +13,8 @@ use std::ffi::CString;
 use std::io::Write;
 use syscalls::{Sysno, syscall};
 
-/// The file as it is opened at each end of a connection. Opened once, to find out whether it can be.
+/// The file as it is opened at each end of a connection. Opened once, to find out whether it can
+/// be.
 ///
 /// # Errors
 /// What the kernel says.
@@ -52,7 +53,8 @@ fn current_dir(buffer: &mut [u8]) -> Result<&[u8], i32> {
     }
 }
 
-/// A line is being written. Whoever finds that another thread writes it may be about to end the process.
+/// A line is being written. Whoever finds that another thread writes it may be about to end the
+/// process.
 static WRITING: Guarded<()> = Guarded::new(());
 
 /// Before a fork: no thread writes that the child would wait for.
@@ -157,8 +159,8 @@ pub fn named(sock: &Sock) {
     }
 }
 
-/// Asks for the addresses of a connection on which nothing was tried; its descriptor is open still, or known
-/// to be gone. False: there was no connection.
+/// Asks for the addresses of a connection on which nothing was tried; its descriptor is open still,
+/// or known to be gone. False: there was no connection.
 fn describe(sock: &Sock) -> bool {
     let conn = sock.conn();
     let Some(role) = conn.role() else {
@@ -168,7 +170,8 @@ fn describe(sock: &Sock) -> bool {
     // A filter may kill for the question.
     let name = |peer| (!process::is_filtered()).then(|| diag::name(fd, peer))?;
     let (local, peer) = (name(false), name(true));
-    // A connection that was reset has no peer any more; one that never came about has moved nothing.
+    // A connection that was reset has no peer any more; one that never came about has moved
+    // nothing.
     if peer.is_none() && role == Role::Connecting && sock.offset() == 0 {
         return false;
     }

@@ -10,7 +10,8 @@ pub struct Subnet {
     bits: u8,
 }
 
-/// As a number whose first bits are the address's, and how many those are. A v4-mapped one is a v4 one.
+/// As a number whose first bits are the address's, and how many those are. A v4-mapped one is a v4
+/// one.
 fn number(address: IpAddr) -> (u128, u32) {
     match address.to_canonical() {
         IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32),

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 /// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
 static RSEQ: AtomicIsize = AtomicIsize::new(0);
 
-/// Address of glibc's `__libc_single_threaded`, a char that is 0 once there was a second thread; 0: not there
-/// (before 2.32).
+/// Address of glibc's `__libc_single_threaded`, a char that is 0 once there was a second thread; 0:
+/// not there (before 2.32).
 static SINGLE: AtomicUsize = AtomicUsize::new(0);
 
 /// Has this process several threads, or had? `None` where the C library does not say.
@@ -167,8 +167,8 @@ pub fn after_fork() {
 /// Sleeps that one thread can be in at once: its own, and those of signal handlers on top of it.
 const DEEP: usize = 4;
 
-/// What a sleep has announced, for whoever must take it back: the sleeper itself, or, where a
-/// cancellation or a jump out of a handler ended it, this thread's next sleep or its end.
+/// What a sleep has announced, for the thread that must take it back: the sleeper itself, or, where
+/// a cancellation or a jump out of a handler ended it, this thread's next sleep or its end.
 #[derive(Clone, Copy)]
 struct Asleep {
     /// Address in the sleeper's frame; 0: none.
@@ -189,7 +189,7 @@ enum Announced {
     },
     /// One of the sleepers of an epoll set.
     Set(&'static Set),
-    /// A wait of poll or select; made by a `Box`, and freed by whoever takes the note out.
+    /// A wait of poll or select; made by a `Box`, and freed by the thread that takes the note out.
     List(*mut List),
 }
 
@@ -198,8 +198,8 @@ const AWAKE: Asleep = Asleep {
     what: Announced::Nothing,
 };
 
-/// This thread, in the frame of `frame`, is about to sleep on `slot` of `link` and has entered itself in
-/// `waiters`; the link is pinned. False: more sleeps on top of each other than are kept.
+/// This thread, in the frame of `frame`, is about to sleep on `slot` of `link` and has entered
+/// itself in `waiters`; the link is pinned. False: more sleeps on top of each other than are kept.
 pub fn falls_asleep(
     frame: usize,
     link: &'static Link,
@@ -222,8 +222,8 @@ pub fn falls_asleep_in(frame: usize, set: &'static Set) -> bool {
     note(frame, Announced::Set(set))
 }
 
-/// The same for a wait of poll or select. `list` was made by a `Box`. While the note stands it is the note's;
-/// after [`wakes_up`] its maker's again.
+/// The same for a wait of poll or select. `list` was made by a `Box`. While the note stands it is
+/// the note's; after [`wakes_up`] its maker's again.
 pub fn falls_asleep_over(frame: usize, list: *mut List) -> bool {
     watch_exit_once();
     note(frame, Announced::List(list))
@@ -246,8 +246,8 @@ fn note(frame: usize, what: Announced) -> bool {
     })
 }
 
-/// Takes back what sleeps in deeper frames than that of `frame` have announced: somebody jumped out of them.
-/// Call before announcing anew.
+/// Takes back what sleeps in deeper frames than that of `frame` have announced: somebody jumped out
+/// of them. Call before announcing anew.
 pub fn left_sleeps(frame: usize) {
     ASLEEP.with(|all| {
         for cell in all {
@@ -277,7 +277,7 @@ pub fn wakes_up(frame: usize) {
 fn abandoned(old: Asleep) {
     take_back(old);
     match old.what {
-        // What woke it may have been meant for all who sleep there.
+        // What woke it may have been meant for all that sleep there.
         Announced::Set(set) => set.pass_on(),
         // SAFETY: made by a `Box`, and the note that owned it is taken out.
         Announced::List(list) => drop(unsafe { Box::from_raw(list) }),
@@ -316,8 +316,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// From here on this thread is not cancelled: libraries of a device's call the C library, whose functions are cancellation points.
-/// Our own system calls are none, so without a device there is nothing to hold. Returns what [`release_cancel`] needs.
+/// From here on this thread is not cancelled: libraries of a device's call the C library, whose
+/// functions are cancellation points. Our own system calls are none, so without a device there is
+/// nothing to hold. Returns what [`release_cancel`] needs.
 #[inline(always)]
 pub fn hold_cancel() -> Option<libc::c_int> {
     const DISABLE: libc::c_int = 1;
@@ -339,8 +340,8 @@ pub fn release_cancel(held: Option<libc::c_int>) {
     }
 }
 
-/// From here on this thread may be cancelled at any moment; a pending cancellation acts at once. Returns
-/// what [`stop_cancel`] needs.
+/// From here on this thread may be cancelled at any moment; a pending cancellation acts at once.
+/// Returns what [`stop_cancel`] needs.
 #[inline(always)]
 pub fn let_cancel() -> libc::c_int {
     const ASYNCHRONOUS: libc::c_int = 1;
@@ -368,8 +369,8 @@ pub(crate) fn ends(ran: Ran, done: usize, is_limited: bool) -> Ends {
     }
 }
 
-/// Such a call goes on after a wait: where the kernel would restart it, it counts as begun after the
-/// handlers that have run.
+/// Such a call goes on after a wait: where the kernel would restart it, it counts as begun after
+/// the handlers that have run.
 pub(crate) fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
     if done != 0 || is_limited {
         ran
@@ -410,8 +411,9 @@ pub(crate) fn is_in_handler() -> bool {
 
 /// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.
 ///
-/// A thread may be cancelled while it sleeps, and then its stack is unwound. So the sleep is made by
-/// the hook, where nothing is held and nothing has a destructor; the engine is left and entered again.
+/// A thread may be cancelled while it sleeps, and then its stack is unwound. So the sleep is made
+/// by the hook, where nothing is held and nothing has a destructor; the engine is left and entered
+/// again.
 #[derive(Debug)]
 pub struct Nap {
     /// Handlers that had run when the call began.
@@ -424,11 +426,13 @@ pub struct Nap {
     pub(crate) word: *const u32,
     pub(crate) fd: i32,
     pub(crate) events: i16,
-    /// The sleep stands for one in a call of the kernel's, and is counted as such on the half that waits.
+    /// The sleep stands for one in a call of the kernel's, and is counted as such on the half that
+    /// waits.
     pub(crate) announced: bool,
     /// When the sleep ends at the latest; 0: never.
     pub(crate) until: u64,
-    /// The sleep is to end for less than the socket's SO_RCVLOWAT, which the kernel does not have meanwhile.
+    /// The sleep is to end for less than the socket's SO_RCVLOWAT, which the kernel does not have
+    /// meanwhile.
     pub(crate) low: bool,
     /// The socket of a call that has waited, noted before its first wait.
     pub(crate) known: Option<Known>,
@@ -439,7 +443,8 @@ pub struct Nap {
     pub(crate) lent: bool,
     /// A recv that asks for no byte: the kernel waits once and does not look what came of it.
     pub(crate) empty: bool,
-    /// A recv that has lent its buffer to another host: signals wait, and what the program's mask is.
+    /// A recv that has lent its buffer to another host: signals wait, and what the program's mask
+    /// is.
     pub(crate) mask: Option<u64>,
     /// `errno` of the sleep.
     pub(crate) errno: i32,
@@ -490,7 +495,8 @@ impl Nap {
         }
     }
 
-    /// Was the socket closed while the call waited? Under one of its locks a no holds until that is given back.
+    /// Was the socket closed while the call waited? Under one of its locks a no holds until that is
+    /// given back.
     #[inline(always)]
     pub(crate) fn is_lost(&self) -> bool {
         self.known.is_some_and(|known| !known.is_open())
@@ -541,7 +547,8 @@ impl Nap {
     }
 }
 
-/// What glibc runs for a frame that a cancellation or a `longjmp` leaves: its `struct _pthread_cleanup_buffer`.
+/// What glibc runs for a frame that a cancellation or a `longjmp` leaves: its `struct
+/// _pthread_cleanup_buffer`.
 #[repr(C)]
 struct Cleanup {
     routine: Option<extern "C" fn(*mut libc::c_void)>,
@@ -595,7 +602,8 @@ extern "C" fn left(nap: *mut libc::c_void) {
 }
 
 impl Nap {
-    /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and is told when it is left.
+    /// As [`sleep`](Self::sleep), of a recv whose buffer is lent: it takes signals here alone, and
+    /// is told when it is left.
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]
     extern "C" fn sleep_lent(&mut self) {

@@ -1,11 +1,13 @@
 //! `SLUICE_TRACE=PATH`: every message of this process's connections, in the file PATH.PID.
 //!
-//! The file is made when the program makes its first TCP socket, when a child first uses one of its parent's, or before the program puts
-//! itself under a filter of system calls: always on the way into the engine, with nothing held. Not when there is something to
-//! put into it: that is under the engine's locks, and perhaps behind such a filter. And not when the library is loaded: most of what a
-//! shell starts has no connection, and would leave a file of some megabytes each time.
+//! The file is made when the program makes its first TCP socket, when a child first uses one of its
+//! parent's, or before the program puts itself under a filter of system calls: always on the way
+//! into the engine, with nothing held. Not when there is something to put into it: that is under
+//! the engine's locks, and perhaps behind such a filter. And not when the library is loaded: most
+//! of what a shell starts has no connection, and would leave a file of some megabytes each time.
 //!
-//! Its blocks are there before it is mapped. A store into a page that the file system has no room for would end the program by SIGBUS.
+//! Its blocks are there before it is mapped. A store into a page that the file system has no room
+//! for would end the program by SIGBUS.
 
 use crate::config::{self, Level, Meaning, Path};
 use crate::process;
@@ -20,14 +22,16 @@ use sluice_stats::TraceFile;
 use std::io::Write;
 use syscalls::Sysno;
 
-/// Where the program executes another one the process keeps its number: then PATH.PID.2, and so on to here.
+/// Where the program executes another one the process keeps its number: then PATH.PID.2, and so on
+/// to here.
 const FILES_MAX: u32 = 16;
 
-/// The program has put itself under a filter: neither it nor a child of it makes a file from here on.
+/// The program has put itself under a filter: neither it nor a child of it makes a file from here
+/// on.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// From here on messages are to be kept, if that is asked for. When the library is loaded, and in the child of a fork, which gets a file
-/// of its own.
+/// From here on messages are to be kept, if that is asked for. When the library is loaded, and in
+/// the child of a fork, which gets a file of its own.
 pub fn begin() {
     if config::config().trace.is_some() && !FILTERED.load(Ordering::Relaxed) {
         sluice_stats::want_trace();
@@ -60,10 +64,11 @@ pub fn before_filter() {
     let _ = sluice_stats::take_trace_up();
 }
 
-/// Makes the file if it is wanted, and says so if that cannot be. With nothing held; allocates nothing, since the program may be in a
-/// signal handler.
+/// Makes the file if it is wanted, and says so if that cannot be. With nothing held; allocates
+/// nothing, since the program may be in a signal handler.
 pub fn open() {
-    // Under an inherited filter that has not been tried yet the file stays wanted. Nothing is said: that is a system call, too.
+    // Under an inherited filter that has not been tried yet the file stays wanted. Nothing is said:
+    // that is a system call, too.
     if !sluice_stats::wants_trace()
         || process::is_vfork_child()
         || process::may_use_system_calls().is_err()
@@ -119,7 +124,8 @@ fn make(path: &CStr) -> Result<&'static TraceFile, Failure> {
     if sys::file_limit() < LEN as u64 {
         return Err(Failure::Limit);
     }
-    // No upgrade needs these two: under a filter that lets upgrades be, no child has tried them yet.
+    // No upgrade needs these two: under a filter that lets upgrades be, no child has tried them
+    // yet.
     let free = !process::has_filter()
         || filter::survives(&[Sysno::wait4, Sysno::fallocate, Sysno::unlink]);
     let (file, name) = create(path).map_err(Failure::Create)?;
@@ -130,15 +136,16 @@ fn make(path: &CStr) -> Result<&'static TraceFile, Failure> {
     if mapped.is_err() && free {
         name.unlink();
     }
-    // SAFETY: mapped with this length, at a page, and never unmapped. Zeros are valid, and all of it is atomic: who else may
-    // write to the file can make no more than wrong numbers. (One who makes it shorter ends this process, which is his anyway.)
+    // SAFETY: mapped with this length, at a page, and never unmapped. Zeros are valid, and all of
+    // it is atomic: others that may write to the file can make no more than wrong numbers. (A
+    // user that makes it shorter ends this process, which is that user's anyway.)
     let file: &'static TraceFile = unsafe { &*mapped?.cast::<TraceFile>() };
     file.begin(process::pid(), config::program());
     Ok(file)
 }
 
-/// A new file, and a number of our own for it if there is one left: who puts descriptors at numbers of his choice waits until it is
-/// there, but not for a disk.
+/// A new file, and a number of our own for it if there is one left: a thread that puts descriptors
+/// at numbers of its choice waits until it is there, but not for a disk.
 fn create(path: &CStr) -> Result<(Option<Fd>, Name), Errno> {
     let _low = Low::begin();
     let mut made = Err(libc::EEXIST);
@@ -211,7 +218,8 @@ impl Name {
     }
 
     fn unlink(&self) {
-        // SAFETY: a C string that outlives the call. Nothing is done about a failure: the file is in nobody's way.
+        // SAFETY: a C string that outlives the call. Nothing is done about a failure: the file is
+        // in nobody's way.
         let _ = unsafe { sys::call(Sysno::unlink, [self.0.as_ptr() as usize, 0, 0, 0, 0, 0]) };
     }
 }

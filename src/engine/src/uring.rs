@@ -1,11 +1,13 @@
 //! io_uring by `syscall()`: what a program asks a ring for is read before the kernel takes it.
 //!
-//! The first thing that a ring does with a socket takes that socket back to TCP, for good, as any other call past the hooks would. An
-//! entry that changes an epoll set (libuv makes them so, in batches) is served like the call: the hook has it made, and leaves an entry
-//! that does nothing in its place.
+//! The first thing that a ring does with a socket takes that socket back to TCP, for good, as any
+//! other call past the hooks would. An entry that changes an epoll set (libuv makes them so, in
+//! batches) is served like the call: the hook has it made, and leaves an entry that does nothing in
+//! its place.
 //!
-//! For that the ring's memory is mapped here, too: the same pages that the program and the kernel share (io_uring(7)). That mapping
-//! keeps the ring from ending, so it goes with the program's descriptor, and no child has it.
+//! For that the ring's memory is mapped here, too: the same pages that the program and the kernel
+//! share (io_uring(7)). That mapping keeps the ring from ending, so it goes with the program's
+//! descriptor, and no child has it.
 
 use crate::process;
 use crate::sockets::options;
@@ -32,7 +34,8 @@ pub struct Params {
 }
 
 impl Params {
-    /// Did `io_uring_setup` return a descriptor, and not an index of registered rings (IORING_SETUP_REGISTERED_FD_ONLY)?
+    /// Did `io_uring_setup` return a descriptor, and not an index of registered rings
+    /// (IORING_SETUP_REGISTERED_FD_ONLY)?
     #[must_use]
     pub const fn makes_descriptor(&self) -> bool {
         self.flags & 0x8000 == 0
@@ -88,9 +91,10 @@ pub struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64);
 
-/// Setups under which entries are found as this module finds them: IOPOLL, CQSIZE, CLAMP, ATTACH_WQ, R_DISABLED, SUBMIT_ALL,
-/// COOP_TASKRUN, TASKRUN_FLAG, SQE128, CQE32, SINGLE_ISSUER, DEFER_TASKRUN, NO_SQARRAY, HYBRID_IOPOLL. Not SQPOLL: there the kernel
-/// takes entries without a call; nor memory of the program's, nor a ring without a descriptor.
+/// Setups under which entries are found as this module finds them: IOPOLL, CQSIZE, CLAMP,
+/// ATTACH_WQ, R_DISABLED, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG, SQE128, CQE32, SINGLE_ISSUER,
+/// DEFER_TASKRUN, NO_SQARRAY, HYBRID_IOPOLL. Not SQPOLL: there the kernel takes entries without a
+/// call; nor memory of the program's, nor a ring without a descriptor.
 const KNOWN: u32 = 1
     | 0x8
     | 0x10
@@ -221,13 +225,15 @@ fn try_made(fd: c_int, params: &Params) -> Option<()> {
 impl Ring {
     fn unmap(&self) {
         for (at, len) in [(&self.sq, &self.sq_len), (&self.sqes, &self.sqes_len)] {
-            // SAFETY: mapped by `try_made` with this length, and nobody looks into a ring that is not owned.
+            // SAFETY: mapped by `try_made` with this length, and nobody looks into a ring that is
+            // not owned.
             unsafe { sys::unmap(at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)) };
         }
     }
 
     fn word(&self, at: u32) -> &AtomicU32 {
-        // SAFETY: inside the mapping (`try_made`), aligned as the kernel has laid it out, and shared with it by atomic access.
+        // SAFETY: inside the mapping (`try_made`), aligned as the kernel has laid it out, and
+        // shared with it by atomic access.
         unsafe { &*self.sq.load(Ordering::Relaxed).add(at as usize).cast() }
     }
 }
@@ -255,9 +261,11 @@ pub fn after_fork() {
     }
 }
 
-/// What the ring `fd` asks for, at most `most` entries, which the kernel is about to take; `None` if nobody here looks into it.
+/// What the ring `fd` asks for, at most `most` entries, which the kernel is about to take; `None`
+/// if nobody here looks into it.
 ///
-/// The entries are the program's memory: it must not change them before the kernel has taken them, nor ask for others meanwhile.
+/// The entries are the program's memory: it must not change them before the kernel has taken them,
+/// nor ask for others meanwhile.
 pub fn entries(fd: c_int, most: u32) -> Option<impl Iterator<Item = *mut Sqe>> {
     if table::lookup(fd) != Some(Entry::RING) {
         return None;

@@ -1,6 +1,7 @@
-//! Two processes with a link over verbs between them, each with its own arena and pump: streams both ways at once, then how fast.
-//! Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE` says which of the two this is: `listen=ADDR:PORT`, or
-//! `dial=ADDR:PORT` (`scripts/guest/provider`).
+//! Two processes with a link over verbs between them, each with its own arena and pump: streams
+//! both ways at once, then how fast. Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE`
+//! says which of the two this is: `listen=ADDR:PORT`, or `dial=ADDR:PORT`
+//! (`scripts/guest/provider`).
 #![cfg(feature = "verbs")]
 #![allow(
     clippy::unwrap_used,

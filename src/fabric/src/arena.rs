@@ -74,7 +74,8 @@ impl Arena {
         Ok(arena)
     }
 
-    /// All arenas together take half of what the process may have of addresses (RLIMIT_AS); the rest is its program's.
+    /// All arenas together take half of what the process may have of addresses (RLIMIT_AS); the
+    /// rest is its program's.
     fn mapped(map: impl FnOnce() -> Result<*mut u8, sys::Errno>) -> Result<Self, ArenaError> {
         let taken = MAPPED.fetch_add(ARENA_LEN, Ordering::Relaxed) + ARENA_LEN;
         let mapped = if taken > sys::address_limit() / 2 {
@@ -92,8 +93,8 @@ impl Arena {
         Ok(Self { base, owned: true })
     }
 
-    /// The same memory for the other end of a link with oneself. The first end must outlive it: such
-    /// links are never closed.
+    /// The same memory for the other end of a link with oneself. The first end must outlive it:
+    /// such links are never closed.
     #[must_use]
     pub fn alias(&self) -> Self {
         Self {
@@ -178,8 +179,8 @@ impl Arena {
         fits.then(|| unsafe { crate::ring::Ring::new(self.base.add(at as usize), len) })
     }
 
-    /// Lets go of the shared memory and leaves zeroes of our own in its place: for late readers that
-    /// hold no lock.
+    /// Lets go of the shared memory and leaves zeroes of our own in its place: for late readers
+    /// that hold no lock.
     pub fn blank(&self) {
         // SAFETY: replaces the whole of our own mapping; whoever still looks reads zeroes. mmap is
         // not hooked. If it fails the memory stays until the arena is dropped.
@@ -195,8 +196,9 @@ impl Arena {
         };
     }
 
-    /// Gives the pages of a ring lent by `side` back to the kernel (they read as zeroes afterwards): one that its
-    /// lender has taken back. What is no possible ring is left alone. False: the pages are where they were.
+    /// Gives the pages of a ring lent by `side` back to the kernel (they read as zeroes
+    /// afterwards): one that its lender has taken back. What is no possible ring is left alone.
+    /// False: the pages are where they were.
     ///
     /// A peer that shares the memory file can keep this waiting ([`LinkEnd::can_discard`]).
     ///

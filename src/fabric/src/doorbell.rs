@@ -17,14 +17,16 @@
 //! look comes after it and sees the word (the first fence) and the bit (the second). If S's does,
 //! W's load sees `sleeping == 1` and rings.
 //!
-//! No mark is lost: S takes a bit, then a full fence, then looks at the word. A W that finds the bit
-//! still set leaves it alone, and its first fence makes its word visible behind S's.
-//! (`tests/loom.rs` runs every interleaving, and shows a loss with any one of these fences taken away.)
+//! No mark is lost: S takes a bit, then a full fence, then looks at the word. A W that finds the
+//! bit still set leaves it alone, and its first fence makes its word visible behind S's.
+//! (`tests/loom.rs` runs every interleaving, and shows a loss with any one of these fences taken
+//! away.)
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, fence_after_rmw};
 
-/// Waiter slots per side of a link; a direction names its waiters by a mask of this many bits. The last one is nobody's: its bit says
-/// something else ([`is_over`](crate::layout::ReaderWishes::is_over)).
+/// Waiter slots per side of a link; a direction names its waiters by a mask of this many bits. The
+/// last one is nobody's: its bit says something else
+/// ([`is_over`](crate::layout::ReaderWishes::is_over)).
 pub const SLOTS: usize = 64;
 
 /// Words of ready bits per slot: one bit per stream of the link.
@@ -74,7 +76,8 @@ pub struct Slot {
     summary: AtomicU64,
     /// One bit per stream with news. Set by wakers, taken by the owner.
     ready: [AtomicU64; READY_WORDS],
-    /// How many streams were marked after a first one, and how many of these the owner has looked at.
+    /// How many streams were marked after a first one, and how many of these the owner has looked
+    /// at.
     marked: AtomicU32,
     seen: AtomicU32,
     /// The last of these, in the order in which they were marked.

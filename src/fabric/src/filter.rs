@@ -1,14 +1,15 @@
 //! Which system calls a process may make under a seccomp filter that it was put under.
 //!
-//! A forbidden call may end the process, so it is not tried in it: a child makes all of them, and has come
-//! through or not. Refuses to know what the calls are for.
+//! A forbidden call may end the process, so it is not tried in it: a child makes all of them, and
+//! has come through or not. Refuses to know what the calls are for.
 
 use crate::sys::{call, map_zeroes, unmap};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::c_int;
 use syscalls::Sysno;
 
-/// The kinds of system calls that this library makes on behalf of an upgrade, all of those in [`crate::sys`] among them.
+/// The kinds of system calls that this library makes on behalf of an upgrade, all of those in
+/// [`crate::sys`] among them.
 pub const OURS: [Sysno; 60] = [
     // First: with it the child is reaped.
     Sysno::wait4,
@@ -83,9 +84,9 @@ pub fn survives(calls: &[Sysno]) -> bool {
     };
     // SAFETY: the start of a mapping that only this call and its child know.
     let survived = unsafe { AtomicUsize::from_ptr(page.cast()) };
-    // No exit signal, no shared memory but the page: everything the child does stays with it. This thread goes on
-    // when it has ended (CLONE_VFORK): not even to wait for it is known to be allowed.
-    // SAFETY: without shared memory and on a copy of this stack, the child is as a fork's.
+    // No exit signal, no shared memory but the page: everything the child does stays with it. This
+    // thread goes on when it has ended (CLONE_VFORK): not even to wait for it is known to be
+    // allowed. SAFETY: without shared memory and on a copy of this stack, the child is as a fork's.
     match unsafe { call(Sysno::clone, [libc::CLONE_VFORK as usize, 0, 0, 0, 0, 0]) } {
         // Raw calls only from here: the child is a copy of one thread.
         Ok(0) => try_all(calls, survived),
@@ -118,8 +119,8 @@ fn try_all(calls: &[Sysno], survived: &AtomicUsize) -> ! {
         } else {
             0
         };
-        // SAFETY: a descriptor that is none, null pointers, and lengths that are zero or refused: each call
-        // fails or does nothing.
+        // SAFETY: a descriptor that is none, null pointers, and lengths that are zero or refused:
+        // each call fails or does nothing.
         let _ = unsafe { call(number, [usize::MAX, count, 0, 0, 0, 0]) };
         survived.store(index + 1, Ordering::Relaxed);
     }

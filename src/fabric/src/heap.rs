@@ -1,9 +1,11 @@
 //! Memory for lists and records, also amid the program's `malloc`.
 //!
-//! Hooks run in signal handlers, and a handler may have interrupted `malloc`: whoever calls that again, there, hangs or crashes.
-//! A lock of our own would be no better, since a handler meets it held by its own thread, a jump out of a handler leaves it held,
-//! and a child that was forked past our hooks finds it held by nobody. So there is none: blocks of a size lie on a stack that is
-//! changed by one compare-and-swap, and whoever is interrupted anywhere has at most one block less to give.
+//! Hooks run in signal handlers, and a handler may have interrupted `malloc`: whoever calls that
+//! again, there, hangs or crashes. A lock of our own would be no better, since a handler meets it
+//! held by its own thread, a jump out of a handler leaves it held, and a child that was forked past
+//! our hooks finds it held by nobody. So there is none: blocks of a size lie on a stack that is
+//! changed by one compare-and-swap, and whoever is interrupted anywhere has at most one block less
+//! to give.
 //!
 //! ```text
 //!   32 B, 64 B ... 128 KiB    a stack each; a block is aligned to its size
@@ -28,12 +30,13 @@ const CHUNK: usize = 256 << 10;
 const PAGE: usize = 4096;
 /// Addresses of programs are below this, but for those that ask for others.
 const ADDRESS_BITS: u32 = 47;
-/// A stack's word: the first block's address without its zeroes, and how often the stack was changed, modulo 2^22.
+/// A stack's word: the first block's address without its zeroes, and how often the stack was
+/// changed, modulo 2^22.
 const POINTER_BITS: u32 = ADDRESS_BITS - LEAST_SHIFT;
 const POINTER: u64 = (1 << POINTER_BITS) - 1;
 
-/// Memory that a heap begins with, so that small lists need no system call: the program may be one that a filter kills for it.
-/// Costs nothing until it is touched.
+/// Memory that a heap begins with, so that small lists need no system call: the program may be one
+/// that a filter kills for it. Costs nothing until it is touched.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Room(UnsafeCell<[u8; CHUNK]>);
@@ -62,7 +65,8 @@ pub struct Heap {
     room: Option<&'static Room>,
     /// Bytes of the room in use.
     taken: AtomicUsize,
-    /// Where the present chunk is unused from; a multiple of [`CHUNK`]: it is used up, or there is none.
+    /// Where the present chunk is unused from; a multiple of [`CHUNK`]: it is used up, or there is
+    /// none.
     fresh: AtomicUsize,
 }
 
@@ -99,8 +103,8 @@ impl Heap {
         let mut now = stack.load(Ordering::Acquire);
         loop {
             let first = address(now)?;
-            // SAFETY: blocks stay mapped. If another has taken this one meanwhile, its user's bytes are read here, which
-            // nobody looks at: the stack has changed, and the exchange fails.
+            // SAFETY: blocks stay mapped. If another has taken this one meanwhile, its user's bytes
+            // are read here, which nobody looks at: the stack has changed, and the exchange fails.
             let next = unsafe { link(first) }.load(Ordering::Relaxed);
             let to = word(next, now);
             match stack.compare_exchange_weak(now, to, Ordering::AcqRel, Ordering::Acquire) {
@@ -237,7 +241,8 @@ fn map_chunk() -> Option<usize> {
     Some(chunk)
 }
 
-// SAFETY: a block is given to one user at a time, is as long and as aligned as asked for, and stays mapped. Nothing here panics.
+// SAFETY: a block is given to one user at a time, is as long and as aligned as asked for, and stays
+// mapped. Nothing here panics.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class(layout) {

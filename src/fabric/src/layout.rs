@@ -7,9 +7,9 @@
 //!   RINGS    ring memory       [side 0: RING_REGION][side 1: RING_REGION]; a side lends from its own region
 //! ```
 //!
-//! The file is sparse: what was never touched costs nothing.
-//! A line of a direction is written by one end only (and by whoever seals or seizes), so that the hot
-//! path moves one cache line per message and way.
+//! The file is sparse: what was never touched costs nothing. A line of a direction is written by
+//! one end only (and by whoever seals or seizes), so that the hot path moves one cache line per
+//! message and way.
 
 use crate::doorbell::{READY_WORDS, SLOTS, Slot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -78,7 +78,8 @@ pub struct ReaderLine {
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ReaderWishes {
-    /// Waiter slots of the reader's side that want to hear of data; and one bit more: [`Self::is_over`].
+    /// Waiter slots of the reader's side that want to hear of data; and one bit more:
+    /// [`Self::is_over`].
     pub waiters: AtomicU64,
     /// Where the lent ring lies: offset from the start of the arena. Stable while the stream lives.
     pub ring_at: AtomicU64,
@@ -91,15 +92,18 @@ pub struct ReaderWishes {
     /// 1: the last recv that had to wait was blocking and large, so that an offer without an ADVERT
     /// is likely to be taken. A hint.
     pub pulls: AtomicU32,
-    /// 1: the reader's end has ended what it writes, or is about to: an end that TCP tells of is none of a killed process.
+    /// 1: the reader's end has ended what it writes, or is about to: an end that TCP tells of is
+    /// none of a killed process.
     pub ended: AtomicU32,
-    /// Why the reader's end has taken the stream back to TCP, a number of `sluice_stats::Reason`. A hint for people.
+    /// Why the reader's end has taken the stream back to TCP, a number of `sluice_stats::Reason`. A
+    /// hint for people.
     pub why: AtomicU32,
 }
 
 impl ReaderWishes {
-    /// Bit of `waiters`: the program has shut both halves down, with bytes unread. What is written from now on goes by TCP, which
-    /// answers by a reset, as it does to whatever arrives behind such a shutdown (`tcp_rcv_state_process`).
+    /// Bit of `waiters`: the program has shut both halves down, with bytes unread. What is written
+    /// from now on goes by TCP, which answers by a reset, as it does to whatever arrives behind
+    /// such a shutdown (`tcp_rcv_state_process`).
     const OVER: u64 = 1 << (SLOTS - 1);
 
     /// Reader: says so.

@@ -56,6 +56,7 @@ pub struct Nested;
 
 /// A section under a [`Lock`]; gives that back on drop.
 #[derive(Debug)]
+#[must_use = "the lock is given back at once"]
 pub struct Section<'a>(&'a Lock);
 
 impl Drop for Section<'_> {
@@ -87,7 +88,7 @@ impl Lock {
 
     /// Takes the lock if it is free.
     #[inline]
-    pub fn try_lock(&self) -> bool {
+    fn try_lock(&self) -> bool {
         let free = self.owner.load(Ordering::Relaxed) == 0
             && self
                 .owner
@@ -99,22 +100,25 @@ impl Lock {
         free
     }
 
-    /// As [`lock`](Lock::lock), and gives the lock back at the end of the section.
-    ///
-    /// # Errors
-    /// As [`lock`](Lock::lock).
+    /// The section under the lock, if that is free.
     #[inline]
-    pub fn enter(&self) -> Result<Section<'_>, Nested> {
-        self.lock().map(|()| Section(self))
+    pub fn try_enter(&self) -> Option<Section<'_>> {
+        self.try_lock().then(|| Section(self))
     }
 
-    /// Takes the lock, waiting for another thread's short section if need be.
+    /// The section under the lock, once another thread's short one is over.
     ///
     /// # Errors
     /// [`Nested`] in a signal handler that interrupted this thread's own section, or a section of
     /// a later lock for which the holder of this one waits.
     #[inline]
-    pub fn lock(&self) -> Result<(), Nested> {
+    pub fn enter(&self) -> Result<Section<'_>, Nested> {
+        self.lock().map(|()| Section(self))
+    }
+
+    /// Takes the lock; see [`enter`](Lock::enter).
+    #[inline]
+    fn lock(&self) -> Result<(), Nested> {
         if self.try_lock() {
             Ok(())
         } else {
@@ -153,7 +157,7 @@ impl Lock {
 
     /// Gives the lock back.
     #[inline]
-    pub fn unlock(&self) {
+    fn unlock(&self) {
         self.owner.store(0, Ordering::Release);
     }
 
@@ -162,7 +166,8 @@ impl Lock {
         self.owner.store(0, Ordering::Relaxed);
     }
 
-    /// As [`reset`](Lock::reset), where a handler may have forked in the middle of this thread's own section.
+    /// As [`reset`](Lock::reset), where a handler may have forked in the middle of this thread's
+    /// own section.
     pub fn reset_if_others(&self) {
         if self.owner.load(Ordering::Relaxed) != me() {
             self.reset();
@@ -182,7 +187,8 @@ const fn is_nested(frame: u32, outer: u32) -> bool {
     frame.wrapping_sub(outer).cast_signed() < 0
 }
 
-/// Does this thread run on its alternate signal stack? Then addresses tell nothing, but it is a handler.
+/// Does this thread run on its alternate signal stack? Then addresses tell nothing, but it is a
+/// handler.
 #[must_use]
 pub fn on_signal_stack() -> bool {
     let mut stack = libc::stack_t {
@@ -231,7 +237,7 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// The value, once no other thread has it; `None` in a signal handler, where [`Lock::lock`] is
+    /// The value, once no other thread has it; `None` in a signal handler, where [`Lock::enter`] is
     /// [`Nested`].
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let section = self.lock.enter().ok()?;
@@ -248,8 +254,8 @@ impl<T> Guarded<T> {
 
     /// Before a fork: nobody is inside, and nobody comes in.
     ///
-    /// In a handler that forks in the middle of this thread's own section nothing is done: on both sides of the
-    /// fork that section goes on, and is what gives the lock back.
+    /// In a handler that forks in the middle of this thread's own section nothing is done: on both
+    /// sides of the fork that section goes on, and is what gives the lock back.
     pub fn hold(&self) {
         let mine = self.lock.lock().is_ok();
         // Only who holds the lock writes this.

@@ -1,7 +1,8 @@
 //! A descriptor that several threads write to and any of them may close.
 //!
-//! Whoever has read its number and is then put off the CPU must not find another descriptor there: the byte that
-//! rings a doorbell would go into a connection of the program. So a use and the closing exclude each other.
+//! Whoever has read its number and is then put off the CPU must not find another descriptor there:
+//! the byte that rings a doorbell would go into a connection of the program. So a use and the
+//! closing exclude each other.
 
 use crate::lock::Lock;
 use crate::sys::Fd;
@@ -11,8 +12,8 @@ use core::sync::atomic::{AtomicI32, Ordering};
 #[derive(Debug, Default)]
 pub struct Outlet {
     lock: Lock,
-    /// The number plus one; 0: none. Negative: closed in a signal handler that interrupted this thread's use, at
-    /// whose end it is done.
+    /// The number plus one; 0: none. Negative: closed in a signal handler that interrupted this
+    /// thread's use, at whose end it is done.
     cell: AtomicI32,
 }
 
@@ -61,21 +62,18 @@ impl Outlet {
     /// Makes a call on the descriptor, if there is one.
     pub fn with_any<R>(&self, call: impl FnOnce(Option<i32>) -> R) -> R {
         // Nested in a use of this thread: that one keeps it open.
-        let locked = self.lock.lock().is_ok();
+        let section = self.lock.enter();
         let done = call(self.raw());
-        if locked {
-            if self.cell.load(Ordering::Relaxed) < 0 {
-                let cell = self.cell.swap(0, Ordering::AcqRel);
-                drop(Fd::own(-cell - 1));
-            }
-            self.lock.unlock();
+        if section.is_ok() && self.cell.load(Ordering::Relaxed) < 0 {
+            let cell = self.cell.swap(0, Ordering::AcqRel);
+            drop(Fd::own(-cell - 1));
         }
         done
     }
 
     /// Closes the descriptor, when `last` has been told its number; false: there was none.
     pub fn close(&self, last: impl FnOnce(i32)) -> bool {
-        let Ok(()) = self.lock.lock() else {
+        let Ok(section) = self.lock.enter() else {
             let open = self.raw();
             if let Some(fd) = open {
                 last(fd);
@@ -84,7 +82,7 @@ impl Outlet {
             return open.is_some();
         };
         let cell = self.cell.swap(0, Ordering::AcqRel);
-        self.lock.unlock();
+        drop(section);
         if cell > 0 {
             last(cell - 1);
         }

@@ -41,14 +41,16 @@ impl Ring {
         self.len == 0
     }
 
-    /// Gives the pages back to the kernel: whatever was written is zero from now on, and the next write gets new
-    /// pages. False: refused, nothing has changed. For memory that shares a file, else nothing happens.
+    /// Gives the pages back to the kernel: whatever was written is zero from now on, and the next
+    /// write gets new pages. False: refused, nothing has changed. For memory that shares a file,
+    /// else nothing happens.
     ///
-    /// By [`Ring::new`] the ring is mapped. Its bytes are lost, so the caller holds it back from whoever still
-    /// reads: it is empty and its writer locked out, or nobody's.
+    /// By [`Ring::new`] the ring is mapped. Its bytes are lost, so the caller holds it back from
+    /// whoever still reads: it is empty and its writer locked out, or nobody's.
     #[must_use]
     pub fn discard(&self) -> bool {
-        // SAFETY: mapped by `new`'s contract; shared memory holds no Rust object that would miss its bytes.
+        // SAFETY: mapped by `new`'s contract; shared memory holds no Rust object that would miss
+        // its bytes.
         unsafe { crate::sys::madvise(self.base, self.len as usize, libc::MADV_REMOVE) }.is_ok()
     }
 

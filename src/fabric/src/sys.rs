@@ -117,7 +117,8 @@ impl Drop for Fd {
 static GIVEN: [AtomicI32; 16] = [const { AtomicI32::new(-1) }; 16];
 static IS_ANY_GIVEN: AtomicBool = AtomicBool::new(false);
 
-/// The number of a descriptor of ours is about to be another file's, by `dup2`: its [`Fd`] does not close it. (Of more than sixteen the rest do.)
+/// The number of a descriptor of ours is about to be another file's, by `dup2`: its [`Fd`] does not
+/// close it. (Of more than sixteen the rest do.)
 pub fn give_away(fd: c_int) {
     IS_ANY_GIVEN.store(true, Ordering::SeqCst);
     let _ = GIVEN.iter().any(|cell| swap_if(cell, -1, fd));
@@ -597,7 +598,8 @@ pub fn has_error(fd: c_int) -> bool {
     poll_one(fd, 0, Some(timespec(0))).is_ok_and(|shown| shown & libc::POLLERR != 0)
 }
 
-/// How many bytes a file may have that this process makes longer (RLIMIT_FSIZE): beyond, the kernel raises SIGXFSZ.
+/// How many bytes a file may have that this process makes longer (RLIMIT_FSIZE): beyond, the kernel
+/// raises SIGXFSZ.
 #[must_use]
 pub fn file_limit() -> u64 {
     soft_limit(libc::RLIMIT_FSIZE).unwrap_or(u64::MAX)
@@ -622,7 +624,8 @@ pub fn lockable() -> u64 {
     soft_limit(libc::RLIMIT_MEMLOCK).unwrap_or(0)
 }
 
-/// Where the numbers of descriptors end that this process may get, which are also the most entries that poll takes (RLIMIT_NOFILE).
+/// Where the numbers of descriptors end that this process may get, which are also the most entries
+/// that poll takes (RLIMIT_NOFILE).
 #[must_use]
 pub fn descriptor_limit() -> u64 {
     soft_limit(libc::RLIMIT_NOFILE).unwrap_or(1024)

@@ -6,15 +6,15 @@
 //!   head  0 ───────────────► H ──seize─► H|SEIZED      (no consume succeeds any more)
 //! ```
 //!
-//! Both are changed by compare-and-swap only, by anyone who holds the mapping. Whoever demotes seals
-//! the tail first, then seizes the head. From then on `[H, T)` is fixed once for all: the bytes that
-//! the reader will never take from the ring and that the writer's side sends again on TCP. A writer
-//! whose publish fails takes its bytes to TCP behind them; a reader whose consume fails throws its
-//! copy away and reads TCP. Nobody waits and no message is sent. With either compare-and-swap
-//! replaced by a store, bytes are lost or repeated (`tests/loom.rs` shows it).
+//! Both are changed by compare-and-swap only, by anyone who holds the mapping. Whoever demotes
+//! seals the tail first, then seizes the head. From then on `[H, T)` is fixed once for all: the
+//! bytes that the reader will never take from the ring and that the writer's side sends again on
+//! TCP. A writer whose publish fails takes its bytes to TCP behind them; a reader whose consume
+//! fails throws its copy away and reads TCP. Nobody waits and no message is sent. With either
+//! compare-and-swap replaced by a store, bytes are lost or repeated (`tests/loom.rs` shows it).
 //!
-//! Offers (`docs/protocol.md`): the writer lets the reader take bytes from its own memory, behind all
-//! that is in the ring. The head decides those too, so that two words stay enough:
+//! Offers (`docs/protocol.md`): the writer lets the reader take bytes from its own memory, behind
+//! all that is in the ring. The head decides those too, so that two words stay enough:
 //!
 //! ```text
 //!   63      62 ... 55   54 ... 0
@@ -25,10 +25,10 @@
 //!   seize     ──► SEIZED                      anyone: no take succeeds any more
 //! ```
 //!
-//! The reader copies first and takes afterwards, so of take, withdrawal and seizure exactly one happens
-//! to an offer, and a copy whose take failed is thrown away. A round comes again after 256 withdrawals:
-//! a writer makes at most [`ROUNDS_MAX`] while the head's offset stands still, and none that copies
-//! meanwhile can be deceived, since only its own reader moves the offset.
+//! The reader copies first and takes afterwards, so of take, withdrawal and seizure exactly one
+//! happens to an offer, and a copy whose take failed is thrown away. A round comes again after 256
+//! withdrawals: a writer makes at most [`ROUNDS_MAX`] while the head's offset stands still, and
+//! none that copies meanwhile can be deceived, since only its own reader moves the offset.
 //!
 //! Offsets count bytes of the stream from the switch on, up to [`OFFSET_MAX`].
 
@@ -94,9 +94,10 @@ pub enum Withdrawal {
 /// A stream offset with a flag, shared with a peer who may write anything into it.
 ///
 /// As a tail: written by the writer's [`advance`](Word::advance) and by anyone's
-/// [`flag`](Word::flag) (seal); its release pairs with the reader's acquire in [`read`](Word::read).
-/// As a head: written by the reader's `advance` and by anyone's `flag` (seize); its release (the
-/// copy out is over) pairs with the writer's acquire before it writes into the freed space.
+/// [`flag`](Word::flag) (seal); its release pairs with the reader's acquire in
+/// [`read`](Word::read). As a head: written by the reader's `advance` and by anyone's `flag`
+/// (seize); its release (the copy out is over) pairs with the writer's acquire before it writes
+/// into the freed space.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Word(AtomicU64);
@@ -125,7 +126,8 @@ impl Word {
         Reading::of(self.0.load(Ordering::Acquire))
     }
 
-    /// Moves a tail, or a head of round 0, from `from` to `to`: publishes (tail) or consumes (head).
+    /// Moves a tail, or a head of round 0, from `from` to `to`: publishes (tail) or consumes
+    /// (head).
     ///
     /// # Errors
     /// [`Demoted`] when the word is flagged, or is not where this end left it (then the peer lied
@@ -172,8 +174,8 @@ impl Word {
         Err(Demoted)
     }
 
-    /// Reader: takes an offer made in `round` at `from`, whose bytes up to `to` it has copied. False:
-    /// the offer was withdrawn or the head seized, and the copy is worth nothing.
+    /// Reader: takes an offer made in `round` at `from`, whose bytes up to `to` it has copied.
+    /// False: the offer was withdrawn or the head seized, and the copy is worth nothing.
     #[inline]
     pub fn take(&self, round: u8, from: u64, to: u64) -> bool {
         self.0
@@ -239,8 +241,8 @@ pub fn follow(tail: &Word, from: u64, to: u64) -> Result<(), Demoted> {
 }
 
 /// Fixes `[head, tail)` for good: seals the tail, then seizes the head. Idempotent; every caller,
-/// in any process, gets the same answer. The head is beyond the tail when an offer was taken and the
-/// tail had not followed: then nothing is left, and the writer had the difference taken.
+/// in any process, gets the same answer. The head is beyond the tail when an offer was taken and
+/// the tail had not followed: then nothing is left, and the writer had the difference taken.
 ///
 /// The order matters: a head seized first would let the writer publish bytes that nobody takes and
 /// whose end is not yet known.

@@ -246,8 +246,8 @@ proptest! {
         }
     }
 
-    /// Both ends of a stream, in the way the engine uses the words, while the peer writes into every
-    /// field: copies stay in the ring, and at the latest the check of the numbers demotes.
+    /// Both ends of a stream, in the way the engine uses the words, while the peer writes into
+    /// every field: copies stay in the ring, and at the latest the check of the numbers demotes.
     #[test]
     fn both_ends_survive_a_lying_peer(
         len in 12u32..16, steps in prop::collection::vec(step(), 1..60),
@@ -392,8 +392,8 @@ fn pick(list: &[u32], at: usize) -> Option<u32> {
     (!list.is_empty()).then(|| list[at % list.len()])
 }
 
-/// Whatever the peer writes into the slots of streams, no ring is lent twice, and the pool gets back what it
-/// had lent.
+/// Whatever the peer writes into the slots of streams, no ring is lent twice, and the pool gets
+/// back what it had lent.
 #[test]
 fn what_is_lent_is_the_lenders_to_know() {
     let config = ProptestConfig {

@@ -350,7 +350,8 @@ fn a_reader_process_that_stores_is_found() {
     must_fail("reader process", |s| processes(s, span(), SHORT, true));
 }
 
-/// One end leaves a stream while the other gives its slot out again: the ring lent anew is not taken for the old one.
+/// One end leaves a stream while the other gives its slot out again: the ring lent anew is not
+/// taken for the old one.
 #[test]
 fn a_slot_is_given_out_again_while_its_last_user_is_still_leaving() {
     let arena = Arena::create_local().unwrap();

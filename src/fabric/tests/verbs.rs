@@ -1,6 +1,7 @@
-//! Two processes with an RDMA device between them, the provider's layers alone: each asks for the other's place, writes into
-//! it, and is told when. Needs two hosts, so it does nothing unless `SLUICE_VERBS_ROLE` says which of the two this is:
-//! `listen=ADDR:PORT`, or `dial=ADDR:PORT` (`scripts/guest/provider`).
+//! Two processes with an RDMA device between them, the provider's layers alone: each asks for the
+//! other's place, writes into it, and is told when. Needs two hosts, so it does nothing unless
+//! `SLUICE_VERBS_ROLE` says which of the two this is: `listen=ADDR:PORT`, or `dial=ADDR:PORT`
+//! (`scripts/guest/provider`).
 #![cfg(all(feature = "verbs", not(loom)))]
 #![allow(
     clippy::unwrap_used,

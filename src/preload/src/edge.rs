@@ -22,7 +22,8 @@ pub fn contained<R, F: FnOnce() -> R>(fd: c_int, call: F) -> Option<R> {
     run(fd, &mut asked).then(|| unsafe { asked.answer.assume_init_read() })
 }
 
-/// What to ask the engine, and room for its answer: stays where it is, since both are as wide as a call's arguments.
+/// What to ask the engine, and room for its answer: stays where it is, since both are as wide as a
+/// call's arguments.
 struct Asked<R, F> {
     call: ManuallyDrop<F>,
     answer: MaybeUninit<R>,
@@ -61,7 +62,8 @@ extern "C" fn run<R, F: FnOnce() -> R>(fd: c_int, asked: &mut Asked<R, F>) -> bo
     answered
 }
 
-/// Tells the engine something that has no answer. The hook goes on after a panic: nothing was moved.
+/// Tells the engine something that has no answer. The hook goes on after a panic: nothing was
+/// moved.
 pub fn tell(fd: c_int, notice: impl FnOnce()) {
     let _ = contained(fd, notice);
 }
@@ -108,7 +110,8 @@ fn conclude(
             }
             ret
         }
-        // Apart, so that the two above are told by a compare and not by a table of jumps, which a cold call mispredicts.
+        // Apart, so that the two above are told by a compare and not by a table of jumps, which a
+        // cold call mispredicts.
         other => failed(other),
     }
 }
@@ -123,8 +126,8 @@ fn failed(verdict: Option<Verdict>) -> ssize_t {
     }
 }
 
-/// As [`serve_feeding`] for a call that may wait: its sleeps are made here, where a cancelled thread unwinds
-/// nothing of the engine's.
+/// As [`serve_feeding`] for a call that may wait: its sleeps are made here, where a cancelled
+/// thread unwinds nothing of the engine's.
 #[inline(always)]
 pub fn serve_waiting(
     fd: c_int,
@@ -202,9 +205,9 @@ pub fn serve_watching(
     conclude(fd, verdict, real, |_, _| ())
 }
 
-/// Calls the real function of epoll on numbers that are not tracked. If it says that this is no set, or that the other
-/// is not in it, it may have seen a descriptor of ours that stood there for a moment: it is asked again, and then says
-/// EBADF.
+/// Calls the real function of epoll on numbers that are not tracked. If it says that this is no
+/// set, or that the other is not in it, it may have seen a descriptor of ours that stood there for
+/// a moment: it is asked again, and then says EBADF.
 #[inline(always)]
 pub fn of_set(mut real: impl FnMut() -> c_int) -> c_int {
     let mut ret = real();
@@ -223,10 +226,10 @@ pub fn of_set(mut real: impl FnMut() -> c_int) -> c_int {
 /// `fd` was made by a call that hooks see: an entry of a descriptor that had this number, and was
 /// closed where no hook saw it, goes.
 ///
-/// Descriptors made inside the C library (fopen, opendir, getaddrinfo, ...) are not seen here. Their
-/// numbers hold no entry all the same: a number becomes free by `close` and its kin, which pass our
-/// hooks, or inside the C library for a stream made by `fdopen`, which has put that descriptor on
-/// TCP for good (`raw_use`), where an entry changes nothing.
+/// Descriptors made inside the C library (fopen, opendir, getaddrinfo, ...) are not seen here.
+/// Their numbers hold no entry all the same: a number becomes free by `close` and its kin, which
+/// pass our hooks, or inside the C library for a stream made by `fdopen`, which has put that
+/// descriptor on TCP for good (`raw_use`), where an entry changes nothing.
 #[inline]
 pub fn created(fd: c_int) -> c_int {
     api::fd_seen(fd);
@@ -259,7 +262,8 @@ pub fn raw_read(fd: c_int, reason: Reason) {
     }
 }
 
-/// [`serve_waiting`] with the engine's function and the real one written as calls. Only for use in a hook.
+/// [`serve_waiting`] with the engine's function and the real one written as calls. Only for use in
+/// a hook.
 macro_rules! serve_waiting {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
         $crate::edge::serve_waiting(
@@ -273,7 +277,8 @@ macro_rules! serve_waiting {
     };
 }
 
-/// [`serve_watching`] with the engine's function and the real one written as calls. Only for use in a hook.
+/// [`serve_watching`] with the engine's function and the real one written as calls. Only for use in
+/// a hook.
 macro_rules! serve_watching {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
         serve_watching!(since $crate::api::Ran::now(), $fd, $engine($($a),*), $real)
@@ -302,7 +307,8 @@ macro_rules! serve {
     };
 }
 
-/// [`serve_feeding`] with the engine's function and the real one written as calls. Only for use in a hook.
+/// [`serve_feeding`] with the engine's function and the real one written as calls. Only for use in
+/// a hook.
 macro_rules! serve_feeding {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
         $crate::edge::serve_feeding(

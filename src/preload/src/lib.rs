@@ -7,7 +7,8 @@
 //! - Hooks are right before [`load`] ran (other libraries' constructors call them), in a signal
 //!   handler on untracked descriptors and in a `vfork` child: the untracked path has no lock, no
 //!   allocation and no thread-local.
-//! - A thread may be cancelled in the real call of a hook: nothing with a destructor is alive there.
+//! - A thread may be cancelled in the real call of a hook: nothing with a destructor is alive
+//!   there.
 //! - `errno` is changed by the real call and by [`errno`] only.
 //! - A panic of the engine ends in [`edge::contained`]; no hook then calls the real function for a
 //!   call that moves bytes, which could repeat them.
@@ -36,8 +37,8 @@ static ROOM: Room = Room::new();
 #[global_allocator]
 static HEAP: Heap = Heap::new(Some(&ROOM));
 
-/// By this symbol copies of the library in one process find out which of them is the first and works
-/// (`copies.rs` of the engine): it leads to the counters of the copy that it belongs to.
+/// By this symbol copies of the library in one process find out which of them is the first and
+/// works (`copies.rs` of the engine): it leads to the counters of the copy that it belongs to.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "a C symbol")]
 pub static sluice_counters: &sluice_stats::Root = &sluice_stats::ROOT;

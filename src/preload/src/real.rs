@@ -4,8 +4,9 @@
 //! whose slow path may unwind, so that every hook would hold a landing pad while its real function
 //! blocks; and a `Once` that another thread runs at a fork hangs the child. So it is asked once for
 //! each, when the library is loaded, and the answer is kept in a [`Slot`]. Slots also look up what
-//! redhook cannot: names that an old glibc lacks, names with several versions, functions that do not
-//! return and trampolines. A hook that runs before the library was loaded fills its slot itself.
+//! redhook cannot: names that an old glibc lacks, names with several versions, functions that do
+//! not return and trampolines. A hook that runs before the library was loaded fills its slot
+//! itself.
 
 use libc::{c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -205,7 +206,8 @@ macro_rules! hooks {
             $(
                 ::redhook::hook! {
                     unsafe fn $name($($v : $t),*) -> $r => $hook {
-                        // SAFETY: the body's contract is that of the C function, kept by the caller.
+                        // SAFETY: the body's contract is that of the C function, kept by the
+                        // caller.
                         unsafe { super::$hook($($v),*) }
                     }
                 }

@@ -1,8 +1,8 @@
 //! A double of the engine's `api`, for the tests of the hooks (feature `probe`).
 //!
-//! It tracks TCP sockets, listeners and epoll sets, answers every call on them with the verdict named
-//! in `SLUICE_PROBE_VERDICT` (default: pass), and appends one line for each call it gets to the file
-//! in `SLUICE_PROBE_TRACE`. The descriptor of that file is its one internal descriptor.
+//! It tracks TCP sockets, listeners and epoll sets, answers every call on them with the verdict
+//! named in `SLUICE_PROBE_VERDICT` (default: pass), and appends one line for each call it gets to
+//! the file in `SLUICE_PROBE_TRACE`. The descriptor of that file is its one internal descriptor.
 
 #![allow(
     missing_docs,

@@ -80,7 +80,8 @@ pub struct Direction {
     pub doorbells: Counter,
     /// Length of the ring held now; 0 when none is.
     pub ring_len: Gauge,
-    /// While one is held: where in this process the words lie that say what is in it, its tail and its head.
+    /// While one is held: where in this process the words lie that say what is in it, its tail and
+    /// its head.
     pub words: [Gauge; 2],
 }
 
@@ -257,8 +258,8 @@ impl Conn {
         events::note(self, Kind::Opened, role as u64);
     }
 
-    /// Says which connection this is; unspecified addresses: they could not be asked for. Until then the tool
-    /// passes over the slot.
+    /// Says which connection this is; unspecified addresses: they could not be asked for. Until
+    /// then the tool passes over the slot.
     pub fn describe(&self, fd: i32, role: Role, local: SocketAddr, peer: SocketAddr) {
         self.fd.store(fd, Relaxed);
         self.role.store(role as u8, Relaxed);
@@ -326,7 +327,8 @@ impl Conn {
         }
     }
 
-    /// The connection is on TCP, and a decision is near: `reason` says what is waited for, and is not counted.
+    /// The connection is on TCP, and a decision is near: `reason` says what is waited for, and is
+    /// not counted.
     pub fn awaits(&self, reason: Reason) {
         self.reason.store(reason as u16, Relaxed);
         self.of_peer.store(0, Relaxed);
@@ -352,8 +354,8 @@ impl Conn {
         events::note(self, Kind::Upgraded, transport as u64);
     }
 
-    /// The connection went back to TCP for `reason`, `of_peer` if the other end has told it. Counted
-    /// each time.
+    /// The connection went back to TCP for `reason`, `of_peer` if the other end has told it.
+    /// Counted each time.
     pub fn demoted(&self, reason: Reason, of_peer: bool) {
         self.transport.store(Transport::Tcp as u8, Relaxed);
         self.of_peer.store(of_peer.into(), Relaxed);
@@ -395,7 +397,8 @@ impl Conn {
         }
     }
 
-    /// `None` until the connection has been [opened](Conn::opened) or described: a socket that is none yet.
+    /// `None` until the connection has been [opened](Conn::opened) or described: a socket that is
+    /// none yet.
     #[must_use]
     pub fn role(&self) -> Option<Role> {
         match self.role.load(Relaxed) {

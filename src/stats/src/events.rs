@@ -1,8 +1,9 @@
 //! What happened to connections, in order: the flight recorder.
 //!
-//! What is rare, each way to a link and back, is always kept, the last [`KEPT`] of a process, in memory that its reader copies as
-//! it copies the counters. Where the user asks for it every message is kept as well, the last [`TRACED`], in a file that is shared
-//! memory, so that it is there when the process has been killed. A message is what a [counter](crate::Counter) of a
+//! What is rare, each way to a link and back, is always kept, the last [`KEPT`] of a process, in
+//! memory that its reader copies as it copies the counters. Where the user asks for it every
+//! message is kept as well, the last [`TRACED`], in a file that is shared memory, so that it is
+//! there when the process has been killed. A message is what a [counter](crate::Counter) of a
 //! connection's counted: there is no other place that could forget to say so.
 
 use crate::cell::Counter;
@@ -63,8 +64,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The socket was connected, or was accepted; `value` is the [`Role`](crate::Role). Of a file only: most connections never
-    /// become worth more than this.
+    /// The socket was connected, or was accepted; `value` is the [`Role`](crate::Role). Of a file
+    /// only: most connections never become worth more than this.
     Opened = 1, "opened";
     /// The connection's addresses are known from here on; `value` is the descriptor.
     Named = 2, "named";
@@ -155,8 +156,9 @@ pub struct Event {
     pub value: u64,
 }
 
-/// An event in memory that others read, mostly by a copy that goes upwards. So the last word is written first and the first one
-/// last: who finds both the same, and has looked at the first one first, has a whole event.
+/// An event in memory that others read, mostly by a copy that goes upwards. So the last word is
+/// written first and the first one last: who finds both the same, and has looked at the first one
+/// first, has a whole event.
 #[derive(Debug)]
 #[repr(C)]
 struct Record {
@@ -226,7 +228,8 @@ impl<const N: usize> Log<N> {
         }
     }
 
-    /// Adds an event, with the next number. Async-signal-safe; of two that are a whole turn apart one may be lost.
+    /// Adds an event, with the next number. Async-signal-safe; of two that are a whole turn apart
+    /// one may be lost.
     fn put(&self, event: &Event) {
         let number = self.next.fetch_add(1, Relaxed);
         let Some(record) = self.records.get((number % N as u64) as usize) else {
@@ -336,14 +339,16 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Null: messages are not kept, or their file is being made. [`WANTED`]: there is none yet. Written by whoever says so below, read by all
-/// who put something into it: Release there pairs with Acquire here, so that the file is seen with what [`TraceFile::begin`] has stored.
+/// Null: messages are not kept, or their file is being made. [`WANTED`]: there is none yet. Written
+/// by whoever says so below, read by all who put something into it: Release there pairs with
+/// Acquire here, so that the file is seen with what [`TraceFile::begin`] has stored.
 static TRACE: AtomicPtr<TraceFile> = AtomicPtr::new(ptr::null_mut());
 
 const WANTED: *mut TraceFile = ptr::without_provenance_mut(1);
 
-/// Every message is to be kept, as soon as somebody has made a file for it: what comes before that is lost. Nothing here makes one, since
-/// messages are told of under locks, in signal handlers, and where the program can bear no other system call than its own.
+/// Every message is to be kept, as soon as somebody has made a file for it: what comes before that
+/// is lost. Nothing here makes one, since messages are told of under locks, in signal handlers, and
+/// where the program can bear no other system call than its own.
 pub fn want_trace() {
     TRACE.store(WANTED, Release);
 }
@@ -355,7 +360,8 @@ pub fn wants_trace() -> bool {
     TRACE.load(Relaxed) == WANTED
 }
 
-/// True for one caller: makes the file, and says so by [`trace_to`]; or leaves it, and none is wanted any more.
+/// True for one caller: makes the file, and says so by [`trace_to`]; or leaves it, and none is
+/// wanted any more.
 #[must_use]
 pub fn take_trace_up() -> bool {
     let (null, relaxed) = (ptr::null_mut(), Relaxed);
@@ -364,7 +370,8 @@ pub fn take_trace_up() -> bool {
         .is_ok()
 }
 
-/// From here on every message goes into this file; not if another one has come to be wanted since: this process was forked.
+/// From here on every message goes into this file; not if another one has come to be wanted since:
+/// this process was forked.
 pub fn trace_to(file: &'static TraceFile) {
     let (null, file) = (ptr::null_mut(), ptr::from_ref(file).cast_mut());
     let _ = TRACE.compare_exchange(null, file, Release, Relaxed);
@@ -383,7 +390,8 @@ pub(crate) fn is_tracing() -> bool {
     !TRACE.load(Relaxed).is_null()
 }
 
-/// Something rare has happened to a connection; of one on which nothing was tried so far a file alone tells.
+/// Something rare has happened to a connection; of one on which nothing was tried so far a file
+/// alone tells.
 pub(crate) fn note(conn: &Conn, kind: Kind, value: u64) {
     let (is_kept, file) = (conn.family().is_some(), trace());
     if !is_kept && file.is_none() {

@@ -5,10 +5,10 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $code:literal, $words:literal, $advice:literal;)+) => {
         /// Why a connection stayed on TCP, or went back to it.
         ///
-        /// The number is part of the layout that `sluice stat` reads from another process, and peers of
-        /// other versions tell each other reasons by it. So a number is never given to a second
-        /// cause: 4, 24, 25, 72 and 75 belonged to causes that nothing gives any more. The code is part
-        /// of the JSON.
+        /// The number is part of the layout that `sluice stat` reads from another process, and
+        /// peers of other versions tell each other reasons by it. So a number is never given to a
+        /// second cause: 4, 24, 25, 72 and 75 belonged to causes that nothing gives any more. The
+        /// code is part of the JSON.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[non_exhaustive]
@@ -57,7 +57,8 @@ macro_rules! reasons {
                 )
             }
 
-            /// Can it be the reason of an end that tells the other one? The rest are of an end that knows none.
+            /// Can it be the reason of an end that tells the other one? The rest are of an end that
+            /// knows none.
             #[must_use]
             pub const fn is_told(self) -> bool {
                 !matches!(
@@ -103,23 +104,29 @@ reasons! {
     /// The stream has not reached its first upgrade offset.
     BelowThreshold = 2, "below-threshold",
         "too little has moved so far to be worth an upgrade",
-        "Nothing to do: it leaves TCP when it has moved 2 MiB, or some 16 requests and answers, or as many bytes as SLUICE_UPGRADE says. A connection that never does would gain nothing.";
+        "Nothing to do: it leaves TCP when it has moved 2 MiB, or some 16 requests and answers, \
+         or as many bytes as SLUICE_UPGRADE says. A connection that never does would gain \
+         nothing.";
     /// The descriptor came from somewhere that no hook saw.
     NotHooked = 3, "not-hooked",
         "the program uses the socket where Sluice cannot see it",
-        "The program connected the socket, or read or wrote it, by system calls of its own. It cannot be helped.";
+        "The program connected the socket, or read or wrote it, by system calls of its own. It \
+         cannot be helped.";
     /// Two processes use the socket.
     Shared = 5, "shared",
         "two processes use the socket",
-        "It can leave TCP as soon as one of the two processes has closed its copy. A server does best if the process that does the work accepts the connection.";
+        "It can leave TCP as soon as one of the two processes has closed its copy. A server does \
+         best if the process that does the work accepts the connection.";
     /// The socket is not an established TCP connection.
     NotEstablished = 6, "not-established",
         "the connection is half closed, or not connected",
-        "One end has closed its writing half, or the connection is not up yet. A program that closes one half at its start (nc with no input) stays on TCP.";
+        "One end has closed its writing half, or the connection is not up yet. A program that \
+         closes one half at its start (nc with no input) stays on TCP.";
     /// The epoll set was made elsewhere, or another process or a raw system call waits for it.
     SetElsewhere = 7, "set-elsewhere",
         "it is in an epoll set that is used where Sluice does not see it",
-        "Another process, or a system call that passes the C library by, waits on the epoll set. It cannot be helped.";
+        "Another process, or a system call that passes the C library by, waits on the epoll set. \
+         It cannot be helped.";
     /// A rule of the configuration file leaves it on TCP.
     Policy = 8, "policy",
         "the configuration leaves it on TCP (sluice.conf)",
@@ -133,15 +140,23 @@ reasons! {
     /// Nobody met us at the name. Whether the peer runs Sluice is not known.
     NoAnswer = 16, "no-answer",
         "the other end has not answered: it runs without Sluice, or is in one long call",
-        "Run the other program with Sluice, too: `sluice stat NAME` says whether it is. If it is, nothing is wrong: it has not come back from one long call (a large blocking send, a bulk load), is in a sandbox, or has passed the connection on to another process. The next try follows when twice as many bytes have moved.";
-    /// The peer is on another host, as far as this network namespace shows, and no RDMA device leads there.
+        "Run the other program with Sluice, too: `sluice stat NAME` says whether it is. If it is, \
+         nothing is wrong: it has not come back from one long call (a large blocking send, a bulk \
+         load), is in a sandbox, or has passed the connection on to another process. The next try \
+         follows when twice as many bytes have moved.";
+    /// The peer is on another host, as far as this network namespace shows, and no RDMA device
+    /// leads there.
     PeerRemote = 17, "peer-remote",
-        "the peer is on another host or in another network namespace, and no RDMA device leads to it",
-        "Within one host, both programs must be in one network namespace. Between hosts both need an RDMA device: run `sluice doctor` on each.";
+        "the peer is on another host or in another network namespace, and no RDMA device leads to \
+         it",
+        "Within one host, both programs must be in one network namespace. Between hosts both need \
+         an RDMA device: run `sluice doctor` on each.";
     /// Another process holds the rendezvous name.
     NameTaken = 18, "name-taken",
         "another process holds the rendezvous name",
-        "Another process on this host sits on the name by which the two ends would meet. Without that the connection would leave TCP; look for a program that binds abstract Unix names that begin with sluice/.";
+        "Another process on this host sits on the name by which the two ends would meet. Without \
+         that the connection would leave TCP; look for a program that binds abstract Unix names \
+         that begin with sluice/.";
     /// As many names as allowed are held already.
     TooManyNames = 19, "too-many-names",
         "too many connections look for their peer at once",
@@ -149,7 +164,9 @@ reasons! {
     /// The peer could not prove that it holds the other end.
     ProofFailed = 20, "proof-failed",
         "the peer could not prove that it holds the other end",
-        "Another process than the other end of this connection has come to meet it, or the other end closed it meanwhile. If it happens often, somebody on this host tries to get between.";
+        "Another process than the other end of this connection has come to meet it, or the other \
+         end closed it meanwhile. If it happens often, somebody on this host tries to get \
+         between.";
     /// The peer's Sluice has another version of the protocol.
     VersionMismatch = 21, "version-mismatch",
         "the peer runs another version of Sluice",
@@ -165,13 +182,15 @@ reasons! {
     /// A thread still waits to write in a kernel call.
     WriterBlocked = 26, "writer-blocked",
         "a thread still waits to write in the kernel, or a signal handler has interrupted it",
-        "Nothing to do: a thread was in a long call or in a handler. The next try follows when twice as many bytes have moved.";
+        "Nothing to do: a thread was in a long call or in a handler. The next try follows when \
+         twice as many bytes have moved.";
 
     // What the host refuses.
     /// Neither netlink nor /proc/net/tcp names the peer's socket.
     NetlinkRefused = 32, "netlink-refused",
         "the kernel refuses to name the peer's socket (netlink)",
-        "Allow AF_NETLINK sockets (NETLINK_SOCK_DIAG) to the program, or mount /proc; the kernel needs CONFIG_INET_DIAG.";
+        "Allow AF_NETLINK sockets (NETLINK_SOCK_DIAG) to the program, or mount /proc; the kernel \
+         needs CONFIG_INET_DIAG.";
     /// /proc is not mounted, or hidden.
     ProcMissing = 33, "proc-missing",
         "/proc is not mounted",
@@ -179,7 +198,8 @@ reasons! {
     /// `memfd_create` failed.
     MemfdRefused = 34, "memfd-refused",
         "no shared memory file could be made (memfd_create)",
-        "A sandbox or a limit on memory refuses memfd_create. Allow it in the SystemCallFilter= or seccomp profile of the program.";
+        "A sandbox or a limit on memory refuses memfd_create. Allow it in the SystemCallFilter= \
+         or seccomp profile of the program.";
     /// `mmap` failed.
     MmapRefused = 35, "mmap-refused",
         "shared memory could not be mapped (mmap)",
@@ -191,7 +211,8 @@ reasons! {
     /// A seccomp filter would kill the process for a system call that Sluice needs.
     SeccompFatal = 37, "seccomp-fatal",
         "a seccomp filter forbids a needed system call",
-        "The program runs under a filter that would kill it for a system call of the library. Widen the SystemCallFilter= or seccomp profile: see libsluice(7).";
+        "The program runs under a filter that would kill it for a system call of the library. \
+         Widen the SystemCallFilter= or seccomp profile: see libsluice(7).";
     /// No descriptor is left, or Sluice's share of them is used up.
     DescriptorLimit = 38, "descriptor-limit",
         "too few file descriptors are left",
@@ -207,7 +228,8 @@ reasons! {
     /// The kernel's send buffer is too small to take back an unread ring.
     SendBufferSmall = 41, "send-buffer-small",
         "the socket's send buffer is too small",
-        "The program has set a small SO_SNDBUF, or net.ipv4.tcp_wmem is small. Larger ones let the connection leave TCP.";
+        "The program has set a small SO_SNDBUF, or net.ipv4.tcp_wmem is small. Larger ones let \
+         the connection leave TCP.";
 
     // The link and the peer behind it.
     /// The link has no ring or no stream number left.
@@ -218,7 +240,8 @@ reasons! {
     /// The peer broke the protocol.
     PeerHostile = 49, "peer-hostile",
         "the peer's process broke the protocol",
-        "The other process broke the protocol, or has said more than any program needs. If both run the same release of Sluice and nobody attacks, please report it.";
+        "The other process broke the protocol, or has said more than any program needs. If both \
+         run the same release of Sluice and nobody attacks, please report it.";
     /// The peer's process died.
     PeerDied = 50, "peer-died",
         "the peer's process died",
@@ -226,7 +249,8 @@ reasons! {
     /// The ring stayed full because the peer does not read.
     RingFull = 51, "ring-full",
         "the ring stayed full: the peer was not reading",
-        "Nothing to do: the reader was slow, and the bytes wait in TCP instead. The connection tries again later. A larger SLUICE_RING helps readers that are slow for a moment.";
+        "Nothing to do: the reader was slow, and the bytes wait in TCP instead. The connection \
+         tries again later. A larger SLUICE_RING helps readers that are slow for a moment.";
     /// Direct-only mode, and no ADVERT came.
     DirectNoAdvert = 52, "direct-no-advert",
         "direct-only mode, and the peer offered no buffer",
@@ -234,7 +258,8 @@ reasons! {
     /// The link failed.
     LinkLost = 53, "link-lost",
         "the link to the peer's process was lost",
-        "Between hosts: the RDMA connection broke; run `sluice doctor` on both. Within a host: the other process has given the link up.";
+        "Between hosts: the RDMA connection broke; run `sluice doctor` on both. Within a host: \
+         the other process has given the link up.";
     /// The peer demoted the stream; its own counters have the cause.
     PeerDemoted = 54, "peer-demoted",
         "the other end took the connection back to TCP",
@@ -248,7 +273,8 @@ reasons! {
     /// TCP_ULP, for example kernel TLS.
     TcpUlp = 65, "tcp-ulp",
         "an upper-layer protocol is attached (TCP_ULP)",
-        "It cannot be helped: the kernel encrypts this connection (kernel TLS). TLS within the program is no obstacle.";
+        "It cannot be helped: the kernel encrypts this connection (kernel TLS). TLS within the \
+         program is no obstacle.";
     /// TCP_REPAIR.
     TcpRepair = 66, "tcp-repair",
         "the connection is under repair (TCP_REPAIR)",
@@ -314,7 +340,8 @@ reasons! {
     /// Passed to another process by SCM_RIGHTS.
     Passed = 85, "passed",
         "the descriptor was passed to another process",
-        "It cannot be helped: servers that accept in one process and pass connections to others (Node.js cluster) stay on TCP. Let the workers accept, if there is a setting for that.";
+        "It cannot be helped: servers that accept in one process and pass connections to others \
+         (Node.js cluster) stay on TCP. Let the workers accept, if there is a setting for that.";
     /// preadv2 or pwritev2 with flags that a link cannot honour.
     Preadv2 = 86, "preadv2",
         "the descriptor was used with preadv2 or pwritev2",
@@ -348,7 +375,8 @@ reasons! {
     /// A child of fork uses the stream.
     Fork = 100, "fork",
         "a forked child uses the socket",
-        "A child uses a connection of its parent's. It can leave TCP again when one of the two has closed it.";
+        "A child uses a connection of its parent's. It can leave TCP again when one of the two \
+         has closed it.";
     /// Closed with unread input: the connection is reset.
     LingerReset = 101, "linger-reset",
         "the connection was closed by a reset",
@@ -365,22 +393,27 @@ reasons! {
         "Please report it, with what SLUICE_LOG=debug prints.";
 
     // Newer ones.
-    /// The kernel knows no open socket of this host that is the other end, though the address is this host's.
+    /// The kernel knows no open socket of this host that is the other end, though the address is
+    /// this host's.
     PeerClosed = 114, "peer-closed",
         "the other end is closed, or in another network namespace",
-        "Nothing to do if it is closed. Programs of two network namespaces (containers) stay on TCP with each other.";
+        "Nothing to do if it is closed. Programs of two network namespaces (containers) stay on \
+         TCP with each other.";
     /// The connection waits to be met, or for an answer; not counted.
     Meeting = 115, "meeting",
         "the two ends have not met yet",
-        "Nothing to do: it takes some hundred microseconds. A connection that ended so was too short.";
+        "Nothing to do: it takes some hundred microseconds. A connection that ended so was too \
+         short.";
     /// Memory for the device could not be registered (RLIMIT_MEMLOCK).
     MemoryLimit = 117, "memlock",
         "too little memory may be locked for the RDMA device (RLIMIT_MEMLOCK)",
-        "Raise the limit on locked memory of the program: `ulimit -l unlimited`, LimitMEMLOCK=infinity.";
+        "Raise the limit on locked memory of the program: `ulimit -l unlimited`, \
+         LimitMEMLOCK=infinity.";
     /// An RDMA device refused a resource.
     DeviceRefused = 118, "device-refused",
         "the RDMA device refused a resource",
-        "The RDMA device has no queue pair or memory region left: see `rdma resource`. Fewer processes, or SLUICE_CONNECTIONS, help.";
+        "The RDMA device has no queue pair or memory region left: see `rdma resource`. Fewer \
+         processes, or SLUICE_CONNECTIONS, help.";
     /// The RDMA libraries of this process are bound to its parent's devices.
     ForkedRdma = 119, "forked-rdma",
         "the process was forked from one that was using RDMA, whose libraries know no second one",
@@ -392,11 +425,15 @@ reasons! {
     /// The kernel names another user as the owner of one end than as the process that holds it.
     PeerOwner = 121, "peer-owner",
         "the socket at one end belongs to another user than the process that uses it",
-        "One of the programs has changed its user since it connected or accepted (vsftpd, smbd, inetd), so the other cannot tell that it is the other end. It cannot be helped.";
+        "One of the programs has changed its user since it connected or accepted (vsftpd, smbd, \
+         inetd), so the other cannot tell that it is the other end. It cannot be helped.";
     /// The peer's process has no number here, or /proc does not show what it holds.
     PeerHidden = 122, "peer-hidden",
-        "the peer's process cannot be looked at: it is in another namespace of process ids, or /proc hides its descriptors",
-        "Run both programs in one namespace of process ids. Two programs that have both dropped to one user (nginx and php-fpm as www-data) cannot look at each other: give them different users.";
+        "the peer's process cannot be looked at: it is in another namespace of process ids, or \
+         /proc hides its descriptors",
+        "Run both programs in one namespace of process ids. Two programs that have both dropped \
+         to one user (nginx and php-fpm as www-data) cannot look at each other: give them \
+         different users.";
     /// A page of shared memory may be refused when it is touched (`vm.overcommit_memory=2`).
     Overcommit = 123, "overcommit",
         "the kernel may refuse pages of shared memory when they are used (vm.overcommit_memory=2)",
@@ -404,7 +441,8 @@ reasons! {
     /// A round trip of TCP takes a millisecond or more.
     Far = 124, "far",
         "the other host is a millisecond away, or more",
-        "Nothing to do: TCP keeps more under way than a ring of Sluice's holds, so it is faster over such a distance, and RDMA saves little of a millisecond.";
+        "Nothing to do: TCP keeps more under way than a ring of Sluice's holds, so it is faster \
+         over such a distance, and RDMA saves little of a millisecond.";
     /// Both ends stand ready, and neither has written since; not counted.
     Met = 116, "met",
         "both ends have met: the next writes leave TCP",

@@ -104,7 +104,8 @@ const fn padded(text: &[u8]) -> [u8; 32] {
 
 /// In [`Root::flags`]: the user has turned upgrades off, and nothing is tracked.
 const OFF: u32 = 1;
-/// In [`Root::flags`]: another copy of the library works in this process, and this one does nothing.
+/// In [`Root::flags`]: another copy of the library works in this process, and this one does
+/// nothing.
 const IDLE: u32 = 2;
 
 /// Connections that were mapped together.
@@ -143,7 +144,8 @@ pub struct Root {
     epoch: AtomicU32,
     started_ns: AtomicU64,
     /// Head of the free list: tag in the high half, slot number + 1 in the low half, 0 for none.
-    /// Changed by compare-and-swap alone; Release when a slot is put down, Acquire when one is taken.
+    /// Changed by compare-and-swap alone; Release when a slot is put down, Acquire when one is
+    /// taken.
     free: AtomicU64,
     /// The lowest slot number never used. Grows by compare-and-swap, after its chunk is in place.
     fresh: AtomicU32,

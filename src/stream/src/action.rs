@@ -1,5 +1,5 @@
-//! The words between a [`Sender`](crate::Sender) and its caller: how a send may go, what to do next, what
-//! to send again.
+//! The words between a [`Sender`](crate::Sender) and its caller: how a send may go, what to do
+//! next, what to send again.
 
 use crate::wire::{Advert, AdvertId, Seq, Turn};
 
@@ -25,8 +25,9 @@ pub enum Action {
         /// Push: send this first, in order with the ring bytes.
         turn: Option<Turn>,
     },
-    /// Push: write `len` bytes into this buffer. They count as sent; the source stays readable until
-    /// an [`Ack`](crate::wire::Ack) covers them, or their completion where that means they have landed.
+    /// Push: write `len` bytes into this buffer. They count as sent; the source stays readable
+    /// until an [`Ack`](crate::wire::Ack) covers them, or their completion where that means they
+    /// have landed.
     Direct {
         /// Where they go, from its first byte on.
         advert: Advert,
@@ -54,8 +55,8 @@ pub enum Action {
 pub enum Wait {
     /// Credit: the ring is full.
     Credit,
-    /// An ADVERT, in [`Mode::Direct`](crate::Mode::Direct). None may ever come (the reader polls, peeks, or never
-    /// blocks): after a while the caller demotes and counts it.
+    /// An ADVERT, in [`Mode::Direct`](crate::Mode::Direct). None may ever come (the reader polls,
+    /// peeks, or never blocks): after a while the caller demotes and counts it.
     Advert,
     /// The end of the offer that an earlier send has up.
     Offer,

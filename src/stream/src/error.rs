@@ -1,6 +1,7 @@
 //! What can go wrong in the protocol, by who is to blame.
 //!
-//! Nothing else can: there is no I/O here that could fail, and a full ring or a missing ADVERT is an action, not an error.
+//! Nothing else can: there is no I/O here that could fail, and a full ring or a missing ADVERT is
+//! an action, not an error.
 
 use thiserror::Error;
 
@@ -18,7 +19,8 @@ pub enum Error {
 /// How the peer lied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PeerFault {
-    /// A control message that is not one: unknown kind, reserved bits set, a field out of its range.
+    /// A control message that is not one: unknown kind, reserved bits set, a field out of its
+    /// range.
     #[error("malformed control message")]
     Malformed,
     /// More bytes than the ring has room for, or none at all.
@@ -51,7 +53,8 @@ pub enum PeerFault {
     /// The place where the peer ended the link is outside what it may have read.
     #[error("seized outside the sent bytes")]
     SeizedRange,
-    /// A direct transfer into an ADVERT that the same peer had already made stale, or one never made.
+    /// A direct transfer into an ADVERT that the same peer had already made stale, or one never
+    /// made.
     #[error("direct transfer without a fresh ADVERT")]
     DirectUnasked,
     /// A direct transfer longer than its ADVERT, or empty.

@@ -2,20 +2,20 @@
 //!
 //! Guarantees: bytes reach the program in the order of their positions; a buffer is lent only while
 //! nothing else can come before it, and may be taken back at any moment without asking; credit is
-//! never given twice; once seized, the end of what was read from the link never moves.
-//! Refuses to know: where the ring lies, how bytes get out of it, how long a recv may wait, and which
-//! thread calls (the caller's rx lock makes it one recv at a time, in order of arrival).
+//! never given twice; once seized, the end of what was read from the link never moves. Refuses to
+//! know: where the ring lies, how bytes get out of it, how long a recv may wait, and which thread
+//! calls (the caller's rx lock makes it one recv at a time, in order of arrival).
 //!
 //! # One ADVERT
 //!
 //! The paper's reader (seed algorithms 2 to 4) has many ADVERTs out and must estimate (S'_r) at
-//! which position each will be used. Taken literally that estimate drifts: a receive served from the
-//! ring without an ADVERT leaves it behind for good, and a revoked ADVERT leaves it ahead, so that a
-//! later, stale ADVERT passes as fresh. Here at most one is out, it is made only when everything that
-//! arrived has been read, and S'_r := S_r whenever none is out, by which a revocation also rolls it
-//! back. So the estimate *is* S_r, exact, and the number S'_r does not exist in this code. The
-//! counts k_a and k_b (receives waiting with an ADVERT of an earlier phase, and without one) are zero
-//! whenever an ADVERT is made, and have no field either.
+//! which position each will be used. Taken literally that estimate drifts: a receive served from
+//! the ring without an ADVERT leaves it behind for good, and a revoked ADVERT leaves it ahead, so
+//! that a later, stale ADVERT passes as fresh. Here at most one is out, it is made only when
+//! everything that arrived has been read, and S'_r := S_r whenever none is out, by which a
+//! revocation also rolls it back. So the estimate *is* S_r, exact, and the number S'_r does not
+//! exist in this code. The counts k_a and k_b (receives waiting with an ADVERT of an earlier phase,
+//! and without one) are zero whenever an ADVERT is made, and have no field either.
 //!
 //! # Two paths
 //!
@@ -27,8 +27,8 @@ use crate::config::{Config, Mode, Provider};
 use crate::error::{Bug, Error, PeerFault};
 use crate::wire::{Ack, Advert, AdvertId, Credit, Phase, Seq, Turn};
 
-/// Credit comes back by so many bytes at most: so often a writer hears of a slow reader with a long ring, and so much, twice, is
-/// what a writer needs at least that keeps less than the ring holds.
+/// Credit comes back by so many bytes at most: so often a writer hears of a slow reader with a long
+/// ring, and so much, twice, is what a writer needs at least that keeps less than the ring holds.
 pub const CREDIT_MAX: u32 = 128 << 10;
 
 /// What a recv still wants. After each part it comes back with `place`, `len` and `low` moved on.
@@ -86,8 +86,9 @@ pub enum Next {
     Withdraw(Offer),
     /// Send this, then wait. The buffer is lent until [`Receiver::on_revoke`] or until it is used.
     Advertise(Advert),
-    /// Wait for an arrival, or return empty-handed. Push: [`Receiver::flush`] first, if it wants more than there is: what was
-    /// read and is not yet said to be may be what the writer waits for.
+    /// Wait for an arrival, or return empty-handed. Push: [`Receiver::flush`] first, if it wants
+    /// more than there is: what was read and is not yet said to be may be what the writer waits
+    /// for.
     Wait,
     /// The direction is seized: read TCP.
     Demoted,
@@ -161,12 +162,12 @@ pub struct Receiver {
     seq: Seq,
     /// Ring bytes that arrived and were not copied out (b_r). At most `ring_len`.
     buffered: u32,
-    /// The position of the next byte to be copied out of the ring, or, with none there, to arrive in
-    /// it. Below `seq` after direct bytes whose turn has not come; above it, by at most what is lent,
-    /// while direct bytes are under way that ring bytes have overtaken.
+    /// The position of the next byte to be copied out of the ring, or, with none there, to arrive
+    /// in it. Below `seq` after direct bytes whose turn has not come; above it, by at most what is
+    /// lent, while direct bytes are under way that ring bytes have overtaken.
     ring_at: Seq,
-    /// Ring bytes copied out and not yet returned as credit. Push: the writer cannot use them. Pull:
-    /// it may have, so this bounds only how often it is woken.
+    /// Ring bytes copied out and not yet returned as credit. Push: the writer cannot use them.
+    /// Pull: it may have, so this bounds only how often it is woken.
     freed: u32,
     /// The phase of the last arrival or ADVERT (P_r).
     phase: Phase,
@@ -184,7 +185,8 @@ pub struct Receiver {
     offer: Option<Offer>,
     /// The newest ADVERT made.
     last_id: AdvertId,
-    /// The newest ADVERT revoked: with one, direct bytes for no ADVERT of ours may be late, not a lie.
+    /// The newest ADVERT revoked: with one, direct bytes for no ADVERT of ours may be late, not a
+    /// lie.
     revoked: AdvertId,
     /// The furthest end of a revoked buffer: bounds where lost direct bytes can have been aimed.
     revoked_end: Seq,
@@ -258,7 +260,8 @@ impl Receiver {
         }
         if let Some(offer) = offer {
             let len = recv.len.min(offer.len);
-            // A small piece out of a large offer costs the writer a round trip, and is copied faster.
+            // A small piece out of a large offer costs the writer a round trip, and is copied
+            // faster.
             let worth = recv.len >= offer.len.min(self.direct_min);
             return match (readable, offer.len >= need) {
                 (0, true) if recv.peek => Next::PeekOffer(offer, len),
@@ -273,7 +276,8 @@ impl Receiver {
         }
     }
 
-    /// Seed algorithm 2, line 1. With bytes held for a turn the ring is not empty, or is not at `seq`.
+    /// Seed algorithm 2, line 1. With bytes held for a turn the ring is not empty, or is not at
+    /// `seq`.
     fn may_lend(&self, recv: &Recv) -> bool {
         matches!(self.state, State::Idle)
             && self.mode != Mode::Indirect
@@ -303,8 +307,8 @@ impl Receiver {
     }
 
     /// The recv leaves, for whatever reason: its buffer is the program's again. A provider whose
-    /// writer can reach the buffer stops it first (a key taken back, a copy that can be thrown away)
-    /// and delivers what had landed by then. `Some`: tell the writer, without waiting for it.
+    /// writer can reach the buffer stops it first (a key taken back, a copy that can be thrown
+    /// away) and delivers what had landed by then. `Some`: tell the writer, without waiting for it.
     #[must_use = "the writer has to be told"]
     pub fn on_revoke(&mut self) -> Option<AdvertId> {
         let State::Lent(advert) = self.state else {
@@ -484,7 +488,8 @@ impl Receiver {
         self.offer = None;
         let rest = match self.state {
             State::Lent(advert) if offer.advert == Some(advert.id) => advert.after(len),
-            // Not against our ADVERT, if there is one: the writer has passed it, as with ring bytes.
+            // Not against our ADVERT, if there is one: the writer has passed it, as with ring
+            // bytes.
             _ => {
                 self.phase = self.phase.indirect();
                 None
@@ -525,8 +530,8 @@ impl Receiver {
         }
     }
 
-    /// Pull: ring bytes have come and gone without a call: all up to `seq` have reached the program, and
-    /// `buffered` more can be read. Equal to so many [`on_ring`](Self::on_ring) and
+    /// Pull: ring bytes have come and gone without a call: all up to `seq` have reached the
+    /// program, and `buffered` more can be read. Equal to so many [`on_ring`](Self::on_ring) and
     /// [`on_copied`](Self::on_copied). Report it before an offer. True if bytes came.
     ///
     /// # Errors
@@ -554,13 +559,14 @@ impl Receiver {
         Ok(came != 0)
     }
 
-    /// Pull: the writer waits for credit. `Some`: return this at once; else the next byte copied does.
+    /// Pull: the writer waits for credit. `Some`: return this at once; else the next byte copied
+    /// does.
     ///
-    /// The writer sees by itself what is copied out, and may have used some of `freed` already. So what is returned here
-    /// may be nothing new to it, and the next byte is due as well.
+    /// The writer sees by itself what is copied out, and may have used some of `freed` already. So
+    /// what is returned here may be nothing new to it, and the next byte is due as well.
     ///
-    /// A push writer does not say that it waits: half of a full ring is read before long, and credit for less would have
-    /// it send less, and say so again.
+    /// A push writer does not say that it waits: half of a full ring is read before long, and
+    /// credit for less would have it send less, and say so again.
     #[must_use = "the writer waits for it"]
     pub fn on_blocked(&mut self) -> Option<Ack> {
         if matches!(self.state, State::Seized) || self.provider == Provider::Push {
@@ -605,8 +611,8 @@ impl Receiver {
         }
     }
 
-    /// Ends the link's part of this direction, once for all, and says where. A buffer that is lent is
-    /// lent no more; a provider that can still be written to stops that first. Idempotent.
+    /// Ends the link's part of this direction, once for all, and says where. A buffer that is lent
+    /// is lent no more; a provider that can still be written to stops that first. Idempotent.
     #[must_use]
     pub fn seize(&mut self) -> Seq {
         self.state = State::Seized;

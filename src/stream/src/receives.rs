@@ -1,14 +1,15 @@
-//! Credits of receives: over verbs a message takes a receive that the peer has posted, and one that finds none stalls the
-//! whole link, or ends it. So each end counts, and every message says how many of the other's were taken and their
-//! receives posted again.
+//! Credits of receives: over verbs a message takes a receive that the peer has posted, and one that
+//! finds none stalls the whole link, or ends it. So each end counts, and every message says how
+//! many of the other's were taken and their receives posted again.
 //!
 //! ```text
 //!   messages sent and not yet said to be taken  ≤  receives that the peer keeps posted
 //! ```
 //!
-//! The last of them is kept for a message that says nothing but the count. It is due when the other end has no more than
-//! half left by what it was told, and then there is always one to send it with: of what the peer has sent this end has
-//! taken half without saying so, so that at most half is on the way, and what comes says how many of ours were taken.
+//! The last of them is kept for a message that says nothing but the count. It is due when the other
+//! end has no more than half left by what it was told, and then there is always one to send it
+//! with: of what the peer has sent this end has taken half without saying so, so that at most half
+//! is on the way, and what comes says how many of ours were taken.
 //!
 //! A peer that sends more than it may is found by its count alone, before a queue runs empty.
 
@@ -21,7 +22,8 @@ pub struct Receives {
     /// Kept posted here, and at the peer's.
     ours: u16,
     theirs: u16,
-    /// Messages sent so far, and of these said to be taken: modulo [`Immediate::COUNTS`], as all four.
+    /// Messages sent so far, and of these said to be taken: modulo [`Immediate::COUNTS`], as all
+    /// four.
     sent: u16,
     returned: u16,
     /// Messages that came so far, and what the peer was last told of them.

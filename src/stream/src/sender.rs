@@ -1,26 +1,26 @@
 //! The writing half of one direction.
 //!
 //! Guarantees: every byte it lets go has exactly one position; bytes go straight to a buffer only
-//! while that buffer is the next thing the reader will read into; the ring is never over-filled; and
-//! once sealed, the end of what went over the link never moves, but for an offer that the reader had
-//! already taken.
-//! Refuses to know: where the bytes come from and how they travel, how long anything took, and which
-//! thread calls (the caller's tx lock makes it one at a time).
+//! while that buffer is the next thing the reader will read into; the ring is never over-filled;
+//! and once sealed, the end of what went over the link never moves, but for an offer that the
+//! reader had already taken. Refuses to know: where the bytes come from and how they travel, how
+//! long anything took, and which thread calls (the caller's tx lock makes it one at a time).
 //!
 //! # Freshness
 //!
-//! The paper's sender (seed algorithm 1) keeps a queue of ADVERTs and takes one for stale if it is of
-//! an earlier phase or position than its own. Here the reader has at most one ADVERT outstanding and
-//! makes it only when it has read all it knows of, so the position in an ADVERT is exact, never an
-//! estimate. Then there is one test: **an ADVERT is fresh while its position equals ours**, for then
-//! every byte ever sent has been read. A lower one is stale, a higher one a lie, and a queue is not
-//! needed: the newest ADVERT is the only one that can be alive.
+//! The paper's sender (seed algorithm 1) keeps a queue of ADVERTs and takes one for stale if it is
+//! of an earlier phase or position than its own. Here the reader has at most one ADVERT outstanding
+//! and makes it only when it has read all it knows of, so the position in an ADVERT is exact, never
+//! an estimate. Then there is one test: **an ADVERT is fresh while its position equals ours**, for
+//! then every byte ever sent has been read. A lower one is stale, a higher one a lie, and a queue
+//! is not needed: the newest ADVERT is the only one that can be alive.
 //!
 //! # Two kinds of provider
 //!
 //! A *push* provider writes into the advertised buffer, so a direct transfer counts as sent when it
-//! is ordered ([`Action::Direct`]). A *pull* provider only offers its own buffer ([`Action::Offer`]):
-//! nothing counts as sent until the reader has taken it, and either end may withdraw it before.
+//! is ordered ([`Action::Direct`]). A *pull* provider only offers its own buffer
+//! ([`Action::Offer`]): nothing counts as sent until the reader has taken it, and either end may
+//! withdraw it before.
 
 use crate::action::{Action, Offer, Resend, Route, Wait};
 use crate::config::{Config, Mode, Provider};
@@ -171,8 +171,8 @@ impl Sender {
         }
     }
 
-    /// Pull: as [`on_send`](Self::on_send), for a provider that fills the ring by itself and reports it
-    /// by [`on_passed`](Self::on_passed). `None`: the ring; nothing is counted here.
+    /// Pull: as [`on_send`](Self::on_send), for a provider that fills the ring by itself and
+    /// reports it by [`on_passed`](Self::on_passed). `None`: the ring; nothing is counted here.
     pub fn on_offerable(&mut self, len: u32, route: Route) -> Option<Action> {
         let before = self.clone();
         match self.on_send(len, route) {
@@ -187,8 +187,9 @@ impl Sender {
         }
     }
 
-    /// Pull: ring bytes up to `seq` have been sent without a call, and the reader has copied out those
-    /// up to `read`. Equal to so many [`on_send`](Self::on_send) and [`on_ack`](Self::on_ack).
+    /// Pull: ring bytes up to `seq` have been sent without a call, and the reader has copied out
+    /// those up to `read`. Equal to so many [`on_send`](Self::on_send) and
+    /// [`on_ack`](Self::on_ack).
     ///
     /// # Errors
     /// [`PeerFault::AckSeq`] if the reader claims more than there is, or goes back.
@@ -251,8 +252,8 @@ impl Sender {
         }
     }
 
-    /// Push: of the program's bytes so many may go straight to the buffer that is lent, whatever else [`Sender::on_send`] would
-    /// choose: what goes where. `None`: none is lent.
+    /// Push: of the program's bytes so many may go straight to the buffer that is lent, whatever
+    /// else [`Sender::on_send`] would choose: what goes where. `None`: none is lent.
     pub fn on_send_direct(&mut self, len: u32) -> Option<(Advert, u32)> {
         let State::Fresh(advert) = self.state else {
             return None;
@@ -263,7 +264,8 @@ impl Sender {
         }
     }
 
-    /// Push: the direct bytes from `to` on are not the reader's, and go again. Nothing has gone behind them.
+    /// Push: the direct bytes from `to` on are not the reader's, and go again. Nothing has gone
+    /// behind them.
     ///
     /// # Errors
     /// [`Bug::Switch`]: the reader has them, or they never went.
@@ -479,8 +481,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the link's part of this direction, once for all. An offer that is up counts as withdrawn
-    /// unless [`on_seized`](Self::on_seized) learns otherwise. Idempotent.
+    /// Ends the link's part of this direction, once for all. An offer that is up counts as
+    /// withdrawn unless [`on_seized`](Self::on_seized) learns otherwise. Idempotent.
     pub fn seal(&mut self) {
         let offered = match self.state {
             State::Sealed { .. } => return,
@@ -493,8 +495,8 @@ impl Sender {
         };
     }
 
-    /// The reader has read up to `consumed`, and will read no more from the link. The answer is fixed
-    /// by the first call.
+    /// The reader has read up to `consumed`, and will read no more from the link. The answer is
+    /// fixed by the first call.
     ///
     /// # Errors
     /// [`Bug::NotSealed`]; [`PeerFault::SeizedRange`] if no honest reader can be there.
@@ -537,7 +539,8 @@ impl Sender {
         self.acked
     }
 
-    /// Bytes that went straight to the reader's buffer, for the share of them in [`seq`](Self::seq).
+    /// Bytes that went straight to the reader's buffer, for the share of them in
+    /// [`seq`](Self::seq).
     #[inline]
     #[must_use]
     pub const fn direct_bytes(&self) -> u64 {

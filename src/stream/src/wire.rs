@@ -1,10 +1,12 @@
 //! Numbers of the protocol and the bytes of its control messages.
 //!
-//! Guarantees: a message that parses is possible by itself (its kind is known, reserved bits are zero, lengths are not empty, an
-//! address range does not wrap, a phase is on the right side), and parsing what was emitted gives it back. Whether it is possible
-//! *now* is for [`Sender`](crate::Sender) and [`Receiver`](crate::Receiver) to say.
-//! Refuses to know: which stream a message belongs to (the immediate says it), how it travels, and in which memory it lay.
-//! Within one host none of these bytes exist: there the words of shared memory carry the same numbers.
+//! Guarantees: a message that parses is possible by itself (its kind is known, reserved bits are
+//! zero, lengths are not empty, an address range does not wrap, a phase is on the right side), and
+//! parsing what was emitted gives it back. Whether it is possible *now* is for
+//! [`Sender`](crate::Sender) and [`Receiver`](crate::Receiver) to say. Refuses to know: which
+//! stream a message belongs to (the immediate says it), how it travels, and in which memory it lay.
+//! Within one host none of these bytes exist: there the words of shared memory carry the same
+//! numbers.
 
 mod control;
 
@@ -14,7 +16,8 @@ use crate::error::PeerFault;
 use crate::record::Step;
 pub use control::{Berth, CONTROL_LEN, Control, Landed, Lane, Meeting, Proof, Revoked};
 
-/// A position in the stream of one direction: the number of bytes before it since the stream was made.
+/// A position in the stream of one direction: the number of bytes before it since the stream was
+/// made.
 ///
 /// Arithmetic wraps, which at 100 GB/s takes five years; comparison does not look across the wrap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,7 +62,8 @@ impl fmt::Display for Seq {
     }
 }
 
-/// A run of transfers of one sort: even phases are direct, odd ones indirect. Phases never decrease.
+/// A run of transfers of one sort: even phases are direct, odd ones indirect. Phases never
+/// decrease.
 ///
 /// A phase costs at least one transfer, so 64 bits do not run out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,7 +129,8 @@ impl Credit {
     }
 }
 
-/// The number of an ADVERT in its direction: 1, 2, 3 … without a gap. Zero is the one before the first.
+/// The number of an ADVERT in its direction: 1, 2, 3 … without a gap. Zero is the one before the
+/// first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AdvertId(u64);
 
@@ -154,7 +159,8 @@ impl AdvertId {
         Self(self.0.wrapping_add(1))
     }
 
-    /// What of it fits in an immediate. Enough: a write for the 256th ADVERT before the present one meets a key withdrawn long ago.
+    /// What of it fits in an immediate. Enough: a write for the 256th ADVERT before the present one
+    /// meets a key withdrawn long ago.
     #[inline]
     #[must_use]
     #[expect(
@@ -171,7 +177,8 @@ impl AdvertId {
 pub struct Advert {
     /// Its number.
     pub id: AdvertId,
-    /// Where the buffer lies, in words of the provider. Bounds nothing here; `place + len` does not wrap.
+    /// Where the buffer lies, in words of the provider. Bounds nothing here; `place + len` does not
+    /// wrap.
     pub place: u64,
     /// The provider's key to `place`; zero where none is needed.
     pub key: u32,
@@ -208,7 +215,8 @@ pub struct Ack {
     pub seq: Seq,
 }
 
-/// The writer's first ring bytes after direct ones, which travel by another queue pair and may arrive later.
+/// The writer's first ring bytes after direct ones, which travel by another queue pair and may
+/// arrive later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The phase that begins. Always odd.
@@ -230,7 +238,8 @@ pub enum Notice {
     Count,
 }
 
-/// The 32 bits of an immediate: whose, what, and how many messages were taken. The length is the completion's to tell.
+/// The 32 bits of an immediate: whose, what, and how many messages were taken. The length is the
+/// completion's to tell.
 ///
 /// ```text
 ///   31             22 21           14 13  12 11                0

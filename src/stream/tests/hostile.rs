@@ -1,7 +1,7 @@
 //! A peer that says anything at all, in any order, and goes on after it was caught.
 //!
-//! Checked: no event panics (arithmetic is checked in this profile), no number leaves its bounds, and
-//! nothing is sent anywhere that was not lent. What an honest stream holds besides is in
+//! Checked: no event panics (arithmetic is checked in this profile), no number leaves its bounds,
+//! and nothing is sent anywhere that was not lent. What an honest stream holds besides is in
 //! `properties.rs`.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
@@ -351,7 +351,8 @@ proptest! {
         };
         let mut steps = steps.into_iter().chain([Step::Open]);
         let (mut credited, mut received, mut read) = (0, 0, 0);
-        // What the peer's record says the link has brought here. It may be ahead of what was reported.
+        // What the peer's record says the link has brought here. It may be ahead of what was
+        // reported.
         let mut brought = 0;
         let mut died = None;
         let mut decided = None;

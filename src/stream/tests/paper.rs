@@ -11,7 +11,8 @@ fn terms(provider: Provider) -> Config {
     Config::new(Mode::Dynamic, provider, 4096, 1).unwrap()
 }
 
-/// Strict request and response, the receive always posted first: but for one message that came early.
+/// Strict request and response, the receive always posted first: but for one message that came
+/// early.
 fn one_early_message() -> Vec<Step> {
     let early = [Step::Send(10), Step::DeliverData, Step::Recv(100)];
     let round = [

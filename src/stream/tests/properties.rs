@@ -1,9 +1,9 @@
-//! Arbitrary interleavings of everything that can happen to one direction, and bugs put in on purpose
-//! to see that they are found.
+//! Arbitrary interleavings of everything that can happen to one direction, and bugs put in on
+//! purpose to see that they are found.
 //!
 //! Checked after every step, by the harness: each byte read is the byte of its position (none lost,
-//! repeated, reordered), no buffer is written after it was given back, no phase goes down, an honest
-//! end is never refused. Checked at the end: everything sent is read, so nothing was stuck.
+//! repeated, reordered), no buffer is written after it was given back, no phase goes down, an
+//! honest end is never refused. Checked at the end: everything sent is read, so nothing was stuck.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;

@@ -1,8 +1,10 @@
-//! Both ends of a stream over verbs on its way from TCP to the link and back: arbitrary interleavings, all interleavings of
-//! small ones, and rules switched off to see that it is noticed.
+//! Both ends of a stream over verbs on its way from TCP to the link and back: arbitrary
+//! interleavings, all interleavings of small ones, and rules switched off to see that it is
+//! noticed.
 //!
-//! Checked after every step, by the harness: each byte read is the one that belongs there, no end is seen before the last
-//! byte, nothing is reset but after a kill, no honest end is refused. Checked from there on, letting everything run: all bytes come.
+//! Checked after every step, by the harness: each byte read is the one that belongs there, no end
+//! is seen before the last byte, nothing is reset but after a kill, no honest end is refused.
+//! Checked from there on, letting everything run: all bytes come.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 mod common;
@@ -264,7 +266,8 @@ fn both_leave_at_once_with_bytes_between() {
     apply(&mut world, &[leave(0), leave(1)].concat());
     world.finish().unwrap();
     let seen = world.seen();
-    // What had arrived, and was not yet looked at when `taken` was said, is named by the FROM that crossed it.
+    // What had arrived, and was not yet looked at when `taken` was said, is named by the FROM that
+    // crossed it.
     assert_eq!(
         (seen.crossed, seen.beyond, seen.resent),
         (1, 4, 0),
@@ -321,7 +324,8 @@ fn a_record_that_crossed_the_last_word_is_known_and_nothing_else_is() {
 
 #[test]
 fn half_a_nonce_after_a_cut_switch_is_reset_not_guessed() {
-    // The second end has said N and heard nothing; the first writes what may be a record's first byte, and no more.
+    // The second end has said N and heard nothing; the first writes what may be a record's first
+    // byte, and no more.
     let mut world = World::new(small([1, 1], 1), None);
     switch(&mut world, 1);
     apply(&mut world, &[Op::Lose(0), Op::Lose(1)]);

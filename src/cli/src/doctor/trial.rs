@@ -1,4 +1,5 @@
-//! A real connection: two processes of this tool under the library exchange bytes, and their report tells how these went.
+//! A real connection: two processes of this tool under the library exchange bytes, and their report
+//! tells how these went.
 
 use crate::private::Folder;
 use clap::{Args, Subcommand};

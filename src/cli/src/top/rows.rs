@@ -47,7 +47,8 @@ pub struct Row {
     pub name: String,
     /// The command line, which has no column.
     pub command: String,
-    /// Of a connection its own port and the peer's address; of a process how many connections it has.
+    /// Of a connection its own port and the peer's address; of a process how many connections it
+    /// has.
     pub what: String,
     /// Both addresses of a connection.
     pub whole: String,

@@ -119,7 +119,8 @@ impl Python {
         }
     }
 
-    /// Forks a child that evaluates `expression`, which is over when this returns, and then waits for its parent's end.
+    /// Forks a child that evaluates `expression`, which is over when this returns, and then waits
+    /// for its parent's end.
     pub fn fork(&mut self, expression: &str) -> u32 {
         self.tell("life, done = os.pipe(), os.pipe()");
         self.tell(&format!(
@@ -196,8 +197,8 @@ pub fn text(bytes: &[u8]) -> String {
 /// What is said of a process that one may not look into.
 pub const ANOTHER_USERS: &str = "not allowed to look into it (another user's process, or kernel.yama.ptrace_scope is set): try as root";
 
-/// A subcommand about a process that it may not look into, with that one's number and name: root asks about `own`, as somebody else, and
-/// anybody else about init.
+/// A subcommand about a process that it may not look into, with that one's number and name: root
+/// asks about `own`, as somebody else, and anybody else about init.
 pub fn about_another_users(
     scratch: &Scratch,
     own: &Python,
@@ -249,8 +250,8 @@ pub fn assert_refused(output: &Output, status: i32, line: &str) {
     assert_eq!(output.status.code(), Some(status));
 }
 
-/// A copy that may be executed at once. Made by another process: a descriptor of this one's, open for writing, would be
-/// held by whatever another test forks meanwhile, and the program be "busy".
+/// A copy that may be executed at once. Made by another process: a descriptor of this one's, open
+/// for writing, would be held by whatever another test forks meanwhile, and the program be "busy".
 #[allow(dead_code, reason = "not every test program makes copies")]
 pub fn copy(from: impl AsRef<std::ffi::OsStr>, to: impl AsRef<std::ffi::OsStr>) {
     let copied = std::process::Command::new("cp").arg(from).arg(to).status();

@@ -1,6 +1,6 @@
-//! What the calls that pass have moved, shown to the engine behind the real call: each function here has the arguments of
-//! its namesake in [`api`](super), and what the real call returned. For hooks whose [`Pass`] wants it
-//! ([`Pass::wants_bytes`]), before [`Pass::finish`].
+//! What the calls that pass have moved, shown to the engine behind the real call: each function
+//! here has the arguments of its namesake in [`api`](super), and what the real call returned. For
+//! hooks whose [`Pass`] wants it ([`Pass::wants_bytes`]), before [`Pass::finish`].
 
 use super::{Entry, Pass};
 use crate::sockets::prefix;
@@ -65,7 +65,8 @@ pub unsafe fn sendmsg(
     // SAFETY: passed on.
     unsafe { recvmsg(pass, ret, e, fd, msg, flags) };
 }
-/// Of `recvmmsg` and `sendmmsg` from `vec` on: the real call has moved `count` messages, `bytes` together.
+/// Of `recvmmsg` and `sendmmsg` from `vec` on: the real call has moved `count` messages, `bytes`
+/// together.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn messages(pass: &Pass, bytes: ssize_t, vec: *const mmsghdr, count: c_int) {

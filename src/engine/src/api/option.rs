@@ -38,8 +38,8 @@ pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
         options::before_get(sock, level, name);
     }
 }
-/// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the real one and behind it: if either
-/// has an answer, that.
+/// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the
+/// real one and behind it: if either has an answer, that.
 #[inline]
 pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
     e.as_sock()

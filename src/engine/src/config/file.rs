@@ -1,11 +1,13 @@
 //! Configuration files: `key = value` lines in sections.
 //!
-//! They are read once, when the library is loaded, thus before the program makes its first socket, gives up rights, or changes
-//! its root directory. A line that cannot be understood is ignored and named, with its file and number; one that says for which
-//! connections a rule is takes the rule with it, which would else be for more of them than its author wanted.
+//! They are read once, when the library is loaded, thus before the program makes its first socket,
+//! gives up rights, or changes its root directory. A line that cannot be understood is ignored and
+//! named, with its file and number; one that says for which connections a rule is takes the rule
+//! with it, which would else be for more of them than its author wanted.
 //!
-//! A file that the user has not named counts only if nobody but root and the program's effective user can have written it. Under
-//! AT_SECURE the environment comes here without what leads to files.
+//! A file that the user has not named counts only if nobody but root and the program's effective
+//! user can have written it. Under AT_SECURE the environment comes here without what leads to
+//! files.
 
 use super::Config;
 use super::line::{Line, Meaning, Path, Quoted};
@@ -54,7 +56,8 @@ pub(super) struct Read<'a> {
     pub complaint: &'a mut Line,
 }
 
-/// The settings of this program as files have them. Those of the user stand before those of the host, and their rules come first.
+/// The settings of this program as files have them. Those of the user stand before those of the
+/// host, and their rules come first.
 pub(super) fn read_all(places: &Places<'_>, complaint: &mut Line) -> (Config, u32) {
     let mut read = Read {
         config: Config::DEFAULT,
@@ -143,7 +146,8 @@ fn effective_user() -> libc::uid_t {
     unsafe { libc::getauxval(libc::AT_EUID) as libc::uid_t }
 }
 
-/// Why a file may say what neither `user` nor root wants: a program under sudo has its caller's HOME.
+/// Why a file may say what neither `user` nor root wants: a program under sudo has its caller's
+/// HOME.
 #[derive(Debug, PartialEq, Eq)]
 enum Doubt {
     Owner {
@@ -220,7 +224,8 @@ enum Section {
 }
 
 impl Read<'_> {
-    /// Takes what a file says, if there is one, and nobody else than `user` and root can have written it.
+    /// Takes what a file says, if there is one, and nobody else than `user` and root can have
+    /// written it.
     fn take_trusted(&mut self, path: &CStr, user: libc::uid_t) {
         let Ok(file) = File::open(path) else {
             return;

@@ -1,4 +1,5 @@
-//! One line for stderr: what somebody else chose is made harmless, nothing is allocated, nobody is waited for.
+//! One line for stderr: what somebody else chose is made harmless, nothing is allocated, nobody is
+//! waited for.
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};

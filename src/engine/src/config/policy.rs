@@ -1,4 +1,5 @@
-//! What a configuration file says of single connections: which are left on TCP, and how many may leave it.
+//! What a configuration file says of single connections: which are left on TCP, and how many may
+//! leave it.
 
 use super::Config;
 use crate::subnet::Subnet;

@@ -41,7 +41,8 @@ pub fn after_fork() {
 }
 
 impl Set {
-    /// Takes the rings and the marks of a private set, which is only ever asked whether it was rung.
+    /// Takes the rings and the marks of a private set, which is only ever asked whether it was
+    /// rung.
     pub(super) fn drain(&'static self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
         let now = sys::timespec(0);

@@ -1,5 +1,5 @@
-//! Registrations that the program makes and changes by the kernel, those that the mirror does not serve alone
-//! ([`super::parked`]), and the streams that come to them.
+//! Registrations that the program makes and changes by the kernel, those that the mirror does not
+//! serve alone ([`super::parked`]), and the streams that come to them.
 
 use super::regs::{Echo, Inside};
 use super::set::{Set, enter_set};
@@ -14,16 +14,17 @@ use sluice_stats::Reason;
 impl Set {
     /// The kernel has accepted a registration of a tracked socket.
     pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, wanted: (u32, u64)) {
-        // In one step: what the control thread takes out meanwhile may be the socket's last registration here.
+        // In one step: what the control thread takes out meanwhile may be the socket's last
+        // registration here.
         let entered = self.with(|inside| self.enter(inside, fd, sock, wanted));
         if self.holds(sock, entered == Some(true)) && sock.link().is_some() {
             self.adopt(sock, true);
         }
     }
 
-    /// `EPOLL_CTL_ADD` of a connection that is on a link, or with ONESHOT, by the kernel and in the mirror in one step: a thread that
-    /// waits has the kernel's word of it at once, and must find that of the link with it, or what that word uses up. `None`: in two, see
-    /// [`Set::added`].
+    /// `EPOLL_CTL_ADD` of a connection that is on a link, or with ONESHOT, by the kernel and in the
+    /// mirror in one step: a thread that waits has the kernel's word of it at once, and must find
+    /// that of the link with it, or what that word uses up. `None`: in two, see [`Set::added`].
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -71,7 +72,8 @@ impl Set {
             life::give_up(sock, Reason::Limit);
             return false;
         }
-        // The flag behind the registration, as who sets it looks for registrations behind that.
+        // The flag after the registration, since a thread that sets it then looks for
+        // registrations.
         let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
         if is_elsewhere {
             life::give_up_to_read(sock, Reason::SetElsewhere);
@@ -106,7 +108,8 @@ impl Set {
         sock: &'static Sock,
         asked: bool,
     ) -> Option<()> {
-        // Whoever takes it out looks for sets behind that, and this one is among them: it undoes what is done here.
+        // A thread that takes it out then looks for sets, and this one is among them: it undoes
+        // what is done here.
         let Some(link) = sock.link() else {
             return Some(());
         };
@@ -147,7 +150,7 @@ impl Set {
             demote::demote(sock, Which::Both, reason);
             return;
         }
-        // Whoever sleeps in the kernel's set since before looks again.
+        // Threads that sleep in the kernel's set since before look again.
         if self.sleepers.load(Ordering::SeqCst) != 0 || asked {
             self.tell();
         }
@@ -166,9 +169,10 @@ impl Set {
         }
     }
 
-    /// `EPOLL_CTL_MOD`, by the kernel and in the mirror in one step: a thread that waits may have the event of a
-    /// registration that is armed anew at once, and must not find it disarmed here; and one whose stream ends gives the kernel what the
-    /// mirror has. `None`: in two, see [`Set::modified`].
+    /// `EPOLL_CTL_MOD`, by the kernel and in the mirror in one step: a thread that waits may have
+    /// the event of a registration that is armed anew at once, and must not find it disarmed here;
+    /// and one whose stream ends gives the kernel what the mirror has. `None`: in two, see
+    /// [`Set::modified`].
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -191,8 +195,8 @@ impl Set {
         Some(told.map(|_| ()))
     }
 
-    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, nothing behind `EPOLL_CTL_DEL`, under one lock.
-    /// `None`: this thread has it.
+    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, nothing
+    /// behind `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
     ///
     /// # Safety
     /// `event` is a C caller's.

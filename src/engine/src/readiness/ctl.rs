@@ -20,7 +20,8 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     let target = table::lookup(fd);
     let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
-            // A set that came from elsewhere, or one of more than there is room for: the kernel alone tells of it.
+            // A set that came from elsewhere, or one of more than there is room for: the kernel
+            // alone tells of it.
             crate::api::raw_use(fd, Reason::SetElsewhere);
         }
         return Verdict::Pass(Pass::NOBODY);
@@ -42,7 +43,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     let wanted = unsafe { wanted_by(op, event) };
     let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
     if once && matches!(target.map(Entry::kind), Some(Kind::Sock(_) | Kind::Fresh)) {
-        // Before the kernel can tell of it: who is told goes by the mirror.
+        // Before the kernel can tell of it: the mirror decides which thread is told.
         set.no_longer_plain();
     }
     if let Some(sock) = target.and_then(Entry::as_sock) {
@@ -102,7 +103,8 @@ fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wa
     }
 }
 
-/// The kernel tells who sleeps on the set at once of what it finds now: what lay unread in a ring, and comes by TCP, is to be there.
+/// The kernel tells sleepers on the set at once of what it finds now: what lay unread in a ring,
+/// and comes by TCP, is to be there.
 fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
     if op == libc::EPOLL_CTL_ADD
         && sock.is_accelerated()

@@ -24,18 +24,20 @@ const KERNEL_NS: u64 = 50_000;
 
 const AT_ONCE: timespec = sys::timespec(0);
 
-/// ... and once in so many answers that streams fill: whoever takes few events at a time gets to all of them.
+/// ... and once in so many answers that streams fill: a program that takes few events at a time
+/// gets to all of them.
 const FULL_ANSWERS: u32 = 4;
 
-/// Programs that wait for one event, or two, may use what they gave the array for once more when none came.
+/// Programs that wait for one event, or two, may use what they gave the array for once more when
+/// none came.
 pub(super) const KEPT: usize = 2;
 /// The kernel refuses to be asked for more events at once (EP_MAX_EVENTS).
 const EVENTS_MAX: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
 
 /// Turns of a wait without an event, after which the kernel is looked at whatever the marks say.
 const IDLE_TURNS: u32 = 16;
-/// Where the kernel's answer has taken all places, and what it told of took none since it was told already, or is not the program's: so often
-/// it is asked for more.
+/// Where the kernel's answer has taken all places, and what it told of took none since it was told
+/// already, or is not the program's: so often it is asked for more.
 const LOOKS: u32 = 8;
 
 /// `epoll_create*` returned `fd`.
@@ -268,7 +270,7 @@ enum Slept {
 
 /// The front of an answer.
 enum First {
-    /// So many streams, behind which the kernel's events may go.
+    /// So many streams, after which the kernel's events may go.
     Streams(usize),
     /// Streams, the kernel's, and other streams: the whole answer.
     All(usize),
@@ -420,7 +422,8 @@ impl Waiter {
         sys::rough_ns().wrapping_sub(self.set.looked_ns.load(Ordering::Relaxed)) >= KERNEL_NS
     }
 
-    /// The kernel's events behind the first `ready` ones, translated: the count of all, and before which of them a bell rang.
+    /// The kernel's events after the first `ready` ones, translated: the count of all, and before
+    /// which of them a bell rang.
     fn kernel(
         &mut self,
         ready: usize,
@@ -449,12 +452,14 @@ impl Waiter {
         self.took(ready, got, began)
     }
 
-    /// As [`Waiter::kernel`] without a wait, and anew where what it told has left places that it may have more for.
+    /// As [`Waiter::kernel`] without a wait, and anew where what it told has left places that it
+    /// may have more for.
     fn all_of_kernel(&mut self, ready: usize) -> Result<(usize, Option<usize>), sys::Errno> {
         let mut found = self.kernel(ready, Some(&AT_ONCE), Ends::NEVER)?;
         for _ in 0..LOOKS {
             let (count, bell) = found;
-            // Behind a bell alone comes what the kernel says of a registration that is the program's again.
+            // After a bell alone comes what the kernel says of a registration that is the
+            // program's again.
             let only_rang = count == ready && bell.is_some();
             if !(only_rang || self.was_full) || count == self.max {
                 break;
@@ -462,8 +467,9 @@ impl Waiter {
             let Ok((more, rang)) = self.kernel(count, Some(&AT_ONCE), Ends::NEVER) else {
                 break;
             };
-            // What was told by level before comes behind all that was not, and once more: programs take it for granted that it does not. Two
-            // registrations with one data are told as one here, as the program tells them apart by nothing else.
+            // The kernel tells of a level-triggered event again at the end of a second look. In
+            // one call a program expects it once, so both become one. Two registrations with the
+            // same data become one, too: the program tells them apart by nothing else.
             let more = self.fold(count, more);
             found = (more, bell.or(rang));
             let is_all = more == count && rang.is_none();
@@ -474,7 +480,8 @@ impl Waiter {
         Ok(found)
     }
 
-    /// The kernel has put events behind the first `ready` ones, in a look that began then: they are translated.
+    /// The kernel has put events after the first `ready` ones, in a look that began then: they are
+    /// translated.
     fn took(
         &mut self,
         ready: usize,
@@ -496,7 +503,8 @@ impl Waiter {
         Ok(found)
     }
 
-    /// The kernel leaves alone what it has no event for: behind `count` events the front of the array is what it was.
+    /// The kernel leaves alone what it has no event for: after `count` events the front of the
+    /// array is what it was.
     fn leave_rest(&mut self, count: usize) {
         if let Some(kept) = self.kept {
             for (event, old) in self.out().iter_mut().zip(kept).skip(count) {
@@ -580,13 +588,15 @@ impl Waiter {
     ) -> Result<Slept, sys::Errno> {
         let (count, bell) = got?;
         if bell.is_some() {
-            // Woken for all that sleep for links to other hosts: the program may not come back soon.
+            // Woken for all that sleep for links to other hosts: the program may not come back
+            // soon.
             self.set.drive();
         }
         if count != 0 {
-            // Streams that became ready too go into the same answer where there is room. The kernel tells of sockets in the order
-            // in which they became ready, and programs with clients that do not wait for each other (Redis' tests) see that
-            // one command came before another: the stream that rang, which is the first, goes where its bell stands.
+            // Streams that became ready too go into the same answer where there is room. The kernel
+            // tells of sockets in the order in which they became ready, and programs with clients
+            // that do not wait for each other (Redis' tests) see that one command came before
+            // another: the stream that rang, which is the first, goes where its bell stands.
             let all = self.append(count);
             if let Some(at) = bell
                 && all != count
@@ -629,7 +639,7 @@ impl Waiter {
         }
     }
 
-    /// Adds ready streams behind `count` kernel events.
+    /// Adds ready streams after `count` kernel events.
     fn append(&mut self, count: usize) -> usize {
         let set = self.set;
         if count == self.max || set.adopted.load(Ordering::Relaxed) == 0 {
@@ -641,7 +651,8 @@ impl Waiter {
         self.fold(count, count + more)
     }
 
-    /// What `start..end` of the array says of those that the first `start` events tell of already goes into these.
+    /// What `start..end` of the array says of those that the first `start` events tell of already
+    /// goes into these.
     fn fold(&mut self, start: usize, end: usize) -> usize {
         let (front, back) = self.out().split_at_mut(start);
         let mut kept = 0;
@@ -663,7 +674,7 @@ impl Waiter {
         start + kept
     }
 
-    /// The call is over: whoever else waits on this set hears of what is left.
+    /// The call is over: other threads that wait on this set hear of what is left.
     fn over(&self, count: usize) -> Verdict {
         self.set.pass_on();
         Verdict::Done(count as isize)
@@ -693,7 +704,7 @@ impl Set {
         }
     }
 
-    /// Whoever else waits on this set hears of what is left.
+    /// Other threads that wait on this set hear of what is left.
     pub(crate) fn pass_on(&'static self) {
         if self.adopted.load(Ordering::Relaxed) != 0 {
             if self.sleepers.load(Ordering::SeqCst) != 0 && self.announce_and_look() {

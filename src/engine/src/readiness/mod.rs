@@ -43,7 +43,8 @@ pub fn link_lost(link: &'static Link) {
     set::for_all(|set| set.drop_link(link));
 }
 
-/// A device's descriptor has nothing more to tell, though it may be readable until it is closed: no set shows that.
+/// A device's descriptor has nothing more to tell, though it may be readable until it is closed: no
+/// set shows that.
 #[cfg(feature = "verbs")]
 pub fn bell_goes(fd: i32) {
     set::for_all(|set| {
@@ -70,8 +71,9 @@ pub fn after_fork() {
     set::after_fork();
 }
 
-/// What the ring says of an accelerated socket, in poll's bits: IN and OUT, and HUP of one that the program has shut down, though the
-/// kernel will be behind what is to be sent. The kernel's socket says the rest (HUP else, RDHUP, ERR, and all of it off the link).
+/// What the ring says of an accelerated socket, in poll's bits: IN and OUT, and HUP of one that the
+/// program has shut down, though the kernel will be behind what is to be sent. The kernel's socket
+/// says the rest (HUP else, RDHUP, ERR, and all of it off the link).
 ///
 /// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
 /// socket's locks).
@@ -112,8 +114,8 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
             }
             unread >= low
         }
-        // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the kernel's
-        // to tell.
+        // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the
+        // kernel's to tell.
         state::PROVED | state::DRAINING => {
             let is_switched = dir.tx_wishes.switched.load(Ordering::Acquire) == 1;
             let from = dir.tx_wishes.from.load(Ordering::Relaxed);
@@ -137,24 +139,27 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
     news && !tail.flagged
 }
 
-/// SO_RCVLOWAT was set: what is there may be enough now, and whoever waits is told, as the kernel tells
-/// (`tcp_set_rcvlowat`).
+/// SO_RCVLOWAT was set: what is there may be enough now, and waiters are told, as the kernel
+/// tells (`tcp_set_rcvlowat`).
 pub fn rcvlowat_set(sock: &'static Sock) {
-    if !sock.is_accelerated() || sock.rx.lock.lock().is_err() {
+    if !sock.is_accelerated() {
         return;
     }
+    let Ok(_section) = sock.rx.lock.enter() else {
+        return;
+    };
     if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link())
         && can_read(sock, dir)
     {
-        // Who announces himself later finds the new number.
+        // A waiter that announces itself later finds the new number.
         fence(Ordering::SeqCst);
         let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
         wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
     }
-    sock.rx.lock.unlock();
 }
 
-/// Is the ring the only place where something to read can be? Once the program has shut its reading half, the kernel tells of an end.
+/// Is the ring the only place where something to read can be? Once the program has shut its reading
+/// half, the kernel tells of an end.
 fn reads_ring(sock: &'static Sock) -> bool {
     sock.rx.state() == state::LINK
         && !sock.has_shut_reading()
@@ -167,8 +172,8 @@ pub(crate) fn has_room(sock: &'static Sock) -> bool {
         return true;
     };
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
-    // The head first, and the tail's word instead of our note of it, which a writer that publishes now
-    // writes a moment later: what was unread at some moment, never less than nothing.
+    // The head first, and the tail's word instead of our note of it, which a writer that publishes
+    // now writes a moment later: what was unread at some moment, never less than nothing.
     let head = dir.rx.head.read();
     let unread = dir.tx.tail.read().offset.saturating_sub(head.offset);
     head.flagged || unread <= most - most / 3

@@ -1,9 +1,9 @@
 //! A set inside another set, or in poll and select.
 //!
-//! Whoever watches a set sees in the kernel whether it is readable. So a watched set announces sleep
-//! for good: each of the news rings its doorbell, which makes it readable until a wait on the set
-//! has taken the doorbell's event, and the end of each wait rings if something is left to tell. The
-//! set may therefore be readable with nothing to tell: then the wait on it finds nothing.
+//! A watcher of a set sees in the kernel whether that is readable. So a watched set announces
+//! sleep for good: each of the news rings its doorbell, which makes it readable until a wait on the
+//! set has taken the doorbell's event, and the end of each wait rings if something is left to tell.
+//! The set may therefore be readable with nothing to tell: then the wait on it finds nothing.
 
 use super::regs::OnLink;
 use super::set::Set;

@@ -1,16 +1,16 @@
 //! Registrations that change in the mirror alone.
 //!
-//! An event loop that waits for "may write" and then for "may read" changes its registrations several
-//! times for each request. While a stream is wholly on the link the kernel has nothing to say of its
-//! socket but that TCP has stirred (bytes of a demotion, an end, an error). So the first change
-//! *parks* the kernel's registration: edge-triggered, asking for exactly that, under data of ours.
-//! From then on the program adds, changes and deletes in the mirror, without a system call.
+//! An event loop that waits for "may write" and then for "may read" changes its registrations
+//! several times for each request. While a stream is wholly on the link the kernel has nothing to
+//! say of its socket but that TCP has stirred (bytes of a demotion, an end, an error). So the first
+//! change *parks* the kernel's registration: edge-triggered, asking for exactly that, under data of
+//! ours. From then on the program adds, changes and deletes in the mirror, without a system call.
 //!
 //! When TCP stirs, the stream goes back to it, or somebody but this set's own waits is to see the
 //! kernel's registrations (a fork, a set that watches this one, a number that is closed while a dup
-//! lives), the registration is *unparked*: the kernel gets what the program last asked for, and looks
-//! anew, so that no event is lost. One that the program has deleted meanwhile (a *ghost*) goes then,
-//! or once the peer's news show that it costs more than it saves.
+//! lives), the registration is *unparked*: the kernel gets what the program last asked for, and
+//! looks anew, so that no event is lost. One that the program has deleted meanwhile (a *ghost*)
+//! goes then, or once the peer's news show that it costs more than it saves.
 
 use super::regs::{Echo, Inside, Reg};
 use super::set::{self, Set, leave_set};
@@ -88,7 +88,8 @@ fn is_wholly_on_link(sock: &'static Sock) -> bool {
 }
 
 impl Set {
-    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see [`ctl`].
+    /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see
+    /// [`ctl`].
     ///
     /// [`ctl`]: super::ctl::ctl
     pub(super) fn ctl_in_mirror(
@@ -190,8 +191,9 @@ impl Set {
         }
     }
 
-    /// What is registered of `sock` under the number `fd`, which goes: the kernel gets what it is to have from now on. Whether it may
-    /// have to be changed once more while the socket has a stream.
+    /// What is registered of `sock` under the number `fd`, which goes: the kernel gets what it is
+    /// to have from now on. Whether it may have to be changed once more while the socket has a
+    /// stream.
     fn settle_number(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) -> Option<bool> {
         let at = inside.find(fd, sock)?;
         self.unpark(inside, at);
@@ -230,9 +232,10 @@ impl Set {
     }
 }
 
-/// The number `fd` of `sock` is about to be closed while a dup lives, by which the registrations under it live on: from then on
-/// it names nothing by which the kernel could be told, or another file. So what may have to change goes back to TCP first. A
-/// registration for what is there to read, as long as it is there, never has to.
+/// The number `fd` of `sock` is about to be closed while a dup lives, by which the registrations
+/// under it live on: from then on it names nothing by which the kernel could be told, or another
+/// file. So what may have to change goes back to TCP first. A registration for what is there to
+/// read, as long as it is there, never has to.
 ///
 /// Before the number is taken out of the table.
 pub fn number_goes(sock: &'static Sock, fd: c_int) {
@@ -258,8 +261,9 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     }
 }
 
-/// The number `fd` is out of the table, and still the kernel's: what another thread has parked under it since is unparked, and who
-/// looked it up there before and is about to use it is waited for.
+/// The number `fd` is out of the table, and still the kernel's: what another thread has parked
+/// under it since is unparked, and a thread that looked it up there before and is about to use it
+/// is waited for.
 pub fn number_gone(sock: &'static Sock, fd: c_int) {
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
         set.with(|inside| {
@@ -272,8 +276,8 @@ pub fn number_gone(sock: &'static Sock, fd: c_int) {
     }
 }
 
-/// Before a fork: the child has the same kernel's sets, and knows nothing of this mirror. But it knows our own registrations, also
-/// of bells that come later.
+/// Before a fork: the child has the same kernel's sets, and knows nothing of this mirror. But it
+/// knows our own registrations, also of bells that come later.
 pub(super) fn before_fork() {
     set::for_all(Set::shows_itself);
     if set::any() {

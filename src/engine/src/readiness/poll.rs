@@ -156,8 +156,8 @@ pub(super) fn watched(set: &'static Set) {
     set.is_nested();
 }
 
-/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them. `None`: the
-/// edge sleeps, by `vigil`; then the array stays where it is.
+/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
+/// `None`: the edge sleeps, by `vigil`; then the array stays where it is.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -333,8 +333,8 @@ fn unpark(vigil: &mut Vigil) -> Box<List> {
     unsafe { Box::from_raw(list) }
 }
 
-/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that no reader consents
-/// meanwhile.
+/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that
+/// no reader consents meanwhile.
 fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &mut Vigil) -> Step {
     let mut left = end.left();
     if left == Some(0) {
@@ -398,7 +398,8 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
     }
 }
 
-/// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread had been woken.
+/// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread
+/// had been woken.
 fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
     for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
         if let Some(sock) = sock_of(p) {
@@ -409,7 +410,8 @@ fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usi
     answer
 }
 
-/// Of what another thread is shutting down the kernel tells of room alone, where a stream has just gone back to it.
+/// Of what another thread is shutting down the kernel tells of room alone, where a stream has just
+/// gone back to it.
 fn hang_up(fds: &mut [pollfd]) {
     let told = fds.iter_mut().filter(|p| p.revents & WRITE != 0);
     for p in told {
@@ -432,17 +434,11 @@ fn kernel_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Option<Result<usize, sy
 
 /// What the ring says of `sock`, as poll's bits, under its locks.
 fn of(sock: &'static Sock) -> c_short {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_rx) = sock.rx.lock.enter() else {
         return 0;
-    }
-    if sock.tx.lock.lock().is_err() {
-        sock.rx.lock.unlock();
-        return 0;
-    }
-    let bits = super::of_stream(sock) as c_short;
-    sock.tx.lock.unlock();
-    sock.rx.lock.unlock();
-    bits
+    };
+    let tx = sock.tx.lock.enter();
+    tx.map_or(0, |_tx| super::of_stream(sock) as c_short)
 }
 
 /// Of which of a stream's bits a wait is told.
@@ -522,7 +518,8 @@ unsafe fn look(
     Ok(count(fds))
 }
 
-/// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP since.
+/// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP
+/// since.
 fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     let unasked = p.events & WRITE;
     if unasked == 0 || sock.tx.state() == state::LINK {
@@ -536,7 +533,8 @@ fn count(fds: &[pollfd]) -> usize {
     fds.iter().filter(|p| p.revents != 0).count()
 }
 
-/// What the kernel has told, in a look that began then, as the program is to see it. `streams`: some of them may be on links.
+/// What the kernel has told, in a look that began then, as the program is to see it. `streams`:
+/// some of them may be on links.
 pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
     if !streams && !told::is_any_other() {
         return;
@@ -577,15 +575,14 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
             has_news(fds, streams)
         });
     }
-    if first.rx.lock.lock().is_err() {
+    let Ok(section) = first.rx.lock.enter() else {
         return false;
-    }
+    };
     let Some(peer) = first.rx.dir().map(|d| d.tx.cpu.load(Ordering::Relaxed)) else {
-        first.rx.lock.unlock();
         return false;
     };
     link.pin();
-    first.rx.lock.unlock();
+    drop(section);
     let found = super::spin::until(&first.rx, peer, || has_news(fds, streams));
     link.unpin();
     found
@@ -622,18 +619,19 @@ fn sleep(
     }
     for &(i, sock) in &streams.list {
         let Some(p) = fds.get(i) else { continue };
-        if sock.rx.lock.lock().is_err() {
+        let Ok(section) = sock.rx.lock.enter() else {
             continue;
-        }
+        };
         let link = sock.link();
         if let Some(link) = link {
             link.pin();
         }
-        // Should the rest of the stream go, too, and another come up meanwhile, its reader sees the mark.
+        // Should the rest of the stream go, too, and another come up meanwhile, its reader sees the
+        // mark.
         if p.events & READ != 0 && sock.rx.dir().is_none() {
             list.mark(sock);
         }
-        sock.rx.lock.unlock();
+        drop(section);
         let Some(link) = link else { continue };
         match set.slot_for(link) {
             Some(slot) => {
@@ -701,7 +699,8 @@ fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno
         p.revents |= of(sock) & asked(p);
     }
     for (to, from) in fds.iter_mut().zip(&list.all) {
-        // What the kernel has told may be of a stream that has ended since, by a shutdown in another thread.
+        // What the kernel has told may be of a stream that has ended since, by a shutdown in
+        // another thread.
         if from.events != to.events
             && to.revents != 0
             && let Some(sock) = sock_of(to)
@@ -721,35 +720,35 @@ fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
         .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & asked(p) != 0))
 }
 
-/// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that is not on this link.
-/// It may have gone to another since the link was looked at, as may the structure to another connection; there the bit
-/// is another sleeper's.
+/// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that
+/// is not on this link. It may have gone to another since the link was looked at, as may the
+/// structure to another connection; there the bit is another sleeper's.
 fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
     let bit = 1u64 << slot;
     // Of a half with a direction, under its lock, the socket's link is that direction's.
     let is_here = || sock.link().is_some_and(|l| core::ptr::eq(l, link));
-    if events & READ != 0 && sock.rx.lock.lock().is_ok() {
-        if let Some(dir) = sock.rx.dir().filter(|_| is_here()) {
-            if on {
-                dir.rx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
-            } else {
-                dir.rx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
-            }
+    if events & READ != 0
+        && let Ok(_section) = sock.rx.lock.enter()
+        && let Some(dir) = sock.rx.dir().filter(|_| is_here())
+    {
+        if on {
+            dir.rx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            dir.rx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
         }
-        sock.rx.lock.unlock();
     }
-    if events & WRITE != 0 && sock.tx.lock.lock().is_ok() {
-        if let Some(dir) = sock.tx.dir().filter(|_| is_here()) {
-            if on {
-                dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
-                if sock.tx.state() == state::LINK && !super::has_room(sock) {
-                    rendezvous::control::watch_full(sock);
-                }
-            } else {
-                dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
+    if events & WRITE != 0
+        && let Ok(_section) = sock.tx.lock.enter()
+        && let Some(dir) = sock.tx.dir().filter(|_| is_here())
+    {
+        if on {
+            dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
+            if sock.tx.state() == state::LINK && !super::has_room(sock) {
+                rendezvous::control::watch_full(sock);
             }
+        } else {
+            dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
         }
-        sock.tx.lock.unlock();
     }
     is_here()
 }

@@ -1,8 +1,9 @@
 //! What a set tells: the rings' news and the kernel's, put together.
 //!
-//! Space in a ring is told by the set's bit in the writer's wishes. It is taken back first, then the
-//! ring is looked at, then, if it is full, the bit is put in again and the ring looked at once more:
-//! whoever asked before the look is answered by it, whoever asks later finds his bit in place.
+//! Space in a ring is told by the set's bit in the writer's wishes. It is taken back first, then
+//! the ring is looked at, then, if it is full, the bit is put in again and the ring looked at once
+//! more. A peer that made room before the look is seen by it, one that makes room later finds the
+//! bit in place.
 
 use super::parked;
 use super::regs::{AfterTcp, Echo, Inside, OnLink, Reg};
@@ -49,7 +50,8 @@ impl Set {
             if self.remote.load(Ordering::Relaxed) {
                 crate::remote::arm_all(inside.links.iter().map(|on| on.link));
             }
-            // Marks of streams that are over are nobody's to take: they would keep the set awake for ever.
+            // Marks of streams that are over are nobody's to take: they would keep the set awake
+            // for ever.
             self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()
         })
         .unwrap_or(false)
@@ -190,8 +192,8 @@ impl Set {
         .unwrap_or(false)
     }
 
-    /// A registered stream now, as the ring has it, and as the kernel has it where the ring does not
-    /// decide. Sees to it that the set hears of what is missing.
+    /// A registered stream now, as the ring has it, and as the kernel has it where the ring does
+    /// not decide. Sees to it that the set hears of what is missing.
     fn state_of(&self, inside: &mut Inside, index: u32, sock: &'static Sock) -> u32 {
         let bit = bit_of(inside, sock);
         let Some(reg) = inside.reg(index) else {
@@ -200,8 +202,8 @@ impl Set {
         let wants = reg.events & WRITABLE != 0;
         let level = reg.events & ET == 0;
         let once = reg.events & ONESHOT != 0;
-        // Of a stream that is going back the kernel has to say what it will not tell later to one that tells once, and what belongs
-        // to every answer of a level.
+        // Of a stream that is going back the kernel has to say what it will not tell later to one
+        // that tells once, and what belongs to every answer of a level.
         let is_going = (level || once) && demote::is_sealed(&sock.tx);
         let writes = sock.tx.state() == state::LINK && !is_going;
         let asked = writes && stop_asking(sock, bit);
@@ -219,8 +221,9 @@ impl Set {
         if reg.out_removed && (!writes || state & OUT != 0) {
             self.put_back(reg);
         }
-        // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked, the
-        // kernel also tells when a full buffer has room again. The twin of one that tells once is not heard any more.
+        // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked,
+        // the kernel also tells when a full buffer has room again. The twin of one that tells once
+        // is not heard any more.
         let mut of_kernel = if (level || once) && !(writes && super::reads_ring(sock)) {
             reg.events & 0xffff
         } else {
@@ -250,8 +253,8 @@ impl Set {
         state
     }
 
-    /// The kernel gets the registration as the program made it, OUT with it, and looks anew. One that a relative has changed stays as that
-    /// made it; the kernel has looked then.
+    /// The kernel gets the registration as the program made it, OUT with it, and looks anew. One
+    /// that a relative has changed stays as that made it; the kernel has looked then.
     pub(super) fn put_back(&self, reg: &mut Reg) {
         reg.out_removed = self.is_as_known(reg) && !reg.change(self.fd(), reg.events);
     }
@@ -292,7 +295,8 @@ impl Set {
             reg.room_due = false;
             if reg.echo == Echo::Due {
                 let end = if state & END == END { END } else { 0 };
-                // What is told of TCP's room is not the ring's: the kernel's next may be of room that was used up meanwhile.
+                // What is told of TCP's room is not the ring's: the kernel's next may be of room
+                // that was used up meanwhile.
                 reg.echo = Echo::Told(end | if on_link { WRITABLE } else { 0 });
             }
         }
@@ -305,7 +309,8 @@ impl Set {
             // The kernel's twin is left armed: what it says before it is armed anew is dropped.
             reg.twin_armed = true;
             if seen && self.is_as_known(reg) {
-                // Whoever watches the set, or shares it, sees the kernel's. Errors and the end cannot be left out.
+                // A watcher of the set, or a relative, sees the kernel's registration. Errors and
+                // the end cannot be left out of it.
                 reg.change(self.fd(), ONESHOT);
             }
             return (Some(event), false);
@@ -313,8 +318,9 @@ impl Set {
         (Some(event), reg.events & ET == 0)
     }
 
-    /// Turns the kernel's events `all[start..end]`, of a look that began then, into the program's: doorbells out, streams' states in, merged with
-    /// what `all[..start]` says of the same registrations. Returns the new end, and where the first bell stood among them, if any did.
+    /// Turns the kernel's events `all[start..end]`, of a look that began then, into the program's:
+    /// doorbells out, streams' states in, merged with what `all[..start]` says of the same
+    /// registrations. Returns the new end, and where the first bell stood among them, if any did.
     pub(super) fn translate(
         &'static self,
         all: &mut [libc::epoll_event],
@@ -329,7 +335,8 @@ impl Set {
         {
             self.correct_told(told, began);
         }
-        // Also of a stream that is about to come, which has said so: what the kernel tells of it is told behind its coming alone.
+        // This counts a stream that is about to come: what the kernel tells of it is told only
+        // after it has come.
         let has_streams = !self.is_plain() && self.was_entered();
         let mut keep = |inside: Option<&mut Inside>| {
             let mut inside = inside;
@@ -376,7 +383,8 @@ impl Set {
         (to, bell)
     }
 
-    /// What the kernel has told that may be none of the program's is put right, without the set's lock. No bit may be left.
+    /// What the kernel has told that may be none of the program's is put right, without the set's
+    /// lock. No bit may be left.
     fn correct_told(&'static self, told: &mut [libc::epoll_event], began: Moment) {
         let doubtful = self.with(|inside| {
             let mut found = Vec::new();
@@ -456,7 +464,8 @@ impl Set {
         };
         let oneshot = reg.events & ONESHOT != 0;
         if oneshot && !reg.armed && core::mem::take(&mut reg.twin_armed) {
-            // The ring has told already, be it of a stream that is over; with this the kernel's twin is used up, too.
+            // The ring has told already, be it of a stream that is over; with this the kernel's
+            // twin is used up, too.
             return 0;
         }
         let mut events = events;
@@ -533,7 +542,8 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
         fence_after_rmw();
     }
     if dir.is_none() || sock.tx.state() == state::PLAIN {
-        // Whoever went back to TCP meanwhile may have looked for waiters before. The kernel tells of its room, once it was asked.
+        // A thread that took the half back to TCP meanwhile may have looked for waiters before. The
+        // kernel tells of its room, once it was asked.
         return u32::from(told::ask(sock, told::WRITE) as u16) & WRITABLE;
     }
     if super::has_room(sock) {
@@ -557,14 +567,15 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
 }
 
 impl Reg {
-    /// Is what it shows of room alone, and that no news? The edge was of bytes, for which this one does not ask. (That of TCP's room is the
-    /// kernel's to tell.)
+    /// Is what it shows of room alone, and that no news? The edge was of bytes, for which this one
+    /// does not ask. (That of TCP's room is the kernel's to tell.)
     fn knows(&self, sock: &Sock, events: u32) -> bool {
         let of_room = events & !WRITABLE == 0 && self.events & (ET | READS) == ET;
         of_room && !self.room_due && sock.tx.state() != state::RESENDING
     }
 
-    /// Is its number the socket's still? By one that is closed while a dup lives nobody is named, or another file.
+    /// Is its number the socket's still? By one that is closed while a dup lives nobody is named,
+    /// or another file.
     pub(super) fn is_named(&self) -> bool {
         let Some(sock) = self.sock else { return false };
         match table::lookup(self.fd) {
@@ -578,8 +589,8 @@ impl Reg {
         }
     }
 
-    /// Changes the kernel's registration, and has the kernel look anew. False: there is no number to name it by (see
-    /// [`super::parked::number_goes`]); the kernel is only made to look.
+    /// Changes the kernel's registration, and has the kernel look anew. False: there is no number
+    /// to name it by (see [`super::parked::number_goes`]); the kernel is only made to look.
     pub(super) fn change(&self, set: i32, events: u32) -> bool {
         let named = self.is_named();
         if named {

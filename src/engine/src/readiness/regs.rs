@@ -22,8 +22,8 @@ pub(super) enum Echo {
     None,
     /// Due.
     Due,
-    /// Due, and of what it will say these bits have been told: space in a ring, and the end that there is to read since the program
-    /// has shut its reading half.
+    /// Due, and of what it will say these bits have been told: space in a ring, and the end that
+    /// there is to read since the program has shut its reading half.
     Told(u32),
 }
 
@@ -36,8 +36,8 @@ pub(super) struct Reg {
     pub data: u64,
     /// False after a ONESHOT event.
     pub armed: bool,
-    /// ONESHOT: the event came from the ring, the kernel's registration still waits for its own, also when the stream
-    /// is over.
+    /// ONESHOT: the event came from the ring, the kernel's registration still waits for its own,
+    /// also when the stream is over.
     pub twin_armed: bool,
     /// Edge-triggered: the kernel owes an event for having been asked (ADD, MOD).
     pub echo: Echo,
@@ -46,12 +46,13 @@ pub(super) struct Reg {
     /// ... for news whose writer did something by TCP before: the kernel is asked first, so many
     /// times at most.
     pub after_tcp: u8,
-    /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on its way.
+    /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on
+    /// its way.
     pub behind: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
     pub out_removed: bool,
-    /// Edge-triggered: what there is of space is to be told, since the program has asked anew or the peer has made
-    /// some. Else a mark is of bytes that came.
+    /// Edge-triggered: what there is of space is to be told, since the program has asked anew or
+    /// the peer has made some. Else a mark is of bytes that came.
     pub room_due: bool,
     /// The kernel's registration is one of ours: see [`super::parked`].
     pub parked: bool,
@@ -213,7 +214,8 @@ impl Inside {
         was
     }
 
-    /// What was passed over is looked at again where there is something to read by now: the program may have read TCP's part without waiting for it.
+    /// What was passed over is looked at again where there is something to read by now: the program
+    /// may have read TCP's part without waiting for it.
     pub fn look_behind(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.behind.get(at) {
@@ -394,7 +396,8 @@ impl Inside {
         self.regs.len() as u32
     }
 
-    /// Found by data are registrations of sockets that have a stream, or had one, and those whose events disarm them.
+    /// Found by data are registrations of sockets that have a stream, or had one, and those whose
+    /// events disarm them.
     #[inline]
     fn index(&mut self, at: u32) {
         let Some(reg) = self.regs.get_mut(at as usize) else {
@@ -464,8 +467,8 @@ impl Inside {
         }
     }
 
-    /// As [`next_ready`](Self::next_ready), but not one whose writer did something by TCP before: it
-    /// keeps its turn, and what TCP has is to be told first.
+    /// As [`next_ready`](Self::next_ready), but not one whose writer did something by TCP before:
+    /// it keeps its turn, and what TCP has is to be told first.
     pub fn next_ready_before_tcp(&mut self, left: &mut usize) -> Result<Option<u32>, AfterTcp> {
         let Some(index) = self.next_ready(left) else {
             return Ok(None);

@@ -50,7 +50,8 @@ impl Bits {
         if self.0.is_null() {
             return 0;
         }
-        // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and the word one of them.
+        // SAFETY: the caller's set holds `nfds` bits, rounded up to words, and the word one of
+        // them.
         unsafe { *self.0.add(at) }
     }
     /// The bits at and behind `end` in its word.
@@ -74,8 +75,8 @@ impl Bits {
     }
 }
 
-/// Places of the kernel's table of descriptors where this is the highest number that was ever open: 64, then 128, 256 … (fs/file.c,
-/// alloc_fdtable).
+/// Places of the kernel's table of descriptors where this is the highest number that was ever open:
+/// 64, then 128, 256 … (fs/file.c, alloc_fdtable).
 fn places(highest: c_int) -> c_int {
     match highest {
         ..64 => 64,
@@ -83,8 +84,9 @@ fn places(highest: c_int) -> c_int {
     }
 }
 
-/// How many numbers the kernel would look at for the program alone: it stops at the end of its table, whatever `nfds` says, and the library's
-/// own descriptors, which stand at the top, have made that longer than the program's sets may be.
+/// How many numbers the kernel would look at for the program alone: it stops at the end of its
+/// table, whatever `nfds` says, and the library's own descriptors, which stand at the top, have
+/// made that longer than the program's sets may be.
 ///
 /// # Safety
 /// The sets are a C caller's.
@@ -251,7 +253,8 @@ fn is_shown(p: &pollfd) -> bool {
     p.revents & libc::POLLNVAL != 0 || SHOWN.into_iter().any(own)
 }
 
-/// Polls until there is an answer, or the edge is to sleep. An entry whose number is negated is passed over: nothing it shows can be of a set.
+/// Polls until there is an answer, or the edge is to sleep. An entry whose number is negated is
+/// passed over: nothing it shows can be of a set.
 unsafe fn turns(
     nfds: c_int,
     [r, w, x]: [Bits; 3],
@@ -278,7 +281,8 @@ unsafe fn turns(
         if !answer.is_ok_and(|n| n != 0) || fds.iter().any(is_shown) {
             break answer;
         }
-        // What nobody asks for, as a reset where only PRI is looked for, ends no select: it stays as it is.
+        // What nobody asks for, as a reset where only PRI is looked for, ends no select: it stays
+        // as it is.
         for p in fds.iter_mut().filter(|p| p.revents != 0) {
             (p.fd, p.revents) = (!p.fd, 0);
         }
@@ -296,7 +300,8 @@ unsafe fn turns(
         }
         Ok(_) => {}
     }
-    // The kernel answers in whole words, so that nothing is left behind the last number asked about.
+    // The kernel answers in whole words, so that nothing is left behind the last number asked
+    // about.
     let end = nfds as usize;
     for set in [r, w, x] {
         let behind = set.behind(end);

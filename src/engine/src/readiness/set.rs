@@ -1,8 +1,8 @@
 //! An epoll set: the mirror of its registrations of tracked sockets, its doorbells, its ready list.
 //!
-//! The kernel's registrations stay as the program made them, but for those of streams that change all
-//! the time ([`super::parked`]). The mirror finds a stream's
-//! registrations by the stream's number, so that a wait costs what is ready, not what is watched.
+//! The kernel's registrations stay as the program made them, but for those of streams that change
+//! all the time ([`super::parked`]). The mirror finds a stream's registrations by the stream's
+//! number, so that a wait costs what is ready, not what is watched.
 //!
 //! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
 //! looked at without (see [`super::of_stream`]); the set's pin on a link keeps the memory there.
@@ -29,7 +29,8 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// An epoll set. Type-stable memory.
 pub struct Set {
     inside: Guarded<Option<Inside>>,
-    /// Somebody was inside, ever. Set while the making of sets is locked, so that it does not change over a fork.
+    /// Somebody was inside, ever. Set while the making of sets is locked, so that it does not
+    /// change over a fork.
     entered: AtomicBool,
     /// Descriptors of this process for it; 0: a free structure.
     entries: AtomicU32,
@@ -43,8 +44,8 @@ pub struct Set {
     pub(super) private: AtomicBool,
     /// The parent's, and not yet used by this process.
     pub(super) inherited: AtomicBool,
-    /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Set by whoever makes
-    /// it so, before the kernel's set can tell of it; stays for the life of the set.
+    /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Stored before the
+    /// kernel's set can tell of the change; stays for the life of the set.
     special: AtomicU32,
     /// Registrations whose sockets have a stream.
     pub(super) adopted: AtomicU32,
@@ -54,7 +55,8 @@ pub struct Set {
     pub(super) nested: AtomicBool,
     /// Another process may see the kernel's set: nothing is parked in it any more.
     pub(super) seen: AtomicBool,
-    /// Somebody waits for it, or may, whom no hook serves: what is in it stays on TCP, also what comes later.
+    /// Somebody waits for it, or may, whom no hook serves: what is in it stays on TCP, also what
+    /// comes later.
     pub(super) is_used_elsewhere: AtomicBool,
     /// Streams filled a whole answer while the kernel's part was due to be looked at.
     pub(super) kernel_turn: AtomicBool,
@@ -66,7 +68,7 @@ pub struct Set {
     pub(super) peer_cpu: AtomicU32,
     pub(super) spin_ns: AtomicU32,
     pub(super) spin_skip: AtomicU32,
-    /// Streams of its go to other hosts: whoever waits drives their links.
+    /// Streams of its go to other hosts: a thread that waits drives their links.
     pub(super) remote: AtomicBool,
 }
 
@@ -89,11 +91,12 @@ pub fn for_all(each: impl FnMut(&'static Set)) {
         .for_each(each);
 }
 
-/// Before a fork: no set comes up, and nobody is inside one, not even one that is no more in use: the child finds
-/// all mirrors whole.
+/// Before a fork: no set comes up, and nobody is inside one, not even one that is no more in use:
+/// the child finds all mirrors whole.
 pub(super) fn hold_all() {
     MAKING.hold();
-    // Most sets of most programs are the kernel's alone: to lock them would cost a copied page for every dozen or two.
+    // Most sets of most programs are the kernel's alone: to lock them would cost a copied page for
+    // every dozen or two.
     let entered = all().filter(|set| set.was_entered());
     entered.for_each(|set| set.inside.hold());
 }
@@ -117,8 +120,8 @@ pub(super) fn any() -> bool {
         .is_some_and(|first| !first.load(Ordering::Acquire).is_null())
 }
 
-/// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and sockets in it
-/// stay on TCP.
+/// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and
+/// sockets in it stay on TCP.
 pub fn alloc(fd: i32) -> Option<&'static Set> {
     let making = MAKING.lock()?;
     let mut found: Option<&'static Set> = None;
@@ -217,7 +220,8 @@ impl Set {
         self.private.load(Ordering::Relaxed)
     }
 
-    /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own use.
+    /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own
+    /// use.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
         if !self.entered.load(Ordering::Relaxed) {
             self.is_entered()?;
@@ -233,24 +237,25 @@ impl Set {
         Some(())
     }
 
-    /// Was anybody inside, ever? Who has said before what he is to find there, and reads false, is seen by whoever
-    /// comes first.
+    /// Was a thread inside, ever? A thread that stores something for those inside, and then reads
+    /// false here, is seen by the first that enters.
     pub(super) fn was_entered(&self) -> bool {
         self.entered.load(Ordering::SeqCst)
     }
 
     /// May a wait go straight to the kernel's function? Only while the kernel's answer is the
-    /// program's: no stream ever lived here (so no bell is registered), no other set and no ONESHOT
-    /// is registered, and the set is this process's own.
+    /// program's: no stream ever lived here (so no bell is registered), no ONESHOT is registered,
+    /// and the set is this process's own.
     ///
-    /// Another thread may end that while the wait is in the kernel; whoever asked therefore asks
-    /// again behind it, and hands the answer to [`super::epoll::returned`] if it is no more so.
+    /// Another thread may end that while the wait is in the kernel. So the caller asks again after
+    /// the wait, and hands the answer to [`super::epoll::returned`] if it is no longer so.
     /// - *No bell is shown to the program.* `special` is set before a bell enters the kernel's set.
-    ///   Whoever takes a bell's event out of it, under the kernel's lock of the set, sees `special`.
+    ///   A thread that takes a bell's event out of it, under the kernel's lock of the set, sees
+    ///   `special`.
     /// - *No sleeper is forgotten.* A wait that may sleep first counts in `sleepers`, then asks
-    ///   (both SeqCst). Who adopts a stream first sets `special`, then reads `sleepers` (SeqCst). So
-    ///   either the waiter sees `special` and takes the long way, or its count is seen and the set
-    ///   is rung; and as with every sleeper no announcement is taken back until it has left.
+    ///   (both SeqCst). A thread that adopts a stream first sets `special`, then reads `sleepers`.
+    ///   So either the waiter sees `special` and takes the long way, or its count is seen and the
+    ///   set is rung; and as with every sleeper no announcement is taken back until it has left.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.specialty() == 0
@@ -379,8 +384,8 @@ impl Set {
     /// The peer's doorbell for our slot has come, or the peer to its name: into the kernel's set
     /// with it.
     ///
-    /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's last owner, which
-    /// that process did not know yet to be gone: whoever sleeps looks again.
+    /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's
+    /// last owner, which that process did not know yet to be gone: sleepers look again.
     pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Option<Fd>) {
         let entered = self.with(|inside| {
             let on = inside.on_link(link);
@@ -411,7 +416,8 @@ impl Set {
             true
         });
         if entered != Some(true) {
-            // The peer is not to ring where nobody hears it: without a bell it asks this process to.
+            // The peer is not to ring where nobody hears it: without a bell it asks this process
+            // to.
             control::drop_bell(link, slot);
         }
         self.tell();
@@ -429,7 +435,8 @@ impl Set {
     /// Takes what links to other hosts have brought, and gives them what there is.
     #[inline]
     pub(super) fn drive(&self) {
-        // Also of those that it has no streams of any more: it may have been woken for somebody who sleeps for them.
+        // Also by links that it has no streams of any more: it may have been woken in place of a
+        // thread that sleeps for these.
         if self.remote.load(Ordering::Relaxed) {
             remote::drive_all();
         }
@@ -492,8 +499,7 @@ impl Set {
                 .iter()
                 .position(|l| core::ptr::eq(l.link, link))?;
             let on = inside.links.get_mut(at)?;
-            // Nobody rings it any more, but its hang-up would show to whoever watches the set, and who looks into that finds only
-            // bells of links that are here.
+            // Nobody rings it any more, but a watcher of the set would see its hang-up.
             self.take_bell_out(on);
             on.lost = true;
             (on.streams == 0).then(|| inside.links.swap_remove(at))
@@ -506,7 +512,7 @@ impl Set {
 
     // --- registrations ---
 
-    /// There is something to look at for whoever waits.
+    /// There is something to look at for threads that wait.
     pub(super) fn tell(&'static self) {
         if self.nested.load(Ordering::Relaxed) {
             self.shows_news();
@@ -559,8 +565,9 @@ impl Set {
         });
     }
 
-    /// The last descriptor of the socket, `fd`, is about to be closed, but its file lives on: takes out the
-    /// registrations that the kernel would have dropped. False: one is under a number that is closed, and stays.
+    /// The last descriptor of the socket, `fd`, is about to be closed, but its file lives on: takes
+    /// out the registrations that the kernel would have dropped. False: one is under a number that
+    /// is closed, and stays.
     pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
         self.with(|inside| {
             let all: Vec<u32> = inside.of_sock(sock).collect();
@@ -575,9 +582,9 @@ impl Set {
         .unwrap_or(false)
     }
 
-    /// What a registered socket writes goes to TCP again, while it may still read from the link. The kernel's
-    /// edge for room is long past: if the set is among the `waiters` for space, the kernel looks anew, and tells if
-    /// there is room.
+    /// What a registered socket writes goes to TCP again, while it may still read from the link.
+    /// The kernel's edge for room is long past: if the set is among the `waiters` for space, the
+    /// kernel looks anew, and tells if there is room.
     pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
         self.with(|inside| {
             self.unpark_sock(inside, sock);
@@ -601,7 +608,8 @@ impl Set {
     /// A registered socket's stream is over; its memory may be another stream's soon.
     pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
         let is_shared = shared::is_marked(self.number);
-        // A parent's, which this process has not used: what it knows of the registrations is as old as the fork.
+        // A parent's, which this process has not used: what it knows of the registrations is as old
+        // as the fork.
         let is_stale = self.inherited.load(Ordering::Relaxed);
         let gone = self.with(|inside| {
             let slot = inside.on_link(link).map(|on| on.slot);
@@ -627,7 +635,8 @@ impl Set {
                     if is_stale {
                         // The kernel's registration is as the parent has made it since.
                     } else if reg.twin_armed {
-                        // What it says is dropped; but who watches the set would hear of every byte. A relative may have changed it.
+                        // What it says is dropped, but a watcher of the set would hear of every
+                        // byte. A relative may have changed it.
                         if self.nested.load(Ordering::Relaxed) && !is_shared {
                             reg.change(self.fd(), ONESHOT);
                         }
@@ -645,8 +654,8 @@ impl Set {
         }
     }
 
-    /// Gives up the links, which are the parent's. False: in a handler that forked in the middle of this thread's
-    /// own use of the set.
+    /// Gives up the links, which are the parent's. False: in a handler that forked in the middle of
+    /// this thread's own use of the set.
     pub(super) fn disown(&'static self) -> bool {
         if !self.was_entered() {
             return true;

@@ -59,8 +59,8 @@ pub fn before_fork() {
     }
 }
 
-/// Events and data of what is registered in the kernel's set under the number `fd`, of several files if it was closed in between
-/// (proc_pid_fdinfo(5)). `None`: it cannot be read.
+/// Events and data of what is registered in the kernel's set under the number `fd`, of several
+/// files if it was closed in between (proc_pid_fdinfo(5)). `None`: it cannot be read.
 fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
     let path = CString::new(format!("/proc/self/fdinfo/{set}")).ok()?;
     let _low = internal::Low::begin();
@@ -88,7 +88,8 @@ fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
 }
 
 impl Set {
-    /// Has the kernel what this process believes to be registered, as far as can be told? A relative may have changed it.
+    /// Has the kernel what this process believes to be registered, as far as can be told? A
+    /// relative may have changed it.
     pub(super) fn is_as_known(&self, reg: &Reg) -> bool {
         if !is_marked(self.number) {
             return true;
@@ -109,18 +110,19 @@ impl Set {
         if !self.inherited.swap(false, Ordering::AcqRel) {
             return;
         }
-        // Where a handler forked in the middle of a use of this very set, that has waited until now.
+        // Where a handler forked in the middle of a use of this very set, that has waited until
+        // now.
         self.disown();
         if let Some(word) = word(self.number) {
             word.store(1, Ordering::SeqCst);
         }
         self.back_to_tcp(Reason::Fork);
-        // Whoever sleeps in the parent looks at the word.
+        // Sleepers in the parent look at the word.
         self.ring();
     }
 
-    /// Where a relative has come to use the set, no stream is served by it any more: what that was told of the streams
-    /// is not told here.
+    /// Where a relative has come to use the set, no stream is served by it any more: what that was
+    /// told of the streams is not told here.
     #[inline]
     pub(super) fn follow_relatives(&'static self) {
         if self.adopted.load(Ordering::Acquire) != 0 && is_marked(self.number) {
@@ -128,7 +130,8 @@ impl Set {
         }
     }
 
-    /// Somebody waits for the set, or may, whom no hook serves: who sees what the kernel has in it, and that alone.
+    /// A wait that no hook serves is on the set, or may be: it sees what the kernel has in it, and
+    /// that alone.
     #[cold]
     pub fn used_elsewhere(&'static self) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);

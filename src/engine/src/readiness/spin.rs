@@ -1,9 +1,9 @@
 //! Waiting on the processor: where, and for how long.
 //!
 //! * The peer was last seen on this CPU: spinning would only keep it from running. One
-//!   `sched_yield`, timed: beside a third runnable task a yield costs milliseconds, and then none is
-//!   made for a while. Once in a while a sleep instead, since only a wake-up moves one of the two to
-//!   a processor that is idle.
+//!   `sched_yield`, timed: beside a third runnable task a yield costs milliseconds, and then none
+//!   is made for a while. Once in a while a sleep instead, since only a wake-up moves one of the
+//!   two to a processor that is idle.
 //! * On another CPU: spin, up to a budget that halves with each failure and returns with success.
 //! * Not known, or spinning forbidden: sleep.
 
@@ -119,9 +119,10 @@ fn processors() -> u32 {
     asked
 }
 
-/// Yields before a sleep where there is one processor: to whoever brings the peer's bytes.
+/// Yields before a sleep where there is one processor: to threads that bring the peer's bytes.
 const YIELDS: u32 = 6;
-/// One that took longer than this (`sys::rough_ns`) was a slice of somebody who computes; those who bring bytes sleep soon.
+/// One that took longer than this (`sys::rough_ns`) was a slice of a thread that computes; those
+/// that bring bytes sleep soon.
 const SLICE_NS: u64 = 1_000_000;
 /// Waits at most without them after they were in vain.
 const YIELDS_SKIP: u32 = 63;

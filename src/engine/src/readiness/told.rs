@@ -1,12 +1,15 @@
 //! What the kernel tells of TCP beneath a stream, as the program is to see it.
 //!
-//! Two things that the kernel tells are none of the program's business. Between hosts TCP brings the peer's record, 40 bytes of ours:
-//! who was told that there is something to read would find nothing, and with a socket that blocks it would sleep. And where TCP would
-//! have reset the connection a reset is made here, in two steps. So whatever the kernel says is looked at before it is passed on: the
-//! record is heard, which takes it out of TCP, a reset is let come to its end, and then the kernel is asked again.
+//! Two things that the kernel tells are none of the program's business. Between hosts TCP brings
+//! the peer's record, 40 bytes of ours: a program that was told of something to read would find
+//! nothing, and with a socket that blocks it would sleep. And where TCP would have reset the
+//! connection a reset is made here, in two steps. So whatever the kernel says is looked at before
+//! it is passed on: the record is heard, which takes it out of TCP, a reset is let come to its end,
+//! and then the kernel is asked again.
 //!
-//! Another thread may have heard the record since the kernel told of it, and even have left the stream. Each look therefore notes
-//! its [`Moment`]: if a record was taken out behind that, the kernel is asked again, too.
+//! Another thread may have heard the record since the kernel told of it, and even have left the
+//! stream. Each look therefore notes its [`Moment`]: if a record was taken out behind that, the
+//! kernel is asked again, too.
 
 use super::nest::kernel_ready;
 use crate::remote;
@@ -60,10 +63,12 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
     told & (READ | libc::POLLHUP | libc::POLLRDHUP) != 0
 }
 
-/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the connection, or will behind the next byte: its
-/// peer within the host was killed, perhaps with bytes unread in a ring? A peer that ends its side itself says so there before.
+/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the
+/// connection, or will behind the next byte: its peer within the host was killed, perhaps with
+/// bytes unread in a ring? A peer that ends its side itself says so there before.
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
-    // A reading half that this side has shut shows an end whatever the peer does, and one that TCP still brings to bytes alone.
+    // A reading half that this side has shut shows an end whatever the peer does, and one that TCP
+    // still brings to bytes alone.
     let is_of_peer =
         || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
     told & (READ | libc::POLLRDHUP) != 0
@@ -73,7 +78,8 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
         && is_of_peer()
 }
 
-/// May what the kernel `told` of the socket in a look that began at `since` be none of the program's?
+/// May what the kernel `told` of the socket in a look that began at `since` be none of the
+/// program's?
 pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
     // Of one made since the kernel has told only its end, or what came before.
@@ -81,8 +87,9 @@ pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
     told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
 }
 
-/// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the program is to see it. What is not
-/// of the socket's record or reset stays: it may be another's of whom the kernel tells alike.
+/// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the
+/// program is to see it. What is not of the socket's record or reset stays: it may be another's of
+/// whom the kernel tells alike.
 pub(super) fn correct(
     sock: &'static Sock,
     told: c_short,
@@ -119,8 +126,8 @@ pub(super) fn correct(
     told
 }
 
-/// Does the kernel tell of the first byte, for the record's sake, where the program wants more? Or did it when it was asked: a record
-/// has been heard since.
+/// Does the kernel tell of the first byte, for the record's sake, where the program wants more? Or
+/// did it when it was asked: a record has been heard since.
 fn is_low_changed(sock: &Sock) -> bool {
     sock.rcvlowat.load(Ordering::Relaxed) > 1
         && (sock.low_held.load(Ordering::Relaxed) || sock.heard.load(Ordering::Relaxed) != 0)
@@ -132,7 +139,8 @@ fn is_below_low(sock: &Sock) -> bool {
         return false;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // Where it is not held the kernel's is the program's, also in the middle of a call that sets it.
+    // Where it is not held the kernel's is the program's, also in the middle of a call that sets
+    // it.
     let low = if sock.low_held.load(Ordering::Acquire) {
         sock.rcvlowat.load(Ordering::Relaxed) as i32
     } else {
@@ -142,8 +150,9 @@ fn is_below_low(sock: &Sock) -> bool {
         && tcp::state(fd) == Some(tcp::ESTABLISHED)
 }
 
-/// The kernel counts an end as a byte to read a moment before it says that it is one (`tcp_data_queue`). Who sleeps for it is woken behind
-/// both; whom this library has woken may look in between. FIONREAD takes the socket's lock: behind that both are done.
+/// The kernel counts an end as a byte to read a moment before it says that it is one
+/// (`tcp_data_queue`). A sleeper in the kernel is woken after both; one that this library has woken
+/// may look in between. FIONREAD takes the socket's lock: after that both are done.
 pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
     let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     if told & READ == 0 || told & ends != 0 || asked & libc::POLLRDHUP == 0 {
@@ -157,12 +166,13 @@ pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
     }
 }
 
-/// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt. That it tells itself, to whom
-/// it may concern.
+/// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt.
+/// That it tells itself, to whom it may concern.
 pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     let fd = sock.fd.load(Ordering::Relaxed);
     let far = remote::is_remote(sock);
-    // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this side's reading included.
+    // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this
+    // side's reading included.
     let end = if far { libc::POLLRDHUP } else { 0 };
     let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
     if is_of_interest(told) {
@@ -330,7 +340,7 @@ mod tests {
             reset::ANY.store(true, Ordering::SeqCst);
             let (begun, is_begun) = std::sync::mpsc::channel();
             scope.spawn(move || {
-                sock.rx.lock.lock().unwrap();
+                let _section = sock.rx.lock.enter().unwrap();
                 // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
                 let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
                 sys::connect(fd, &nobody, size_of::<libc::sockaddr>()).unwrap();
@@ -338,7 +348,6 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(100));
                 let _ = sys::shutdown(fd, libc::SHUT_RDWR);
                 sock.reset_made.store(true, Ordering::SeqCst);
-                sock.rx.lock.unlock();
             });
             is_begun.recv().unwrap();
             let began = Moment::now();
@@ -367,7 +376,8 @@ mod tests {
             index: u32,
         }
 
-        /// A socket wholly on a link to another host, whose wire is not in service: nothing is heard.
+        /// A socket wholly on a link to another host, whose wire is not in service: nothing is
+        /// heard.
         fn far() -> Far {
             let (sock, (link, index), peer) = on_a_link();
             let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));

@@ -1,8 +1,9 @@
 //! A wait of poll, select or epoll that the edge makes.
 //!
-//! A thread may be cancelled while it waits, and then its stack is unwound. So the wait is made by the hook,
-//! where nothing is held and nothing has a destructor; the engine is left with `Verdict::Block` and
-//! entered again. What was announced for the wait is noted in `thread`, which takes it back when nobody does.
+//! A thread may be cancelled while it waits, and then its stack is unwound. So the wait is made by
+//! the hook, where nothing is held and nothing has a destructor; the engine is left with
+//! `Verdict::Block` and entered again. What was announced for the wait is noted in `thread`, which
+//! takes it back when nobody does.
 
 use super::epoll::KEPT;
 use super::poll::List;
@@ -137,7 +138,8 @@ impl Vigil {
                 unsafe { sys::epoll_wait_unless(ends, *fd, *events, *max, time, mask) }
             }
             On::List { fds, count } => {
-                // SAFETY: the caller's array or that of the list, a time of ours, the caller's mask.
+                // SAFETY: the caller's array or that of the list, a time of ours, the caller's
+                // mask.
                 unsafe { sys::ppoll_unless(ends, *fds, *count, at, mask) }
             }
         };

@@ -55,7 +55,8 @@ impl Wire {
         })
     }
 
-    /// A stream that was offered does not come to be. (That the peer writes to its ring meanwhile it must not.)
+    /// A stream that was offered does not come to be. (That the peer writes to its ring meanwhile
+    /// it must not.)
     pub fn withdraw(&self, stream: u16) {
         self.inside(|inner| inner.give_back(stream));
         if let Some([near, far]) = self.links() {
@@ -66,8 +67,8 @@ impl Wire {
     }
 
     /// Opens a stream that was offered here and whose other end the peer has offered. `owner` as in
-    /// [`offer`](Self::offer). If it cannot, the stream is over at this end, and the peer is told if it has opened it: if this
-    /// end's role is First.
+    /// [`offer`](Self::offer). If it cannot, the stream is over at this end, and the peer is told
+    /// if it has opened it: if this end's role is First.
     ///
     /// # Errors
     /// ENOBUFS: no ring memory; EPROTO: the peer's offer cannot be; the device's.

@@ -1,5 +1,6 @@
-//! Who goes on with a socket whose stream ends: this program, nobody, or others that know nothing of links. The last need a TCP that has
-//! all of it, for which they, or the library on their behalf, wait.
+//! Who goes on with a socket whose stream ends: this program, nobody, or others that know nothing
+//! of links. The last need a TCP that has all of it, for which they, or the library on their
+//! behalf, wait.
 
 use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
@@ -38,8 +39,8 @@ fn leaving(reason: Reason) -> Leave {
     }
 }
 
-/// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by TCP, also if this process goes on with it,
-/// or closes it.
+/// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by
+/// TCP, also if this process goes on with it, or closes it.
 pub(super) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
     if sock.is_shared() {
         Leave::Hand
@@ -48,7 +49,8 @@ pub(super) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
     }
 }
 
-/// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP, which is this half's then.
+/// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP,
+/// which is this half's then.
 pub fn claim(sock: &'static Sock, half: &Half) {
     if half.state() != state::INHERITED {
         return;
@@ -121,7 +123,8 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
     }
 }
 
-/// As [`finish`], for a program that reads on where nobody hides the peer's record: what it has written may follow.
+/// As [`finish`], for a program that reads on where nobody hides the peer's record: what it has
+/// written may follow.
 pub fn finish_reading(sock: &'static Sock, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
     drive_while(sock, until_ns, || sock.rx.state() != state::PLAIN);
@@ -137,8 +140,8 @@ pub fn finish_within(sock: &'static Sock, ns: u64) {
     });
 }
 
-/// For a socket that others are to read and write next, or that is about to be closed with the process: drives the link until
-/// TCP has all of it, 5 s at most; then it is reset.
+/// For a socket that others are to read and write next, or that is about to be closed with the
+/// process: drives the link until TCP has all of it, 5 s at most; then it is reset.
 fn hand_over(sock: &'static Sock, until_ns: u64) {
     loop {
         advance(sock);
@@ -166,14 +169,16 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
     }
 }
 
-/// As [`hand_over`], for what the program is through with: until nothing is left to send, and the peer's record is here.
+/// As [`hand_over`], for what the program is through with: until nothing is left to send, and the
+/// peer's record is here.
 pub fn release(sock: &'static Sock, until_ns: u64) {
     drive_while(sock, until_ns, || {
         sock.tx.state() == state::RESENDING || awaits_record(sock)
     });
 }
 
-/// The program may know of bytes that were dropped: waits until TCP brings the first of them, or the stream has returned to it.
+/// The program may know of bytes that were dropped: waits until TCP brings the first of them, or
+/// the stream has returned to it.
 pub fn await_return(sock: &'static Sock, until_ns: u64) {
     drive_while(sock, until_ns, || {
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -190,7 +195,8 @@ fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was acknowledged.
+/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was
+/// acknowledged.
 fn wait(sock: &'static Sock, until_ns: u64) {
     let Some((wire, _)) = of(sock) else { return };
     let fd = sock.fd.load(Ordering::Relaxed);

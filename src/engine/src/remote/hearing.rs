@@ -1,7 +1,8 @@
 //! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
 //!
-//! From the moment in which the peer's N is known TCP is read up to there ([`recv::enter_link`]), and brings nothing of the program's but
-//! behind a record. Whoever finds that TCP has something hears it first.
+//! From the moment in which the peer's N is known TCP is read up to there ([`recv::enter_link`]),
+//! and brings nothing of the program's but behind a record. A thread that finds that TCP has
+//! something hears it first.
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
 use super::wire::{Lost, Wire};
@@ -37,8 +38,8 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     if at_head != Some(true) {
         return false;
     }
-    // A recv would take an error that the program is to see, unless it finds bytes. First whether TCP is at its end: then no
-    // more come.
+    // A recv would take an error that the program is to see, unless it finds bytes. First whether
+    // TCP is at its end: then no more come.
     let over = tcp::has_ended(fd);
     if over {
         // What the link has brought by now came before that.
@@ -53,7 +54,8 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         // SAFETY: room of ours.
         got += unsafe { sys::recv(fd, room.as_mut_ptr(), room.len(), peek) }.unwrap_or(0);
     } else if over && sys::has_error(fd) {
-        // Only of a TCP that was over before its bytes were looked for: else a record and the reset behind it may have come in between.
+        // Only of a TCP that was over before its bytes were looked for: else a record and the reset
+        // behind it may have come in between.
         wire.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
                 transit.on_tcp_error();
@@ -120,7 +122,8 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     }
 }
 
-/// Copies what of the peer's record was taken out of TCP before the rest had come; how much that is.
+/// Copies what of the peer's record was taken out of TCP before the rest had come; how much that
+/// is.
 pub(super) fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
     let kept = wire.with(|pump| {
         let part = pump.part(stream);
@@ -131,8 +134,8 @@ pub(super) fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> 
     kept.unwrap_or(0)
 }
 
-/// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be silent. Meanwhile waits that TCP
-/// ends run in circles: a level is told again and again.
+/// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be
+/// silent. Meanwhile waits that TCP ends run in circles: a level is told again and again.
 const UNDECIDED_NS: u64 = 2_000_000_000;
 
 /// Have bytes that only more can decide about been there for that long?
@@ -150,7 +153,8 @@ fn is_silent(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     since != 0 && now >= since + UNDECIDED_NS
 }
 
-/// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody else reads.
+/// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody
+/// else reads.
 fn remove(sock: &Sock, fd: i32, len: usize) -> usize {
     let mut gone = [0u8; RECORD_LEN];
     let len = len.min(RECORD_LEN);
@@ -171,14 +175,15 @@ pub fn note_removed(sock: &Sock) {
 /// Times that a record, or a part of one, was taken out of TCP.
 static REMOVED: AtomicU64 = AtomicU64::new(0);
 
-/// How many records, or parts of them, this process has taken out of TCP. If it takes one out of a socket's later on
-/// ([`Sock::heard`]), what the kernel has told of that since may have been this one.
+/// How many records, or parts of them, this process has taken out of TCP. If it takes one out of a
+/// socket's later on ([`Sock::heard`]), what the kernel has told of that since may have been this
+/// one.
 pub fn records() -> u64 {
     REMOVED.load(Ordering::SeqCst)
 }
 
-/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come behind them, are awaited. Whether the
-/// program sees that end; else the connection is reset.
+/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come behind
+/// them, are awaited. Whether the program sees that end; else the connection is reset.
 pub fn tcp_ended(sock: &'static Sock) -> bool {
     let Some((wire, stream)) = of(sock) else {
         return true;
@@ -198,14 +203,15 @@ pub fn tcp_ended(sock: &'static Sock) -> bool {
     true
 }
 
-/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is before the peer can know that a record
-/// of its own may come, and until that is taken out.
+/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is
+/// before the peer can know that a record of its own may come, and until that is taken out.
 #[inline]
 pub fn reads_link(sock: &Sock) -> bool {
     sock.rx.state() == state::LINK && is_remote(sock)
 }
 
-/// Is what TCP has next not the program's? Else it lies behind bytes of the link's, which are to be read first, or there is none.
+/// Is what TCP has next not the program's? Else it lies behind bytes of the link's, which are to be
+/// read first, or there is none.
 pub fn hides_tcp(sock: &Sock) -> bool {
     reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
 }
@@ -219,11 +225,13 @@ fn is_decided(sock: &Sock) -> bool {
     over == Some(true)
 }
 
-/// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of that kind left.
+/// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of
+/// that kind left.
 pub fn hears(sock: &'static Sock) -> bool {
-    if reads_link(sock) && sock.rx.lock.lock().is_ok() {
+    if reads_link(sock)
+        && let Ok(_section) = sock.rx.lock.enter()
+    {
         hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
-        sock.rx.lock.unlock();
     }
     hides_tcp(sock)
 }

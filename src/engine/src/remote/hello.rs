@@ -1,6 +1,8 @@
-//! What two processes on two hosts say to each other when a link is made, in the private data of RDMA CM: `docs/protocol.md`, "Dialling".
+//! What two processes on two hosts say to each other when a link is made, in the private data of
+//! RDMA CM: `docs/protocol.md`, "Dialling".
 //!
-//! Guarantees: parsing is total, and one message has one spelling. Whether it is right is for the caller to say.
+//! Guarantees: parsing is total, and one message has one spelling. Whether it is right is for the
+//! caller to say.
 
 use super::wire::Hello;
 use core::net::{IpAddr, SocketAddr};
@@ -19,7 +21,7 @@ pub const REFUSAL_LEN: usize = 4;
 /// A process, as another host knows it.
 pub type Token = u64;
 
-/// Whoever holds the other end of this connection: let us have a link.
+/// To the holder of the other end of this connection: let us have a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// [`VERSION`].
@@ -186,13 +188,14 @@ pub fn refused(bytes: &[u8]) -> Reason {
     Reason::from_u16(u16::from_le_bytes(get(bytes, 2))).unwrap_or(Reason::NoAnswer)
 }
 
-/// Whether it says that who listens at this port does for another connection.
+/// Whether it says that the listener at this port does so for another connection.
 #[must_use]
 pub fn is_for_another(bytes: &[u8]) -> bool {
     bytes.get(..REFUSAL_LEN) == Some(&refusal(Reason::NoAnswer))
 }
 
-/// By what both ends know a connection: a number made of its addresses, that of the end which connected first.
+/// By what both ends know a connection: a number made of its addresses, that of the end which
+/// connected first.
 #[must_use]
 pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
     // FNV-1a.
@@ -212,9 +215,10 @@ pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
     hash
 }
 
-/// Where the connecting end listens for the accepted one, whose peer's TCP port this is: not that port itself, since iWARP has the ports
-/// of TCP. Of those from 61000 on, which Linux gives to nobody who does not ask for them: a program's listener there would get the dial,
-/// unseen by either end. At the second where the first is in use, if only by a connection that is over.
+/// Where the connecting end listens for the accepted one, whose peer's TCP port this is: not that
+/// port itself, since iWARP has the ports of TCP. Of those from 61000 on, which Linux gives to
+/// nobody who does not ask for them: a program's listener there would get the dial, unseen by
+/// either end. At the second where the first is in use, if only by a connection that is over.
 #[must_use]
 pub const fn ports(tcp: u16) -> [u16; 2] {
     const HALF: u16 = 1 << 14;

@@ -1,7 +1,9 @@
-//! Who gets what of a completion queue: an inbox per queue pair, and the list of those to be driven.
+//! Who gets what of a completion queue: an inbox per queue pair, and the list of those to be
+//! driven.
 //!
-//! What has come for one queue pair leaves its inbox in the order in which it came, and a number that nobody has entered gets
-//! nothing: what a queue pair that is gone has left behind never reaches the next that has its number.
+//! What has come for one queue pair leaves its inbox in the order in which it came, and a number
+//! that nobody has entered gets nothing: what a queue pair that is gone has left behind never
+//! reaches the next that has its number.
 
 use sluice_fabric::verbs::queue::{News, Told};
 use std::collections::VecDeque;

@@ -1,5 +1,6 @@
-//! The queue pair of direct transfers, that a link gets when the first is wanted: `stream/src/pump/direct.rs`. Its loss costs what was
-//! under way there, and neither the link nor a stream.
+//! The queue pair of direct transfers, that a link gets when the first is wanted:
+//! `stream/src/pump/direct.rs`. Its loss costs what was under way there, and neither the link nor a
+//! stream.
 
 use super::parts::{BATCH, Parts};
 use super::queue::Share;
@@ -81,7 +82,8 @@ impl Parts {
             mark: 1,
         };
         self.lanes.shots += 1;
-        // SAFETY: staging bytes stay until they are credited; the sink and the slots as long as the queue pair.
+        // SAFETY: staging bytes stay until they are credited; the sink and the slots as long as the
+        // queue pair.
         if unsafe { lane.pair.write(&shot) }.is_err() {
             self.fail_lane();
         }
@@ -281,7 +283,8 @@ impl Wire {
         .unwrap_or_default()
     }
 
-    /// A direct-only stream waits for a buffer that nobody lends: those that have waited since the last look.
+    /// A direct-only stream waits for a buffer that nobody lends: those that have waited since the
+    /// last look.
     pub(super) fn starved(&self, before: &mut Vec<(u16, Seq)>) -> Vec<u16> {
         let now = self.inside(|inner| {
             let all: Vec<_> = inner

@@ -1,8 +1,10 @@
-//! The buffer of a waiting recv, lent to the peer: registered, told, and taken back before the program has it again.
+//! The buffer of a waiting recv, lent to the peer: registered, told, and taken back before the
+//! program has it again.
 //!
-//! From the registration to its end the thread takes no signal but in its sleep. There a jump out of a handler, or a cancellation,
-//! runs what glibc keeps for frames that are left so (`thread.rs`), which takes the buffer back. What has landed in it by then and
-//! is nobody's yet goes to its place in the ring, where any recv finds it.
+//! From the registration to its end the thread takes no signal but in its sleep. There a jump out
+//! of a handler, or a cancellation, runs what glibc keeps for frames that are left so
+//! (`thread.rs`), which takes the buffer back. What has landed in it by then and is nobody's yet
+//! goes to its place in the ring, where any recv finds it.
 //!
 //! Under the socket's rx lock, but for [`shut`].
 
@@ -26,7 +28,7 @@ const MOST: usize = 64 << 20;
 /// What a socket lends.
 #[derive(Debug, Default)]
 pub struct Lent {
-    /// Its region; 0: none. Whoever makes it 0 deregisters.
+    /// Its region; 0: none. The thread that makes it 0 deregisters.
     region: AtomicUsize,
     base: AtomicUsize,
     len: AtomicUsize,
@@ -36,8 +38,8 @@ pub struct Lent {
     frame: AtomicUsize,
 }
 
-/// From how many bytes on direct transfers are made in [`Mode::Dynamic`]; `None`: not at all, unless the user has said a length. Why:
-/// `docs/decisions/011-direct-between-hosts.md`.
+/// From how many bytes on direct transfers are made in [`Mode::Dynamic`]; `None`: not at all,
+/// unless the user has said a length. Why: `docs/decisions/011-direct-between-hosts.md`.
 fn said() -> Option<u32> {
     let default = Config::DEFAULT.direct_min;
     config().direct_min.filter(|least| Some(*least) != default)
@@ -85,7 +87,8 @@ pub(crate) enum Found {
     Ended,
 }
 
-/// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it did.
+/// A recv is about to wait, and nothing is there: lends its buffer if that is worth it. True: it
+/// did.
 pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) -> bool {
     let Some((wire, stream)) = of(sock) else {
         return false;
@@ -122,8 +125,9 @@ pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mu
     if !memory::take(len) {
         return false;
     }
-    // Neither is a handler to find libibverbs in the middle of this, nor to leave it there. They are blocked already where this recv
-    // has lent before, and somebody else's has taken the buffer back: what its mask was is known.
+    // Neither is a handler to find libibverbs in the middle of this, nor to leave it there. They
+    // are blocked already where this recv has lent before, and somebody else's has taken the buffer
+    // back: what its mask was is known.
     if nap.mask.is_none() {
         nap.mask = crate::thread::block_signals();
     }
@@ -170,7 +174,7 @@ pub(crate) fn shut(sock: &Sock) {
 pub(crate) fn look(sock: &'static Sock, cursor: &mut Cursor, nap: &mut Nap) -> Found {
     let lent = &sock.lent;
     if lent.frame.load(Ordering::Relaxed) != nap.frame() {
-        // Another recv's: what is there is whoever's comes first.
+        // Another recv's: what is there goes to the first that comes.
         end(sock);
         return Found::Ended;
     }
@@ -241,7 +245,7 @@ fn forget(sock: &Sock, nap: &mut Nap) {
     crate::thread::unblock_signals(nap.mask.take());
 }
 
-/// The buffer is its program's again, whoever's: what has landed there goes to the ring.
+/// The buffer is its program's again, of whichever recv: what has landed there goes to the ring.
 pub(crate) fn end(sock: &'static Sock) {
     shut(sock);
     if sock.lent.frame.swap(0, Ordering::Relaxed) == 0 {
@@ -263,8 +267,8 @@ pub(crate) fn end(sock: &'static Sock) {
     let from = ptr::with_exposed_provenance::<u8>(sock.lent.base.load(Ordering::Relaxed));
     let at = sock.rx.at.load(Ordering::Relaxed);
     if n != 0 && n as u64 <= ring.len() {
-        // SAFETY: the recv's buffer, in which so much has landed; the peer has written nothing to this part of the ring, and
-        // does not before it is told that it was read.
+        // SAFETY: the recv's buffer, in which so much has landed; the peer has written nothing to
+        // this part of the ring, and does not before it is told that it was read.
         unsafe { ring.copy_in(at, from.add(had), n) };
     }
 }
@@ -284,9 +288,8 @@ pub(crate) fn revoke(known: Known, nap: &mut Nap) {
     let sock = known.sock();
     if sock.lent.frame.load(Ordering::Relaxed) == nap.frame() {
         shut(sock);
-        if sock.rx.lock.lock().is_ok() {
+        if let Ok(_section) = sock.rx.lock.enter() {
             back(sock, nap);
-            sock.rx.lock.unlock();
         }
     }
     nap.lent = false;

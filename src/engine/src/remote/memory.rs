@@ -1,4 +1,5 @@
-//! What of a link's arena the device may reach: slabs in which rings are lent, registered when the first ring in them is.
+//! What of a link's arena the device may reach: slabs in which rings are lent, registered when the
+//! first ring in them is.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,8 @@ struct Slab {
     region: Region,
     /// Rings of streams that lie in it.
     rings: u32,
-    /// Of the link's messages, how many must be complete before it may go: those may still be sent from it again.
+    /// Of the link's messages, how many must be complete before it may go: those may still be sent
+    /// from it again.
     until: u64,
     _share: Share,
 }
@@ -91,15 +93,16 @@ pub struct Place {
     pub remote: u64,
 }
 
-// SAFETY: an address; who reads and writes there is decided by the words of the stream.
+// SAFETY: an address; the words of the stream decide which end reads and writes there.
 unsafe impl Send for Place {}
 
 impl Slabs {
-    /// The place of a ring, which lies at `at` in its arena, registered with its slab if that is not yet.
+    /// The place of a ring, which lies at `at` in its arena, registered with its slab if that is
+    /// not yet.
     ///
     /// # Safety
-    /// The arena of the ring, in which two regions begin and end on multiples of the slab, stays mapped as long as these slabs
-    /// are.
+    /// The arena of the ring, in which two regions begin and end on multiples of the slab, stays
+    /// mapped as long as these slabs are.
     ///
     /// # Errors
     /// The device's; ENOMEM beyond RLIMIT_MEMLOCK.
@@ -150,8 +153,9 @@ impl Slabs {
         Ok(place)
     }
 
-    /// A ring that was placed is no stream's any more: neither end writes to it, or reads from it, and of the link's
-    /// messages only those before the `posted`th may still be sent from it again. `complete` are.
+    /// A ring that was placed is no stream's any more: neither end writes to it, or reads from it,
+    /// and of the link's messages only those before the `posted`th may still be sent from it again.
+    /// `complete` are.
     pub fn give_back(&mut self, place: Place, [complete, posted]: [u64; 2]) {
         // By its key: others may hold the same bytes.
         let holds = |slab: &&mut Slab| slab.region.local_key() == place.local_key;
@@ -182,8 +186,9 @@ impl Slabs {
     }
 }
 
-/// What is registered for a ring of `len` bytes at `at` of its arena: from so many bytes before it on, so many. The arena itself
-/// begins on any page, and rings of several lengths lie behind each other: a small one may lie across two slabs.
+/// What is registered for a ring of `len` bytes at `at` of its arena: from so many bytes before it
+/// on, so many. The arena itself begins on any page, and rings of several lengths lie behind each
+/// other: a small one may lie across two slabs.
 fn span(at: usize, len: usize) -> (usize, usize) {
     if len >= SLAB {
         return (0, len);

@@ -1,12 +1,14 @@
 //! Links to other hosts: `docs/decisions/008-verbs-links.md`.
 //!
 //! * `wire`, `parts`: a link's queue pair, its local arena, and the pump between them.
-//! * `queue`, `inbox`: the completion queue that the links of a device share, and who gets what of it.
+//! * `queue`, `inbox`: the completion queue that the links of a device share, and what of it goes
+//!   to which.
 //! * `memory`, `small`: what of the arena is registered, and what lies beside it.
-//! * `handing`: who goes on with a socket whose stream ends.
+//! * `handing`: which process goes on with a socket whose stream ends.
 //! * `hearing`: what TCP tells beneath a stream.
 //! * `stream`: what a socket does with a stream over a wire.
-//! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said and proved then.
+//! * `hosts`, `hello`, `proof`: dialling, listening, asking over wires that there are; what is said
+//!   and proved then.
 //!
 //! Without the feature `verbs` there are none, and `none` answers.
 

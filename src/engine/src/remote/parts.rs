@@ -1,4 +1,5 @@
-//! What a wire holds of its device, and what it has given to that: messages are described, marked and posted.
+//! What a wire holds of its device, and what it has given to that: messages are described, marked
+//! and posted.
 
 use super::lane::Lanes;
 use super::memory::{Place, Slabs, Use};
@@ -21,13 +22,14 @@ const MARK_BYTES: usize = 2048;
 /// Messages given to the device at once.
 pub const BATCH: usize = 16;
 
-/// [`News::Done`](sluice_fabric::verbs::queue::News::Done) of a [`What::Fence`], which is no message.
+/// [`News::Done`](sluice_fabric::verbs::queue::News::Done) of a [`What::Fence`], which is no
+/// message.
 pub const FENCE: u64 = u64::MAX;
 
 /// So many looks that find it where it was, and the link is lost.
 pub(super) const TICKS: u8 = 2;
-/// As many that find a step of a switch due: for each of two steps a program may be waited for that has TCP to read
-/// (`control::watch_far`).
+/// As many that find a step of a switch due: for each of two steps a program may be waited for that
+/// has TCP to read (`control::watch_far`).
 const STEP_TICKS: u8 = 6;
 
 /// A stream's ring here, for the peer.
@@ -104,7 +106,8 @@ pub(super) struct Parts {
     /// Completions asked for, and those that came.
     pub marks: u64,
     pub marked: u64,
-    /// When the next look is due, 0: none; at the last, what had been asked for and what had come; looks in vain.
+    /// When the next look is due, 0: none; at the last, what had been asked for and what had come;
+    /// looks in vain.
     pub tick_ns: u64,
     pub looked: (u64, u64),
     pub stuck: u8,
@@ -220,7 +223,8 @@ impl Parts {
             if posts.is_empty() && !fences {
                 return Ok(());
             }
-            // SAFETY: staging bytes stay until completed and credited, control slots until the peer's receive is back.
+            // SAFETY: staging bytes stay until completed and credited, control slots until the
+            // peer's receive is back.
             unsafe { self.pair.post(posts) }.map_err(|_| Lost::Device(0))?;
             if fences {
                 self.fence().map_err(|_| Lost::Device(0))?;
@@ -245,7 +249,8 @@ impl Parts {
             read: self.proof(),
             mark: FENCE,
         };
-        // SAFETY: the sink lives as long as the queue pair, and the peer has said that its slots may be read.
+        // SAFETY: the sink lives as long as the queue pair, and the peer has said that its slots
+        // may be read.
         unsafe { self.pair.write(&read) }
     }
 
@@ -276,7 +281,8 @@ impl Parts {
                 // SAFETY: inside the mapping; the message that was here is with the peer.
                 unsafe { out.write(bytes) };
                 let slot_at = u64::from(slot) * CONTROL_LEN as u64;
-                // The peer's word for where they are; what its key does not open, its device refuses.
+                // The peer's word for where they are; what its key does not open, its device
+                // refuses.
                 let to = self.peer.place.wrapping_add(slot_at);
                 let from = (
                     out.cast_const().cast(),

@@ -1,8 +1,10 @@
-//! That an end holds a connection, and what only its two ends know: [`prefix`] applied to what they say.
+//! That an end holds a connection, and what only its two ends know: [`prefix`] applied to what they
+//! say.
 //!
-//! How much of the bytes a proof covers is the asker's to say: what it has read, which its peer has written, and half of
-//! what it has written, which its peer has likely read by now. Who is asked demands that it is no less than an asker of the same
-//! threshold can show ([`Known::is_enough`]): of a byte or two anybody could try all.
+//! How much of the bytes a proof covers is the asker's to say: what it has read, which its peer has
+//! written, and half of what it has written, which its peer has likely read by now. The end that is
+//! asked demands that it is no less than an asker of the same threshold can show
+//! ([`Known::is_enough`]): of a byte or two anybody could try all.
 
 use crate::sockets::prefix;
 use crate::sockets::sock::Sock;
@@ -10,7 +12,8 @@ use crate::sockets::trigger;
 use sluice_stream::record::Nonce;
 use sluice_stream::wire::Proof;
 
-/// How much of the bytes that this end has written, and read, a proof covers, as [`prefix::reach`] counts it.
+/// How much of the bytes that this end has written, and read, a proof covers, as [`prefix::reach`]
+/// counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Written.
@@ -63,8 +66,9 @@ impl Known {
         self.covers(trigger::first_far_try())
     }
 
-    /// An asker that has come to the offset `threshold` has moved so many bytes: more than half of what it has read is shown, and more than
-    /// a quarter of what it has written, of each direction's first [`prefix::LEN`].
+    /// An asker that has come to the offset `threshold` has moved so many bytes: more than half of
+    /// what it has read is shown, and more than a quarter of what it has written, of each
+    /// direction's first [`prefix::LEN`].
     fn covers(self, threshold: u64) -> bool {
         let bytes = |k: u8| k.checked_sub(1).map_or(0, |k| 1u64 << k.min(32));
         let least = threshold.min(prefix::LEN as u64) / 4;

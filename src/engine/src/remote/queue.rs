@@ -1,13 +1,16 @@
-//! The completion queue that all links of a device share, with the one descriptor that tells of news.
+//! The completion queue that all links of a device share, with the one descriptor that tells of
+//! news.
 //!
-//! Whoever polls it gets what has come for any link. News of the wire that is being driven are dealt with at once; others go to
-//! their wires' inboxes, and the same thread drives those wires when it is through with its own. So one look finds the news of
-//! all, and a sleeper hears of his by whoever looks first.
+//! A thread that polls it gets what has come for any link. News of the wire that is being driven
+//! are dealt with at once; others go to their wires' inboxes, and the same thread drives those
+//! wires when it is through with its own. So one look finds the news of all, and a sleeper hears of
+//! its own by the thread that looks first.
 //!
-//! Locks: a wire's inner, then the queue's, a leaf. It is held for a look, never while a wire is driven, and no thread holds
-//! the inner locks of two wires. Who takes news of a wire holds its inner lock until they are dealt with: they keep their order.
+//! Locks: a wire's inner, then the queue's, a leaf. It is held for a look, never while a wire is
+//! driven, and no thread holds the inner locks of two wires. A thread that takes news of a wire
+//! holds its inner lock until they are dealt with: they keep their order.
 //!
-//! No wake-up is lost (S: who sleeps, P: who polls; `[ ]`: under the queue's lock):
+//! No wake-up is lost (S: the sleeper, P: the poller; `[ ]`: under the queue's lock):
 //!
 //! ```text
 //!   S: announces                       P: [polls; something came: no longer armed]
@@ -16,14 +19,17 @@
 //!      sleeps                             polls once more, drives
 //! ```
 //!
-//! If P's poll comes before S arms, S's own look finds the rest, and what comes later is told by the descriptor. If it comes
-//! behind, the wire is listed and S has announced, unless news woke it: P arms for it. A wire leaves the list only when it is
-//! looked at under the lock and is not keen: S lists it behind announcing, so whoever looks later sees it asleep.
+//! If P's poll comes before S arms, S's own look finds the rest, and what comes later is told by
+//! the descriptor. If it comes behind, the wire is listed and S has announced, unless news woke it:
+//! P arms for it. A wire leaves the list only when it is looked at under the lock and is not keen:
+//! S lists it behind announcing, so a thread that looks later sees it asleep.
 //!
-//! A wire that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control thread's to look after, but not while threads
-//! of the program look by themselves: then to arm for each message would wake it for nothing. So P does not arm for such a wire, and
-//! has the control thread see, after [`LEASE_NS`], whether anybody has looked since. If nobody has, it arms and looks itself.
-//! To arm for somebody who sleeps ends that: P finds the queue not armed, and looks who is keen.
+//! A wire that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control
+//! thread's to look after, but not while threads of the program look by themselves: then to arm for
+//! each message would wake it for nothing. So P does not arm for such a wire, and has the control
+//! thread see, after [`LEASE_NS`], whether a thread has looked since. If nobody has, it arms and
+//! looks itself. To arm for somebody who sleeps ends that: P finds the queue not armed, and looks
+//! which wires are keen.
 //!
 //! The memory of a `Queue` is one for the life of the process.
 
@@ -44,14 +50,14 @@ use sluice_fabric::verbs::device::{Device, Domain};
 use sluice_fabric::verbs::queue::{Completions, News, Pair, Shape, Told};
 use std::sync::Arc;
 
-/// Links for which there is room at first; so many times as much when it is used up, or in the next queue of a device that
-/// cannot make room.
+/// Links for which there is room at first; so many times as much when it is used up, or in the next
+/// queue of a device that cannot make room.
 const LINKS: u32 = 2;
 const GROWTH: u32 = 4;
 const GROWTH_NEXT: u32 = 16;
 
-/// For how long the control thread leaves a queue to the threads of the program that look at it, at a time: so long at first, and
-/// twice as long each time that it finds they did, so many times.
+/// For how long the control thread leaves a queue to the threads of the program that look at it, at
+/// a time: so long at first, and twice as long each time that it finds they did, so many times.
 const LEASE_NS: u64 = 10_000_000;
 const LEASE_DOUBLINGS: u32 = 2;
 
@@ -75,7 +81,8 @@ pub(super) struct Queue {
     inner: Guarded<Option<Held>>,
     /// A thread of the program has looked since the control thread last asked.
     looked: AtomicBool,
-    /// When the control thread asks again (`sys::now_ns`); 0: it need not; [`WANTED`] or [`TOLD`]: it has not seen yet that it is to.
+    /// When the control thread asks again (`sys::now_ns`); 0: it need not; [`WANTED`] or [`TOLD`]:
+    /// it has not seen yet that it is to.
     lease_ends: AtomicU64,
     /// A handler wanted to look while this thread's own look went on.
     again: AtomicBool,
@@ -90,7 +97,8 @@ struct Held {
     device: Device,
     /// Works no more.
     broken: bool,
-    /// The next completion makes the descriptor readable, or it was made so; so many events may be in it.
+    /// The next completion makes the descriptor readable, or it was made so; so many events may be
+    /// in it.
     armed: bool,
     events: u32,
     /// It is not armed for the sake of wires that are keen only if nobody looks.
@@ -132,8 +140,8 @@ pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
 }
 
-/// Before a sleep on streams of these links, of which some may be within this host: what comes by them wakes who waits for
-/// [`bell`]. Then as [`drive_all`].
+/// Before a sleep on streams of these links, of which some may be within this host: what comes by
+/// them wakes waiters for [`bell`]. Then as [`drive_all`].
 pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
     let own = links.filter(|link| !link.is_foreign());
     arm_wires(own.filter_map(wire_of));
@@ -143,8 +151,8 @@ pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
 pub(super) const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
 pub(super) const QUEUE: u64 = 2;
 
-/// A set of the program's threads is to hear of what comes by the link: of several that sleep one is woken, and drives all links
-/// for all. The control thread is the last.
+/// A set of the program's threads is to hear of what comes by the link: of several that sleep one
+/// is woken, and drives all links for all. The control thread is the last.
 pub fn bell(link: &Link, set: i32, data: u64) {
     let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
         return;
@@ -192,8 +200,9 @@ pub fn unbell(set: i32) {
     }
 }
 
-/// By the control thread: begins leases; queues that it had left to the threads of the program, and that none has looked at since, are
-/// its own again. It has just looked at all of them. In how many ns to ask again.
+/// By the control thread: begins leases; queues that it had left to the threads of the program, and
+/// that none has looked at since, are its own again. It has just looked at all of them. In how many
+/// ns to ask again.
 pub(super) fn see_to_leases(now: u64) -> Option<u64> {
     all().for_each(|queue| queue.see_to_lease(now));
     let ends = |queue: &Queue| Some(queue.lease_ends.load(Ordering::SeqCst)).filter(|at| *at != 0);
@@ -210,7 +219,8 @@ pub(super) fn condemn(address: usize) {
     }
 }
 
-/// In the child of a fork: the queues are the parent's. No lock is taken, since its holder may not exist here.
+/// In the child of a fork: the queues are the parent's. No lock is taken, since its holder may not
+/// exist here.
 pub(super) fn after_fork() {
     for queue in all() {
         let fd = queue.fd.swap(-1, Ordering::Relaxed);
@@ -250,7 +260,8 @@ impl Queue {
         guard.as_mut().map(f)
     }
 
-    /// By whom holds the wire's inner lock: what has come for it, from its inbox, or else from the device if it `polls`.
+    /// By whom holds the wire's inner lock: what has come for it, from its inbox, or else from the
+    /// device if it `polls`.
     pub fn take(&self, share: &Share, into: &mut [News; BATCH], polls: bool) -> Taken {
         if polls {
             self.is_looked_at();
@@ -309,8 +320,8 @@ impl Queue {
         }
     }
 
-    /// Behind a look, when no lock of a wire is held: drives the wires that something came for, and sees to it that whoever
-    /// waits hears of what comes next.
+    /// Behind a look, when no lock of a wire is held: drives the wires that something came for, and
+    /// sees to it that waiters hear of what comes next.
     pub fn settle(&self) {
         self.hand_out();
         let look = |held: &mut Held| match held.keenest() {
@@ -323,7 +334,7 @@ impl Queue {
         if lease {
             // In this order, and not under the lock: a handler may jump out of here.
             self.begin_lease();
-            // Whoever has listed a wire since arms, or settles.
+            // A thread that has listed a wire since arms, or settles.
             let begun = self.with(|held| {
                 let runs = self.lease_ends.load(Ordering::SeqCst) != 0;
                 held.leased |= runs && !held.armed;
@@ -333,7 +344,8 @@ impl Queue {
             armed = begun.unwrap_or(false);
         }
         if armed {
-            // What came before does not tell by itself. Of what came since, the descriptor has told.
+            // What came before does not tell by itself. Of what came since, the descriptor has
+            // told.
             let mut more = true;
             while more {
                 let look = |held: &mut Held| held.poll(|told, inboxes| inboxes.put(told));
@@ -346,7 +358,7 @@ impl Queue {
         }
     }
 
-    /// By whoever is about to look.
+    /// By a thread that is about to look.
     #[inline]
     fn is_looked_at(&self) {
         if !self.looked.load(Ordering::Relaxed) && !control::is_own_thread() {
@@ -392,11 +404,13 @@ impl Queue {
     }
 
     fn end_lease(&self, now: u64) {
-        // First: what is not used any more has no lease, and one that is wanted from now on is not this one.
+        // First: what is not used any more has no lease, and one that is wanted from now on is not
+        // this one.
         self.lease_ends.store(0, Ordering::SeqCst);
         let looked = self.looked.swap(false, Ordering::Relaxed);
         let goes_on = self.with(|held| {
-            // Not if it tells by itself. If a wire was listed since, whoever listed it sees to that.
+            // Not if it tells by itself. If a wire was listed since, the thread that listed it
+            // sees to that.
             let goes_on = looked && !held.armed;
             held.leased &= goes_on;
             if goes_on {
@@ -419,7 +433,7 @@ impl Queue {
         }
     }
 
-    /// For somebody who waits on the wire, or will: a look must follow.
+    /// For a thread that waits on the wire, or will: a look must follow.
     pub fn arm(&self, wire: &'static Wire) {
         self.with(|held| {
             held.list(self, wire);
@@ -427,13 +441,14 @@ impl Queue {
         });
     }
 
-    /// The control thread, or somebody who sleeps, may want to hear of the wire's news: [`settle`](Self::settle) decides.
+    /// The control thread, or a sleeper, may want to hear of the wire's news:
+    /// [`settle`](Self::settle) decides.
     pub fn list(&self, wire: &'static Wire) {
         self.with(|held| held.list(self, wire));
     }
 
-    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones, of which whoever waits for it
-    /// still hears. A look must follow.
+    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
+    /// new ones, of which its waiters still hear. A look must follow.
     pub fn calm(&self) {
         self.with(|held| {
             // Nor does what they told of tell again.
@@ -491,14 +506,15 @@ impl Held {
         }
     }
 
-    /// Is anybody to hear of what comes next? Looks at wires until one is keen without conditions; those that are not keen at all leave the list.
+    /// Is anybody to hear of what comes next? Looks at wires until one is keen without conditions;
+    /// those that are not keen at all leave the list.
     fn keenest(&mut self) -> Keen {
         let mut keenest = Keen::No;
         let mut at = self.keen.len();
         while at > 0 && keenest < Keen::Yes {
             at -= 1;
             let Some(wire) = self.keen.get(at) else { break };
-            // Whoever finds it listed before this has said before why.
+            // A thread that finds it listed before this has said before why.
             wire.listed.store(false, Ordering::SeqCst);
             let keen = wire.keen();
             if keen == Keen::No {
@@ -544,7 +560,8 @@ impl Held {
     }
 }
 
-/// A link's part of a queue: room for all its completions, and an inbox. Dropped when its queue pair is gone.
+/// A link's part of a queue: room for all its completions, and an inbox. Dropped when its queue
+/// pair is gone.
 #[derive(Debug)]
 pub(super) struct Share {
     pub queue: &'static Queue,
@@ -657,8 +674,8 @@ impl Share {
         id.pair(domain, &self.completions, shape)
     }
 
-    /// The wire's queue pair has this number, and nothing was posted to it yet. What others of that number have left behind is
-    /// taken out first.
+    /// The wire's queue pair has this number, and nothing was posted to it yet. What others of that
+    /// number have left behind is taken out first.
     ///
     /// # Errors
     /// EBUSY: there is one of that number.
@@ -702,7 +719,8 @@ impl Drop for Share {
             self.queue.fd.store(-1, Ordering::Relaxed);
             internal::forget(fd);
         }
-        // What is left of it goes with this share: that waits for the kernel, and is not done under the lock.
+        // What is left of it goes with this share: that waits for the kernel, and is not done under
+        // the lock.
         drop(guard);
         drop(over);
     }

@@ -6,8 +6,8 @@ use sluice_fabric::verbs::device::{Domain, Region};
 use sluice_fabric::verbs::queue::Said;
 use sluice_stream::wire::CONTROL_LEN;
 
-/// Control slots of the peer's, of ours on their way out, and what a SEND says where the device has no
-/// immediates.
+/// Control slots of the peer's, of ours on their way out, and what a SEND says where the device has
+/// no immediates.
 #[derive(Debug)]
 pub(super) struct Small {
     pub at: *mut u8,
@@ -16,7 +16,7 @@ pub(super) struct Small {
     pub said: Region,
 }
 
-// SAFETY: an address; who writes where is decided by the pump, under its lock.
+// SAFETY: an address; the pump decides what is written where, under its lock.
 unsafe impl Send for Small {}
 // SAFETY: as above.
 unsafe impl Sync for Small {}
@@ -84,7 +84,8 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; the queue pair is gone, and what is registered stays a region without it.
+        // SAFETY: mapped in `new`; the queue pair is gone, and what is registered stays a region
+        // without it.
         unsafe { sys::unmap(self.at, SMALL_LEN) };
     }
 }

@@ -1,8 +1,8 @@
 //! What a socket does with a stream over a wire: the switch, and the way back to TCP.
 //!
-//! Reading and writing are as ever: the wire's pump plays the peer. What differs is who decides. Within a host the two
-//! words do; here [`Transit`](sluice_stream::Transit) does, which both halves of the socket ask, and the words only stop the
-//! program's threads:
+//! Reading and writing are as ever: the wire's pump plays the peer. What differs is who decides.
+//! Within a host the two words do; here [`Transit`](sluice_stream::Transit) does, which both halves
+//! of the socket ask, and the words only stop the program's threads:
 //!
 //! ```text
 //!   rx  PROVED ──peer's N──► DRAINING ──► LINK ──record, all read──► RETURNING ──► PLAIN
@@ -78,11 +78,12 @@ pub fn goes_direct(sock: &Sock) -> bool {
     wire.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
 }
 
-/// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told when it is there: waits for that, so
-/// that it takes nothing more of this process. Not for long: a peer that is stopped answers all the same, its device does.
+/// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told
+/// when it is there: waits for that, so that it takes nothing more of this process. Not for long: a
+/// peer that is stopped answers all the same, its device does.
 ///
-/// Where all goes directly, and the call `waits` if it must: also until the reader has lent a buffer for it, or if it does not for a while,
-/// until TCP has it.
+/// Where all goes directly, and the call `waits` if it must: also until the reader has lent a
+/// buffer for it, or if it does not for a while, until TCP has it.
 pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
     let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
@@ -128,15 +129,16 @@ fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
     let [there, not_yet] = STARVE_NS;
     while let Some(at) = waits() {
         let patience = if wire.has_lane() { there } else { not_yet };
-        if sock.tx.lock.lock().is_err() {
+        let Ok(section) = sock.tx.lock.enter() else {
             return;
-        }
+        };
         if sock.tx.state() != state::LINK {
-            sock.tx.lock.unlock();
+            drop(section);
             break;
         }
-        // Unlocks.
-        wait::for_taker(sock, sys::now_ns() + patience, || waits() != Some(at));
+        wait::for_taker(section, sock, sys::now_ns() + patience, || {
+            waits() != Some(at)
+        });
         if sock.generation.load(Ordering::Acquire) != generation {
             return;
         }
@@ -149,8 +151,9 @@ fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
     finish_within(sock, WORD_NS);
 }
 
-/// The connection is about to be reset, and what was sent has gone by another way, which the reset may overtake: waits until the peer's
-/// device has what was posted. Not for long: a peer's device answers also for one that is stopped.
+/// The connection is about to be reset, and what was sent has gone by another way, which the reset
+/// may overtake: waits until the peer's device has what was posted. Not for long: a peer's device
+/// answers also for one that is stopped.
 pub fn deliver(sock: &Sock) {
     const DELIVER_NS: u64 = 20_000_000;
     let Some((wire, _)) = of(sock) else { return };
@@ -164,8 +167,9 @@ pub fn deliver(sock: &Sock) {
     });
 }
 
-/// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit for all that was read. It may wait
-/// for that from two thirds of the ring on, of which half may have been read without a word.
+/// The program wants more than the `unread` bytes of the ring, of `ring_len`: the peer gets credit
+/// for all that was read. It may wait for that from two thirds of the ring on, of which half may
+/// have been read without a word.
 #[inline]
 pub fn wants_more(sock: &Sock, unread: u64, ring_len: u64) {
     const LEAST: u64 = 32 << 10;
@@ -181,7 +185,8 @@ fn flush(sock: &Sock) {
     }
 }
 
-/// Takes and gives all that can be, for a thread of the program that looks for news; false: no wire plays the other end.
+/// Takes and gives all that can be, for a thread of the program that looks for news; false: no wire
+/// plays the other end.
 #[inline]
 pub fn drive(link: &Link) -> bool {
     let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
@@ -191,8 +196,9 @@ pub fn drive(link: &Link) -> bool {
     true
 }
 
-/// Before a sleep on streams of the link: what comes by it from now on wakes who waits for [`bell`].
-/// False: nothing comes, since a handler that interrupted this thread's own driving is to sleep.
+/// Before a sleep on streams of the link: what comes by it from now on wakes who waits for
+/// [`bell`]. False: nothing comes, since a handler that interrupted this thread's own driving is to
+/// sleep.
 pub fn arm(link: &Link) -> bool {
     let wire = wire_of(link).filter(|_| !link.is_foreign());
     wire.is_none_or(|wire| {
@@ -201,7 +207,8 @@ pub fn arm(link: &Link) -> bool {
     })
 }
 
-/// Under the tx lock, in state PROVED or LINK: the stream is given up, and what is not sent goes back to TCP.
+/// Under the tx lock, in state PROVED or LINK: the stream is given up, and what is not sent goes
+/// back to TCP.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
         return Resent::All;
@@ -209,20 +216,18 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     // What was read is certain while nobody reads.
     let how = leaving_of(sock, reason);
     let needs_still = how.goes_on();
-    let still = needs_still && sock.rx.lock.try_lock();
-    leave(
-        sock,
-        wire,
-        stream,
-        if needs_still && !still {
-            Leave::Shut
-        } else {
-            how
-        },
-    );
-    if still {
-        sock.rx.lock.unlock();
-    }
+    let still = if needs_still {
+        sock.rx.lock.try_enter()
+    } else {
+        None
+    };
+    let how = if needs_still && still.is_none() {
+        Leave::Shut
+    } else {
+        how
+    };
+    leave(sock, wire, stream, how);
+    drop(still);
     settle(sock, dir)
 }
 
@@ -263,10 +268,10 @@ pub fn wants_no_answer(sock: &'static Sock) {
 /// The stream is given up. False: it is not, since this is a handler that interrupted a read of
 /// this thread's.
 pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_rx) = sock.rx.lock.enter() else {
         return false;
-    }
-    if sock.tx.lock.lock().is_ok() {
+    };
+    if let Ok(_tx) = sock.tx.lock.enter() {
         if let Some((wire, stream)) = of(sock) {
             demote::count(sock, reason);
             leave(sock, wire, stream, leaving_of(sock, reason));
@@ -276,13 +281,12 @@ pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
             claim(sock, &sock.tx);
             claim(sock, &sock.rx);
         }
-        sock.tx.lock.unlock();
     }
-    sock.rx.lock.unlock();
     true
 }
 
-/// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is still read.
+/// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is
+/// still read.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some((wire, stream)) = of(sock) else {
         return;
@@ -355,7 +359,8 @@ pub fn before_resend(sock: &'static Sock) -> Before {
     }
 }
 
-/// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is TCP's turn.
+/// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is
+/// TCP's turn.
 pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let Some(dir) = sock.rx.dir() else {
         return false;
@@ -440,9 +445,8 @@ pub(super) fn given_up(wire: &Wire) -> Reason {
 
 /// Under the rx lock: the stream is on its way back. So is what is written.
 pub(super) fn follow_tx(sock: &'static Sock, reason: Reason) {
-    if sock.tx.lock.lock().is_ok() {
+    if let Ok(_section) = sock.tx.lock.enter() {
         follow_tx_locked(sock, reason);
-        sock.tx.lock.unlock();
     }
 }
 
@@ -466,24 +470,23 @@ fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
 
 /// By the control thread: goes on with the switch of the socket's stream, or with its way back.
 pub fn advance(sock: &'static Sock) {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_rx) = sock.rx.lock.enter() else {
         return;
-    }
+    };
     let fd = sock.fd.load(Ordering::Relaxed);
     if reads_link(sock) {
-        // First, since a peer that has died is sent no record: it would be answered by a reset, of another kind.
+        // First, since a peer that has died is sent no record: it would be answered by a reset, of
+        // another kind.
         hear_tcp(sock, fd);
     }
-    if sock.tx.lock.lock().is_ok() {
-        if let Some((wire, stream)) = of(sock) {
-            switch(sock, wire, stream);
-        }
-        sock.tx.lock.unlock();
+    if let Ok(_tx) = sock.tx.lock.enter()
+        && let Some((wire, stream)) = of(sock)
+    {
+        switch(sock, wire, stream);
     }
     if is_remote(sock) && sock.rx.state() != state::PLAIN {
         hear_tcp(sock, fd);
     }
-    sock.rx.lock.unlock();
 }
 
 /// Under both locks.
@@ -513,7 +516,8 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
                     continue;
                 }
                 if stepped == Stepped::Far {
-                    // A read that was in the kernel by then is counted without a lock: told before it looks, or seen here.
+                    // A read that was in the kernel by then is counted without a lock: told before
+                    // it looks, or seen here.
                     sock.far.store(true, Ordering::SeqCst);
                     if sock.rx.kernel_bytes() != read {
                         continue;
@@ -546,8 +550,9 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
     }
 }
 
-/// Before the peer is told what lets it write a record: once its N is known TCP is read up to there, and not only when the program
-/// reads on. From here on what TCP has may be for this library. Whether that is new.
+/// Before the peer is told what lets it write a record: once its N is known TCP is read up to
+/// there, and not only when the program reads on. From here on what TCP has may be for this
+/// library. Whether that is new.
 fn enter(sock: &'static Sock, pump: &mut Pump, stream: u16) -> bool {
     let known = pump.transit(stream).and_then(|t| t.peer_n());
     let (Some(n), Some(dir)) = (known, sock.rx.dir()) else {
@@ -606,8 +611,9 @@ fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> boo
     }
 }
 
-/// The wire is lost: by the control thread. A peer that has died shows it on TCP in a moment, and a record written before would
-/// make a reset of that: true when all streams went on, in any case when it is `late`.
+/// The wire is lost: by the control thread. A peer that has died shows it on TCP in a moment, and a
+/// record written before would make a reset of that: true when all streams went on, in any case
+/// when it is `late`.
 pub(super) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
     let mut all = true;
     for stream in wire.streams() {
@@ -646,8 +652,9 @@ pub fn left(link: &'static Link, index: u32) -> bool {
     true
 }
 
-/// Under the tx lock, when all is sent again: may TCP be closed? Behind the word that no record is wanted one may be under way
-/// that crossed it, and would meet a closed socket, which resets: not before TCP has acknowledged all.
+/// Under the tx lock, when all is sent again: may TCP be closed? Behind the word that no record is
+/// wanted one may be under way that crossed it, and would meet a closed socket, which resets: not
+/// before TCP has acknowledged all.
 pub fn may_finish(sock: &'static Sock) -> bool {
     let Some((wire, stream)) = of(sock) else {
         return true;
@@ -657,7 +664,8 @@ pub fn may_finish(sock: &'static Sock) -> bool {
     !is_through || !may_cross(sock, wire, stream)
 }
 
-/// Behind this end's word that it wants no record: may one of the peer's still come that crossed it? One that is here is removed.
+/// Behind this end's word that it wants no record: may one of the peer's still come that crossed
+/// it? One that is here is removed.
 fn may_cross(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let last = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
     if last != Some(true) {
@@ -673,8 +681,8 @@ fn may_cross(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     may
 }
 
-/// Is the peer's record under way to a socket that the program is through with? A close before it comes would be answered by a reset, which
-/// takes what is under way from here.
+/// Is the peer's record under way to a socket that the program is through with? A close before it
+/// comes would be answered by a reset, which takes what is under way from here.
 pub fn awaits_record(sock: &Sock) -> bool {
     let awaits = of(sock).and_then(|(wire, stream)| {
         wire.with(|pump| pump.transit(stream).is_some_and(|t| t.awaits_record()))
@@ -703,8 +711,8 @@ fn drop_crossing(wire: &Wire, stream: u16, fd: i32) -> bool {
     is == Some(true) && receive(rest, 0).is_ok()
 }
 
-/// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which nobody reads any more? The peer's
-/// record is none of them.
+/// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which
+/// nobody reads any more? The peer's record is none of them.
 pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
     if tcp::unread(fd) == 0 {
         return false;

@@ -1,9 +1,11 @@
-//! A link's queue pair, its local arena, and the pump between them: what the program has put into a ring goes out, and what the peer's
-//! device has written is told as a writer within the host would tell it.
+//! A link's queue pair, its local arena, and the pump between them: what the program has put into a
+//! ring goes out, and what the peer's device has written is told as a writer within the host would
+//! tell it.
 //!
-//! The program's side of the arena is [`Link`] `near`; the pump plays the other, `far`. Whoever is in a hook of such a stream drives
-//! the wire; while nobody is, the control thread does. What neither may do in the middle of a send or a receive, since it takes a
-//! socket's locks, is left as a [`Note`] for that thread.
+//! The program's side of the arena is [`Link`] `near`; the pump plays the other, `far`. A thread
+//! in a hook of such a stream drives the wire; while nobody is, the control thread does. What
+//! neither may do in the middle of a send or a receive, since it takes a socket's locks, is left as
+//! a [`Note`] for that thread.
 //!
 //! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
@@ -44,7 +46,8 @@ const SHAPE: Shape = Shape {
     inline: 64,
 };
 
-/// Completions that the queue must have room for: when a queue pair fails, all that is posted completes, asked for or not.
+/// Completions that the queue must have room for: when a queue pair fails, all that is posted
+/// completes, asked for or not.
 pub(super) const NEED: u32 = SHAPE.sends + SHAPE.receives;
 
 /// Between two looks whether posted work comes to an end.
@@ -102,12 +105,13 @@ pub struct Wire {
     queue: AtomicPtr<Queue>,
     /// In the queue's list of keen wires: written under its lock.
     pub(super) listed: AtomicBool,
-    /// Why the control thread may have to hear of what comes though nobody sleeps for it: the pump waits for something; the thread
-    /// itself does. Not of a lost one.
+    /// Why the control thread may have to hear of what comes though nobody sleeps for it: the pump
+    /// waits for something; the thread itself does. Not of a lost one.
     busy: AtomicBool,
     expected: AtomicBool,
     dead: AtomicBool,
-    /// There are notes, a look is to be scheduled, or the link is lost: has the control thread look.
+    /// There are notes, a look is to be scheduled, or the link is lost: has the control thread
+    /// look.
     alarm: fn(),
 }
 
@@ -129,8 +133,9 @@ impl Wire {
         }
     }
 
-    /// Puts the wire of an id that is routed, or was asked for, into service; `near` and `far` are both ends of a link of this
-    /// process with itself. Receives are posted; the peer is to be told the hello.
+    /// Puts the wire of an id that is routed, or was asked for, into service; `near` and `far` are
+    /// both ends of a link of this process with itself. Receives are posted; the peer is to be told
+    /// the hello.
     ///
     /// # Errors
     /// The device's; EBUSY: it is in use.
@@ -208,13 +213,14 @@ impl Wire {
         self.inside(|inner| inner.peer = hello);
     }
 
-    /// Is this a handler that interrupted this thread's own driving? It finds the wire as it stands,
-    /// and nobody drives it meanwhile.
+    /// Is this a handler that interrupted this thread's own driving? It finds the wire as it
+    /// stands, and nobody drives it meanwhile.
     pub fn is_interrupted(&self) -> bool {
         self.inner.lock().is_none()
     }
 
-    /// What the device holds of it is given back, and nothing more of it is told. Its streams are over.
+    /// What the device holds of it is given back, and nothing more of it is told. Its streams are
+    /// over.
     pub fn end(&self) {
         let inner = self.inner.lock().and_then(|mut inner| inner.take());
         // Waits for the kernel: not under the lock.
@@ -267,7 +273,8 @@ impl Wire {
         self.inside(|inner| f(&inner.id))
     }
 
-    /// Readable after [`arm`](Self::arm) when there is something to drive, be it of another link of the device.
+    /// Readable after [`arm`](Self::arm) when there is something to drive, be it of another link of
+    /// the device.
     #[must_use]
     pub fn descriptor(&self) -> Option<i32> {
         self.queue()?.descriptor()
@@ -285,7 +292,8 @@ impl Wire {
         self.queue.store(at, Ordering::Release);
     }
 
-    /// Is the descriptor to tell of what comes next, for somebody who sleeps or for the control thread?
+    /// Is the descriptor to tell of what comes next, for a sleeper or for the control
+    /// thread?
     pub(super) fn keen(&self) -> Keen {
         if self.dead.load(Ordering::Relaxed) {
             return Keen::No;
@@ -317,8 +325,8 @@ impl Wire {
             .unwrap_or_default()
     }
 
-    /// Runs `f` on the pump, then drives the wire. `None`: it is not in service, or this is a handler that interrupted
-    /// this thread's own driving.
+    /// Runs `f` on the pump, then drives the wire. `None`: it is not in service, or this is a
+    /// handler that interrupted this thread's own driving.
     pub fn with<R>(&self, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
         self.work(true, |_, inner| {
@@ -328,8 +336,8 @@ impl Wire {
         done
     }
 
-    /// As [`with`](Self::with), when what the program has done to the stream's words is known, and with what the words are to
-    /// be behind it.
+    /// As [`with`](Self::with), when what the program has done to the stream's words is known, and
+    /// with what the words are to be behind it.
     pub fn with_stream<R>(&self, stream: u16, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
         self.work(true, |wire, inner| {
@@ -351,7 +359,8 @@ impl Wire {
         self.work(true, |_, _| Ok(()));
     }
 
-    /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken from the queue.
+    /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken
+    /// from the queue.
     pub(super) fn drive_told(&self) {
         self.work(false, |_, _| Ok(()));
     }
@@ -361,7 +370,8 @@ impl Wire {
         self.work(true, |_, _| Err(why));
     }
 
-    /// Before a sleep: what comes from now on makes the descriptor readable. Edge-triggered: it may be so already.
+    /// Before a sleep: what comes from now on makes the descriptor readable. Edge-triggered: it may
+    /// be so already.
     pub fn arm(&self) {
         self.work(true, |_, inner| {
             inner.share.queue.arm(inner.wire);
@@ -369,8 +379,8 @@ impl Wire {
         });
     }
 
-    /// By the control thread, when it has done what there was to do: shall it hear of what comes next? Not where the program's
-    /// threads will, unless something is under way, or `expected`.
+    /// By the control thread, when it has done what there was to do: shall it hear of what comes
+    /// next? Not where the program's threads will, unless something is under way, or `expected`.
     pub fn watch(&self, expected: bool) {
         let expected_before = self.expected.swap(expected, Ordering::SeqCst);
         let keen = self
@@ -383,8 +393,8 @@ impl Wire {
         }
     }
 
-    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for new ones. Then as
-    /// [`arm`](Self::arm).
+    /// Events that nobody needs any more are taken out of the descriptor: it is readable only for
+    /// new ones. Then as [`arm`](Self::arm).
     pub fn calm(&self) {
         if let Some(queue) = self.queue() {
             queue.calm();
@@ -392,7 +402,8 @@ impl Wire {
         self.arm();
     }
 
-    /// Looks whether posted work comes to an end, if that is due; in how many ns it is to be looked again.
+    /// Looks whether posted work comes to an end, if that is due; in how many ns it is to be looked
+    /// again.
     pub fn tick(&self, now: u64) -> Option<u64> {
         let due = self.inside(|inner| inner.tick_ns).filter(|due| *due != 0)?;
         if now < due {
@@ -409,13 +420,15 @@ impl Wire {
     pub(super) fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
         let [near, _] = self.links()?;
         let stream = near.stream(u32::from(stream))?;
-        // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one as long as the pump has it.
+        // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one
+        // as long as the pump has it.
         let [out, into] = unsafe { &*ptr::from_ref(&stream.dir) };
         Some([out, into])
     }
 
-    /// Does something, then takes what has come, also from the device if it `polls`, and posts what may go. What was taken for
-    /// other wires these are driven for behind it, by this thread if it `polls`, else by whoever has this one driven.
+    /// Does something, then takes what has come, also from the device if it `polls`, and posts what
+    /// may go. What was taken for other wires these are driven for behind it, by this thread if it
+    /// `polls`, else by the thread that has this one driven.
     pub(super) fn work(
         &self,
         polls: bool,
@@ -593,7 +606,8 @@ impl Wire {
                 }
                 let Parts { pump, small, .. } = inner;
                 let came = pump.on_came(said.word, said.len, |slot| {
-                    // SAFETY: inside the mapping; a copy, since the peer can write there at any moment.
+                    // SAFETY: inside the mapping; a copy, since the peer can write there at any
+                    // moment.
                     unsafe { small.slot(slot).read_volatile() }
                 })?;
                 match came {
@@ -605,7 +619,7 @@ impl Wire {
                             && let (Some([out, _]), Some([near, _])) =
                                 (self.directions(stream), self.links())
                         {
-                            // Whoever waits for a taker: there is one.
+                            // For writers that wait for a taker: there is one.
                             wake_writers(near, out, stream);
                         }
                     }
@@ -669,7 +683,7 @@ impl Wire {
     }
 }
 
-/// Whoever waits to write looks again.
+/// Writers that wait look again.
 fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
     let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
     crate::sockets::wake::own(near, waiters, u32::from(stream));

@@ -291,12 +291,13 @@ static TID: AtomicI32 = AtomicI32::new(0);
 /// Made, and not yet running.
 const BORN: i32 = -1;
 
-/// Longest wait for the end of the thread, which may be opening a device, in ns; and the time between two looks.
+/// Longest wait for the end of the thread, which may be opening a device, in ns; and the time
+/// between two looks.
 const END_NS: u64 = 1_000_000_000;
 const END_LOOK_NS: u64 = 100_000;
 
-/// Behind [`stop`], with no lock held: the thread is gone. What is told of a process that ends by `exit` of its one thread is how the
-/// last one ended.
+/// Behind [`stop`], with no lock held: the thread is gone. What is told of a process that ends by
+/// `exit` of its one thread is how the last one ended.
 pub fn await_end() {
     if process::is_vfork_child() || is_running() || is_own_thread() {
         return;
@@ -432,7 +433,7 @@ fn on_tcp(sock: &'static Sock, events: u32) {
     }
     if events & libc::EPOLLOUT as u32 != 0
         && sock.tx.state() == state::RESENDING
-        && sock.tx.lock.lock().is_ok()
+        && let Ok(_section) = sock.tx.lock.enter()
     {
         let resent = if sock.tx.state() == state::RESENDING {
             demote::resend(sock)
@@ -451,13 +452,15 @@ fn on_tcp(sock: &'static Sock, events: u32) {
                 watch(sock);
             }
         }
-        sock.tx.lock.unlock();
     }
     // Sleepers of blocking calls do not watch TCP themselves.
     for half in [&sock.rx, &sock.tx] {
-        if half.state() == state::PLAIN || half.lock.lock().is_err() {
+        if half.state() == state::PLAIN {
             continue;
         }
+        let Ok(_section) = half.lock.enter() else {
+            continue;
+        };
         if let (Some(dir), Some(link)) = (half.dir(), sock.link()) {
             let waiters = if core::ptr::eq(half, &sock.rx) {
                 &dir.rx_wishes.waiters
@@ -470,13 +473,13 @@ fn on_tcp(sock: &'static Sock, events: u32) {
                 sock.index.load(Ordering::Relaxed),
             );
         }
-        half.lock.unlock();
     }
 }
 
 // --- fork ---
 
-/// Before a fork: nobody is inside what the child will use. This is what comes before the sockets' locks.
+/// Before a fork: nobody is inside what the child will use. This is what comes before the sockets'
+/// locks.
 pub fn hold() {
     READING.hold();
     remote::hold();

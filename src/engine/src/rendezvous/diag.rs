@@ -31,8 +31,8 @@ pub fn plain(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// States of an end that the other one can still move bytes to or from: both are open, or one of them
-/// has ended what it writes.
+/// States of an end that the other one can still move bytes to or from: both are open, or one of
+/// them has ended what it writes.
 const OPEN: [u8; 4] = [
     tcp::ESTABLISHED,
     tcp::FIN_WAIT1,
@@ -380,7 +380,8 @@ pub fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let at = core::ptr::from_ref(storage);
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says which struct it is, and sockaddr_storage is large and aligned enough.
+            // SAFETY: the family says which struct it is, and sockaddr_storage is large and aligned
+            // enough.
             let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
             let ip = core::net::Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))

@@ -49,8 +49,8 @@ pub(super) fn step(meeting: &mut Pending) -> Step {
         && !is_confirmed(link)
         && !meeting.made_link
     {
-        // The peer has joined this stream, if it has, after that of the meeting that made the link: that is
-        // looked at first, since its socket is the one that both ends keep.
+        // The peer has joined this stream, if it has, after that of the meeting that made the link:
+        // that is looked at first, since its socket is the one that both ends keep.
         return Step::Waits;
     }
     if let Stage::Promised(token, index) = meeting.stage

@@ -79,8 +79,8 @@ impl Pending {
         is_enough && self.is_current() && sys::now_ns() < self.deadline
     }
 
-    /// Has one end come to the other? `None`: both are this process's, which has to use the other one
-    /// first.
+    /// Has one end come to the other? `None`: both are this process's, which has to use the other
+    /// one first.
     pub fn has_begun(&self) -> Option<bool> {
         match self.stage {
             Stage::Asked(None, _) => None,
@@ -399,8 +399,8 @@ pub(super) fn is_time_to_look(now: u64) -> bool {
 /// Until when hooks look for answers over links, in ns.
 static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Is an answer over a link waited for, or a word on what was granted? Hooks look for it, so that it
-/// does not wait for the control thread to be scheduled, but not for ever.
+/// Is an answer over a link waited for, or a word on what was granted? Hooks look for it, so that
+/// it does not wait for the control thread to be scheduled, but not for ever.
 pub(super) fn awaits_answers(now: u64) -> bool {
     let asked = BUSY.load(Ordering::SeqCst) & ASKED != 0;
     if asked && now > ASKED_UNTIL.load(Ordering::SeqCst) {
@@ -413,8 +413,8 @@ pub(super) fn awaits_answers(now: u64) -> bool {
     asked
 }
 
-/// No more answers are to be read, of this process. So hooks do not ask for the time any more, which
-/// is fatal under strict seccomp: the kernel takes the processor's clock away with it.
+/// No more answers are to be read, of this process. So hooks do not ask for the time any more,
+/// which is fatal under strict seccomp: the kernel takes the processor's clock away with it.
 pub fn expect_nothing() {
     BUSY.fetch_and(!ASKED, Ordering::SeqCst);
 }

@@ -21,8 +21,8 @@
 //!
 //! Everything is non-blocking. There is no control thread until a process has come to the name of
 //! another one that runs as the user of the other end: meetings move on in the hooks of the
-//! program's own calls, and the waits of a process with a meeting under way are cut at its end. Once
-//! a control thread runs, it does all of it.
+//! program's own calls, and the waits of a process with a meeting under way are cut at its end.
+//! Once a control thread runs, it does all of it.
 
 mod ask;
 mod bell;
@@ -158,8 +158,8 @@ fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
 }
 
 /// Finds the socket at the other end, if the effort of a try of this end's may be spent on it.
-/// `None`: it may not, or does not wait at its name, or is on another host, where the control thread
-/// looks for it. With it comes the socket by which this end has come to a name, if it has.
+/// `None`: it may not, or does not wait at its name, or is on another host, where the control
+/// thread looks for it. With it comes the socket by which this end has come to a name, if it has.
 fn look_within(
     sock: &'static Sock,
     effort: Option<Effort>,
@@ -265,7 +265,8 @@ fn meet(
         if !earlier.is_idle() || effort != Effort::Name {
             return Ok(());
         }
-        // Nobody has answered so far, or this end would have refused. What still comes is an answer.
+        // Nobody has answered so far, or this end would have refused. What still comes is an
+        // answer.
         look.nonce = earlier.nonce;
         list.take(sock);
     }
@@ -383,14 +384,14 @@ pub fn progress_soon() {
 /// Between two looks at a meeting that is waited for, in ns.
 const STEP_NS: u64 = 20_000;
 
-/// For so long a writer waits for the consent of a reader that reads, in ns. One that sleeps gives it
-/// when the next piece has woken it.
+/// For so long a writer waits for the consent of a reader that reads, in ns. One that sleeps gives
+/// it when the next piece has woken it.
 const CONSENT_NS: u64 = 100_000;
 
-/// Waits until the two ends of the connection have met, if one has come to the other, no longer than
-/// `until`; for the other end to come to this one's name, no longer than `comes_until`; and a little
-/// for the reader's consent to what follows. False: the other end has not come; `None`: it cannot
-/// come while this thread waits.
+/// Waits until the two ends of the connection have met, if one has come to the other, no longer
+/// than `until`; for the other end to come to this one's name, no longer than `comes_until`; and a
+/// little for the reader's consent to what follows. False: the other end has not come; `None`: it
+/// cannot come while this thread waits.
 pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
     let mut consent_until = 0;
     loop {

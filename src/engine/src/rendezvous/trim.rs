@@ -1,13 +1,14 @@
 //! Rings without use hold no memory: their pages go back to the kernel.
 //!
-//! A ring in use is trimmed by its *writer*, when all it wrote has been read and it was silent for a while:
-//! nobody reads beyond the tail, so nobody sees the pages go, and the next write gets new ones. Returned rings
-//! are trimmed by their lender. Neither needs the peer. Why nothing is lost: docs/decisions/006-rings-at-rest.md.
+//! A ring in use is trimmed by its *writer*, when all it wrote has been read and it was silent for
+//! a while: nobody reads beyond the tail, so nobody sees the pages go, and the next write gets new
+//! ones. Returned rings are trimmed by their lender. Neither needs the peer. Why nothing is lost:
+//! docs/decisions/006-rings-at-rest.md.
 //!
 //! The control thread does it. It has a timer for that only while a ring may have pages.
 //!
-//! What is to be looked after is left for it without a lock and without memory: the writer may be a signal handler that
-//! has interrupted malloc.
+//! What is to be looked after is left for it without a lock and without memory: the writer may be a
+//! signal handler that has interrupted malloc.
 
 use super::control;
 use crate::sockets::sock::{self, Sock, state};
@@ -24,7 +25,8 @@ const MS: u64 = if cfg!(feature = "fault") {
 
 /// A ring that was silent for so long is trimmed,
 const QUIET_NS: u64 = 100 * MS;
-/// or for so long if it holds one page only: a connection that says a few bytes now and then keeps it.
+/// or for so long if it holds one page only: a connection that says a few bytes now and then keeps
+/// it.
 const QUIET_PAGE_NS: u64 = 500 * MS;
 /// Returned rings are trimmed when none was lent or came back for so long.
 const POOL_QUIET_NS: u64 = 500 * MS;
@@ -62,9 +64,9 @@ struct Returned {
     due: u64,
 }
 
-/// Sockets whose rings have pages since a while ago: a stack to which anybody adds, and which the control thread takes
-/// as a whole. SeqCst, as the next two: who adds something then reads `ARMED`, and the thread writes `ARMED` and
-/// then looks here, so that one of them sees the other.
+/// Sockets whose rings have pages since a while ago: a stack to which anybody adds, and which the
+/// control thread takes as a whole. SeqCst, as the next two: who adds something then reads `ARMED`,
+/// and the thread writes `ARMED` and then looks here, so that one of them sees the other.
 static NOTED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
 /// Rings were returned, on whatever link.
 static RETURNED: AtomicBool = AtomicBool::new(false);
@@ -74,8 +76,8 @@ static ARMED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// A socket's place in [`NOTED`]. Zero is that of a new one.
 #[derive(Debug)]
 pub struct Noted {
-    /// It is there. Set by who adds it, taken back by the control thread (AcqRel): who finds it set has left what it
-    /// wrote before to that thread's look.
+    /// It is there. Set by who adds it, taken back by the control thread (AcqRel): who finds it set
+    /// has left what it wrote before to that thread's look.
     inside: AtomicBool,
     next: AtomicPtr<Sock>,
     /// Offset at which the ring began to have pages. Under the tx lock.
@@ -270,16 +272,14 @@ fn found(entry: &Written, now: u64) -> Found {
         return Found::Silent(entry.since + quiet);
     }
     // Somebody is inside, or has jumped out of it: another time.
-    if !sock.tx.lock.try_lock() {
+    let Some(_section) = sock.tx.lock.try_enter() else {
         return Found::Unread;
-    }
-    let found = if still() {
+    };
+    if still() {
         trim(sock, entry.at)
     } else {
         Found::Over
-    };
-    sock.tx.lock.unlock();
-    found
+    }
 }
 
 /// Under the tx lock, on the link: gives the pages of the ring back if nothing in it is unread.
@@ -342,13 +342,12 @@ mod tests {
 
     /// As `send` does under the tx lock: bytes into the ring, then the tail.
     fn write(sock: &'static Sock, bytes: &[u8]) {
-        sock.tx.lock.lock().unwrap();
+        let _section = sock.tx.lock.enter().unwrap();
         let at = sock.tx.at.load(Ordering::Relaxed);
         let ring = sock.tx.ring().unwrap();
         // SAFETY: a slice of ours, shorter than the ring, which nobody reads meanwhile.
         unsafe { ring.copy_in(at, bytes.as_ptr(), bytes.len()) };
         assert!(publish(sock, at, bytes.len()));
-        sock.tx.lock.unlock();
     }
 
     /// What the reader finds, taken or left there.

@@ -8,8 +8,8 @@
 //! process has heard by then.
 //!
 //! The note is one word that grows: odd after something by TCP, even again after the next mark for
-//! anybody. Each waiter has a note of its own, the even number that its last mark found or made. All
-//! of it is a hint.
+//! anybody. Each waiter has a note of its own, the even number that its last mark found or made.
+//! All of it is a hint.
 
 use crate::rendezvous;
 use crate::sockets::sock::Sock;

@@ -1,4 +1,5 @@
-//! Taking a stream back to TCP: from either end, at any moment, without a message and without waiting.
+//! Taking a stream back to TCP: from either end, at any moment, without a message and without
+//! waiting.
 
 use crate::process;
 use crate::remote::{self, Before};
@@ -40,20 +41,21 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
     if remote::is_remote(sock) && remote::demote(sock, reason) {
         return;
     }
-    if which != Which::Rx && sock.tx.state() != state::PLAIN && sock.tx.lock.lock().is_ok() {
-        if matches!(
-            sock.tx.state(),
-            state::PROVED | state::LINK | state::INHERITED
-        ) {
-            settle_tx(sock, reason);
-        }
-        sock.tx.lock.unlock();
+    let is_on_link =
+        |half: &Half| matches!(half.state(), state::PROVED | state::LINK | state::INHERITED);
+    if which != Which::Rx
+        && sock.tx.state() != state::PLAIN
+        && let Ok(_section) = sock.tx.lock.enter()
+        && is_on_link(&sock.tx)
+    {
+        settle_tx(sock, reason);
     }
-    if which != Which::Tx && sock.rx.state() != state::PLAIN && sock.rx.lock.lock().is_ok() {
-        if sock.rx.state() != state::PLAIN {
-            settle_rx(sock, reason);
-        }
-        sock.rx.lock.unlock();
+    if which != Which::Tx
+        && sock.rx.state() != state::PLAIN
+        && let Ok(_section) = sock.rx.lock.enter()
+        && sock.rx.state() != state::PLAIN
+    {
+        settle_rx(sock, reason);
     }
 }
 
@@ -125,7 +127,8 @@ fn tell_why(why: &AtomicU32, reason: Reason) {
     }
 }
 
-/// This process is at a stream's words: its own, or one that it has inherited, and that the parent does not give back meanwhile.
+/// This process is at a stream's words: its own, or one that it has inherited, and that the parent
+/// does not give back meanwhile.
 struct Visit(Option<&'static Family>);
 
 impl Visit {
@@ -147,7 +150,7 @@ impl Visit {
         None
     }
 
-    /// The same, whoever has the half's lock. `None`: the parent has left the stream.
+    /// The same without the half's lock. `None`: the parent has left the stream.
     fn meanwhile(sock: &'static Sock, half: &Half) -> Option<Self> {
         if half.state() != state::INHERITED {
             return Some(Self(None));
@@ -176,7 +179,8 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(_visit) = Visit::begin(sock, &sock.rx) else {
         return;
     };
-    // Behind both shutdowns the peer has nothing to send again; and whose TCP has ended before it took the stream back was killed.
+    // After both shutdowns the peer sends nothing again. And a peer whose TCP ended before it took
+    // the stream back was killed.
     let whole = match sock.rx.state() {
         state::LINK => sock.remains.will_be_whole() || is_left(sock),
         state::INHERITED => is_left(sock),
@@ -201,7 +205,8 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         let index = sock.index.load(Ordering::Relaxed);
         wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::SeqCst), index);
         if start != end {
-            // What the reader did not take is the writer's to send again; its process must hear of it.
+            // What the reader did not take is the writer's to send again; its process must hear of
+            // it.
             control::attention(link, index);
         }
     }
@@ -210,8 +215,9 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     leave(sock);
 }
 
-/// Has TCP ended, and brought all that it will, before either end took back what this one reads? Who does so says it before TCP has
-/// anything of it, so that nobody sends any of it again. Relatives, who share this end, tell each other.
+/// True if the peer's FIN arrived before either end sealed this direction: the peer was killed, so
+/// nobody will resend the unread bytes. A peer that lives seals before TCP has any of them. Of
+/// relatives, which share this end, the first that finds it tells the others.
 fn is_left(sock: &Sock) -> bool {
     if !remains::has_ended(sock.fd.load(Ordering::Relaxed)) {
         return false;
@@ -224,17 +230,16 @@ fn is_left(sock: &Sock) -> bool {
     true
 }
 
-/// Before a fork of a process that shares the socket with nobody: what lies unread behind both shutdowns is nowhere but here, and the
-/// stream is left as soon as the peer writes. The child is to have a copy of it, too.
+/// Before a fork of a process that shares the socket with nobody. After both shutdowns the unread
+/// bytes are nowhere but here, and the stream ends as soon as the peer writes: a copy is made now.
 pub fn keep_for_child(sock: &'static Sock) {
     let is_only_here = sock.remains.will_be_whole() && !remote::is_remote(sock);
-    if !is_only_here || sock.rx.lock.lock().is_err() {
-        return;
-    }
-    if sock.rx.state() == state::LINK {
+    if is_only_here
+        && let Ok(_section) = sock.rx.lock.enter()
+        && sock.rx.state() == state::LINK
+    {
         settle_rx(sock, Reason::Fork);
     }
-    sock.rx.lock.unlock();
 }
 
 /// Has either end of the direction taken it back to TCP?
@@ -243,15 +248,16 @@ pub fn is_sealed(half: &Half) -> bool {
         .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged)
 }
 
-/// Before this end's FIN, by whichever way its bytes go: the peer is to know it from that of a killed process. Behind the note of the half
-/// that is shut, which a stream that comes up meanwhile has it from.
+/// Before this end's FIN, by whichever way its bytes go: tells the peer that this is no killed
+/// process. Called after the shut half is noted, which a stream that comes up meanwhile looks at.
 pub fn tell_end(sock: &'static Sock) {
     if remote::is_remote(sock) {
         return;
     }
-    // Else a handler in the middle of this thread's own use of the half, which finds that as it was.
-    let is_locked = sock.rx.lock.lock().is_ok();
-    let visit = if is_locked {
+    // Else a handler in the middle of this thread's own use of the half, which finds that as it
+    // was.
+    let section = sock.rx.lock.enter();
+    let visit = if section.is_ok() {
         Visit::begin(sock, &sock.rx)
     } else {
         Visit::meanwhile(sock, &sock.rx)
@@ -261,16 +267,17 @@ pub fn tell_end(sock: &'static Sock) {
     {
         dir.rx_wishes.ended.store(1, Ordering::SeqCst);
     }
-    if is_locked {
-        sock.rx.lock.unlock();
-    }
 }
 
-/// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it does not send again is the copy's.
+/// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it
+/// does not send again is the copy's.
 pub fn follow_rx(sock: &'static Sock) {
-    if sock.rx.state() == state::PLAIN || sock.rx.lock.lock().is_err() {
+    if sock.rx.state() == state::PLAIN {
         return;
     }
+    let Ok(_section) = sock.rx.lock.enter() else {
+        return;
+    };
     let on_link = matches!(
         sock.rx.state(),
         state::LINK | state::PROVED | state::DRAINING
@@ -278,18 +285,19 @@ pub fn follow_rx(sock: &'static Sock) {
     if on_link && is_sealed(&sock.rx) {
         settle_rx(sock, Reason::PeerDemoted);
     }
-    sock.rx.lock.unlock();
 }
 
 /// As [`follow_rx`]: what the peer has not read goes by TCP.
 pub fn follow_tx(sock: &'static Sock) {
-    if sock.tx.state() == state::PLAIN || sock.tx.lock.lock().is_err() {
+    if sock.tx.state() == state::PLAIN {
         return;
     }
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return;
+    };
     if matches!(sock.tx.state(), state::LINK | state::PROVED) && is_sealed(&sock.tx) {
         settle_tx(sock, Reason::PeerDemoted);
     }
-    sock.tx.lock.unlock();
 }
 
 /// Under the tx lock, in state PROVED, LINK or INHERITED: fixes the words and begins to send again
@@ -298,7 +306,8 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     settle_tx_since(sock, reason, None)
 }
 
-/// The same, where a reader has shut both halves down: what was written from `since` on is to meet its kernel.
+/// The same, where a reader has shut both halves down: what was written from `since` on is to meet
+/// its kernel.
 pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) -> Resent {
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
@@ -321,8 +330,8 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
         }
     }
     direct::settled(sock, start, end);
-    // The tail is ours: nobody else advances it. The head is the peer's word: if it is not possible,
-    // the last possible one stands.
+    // The tail is ours: nobody else advances it. The head is the peer's word: if it is not
+    // possible, the last possible one stands.
     let at = sock.tx.at.load(Ordering::Relaxed);
     let start = if start <= at && at - start <= ring_len {
         start
@@ -333,7 +342,8 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
     sock.tx
         .linked
         .store(linked.saturating_sub(at - start), Ordering::Relaxed);
-    // A reader that has shut both halves down has what was there then, and keeps it: on TCP it would reset the connection.
+    // A reader that has shut both halves down has what was there then, and keeps it: on TCP it
+    // would reset the connection.
     let from = if dir.rx_wishes.is_over() {
         since.unwrap_or(at)
     } else {
@@ -385,7 +395,8 @@ pub fn resend(sock: &'static Sock) -> Resent {
     let mut full = false;
     while at < end {
         if sys::has_error(fd) {
-            // The error is the program's to see, and a send would take it: what is left is lost anyway.
+            // The error is the program's to see, and a send would take it: what is left is lost
+            // anyway.
             at = end;
             break;
         }
@@ -450,7 +461,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     end();
     let mut waiters = 0;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        // Who comes later sees the state.
+        // A waiter that comes later sees the state.
         waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
         wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
     }
@@ -459,7 +470,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     if sock.lingers.load(Ordering::Relaxed) {
         control::bury(sock);
     }
-    // Whoever waits for room waits for the kernel's from now on.
+    // Sets that wait for room wait for the kernel's from now on.
     for i in 0..crate::sockets::sock::SETS {
         if let Some(set) = sock.set_at(i) {
             set.writes_by_tcp(sock, waiters);
@@ -486,7 +497,8 @@ pub fn leave(sock: &'static Sock) {
         } else {
             control::unwatch(sock);
             let family = sock.family();
-            // Of a dead link nothing is put to another use, and relatives may still have to read what the peer left.
+            // Of a dead link nothing is put to another use, and relatives may still have to read
+            // what the peer left.
             if link.is_alive() {
                 family.inspect(|f| f.leave_stream());
             }
@@ -502,18 +514,17 @@ pub fn leave(sock: &'static Sock) {
     }
 }
 
-/// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send of the same socket.
+/// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send
+/// of the same socket.
 pub fn resend_now(sock: &'static Sock) -> Resent {
-    if sock.tx.lock.lock().is_err() {
+    let Ok(_section) = sock.tx.lock.enter() else {
         return Resent::Lost;
-    }
-    let resent = if sock.tx.state() == state::RESENDING {
+    };
+    if sock.tx.state() == state::RESENDING {
         resend(sock)
     } else {
         Resent::All
-    };
-    sock.tx.lock.unlock();
-    resent
+    }
 }
 
 /// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
@@ -551,8 +562,9 @@ impl Patience {
     }
 }
 
-/// As [`finish_blocking`], for a socket that nobody will read from any more: input that has come, or comes while
-/// we wait, makes an end of it, since TCP answers it by a reset then. False: the time is over.
+/// As [`finish_blocking`], for a socket that nobody will read from any more: input that has come,
+/// or comes while we wait, makes an end of it, since TCP answers it by a reset then. False: the
+/// time is over.
 pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
@@ -566,15 +578,10 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
             abandon_rest(sock);
             return true;
         }
-        if sock.tx.state() != state::RESENDING || sock.tx.lock.lock().is_err() {
+        if sock.tx.state() != state::RESENDING {
             return true;
         }
-        let resent = if sock.tx.state() == state::RESENDING {
-            resend(sock)
-        } else {
-            Resent::All
-        };
-        sock.tx.lock.unlock();
+        let resent = resend_now(sock);
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
             return true;
         }
@@ -599,8 +606,9 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
     }
 }
 
-/// Under no lock, before a last close: makes TCP's buffer as large as what is left, where it may be so large.
-/// (The kernel caps what is asked for, and what it then sets may be less than its own tuning gave.)
+/// Under no lock, before a last close: makes TCP's buffer as large as what is left, where it may be
+/// so large. (The kernel caps what is asked for, and what it then sets may be less than its own
+/// tuning gave.)
 pub fn make_room(sock: &'static Sock) {
     if sock.tx.state() != state::RESENDING {
         return;
@@ -608,9 +616,9 @@ pub fn make_room(sock: &'static Sock) {
     let Some(most) = send_buffer_max() else {
         return;
     };
-    if sock.tx.lock.lock().is_err() {
+    let Ok(_section) = sock.tx.lock.enter() else {
         return;
-    }
+    };
     if sock.tx.state() == state::RESENDING {
         let fd = sock.fd.load(Ordering::Relaxed);
         let now = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
@@ -626,7 +634,6 @@ pub fn make_room(sock: &'static Sock) {
             resend(sock);
         }
     }
-    sock.tx.lock.unlock();
 }
 
 /// The most that SO_SNDBUF may be set to here.
@@ -641,13 +648,14 @@ fn send_buffer_max() -> Option<i64> {
     most.try_into().ok()
 }
 
-/// A close with unread input: what we wrote stays in the ring for the peer, which drains it and then
-/// sees the reset. Only the reading half's words are fixed, so that the peer's writes reach the kernel.
+/// A close with unread input: what we wrote stays in the ring for the peer, which drains it and
+/// then sees the reset. Only the reading half's words are fixed, so that the peer's writes reach
+/// the kernel.
 pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
     if remote::is_remote(sock) {
         return abandon(sock, reason);
     }
-    if sock.tx.lock.lock().is_ok() {
+    if let Ok(_section) = sock.tx.lock.enter() {
         if sock.tx.state() == state::LINK && direct::is_up(sock) {
             direct::resolve(sock);
         }
@@ -659,17 +667,15 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
             // Where the peer has ended its side nothing is read from the stream any more, either.
             leave(sock);
         }
-        sock.tx.lock.unlock();
     }
-    if sock.rx.lock.lock().is_ok() {
+    if let Ok(_section) = sock.rx.lock.enter() {
         drop_unread(sock);
-        sock.rx.lock.unlock();
     }
     demote(sock, Which::Rx, reason);
 }
 
-/// Under the rx lock: takes what is unread out of the ring. The peer would send it again, and if the reset came in between its `send` would
-/// be told of that, and not the program.
+/// Under the rx lock: takes what is unread out of the ring. The peer would send it again, and if
+/// the reset came in between its `send` would be told of that, and not the program.
 fn drop_unread(sock: &Sock) {
     let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
         return;
@@ -690,12 +696,13 @@ pub fn lose_rest(sock: &'static Sock) {
     }
 }
 
-/// The stream, to another host, is given up as it is: the connection is to be reset, or TCP has all that it is to have.
+/// The stream, to another host, is given up as it is: the connection is to be reset, or TCP has all
+/// that it is to have.
 pub fn abandon(sock: &'static Sock, reason: Reason) {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_rx) = sock.rx.lock.enter() else {
         return;
-    }
-    if sock.tx.lock.lock().is_ok() {
+    };
+    if let Ok(_tx) = sock.tx.lock.enter() {
         count(sock, reason);
         staged::unstage(sock);
         super::options::release_low(sock);
@@ -706,18 +713,16 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
         sock.conn().rx.holds_none();
         sock.conn().tx.holds_none();
         leave(sock);
-        sock.tx.lock.unlock();
     }
-    sock.rx.lock.unlock();
 }
 
 /// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
 pub fn abandon_rest(sock: &'static Sock) {
-    if sock.tx.state() == state::RESENDING && sock.tx.lock.lock().is_ok() {
-        if sock.tx.state() == state::RESENDING {
-            finish_resend(sock);
-        }
-        sock.tx.lock.unlock();
+    if sock.tx.state() == state::RESENDING
+        && let Ok(_section) = sock.tx.lock.enter()
+        && sock.tx.state() == state::RESENDING
+    {
+        finish_resend(sock);
     }
 }
 

@@ -2,8 +2,8 @@
 //! and that no peer can reach.
 //!
 //! A stream belongs to one process. A relative that uses the socket demotes the stream by the two
-//! words; what is left to say between relatives is who sends the fixed bytes again on TCP and how
-//! far that has come, and who holds the socket at all.
+//! words; what is left to say between relatives is which of them sends the fixed bytes again on
+//! TCP, how far that has come, and which hold the socket at all.
 
 use crate::sockets::sock::{self, Sock};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ const SLOTS: u32 = 1 << 16;
 #[derive(Debug)]
 pub struct Family {
     /// Processes that may use the socket, 0 where none. Each writes its own id and takes it out;
-    /// ids of the dead are taken out by whoever looks.
+    /// ids of the dead are taken out by the next that looks.
     holders: [AtomicU32; HOLDERS],
     /// Process that is sending the fixed bytes again right now; 0: nobody. Held for one
     /// non-blocking send.
@@ -37,9 +37,11 @@ pub struct Family {
     in_use: AtomicU32,
     /// The process whose stream to another host the socket has: only that can take it back to TCP.
     owner: AtomicU32,
-    /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`], [`OWING`].
+    /// Whether a relative wants that, and whether it is done: [`KEPT`], [`WANTED`], [`HANDED`],
+    /// [`OWING`].
     handing: AtomicU32,
-    /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`], [`ORPHANED`].
+    /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`],
+    /// [`ORPHANED`].
     visitors: AtomicU32,
     /// The process that has the copy of what lay unread in the ring (remains.rs); 0: none.
     keeper: AtomicU32,
@@ -69,9 +71,11 @@ const UNNAMED: u32 = 1;
 /// An image that does not know of us.
 const IMAGE: u32 = 2;
 
-/// In [`Family::visitors`]: the process whose stream it was has left it. Its words and rings may be another connection's by now.
+/// In [`Family::visitors`]: the process whose stream it was has left it. Its words and rings may be
+/// another connection's by now.
 const LEFT: u32 = 1 << 31;
-/// In [`Family::visitors`], too: TCP had ended before anybody took the stream back, so none of what lies unread in the ring comes by it.
+/// In [`Family::visitors`], too: TCP had ended before anybody took the stream back, so none of what
+/// lies unread in the ring comes by it.
 const ORPHANED: u32 = 1 << 30;
 /// For visitors, who are there for microseconds, in ns: a killed one never goes.
 const VISIT_NS: u64 = 10_000_000;
@@ -209,7 +213,8 @@ impl Family {
         self.handing.store(KEPT, Ordering::SeqCst);
     }
 
-    /// A relative wants the socket to be on TCP; the process that can bring it there, which is to be woken.
+    /// A relative wants the socket to be on TCP; the process that can bring it there, which is to
+    /// be woken.
     pub fn want(&self) -> u32 {
         let _ = self
             .handing
@@ -246,7 +251,8 @@ impl Family {
         }
     }
 
-    /// By a process that has inherited the stream: may it touch its words? Then [`Family::goes`] is to follow.
+    /// By a process that has inherited the stream: may it touch its words? Then [`Family::goes`] is
+    /// to follow.
     pub fn comes(&self) -> bool {
         let one_more = |now: u32| (now & LEFT == 0).then_some(now + 1);
         self.visitors
@@ -259,7 +265,8 @@ impl Family {
         self.visitors.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// By the process whose stream it is, before it gives that back: no relative touches it any more.
+    /// By the process whose stream it is, before it gives that back: no relative touches it any
+    /// more.
     pub fn leave_stream(&self) {
         let are_there = |visitors: u32| visitors & !(LEFT | ORPHANED) != 0;
         if !are_there(self.visitors.fetch_or(LEFT, Ordering::SeqCst)) {
@@ -271,8 +278,8 @@ impl Family {
         }
     }
 
-    /// By whoever takes the stream back and finds that TCP has ended before: none of what lies unread in the ring comes by it. Before the words
-    /// tell relatives that the stream is over.
+    /// By whoever takes the stream back and finds that TCP has ended before: none of what lies
+    /// unread in the ring comes by it. Before the words tell relatives that the stream is over.
     pub fn orphan(&self) {
         self.visitors.fetch_or(ORPHANED, Ordering::SeqCst);
     }
@@ -303,7 +310,8 @@ impl Family {
         self.leave(UNBORN);
     }
 
-    /// Who does not know of us may use the socket from now on, for good: another image, or whom a relative has passed it to.
+    /// A process that does not know of us may use the socket from now on, for good: another image,
+    /// or one that a relative has passed it to.
     pub fn share_for_good(&self) {
         self.crowded.fetch_or(IMAGE, Ordering::Relaxed);
     }
@@ -326,7 +334,8 @@ impl Family {
         }
     }
 
-    /// `pid` has given the socket up; the last one out frees the slot. Whether it is free now, and nobody's to use any more.
+    /// `pid` has given the socket up; the last one out frees the slot. Whether it is free now, and
+    /// nobody's to use any more.
     pub fn leave(&'static self, pid: u32) -> bool {
         for holder in &self.holders {
             if holder
@@ -401,7 +410,8 @@ impl Family {
         others()
     }
 
-    /// Starts the count of a re-send at offset `at`; the first caller wins (`at` is never 0 plus one).
+    /// Starts the count of a re-send at offset `at`; the first caller wins (`at` is never 0 plus
+    /// one).
     pub fn begin_resend(&self, at: u64) {
         let _ = self
             .resent
@@ -431,7 +441,8 @@ impl Family {
         first.is_ok() || first == Err(pid)
     }
 
-    /// By the process that leaves the stream: so much lay unread. Before relatives can find it left.
+    /// By the process that leaves the stream: so much lay unread. Before relatives can find it
+    /// left.
     pub fn leave_unread(&self, unread: Unread) {
         self.absent
             .store(u32::from(unread.whole), Ordering::Relaxed);

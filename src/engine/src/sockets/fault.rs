@@ -1,5 +1,5 @@
-//! Faults at random moments, for tests, and defects on request, which tests must find: `SLUICE_FAULT` in builds with the feature
-//! `fault`. In others each of these is a constant.
+//! Faults at random moments, for tests, and defects on request, which tests must find:
+//! `SLUICE_FAULT` in builds with the feature `fault`. In others each of these is a constant.
 
 /// Is a stream to be taken back to TCP at this look? One in about two hundred, drawn from the seed.
 #[inline(always)]
@@ -35,7 +35,8 @@ pub fn forgets_to_ring() -> bool {
     false
 }
 
-/// A defect on request: what a peek that has seen `n` bytes says. One in about twenty says one less.
+/// A defect on request: what a peek that has seen `n` bytes says. One in about twenty says one
+/// less.
 #[inline(always)]
 pub fn peeked(n: usize) -> usize {
     #[cfg(feature = "fault")]

@@ -1,19 +1,22 @@
-//! The watch over a ring that a non-blocking writer found full: a reader that does not read any more is found by the control
-//! thread, which looks when its patience may be over. A writer that finds the ring full again and again, since its reader is
-//! only slower, pays for it by one word: no clock, and the control thread is woken once in that time.
+//! The watch over a ring that a non-blocking writer found full: a reader that does not read any
+//! more is found by the control thread, which looks when its patience may be over. A writer that
+//! finds the ring full again and again, since its reader is only slower, pays for it by one word:
+//! no clock, and the control thread is woken once in that time.
 //!
 //! ```text
 //!   writer: found -> Some(ring): adds a job, told(ring)     control thread: watch(ring), then look(ring) ... end(ring) or again
 //!           found -> None: somebody watches, or will
 //! ```
 //!
-//! A handler may jump out between `found` and `told`: then the next that finds the ring full adds a job, and of two jobs one watches.
+//! A handler may jump out between `found` and `told`: then the next that finds the ring full adds a
+//! job, and of two jobs one watches.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::words::OFFSET_MAX;
 
-/// See the [module](self). From the lowest bit on: who knows ([`TOLD`], [`WATCHED`]), what the reader had read when the ring was last
-/// found full, plus one (0: it was not), and of which ring that is said.
+/// See the [module](self). From the lowest bit on: who knows ([`TOLD`], [`WATCHED`]), what the
+/// reader had read when the ring was last found full, plus one (0: it was not), and of which ring
+/// that is said.
 #[derive(Debug, Default)]
 pub struct Full(AtomicU64);
 
@@ -53,7 +56,8 @@ impl Full {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// The ring was found full when the reader had read `at`. `Some`: the control thread is to be told to watch.
+    /// The ring was found full when the reader had read `at`. `Some`: the control thread is to be
+    /// told to watch.
     pub fn found(&self, at: u64) -> Option<Epoch> {
         // Another writer may have found it full behind that.
         let later = |now: u64| (after(now) < at + 1).then(|| word(ring(now), at, now & WHO));
@@ -71,7 +75,8 @@ impl Full {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, tell);
     }
 
-    /// By the control thread, for a job: it watches from now on, the reader had read so much. `None`: it does already, or need not.
+    /// By the control thread, for a job: it watches from now on, the reader had read so much.
+    /// `None`: it does already, or need not.
     pub fn watch(&self, of: Epoch) -> Option<u64> {
         let begin = |now: u64| {
             let is_due = ring(now) == of && after(now) != 0 && now & WATCHED == 0;
@@ -83,13 +88,15 @@ impl Full {
             .map(|now| after(now) - 1)
     }
 
-    /// By who watches: what the reader had read when the ring was last found full. `None`: it is another ring.
+    /// By the watcher: what the reader had read when the ring was last found full. `None`: it is
+    /// another ring.
     pub fn look(&self, of: Epoch) -> Option<u64> {
         let now = self.0.load(Ordering::Acquire);
         (ring(now) == of && now & WATCHED != 0).then(|| after(now) - 1)
     }
 
-    /// By who watches, and has seen `at` last: as if the ring had been found full when the reader had read `to`.
+    /// By the watcher, which has seen `at` last: as if the ring had been found full when the reader
+    /// had read `to`.
     pub fn moves(&self, of: Epoch, at: u64, to: u64) {
         let (from, to) = (word(of, at, WHO), word(of, to, WHO));
         let _ = self
@@ -97,7 +104,8 @@ impl Full {
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// By who watches, and has seen `at` last: nobody does any more. False: the ring was found full since, so that somebody must.
+    /// By the watcher, which has seen `at` last: nobody watches any more. False: the ring was found
+    /// full since, so that a thread must.
     pub fn end(&self, of: Epoch, at: u64) -> bool {
         let nothing = of.0 << RING_SHIFT;
         self.0

@@ -1,10 +1,11 @@
-//! The library's own descriptors: at the top of the soft limit, close-on-exec, known to the table so
-//! that no hook closes or replaces them, and never more than a tenth of the limit.
+//! The library's own descriptors: at the top of the soft limit, close-on-exec, known to the table
+//! so that no hook closes or replaces them, and never more than a tenth of the limit.
 //!
-//! The kernel gives a new descriptor the lowest free number, so each of ours stands there for a moment before it is
-//! lifted. [`Low`] says when that may be, and [`Placing`] keeps it from being when the program puts a descriptor of its
-//! own at a number that is free: ours would be closed there, and what lifts it would lift, and close, the program's. Nor is
-//! the program to be given another number than the lowest free one: shells and daemons close 1 and rely on what `dup` or
+//! The kernel gives a new descriptor the lowest free number, so each of ours stands there for a
+//! moment before it is lifted. [`Low`] says when that may be, and [`Placing`] keeps it from being
+//! when the program puts a descriptor of its own at a number that is free: ours would be closed
+//! there, and what lifts it would lift, and close, the program's. Nor is the program to be given
+//! another number than the lowest free one: shells and daemons close 1 and rely on what `dup` or
 //! `open` gives them next.
 
 use crate::process;
@@ -18,31 +19,37 @@ const TOP: u64 = 16 << 10;
 
 static HELD: AtomicU32 = AtomicU32::new(0);
 
-/// Threads that may be making descriptors now, and how often one had done so. The first is taken back last: who
-/// finds it 0 and the second unchanged since an earlier look knows that there was none in between.
+/// Threads that may be making descriptors now, and how often one had done so. The first is taken
+/// back last: a thread that finds it 0 and the second unchanged since an earlier look knows that
+/// there was none in between.
 static LOW: AtomicU32 = AtomicU32::new(0);
 static LOWS: AtomicU32 = AtomicU32::new(0);
-/// Threads that are putting the program's descriptors at numbers now, of its choice or the lowest free ones.
+/// Threads that are putting the program's descriptors at numbers now, of its choice or the lowest
+/// free ones.
 static PLACING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// In how many of the sections of each kind this thread is, be it that a handler interrupts it there: it does not wait for itself. One that was
-    /// left by a jump stays counted.
+    /// In how many of the sections of each kind this thread is, be it that a handler interrupts it
+    /// there: it does not wait for itself. One that was left by a jump stays counted.
     static MINE: Cell<u32> = const { Cell::new(0) };
     static PLACED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Each side waits for the other for so long at most, in ns. Both sections are a few system calls, but whoever makes them may wait for
-/// a processor, on a machine that is busy for many slices of time, and in the kernel for all processors, where several threads have the
-/// table of descriptors that is to grow up to our numbers (fs/file.c, expand_fdtable). Not for ever: a signal handler may have jumped
-/// out of one, or hold in the middle of one what the other side waits for.
+/// Each side waits for the other for so long at most, in ns. Both sections are a few system calls,
+/// but the thread that makes them may wait for a processor, on a machine that is busy for many
+/// slices of time, and in the kernel for all processors, where several threads have the table of
+/// descriptors that is to grow up to our numbers (fs/file.c, expand_fdtable). Not for ever: a
+/// signal handler may have jumped out of one, or hold in the middle of one what the other side
+/// waits for.
 const PATIENCE_NS: u64 = 250_000_000;
 
-/// Who was seen in such a section a moment ago may just be on its way out, and has so long, in ns, however long the wait was.
+/// A thread seen in such a section a moment ago may just be on its way out, and has so long, in ns,
+/// however long the wait was.
 const GRACE_NS: u64 = 10_000_000;
 
-/// Within a [`Low`], the control thread has libraries and devices opened: many system calls, by a thread that no handler
-/// interrupts. Nobody waits for longer than this, in ns: whoever does may hold the dynamic linker's lock.
+/// Within a [`Low`], the control thread has libraries and devices opened: many system calls, by a
+/// thread that no handler interrupts. No thread waits for longer than this, in ns: it may hold
+/// the dynamic linker's lock.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 const OPENING_NS: u64 = 1_000_000_000;
 
@@ -80,7 +87,7 @@ struct Patience {
 /// For what somebody waits longer than for a few system calls.
 #[derive(Clone, Copy, Default)]
 enum Waits {
-    /// For whoever is there, and for libraries that open what they need.
+    /// For threads that are there, and for libraries that open what they need.
     #[default]
     ForBoth,
     /// The same, holding nothing that the control thread may want.
@@ -109,7 +116,7 @@ impl Patience {
     }
 }
 
-/// While this lives, libraries open what they need: whoever waits for them has more patience.
+/// While this lives, libraries open what they need: a thread that waits for them has more patience.
 #[derive(Debug)]
 pub struct Opening(());
 
@@ -132,8 +139,8 @@ fn leave_apart(mine: &AtomicU32) {
     let _ = mine.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
 }
 
-/// While this lives, the program may put a descriptor at any number, or at the lowest free one: none of ours stands there, nor
-/// comes to.
+/// While this lives, the program may put a descriptor at any number, or at the lowest free one:
+/// none of ours stands there, nor comes to.
 #[derive(Debug)]
 pub struct Placing {
     /// Not by a library that opens what we need.
@@ -164,10 +171,12 @@ impl Drop for Placing {
 /// Whether the kernel's table of descriptors has been made to reach up to our numbers.
 static GROWN: AtomicBool = AtomicBool::new(false);
 
-/// Before the first of ours stands at a low number: where several threads have the table the kernel waits for all processors to grow it,
-/// for as long as a machine that is busy needs. A standard stream goes up at once, and is nowhere else meanwhile.
+/// Before the first of ours stands at a low number: where several threads have the table the kernel
+/// waits for all processors to grow it, for as long as a machine that is busy needs. A standard
+/// stream goes up at once, and is nowhere else meanwhile.
 ///
-/// Not while an inherited filter may kill for it: what stands low then is opened by calls that the loader made, too.
+/// Not while an inherited filter may kill for it: what stands low then is opened by calls that the
+/// loader made, too.
 fn grow() {
     if GROWN.load(Ordering::Acquire) || !process::is_free() {
         return;
@@ -185,7 +194,7 @@ fn grow() {
             break;
         }
     }
-    // Whoever comes meanwhile waits in the same call.
+    // A thread that comes meanwhile waits in the same call.
     GROWN.store(true, Ordering::Release);
 }
 
@@ -259,15 +268,17 @@ fn await_high(waits: Waits) {
     }
 }
 
-/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have so far. Not with a lock.
+/// Waits until no descriptor of ours stands at a low number, not for ever; how often one may have
+/// so far. Not with a lock.
 #[cold]
 pub fn lows() -> u32 {
     await_high(Waits::WithNothing);
     LOWS.load(Ordering::SeqCst)
 }
 
-/// Before a call that may take long, and gives the program the lowest free number: waits until no descriptor of ours stands there,
-/// but not for libraries that open what they need. For a short call there is [`Placing`].
+/// Before a call that may take long, and gives the program the lowest free number: waits until no
+/// descriptor of ours stands there, but not for libraries that open what they need. For a short
+/// call there is [`Placing`].
 #[inline]
 pub fn clear_lowest() {
     if LOW.load(Ordering::SeqCst) != 0 && MINE.get() == 0 {
@@ -345,14 +356,15 @@ pub fn close(fd: i32) {
     drop(Fd::own(fd));
 }
 
-/// The program wants this very number for itself: ours moves away. Only numbers that nothing has cached
-/// could move, so the descriptor is given up instead and whatever used it falls back to TCP.
+/// The program wants this very number for itself: ours moves away. Only numbers that nothing has
+/// cached could move, so the descriptor is given up instead and whatever used it falls back to TCP.
 pub fn yield_number(fd: i32) {
     if table::is_internal(fd) {
         crate::process::forbid(sluice_stats::Reason::DescriptorLimit);
         crate::process::sandboxed(sluice_stats::Reason::DescriptorLimit);
         forget(fd);
-        // Threads, sets and the control thread come to their ends later, and each closes what is its own.
+        // Threads, sets and the control thread come to their ends later, and each closes what is
+        // its own.
         sys::give_away(fd);
     }
 }

@@ -42,11 +42,14 @@ pub struct Cursor {
 /// What a call may move, by its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many bytes. Pieces may follow that cannot be used: in the kernel a call ends in front of one.
+    /// So many bytes. Pieces may follow that cannot be used: in the kernel a call ends in front of
+    /// one.
     Bytes(usize),
-    /// None: the first piece has no address. EFAULT to the kernel, if nothing else stands against the call.
+    /// None: the first piece has no address. EFAULT to the kernel, if nothing else stands against
+    /// the call.
     NoAddress,
-    /// None: one of the pieces is not a user's at all. EFAULT to the kernel, before it looks at the socket.
+    /// None: one of the pieces is not a user's at all. EFAULT to the kernel, before it looks at the
+    /// socket.
     BadAddress,
     /// The kernel refuses the array, or a length below zero, and says how.
     Refused,
@@ -131,8 +134,8 @@ impl Cursor {
         }
     }
 
-    /// The rest as an array of the kernel's, in `room`; as many pieces as fit. Empty ones are left out: a call that is given nothing
-    /// else moves nothing, which would be an end.
+    /// The rest as an array of the kernel's, in `room`; as many pieces as fit. Empty ones are left
+    /// out: a call that is given nothing else moves nothing, which would be an end.
     pub fn rest<'a>(&self, room: &'a mut [iovec]) -> &'a mut [iovec] {
         let (mut count, mut skip, mut most) = (0, self.skip, self.most);
         for i in 0..self.left {

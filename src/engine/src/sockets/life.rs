@@ -38,8 +38,8 @@ pub fn tracking() -> bool {
     crate::copies::works() && crate::config::config().upgrade != crate::config::Upgrade::Off
 }
 
-/// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it was
-/// closed behind our back).
+/// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it
+/// was closed behind our back).
 #[inline]
 pub fn renumbered(fd: c_int) {
     if fd >= 0
@@ -86,7 +86,8 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
     }
 }
 
-/// A socket is registered in an epoll set, copied, or otherwise used before it is connected: tracked from here on.
+/// A socket is registered in an epoll set, copied, or otherwise used before it is connected:
+/// tracked from here on.
 pub fn registered_fresh(fd: c_int) {
     track(fd, role::UNKNOWN);
 }
@@ -156,7 +157,8 @@ fn track(fd: c_int, side: u8) {
     }
 }
 
-/// The socket is a connection from here on, if its role is known; until then it may become a listener.
+/// The socket is a connection from here on, if its role is known; until then it may become a
+/// listener.
 fn opened(sock: &'static Sock, side: u8) {
     let side = match side {
         role::CONNECTING => sluice_stats::Role::Connecting,
@@ -170,8 +172,9 @@ fn opened(sock: &'static Sock, side: u8) {
     }
 }
 
-/// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP has no room for
-/// all of it the program has its answer at once, and the control thread shuts TCP down behind the last byte.
+/// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP
+/// has no room for all of it the program has its answer at once, and the control thread shuts TCP
+/// down behind the last byte.
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let halves = match how {
         libc::SHUT_RD => half::READING,
@@ -206,8 +209,9 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
             return Verdict::Done(0);
         }
     } else if how == libc::SHUT_RD {
-        // From now on the kernel says that there is something to read, whatever comes: nothing is to be read elsewhere.
-        // After the peer's end nothing comes, and what this end writes may still leave TCP.
+        // From now on the kernel says that there is something to read, whatever comes: nothing is
+        // to be read elsewhere. After the peer's end nothing comes, and what this end writes may
+        // still leave TCP.
         if both || sock.is_accelerated() || !tcp::has_ended(fd) {
             sock.pin(Reason::Shutdown);
         } else {
@@ -288,8 +292,9 @@ pub fn make_ends() {
     });
 }
 
-/// Both halves are about to be shut down: what the peer writes then must meet the kernel, which answers by a reset. What it wrote before is
-/// still to be read, also by a relative or by who is executed: TCP brings it first if it has room, else it stays on the link.
+/// Both halves are about to be shut down: what the peer writes then must meet the kernel, which
+/// answers by a reset. What it wrote before is still to be read, also by a relative or by a program
+/// that is executed: TCP brings it first if it has room, else it stays on the link.
 fn end_input(sock: &'static Sock) {
     /// TCP's window is no smaller when nothing of it is used, in bytes.
     const FITS: u64 = 1 << 15;
@@ -305,19 +310,19 @@ fn end_input(sock: &'static Sock) {
         }
         return tcp::while_acknowledging(fd, wait);
     }
-    if sock.rx.lock.lock().is_ok() {
-        if let Some(dir) = sock.rx.dir() {
-            dir.rx_wishes.set_over();
-            // Who seals behind that has seen it.
-            if !demote::is_sealed(&sock.rx) {
-                sock.remains.expect_whole();
-            }
+    if let Ok(_section) = sock.rx.lock.enter()
+        && let Some(dir) = sock.rx.dir()
+    {
+        dir.rx_wishes.set_over();
+        // An end that seals after this has seen it.
+        if !demote::is_sealed(&sock.rx) {
+            sock.remains.expect_whole();
         }
-        sock.rx.lock.unlock();
     }
 }
 
-/// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread here.
+/// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread
+/// here.
 pub fn before_disconnect(sock: &'static Sock) {
     sock.pin(Reason::Disconnected);
     rendezvous::forget(sock);
@@ -326,9 +331,8 @@ pub fn before_disconnect(sock: &'static Sock) {
         crate::remote::deliver(sock);
         demote::leave_to_peer(sock, Reason::Disconnected);
     }
-    if sock.rx.lock.lock().is_ok() {
+    if let Ok(_section) = sock.rx.lock.enter() {
         remains::renounce(sock);
-        sock.rx.lock.unlock();
     }
 }
 
@@ -392,7 +396,8 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         reset_if_unread(sock, fd);
     }
     if open && sock.was_sought() && !sock.is_shared() {
-        // The control thread may be in a call about the file, which would outlive this close by that, and its registrations with it.
+        // The control thread may be in a call about the file, which would outlive this close by
+        // that, and its registrations with it.
         withdraw(sock, fd);
     }
     leave_and_free(sock);
@@ -404,7 +409,7 @@ pub(super) fn leave_and_free(sock: &'static Sock) {
     if crate::remote::is_remote(sock) {
         demote::abandon(sock, Reason::Close);
     }
-    // Who is leaving the stream tells the sets, and finds them by the structure.
+    // A thread that leaves the stream tells the sets, and finds them by the structure.
     sock.let_sections_end();
     for i in 0..SETS {
         sock.leave_set_at(i);
@@ -426,16 +431,16 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         }
         sock.fd.store(other, Ordering::Relaxed);
         sock.conn().moved_to(other);
-        // Another thread may be about to use the number that goes, which is nobody's soon, or another file's.
+        // Another thread may be about to use the number that goes, which is nobody's soon, or
+        // another file's.
         sock.let_sections_end();
         if sock.is_accelerated() {
             control::watch(sock);
-            if sock.tx.lock.lock().is_ok() {
-                if sock.tx.state() == state::RESENDING {
-                    // The control thread goes on with it.
-                    control::watch_room(sock);
-                }
-                sock.tx.lock.unlock();
+            if let Ok(_section) = sock.tx.lock.enter()
+                && sock.tx.state() == state::RESENDING
+            {
+                // The control thread goes on with it.
+                control::watch_room(sock);
             }
         }
     }
@@ -448,7 +453,8 @@ pub fn give_up(sock: &'static Sock, reason: Reason) {
     }
 }
 
-/// The same for one that reads where nobody hides the peer's record, writes nothing, and does not wait until the peer has read.
+/// The same for one that reads where nobody hides the peer's record, writes nothing, and does not
+/// wait until the peer has read.
 pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
     if goes_back(sock, reason) {
         crate::remote::finish_reading(sock, reason);
@@ -475,12 +481,12 @@ pub fn give_up_before(
         demote::finish_blocking(sock, reason);
         return Ok(());
     }
-    if sock.tx.lock.lock().is_ok() {
-        if sock.tx.state() == state::RESENDING && demote::resend(sock) != Resent::All {
-            // Its sets hear of the end of that.
-            wait::ask_for_tcp_room(sock);
-        }
-        sock.tx.lock.unlock();
+    if let Ok(_section) = sock.tx.lock.enter()
+        && sock.tx.state() == state::RESENDING
+        && demote::resend(sock) != Resent::All
+    {
+        // Its sets hear of the end of that.
+        wait::ask_for_tcp_room(sock);
     }
     if sock.tx.state() == state::PLAIN {
         Ok(())
@@ -489,7 +495,8 @@ pub fn give_up_before(
     }
 }
 
-/// The same at once; what TCP has no room for is sent by the control thread. Whether it was accelerated.
+/// The same at once; what TCP has no room for is sent by the control thread. Whether it was
+/// accelerated.
 pub fn goes_back(sock: &'static Sock, reason: Reason) -> bool {
     sock.pin(reason);
     rendezvous::forget(sock);
@@ -507,7 +514,8 @@ pub fn duped(old: c_int, new: c_int) {
         return;
     }
     if process::is_vfork_child() {
-        // The table is the parent's. But this is a child's way of handing a connection to the program that it executes next.
+        // The table is the parent's. But this is a child's way of handing a connection to the
+        // program that it executes next.
         if let Some(sock) = table::lookup(old).and_then(Entry::as_sock) {
             give_up(sock, Reason::Exec);
         }
@@ -553,8 +561,8 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     }
 }
 
-/// Is the call bound to fail, so that `new` stays what it is (fs/file.c, ksys_dup3)? What only the kernel knows is asked
-/// where asking cannot be fatal.
+/// Is the call bound to fail, so that `new` stays what it is (fs/file.c, ksys_dup3)? What only the
+/// kernel knows is asked where asking cannot be fatal.
 fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
     flags & !libc::O_CLOEXEC != 0
         || !process::waits_by_itself()
@@ -650,7 +658,7 @@ mod tests {
             // As `upgrade::attach` does, when it has found that the socket is open.
             scope.spawn(|| {
                 let halves = [&sock.rx, &sock.tx];
-                halves.iter().for_each(|half| half.lock.lock().unwrap());
+                let sections = halves.map(|half| half.lock.enter().unwrap());
                 inside.store(true, Ordering::SeqCst);
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 sock.set_stream(a, index);
@@ -659,8 +667,8 @@ mod tests {
                 sock.tx.set_dir(Some(outgoing));
                 for half in halves {
                     half.state.store(state::PROVED, Ordering::SeqCst);
-                    half.lock.unlock();
                 }
+                drop(sections);
             });
             while !inside.load(Ordering::SeqCst) {
                 std::thread::yield_now();

@@ -133,8 +133,8 @@ impl Asked {
         }
     }
 
-    /// Does the kernel only get ready for its TLS by this? It encrypts from the moment at which it is given keys. TLS libraries that can give
-    /// them ask for it on every connection.
+    /// Does the kernel only get ready for its TLS by this? It encrypts from the moment at which it
+    /// is given keys. TLS libraries that can give them ask for it on every connection.
     fn is_tls_without_keys(&self) -> bool {
         self.is(libc::IPPROTO_TCP, libc::TCP_ULP)
             && self.get() == Some(*b"tls")
@@ -208,16 +208,17 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
     let (level, option) = (asked.level, asked.option);
     if let Some(reason) = asked.pins(fd) {
         match (reason, option) {
-            // What was written before is not to be encrypted, signed, or left out of a repair; nor is it stamped and counted.
+            // What was written before is not to be encrypted, signed, or left out of a repair; nor
+            // is it stamped and counted.
             (Reason::TcpUlp | Reason::TcpMd5 | Reason::TcpRepair, _)
             | (Reason::Timestamping, libc::SO_TIMESTAMPING | name::SO_TIMESTAMPING_NEW) => {
                 life::give_up(sock, reason);
                 if asked.is(name::SOL_TLS, name::TLS_RX) {
-                    // All that the kernel is to decrypt comes by TCP from here on, and is not counted as it was sent.
+                    // All that the kernel is to decrypt comes by TCP from here on, and is not
+                    // counted as it was sent.
                     remains::await_all_owed(sock);
-                    if sock.rx.lock.lock().is_ok() {
+                    if let Ok(_section) = sock.rx.lock.enter() {
                         remains::renounce(sock);
-                        sock.rx.lock.unlock();
                     }
                 }
             }
@@ -245,12 +246,11 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
         {
             // What may lie unread must fit into the new size.
             if let Some(size) = asked.get::<c_int>()
-                && sock.tx.lock.lock().is_ok()
+                && let Ok(_section) = sock.tx.lock.enter()
             {
                 let most = sock.tx.unread_max.load(Ordering::Relaxed);
                 let most = most.min(size.max(2304) as u32);
                 sock.tx.unread_max.store(most, Ordering::Relaxed);
-                sock.tx.lock.unlock();
             }
         }
         libc::SO_LINGER => own_linger(sock),
@@ -261,8 +261,9 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
         | name::SO_SNDTIMEO_NEW
             if asked.is_mark_or_time() =>
         {
-            // Both processes' from now on, and noted in this one alone: the kernel is to honour it. First, since it would not tell the
-            // parent of a record from another host that is less than the new mark.
+            // Both processes' from now on, and noted in this one alone: the kernel is to honour it.
+            // First, since it would not tell the parent of a record from another host that is less
+            // than the new mark.
             process::takes_back_inherited(sock);
         }
         _ => {}
@@ -271,9 +272,8 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
 
 /// The kernel has the program's own SO_LINGER again.
 fn own_linger(sock: &'static Sock) {
-    if sock.tx.lock.lock().is_ok() {
+    if let Ok(_section) = sock.tx.lock.enter() {
         staged::unstage(sock);
-        sock.tx.lock.unlock();
     }
 }
 
@@ -289,15 +289,16 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
     }
 }
 
-/// What `getsockopt` is to say where the kernel has another value than the program has set. Asked before and behind it: one is right.
+/// What `getsockopt` is to say where the kernel has another value than the program has set. Asked
+/// before and behind it: one is right.
 pub fn own_value(sock: &Sock, level: c_int, option: c_int) -> Option<c_int> {
     let low = (level, option) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let held = low && sock.low_held.load(Ordering::Acquire);
     held.then(|| sock.rcvlowat.load(Ordering::Relaxed) as c_int)
 }
 
-/// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To `getsockopt` it says what
-/// it says of no limit.
+/// In place of a time limit: the kernel does not wait at all, as after a limit below zero. To
+/// `getsockopt` it says what it says of no limit.
 const AT_ONCE: u64 = 1;
 
 /// Behind a `setsockopt` that succeeded.
@@ -319,7 +320,7 @@ pub unsafe fn after_set(
         _ => return,
     };
     // Without the lock in a signal handler whose thread holds it.
-    let locked = sock.rx.lock.lock().is_ok();
+    let section = sock.rx.lock.enter();
     if let Some(cell) = cell {
         // SAFETY: the kernel has read one there; both structs are two 64-bit integers here.
         let time = unsafe { core::ptr::read_unaligned(value.cast::<libc::timeval>()) };
@@ -340,16 +341,15 @@ pub unsafe fn after_set(
             note(sock, fd);
         }
     }
-    if locked {
-        sock.rx.lock.unlock();
-    }
+    drop(section);
     if cell.is_none() {
         readiness::rcvlowat_set(sock);
     }
 }
 
-/// Reads from the kernel what calls on the link must honour: it has set the values right, and an accepted socket has
-/// those of its listener. Under the rx lock, so that of two notes the later one stands.
+/// Reads from the kernel what calls on the link must honour: it has set the values right, and an
+/// accepted socket has those of its listener. Under the rx lock, so that of two notes the later one
+/// stands.
 pub fn note(sock: &'static Sock, fd: c_int) {
     if !may_have_options(sock) {
         return;
@@ -384,8 +384,8 @@ fn note_tells_unread(sock: &Sock, fd: c_int) {
     sock.tells_unread.store(tells, Ordering::Relaxed);
 }
 
-/// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to tell though it is less than the
-/// program's SO_RCVLOWAT.
+/// Under the rx lock: what TCP has from here on may be the peer's record, of which the kernel is to
+/// tell though it is less than the program's SO_RCVLOWAT.
 pub fn hold_low(sock: &Sock) {
     if sock.rcvlowat.load(Ordering::Relaxed) > 1 && !sock.low_held.swap(true, Ordering::Relaxed) {
         set_low(sock, 1);
@@ -401,8 +401,8 @@ pub fn release_low(sock: &Sock) {
     }
 }
 
-/// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's SO_RCVLOWAT, behind which alone the kernel
-/// tells.
+/// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's
+/// SO_RCVLOWAT, behind which alone the kernel tells.
 pub fn wait_below_low(sock: &Sock) {
     sock.low_waits.fetch_add(1, Ordering::Relaxed);
     hold_low(sock);
@@ -425,7 +425,8 @@ fn set_low(sock: &Sock, low: c_int) {
 /// Under the rx lock: the program has asked for this SO_RCVLOWAT.
 fn note_low(sock: &'static Sock, fd: c_int, asked: c_int) {
     if sock.low_held.swap(false, Ordering::Relaxed) {
-        // The kernel's may have been changed since. (Where it cannot have been a second time would be a second edge.)
+        // The kernel's may have been changed since. (Where it cannot have been a second time would
+        // be a second edge.)
         set_low(sock, asked);
     }
     note(sock, fd);
@@ -468,9 +469,10 @@ pub fn inherited_pin(sock: &Sock) -> Option<Reason> {
 /// Bytes that TCP has not sent even once (linux/sockios.h).
 const SIOCOUTQNSD: u64 = 0x894b;
 
-/// Has TCP send what it holds back (a last segment that is not full, by Nagle's rule, TCP_CORK or MSG_MORE) for a
-/// write that goes to the ring instead, or for bytes that lay in the ring for the reader to see. Setting TCP_NODELAY
-/// does so whatever else is set; what the program wants of it stands afterwards.
+/// Has TCP send what it holds back (a last segment that is not full, by Nagle's rule, TCP_CORK or
+/// MSG_MORE) for a write that goes to the ring instead, or for bytes that lay in the ring for the
+/// reader to see. Setting TCP_NODELAY does so whatever else is set; what the program wants of it
+/// stands afterwards.
 pub fn push_out(sock: &Sock, fd: c_int) {
     if sys::ioctl_int(fd, SIOCOUTQNSD) == Ok(0) {
         return;
@@ -587,9 +589,9 @@ fn is_offered(sock: &'static Sock) -> bool {
 
 /// Bytes in the ring that this end has not read.
 pub fn unread(sock: &'static Sock) -> u64 {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_section) = sock.rx.lock.enter() else {
         return 0;
-    }
+    };
     if let Some(link) = sock.link() {
         remote::drive(link);
     }
@@ -603,21 +605,20 @@ pub fn unread(sock: &'static Sock) -> u64 {
         }
     });
     let most = sock.rx.ring().map_or(0, |r| r.len());
-    sock.rx.lock.unlock();
     count.min(most)
 }
 
 /// Bytes that SIOCOUTQ adds to the kernel's. What lies in the ring has reached the peer: TCP would
-/// have had it acknowledged, until its window closes; so a full ring counts, and so do bytes that are
-/// being sent again.
+/// have had it acknowledged, until its window closes; so a full ring counts, and so do bytes that
+/// are being sent again.
 pub fn unsent(sock: &'static Sock) -> u64 {
-    if sock.tx.lock.lock().is_err() {
+    let Ok(_section) = sock.tx.lock.enter() else {
         return 0;
-    }
+    };
     if let Some(link) = sock.link() {
         remote::drive(link);
     }
-    let count = match sock.tx.state() {
+    match sock.tx.state() {
         state::LINK if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {
             sock.tx
                 .at
@@ -631,7 +632,5 @@ pub fn unsent(sock: &'static Sock) -> u64 {
                 .saturating_sub(f.resent())
         }),
         _ => 0,
-    };
-    sock.tx.lock.unlock();
-    count
+    }
 }

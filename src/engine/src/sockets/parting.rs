@@ -1,4 +1,5 @@
-//! A socket that the program is through with, by its last close or its own end: what is still to be sent, and who sends it.
+//! A socket that the program is through with, by its last close or its own end: what is still to be
+//! sent, and by which thread.
 
 use super::life::leave_and_free;
 use crate::rendezvous::control;
@@ -10,17 +11,17 @@ use libc::c_int;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel, which does not know of them, is to
-/// reset the connection as if it had them.
+/// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,
+/// which does not know of them, is to reset the connection as if it had them.
 pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
     if remains::unread(sock, fd) != 0 && !sock.is_shared() {
         staged::set_linger(sock, fd, Some(0));
     }
 }
 
-/// This process parts with the stream for good (close, exit), while the kernel's socket is still open: what was
-/// written goes to TCP; with unread input the connection is to be reset, as TCP does. Whether the peer's library, on another host, may
-/// write a word of its own on TCP.
+/// This process parts with the stream for good (close, exit), while the kernel's socket is still
+/// open: what was written goes to TCP; with unread input the connection is to be reset, as TCP
+/// does. Whether the peer's library, on another host, may write a word of its own on TCP.
 pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
     if inherited {
@@ -30,15 +31,14 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     }
     let far = crate::remote::is_remote(sock);
     let (mut on_link, mut unread) = (false, false);
-    if sock.rx.lock.lock().is_ok() {
-        if let Some(d) = sock.rx.dir() {
-            let tail = d.tx.tail.read();
-            on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
-            unread = on_link
-                && !d.rx.head.read().flagged
-                && tail.offset != sock.rx.at.load(Ordering::Relaxed);
-        }
-        sock.rx.lock.unlock();
+    if let Ok(_section) = sock.rx.lock.enter()
+        && let Some(d) = sock.rx.dir()
+    {
+        let tail = d.tx.tail.read();
+        on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
+        unread = on_link
+            && !d.rx.head.read().flagged
+            && tail.offset != sock.rx.at.load(Ordering::Relaxed);
     }
     let alone = !sock.is_shared();
     if alone && far {
@@ -70,9 +70,10 @@ pub(super) fn goes_on(sock: &Sock) -> bool {
     sock.tx.state() == state::RESENDING || crate::remote::awaits_record(sock)
 }
 
-/// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent again: the reader
-/// is slow, and the program had filled TCP before. True: the connection lives on under a number of ours, until
-/// the control thread has sent the rest. False: nothing is left to send.
+/// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent
+/// again: the reader is slow, and the program had filled TCP before. True: the connection lives on
+/// under a number of ours, until the control thread has sent the rest. False: nothing is left to
+/// send.
 pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
     let alone = !sock.is_shared();
     let unread = crate::remote::has_input(sock, fd);
@@ -101,7 +102,8 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         });
     let Some(own) = own else {
         if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
-            // No number for it: as of a process that ends here, the reader has kept a copy of what TCP lacks, and finds it in front of the end.
+            // No number for it: as of a process that ends here, the reader has kept a copy of what
+            // TCP lacks, and finds it in front of the end.
             demote::abandon_rest(sock);
         } else {
             demote::finish_parting(sock, Patience::Endless);
@@ -113,27 +115,24 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         sock.leave_set_at(i);
     }
     let mut later = false;
-    // Whoever ends it finds that it lingers, or has done so by now.
-    let rx = sock.rx.lock.lock().is_ok();
-    if sock.tx.lock.lock().is_ok() {
-        if goes_on(sock) {
-            sock.fd.store(own.raw(), Ordering::Relaxed);
-            sock.lingers.store(true, Ordering::Release);
-            sock.fds.store(1, Ordering::Release);
-            if alone {
-                end_sending(sock);
-            }
-            control::watch_room(sock);
-            if sock.tx.state() == state::PLAIN {
-                control::bury_at(sock, sys::now_ns() + LINGERS_NS);
-            }
-            later = true;
+    // A thread that ends it finds that it lingers, or has done so by now.
+    let rx = sock.rx.lock.enter();
+    if let Ok(_tx) = sock.tx.lock.enter()
+        && goes_on(sock)
+    {
+        sock.fd.store(own.raw(), Ordering::Relaxed);
+        sock.lingers.store(true, Ordering::Release);
+        sock.fds.store(1, Ordering::Release);
+        if alone {
+            end_sending(sock);
         }
-        sock.tx.lock.unlock();
+        control::watch_room(sock);
+        if sock.tx.state() == state::PLAIN {
+            control::bury_at(sock, sys::now_ns() + LINGERS_NS);
+        }
+        later = true;
     }
-    if rx {
-        sock.rx.lock.unlock();
-    }
+    drop(rx);
     if later {
         let _ = own.release();
     } else {
@@ -142,12 +141,12 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
     later
 }
 
-/// For how long a closed connection that has sent all waits for its peer's word: as long as the kernel waits for a peer's end
-/// (tcp_fin_timeout, tcp(7)).
+/// For how long a closed connection that has sent all waits for its peer's word: as long as the
+/// kernel waits for a peer's end (tcp_fin_timeout, tcp(7)).
 const LINGERS_NS: u64 = 60_000_000_000;
 
-/// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so, though its library may have no word for
-/// us.
+/// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so,
+/// though its library may have no word for us.
 fn end_sending(sock: &'static Sock) {
     if sock.tx.state() == state::PLAIN {
         let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
@@ -156,8 +155,8 @@ fn end_sending(sock: &'static Sock) {
     }
 }
 
-/// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of it, unless the
-/// connection is to be reset, or its other end is this process's own.
+/// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of
+/// it, unless the connection is to be reset, or its other end is this process's own.
 pub fn part_waiting(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     if !goes_on(sock) {
@@ -166,17 +165,17 @@ pub fn part_waiting(sock: &'static Sock) {
     let resets = staged::linger(sock, fd) == Some(0);
     if !resets && !ends_here(sock, fd) {
         let alone = !sock.is_shared();
-        if alone && sock.tx.lock.lock().is_ok() {
+        if alone && let Ok(_section) = sock.tx.lock.enter() {
             end_sending(sock);
-            sock.tx.lock.unlock();
         }
         demote::finish_parting(sock, Patience::Endless);
     }
     demote::abandon_rest(sock);
 }
 
-/// Behind [`part`], which has said that the peer's library may write a word of its own, and as the last before the kernel closes
-/// the connection: if that word came first it would be unread input, which makes a reset of the end. So the end goes first.
+/// Behind [`part`], which has said that the peer's library may write a word of its own, and as the
+/// last before the kernel closes the connection: if that word came first it would be unread input,
+/// which makes a reset of the end. So the end goes first.
 pub fn end_before_record(sock: &'static Sock, fd: c_int) {
     let resets = staged::linger(sock, fd) == Some(0);
     let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
@@ -199,8 +198,8 @@ fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
     found
 }
 
-/// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel would at the end
-/// of its file. False: not possible.
+/// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel
+/// would at the end of its file. False: not possible.
 pub(super) fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
     let mut gone = true;
     for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
@@ -209,8 +208,8 @@ pub(super) fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
     gone
 }
 
-/// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer has a word to say. Also then, if that
-/// is `late`.
+/// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer
+/// has a word to say. Also then, if that is `late`.
 pub fn bury(sock: &'static Sock, late: bool) {
     if sock.tx.state() != state::PLAIN || !sock.lingers.load(Ordering::Acquire) {
         return;
@@ -222,7 +221,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // Who ends the process, having waited for that, finds it here as long as it has no line.
+    // The end of the process, which waited for this, finds it here as long as it has no line.
     crate::report::finished(sock);
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);

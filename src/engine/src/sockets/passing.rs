@@ -42,8 +42,8 @@ unsafe fn for_each(msg: *const msghdr, mut each: impl FnMut(i32)) {
     }
 }
 
-/// Before a message leaves: what it carries goes back to TCP for good, since another process may use it; also in relatives, which know
-/// nothing of the message.
+/// Before a message leaves: what it carries goes back to TCP for good, since another process may
+/// use it; also in relatives, which know nothing of the message.
 ///
 /// # Safety
 /// `msg` is null or a C caller's.

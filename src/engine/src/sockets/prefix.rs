@@ -1,21 +1,24 @@
-//! The first bytes of a connection, hashed as they pass: what two ends on two hosts prove to each other that they hold
-//! the ends of one connection by.
+//! The first bytes of a connection, hashed as they pass: what two ends on two hosts prove to each
+//! other that they hold the ends of one connection by.
 //!
-//! Of each direction of a tracked socket the first [`LEN`] bytes are hashed behind the calls that moved them, and the
-//! digests at 1, 2, 4 ... bytes are kept. The same bytes give the same digests at both ends, whatever calls they were
-//! moved by. [`prove`] is an HMAC under two of them, one per direction; how good it is, `docs/threat-model.md` says.
-//! This file knows nothing of hosts, dials and messages.
+//! Of each direction of a tracked socket the first [`LEN`] bytes are hashed behind the calls that
+//! moved them, and the digests at 1, 2, 4 ... bytes are kept. The same bytes give the same digests
+//! at both ends, whatever calls they were moved by. [`prove`] is an HMAC under two of them, one per
+//! direction; how good it is, `docs/threat-model.md` says. This file knows nothing of hosts, dials
+//! and messages.
 //!
-//! **What is not known is not guessed.** A direction whose bytes passed where they were not seen, or in an order that is
-//! not known, *ends*: what was taken of it before stays good, and nothing is added. Were an end overlooked, the digests
-//! of the two ends would differ and the connection stay on TCP.
+//! **What is not known is not guessed.** A direction whose bytes passed where they were not seen,
+//! or in an order that is not known, *ends*: what was taken of it before stays good, and nothing is
+//! added. Were an end overlooked, the digests of the two ends would differ and the connection stay
+//! on TCP.
 //!
-//! **No lock.** A half's count of calls is what keeps others out. A call looks at it behind the kernel's part and before
-//! it is taken back. If it finds itself alone, then every call that it met in the kernel has ended meanwhile, and has
-//! found *it* there, and has ended the direction before its own end: the flag is read second. If the flag still stands,
-//! order is known, and the hash is this call's alone until it ends, for any later one finds it still counted. So does a
-//! handler that interrupts it, and whatever comes after a jump out of the call, or after a cancelled one: those stay
-//! counted for ever.
+//! **No lock.** A half's count of calls is what keeps others out. A call looks at it behind the
+//! kernel's part and before it is taken back. If it finds itself alone, then every call that it met
+//! in the kernel has ended meanwhile, and has found *it* there, and has ended the direction before
+//! its own end: the flag is read second. If the flag still stands, order is known, and the hash is
+//! this call's alone until it ends, for any later one finds it still counted. So does a handler
+//! that interrupts it, and whatever comes after a jump out of the call, or after a cancelled one:
+//! those stay counted for ever.
 //!
 //! A direction that is wanted no more, or never was, costs the load of its flag.
 
@@ -69,10 +72,11 @@ pub enum Way {
 /// A socket's part in this. Zero is the state of a new one.
 #[derive(Debug)]
 pub struct Slot {
-    /// By [`Way`]: bytes that pass are to be hashed. Set when the structure is taken into use; cleared by whoever ends
-    /// the direction. SeqCst: see the module's text, and [`free`].
+    /// By [`Way`]: bytes that pass are to be hashed. Set when the structure is taken into use;
+    /// cleared by the thread that ends the direction. SeqCst: see the module's text, and [`free`].
     goes_on: [AtomicBool; 2],
-    /// Null until the first byte. Set by compare-and-swap, given back by [`forget`] and [`free`] under both locks.
+    /// Null until the first byte. Set by compare-and-swap, given back by [`forget`] and [`free`]
+    /// under both locks.
     tracks: AtomicPtr<Tracks>,
 }
 
@@ -104,13 +108,14 @@ impl Slot {
         self.end(Way::Out);
     }
 
-    /// The structure becomes a new connection's. `in_use`: calls of an earlier one are counted on it.
+    /// The structure becomes a new connection's. `in_use`: calls of an earlier one are counted on
+    /// it.
     pub fn begin(&self, in_use: bool) {
         if !wanted() || in_use {
             return self.end_both();
         }
-        // SAFETY: null, or kept by `free`; no call is counted, so nobody uses it, and nobody begins to before the flags
-        // are set.
+        // SAFETY: null, or kept by `free`; no call is counted, so nobody uses it, and nobody begins
+        // to before the flags are set.
         if let Some(tracks) = unsafe { self.tracks.load(Ordering::Acquire).as_ref() } {
             tracks.renew();
         }
@@ -158,7 +163,8 @@ const _: () = assert!(size_of::<Tracks>() <= 1536);
 struct Tracks {
     rx: Track,
     tx: Track,
-    /// What `tx` comes to when the call under way has moved all that it wants to. Of that call, see [`look_ahead`].
+    /// What `tx` comes to when the call under way has moved all that it wants to. Of that call, see
+    /// [`look_ahead`].
     ahead: UnsafeCell<Hash>,
 }
 
@@ -199,9 +205,10 @@ struct Hash {
 struct Track {
     /// Of the one call that may add to it: see the module's text.
     hash: UnsafeCell<Hash>,
-    /// Digests that are there. Written by that call (release), read by whoever proves (acquire).
+    /// Digests that are there. Written by that call (release), read for proofs (acquire).
     taken: AtomicU8,
-    /// Written before they count as taken, and never changed then. (Words, since a structure may be renewed under one who still reads.)
+    /// Written before they count as taken, and never changed then. (Words, since a structure may be
+    /// renewed under a reader.)
     digests: [[AtomicU64; DIGEST / 8]; MARKS],
 }
 
@@ -255,7 +262,8 @@ impl Track {
     }
 }
 
-/// The tracks, and the hash of one, for a call that is counted and alone, where all bytes up to here were seen.
+/// The tracks, and the hash of one, for a call that is counted and alone, where all bytes up to
+/// here were seen.
 fn own_track(sock: &'static Sock, way: Way) -> Option<(&'static Tracks, *mut Hash)> {
     let half: &Half = match way {
         Way::In => &sock.rx,
@@ -286,7 +294,8 @@ struct Feed {
 }
 
 impl Feed {
-    /// Behind a call that has moved bytes, and while it is still counted; `None`: they are not to be hashed.
+    /// Behind a call that has moved bytes, and while it is still counted; `None`: they are not to
+    /// be hashed.
     fn begin(call: Moved) -> Option<Self> {
         let Moved { sock, way, n, .. } = call;
         let n = usize::try_from(n).ok().filter(|&n| n != 0)?;
@@ -417,8 +426,8 @@ enum Memory {
 
 /// Whose is the memory that a call's bytes lie in, when the call is over?
 ///
-/// What was read lies in buffers whose owner waits for them. What was written has reached the peer, whose answer may have
-/// come to another thread, which then has no use for the buffers any more.
+/// What was read lies in buffers whose owner waits for them. What was written has reached the peer,
+/// whose answer may have come to another thread, which then has no use for the buffers any more.
 fn memory_of(way: Way) -> Memory {
     if way == Way::In || thread::are_several() == Some(false) {
         Memory::Own
@@ -427,10 +436,11 @@ fn memory_of(way: Way) -> Memory {
     }
 }
 
-/// A call is about to be made that will write these buffers: hashes them now, if they may be gone when it is over. To
-/// read them then as one reads another process takes longer than the call.
+/// A call is about to be made that will write these buffers: hashes them now, if they may be gone
+/// when it is over. To read them then as one reads another process takes longer than the call.
 ///
-/// They are the caller's own as yet; but where they are not even there the call is to say so, and is asked nothing else.
+/// They are the caller's own as yet; but where they are not even there the call is to say so, and
+/// is asked nothing else.
 ///
 /// # Safety
 /// The arguments are those of a C caller, whose call is counted.
@@ -482,7 +492,7 @@ unsafe fn hash_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> Op
         if !is_there(piece.iov_base as usize, n) {
             return None;
         }
-        // SAFETY: it is there, and a caller's who writes it.
+        // SAFETY: it is there, and belongs to a caller that writes it.
         let bytes = unsafe { core::slice::from_raw_parts(piece.iov_base.cast::<u8>(), n) };
         tracks.tx.add(ahead, bytes);
     }
@@ -650,8 +660,9 @@ impl Feed {
     }
 }
 
-/// In the child of a fork, before its counts of calls are cleared: what a call under way moves, and half of what it has
-/// hashed, is the parent's. So nothing is left here; not even freed, since a handler of that very call may have forked.
+/// In the child of a fork, before its counts of calls are cleared: what a call under way moves, and
+/// half of what it has hashed, is the parent's. So nothing is left here; not even freed, since a
+/// handler of that very call may have forked.
 pub fn after_fork(sock: &'static Sock) {
     if sock.rx.in_kernel() != 0 || sock.tx.in_kernel() != 0 {
         sock.prefix.end_both();
@@ -673,21 +684,19 @@ pub fn free(sock: &'static Sock, locked: bool) {
 /// Nothing is to be proved of the socket any more, now or later. Takes both locks for a moment.
 pub fn forget(sock: &'static Sock) {
     sock.prefix.end_both();
-    if sock.rx.lock.lock().is_err() {
-        return;
-    }
-    if sock.tx.lock.lock().is_ok() {
+    if let Ok(_rx) = sock.rx.lock.enter()
+        && let Ok(_tx) = sock.tx.lock.enter()
+    {
         give_back(sock);
-        sock.tx.lock.unlock();
     }
-    sock.rx.lock.unlock();
 }
 
-/// Under both locks, both directions ended: frees the tracks, unless a call may be using them. Then they stay with the
-/// structure, for its next connection.
+/// Under both locks, both directions ended: frees the tracks, unless a call may be using them. Then
+/// they stay with the structure, for its next connection.
 ///
-/// A call is counted before it finds its flag set, and here the flags are cleared before the counts are read. So who is
-/// not counted here finds the flag cleared, and does not look for tracks.
+/// A call is counted before it finds its flag set, and here the flags are cleared before the counts
+/// are read. So a call that is not counted here finds the flag cleared, and does not look for
+/// tracks.
 fn give_back(sock: &'static Sock) {
     if sock.rx.in_kernel() != 0 || sock.tx.in_kernel() != 0 {
         return;
@@ -695,12 +704,13 @@ fn give_back(sock: &'static Sock) {
     let old = &sock.prefix.tracks;
     let old = old.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if !old.is_null() {
-        // SAFETY: made by `make`; calls do not use it (above), and who proves holds a lock.
+        // SAFETY: made by `make`; calls do not use it (above), and a proof holds a lock.
         unsafe { std::alloc::dealloc(old.cast(), LAYOUT) };
     }
 }
 
-/// For tests of the hooks: what this end has seen of each direction, to be compared with the other's.
+/// For tests of the hooks: what this end has seen of each direction, to be compared with the
+/// other's.
 #[cfg(feature = "fault")]
 fn tell(sock: &'static Sock) {
     struct Shown<'a>(&'a Track);
@@ -726,14 +736,12 @@ fn tell(sock: &'static Sock) {
     }
 }
 
-/// What `look` finds in the tracks; `None` also where there are none, or in a handler that interrupted this thread's
-/// use of the socket.
+/// What `look` finds in the tracks; `None` also where there are none, or in a handler that
+/// interrupted this thread's use of the socket.
 fn with_tracks<R>(sock: &'static Sock, look: impl FnOnce(&Tracks) -> Option<R>) -> Option<R> {
-    sock.rx.lock.lock().ok()?;
-    // SAFETY: null, or there until both locks are held by one who frees it.
-    let found = unsafe { sock.prefix.tracks.load(Ordering::Acquire).as_ref() }.and_then(look);
-    sock.rx.lock.unlock();
-    found
+    let _section = sock.rx.lock.enter().ok()?;
+    // SAFETY: null, or there until both locks are held by the thread that frees it.
+    unsafe { sock.prefix.tracks.load(Ordering::Acquire).as_ref() }.and_then(look)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::remote;
 use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
+use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, after_tcp, demote, direct, fault, options, tcp, trigger};
@@ -82,7 +83,8 @@ fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 /// The same for a call that may have waited, and has moved nothing: the kernel knows nothing of
 /// handlers that have run. `None` also where the socket was closed meanwhile: look again.
 fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut Nap) -> Option<Verdict> {
-    // Looked at first, too: the structure may be another connection's, whose own calls are to be alone on it.
+    // Looked at first, too: the structure may be another connection's, whose own calls are to be
+    // alone on it.
     if nap.is_lost() {
         return None;
     }
@@ -154,19 +156,19 @@ unsafe fn recv_stream(
     let mut done = if peek { 0 } else { nap.done };
     let mut busy_until = None;
     let mut has_waited = false;
-    // If TCP is over no more comes behind what the next look finds.
+    // If TCP is over no more comes after what the next look finds.
     let mut over = peek && nap.done != 0 && matches!(at_hand(fd), AtHand::Over);
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
     let given = fd;
     loop {
-        if sock.rx.lock.lock().is_err() {
+        let Ok(section) = sock.rx.lock.enter() else {
             return partly(done, Error::WouldBlock);
-        }
+        };
         if nap.is_lost() {
-            // Most programs that want the call to end have shut the socket down before, and TCP has come to its end.
-            sock.rx.lock.unlock();
+            // Most programs that want the call to end have shut the socket down before, and TCP has
+            // come to its end.
             return Verdict::Done(done.max(nap.done) as isize);
         }
         let fd = sock.valid_number(given);
@@ -180,20 +182,18 @@ unsafe fn recv_stream(
                 let nonblocking = !sock.may_wait(fd, flags);
                 let current = sock.rx.state();
                 if n >= want || nonblocking || over || current == state::RETURNING {
-                    sock.rx.lock.unlock();
                     return Verdict::Done(fault::peeked(n) as isize);
                 }
                 nap.note(sock);
                 if current != state::LINK {
-                    // Nobody can wait for TCP and for the link behind it: let TCP have it all.
+                    // No wait is for both TCP and the link that follows it: TCP gets it all.
                     demote::settle_rx(sock, Reason::PeekWaits);
-                    sock.rx.lock.unlock();
                     continue;
                 }
                 // A peek that wants more than there is waits for more; what is there stays.
                 let beyond = sock.rx.at.load(Ordering::Relaxed) + n as u64 + 1;
                 nap.done = n;
-                match wait::for_data(sock, fd, deadline_of(sock, nap), beyond, nap) {
+                match wait::for_data(section, sock, fd, deadline_of(sock, nap), beyond, nap) {
                     Waited::News => over = matches!(at_hand(fd), AtHand::Over),
                     Waited::Parked => return Verdict::Block,
                     Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
@@ -202,20 +202,32 @@ unsafe fn recv_stream(
             Look::Moved(n) => {
                 done += n;
                 let on_link = sock.rx.state() == state::LINK;
-                sock.rx.lock.unlock();
-                // A full portion, or the last of TCP before the link: perhaps more lies ready, and TCP would
-                // hand it over in the same call.
+                drop(section);
+                // A full portion, or the last of TCP before the link: perhaps more lies ready, and
+                // TCP would hand it over in the same call.
                 if done == total || done >= want && on_link && n != PUBLISH {
                     return finish(sock, done);
                 }
             }
-            Look::Again => sock.rx.lock.unlock(),
+            Look::Again => {}
+            Look::Leaves(reason) => {
+                drop(section);
+                demote::demote(sock, demote::Which::Tx, reason);
+            }
+            Look::Resetting => {
+                drop(section);
+                reset::let_end(sock);
+                if reset::resetting(sock) == Resetting::Begun {
+                    // This thread's own, which a handler has interrupted.
+                    return partly(done, Error::WouldBlock);
+                }
+            }
             Look::End => {
-                sock.rx.lock.unlock();
+                drop(section);
                 return finish(sock, done);
             }
             Look::Owed => {
-                sock.rx.lock.unlock();
+                drop(section);
                 if core::mem::replace(&mut has_waited, true) {
                     return finish(sock, done);
                 }
@@ -223,12 +235,14 @@ unsafe fn recv_stream(
                 remote::await_return(sock, sys::now_ns() + remains::owed_ns());
             }
             Look::Failed(e) => {
-                sock.rx.lock.unlock();
+                drop(section);
+                // What the next call finds is what stands after it.
+                reset::let_end(sock);
                 return partly(done, e);
             }
             Look::Kernel => {
                 nap.note(sock);
-                sock.rx.lock.unlock();
+                drop(section);
                 let waits = || sock.may_wait(fd, flags);
                 if sock.rx.owed.load(Ordering::Relaxed) != 0
                     && remains::await_owed_for(sock, total - done) == Waited::Interrupted
@@ -239,9 +253,9 @@ unsafe fn recv_stream(
                 }
                 let kept = sock.remains.are_kept();
                 if kept {
-                    if sock.rx.lock.lock().is_err() {
+                    let Ok(section) = sock.rx.lock.enter() else {
                         return partly(done, Error::WouldBlock);
-                    }
+                    };
                     let goes_on = sock.rx.state() == state::PLAIN && !nap.is_lost();
                     let step = if goes_on && sock.remains.are_kept() {
                         // SAFETY: the caller's buffers.
@@ -249,7 +263,7 @@ unsafe fn recv_stream(
                     } else {
                         Step::Kernel
                     };
-                    sock.rx.lock.unlock();
+                    drop(section);
                     match step {
                         Step::Kernel => {}
                         Step::Busy => {
@@ -258,8 +272,8 @@ unsafe fn recv_stream(
                                 sys::sched_yield();
                                 continue;
                             }
-                            // A thread that jumped out of its call stays counted for ever. Rather nothing
-                            // than a byte twice.
+                            // A thread that jumped out of its call stays counted for ever. Rather
+                            // nothing than a byte twice.
                         }
                         Step::Moved(n) if peek => return Verdict::Done(n as isize),
                         Step::Moved(n) => {
@@ -282,7 +296,7 @@ unsafe fn recv_stream(
                         }
                     }
                 }
-                // In the kernel the call would meet the end of TCP, and not what is kept behind it.
+                // In the kernel the call would meet the end of TCP, and not the copy after it.
                 let meets_end = || flags & libc::MSG_WAITALL != 0 || remains::follows(sock, fd);
                 let by_hand = !peek && (fd != given || kept && meets_end());
                 if peek && fd != given {
@@ -294,9 +308,9 @@ unsafe fn recv_stream(
                         None => continue,
                     }
                 }
-                if sock.rx.lock.lock().is_err() {
+                let Ok(section) = sock.rx.lock.enter() else {
                     return partly(done, Error::WouldBlock);
-                }
+                };
                 let rest = if sock.rx.state() != state::PLAIN || nap.is_lost() {
                     // The next look decides.
                     Rest::Moved(0)
@@ -304,7 +318,7 @@ unsafe fn recv_stream(
                     // SAFETY: the caller's buffers; the lock is held.
                     unsafe { rest_from_kernel(sock, fd, &mut cursor, flags) }
                 };
-                sock.rx.lock.unlock();
+                drop(section);
                 match rest {
                     Rest::Moved(n) => {
                         done += n;
@@ -344,11 +358,11 @@ unsafe fn recv_stream(
             }
             Look::Empty => {
                 if done >= want {
-                    sock.rx.lock.unlock();
+                    drop(section);
                     return finish(sock, done);
                 }
                 if !sock.may_wait(fd, flags) {
-                    sock.rx.lock.unlock();
+                    drop(section);
                     if done == 0 && sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
                         remains::await_owed(sock);
                         continue;
@@ -360,8 +374,8 @@ unsafe fn recv_stream(
                 if sock.rx.state() != state::LINK {
                     wait::begin_below_low(sock, need, nap);
                 }
-                // Unlocks.
-                let waited = wait::for_data(sock, fd, deadline_of(sock, nap), beyond, nap);
+                let deadline = deadline_of(sock, nap);
+                let waited = wait::for_data(section, sock, fd, deadline, beyond, nap);
                 if waited != Waited::Parked {
                     wait::end_below_low(nap);
                 }
@@ -415,11 +429,13 @@ fn ends(sock: &Sock, nap: &mut Nap) -> Ends {
     nap.ends()
 }
 
-/// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a relative.
+/// Off the link the limit is the kernel's, and may have been set since this end left it, be it by a
+/// relative.
 pub(super) fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
-    if nap.deadline == 0 && sock.rx.lock.lock().is_ok() {
+    if nap.deadline == 0
+        && let Ok(_section) = sock.rx.lock.enter()
+    {
         options::note(sock, fd);
-        sock.rx.lock.unlock();
     }
 }
 
@@ -438,7 +454,8 @@ fn finish(sock: &'static Sock, done: usize) -> Verdict {
     Verdict::Done(done as isize)
 }
 
-/// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges them.
+/// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges
+/// them.
 #[inline]
 pub fn came_by_tcp(sock: &Sock) {
     after_tcp::is_answered(sock);

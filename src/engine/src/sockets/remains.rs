@@ -1,14 +1,16 @@
 //! What lay unread in the ring when a stream was demoted, kept until it has come again by TCP.
 //!
 //! The writer's side sends it again. If its process is killed before it has, nobody else has those
-//! bytes, while on TCP they would long have been in the reader's kernel. So the reader keeps a copy, and
-//! reads from it what is missing when TCP has ended.
+//! bytes, while on TCP they would long have been in the reader's kernel. So the reader keeps a
+//! copy, and reads from it what is missing when TCP has ended.
 //!
-//! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the kernel counts beyond
-//! what hooks have read, somebody else has got, perhaps these very bytes: then the copy is thrown away.
+//! Hooks do not see all reads: `splice`, stdio, another process that holds the socket. What the
+//! kernel counts beyond what hooks have read, somebody else has got, perhaps these very bytes: then
+//! the copy is thrown away.
 //!
-//! Of processes that share the socket one has the copy ([`Family::keeps`]). Another that reads up to
-//! the place where bytes are missing gets ECONNRESET: it must not take that for the end of the stream.
+//! Of processes that share the socket one has the copy ([`Family::keeps`]). Another that reads up
+//! to the place where bytes are missing gets ECONNRESET: it must not take that for the end of the
+//! stream.
 //!
 //! [`Family::keeps`]: super::family::Family::keeps
 
@@ -26,7 +28,8 @@ use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 
-/// The copy; changed under the rx lock. Its last byte is that of TCP at [`owed`](super::sock::Half::owed).
+/// The copy; changed under the rx lock. Its last byte is that of TCP at
+/// [`owed`](super::sock::Half::owed).
 #[derive(Debug)]
 pub struct Remains {
     base: AtomicPtr<u8>,
@@ -47,7 +50,8 @@ pub enum Step {
     Kernel,
     /// Not there yet.
     Late,
-    /// In another thread's hands, perhaps: it is on its way back from the kernel, and what it has got is not counted.
+    /// In another thread's hands, perhaps: it is on its way back from the kernel, and what it has
+    /// got is not counted.
     Busy,
     /// So many were taken from the copy.
     Moved(usize),
@@ -67,7 +71,8 @@ impl Remains {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Under the rx lock: the peer knows that both halves are shut down before it can leave the link, and sends nothing of it again.
+    /// Under the rx lock: the peer knows that both halves are shut down before it can leave the
+    /// link, and sends nothing of it again.
     pub fn expect_whole(&self) {
         self.expected.store(true, Ordering::Relaxed);
     }
@@ -81,7 +86,8 @@ impl Remains {
         self.whole.load(Ordering::Relaxed)
     }
 
-    /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a handler may have interrupted malloc.
+    /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a
+    /// handler may have interrupted malloc.
     pub fn keep(&self, ring: Ring, start: u64, end: u64, whole: bool) {
         self.forget();
         let len = end.wrapping_sub(start);
@@ -102,8 +108,9 @@ impl Remains {
         self.hold(base, len as usize, whole);
     }
 
-    /// The same of the `len` bytes that TCP holds unread at most, which are read: they come before what is kept already, of which nothing
-    /// has been taken. How many bytes are kept then; `None`: as they were.
+    /// The same of the `len` bytes that TCP holds unread at most, which are read: they come before
+    /// what is kept already, of which nothing has been taken. How many bytes are kept then; `None`:
+    /// as they were.
     fn keep_of_tcp(&self, fd: c_int, len: usize) -> Option<usize> {
         let behind = self.base.load(Ordering::Relaxed);
         let kept = if self.are_kept() {
@@ -151,23 +158,26 @@ impl Remains {
         }
         let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
         if !base.is_null() {
-            // SAFETY: mapped by `keep` with this length; whoever reads it holds the same lock.
+            // SAFETY: mapped by `keep` with this length; readers hold the same lock.
             unsafe { sys::unmap(base, self.len.load(Ordering::Relaxed)) };
         }
     }
 }
 
-/// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have done it: may what TCP holds unread become
-/// the copy? It must not be readable by a call in the kernel, nor by others.
+/// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have
+/// done it: may what TCP holds unread become the copy? It must not be readable by a call in the
+/// kernel, nor by others.
 pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
     let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
     !shared && !sock.remains.are_kept() && sock.rx.in_kernel() == 0
 }
 
-/// The same lock, behind [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy by now: what TCP holds unread, which a
-/// reset made here would drop, goes in front of it. False: a call has gone to the kernel meanwhile, or there is no memory.
+/// The same lock, behind [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
+/// by now: what TCP holds unread, which a reset made here would drop, goes in front of it. False: a
+/// call has gone to the kernel meanwhile, or there is no memory.
 pub fn keep_of_tcp(sock: &'static Sock) -> bool {
-    // Who comes from here on waits for the lock, and finds what is owed then: the kernel would tell of the end at once.
+    // A thread that comes from here on waits for the lock, and finds what is owed then: the kernel
+    // would tell of the end at once.
     sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
     let mut kept = None;
     if sock.rx.in_kernel() == 0 {
@@ -183,8 +193,8 @@ pub fn keep_of_tcp(sock: &'static Sock) -> bool {
     kept.is_some()
 }
 
-/// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it if TCP has ended
-/// without them. With MSG_TRUNC they are dropped; with MSG_PEEK they stay.
+/// Under the rx lock of a socket that reads TCP and has a copy: takes at most `most` bytes from it
+/// if TCP has ended without them. With MSG_TRUNC they are dropped; with MSG_PEEK they stay.
 ///
 /// # Safety
 /// The caller's buffers.
@@ -261,7 +271,8 @@ pub unsafe fn step(
     Step::Moved(before + n)
 }
 
-/// Under the rx lock, where bytes lie on TCP: are they the last that it brings, so that a read which takes them goes on in the copy?
+/// Under the rx lock, where bytes lie on TCP: are they the last that it brings, so that a read
+/// which takes them goes on in the copy?
 pub fn follows(sock: &Sock, fd: c_int) -> bool {
     is_over(fd) && !sock.remains.is_whole() && unread_in_copy(sock, fd) != 0
 }
@@ -282,8 +293,8 @@ fn take(sock: &Sock, unread: u64, most: usize, takes: bool) -> Option<(usize, us
 }
 
 /// Under the rx lock, when a stream is left with `start..end` of its ring unread, up to whose end
-/// TCP brings `owed` bytes, or nothing of these if they are `whole`: keeps a copy, unless a relative
-/// has one.
+/// TCP brings `owed` bytes, or nothing of these if they are `whole`: keeps a copy, unless a
+/// relative has one.
 pub fn keep(sock: &Sock, (start, end): (u64, u64), owed: u64, whole: bool) {
     let len = end.wrapping_sub(start) as usize;
     owes(sock, owed);
@@ -344,14 +355,15 @@ fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
     let Some(input) = tcp::input(fd) else {
         return false;
     };
-    // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell whether a FIN came first: if without one
-    // all has come that is owed, a relative may have read what is missing here.
+    // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell
+    // whether a FIN came first: if without one all has come that is owed, a relative may have read
+    // what is missing here.
     let doubtful = input.state == tcp::CLOSE
         && input.received >= sock.rx.owed.load(Ordering::Relaxed)
         && sock.is_shared();
     let mine = sock.rx.kernel_bytes() + u64::from(tcp::is_over(input.state));
     let more = input.read > mine || doubtful;
-    // Who is on his way back from the kernel has not counted what he has got.
+    // A thread returning from `recv` may not have added its bytes to the count yet.
     more && sock.rx.in_kernel() == 0 && sock.rx.calls.load(Ordering::SeqCst) == calls
 }
 
@@ -386,8 +398,8 @@ fn missing(sock: &Sock, unread: u64) -> Missing {
     }
 }
 
-/// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent may have read these since
-/// the fork.
+/// Under the rx lock of an inherited stream, whose bytes follow the first `from` of TCP: the parent
+/// may have read these since the fork.
 pub fn count_parents_reads(sock: &Sock, from: u64) {
     let Some(input) = tcp::input(sock.fd.load(Ordering::Relaxed)) else {
         return;
@@ -398,7 +410,8 @@ pub fn count_parents_reads(sock: &Sock, from: u64) {
     sock.rx.add_kernel_bytes(read.saturating_sub(known));
 }
 
-/// Longest wait for bytes that a peer sends again, in ns. It does so at once; it may have lost its CPU, or be on another host.
+/// Longest wait for bytes that a peer sends again, in ns. It does so at once; it may have lost its
+/// CPU, or be on another host.
 pub fn owed_ns() -> u64 {
     if remote::is_used() {
         wait::FULL_REMOTE_NS
@@ -406,14 +419,15 @@ pub fn owed_ns() -> u64 {
         50_000_000
     }
 }
-/// After a peer was late, nobody waits so for so many times as long: a hostile one takes 5 % of our time at most.
+/// After a peer was late, nobody waits so for so many times as long: a hostile one takes 5 % of our
+/// time at most.
 const OWED_PAUSE: u64 = 20;
 static PAUSES_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
 /// Between two looks where the kernel gives no event.
 const OWED_NAP_NS: u64 = 200_000;
 
-/// [`owed`](super::sock::Half::owed) of a stream from another host that dropped bytes of the link: how many come by TCP instead is not
-/// known yet.
+/// [`owed`](super::sock::Half::owed) of a stream from another host that dropped bytes of the link:
+/// how many come by TCP instead is not known yet.
 pub const SOME: u64 = u64::MAX;
 
 /// Until when a call that does not wait may have to wait for what is owed; 0: nothing ever was.
@@ -425,25 +439,28 @@ pub fn owes(sock: &Sock, bytes: u64) {
     OWED_UNTIL_NS.store(sys::rough_ns() + owed_ns(), Ordering::Relaxed);
 }
 
-/// For a look at many that does not wait and finds nothing: may anything be [owed](owes) to one of them?
+/// For a look at many that does not wait and finds nothing: may anything be [owed](owes) to one of
+/// them?
 #[inline]
 pub fn is_any_owed() -> bool {
     let until = OWED_UNTIL_NS.load(Ordering::Relaxed);
     until != 0 && sys::rough_ns() < until
 }
 
-/// As [`await_owed`], for the first of them to which anything is owed: a call that does not wait waits for one at most. False: there is
-/// none. What is not known to have been in a ring ([`SOME`]) is left to who reads.
+/// As [`await_owed`], for the first of them to which anything is owed: a call that does not wait
+/// waits for one at most. False: there is none. What is not known to have been in a ring ([`SOME`])
+/// is left to readers.
 #[cold]
 pub fn await_first_of(mut socks: impl Iterator<Item = &'static Sock>) -> bool {
     let owes = |sock: &&Sock| !matches!(sock.rx.owed.load(Ordering::Relaxed), 0 | SOME);
     socks.find(owes).map(await_owed).is_some()
 }
 
-/// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll said so, or a
-/// message of the peer's by another way). On TCP they would be there: a call that does not wait finds them, too.
-/// Waits until the first of them is on TCP. [`Interrupted`](Waited::Interrupted): none of them comes, and a signal did meanwhile, which a call
-/// that goes on to wait tells.
+/// Bytes lay in the ring when the stream was demoted, and the program may know of them (its poll
+/// said so, or a message of the peer's by another way). On TCP they would be there: a call that
+/// does not wait finds them, too. Waits until the first of them is on TCP.
+/// [`Interrupted`](Waited::Interrupted): none of them comes, and a signal did meanwhile, which a
+/// call that goes on to wait tells.
 #[cold]
 pub fn await_owed(sock: &'static Sock) -> Waited {
     let (read, owed) = (sock.rx.kernel_bytes(), sock.rx.owed.load(Ordering::Relaxed));
@@ -469,7 +486,8 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
     let mut shown = sys::poll_one(fd, libc::POLLIN, Some(most));
     let mut late = shown == Ok(0);
     let mut was_interrupted = false;
-    // After the program's SHUT_RD the kernel always says that there is something, and gives no event when there is.
+    // After the program's SHUT_RD the kernel always says that there is something, and gives no
+    // event when there is.
     while !late && !recv::has_bytes(fd) && !tcp::has_ended(fd) {
         if shown == Err(libc::EINTR) {
             // On TCP they would lie there, and no signal keeps a call from finding them.
@@ -492,7 +510,8 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
     }
 }
 
-/// As [`await_owed`], until all of them are: for a call that tells how many there are, or is nobody's to follow. False: not all.
+/// As [`await_owed`], until all of them are: for a call that tells how many there are, or is
+/// nobody's to follow. False: not all.
 #[cold]
 pub fn await_all_owed(sock: &'static Sock) -> bool {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
@@ -502,7 +521,8 @@ pub fn await_all_owed(sock: &'static Sock) -> bool {
     await_rest_owed(sock, u64::MAX, owed_ns())
 }
 
-/// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it before some is read.
+/// As [`await_owed`], until there is as much as the call asks for, or TCP takes no more of it
+/// before some is read.
 #[cold]
 pub fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
     let waited = await_owed(sock);
@@ -515,7 +535,8 @@ pub fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
 /// Where so long no more comes, TCP has no room, in ns.
 const STILL_NS: u64 = 3_000_000;
 
-/// Behind [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for `still_ns`. False: there is not so much.
+/// Behind [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for
+/// `still_ns`. False: there is not so much.
 fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
     let (mut last, mut end) = (0, sys::now_ns() + still_ns);
     loop {
@@ -543,8 +564,8 @@ pub fn by_tcp(sock: &Sock) -> u64 {
     sock.rx.kernel_bytes() + tcp::unread(sock.fd.load(Ordering::Relaxed))
 }
 
-/// A stream was demoted, and the program is about to end what it reads: waits until TCP has [brought](by_tcp) so many bytes. What is not
-/// there by then is the copy's.
+/// A stream was demoted, and the program is about to end what it reads: waits until TCP has
+/// [brought](by_tcp) so many bytes. What is not there by then is the copy's.
 pub fn await_by_tcp(sock: &'static Sock, bytes: u64) {
     let begin = sys::now_ns();
     if begin < PAUSES_UNTIL_NS.load(Ordering::Relaxed) {
@@ -563,16 +584,16 @@ pub fn await_by_tcp(sock: &'static Sock, bytes: u64) {
     }
 }
 
-/// Has TCP bring what is owed, so that later calls look for none of it: the program is about to lose what that takes. One whose peer
-/// is late goes on looking.
+/// Has TCP bring what is owed, so that later calls look for none of it: the program is about to
+/// lose what that takes. One whose peer is late goes on looking.
 pub fn call_in(sock: &'static Sock) {
     if await_all_owed(sock) {
         renounce_if(sock, || true);
     }
 }
 
-/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can know what of it is still to come. What
-/// TCP has ended without stays for who reads by hooks after all.
+/// Has TCP bring what is owed to a program that reads on where nobody counts: no later call can
+/// know what of it is still to come. What TCP has ended without stays for a reader by hooks.
 pub fn part_with(sock: &'static Sock) {
     if sock.rx.owed.load(Ordering::Relaxed) == 0 {
         return;
@@ -590,14 +611,13 @@ fn pause() {
 
 /// Whether it did.
 fn renounce_if(sock: &'static Sock, is_so: impl Fn() -> bool) -> bool {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_section) = sock.rx.lock.enter() else {
         return false;
-    }
+    };
     let renounces = is_so();
     if renounces {
         renounce(sock);
     }
-    sock.rx.lock.unlock();
     renounces
 }
 
@@ -613,14 +633,16 @@ fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
     is_cut_off(sock, fd) || has_ended(fd)
 }
 
-/// Has the program shut both halves down, and has the writer kept back what it had, or will the kernel answer it by a reset?
+/// Has the program shut both halves down, and has the writer kept back what it had, or will the
+/// kernel answer it by a reset?
 fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
     sock.remains.is_whole()
         || sock.halves.load(Ordering::Acquire) == half::BOTH
             && tcp::state(fd) != Some(tcp::ESTABLISHED)
 }
 
-/// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the last one.
+/// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the
+/// last one.
 pub fn has_ended(fd: c_int) -> bool {
     is_over(fd) && !recv::has_bytes(fd)
 }
@@ -632,12 +654,11 @@ fn is_over(fd: c_int) -> bool {
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy, behind what TCP has.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() || sock.rx.lock.lock().is_err() {
+    if !sock.remains.are_kept() {
         return 0;
     }
-    let unread = unread_in_copy(sock, fd);
-    sock.rx.lock.unlock();
-    unread
+    let section = sock.rx.lock.enter();
+    section.map_or(0, |_section| unread_in_copy(sock, fd))
 }
 
 /// See [`unread`]; under the rx lock.

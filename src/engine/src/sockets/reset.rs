@@ -1,19 +1,21 @@
-//! The reset that a killed peer's kernel would have sent, made here: the peer's process died with bytes of ours unread in its ring, of which
-//! its kernel knew nothing.
+//! The reset that a killed peer's kernel would have sent, made here: the peer's process died with
+//! bytes of ours unread in its ring, of which its kernel knew nothing.
 
 use crate::sockets::recv;
 use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 
-/// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP, its
-/// kernel would have reset the connection, and ours would say so. Has our kernel do that, once: dissolving
-/// the association leaves ECONNRESET on the socket, and shutting it down the end that follows it.
-/// False: done before, TCP holds bytes for us, which would be lost, a thread is in the kernel's recv, or the peer's kernel has reset the connection
-/// behind its FIN, of which TCP makes an end.
+/// The peer's process died leaving bytes of ours unread in its ring: where they had gone by TCP,
+/// its kernel would have reset the connection, and ours would say so. Has our kernel do that, once:
+/// dissolving the association leaves ECONNRESET on the socket, and shutting it down the end that
+/// follows it. False: done before, TCP holds bytes for us, which would be lost, a thread is in the
+/// kernel's recv, or the peer's kernel has reset the connection behind its FIN, of which TCP makes
+/// an end.
 pub fn make(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
-    // A thread that still wakes up in the kernel's recv, for the FIN, would get EPIPE from a socket dissolved under it.
+    // A thread that still wakes up in the kernel's recv, for the FIN, would get EPIPE from a socket
+    // dissolved under it.
     if sock.rx.in_kernel() != 0
         || sys::ioctl_int(fd, libc::FIONREAD) != Ok(0)
         || sock.reset_seen.swap(true, Ordering::SeqCst)
@@ -21,8 +23,8 @@ pub fn make(sock: &Sock) -> bool {
         return false;
     }
     ANY.store(true, Ordering::Relaxed);
-    // A reset that comes while we are at it would leave EPIPE on the socket, which no recv shows on TCP: from here on
-    // none comes in.
+    // A reset that comes while we are at it would leave EPIPE on the socket, which no recv shows on
+    // TCP: from here on none comes in.
     keep_out(fd);
     let stands = !sys::has_error(fd);
     if stands {
@@ -65,8 +67,8 @@ pub fn is_any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
-/// How far a [reset](make) has come. The kernel tells of its two steps as they are made, an end without an error in between: nothing
-/// of that is the program's to see.
+/// How far a [reset](make) has come. The kernel tells of its two steps as they are made, an end
+/// without an error in between: nothing of that is the program's to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resetting {
     /// There was none.
@@ -88,7 +90,8 @@ pub fn resetting(sock: &Sock) -> Resetting {
     }
 }
 
-/// Under no lock: a reset that another thread has begun is made behind this. It holds one of the locks, or both.
+/// Under no lock: a reset that another thread has begun is made behind this. It holds one of the
+/// locks, or both.
 pub fn let_end(sock: &Sock) {
     if resetting(sock) == Resetting::Begun {
         sock.let_sections_end();

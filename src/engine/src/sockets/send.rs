@@ -20,6 +20,7 @@ use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, fault, recv, staged, tr
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
+use sluice_fabric::lock::Section;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends, Ran};
@@ -38,6 +39,8 @@ pub(super) enum Room {
     Held,
     /// Look again.
     Again,
+    /// The half has left the link for this reason: the other one is to follow, then look again.
+    Leaves(Reason),
     /// The kernel's alone, as a counted call.
     Kernel,
     /// Bytes are lost: as TCP after a reset.
@@ -151,8 +154,8 @@ unsafe fn send_stream(
     if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == state::RESENDING {
         return Verdict::Failed(Error::BrokenPipe { raise: true });
     }
-    // No byte, or the first one of a connection that stands already, which the kernel refuses: passed on as they
-    // are. What moves bytes would move them past those in the ring.
+    // No byte, or the first one of a connection that stands already, which the kernel refuses:
+    // passed on as they are. What moves bytes would move them past those in the ring.
     if total == 0 || flags & libc::MSG_FASTOPEN != 0 {
         return Verdict::Pass(Pass::NOBODY);
     }
@@ -178,30 +181,30 @@ unsafe fn send_stream(
         trigger::before_large(sock, total);
     }
     loop {
-        if sock.tx.lock.lock().is_err() {
+        let Ok(mut section) = sock.tx.lock.enter() else {
             return job.partly(Error::WouldBlock);
-        }
+        };
         if job.is_lost() {
-            sock.tx.lock.unlock();
+            drop(section);
             return job.lost();
         }
         job.fd = sock.valid_number(fd);
         let left = total - job.done;
         if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == state::LINK {
-            match direct::try_send(&mut job, &cursor, left) {
-                Tried::Sent(n) => {
+            match direct::try_send(section, &mut job, &cursor, left) {
+                Tried::Sent(held, n) => {
                     cursor.advance(n, |_, _| ());
                     job.done += n;
                     if job.done == total {
                         direct::end_turn(sock);
                     }
-                    sock.tx.lock.unlock();
+                    drop(held);
                     if job.done == total {
                         return finish(sock, total);
                     }
                     continue;
                 }
-                Tried::Ring => {}
+                Tried::Ring(held) => section = held,
                 Tried::Again => continue,
                 Tried::Waited(Waited::Interrupted) => return job.partly(Error::Interrupted),
                 Tried::Waited(_) => return job.partly(Error::WouldBlock),
@@ -223,7 +226,7 @@ unsafe fn send_stream(
                     // Sealed while we copied: these bytes go to TCP.
                     cursor = before;
                 }
-                sock.tx.lock.unlock();
+                drop(section);
                 if job.done == total {
                     remote::land(sock, || !job.is_nonblocking());
                     return finish(sock, total);
@@ -231,14 +234,13 @@ unsafe fn send_stream(
             }
             Room::Kernel => {
                 after_tcp::acts_on(sock);
-                // If the caller's number is closed, or another file's by now, the call ends by ours.
+                // If the caller's number is closed, or another file's by now, the call ends by
+                // ours.
                 if job.done == 0 && job.fd == fd && !is_large {
                     if job.is_interrupted() {
-                        sock.tx.lock.unlock();
                         return Verdict::Failed(Error::Interrupted);
                     }
                     sock.tx.call_begins();
-                    sock.tx.lock.unlock();
                     return Verdict::Pass(Pass::tx(sock));
                 }
                 job.note();
@@ -247,12 +249,12 @@ unsafe fn send_stream(
                 let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
                 if rest == Rest::Full && sock.tx.state() == state::PROVED && !job.is_nonblocking() {
                     // Where TCP has room the ring may be taken instead.
-                    if let Some(verdict) = job.pause(Room::Resending, Some(nap)) {
+                    if let Some(verdict) = job.pause(section, Room::Resending, Some(nap)) {
                         return verdict;
                     }
                     continue;
                 }
-                sock.tx.lock.unlock();
+                drop(section);
                 match rest {
                     Rest::Cut => return job.cut_off(total),
                     Rest::Over => return job.partly(Error::Reset),
@@ -281,11 +283,11 @@ unsafe fn send_stream(
                 }
             }
             Room::Lost => {
-                sock.tx.lock.unlock();
+                drop(section);
                 return job.cut_off(total);
             }
             other => {
-                if let Some(verdict) = job.pause(other, Some(nap)) {
+                if let Some(verdict) = job.pause(section, other, Some(nap)) {
                     return verdict;
                 }
             }
@@ -324,8 +326,8 @@ impl Job {
         self.known.is_some_and(|known| !known.is_open())
     }
 
-    /// How a call ends whose socket was closed under it. TCP would go on with it; where the program has shut the
-    /// socket down before, as most do that want the call to end, it says so.
+    /// How a call ends whose socket was closed under it. TCP would go on with it; where the program
+    /// has shut the socket down before, as most do that want the call to end, it says so.
     #[cold]
     fn lost(&self) -> Verdict {
         if self.done != 0 {
@@ -380,26 +382,35 @@ impl Job {
         self.deadline().map_or(patience, |d| d.min(patience))
     }
 
-    /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins with the first question. TCP takes
-    /// bytes then that no reader waits for, or says itself that it has no room.
+    /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins
+    /// with the first question. TCP takes bytes then that no reader waits for, or says itself that
+    /// it has no room.
     pub fn out_of_patience(&mut self) -> bool {
         sys::now_ns() >= self.until()
     }
 
-    /// Waits, or says why not. Called with the tx lock held; returns with it given back.
-    pub fn pause(&mut self, room: Room, mut nap: Option<&mut Nap>) -> Option<Verdict> {
+    /// Under the tx lock, which it gives back: waits, or says why not.
+    pub fn pause(
+        &mut self,
+        section: Section<'_>,
+        room: Room,
+        mut nap: Option<&mut Nap>,
+    ) -> Option<Verdict> {
         let Job { sock, fd, .. } = *self;
-        if matches!(room, Room::Again) {
-            sock.tx.lock.unlock();
-            return None;
-        }
-        if matches!(room, Room::Lost) {
-            sock.tx.lock.unlock();
-            return Some(self.partly(Error::Reset));
-        }
-        if matches!(room, Room::Shut) {
-            sock.tx.lock.unlock();
-            return Some(self.partly(Error::BrokenPipe { raise: true }));
+        let over = match room {
+            Room::Again => return None,
+            Room::Leaves(reason) => {
+                drop(section);
+                demote::demote(sock, Which::Rx, reason);
+                return None;
+            }
+            Room::Lost => Some(Error::Reset),
+            Room::Shut => Some(Error::BrokenPipe { raise: true }),
+            _ => None,
+        };
+        if let Some(error) = over {
+            drop(section);
+            return Some(self.partly(error));
         }
         if self.is_nonblocking() {
             if matches!(room, Room::Resending | Room::Held) {
@@ -407,10 +418,9 @@ impl Job {
             }
             if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
                 // Space came up while we asked.
-                sock.tx.lock.unlock();
                 return None;
             }
-            sock.tx.lock.unlock();
+            drop(section);
             return Some(self.partly(Error::WouldBlock));
         }
         self.note();
@@ -419,11 +429,11 @@ impl Job {
         if let Some(nap) = &mut nap {
             self.leave_word(nap);
         }
-        // Both unlock.
+        let (deadline, ends) = (self.deadline, self.ends());
         let waited = match room {
-            Room::Full => wait::for_space(sock, self.deadline, self.ends(), nap),
-            Room::Held => wait::for_link(sock, self.deadline, self.ends(), nap),
-            _ => wait::for_tcp_room(sock, fd, self.deadline, self.ends(), nap),
+            Room::Full => wait::for_space(section, sock, deadline, ends, nap),
+            Room::Held => wait::for_link(section, sock, deadline, ends, nap),
+            _ => wait::for_tcp_room(section, fd, deadline, ends, nap),
         };
         match waited {
             Waited::News => {
@@ -436,8 +446,9 @@ impl Job {
         }
     }
 
-    /// The connection was reset behind a part of the call. TCP takes in one go what its buffer holds, and hears of a reset behind
-    /// that; a call that has waited for room tells how far it came.
+    /// The connection was reset behind a part of the call. TCP takes in one go what its buffer
+    /// holds, and hears of a reset behind that; a call that has waited for room tells how far it
+    /// came.
     #[cold]
     fn cut_off(&self, total: usize) -> Verdict {
         let buffer = || sys::getsockopt::<i32>(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF);
@@ -476,8 +487,8 @@ enum Rest {
     Failed(Error),
 }
 
-/// Under the tx lock: a send that began on the link and ends on TCP, or one in pieces, as far as TCP
-/// takes a piece without waiting.
+/// Under the tx lock: a send that began on the link and ends on TCP, or one in pieces, as far as
+/// TCP takes a piece without waiting.
 unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
     let Job {
         sock, fd, flags, ..
@@ -557,10 +568,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     }
     if fault::strikes() {
         demote::settle_tx(sock, Reason::Fault);
-        sock.tx.lock.unlock();
-        demote::demote(sock, Which::Rx, Reason::Fault);
-        let _ = sock.tx.lock.lock();
-        return Room::Again;
+        return Room::Leaves(Reason::Fault);
     }
     if sock.staged.has_begun() {
         staged::stage(sock);
@@ -635,10 +643,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
                 Switch::Never(reason) => {
                     sock.pin(reason);
                     demote::settle_tx(sock, reason);
-                    sock.tx.lock.unlock();
-                    demote::demote(sock, Which::Rx, reason);
-                    let _ = sock.tx.lock.lock();
-                    Room::Again
+                    Room::Leaves(reason)
                 }
             }
         }
@@ -690,8 +695,9 @@ pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
     true
 }
 
-/// Under the tx lock: the reader has shut both halves down with bytes unread. What is written from now on, to `to` in the ring by now,
-/// must meet its kernel, which answers by a reset, and is never seen in the ring.
+/// Under the tx lock: the reader has shut both halves down with bytes unread. What is written from
+/// now on, to `to` in the ring by now, must meet its kernel, which answers by a reset, and is never
+/// seen in the ring.
 #[cold]
 fn refused(sock: &'static Sock, to: u64) {
     let at = sock.tx.at.swap(to, Ordering::Relaxed);

@@ -53,7 +53,8 @@ pub mod state {
     pub const RESENDING: u8 = 4;
     /// The stream belongs to the parent of this process.
     pub const INHERITED: u8 = 5;
-    /// rx, from another host: all of the link's bytes are read, and TCP brings what the peer owes, up to `from`.
+    /// rx, from another host: all of the link's bytes are read, and TCP brings what the peer owes,
+    /// up to `from`.
     pub const RETURNING: u8 = 6;
 }
 
@@ -90,9 +91,10 @@ pub struct Half {
     pub state: AtomicU8,
     /// tx: the ring may have pages, and trim.rs knows of it. Written under the lock.
     pub resident: AtomicBool,
-    /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest). Whoever counted a call
-    /// takes it back, whatever has become of the socket: the count outlives it.
-    /// SeqCst: "announce the call, then look at the state" against "change the state, then look for calls".
+    /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest). The
+    /// thread that counted a call takes it back, whatever has become of the socket: the count
+    /// outlives it. SeqCst: "announce the call, then look at the state" against "change the state,
+    /// then look for calls".
     pub calls: AtomicU64,
     /// About how many calls in the kernel have moved bytes.
     pub moves: AtomicU32,
@@ -108,8 +110,9 @@ pub struct Half {
     dir: AtomicPtr<Direction>,
     /// rx: stream offset in TCP at which the link begins.
     pub from: AtomicU64,
-    /// rx, off the link: bytes of TCP (as in `calls`) up to which the peer owes what the program may have been
-    /// told of already, sent again after a demotion; 0: none; [`remains::SOME`](super::remains::SOME).
+    /// rx, off the link: bytes of TCP (as in `calls`) up to which the peer owes what the program
+    /// may have been told of already, sent again after a demotion; 0: none;
+    /// [`remains::SOME`](super::remains::SOME).
     pub owed: AtomicU64,
     /// Bytes that went by links, ever, without going by TCP too.
     pub linked: AtomicU64,
@@ -142,7 +145,8 @@ impl Half {
     pub fn call_begins(&self) {
         self.calls.fetch_add(CALL, Ordering::SeqCst);
     }
-    /// It is over, and has moved `n` bytes: one step, so that nobody finds the call gone and its bytes not counted.
+    /// It is over, and has moved `n` bytes: one step, so that nobody finds the call gone and its
+    /// bytes not counted.
     #[inline]
     pub fn call_ends(&self, n: u64) {
         self.calls
@@ -265,11 +269,11 @@ pub struct Sock {
     pub fd: AtomicI32,
     /// See [`role`].
     pub role: AtomicU8,
-    /// Threads of this process in a kernel `poll` or `select`, entered before the proof, that watch it. Outlives the
-    /// socket, as [`Half::calls`] does.
+    /// Threads of this process in a kernel `poll` or `select`, entered before the proof, that watch
+    /// it. Outlives the socket, as [`Half::calls`] does.
     pub polls: AtomicU32,
-    /// O_NONBLOCK as last set through a hook: in the lowest bits ([`ASKED`]) 0 not known, or one of these; above the count of the times when
-    /// that was forgotten.
+    /// O_NONBLOCK as last set through a hook: in the lowest bits ([`ASKED`]) 0 not known, or one of
+    /// these; above the count of the times when that was forgotten.
     pub nonblock: AtomicU32,
     /// TCP_NODELAY as last set through a hook in the lowest bit, the count of such calls above.
     pub nodelay: AtomicU32,
@@ -281,9 +285,11 @@ pub struct Sock {
     pub tells_unread: AtomicBool,
     /// SO_RCVLOWAT of a socket with a stream; 0 means 1.
     pub rcvlowat: AtomicU32,
-    /// The kernel has 1 instead, since it is to tell of the peer's record, or to `low_waits`. Changed under the rx lock.
+    /// The kernel has 1 instead, since it is to tell of the peer's record, or to `low_waits`.
+    /// Changed under the rx lock.
     pub low_held: AtomicBool,
-    /// Sleeps of calls that have a part of what they want, and that fewer bytes are to end than `rcvlowat`. Likewise.
+    /// Sleeps of calls that have a part of what they want, and that fewer bytes are to end than
+    /// `rcvlowat`. Likewise.
     pub low_waits: AtomicU32,
     /// By the program's word it is to be there behind `exec`.
     pub for_exec: AtomicBool,
@@ -301,27 +307,30 @@ pub struct Sock {
     pub pinned: AtomicU32,
     /// Demotions since the connection last did well on a link: spaces new tries.
     pub backoff: AtomicU32,
-    /// Bytes between two tries to meet again after a demotion; 0: never demoted, the tries go by [`first_try`].
+    /// Bytes between two tries to meet again after a demotion; 0: never demoted, the tries go by
+    /// [`first_try`].
     ///
     /// [`first_try`]: crate::sockets::trigger::first_try
     pub retry_step: AtomicU64,
     /// Bytes by links when the stream in use was attached.
     pub linked_before: AtomicU64,
-    /// By what the other end names this connection, and the inode of the other end's socket; 0: not known yet.
+    /// By what the other end names this connection, and the inode of the other end's socket; 0: not
+    /// known yet.
     pub key: AtomicU64,
     /// See `key`.
     pub mirror: AtomicU64,
     /// The owner of the other end's socket.
     mirror_uid: AtomicU32,
-    /// Where a set has the registration of this socket that was made last: a guess, to be verified there.
+    /// Where a set has the registration of this socket that was made last: a guess, to be verified
+    /// there.
     pub last_reg: AtomicU32,
     /// The link of the last stream, and its generation: the other end is known to be behind it.
     last_link: AtomicPtr<Link>,
     last_generation: AtomicU32,
     /// A demotion of the stream in use has been counted.
     pub counted: AtomicBool,
-    /// The sets that the socket is in know of the stream in use. Before that no reader consents: what the peer
-    /// wrote would be told to nobody.
+    /// The sets that the socket is in know of the stream in use. Before that no reader consents:
+    /// what the peer wrote would be told to nobody.
     pub adopted: AtomicBool,
     /// The stream in use has carried over a direction, and has been counted as an upgrade.
     pub upgraded: AtomicBool,
@@ -335,7 +344,8 @@ pub struct Sock {
     pub halves: AtomicU8,
     /// 1 + the generation that it had when the program last shut a writing half down.
     pub shut_in: AtomicU32,
-    /// Every descriptor of the program is closed; `fd` is one of ours, closed when all is sent again.
+    /// Every descriptor of the program is closed; `fd` is one of ours, closed when all is sent
+    /// again.
     pub lingers: AtomicBool,
     /// The line of this connection has been written (see report.rs).
     pub reported: AtomicBool,
@@ -345,11 +355,14 @@ pub struct Sock {
     pub far: AtomicBool,
     /// From another host: where the re-send begins is known.
     pub begun: AtomicBool,
-    /// From another host: how many records this process had taken out of TCP when it last took one out here. See `remote::records`.
+    /// From another host: how many records this process had taken out of TCP when it last took one
+    /// out here. See `remote::records`.
     pub heard: AtomicU64,
-    /// From another host: since when TCP has bytes of which only more can tell whether they are a record's; 0: it has none.
+    /// From another host: since when TCP has bytes of which only more can tell whether they are a
+    /// record's; 0: it has none.
     pub undecided_ns: AtomicU64,
-    /// From another host: the stream was left for the sake of somebody else, who reads TCP past this library.
+    /// From another host: the stream was left for another reader, which reads TCP past
+    /// this library.
     pub handed: AtomicBool,
     /// Counters for the outside; null if none could be had.
     conn: AtomicPtr<Conn>,
@@ -399,8 +412,9 @@ impl Sock {
         unsafe { self.family.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Process `pid` gives the socket up, and may come back to it (an `exec` that fails). A slot that nobody else holds is others' from now on: this
-    /// socket takes another one with its next stream.
+    /// Process `pid` gives the socket up, and may come back to it (an `exec` that fails). A slot
+    /// that nobody else holds is others' from now on: this socket takes another one with its next
+    /// stream.
     pub fn leave_family(&self, pid: u32) {
         let Some(family) = self.family() else { return };
         if family.leave(pid) {
@@ -488,8 +502,8 @@ impl Sock {
         self.rx.linked.load(Ordering::Relaxed) + self.tx.linked.load(Ordering::Relaxed)
     }
 
-    /// `fd` if it still is the socket's, else a number that is: another thread may close one, while a dup lives, under
-    /// a call that began by it.
+    /// `fd` if it still is the socket's, else a number that is: another thread may close one, while
+    /// a dup lives, under a call that began by it.
     #[inline]
     pub fn valid_number(&'static self, fd: i32) -> i32 {
         if table::lookup(fd) == Some(Entry::sock(self)) {
@@ -614,14 +628,13 @@ impl Sock {
         }
     }
 
-    /// Under no lock: whoever is in a section under either has left it behind this. A stream may be about to be attached by
-    /// another thread that has not seen what this one has said before, in `fds`, say: behind this it shows, and none is
-    /// attached any more. Or it may be about to be left, by one that has told its state already.
+    /// Under no lock: when this returns, threads that were in a section under either have left it.
+    /// A stream may be about to be attached by another thread that has not seen what this one has
+    /// said before, in `fds`, say: behind this it shows, and none is attached any more. Or it may
+    /// be about to be left, by one that has told its state already.
     pub fn let_sections_end(&self) {
         for half in [&self.rx, &self.tx] {
-            if half.lock.lock().is_ok() {
-                half.lock.unlock();
-            }
+            drop(half.lock.enter());
         }
     }
 
@@ -631,7 +644,8 @@ impl Sock {
         self.rx.state() != state::PLAIN || self.tx.state() != state::PLAIN
     }
 
-    /// Has the program shut its reading half down? Then the kernel has an end to tell, whatever else there is.
+    /// Has the program shut its reading half down? Then the kernel has an end to tell, whatever
+    /// else there is.
     #[inline]
     pub fn has_shut_reading(&self) -> bool {
         self.halves.load(Ordering::Relaxed) & half::READING != 0
@@ -651,13 +665,15 @@ impl Sock {
     }
 }
 
-/// A socket as a call under way knows it. While the call sleeps another thread may close it, and then its structure,
-/// like its number, may be another connection's, which must get none of the call's bytes and lose none to it.
+/// A socket as a call under way knows it. While the call sleeps another thread may close it, and
+/// then its structure, like its number, may be another connection's, which must get none of the
+/// call's bytes and lose none to it.
 ///
-/// The generation tells. It changes under both locks, so who holds one of them and finds a socket open has it open
-/// until it gives the lock back. (To keep structures from being reused while calls sleep over them would take a count
-/// that a cancelled thread, or one that jumps out of a handler, never takes back; and the call would still have to
-/// ask whether its socket is closed, since the number is free at once.)
+/// The generation tells. It changes under both locks, so a thread that holds one of them and finds
+/// a socket open has it open until it gives the lock back. (To keep structures from being reused
+/// while calls sleep over them would take a count that a cancelled thread, or one that jumps out of
+/// a handler, never takes back; and the call would still have to ask whether its socket is closed,
+/// since the number is free at once.)
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     sock: &'static Sock,
@@ -665,7 +681,8 @@ pub struct Known {
 }
 
 impl Known {
-    /// The socket as it is now. Call under one of its locks, or where no sleep lies behind the call.
+    /// The socket as it is now. Call under one of its locks, or where no sleep lies behind the
+    /// call.
     #[inline]
     pub fn of(sock: &'static Sock) -> Self {
         Self {

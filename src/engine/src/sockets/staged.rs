@@ -1,7 +1,9 @@
-//! What a program writes while its stream is on the way from TCP to a link, or back, waits in the ring of this process. On TCP it would
-//! be in the kernel by then, and outlive the process; here it dies with that, and all that the peer sees is an end of TCP before the link
-//! was used, or behind it, which looks like a clean one. So for as long as such bytes wait, the kernel is told that a close of the socket
-//! resets the connection (SO_LINGER with no time, socket(7)): nobody but the end of the process closes it meanwhile.
+//! What a program writes while its stream is on the way from TCP to a link, or back, waits in the
+//! ring of this process. On TCP it would be in the kernel by then, and outlive the process; here it
+//! dies with that, and all that the peer sees is an end of TCP before the link was used, or behind
+//! it, which looks like a clean one. So for as long as such bytes wait, the kernel is told that a
+//! close of the socket resets the connection (SO_LINGER with no time, socket(7)): nobody but the
+//! end of the process closes it meanwhile.
 
 use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -23,7 +25,8 @@ const BEGUN: u8 = 1;
 const WAITS: u8 = 2;
 
 impl Staged {
-    /// The structure has another connection; or this process is a child, and what waits is its parent's.
+    /// The structure has another connection; or this process is a child, and what waits is its
+    /// parent's.
     pub fn forget(&self) {
         self.phase.store(NOTHING, Ordering::Relaxed);
     }
@@ -41,7 +44,8 @@ impl Staged {
     }
 }
 
-/// Under the tx lock, before the first write that waits, or when all does that the link was not given.
+/// Under the tx lock, before the first write that waits, or when all does that the link was not
+/// given.
 #[cold]
 pub fn stage(sock: &Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
@@ -51,7 +55,8 @@ pub fn stage(sock: &Sock) {
     sys::set_linger(fd, Some(0));
 }
 
-/// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or to set it.
+/// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or to
+/// set it.
 pub fn unstage(sock: &Sock) {
     if sock.staged.phase.swap(NOTHING, Ordering::Relaxed) == WAITS {
         sys::set_linger(sock.fd.load(Ordering::Relaxed), linger_of(sock));

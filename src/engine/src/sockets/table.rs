@@ -118,7 +118,8 @@ pub fn lookup(fd: c_int) -> Option<Entry> {
     if word == 0 { None } else { Some(Entry(word)) }
 }
 
-/// The entry of `fd` if it is a set. One test less than by [`lookup`]: an empty word has another tag.
+/// The entry of `fd` if it is a set. One test less than by [`lookup`]: an empty word has another
+/// tag.
 #[inline(always)]
 #[must_use]
 pub fn lookup_set(fd: c_int) -> Option<Entry> {

@@ -1,10 +1,12 @@
-//! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`), and is asked to say to its peer.
+//! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`), and is asked to say to its
+//! peer.
 
 use sluice_fabric::sys;
 
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
-/// This end has ended what it writes, and reads on: before and after the peer has acknowledged that.
+/// This end has ended what it writes, and reads on: before and after the peer has acknowledged
+/// that.
 pub const FIN_WAIT1: u8 = 4;
 /// See [`FIN_WAIT1`].
 pub const FIN_WAIT2: u8 = 5;
@@ -52,14 +54,14 @@ pub fn is_over(state: u8) -> bool {
     matches!(state, TIME_WAIT | CLOSE | CLOSE_WAIT | LAST_ACK | CLOSING)
 }
 
-/// Is nothing more to come from the peer by this TCP, because of its end, a reset, or a number that is closed? What is here may not be read
-/// yet.
+/// Is nothing more to come from the peer by this TCP, because of its end, a reset, or a number that
+/// is closed? What is here may not be read yet.
 pub fn has_ended(fd: i32) -> bool {
     state(fd).is_none_or(is_over)
 }
 
-/// Is the peer so far away that TCP may keep more bytes under way than a ring holds? At a round trip
-/// of a millisecond a ring of 256 KiB carries 2 Gbit/s.
+/// Is the peer so far away that TCP may keep more bytes under way than a ring holds? At a round
+/// trip of a millisecond a ring of 256 KiB carries 2 Gbit/s.
 pub fn is_far(fd: i32) -> bool {
     const FAR_US: u32 = 1000;
     info(fd).is_some_and(|info| (FAR_US..u32::MAX).contains(&info.min_rtt))
@@ -105,7 +107,8 @@ pub fn written(fd: i32, syn: bool) -> Option<Written> {
     None
 }
 
-/// How far a connection's input has come. Where the peer's half [is over](is_over), both counts may have one more: its FIN.
+/// How far a connection's input has come. Where the peer's half [is over](is_over), both counts may
+/// have one more: its FIN.
 #[derive(Clone, Copy, Debug)]
 pub struct Input {
     /// The kernel's state of the connection.
@@ -171,7 +174,8 @@ pub fn acknowledge(fd: i32) {
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &ONCE);
 }
 
-/// As [`acknowledge`], and what comes during `wait` as soon as it does: the peer's window opens by that.
+/// As [`acknowledge`], and what comes during `wait` as soon as it does: the peer's window opens by
+/// that.
 pub fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
     let set = |on: i32| sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK, &on);
     let was = sys::getsockopt::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_QUICKACK);
@@ -182,13 +186,15 @@ pub fn while_acknowledging(fd: i32, wait: impl FnOnce()) {
     }
 }
 
-/// SK_MEMINFO_* of linux/sock_diag.h, since Linux 4.12: in use of the receive buffer, its size, ..., the size of the send buffer, ..., in use of that.
+/// SK_MEMINFO_* of linux/sock_diag.h, since Linux 4.12: in use of the receive buffer, its size,
+/// ..., the size of the send buffer, ..., in use of that.
 type Meminfo = [u32; 6];
 
-/// Does TCP take so many bytes that nobody reads for now, beside what it has? A buffer that the program has left to the kernel grows for
-/// them. (The window follows it as bytes come.)
+/// Does TCP take so many bytes that nobody reads for now, beside what it has? A buffer that the
+/// program has left to the kernel grows for them. (The window follows it as bytes come.)
 pub fn takes(fd: i32, bytes: u64) -> bool {
-    /// Its size against that of what it is to take: the kernel counts what it needs for keeping a byte, too.
+    /// Its size against that of what it is to take: the kernel counts what it needs for keeping a
+    /// byte, too.
     const SPARE: u64 = 3;
     let size = |bytes: u64| i32::try_from(bytes).unwrap_or(i32::MAX);
     let set = |low: i32| sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &low);
@@ -200,7 +206,8 @@ pub fn takes(fd: i32, bytes: u64) -> bool {
     if room() {
         return true;
     }
-    // The one way to have it grow which does not fix its size for good (tcp_set_rcvlowat). Whoever sleeps is told anew when it is put back.
+    // The one way to have it grow which does not fix its size for good (tcp_set_rcvlowat). A
+    // sleeper is told anew when it is put back.
     if let Ok(low) = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
         && set(size(SPARE * bytes)).is_ok()
     {

@@ -1,4 +1,5 @@
-//! For tests: a link between two ends of this process, with a stream on it; and a fork at a given moment.
+//! For tests: a link between two ends of this process, with a stream on it; and a fork at a given
+//! moment.
 
 use crate::process;
 use crate::sockets::sock::{self, Sock, role, state};
@@ -43,8 +44,8 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
     sock
 }
 
-/// Forks when another thread, in `section`, has called what it is given, which takes a while. Does the child come to
-/// the end of `then`, and find there what it expects?
+/// Forks when another thread, in `section`, has called what it is given, which takes a while. Does
+/// the child come to the end of `then`, and find there what it expects?
 pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -> bool) -> bool {
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -236,8 +236,8 @@ pub fn when_answered(sock: &Sock) {
     }
 }
 
-/// The other end asks for this one, which has not moved a byte here, so that it may be a relative's:
-/// answers with its first byte.
+/// The other end asks for this one, which has not moved a byte here, so that it may be a
+/// relative's: answers with its first byte.
 pub fn when_used(sock: &Sock) {
     sock.is_asked_for.store(true, Ordering::Release);
     soon(sock);

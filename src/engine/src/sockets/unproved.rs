@@ -1,4 +1,5 @@
-//! In place of `prefix.rs` where no other host is met: nothing is to be proved, and nothing kept for it.
+//! In place of `prefix.rs` where no other host is met: nothing is to be proved, and nothing kept
+//! for it.
 
 use crate::sockets::sock::Sock;
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};

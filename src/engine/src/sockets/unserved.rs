@@ -1,4 +1,5 @@
-//! Calls on a tracked descriptor that hooks cannot follow: the kernel's socket is to be the only path.
+//! Calls on a tracked descriptor that hooks cannot follow: the kernel's socket is to be the only
+//! path.
 
 use super::sock::Sock;
 use super::table::{self, Entry, Kind};
@@ -13,20 +14,23 @@ use sluice_stats::Reason;
 pub enum Use {
     /// Anything. What the program has written goes before what it writes now.
     Any,
-    /// It reads. What the program has written follows by the control thread: the peer may not read it before it is read from.
+    /// It reads. What the program has written follows by the control thread: the peer may not read
+    /// it before it is read from.
     Reading,
 }
 
-/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under `reason`.
+/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under
+/// `reason`.
 pub fn used(fd: c_int, reason: Reason, how: Use) {
     match table::lookup(fd).map(Entry::kind) {
         Some(Kind::Sock(sock)) => {
             leave(sock, reason, how);
-            // What a poll has told of is there for whoever reads next; and behind the program's SHUT_RD the kernel would tell of an
-            // end where it has nothing yet.
+            // What a poll has told of is there for the next reader; and after the program's
+            // SHUT_RD the kernel would tell of an end where it has nothing yet.
             remains::part_with(sock);
         }
-        // Given away before it is connected. (A raw call about one that is not says nothing of later ones.)
+        // Given away before it is connected. (A raw call about one that is not says nothing of
+        // later ones.)
         Some(Kind::Fresh) if reason != Reason::RawSyscall => {
             if let Some(sock) = crate::api::sock_of(Entry::FRESH, fd) {
                 life::give_up(sock, reason);
@@ -37,7 +41,8 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
     }
 }
 
-/// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program does not.
+/// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program
+/// does not.
 pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     let Some(sock) = entry.as_sock() else {
         used(fd, Reason::Splice, Use::Any);

@@ -1,4 +1,5 @@
-//! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's switch.
+//! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's
+//! switch.
 
 use crate::config::{Side, config};
 use crate::process;
@@ -13,8 +14,9 @@ use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together
-/// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec, say, TCP must take what lies
-/// unread, and its buffers are small as long as nothing has gone through them.
+/// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec,
+/// say, TCP must take what lies unread, and its buffers are small as long as nothing has gone
+/// through them.
 pub fn ring_len(link: &Link) -> u32 {
     let config = config();
     let most = if config.memory.is_some() {
@@ -45,7 +47,8 @@ fn in_use() -> (u64, u64) {
     all
 }
 
-/// Does the user want the connection between these to leave TCP, and now? What a rule keeps there it keeps for good.
+/// Does the user want the connection between these to leave TCP, and now? What a rule keeps there
+/// it keeps for good.
 pub fn ask_user(sock: &Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
     let config = config();
     let side = match sock.role.load(Ordering::Relaxed) {
@@ -78,12 +81,14 @@ fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
     }
 }
 
-/// The peer of the connection that `sock` was in `generation` is proved and both ends have joined stream `index` of
-/// `link`: from now on hooks of this socket wait only in ways that a doorbell can end.
+/// The peer of the connection that `sock` was in `generation` is proved and both ends have joined
+/// stream `index` of `link`: from now on hooks of this socket wait only in ways that a doorbell can
+/// end.
 ///
-/// Another thread may close the socket meanwhile, give it up, or execute another program. It says so first, in `fds`, `pinned` or
-/// [`process::is_executing`], takes both locks for a moment ([`Sock::let_sections_end`]), and then looks for a stream; here they are
-/// asked under both locks. So either it is seen here, or the stream there.
+/// Another thread may close the socket meanwhile, give it up, or execute another program. It says
+/// so first, in `fds`, `pinned` or [`process::is_executing`], takes both locks for a moment
+/// ([`Sock::let_sections_end`]), and then looks for a stream; here they are asked under both locks.
+/// So either it is seen here, or the stream there.
 pub fn attach(
     sock: &'static Sock,
     generation: u32,
@@ -102,7 +107,8 @@ pub fn attach(
     let Some(lent) = link.lent_for(index) else {
         return Err(Reason::LinkLost);
     };
-    // The peer can write to this record. It goes by it itself, so a changed one is a stream that cannot work.
+    // The peer can write to this record. It goes by it itself, so a changed one is a stream that
+    // cannot work.
     let said = &incoming.rx_wishes;
     let unchanged = said.ring_at.load(Ordering::Relaxed) == lent.at
         && said.ring_len.load(Ordering::Relaxed) == lent.len;
@@ -110,13 +116,9 @@ pub fn attach(
     let (Some(ring), true) = (ring, unchanged) else {
         return Err(Reason::PeerHostile);
     };
-    if sock.rx.lock.lock().is_err() {
-        return Err(Reason::WriterBlocked);
-    }
-    if sock.tx.lock.lock().is_err() {
-        sock.rx.lock.unlock();
-        return Err(Reason::WriterBlocked);
-    }
+    let blocked = |_| Reason::WriterBlocked;
+    let rx = sock.rx.lock.enter().map_err(blocked)?;
+    let tx = sock.tx.lock.enter().map_err(blocked)?;
     let refused = take_in(sock, generation);
     if refused.is_ok() {
         options::note(sock, sock.fd.load(Ordering::Relaxed));
@@ -125,7 +127,7 @@ pub fn attach(
         sock.set_stream(link, index);
         incoming.rx_wishes.ended.store(0, Ordering::SeqCst);
         sock.rx.set_dir(Some(incoming));
-        // Whoever shuts it down behind this look finds the direction.
+        // A thread that shuts it down after this look finds the direction.
         if sock.halves.load(Ordering::SeqCst) & half::WRITING != 0 {
             incoming.rx_wishes.ended.store(1, Ordering::SeqCst);
         }
@@ -144,8 +146,7 @@ pub fn attach(
         sock.rx.state.store(state::PROVED, Ordering::SeqCst);
         sock.tx.state.store(state::PROVED, Ordering::SeqCst);
     }
-    sock.tx.lock.unlock();
-    sock.rx.lock.unlock();
+    drop((tx, rx));
     refused?;
     if !remote::is_to_another_host(link) {
         // Both ends are on this host, and will be.
@@ -157,7 +158,7 @@ pub fn attach(
             set.adopt_stream(sock);
         }
     }
-    // Behind this, whoever ends a call in the kernel may consent, too.
+    // From here on, a thread that ends a call in the kernel may consent, too.
     sock.adopted.store(true, Ordering::SeqCst);
     consent(sock);
     Ok(())
@@ -165,7 +166,8 @@ pub fn attach(
 
 /// Under both locks: may the socket, which was that connection in `generation`, have a stream?
 fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
-    // In this order: who finds the descriptor of a later connection finds that one's generation, too.
+    // In this order: a thread that finds a later connection's descriptor finds its generation,
+    // too.
     if sock.fds.load(Ordering::Acquire) == 0
         || sock.generation.load(Ordering::Acquire) != generation
     {
@@ -194,7 +196,8 @@ fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A reader of this process did not consent, since a thread waited for more sockets than are marked one by one.
+/// A reader of this process did not consent, since a thread waited for more sockets than are marked
+/// one by one.
 static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
 
 /// Is there a stream for what is written, whose reader has not consented yet?
@@ -209,7 +212,8 @@ pub fn awaits_consent(sock: &'static Sock) -> bool {
     dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Acquire) == 0)
 }
 
-/// Such a wait is over: whoever was refused for it consents, be it a socket that was not among them.
+/// Such a wait is over: a socket that was refused for it consents, be it a socket that was not
+/// among them.
 pub fn consent_behind_big_wait() {
     if crate::readiness::big_waits() == 0 && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
         crate::sockets::sock::for_all(consent);
@@ -236,9 +240,9 @@ pub fn consent(sock: &'static Sock) {
             return;
         }
     }
-    if sock.rx.lock.lock().is_err() {
+    let Ok(section) = sock.rx.lock.enter() else {
         return;
-    }
+    };
     let mut refuse = None;
     if sock.rx.state() == state::PROVED
         && let Some(dir) = sock.rx.dir()
@@ -264,7 +268,7 @@ pub fn consent(sock: &'static Sock) {
             _ => refuse = Some((Which::Both, Reason::NotEstablished)),
         }
     }
-    sock.rx.lock.unlock();
+    drop(section);
     if remote::is_remote(sock) && refuse.is_none() {
         control::advance(sock);
     }
@@ -287,13 +291,14 @@ pub enum Switch {
     Never(Reason),
 }
 
-/// Under the tx lock, in state PROVED: fixes the offset N at which TCP's part of this direction ends.
+/// Under the tx lock, in state PROVED: fixes the offset N at which TCP's part of this direction
+/// ends.
 pub fn try_switch(sock: &'static Sock) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
-    // Over a link between hosts both directions switch together, when the peer's steps have come. Before the sets know of the stream nobody asks
-    // for them to hear of room.
+    // Over a link between hosts both directions switch together, when the peer's steps have come.
+    // Before the sets know of the stream nobody asks for them to hear of room.
     if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
         || !sock.adopted.load(Ordering::SeqCst)
         || sock.tx.in_kernel() != 0
@@ -309,8 +314,8 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     })
 }
 
-/// Under the tx lock, in state PROVED, with no thread in a kernel write: the program's bytes go into the ring from now on. Tells
-/// `announce` the offset N before; `false`: not yet.
+/// Under the tx lock, in state PROVED, with no thread in a kernel write: the program's bytes go
+/// into the ring from now on. Tells `announce` the offset N before; `false`: not yet.
 pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return Switch::Later;
@@ -350,8 +355,8 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     Switch::Done
 }
 
-/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, behind what is there, for a close that may
-/// not wait. `Err`: the switch can not be made (yet).
+/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, behind
+/// what is there, for a close that may not wait. `Err`: the switch can not be made (yet).
 fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
     /// A ring that takes less is not worth it.
     const LEAST: u32 = 4096;
@@ -369,10 +374,12 @@ fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
     if most < LEAST {
         return Err(Switch::Never(Reason::SendBufferSmall));
     }
-    // Nothing is added to what TCP has, so that there is always as much. Large pieces cost the kernel little beside their bytes.
+    // Nothing is added to what TCP has, so that there is always as much. Large pieces cost the
+    // kernel little beside their bytes.
     let free = buffer.size.saturating_sub(buffer.used);
     let fits = free - free / 8;
-    // A writer that finds it full waits until a third is free (sk_stream_is_writeable), and so comes by here with more than a quarter.
+    // A writer that finds it full waits until a third is free (sk_stream_is_writeable), and so
+    // comes by here with more than a quarter.
     if fits < most.min(buffer.size / 4).max(LEAST) {
         return Err(Switch::Later);
     }

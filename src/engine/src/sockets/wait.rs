@@ -9,6 +9,7 @@ use crate::sockets::{direct, options, recv};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
+use sluice_fabric::lock::Section;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends};
@@ -27,14 +28,16 @@ pub enum Waited {
     Parked,
 }
 
-/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a program may
-/// count on that. A reader that only waits for its disk, or its CPU, should not be taken for one.
+/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a
+/// program may count on that. A reader that only waits for its disk, or its CPU, should not be
+/// taken for one.
 const FULL_NS: u64 = 50_000_000;
 /// The same of a reader on another host, whose credit has a way to go.
 pub const FULL_REMOTE_NS: u64 = 200_000_000;
 
-/// The same while the stream is on its way to a link between hosts: its reader has TCP to read first, megabytes perhaps. It gives
-/// up before this ([`control::watch_far`]), and the link's timer behind it.
+/// The same while the stream is on its way to a link between hosts: its reader has TCP to read
+/// first, megabytes perhaps. It gives up before this ([`control::watch_far`]), and the link's timer
+/// behind it.
 const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
@@ -48,10 +51,11 @@ pub fn full_ns(sock: &Sock) -> u64 {
     }
 }
 
-/// With the rx lock held, which it gives back: waits until the tail is at least `beyond`, or the
+/// Under the rx lock, which it gives back: waits until the tail is at least `beyond`, or the
 /// stream or TCP has other news.
 #[cold]
 pub fn for_data(
+    section: Section<'_>,
     sock: &'static Sock,
     fd: i32,
     deadline: Option<u64>,
@@ -59,18 +63,17 @@ pub fn for_data(
     nap: &mut Nap,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
-        sock.rx.lock.unlock();
         return Waited::News;
     };
     let on_link = sock.rx.state() == state::LINK;
-    // The look before this wait took the writer for not switched: if it is by now, that is news. (To read the
-    // word here again and wait for it to change would miss a switch between the two.)
+    // The look before this wait took the writer for not switched: if it is by now, that is news.
+    // (To read the word here again and wait for it to change would miss a switch between the two.)
     let unswitched = sock.rx.state() == state::PROVED;
-    // An offer behind unread bytes is not next: who waits for more than there is does not look at it.
+    // An offer after unread bytes is not next: a wait for more than there is does not look at it.
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
     link.pin();
-    sock.rx.lock.unlock();
+    drop(section);
     let news = || {
         let tail = dir.tx.tail.read();
         tail.flagged
@@ -110,16 +113,21 @@ fn is_new(offer: u64, seen: u64) -> bool {
     offer != seen && offer != 0
 }
 
-/// With the tx lock held, which it gives back: waits until the reader's ADVERT is another than that of
+/// Under the tx lock, which it gives back: waits until the reader's ADVERT is another than that of
 /// `serial`.
 #[cold]
-pub fn for_advert(sock: &'static Sock, until: u64, ends: Ends, serial: u64) -> Waited {
+pub fn for_advert(
+    section: Section<'_>,
+    sock: &'static Sock,
+    until: u64,
+    ends: Ends,
+    serial: u64,
+) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
-        sock.tx.lock.unlock();
         return Waited::News;
     };
     link.pin();
-    sock.tx.lock.unlock();
+    drop(section);
     let news = || {
         dir.rx.head.read().flagged
             || dir.tx.tail.read().flagged
@@ -137,15 +145,15 @@ pub fn for_advert(sock: &'static Sock, until: u64, ends: Ends, serial: u64) -> W
     waited
 }
 
-/// With the tx lock held, which it gives back: waits until another host's reader `takes` something, or the stream has other news.
+/// Under the tx lock, which it gives back: waits until another host's reader `takes` something, or
+/// the stream has other news.
 #[cold]
-pub fn for_taker(sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
+pub fn for_taker(section: Section<'_>, sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
-        sock.tx.lock.unlock();
         return;
     };
     link.pin();
-    sock.tx.lock.unlock();
+    drop(section);
     let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes();
     while !news() && sys::now_ns() < until {
         let side = Side::Writer(dir);
@@ -154,22 +162,22 @@ pub fn for_taker(sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
     link.unpin();
 }
 
-/// With the tx lock held, which it gives back: waits until the ring has room again. A reader that does not
-/// read has the stream demoted.
+/// Under the tx lock, which it gives back: waits until the ring has room again. A reader that does
+/// not read has the stream demoted.
 #[cold]
 pub fn for_space(
+    section: Section<'_>,
     sock: &'static Sock,
     deadline: Option<u64>,
     ends: Ends,
     mut nap: Option<&mut Nap>,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
-        sock.tx.lock.unlock();
         return Waited::News;
     };
     let seen = sock.tx.seen.load(Ordering::Relaxed);
     link.pin();
-    sock.tx.lock.unlock();
+    drop(section);
     let news = || {
         let head = dir.rx.head.read();
         head.flagged || head.offset != seen || dir.tx.tail.read().flagged
@@ -185,8 +193,8 @@ pub fn for_space(
             nap.seen = seen;
         }
         match sleep(sock, link, Side::Writer(dir), Some(until), ends, news, nap) {
-            // Also where the program's own patience (SO_SNDTIMEO) was shorter: TCP has room for more than the ring, and says
-            // itself when it has none.
+            // Also where the program's own patience (SO_SNDTIMEO) was shorter: TCP has room for
+            // more than the ring, and says itself when it has none.
             Waited::TimedOut => {
                 if !news() {
                     demote::demote(sock, Which::Both, Reason::RingFull);
@@ -219,7 +227,8 @@ enum Side<'a> {
     Writer(&'a Direction),
 }
 
-/// Announces, looks again, sleeps on the slot of this thread, or has the edge do so. The link is pinned.
+/// Announces, looks again, sleeps on the slot of this thread, or has the edge do so. The link is
+/// pinned.
 fn sleep(
     sock: &'static Sock,
     link: &'static Link,
@@ -239,8 +248,9 @@ fn sleep(
         Side::Reader(dir) => (&sock.rx, dir, &dir.rx_wishes.waiters, false),
         Side::Writer(dir) => (&sock.tx, dir, &dir.tx_wishes.waiters, true),
     };
-    // Since the lock was given back the stream may have ended, and its words be another's by now, which say nothing of that. Who
-    // ends it stores the state before it looks for waiters.
+    // Since the lock was given back the stream may have ended, and its words be another's by now,
+    // which say nothing of that. The thread that ends it stores the state before it looks for
+    // waiters.
     let is_over = || half.state.load(Ordering::SeqCst) == state::PLAIN || !half.is_at(dir);
     if let Some(nap) = &nap {
         // What a sleep left by a jump has announced goes before this one announces the same.
@@ -308,20 +318,19 @@ pub fn woken(nap: &mut Nap) -> Waited {
     if waited != Waited::TimedOut {
         return waited;
     }
-    // A writer's patience is over, its program's (as in `for_space`), or the time between two looks.
+    // A writer's patience is over, its program's (as in `for_space`), or the time between two
+    // looks.
     if let Some(known) = nap.known.filter(|_| nap.writer && !nap.word.is_null()) {
         let sock = known.sock();
-        let stuck = sock.tx.lock.lock().is_ok_and(|()| {
+        let stuck = sock.tx.lock.enter().is_ok_and(|_section| {
             let dir = sock
                 .tx
                 .dir()
                 .filter(|_| known.is_same() && sock.tx.state() == state::LINK);
-            let stuck = dir.is_some_and(|d| {
+            dir.is_some_and(|d| {
                 let head = d.rx.head.read();
                 !head.flagged && head.offset == nap.seen
-            });
-            sock.tx.lock.unlock();
-            stuck
+            })
         });
         if stuck {
             demote::demote(sock, Which::Both, Reason::RingFull);
@@ -336,20 +345,21 @@ pub fn woken(nap: &mut Nap) -> Waited {
     }
 }
 
-/// With the tx lock held, which it gives back: waits until the link, or the peer, has told how a re-send goes on.
+/// Under the tx lock, which it gives back: waits until the link, or the peer, has told how a
+/// re-send goes on.
 #[cold]
 pub fn for_link(
+    section: Section<'_>,
     sock: &'static Sock,
     deadline: Option<u64>,
     ends: Ends,
     nap: Option<&mut Nap>,
 ) -> Waited {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
-        sock.tx.lock.unlock();
         return Waited::News;
     };
     link.pin();
-    sock.tx.lock.unlock();
+    drop(section);
     let news = || !remote::is_held(sock);
     let waited = sleep(sock, link, Side::Writer(dir), deadline, ends, news, nap);
     if waited != Waited::Parked {
@@ -376,8 +386,8 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
     true
 }
 
-/// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of another's turn. Its epoll
-/// sets will hear of it.
+/// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of
+/// another's turn. Its epoll sets will hear of it.
 #[cold]
 pub fn ask_for_tcp_room(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
@@ -386,20 +396,21 @@ pub fn ask_for_tcp_room(sock: &'static Sock) {
     }
 }
 
-/// Who waits for TCP behind a re-send looks this often whether the program has shut the socket down, or closed it:
-/// TCP itself is only shut down behind the last byte, and a poll that has begun does not learn of a close.
+/// A wait for TCP after a re-send looks this often whether the program has shut the socket
+/// down, or closed it: TCP itself is only shut down after the last byte, and a poll that has begun
+/// does not learn of a close.
 const SHUT_LOOK_NS: u64 = 200_000_000;
 
-/// With the tx lock held, which it gives back: bytes are being sent again and TCP has no room.
+/// Under the tx lock, which it gives back: bytes are being sent again and TCP has no room.
 #[cold]
 pub fn for_tcp_room(
-    sock: &'static Sock,
+    section: Section<'_>,
     fd: i32,
     deadline: Option<u64>,
     ends: Ends,
     nap: Option<&mut Nap>,
 ) -> Waited {
-    sock.tx.lock.unlock();
+    drop(section);
     let look = sys::now_ns() + SHUT_LOOK_NS;
     let until = deadline.map_or(look, |d| d.min(look));
     if let Some(nap) = nap {
@@ -423,8 +434,8 @@ pub fn for_tcp_room(
     }
 }
 
-/// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than SO_RCVLOWAT the kernel would not tell. The socket
-/// is noted.
+/// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than
+/// SO_RCVLOWAT the kernel would not tell. The socket is noted.
 #[cold]
 pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
     if missing < sock.rcvlowat.load(Ordering::Relaxed) as usize {
@@ -441,11 +452,10 @@ pub fn end_below_low(nap: &mut Nap) {
         return;
     };
     let sock = known.sock();
-    if sock.rx.lock.lock().is_ok() {
-        if known.is_open() {
-            options::waited_below_low(sock);
-        }
-        sock.rx.lock.unlock();
+    if let Ok(_section) = sock.rx.lock.enter()
+        && known.is_open()
+    {
+        options::waited_below_low(sock);
     }
 }
 
@@ -458,11 +468,10 @@ pub fn for_rest(
     deadline: Option<u64>,
     nap: &mut Nap,
 ) -> bool {
-    if sock.rx.lock.lock().is_ok() {
-        if !nap.is_lost() {
-            begin_below_low(sock, missing, nap);
-        }
-        sock.rx.lock.unlock();
+    if let Ok(_section) = sock.rx.lock.enter()
+        && !nap.is_lost()
+    {
+        begin_below_low(sock, missing, nap);
     }
     let waits = for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap);
     if !waits {
@@ -471,9 +480,9 @@ pub fn for_rest(
     waits
 }
 
-/// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for them. Counted as
-/// a call in the kernel, since no doorbell ends the sleep. The socket is noted. False: a stream has come up, or the
-/// socket is closed, look again.
+/// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for
+/// them. Counted as a call in the kernel, since no doorbell ends the sleep. The socket is noted.
+/// False: a stream has come up, or the socket is closed, look again.
 #[cold]
 pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap: &mut Nap) -> bool {
     if nap.is_lost() {

@@ -1,4 +1,4 @@
-//! Waking whoever waits on a stream: the peer's waiters, and this process's own.
+//! Waking threads that wait on a stream: the peer's waiters, and this process's own.
 
 use crate::readiness::set::Set;
 use crate::sockets::{after_tcp, fault};
@@ -16,8 +16,9 @@ fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Marks the waiters in `mask`, each in its way, and says which of them are to be rung. All marks come first: who is rung may run at once in this
-/// thread's place, and look at other sets of its own, too.
+/// Marks the waiters in `mask`, each in its way, and says which of them are to be rung. All marks
+/// come first: a thread that is rung may run at once in this thread's place, and look at other sets
+/// of its own, too.
 #[inline]
 fn mark<'a>(
     mask: u64,
@@ -38,8 +39,8 @@ fn mark<'a>(
     to_ring
 }
 
-/// Tells the peer's waiters in `mask` that there is news of stream `index`; how many had to be rung.
-/// Call behind a successful `advance` and `fence_after_rmw`, with the stream locked.
+/// Tells the peer's waiters in `mask` that there is news of stream `index`; how many had to be
+/// rung. Call behind a successful `advance` and `fence_after_rmw`, with the stream locked.
 #[inline]
 pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
     if mask == 0 {
@@ -81,8 +82,9 @@ pub fn own(link: &'static Link, mask: u64, index: u32) -> u64 {
     u64::from(to_ring.count_ones())
 }
 
-/// Wakes this process's threads in `mask` that sleep in blocking calls, in poll and in select. Epoll sets watch TCP
-/// themselves: to mark the stream would tell them twice of news of TCP, or of a demotion, which is none.
+/// Wakes this process's threads in `mask` that sleep in blocking calls, in poll and in select.
+/// Epoll sets watch TCP themselves: to mark the stream would tell them twice of news of TCP, or of
+/// a demotion, which is none.
 pub fn own_threads(link: &'static Link, mask: u64, index: u32) {
     for slot_index in bits(mask) {
         let Some(slot) = link.my_slot(slot_index) else {

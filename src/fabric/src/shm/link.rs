@@ -58,9 +58,9 @@ pub struct LinkEnd {
     pub peer: Option<PeerProcess>,
     /// The kernel lets this process read the peer's memory, and it is safe to.
     pub can_pull: bool,
-    /// Pages of rings may go back to the kernel. The call for it waits, beyond any signal's reach, for whoever
-    /// holds the lock of the memory file, and a peer can hold that for ever: true only for one that could stop this
-    /// process by a signal just as well.
+    /// Pages of rings may go back to the kernel. The call for it waits, beyond any signal's reach,
+    /// for whoever holds the lock of the memory file, and a peer can hold that for ever: true only
+    /// for one that could stop this process by a signal just as well.
     pub can_discard: bool,
 }
 
@@ -87,7 +87,8 @@ pub struct Link {
     foreign: AtomicU32,
     /// The other end, if both are this process.
     twin: AtomicPtr<Link>,
-    /// What the user keeps with the link, 0: nothing. Who plays the other end, where that is no process.
+    /// What the user keeps with the link, 0: nothing. Who plays the other end, where that is no
+    /// process.
     keeper: AtomicUsize,
     /// Waiter slots of this side in use.
     slots: AtomicU64,
@@ -123,9 +124,11 @@ struct Ledger {
     /// Stream slots of this side's parity, never used so far.
     fresh: u32,
     free: Vec<u32>,
-    /// What is lent for each stream in use at this end: the peer can write to the arena's own record of it.
+    /// What is lent for each stream in use at this end: the peer can write to the arena's own
+    /// record of it.
     lent: Vec<Option<Lent>>,
-    /// Streams that this end has left and the peer perhaps not yet: slot, ring lent, slot is ours to give out.
+    /// Streams that this end has left and the peer perhaps not yet: slot, ring lent, slot is ours
+    /// to give out.
     leaving: VecDeque<(u32, Option<Lent>)>,
     /// Rings lent and taken back so far.
     moves: u64,
@@ -146,8 +149,9 @@ pub enum Cooled {
 const COOL_AT_ONCE: usize = 8;
 
 static ALL: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
-/// Serialises making and closing links; held for no system call but mmap, munmap and close. Arenas of
-/// closed links, each with the time of its end: whoever looked at one without a lock reads zeroes there.
+/// Serialises making and closing links; held for no system call but mmap, munmap and close. Arenas
+/// of closed links, each with the time of its end: whoever looked at one without a lock reads
+/// zeroes there.
 static MAKING: Guarded<Vec<(u64, Box<Arena>)>> = Guarded::new(Vec::new());
 
 /// So long a look without a lock may take, and so many arenas are kept however long it is.
@@ -184,8 +188,8 @@ pub fn hold() {
     MAKING.hold();
 }
 
-/// Behind [`hold`], and when nothing more is done to a stream: the child finds every ledger whole. Somebody may still
-/// look into that of a link that was closed.
+/// Behind [`hold`], and when nothing more is done to a stream: the child finds every ledger whole.
+/// Somebody may still look into that of a link that was closed.
 pub fn hold_ledgers() {
     for link in every() {
         link.ledger.hold();
@@ -280,8 +284,8 @@ impl Link {
         Some(link)
     }
 
-    /// Puts both ends of a link of this process with itself into service, side 0 first. `None` when the process has
-    /// too many.
+    /// Puts both ends of a link of this process with itself into service, side 0 first. `None` when
+    /// the process has too many.
     pub fn open_both(arena: Arena, token: Token, can_discard: bool) -> Option<[&'static Link; 2]> {
         let end = |arena, side| {
             Link::open(LinkEnd {
@@ -380,7 +384,8 @@ impl Link {
         self.is_open() && self.dead.load(Ordering::Acquire) == 0
     }
 
-    /// The peer is gone or breaks the rules: nothing new is started here. True for the first caller.
+    /// The peer is gone or breaks the rules: nothing new is started here. True for the first
+    /// caller.
     pub fn kill(&self) -> bool {
         self.dead.swap(1, Ordering::AcqRel) == 0
     }
@@ -517,7 +522,8 @@ impl Link {
         }
     }
 
-    /// Joins the stream that the peer gave out in slot `index`: lends it a ring for what the peer sends.
+    /// Joins the stream that the peer gave out in slot `index`: lends it a ring for what the peer
+    /// sends.
     pub fn join_stream(&self, index: u32, ring_len: u32, owner: usize) -> bool {
         let Some(stream) = self.stream(index) else {
             return false;
@@ -532,7 +538,8 @@ impl Link {
         if index as usize & 1 == self.side() || self.owner(index) != 0 {
             return false;
         }
-        // Who gives a slot out anew has seen that both ends had left it, and has wiped what told us so.
+        // Who gives a slot out anew has seen that both ends had left it, and has wiped what told us
+        // so.
         let Ledger {
             pool,
             leaving,
@@ -564,7 +571,8 @@ impl Link {
         let Some(record) = ledger.lent.get_mut(index as usize) else {
             return false;
         };
-        // Left in a signal handler that found the ledger in use: whoever gives the slot out has seen that both have.
+        // Left in a signal handler that found the ledger in use: whoever gives the slot out has
+        // seen that both have.
         if let (Some(old), Some(arena)) = (record.take(), self.arena()) {
             ledger.pool.take_back(arena, old);
         }
@@ -608,8 +616,8 @@ impl Link {
             return;
         };
         let (outgoing, incoming) = self.directions(stream);
-        // Behind the marks the peer may give the slot out again, and the control thread join it: not before this
-        // end is through with it.
+        // Behind the marks the peer may give the slot out again, and the control thread join it:
+        // not before this end is through with it.
         let mut ledger = self.ledger.lock();
         let mut ledger = ledger.as_mut().and_then(|ledger| ledger.as_mut());
         if let Some(ledger) = &mut ledger {
@@ -628,8 +636,8 @@ impl Link {
         self.streams.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Takes stream `index` of this end back to TCP, both ways, before a byte of it was read or written here, and tells the
-    /// peer why. Whether there is one.
+    /// Takes stream `index` of this end back to TCP, both ways, before a byte of it was read or
+    /// written here, and tells the peer why. Whether there is one.
     pub fn seal_stream(&self, index: u32, why: u16) -> bool {
         let Some(stream) = self.stream(index) else {
             return false;
@@ -643,7 +651,8 @@ impl Link {
         true
     }
 
-    /// The other end has given stream `index` out and left it again, and nobody joined it at this one.
+    /// The other end has given stream `index` out and left it again, and nobody joined it at this
+    /// one.
     pub fn leave_unjoined(&self, index: u32) {
         if let Some(stream) = self.stream(index) {
             let (outgoing, incoming) = self.directions(stream);
@@ -652,8 +661,8 @@ impl Link {
         }
     }
 
-    /// Keeps the arena mapped while a thread sleeps in it, as a stream does. Call it while a stream of
-    /// the link is locked.
+    /// Keeps the arena mapped while a thread sleeps in it, as a stream does. Call it while a stream
+    /// of the link is locked.
     pub fn pin(&self) {
         self.streams.fetch_add(1, Ordering::AcqRel);
     }
@@ -703,8 +712,8 @@ impl Link {
         }
     }
 
-    /// Gives pages of returned rings back to the kernel if none was lent or came back since the look that told
-    /// [`Cooled::Busy`] with `seen`.
+    /// Gives pages of returned rings back to the kernel if none was lent or came back since the
+    /// look that told [`Cooled::Busy`] with `seen`.
     pub fn cool(&self, seen: u64) -> Cooled {
         let Some(mut ledger) = self.ledger.lock() else {
             return Cooled::More;
@@ -764,8 +773,8 @@ impl Link {
     }
 
     /// In the child of a fork: the link is the parent's. Its descriptors are closed here (all but
-    /// the control socket, by which the child can still call the peer), and the mapping stays for the
-    /// streams that the child may have to demote.
+    /// the control socket, by which the child can still call the peer), and the mapping stays for
+    /// the streams that the child may have to demote.
     pub fn after_fork(&self) {
         self.kill();
         self.foreign.store(1, Ordering::Release);

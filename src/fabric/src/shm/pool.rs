@@ -28,7 +28,8 @@ pub struct Pool {
     free: [Free; CLASSES],
     /// Bytes of returned rings whose pages were kept.
     warm: u64,
-    /// The kernel may be asked to take pages back ([`LinkEnd::can_discard`](super::LinkEnd::can_discard)).
+    /// The kernel may be asked to take pages back
+    /// ([`LinkEnd::can_discard`](super::LinkEnd::can_discard)).
     discards: bool,
 }
 

@@ -22,8 +22,9 @@ pub const fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// A time in ns that costs no system call even where there is no vDSO. It begins anywhere, runs at the true rate to a factor of
-/// three, and may differ between processors: good for whether something was long ago, by the wrapping difference.
+/// A time in ns that costs no system call even where there is no vDSO. It begins anywhere, runs at
+/// the true rate to a factor of three, and may differ between processors: good for whether
+/// something was long ago, by the wrapping difference.
 #[inline]
 #[must_use]
 pub fn rough_ns() -> u64 {

@@ -105,7 +105,8 @@ pub fn read_link_at(dir: c_int, path: &core::ffi::CStr, text: &mut [u8]) -> Resu
     )
 }
 
-/// The inode behind `fd`, if it is a socket's: as the kernel has it, without asking whoever serves a file (`statx(2)`).
+/// The inode behind `fd`, if it is a socket's: as the kernel has it, without asking whoever serves
+/// a file (`statx(2)`).
 #[must_use]
 pub fn socket_inode(fd: c_int) -> Option<u64> {
     match stat_at(fd, c"", libc::AT_EMPTY_PATH) {

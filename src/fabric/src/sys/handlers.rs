@@ -30,16 +30,16 @@ const STRIDE: usize = 16;
 const RESTARTS: usize = 1 << 63;
 
 // `sluice_ran`, of each thread: how many handlers have run, how many of them restart nothing, two
-// words of 32 bits; for each of the last four the stack pointer at which it was entered, and what it
-// returns to. The model is "initial exec": no function is called for it,
-// so it serves in a signal handler.
+// words of 32 bits; for each of the last four the stack pointer at which it was entered, and what
+// it returns to. The model is "initial exec": no function is called for it, so it serves in a
+// signal handler.
 //
 // `sluice_handlers`: for each thunk its handler and `RESTARTS`; 0: none yet. Written once.
 //
-// A thunk is entered as a handler: number in rdi, siginfo in rsi, ucontext in rdx. The kernel passes
-// all three whatever the flags (x64_setup_rt_frame), and the ucontext lies right above the return
-// address. A program that has found a thunk past the hooks may call it as a function, with less. In
-// a ucontext rip is at 168.
+// A thunk is entered as a handler: number in rdi, siginfo in rsi, ucontext in rdx. The kernel
+// passes all three whatever the flags (x64_setup_rt_frame), and the ucontext lies right above the
+// return address. A program that has found a thunk past the hooks may call it as a function, with
+// less. In a ucontext rip is at 168.
 //
 // What `sluice_call` compares lies in the red zone, which a signal leaves alone. Registers would
 // not do: when the kernel restarts the call, rcx and r11 are gone.

@@ -41,7 +41,8 @@ pub fn setsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> R
     .map(drop)
 }
 
-/// Sets SO_LINGER: for so many seconds a close waits, with none not at all. Where it is refused the close is as before.
+/// Sets SO_LINGER: for so many seconds a close waits, with none not at all. Where it is refused the
+/// close is as before.
 pub fn set_linger(fd: c_int, seconds: Option<c_int>) {
     let linger = libc::linger {
         l_onoff: seconds.is_some().into(),
@@ -50,7 +51,8 @@ pub fn set_linger(fd: c_int, seconds: Option<c_int>) {
     let _ = setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
-/// Whoever waits for a TCP socket's room, edge-triggered, is told once more, at once (`do_tcp_setsockopt`: `sk_write_space`) or later.
+/// Whoever waits for a TCP socket's room, edge-triggered, is told once more, at once
+/// (`do_tcp_setsockopt`: `sk_write_space`) or later.
 ///
 /// # Errors
 /// The error number.
@@ -65,7 +67,8 @@ pub fn tell_of_room(fd: c_int) -> Result<(), Errno> {
 #[must_use]
 pub fn has_filter(fd: c_int) -> bool {
     let mut len: libc::socklen_t = 0;
-    // Without room for it the kernel says how long it is, and of one that is not of the older kind nothing.
+    // Without room for it the kernel says how long it is, and of one that is not of the older kind
+    // nothing.
     let got = sys!(
         getsockopt,
         fd,

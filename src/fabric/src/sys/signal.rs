@@ -8,7 +8,8 @@ use syscalls::Sysno;
 /// The handler's address (0 default, 1 ignored) and flags of `signal` (`rt_sigaction(2)`).
 #[must_use]
 pub fn signal_action(signal: c_int) -> Option<(usize, u64)> {
-    // The kernel's own struct: handler, flags, restorer, mask (x86-64 and, without restorer, aarch64).
+    // The kernel's own struct: handler, flags, restorer, mask (x86-64 and, without restorer,
+    // aarch64).
     let mut action = [0usize; 4];
     sys!(rt_sigaction, signal, 0, action.as_mut_ptr(), 8).ok()?;
     let [handler, flags, ..] = action;

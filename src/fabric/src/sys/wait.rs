@@ -1,5 +1,5 @@
-//! Waits: for a word in memory, and for descriptors. Those that are made for a call of the program's
-//! do not begin if a signal handler has ended that ([`handlers`]).
+//! Waits: for a word in memory, and for descriptors. Those that are made for a call of the
+//! program's do not begin if a signal handler has ended that ([`handlers`]).
 
 use super::handlers::{self, Ends};
 use super::{Errno, call, timespec};

@@ -1,7 +1,9 @@
-//! The functions of libibverbs and librdmacm, looked up when the first link between hosts is wanted.
+//! The functions of libibverbs and librdmacm, looked up when the first link between hosts is
+//! wanted.
 //!
-//! Neither library is linked: a program on a host without them would not start. What verbs.h defines inline (posting,
-//! polling) goes through the device's own table and needs no symbol. A host without a device never opens them.
+//! Neither library is linked: a program on a host without them would not start. What verbs.h
+//! defines inline (posting, polling) goes through the device's own table and needs no symbol. A
+//! host without a device never opens them.
 
 use super::ffi::{
     ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_mr, ibv_pd,
@@ -30,8 +32,8 @@ macro_rules! functions {
             fn open() -> Option<Self> {
                 $(let $lib = library(LIBRARIES.$lib)?;)*
                 Some(Self {
-                    // SAFETY: the symbols have these types in every release of rdma-core from 1.8.28 on; a null
-                    // pointer was taken out by `symbol`.
+                    // SAFETY: the symbols have these types in every release of rdma-core from
+                    // 1.8.28 on; a null pointer was taken out by `symbol`.
                     $($($name: unsafe {
                         core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) -> $ret>(
                             symbol($lib, concat!(stringify!($name), "\0"))?,
@@ -135,7 +137,8 @@ pub fn load() -> Option<&'static Api> {
             return None;
         }
         let api = Api::open()?;
-        // SAFETY: no argument. From 5.12 on the kernel copies pinned pages at fork and this changes nothing.
+        // SAFETY: no argument. From 5.12 on the kernel copies pinned pages at fork and this changes
+        // nothing.
         (unsafe { (api.ibv_fork_init)() } == 0).then_some(api)
     })
     .as_ref()

@@ -1,5 +1,6 @@
-//! Connections by RDMA CM: an address is resolved, a route, a queue pair made, the peer asked. Each step is begun by a
-//! call that does not wait and ends with an event on the channel's descriptor, which is non-blocking.
+//! Connections by RDMA CM: an address is resolved, a route, a queue pair made, the peer asked. Each
+//! step is begun by a call that does not wait and ends with an event on the channel's descriptor,
+//! which is non-blocking.
 
 use super::api::Api;
 use super::device::{Device, Domain};
@@ -51,8 +52,8 @@ pub enum Event {
     Asked(Key, Id, Vec<u8>),
     /// The connection stands, at the dialling end with the answer's private data.
     Established(Key, Vec<u8>),
-    /// It does not come to a connection: an event of RDMA CM, its status (an errno, or the manager's reason), and what the
-    /// peer said where it refused.
+    /// It does not come to a connection: an event of RDMA CM, its status (an errno, or the
+    /// manager's reason), and what the peer said where it refused.
     Refused(Key, u32, c_int, Vec<u8>),
     /// The peer, or the loss of the device, has ended the connection.
     Gone(Key),
@@ -60,7 +61,8 @@ pub enum Event {
     Other(Key, u32),
 }
 
-/// The event of [`Event::Refused`] by which the peer's connection manager says no: nobody listens, or who listened refused.
+/// The event of [`Event::Refused`] by which the peer's connection manager says no: nobody listens,
+/// or who listened refused.
 pub const REJECTED: u32 = event::RDMA_CM_EVENT_REJECTED;
 
 /// What the user knows an id by; stored with it.
@@ -185,7 +187,8 @@ impl Id {
         Ok(Self { api, id })
     }
 
-    /// Begins to reach `peer`, from `local` if that is given; [`Event::Resolved`] follows, or a refusal.
+    /// Begins to reach `peer`, from `local` if that is given; [`Event::Resolved`] follows, or a
+    /// refusal.
     ///
     /// # Errors
     /// ENODEV: no route to it leaves by an RDMA device; the system's.
@@ -243,7 +246,8 @@ impl Id {
         let mut timeout = ACK_TIMEOUT;
         let (level, option) = (OPTION_ID, OPTION_ID_ACK_TIMEOUT);
         let value = (&raw mut timeout).cast();
-        // SAFETY: an option of one byte. Devices that know no such thing refuse it, and keep their own.
+        // SAFETY: an option of one byte. Devices that know no such thing refuse it, and keep their
+        // own.
         unsafe { (self.api.rdma_set_option)(self.id.as_ptr(), level, option, value, 1) };
         // SAFETY: a resolved id.
         check(unsafe { (self.api.rdma_resolve_route)(self.id.as_ptr(), timeout_ms) })
@@ -260,7 +264,8 @@ impl Id {
         unsafe { Device::of(self.api, context) }
     }
 
-    /// Can it be told anything? While the port is down it cannot: some devices never send again after they have tried.
+    /// Can it be told anything? While the port is down it cannot: some devices never send again
+    /// after they have tried.
     #[must_use]
     pub fn is_port_active(&self) -> bool {
         // SAFETY: an id.
@@ -279,12 +284,13 @@ impl Id {
         completions: &Completions,
         shape: Shape,
     ) -> Result<Pair, Errno> {
-        // SAFETY: an id that has none yet, or the device refuses; the pair goes before the id by the order of fields of
-        // whoever holds both.
+        // SAFETY: an id that has none yet, or the device refuses; the pair goes before the id by
+        // the order of fields of whoever holds both.
         unsafe { Pair::new(self.id, domain, completions, shape) }
     }
 
-    /// Asks the peer, with at most [`REQUEST_LEN`] bytes; [`Event::Established`] follows, or a refusal.
+    /// Asks the peer, with at most [`REQUEST_LEN`] bytes; [`Event::Established`] follows, or a
+    /// refusal.
     ///
     /// # Errors
     /// The system's; ECONNREFUSED at once where an iWARP peer has no listener.
@@ -314,7 +320,8 @@ impl Id {
         check(unsafe { (self.api.rdma_reject)(self.id.as_ptr(), data.as_ptr().cast(), len) })
     }
 
-    /// Tells the peer that the connection ends. Not while the port is down, and then before this is dropped.
+    /// Tells the peer that the connection ends. Not while the port is down, and then before this is
+    /// dropped.
     pub fn disconnect(&self) {
         // SAFETY: an id; one that is not connected refuses.
         unsafe { (self.api.rdma_disconnect)(self.id.as_ptr()) };
@@ -323,8 +330,8 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, or brought by an event. Waits until the events of it are acknowledged, which `next` does
-        // before it returns.
+        // SAFETY: made in `new`, or brought by an event. Waits until the events of it are
+        // acknowledged, which `next` does before it returns.
         unsafe {
             if !(*self.id.as_ptr()).qp.is_null() {
                 (self.api.rdma_destroy_qp)(self.id.as_ptr());

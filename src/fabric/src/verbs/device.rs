@@ -1,4 +1,5 @@
-//! A device, and what belongs to one: its limits, the protection domains of its links, registered memory.
+//! A device, and what belongs to one: its limits, the protection domains of its links, registered
+//! memory.
 
 use super::api::Api;
 use super::ffi::{
@@ -21,9 +22,11 @@ pub struct Limits {
     pub shared: u32,
     /// A WRITE can bring an immediate. iWARP has none: a SEND follows each WRITE there.
     pub immediate: bool,
-    /// Its driver sends by a kernel socket, as the calling thread, which gets SIGPIPE where the peer has closed that: soft-iWARP.
+    /// Its driver sends by a kernel socket, as the calling thread, which gets SIGPIPE where the
+    /// peer has closed that: soft-iWARP.
     pub signals: bool,
-    /// Work requests name the bytes of a region from any number on that its owner says. Soft-iWARP takes addresses alone.
+    /// Work requests name the bytes of a region from any number on that its owner says. Soft-iWARP
+    /// takes addresses alone.
     pub numbers: bool,
 }
 
@@ -102,7 +105,8 @@ impl Device {
         [context.cmd_fd, context.async_fd]
     }
 
-    /// Puts them at other numbers: `copy` makes one of each. While nothing else is done to the device.
+    /// Puts them at other numbers: `copy` makes one of each. While nothing else is done to the
+    /// device.
     pub fn rehouse(&self, mut copy: impl FnMut(c_int) -> Option<sys::Fd>) {
         let context = self.context.as_ptr();
         // SAFETY: an open context; libibverbs and its providers use whatever numbers stand there.
@@ -147,7 +151,8 @@ mod told {
 }
 
 impl Device {
-    /// The next asynchronous event, if there is one: its descriptor is non-blocking. While no queue of the device is ended.
+    /// The next asynchronous event, if there is one: its descriptor is non-blocking. While no queue
+    /// of the device is ended.
     #[must_use]
     pub fn trouble(&self) -> Option<Trouble> {
         let mut event = MaybeUninit::<ibv_async_event>::zeroed();
@@ -215,10 +220,12 @@ impl Domain {
         Ok(Self { device, pd })
     }
 
-    /// Registers `len` bytes at `addr` that the peer may write to, and this end's work requests do not name.
+    /// Registers `len` bytes at `addr` that the peer may write to, and this end's work requests do
+    /// not name.
     ///
     /// # Safety
-    /// The memory stays mapped as long as the region is, and is used as memory that a device writes to.
+    /// The memory stays mapped as long as the region is, and is used as memory that a device writes
+    /// to.
     ///
     /// # Errors
     /// The device's; ENOMEM beyond RLIMIT_MEMLOCK.
@@ -268,8 +275,9 @@ impl Domain {
         unsafe { self.register(addr, len, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) }
     }
 
-    /// Memory that the peer reaches, by numbers that tell it nothing of where this process has its memory: the first byte's is
-    /// its place in its page. The device needs that much, to make whole pages of whole pages.
+    /// Memory that the peer reaches, by numbers that tell it nothing of where this process has its
+    /// memory: the first byte's is its place in its page. The device needs that much, to make whole
+    /// pages of whole pages.
     ///
     /// # Safety
     /// As [`lend`](Self::lend).
@@ -303,7 +311,8 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; regions and queues in it are gone by the order of fields of whoever holds them.
+        // SAFETY: made in `new`; regions and queues in it are gone by the order of fields of
+        // whoever holds them.
         unsafe { (self.device.api.ibv_dealloc_pd)(self.pd.as_ptr()) };
     }
 }
@@ -336,7 +345,8 @@ impl Region {
         unsafe { self.mr.as_ref() }.rkey
     }
 
-    /// What the peer calls its first byte, with that key: an address only where the device knows nothing else.
+    /// What the peer calls its first byte, with that key: an address only where the device knows
+    /// nothing else.
     #[must_use]
     pub fn first(&self) -> u64 {
         self.first

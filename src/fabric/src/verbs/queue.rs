@@ -1,4 +1,5 @@
-//! Queues of a device: a completion queue with the descriptor that tells of news, and the queue pair of a link.
+//! Queues of a device: a completion queue with the descriptor that tells of news, and the queue
+//! pair of a link.
 
 use super::api::Api;
 use super::device::{Device, Domain};
@@ -46,8 +47,9 @@ pub struct Told {
     pub news: News,
 }
 
-/// What a message says: the immediate and the length of the WRITE, or on iWARP, which has no immediates, the SEND that
-/// follows the WRITE. In the byte order of the sender there: both ends have the same, or are no link.
+/// What a message says: the immediate and the length of the WRITE, or on iWARP, which has no
+/// immediates, the SEND that follows the WRITE. In the byte order of the sender there: both ends
+/// have the same, or are no link.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
@@ -105,7 +107,8 @@ impl Completions {
         u32::try_from(unsafe { self.cq.as_ref() }.cqe).unwrap_or(0)
     }
 
-    /// Makes room for `len` completions; those that are there stay. While nobody else polls the queue.
+    /// Makes room for `len` completions; those that are there stay. While nobody else polls the
+    /// queue.
     ///
     /// # Errors
     /// EOPNOTSUPP or ENOSYS: the device cannot; EINVAL beyond its limit; the device's.
@@ -156,12 +159,14 @@ impl Completions {
         Ok(n)
     }
 
-    /// The next completion makes the descriptor readable. One that is there already does not: poll once more.
+    /// The next completion makes the descriptor readable. One that is there already does not: poll
+    /// once more.
     ///
     /// # Errors
     /// The device's.
     pub fn arm(&self) -> Result<(), Errno> {
-        // SAFETY: a queue. Not solicited ones alone: some devices never report those, none reports errors as such.
+        // SAFETY: a queue. Not solicited ones alone: some devices never report those, none reports
+        // errors as such.
         match unsafe { ibv_req_notify_cq(self.cq.as_ptr(), 0) } {
             0 => Ok(()),
             errno => Err(errno),
@@ -207,7 +212,8 @@ fn news(wc: &ibv_wc) -> News {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; its queue pairs are gone by the order of fields of whoever holds them.
+        // SAFETY: made in `new`; its queue pairs are gone by the order of fields of whoever holds
+        // them.
         unsafe {
             (self.api.ibv_destroy_cq)(self.cq.as_ptr());
             (self.api.ibv_destroy_comp_channel)(self.channel.as_ptr());
@@ -366,11 +372,13 @@ impl Pair {
         Ok(())
     }
 
-    /// Gives the device writes without a word of their own, the pieces one behind the other in the peer's memory, and asks for a
-    /// completion. Where that tells nothing of their landing, a read behind them does.
+    /// Gives the device writes without a word of their own, the pieces one behind the other in the
+    /// peer's memory, and asks for a completion. Where that tells nothing of their landing, a read
+    /// behind them does.
     ///
     /// # Safety
-    /// As [`post`](Self::post); `read` is room of 8 bytes in registered memory, and at the peer's so many that it may read.
+    /// As [`post`](Self::post); `read` is room of 8 bytes in registered memory, and at the peer's
+    /// so many that it may read.
     ///
     /// # Errors
     /// As [`post`](Self::post).
@@ -495,7 +503,8 @@ impl Pair {
         used
     }
 
-    /// Posts the receive `slot`: for an immediate, or for a SEND of [`Said`] into registered memory.
+    /// Posts the receive `slot`: for an immediate, or for a SEND of [`Said`] into registered
+    /// memory.
     ///
     /// # Safety
     /// The buffer lives until it is used up, and is written by the device.
@@ -524,7 +533,8 @@ impl Pair {
         }
     }
 
-    /// A peer that finds no receive posted tries again soon. Where the connection manager says nothing of it, that is 655 ms.
+    /// A peer that finds no receive posted tries again soon. Where the connection manager says
+    /// nothing of it, that is 655 ms.
     pub fn be_ready_soon(&self) {
         // SAFETY: zeroes are a valid value of it.
         let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };

@@ -1,8 +1,9 @@
 //! SIGPIPE of a device that is none.
 //!
-//! Soft-iWARP sends from within the call that posts, by a kernel socket, and does not ask for silence: when the peer has closed that
-//! socket the program's thread is sent SIGPIPE, of which it usually dies, though nothing of its own was broken. So the signal is
-//! kept from it while work is posted, unless it is ignored anyway, as most servers do.
+//! Soft-iWARP sends from within the call that posts, by a kernel socket, and does not ask for
+//! silence: when the peer has closed that socket the program's thread is sent SIGPIPE, of which it
+//! usually dies, though nothing of its own was broken. So the signal is kept from it while work is
+//! posted, unless it is ignored anyway, as most servers do.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -21,7 +22,8 @@ pub fn changed() {
     SEEN.store(UNKNOWN, Ordering::Relaxed);
 }
 
-/// Does something that may send this thread SIGPIPE, which it does not get to see. Async-signal-safe.
+/// Does something that may send this thread SIGPIPE, which it does not get to see.
+/// Async-signal-safe.
 pub fn without<R>(f: impl FnOnce() -> R) -> R {
     if is_ignored() {
         return f();

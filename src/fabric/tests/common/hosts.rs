@@ -1,9 +1,11 @@
-//! Tests with two ends, each run in a host of its own: which end this is, and how the two come to a connection.
+//! Tests with two ends, each run in a host of its own: which end this is, and how the two come to a
+//! connection.
 
 use sluice_fabric::verbs::api;
 use sluice_fabric::verbs::cm::{Channel, Event, Id};
 
-/// Does nothing unless `SLUICE_VERBS_ROLE` says which of the two this is: `listen=ADDR:PORT`, or `dial=ADDR:PORT`.
+/// Does nothing unless `SLUICE_VERBS_ROLE` says which of the two this is: `listen=ADDR:PORT`, or
+/// `dial=ADDR:PORT`.
 pub fn play(listen: fn(&str), dial: fn(&str)) {
     let Ok(role) = std::env::var("SLUICE_VERBS_ROLE") else {
         return;

@@ -171,7 +171,8 @@ impl<const BUG: u8> Waiter for Copied<BUG> {
 }
 
 impl<const BUG: u8> Copied<BUG> {
-    /// A waker that is gone in the middle of its call. (The crate's own cannot be torn from outside.)
+    /// A waker that is gone in the middle of its call. (The crate's own cannot be torn from
+    /// outside.)
     fn wake_halfway(&self, stream: u32) {
         self.ready[stream as usize / 64].fetch_or(1 << (stream % 64), Ordering::SeqCst);
     }

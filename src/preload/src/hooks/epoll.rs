@@ -76,7 +76,8 @@ late_hooks! {
     }
 }
 
-/// `epoll_wait`, and `epoll_pwait` with its mask (`masked`), unless it is a mere look at a plain set.
+/// `epoll_wait`, and `epoll_pwait` with its mask (`masked`), unless it is a mere look at a plain
+/// set.
 ///
 /// # Safety
 /// The arguments are those of a C caller.

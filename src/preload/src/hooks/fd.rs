@@ -26,7 +26,8 @@ hooks! {
         replaced(old, new, flags, || forward!(dup3(old, new, flags)))
     }
 
-    // The last argument is variadic in C and passed as here on x86-64 and aarch64 (docs/decisions/001-hooks.md).
+    // The last argument is variadic in C and passed as here on x86-64 and aarch64
+    // (docs/decisions/001-hooks.md).
     unsafe fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int => on_fcntl {
         if !matters(command) {
             return forward!(fcntl(fd, command, arg));
@@ -152,7 +153,8 @@ pub fn duplicated(old: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     copied(old, new)
 }
 
-/// Before a call that gives the program the lowest free number at once; what it returns lives until that is done.
+/// Before a call that gives the program the lowest free number at once; what it returns lives until
+/// that is done.
 pub fn placing() -> Option<api::Placing> {
     contained(NO_FD, api::Placing::begin)
 }

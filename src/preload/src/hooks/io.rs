@@ -110,9 +110,9 @@ fn vector(count: c_int) -> Option<size_t> {
 }
 
 /// A `preadv2` or `pwritev2` on a tracked descriptor as `readv` or `writev` with MSG_* flags, or
-/// `None` where the real call shall decide. Only offset -1 moves bytes on a socket (others fail with
-/// ESPIPE, preadv2(2)); of the flags a socket heeds RWF_NOWAIT alone, which is MSG_DONTWAIT there
-/// (net/socket.c, sock_read_iter).
+/// `None` where the real call shall decide. Only offset -1 moves bytes on a socket (others fail
+/// with ESPIPE, preadv2(2)); of the flags a socket heeds RWF_NOWAIT alone, which is MSG_DONTWAIT
+/// there (net/socket.c, sock_read_iter).
 fn positionless(
     fd: c_int,
     count: c_int,

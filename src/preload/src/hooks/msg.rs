@@ -8,7 +8,8 @@ use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
-/// The kernel looks at no more of a buffer than this (MAX_RW_COUNT), not even whether it can be one.
+/// The kernel looks at no more of a buffer than this (MAX_RW_COUNT), not even whether it can be
+/// one.
 const MOST: size_t = 0x7fff_f000;
 
 hooks! {

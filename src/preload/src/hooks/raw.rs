@@ -61,7 +61,8 @@ fn makes_child(number: c_long) -> bool {
     }
 }
 
-/// Makes a child as `fork` does: with a copy of this process's memory, and going on where the call was.
+/// Makes a child as `fork` does: with a copy of this process's memory, and going on where the call
+/// was.
 fn is_fork(number: c_long, a1: usize, a2: usize) -> bool {
     match number {
         #[cfg(target_arch = "x86_64")]

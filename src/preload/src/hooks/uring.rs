@@ -123,7 +123,8 @@ fn asks(entry: &mut Sqe, follows: bool) {
     }
 }
 
-/// `epoll_ctl(fd, len, off, addr)`, which is made here and now; if it fails the kernel makes it again, and says why.
+/// `epoll_ctl(fd, len, off, addr)`, which is made here and now; if it fails the kernel makes it
+/// again, and says why.
 fn changes_set(entry: &mut Sqe, follows: bool) {
     let (set, operation, fd) = (entry.fd, entry.len as c_int, entry.off as c_int);
     if api::lookup(set).is_none() && api::lookup(fd).is_none() {

@@ -227,8 +227,8 @@ impl Flow {
         Ok(true)
     }
 
-    /// The reading program runs until its next action; a copy and its commit are two. Whether it got
-    /// anywhere.
+    /// The reading program runs until its next action; a copy and its commit are two. Whether it
+    /// got anywhere.
     ///
     /// # Errors
     /// The first [`Fault`].
@@ -433,8 +433,8 @@ impl Flow {
         })
     }
 
-    /// Whether the recv under way asks for more than will ever be sent, and has, or if it is one that
-    /// leaves bytes where they are, sees, all the rest.
+    /// Whether the recv under way asks for more than will ever be sent, and has, or if it is one
+    /// that leaves bytes where they are, sees, all the rest.
     fn waits_in_vain(&self) -> bool {
         let Some(reading) = &self.reading else {
             return false;

@@ -1,14 +1,14 @@
 //! Two ends in memory, for tests of this package and of those above it.
 //!
-//! A [`Flow`] is one direction with everything that the state machines refuse to know: a writing and
-//! a reading program, a ring, lent buffers, a virtual link and clock, and the TCP beneath. It carries
-//! out every action, feeds back every event, and checks as it goes: each byte against its position,
-//! each write against the buffer's owner, phases, and that nothing is stuck. A [`Pair`] is two of
-//! them. [`paper`] has the algorithms of the seed taken literally, to show what the repairs repair, and
-//! [`transit`] both ends of a stream on its way from TCP to the link and back.
+//! A [`Flow`] is one direction with everything that the state machines refuse to know: a writing
+//! and a reading program, a ring, lent buffers, a virtual link and clock, and the TCP beneath. It
+//! carries out every action, feeds back every event, and checks as it goes: each byte against its
+//! position, each write against the buffer's owner, phases, and that nothing is stuck. A [`Pair`]
+//! is two of them. [`paper`] has the algorithms of the seed taken literally, to show what the
+//! repairs repair, and [`transit`] both ends of a stream on its way from TCP to the link and back.
 //!
-//! Nothing happens by itself. A step of a program, a delivery, a timeout, a withdrawal and a demotion
-//! are calls, so a test can put them in any order; [`Flow::run`] puts them in the clock's.
+//! Nothing happens by itself. A step of a program, a delivery, a timeout, a withdrawal and a
+//! demotion are calls, so a test can put them in any order; [`Flow::run`] puts them in the clock's.
 
 mod flow;
 mod link;

@@ -1,10 +1,11 @@
-//! The four algorithms of the seed taken literally, for one synchronous reader, to show what happens.
+//! The four algorithms of the seed taken literally, for one synchronous reader, to show what
+//! happens.
 //!
-//! P. MacArthur and R. Russell, *An Efficient Method for Stream Semantics over RDMA*, IPDPS 2014. Its
-//! reader estimates where each ADVERT will be used (S'_r). Two repairs can be switched on; the third
-//! of the design, one ADVERT outstanding, is in the nature of a synchronous reader and always on.
-//! The link is kinder than a real one: a revocation takes effect at once, wherever the ADVERT is, and
-//! bytes arrive in one order by either way. What fails here fails by the estimate alone.
+//! P. MacArthur and R. Russell, *An Efficient Method for Stream Semantics over RDMA*, IPDPS 2014.
+//! Its reader estimates where each ADVERT will be used (S'_r). Two repairs can be switched on; the
+//! third of the design, one ADVERT outstanding, is in the nature of a synchronous reader and always
+//! on. The link is kinder than a real one: a revocation takes effect at once, wherever the ADVERT
+//! is, and bytes arrive in one order by either way. What fails here fails by the estimate alone.
 
 use std::collections::VecDeque;
 use std::vec::Vec;

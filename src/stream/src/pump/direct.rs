@@ -1,10 +1,13 @@
-//! Direct transfers: bytes go from the staging ring straight into the buffer of a waiting `recv`, by a queue pair of their own.
+//! Direct transfers: bytes go from the staging ring straight into the buffer of a waiting `recv`,
+//! by a queue pair of their own.
 //!
-//! Guarantees: what is written to a buffer that was taken back is no byte of the stream, and goes again; of bytes that the reader
-//! may have or not, it gets each once; no end waits for the other to leave the link, or to take a buffer back.
+//! Guarantees: what is written to a buffer that was taken back is no byte of the stream, and goes
+//! again; of bytes that the reader may have or not, it gets each once; no end waits for the other
+//! to leave the link, or to take a buffer back.
 //!
-//! Refuses to know: registration, the second queue pair, and whether it is there (the caller says so by [`Pump::set_direct`]). It is
-//! for the caller to make a buffer unreachable *before* it calls [`Pump::revoke`], or uses the buffer itself.
+//! Refuses to know: registration, the second queue pair, and whether it is there (the caller says
+//! so by [`Pump::set_direct`]). It is for the caller to make a buffer unreachable *before* it calls
+//! [`Pump::revoke`], or uses the buffer itself.
 //!
 //! # Primer
 //!
@@ -21,13 +24,15 @@
 //!   the same bytes go again
 //! ```
 //!
-//! The bytes have positions as all others, so a ring has a gap there. From the first WRITE until all is acknowledged, or void, a
-//! writer posts nothing else of the stream (a [`Run`]). All but the bytes goes by the link's own queue pair, in order: a reader that
-//! has processed DIRECT keeps them, one that has revoked before ignores it; REVOKE tells up to where it has all. So it, or ACK
+//! The bytes have positions as all others, so a ring has a gap there. From the first WRITE until
+//! all is acknowledged, or void, a writer posts nothing else of the stream (a [`Run`]). All but the
+//! bytes goes by the link's own queue pair, in order: a reader that has processed DIRECT keeps
+//! them, one that has revoked before ignores it; REVOKE tells up to where it has all. So it, or ACK
 //! when the program has read them, tells the writer what became of them.
 //!
-//! A writer that leaves the link cannot wait for that. It says AGAIN and posts what is not decided to the ring; then its reader has
-//! the bytes in either case, and passes over those that it has already.
+//! A writer that leaves the link cannot wait for that. It says AGAIN and posts what is not decided
+//! to the ring; then its reader has the bytes in either case, and passes over those that it has
+//! already.
 
 use alloc::collections::VecDeque;
 
@@ -102,7 +107,8 @@ impl Flow {
         (self.mode == Mode::Direct && waits).then_some(posted)
     }
 
-    /// Is it decided how the next bytes go? Not while a run is not, nor where all are to go directly.
+    /// Is it decided how the next bytes go? Not while a run is not, nor where all are to go
+    /// directly.
     pub fn holds(&self) -> bool {
         self.run.is_some() || self.mode == Mode::Direct
     }
@@ -251,7 +257,8 @@ impl Flow {
 }
 
 impl Pump {
-    /// Whether there is a queue pair for direct transfers, from now on. Behind a no, what was under way there is lost.
+    /// Whether there is a queue pair for direct transfers, from now on. Behind a no, what was under
+    /// way there is lost.
     pub fn set_direct(&mut self, is_up: bool) {
         self.direct = is_up && self.terms.mode != Mode::Indirect;
         if is_up {
@@ -309,7 +316,8 @@ impl Pump {
         self.terms.mode != Mode::Indirect
     }
 
-    /// Streams of which all goes directly, and something waits that could not for want of a buffer: each with where it waits.
+    /// Streams of which all goes directly, and something waits that could not for want of a buffer:
+    /// each with where it waits.
     pub fn starved(&self) -> impl Iterator<Item = (u16, Seq)> {
         let numbered = (0..).zip(&self.flows);
         numbered.filter_map(|(stream, flow)| {
@@ -328,13 +336,15 @@ impl Pump {
                 .any(|flow| flow.awaits_buffer().is_some())
     }
 
-    /// Where the bytes begin that wait for a buffer of the peer's, if all of the stream goes directly and some do.
+    /// Where the bytes begin that wait for a buffer of the peer's, if all of the stream goes
+    /// directly and some do.
     #[must_use]
     pub fn awaits_buffer(&mut self, stream: u16) -> Option<Seq> {
         self.flow(stream)?.awaits_buffer()
     }
 
-    /// Whether a recv of so many bytes may lend its buffer: nothing that came is unread, and the peer may post.
+    /// Whether a recv of so many bytes may lend its buffer: nothing that came is unread, and the
+    /// peer may post.
     #[must_use]
     pub fn may_lend(&mut self, stream: u16, len: u32) -> bool {
         let (direct, mode, least) = (self.direct, self.terms.mode, self.terms.direct_min);
@@ -350,7 +360,8 @@ impl Pump {
             })
     }
 
-    /// A recv waits: the peer may write to its buffer until that is taken back. Under which number; `None`: not now.
+    /// A recv waits: the peer may write to its buffer until that is taken back. Under which number;
+    /// `None`: not now.
     pub fn lend(&mut self, stream: u16, loan: &Loan) -> Option<AdvertId> {
         if !self.may_lend(stream, loan.len) {
             return None;
@@ -367,7 +378,8 @@ impl Pump {
         }) else {
             return None;
         };
-        // What is direct may have to go by the ring in the end, which is empty: so it is said to be.
+        // What is direct may have to go by the ring in the end, which is empty: so it is said to
+        // be.
         if let Some(ack) = flow.receiver.flush() {
             flow.tell(ack);
         }
@@ -376,8 +388,9 @@ impl Pump {
         Some(advert.id)
     }
 
-    /// The buffer that was lent last is the program's again; the caller has made it unreachable. How many bytes of the stream
-    /// have come into it that were not [read](Pump::on_head): the first of what the program is to read.
+    /// The buffer that was lent last is the program's again; the caller has made it unreachable.
+    /// How many bytes of the stream have come into it that were not [read](Pump::on_head): the
+    /// first of what the program is to read.
     pub fn revoke(&mut self, stream: u16) -> u32 {
         let Some(flow) = self.flow(stream) else {
             return 0;
@@ -394,7 +407,8 @@ impl Pump {
         landed
     }
 
-    /// Bytes of the stream that have come into the buffer lent last, and were not [read](Pump::on_head).
+    /// Bytes of the stream that have come into the buffer lent last, and were not
+    /// [read](Pump::on_head).
     #[must_use]
     pub fn landed(&mut self, stream: u16) -> u32 {
         self.flow(stream).map_or(0, |flow| flow.landed() as u32)
@@ -407,7 +421,8 @@ impl Pump {
             .is_some_and(|flow| flow.receiver.lent().is_some())
     }
 
-    /// The oldest `transfers` of those that were posted have landed: on iWARP, a READ behind them has come back.
+    /// The oldest `transfers` of those that were posted have landed: on iWARP, a READ behind them
+    /// has come back.
     ///
     /// # Errors
     /// [`Bug::Switch`]: so many were not posted.

@@ -1,5 +1,6 @@
-//! On iWARP a completed WRITE is one that was given to TCP, and nobody knows whether it came. So where an end that leaves must know, it
-//! reads something of the peer's: the answer comes behind all that was posted before.
+//! On iWARP a completed WRITE is one that was given to TCP, and nobody knows whether it came. So
+//! where an end that leaves must know, it reads something of the peer's: the answer comes behind
+//! all that was posted before.
 
 use super::Pump;
 use crate::error::Error;
@@ -51,8 +52,8 @@ impl Pump {
         true
     }
 
-    /// The read has come back: what was given before it was posted is at the peer's end. `each` gets the streams for which that
-    /// may be news.
+    /// The read has come back: what was given before it was posted is at the peer's end. `each`
+    /// gets the streams for which that may be news.
     ///
     /// # Errors
     /// [`Bug::Switch`](crate::error::Bug::Switch): none was posted.

@@ -30,8 +30,8 @@ pub(super) struct Flow {
     pub tail: Seq,
     /// Of these completed.
     pub completed: Seq,
-    /// Of these, in the peer's ring but for what its device may still lose: see [`fence`](super::fence). And those that the read which
-    /// was posted last proves.
+    /// Of these, in the peer's ring but for what its device may still lose: see
+    /// [`fence`](super::fence). And those that the read which was posted last proves.
     pub given: Seq,
     pub fenced: Seq,
     /// Bytes that came.
@@ -99,8 +99,8 @@ impl Flow {
         }
     }
 
-    /// Is it under way still, or again? What it counts for that, before and now: it is `through` to the link, or off it; what ends it waits
-    /// for a completion.
+    /// Is it under way still, or again? What it counts for that, before and now: it is `through` to
+    /// the link, or off it; what ends it waits for a completion.
     pub fn note_under_way(&mut self, through: bool, ending: bool) -> (u16, u16) {
         let before = self.under_way;
         self.under_way = ending && !self.left || !through && before;
@@ -120,7 +120,8 @@ impl Flow {
         true
     }
 
-    /// So many bytes came into the ring. Nothing of them counts before both have been asked: may the peer post, and is there room?
+    /// So many bytes came into the ring. Nothing of them counts before both have been asked: may
+    /// the peer post, and is there room?
     pub fn on_bytes(&mut self, len: u32) -> Result<Seq, Error> {
         if len == 0 {
             return Err(PeerFault::RingOverrun.into());
@@ -130,7 +131,8 @@ impl Flow {
             return Ok(self.came);
         }
         self.transit.may_receive()?;
-        // Ahead of direct bytes nobody could read them, and a peer that keeps the rules has told of those before.
+        // Ahead of direct bytes nobody could read them, and a peer that keeps the rules has told of
+        // those before.
         if self.receiver.on_ring(len)? == Arrival::Held {
             return Err(PeerFault::TurnSeq.into());
         }
@@ -141,7 +143,8 @@ impl Flow {
 
     /// Ring bytes will follow direct ones.
     pub fn on_turn(&mut self, turn: Turn) -> Result<(), Error> {
-        // Direct bytes that never came: what a revoked buffer was to have is said again before (AGAIN).
+        // Direct bytes that never came: what a revoked buffer was to have is said again before
+        // (AGAIN).
         match self.receiver.on_turn(turn)? {
             Arrival::Lost => Err(PeerFault::TurnSeq.into()),
             Arrival::Ready | Arrival::Held | Arrival::Void => Ok(()),
@@ -158,7 +161,8 @@ impl Flow {
         Ok(())
     }
 
-    /// The next thing to say: steps before bytes, credit before both. `direct`: a direct transfer can be posted.
+    /// The next thing to say: steps before bytes, credit before both. `direct`: a direct transfer
+    /// can be posted.
     pub fn next(&mut self, message_len: u32, direct: bool) -> Option<Said> {
         if let Some(ack) = self.ack.take() {
             return Some(Said::Control(Control::Ack(ack)));

@@ -10,8 +10,8 @@ use crate::wire::{CONTROL_LEN, Control, Immediate, Notice};
 const STEPS: usize = 5;
 
 impl Pump {
-    /// A message came, and its receive is posted again: the immediate, the bytes that came with it, and where it is of the
-    /// control ring a private copy of the slot.
+    /// A message came, and its receive is posted again: the immediate, the bytes that came with it,
+    /// and where it is of the control ring a private copy of the slot.
     ///
     /// # Errors
     /// [`PeerFault`]: the link is to be given up, as if lost.

@@ -1,12 +1,14 @@
-//! What an end of a link over verbs posts next, and what came: all streams of it, their switches, their credit and that of
-//! receives.
+//! What an end of a link over verbs posts next, and what came: all streams of it, their switches,
+//! their credit and that of receives.
 //!
-//! Guarantees, for two ends that keep to it and a link that keeps order: a message finds a receive, a place in the control ring
-//! and room in the peer's ring; bytes are posted after the steps that allow them; no stream waits while others are served without
-//! end; nothing is allocated but by [`Pump::new`] and [`Pump::open`]. What the peer says is checked before it counts.
+//! Guarantees, for two ends that keep to it and a link that keeps order: a message finds a receive,
+//! a place in the control ring and room in the peer's ring; bytes are posted after the steps that
+//! allow them; no stream waits while others are served without end; nothing is allocated but by
+//! [`Pump::new`] and [`Pump::open`]. What the peer says is checked before it counts.
 //!
-//! Refuses to know: memory, queue pairs, clocks, sockets. The caller has the rings, posts what [`Pump::poll`] says, in that order,
-//! and tells what completed and came. What a stream must do on TCP it asks of the [`Transit`] ([`Pump::transit`]).
+//! Refuses to know: memory, queue pairs, clocks, sockets. The caller has the rings, posts what
+//! [`Pump::poll`] says, in that order, and tells what completed and came. What a stream must do on
+//! TCP it asks of the [`Transit`] ([`Pump::transit`]).
 //!
 //! # Primer
 //!
@@ -17,8 +19,8 @@
 //!    head ◄── Credit ── on_came ◄═══ WRITE to a control slot ══ poll ◄─ on_head ◄─────────  head
 //! ```
 //!
-//! Positions are bytes on the link since the switch. A byte of the staging ring is free again when it is completed *and* credited
-//! ([`Pump::kept`]): until then a demotion may need it.
+//! Positions are bytes on the link since the switch. A byte of the staging ring is free again when
+//! it is completed *and* credited ([`Pump::kept`]): until then a demotion may need it.
 
 mod direct;
 mod due;
@@ -78,15 +80,18 @@ pub struct Pump {
     /// The slots that the next control messages go to, and come in.
     controls: u16,
     heard: u16,
-    /// What is to be said of no stream of this end's, or of one that it has left: by the peer's number.
+    /// What is to be said of no stream of this end's, or of one that it has left: by the peer's
+    /// number.
     says: VecDeque<(u16, Control)>,
-    /// Streams that the peer has left before this end has opened them: its word may overtake what agrees on them.
+    /// Streams that the peer has left before this end has opened them: its word may overtake what
+    /// agrees on them.
     early: Vec<u16>,
     /// A count is due, whatever it says.
     probe: bool,
     /// Some stream waits to hear that the link has been emptied.
     drains: bool,
-    /// Streams that are on their way from TCP to the link, or back behind a completion of this end's.
+    /// Streams that are on their way from TCP to the link, or back behind a completion of this
+    /// end's.
     under_way: u16,
     /// Streams that this end has left and the peer has not.
     left: u16,
@@ -133,7 +138,9 @@ impl Pump {
         self.flows.get_mut(usize::from(stream))?.as_deref_mut()
     }
 
-    /// A stream that both ends have agreed on, of which the peer may have gone again: then a step is to be taken. Its number must be free: by both, what the peer says of its last use is over.
+    /// A stream that both ends have agreed on, of which the peer may have gone again: then a step
+    /// is to be taken. Its number must be free: by both, what the peer says of its last use is
+    /// over.
     ///
     /// # Errors
     /// [`PeerFault::Malformed`]: a number is in use or none, or the ring that was lent cannot be one.
@@ -203,7 +210,8 @@ impl Pump {
         Ok(())
     }
 
-    /// This end leaves the stream: what still comes of it is ignored. Whether its number is free, since the peer had left it.
+    /// This end leaves the stream: what still comes of it is ignored. Whether its number is free,
+    /// since the peer had left it.
     pub fn close(&mut self, stream: u16) -> bool {
         self.due.clear(stream);
         let Some(flow) = self.flow(stream) else {
@@ -224,7 +232,8 @@ impl Pump {
         self.forget_if(stream, free)
     }
 
-    /// The stream does not come to be, and the peer has not been told that it is open: its number is free.
+    /// The stream does not come to be, and the peer has not been told that it is open: its number
+    /// is free.
     pub fn discard(&mut self, stream: u16) {
         self.due.clear(stream);
         if let Some(flow) = self.flow(stream) {
@@ -252,7 +261,8 @@ impl Pump {
         self.says.push_back((0, Control::Meeting(meeting)));
     }
 
-    /// The stream's way between TCP and the link, to ask and to tell. Behind what is told: [`settle`](Self::settle).
+    /// The stream's way between TCP and the link, to ask and to tell. Behind what is told:
+    /// [`settle`](Self::settle).
     pub fn transit(&mut self, stream: u16) -> Option<&mut Transit> {
         self.flow(stream).map(|flow| &mut flow.transit)
     }
@@ -291,7 +301,8 @@ impl Pump {
         }
     }
 
-    /// The beginning of the record at the peer's N was removed from TCP: as the transit allows by [`Transit::is_part`].
+    /// The beginning of the record at the peer's N was removed from TCP: as the transit allows by
+    /// [`Transit::is_part`].
     pub fn on_part_removed(&mut self, stream: u16, part: &[u8]) {
         self.on_record_removed(stream, part.len() as u64);
         if let Some(flow) = self.flow(stream) {
@@ -304,8 +315,8 @@ impl Pump {
         self.flow(stream).map_or(&[], |flow| &flow.part)
     }
 
-    /// No read of this end's program waits on TCP for what will come by the link: the peer is told, once. The second end tells
-    /// when it has heard the first, which by then has opened the stream.
+    /// No read of this end's program waits on TCP for what will come by the link: the peer is told,
+    /// once. The second end tells when it has heard the first, which by then has opened the stream.
     pub fn consent(&mut self, stream: u16) {
         let goes_on = |flow: &&mut Flow| !flow.left && !flow.transit.is_leaving();
         let Some(flow) = self.flow(stream).filter(goes_on) else {
@@ -319,8 +330,8 @@ impl Pump {
         }
     }
 
-    /// Whether this end is to fix its N as soon as it can: the first not before the second consents, since from then on its bytes
-    /// wait for the link.
+    /// Whether this end is to fix its N as soon as it can: the first not before the second
+    /// consents, since from then on its bytes wait for the link.
     #[must_use]
     pub fn wants_fix(&mut self, stream: u16) -> bool {
         self.flow(stream).is_some_and(|flow| {
@@ -360,8 +371,9 @@ impl Pump {
         })
     }
 
-    /// Takes note of what the stream has to do: on the link by [`poll`](Self::poll), on TCP by [`record`](Self::record) and
-    /// [`reset`](Self::reset). Whether to fix its N tells [`Transit::wants_fix`].
+    /// Takes note of what the stream has to do: on the link by [`poll`](Self::poll), on TCP by
+    /// [`record`](Self::record) and [`reset`](Self::reset). Whether to fix its N tells
+    /// [`Transit::wants_fix`].
     pub fn settle(&mut self, stream: u16) {
         let Some(flow) = self.flow(stream) else {
             return;
@@ -400,8 +412,9 @@ impl Pump {
         }
     }
 
-    /// Whether what the peer says next matters although no program may wait for it: a switch is under way, something is to be
-    /// said and could not be yet, bytes wait for a buffer of the peer's, or a stream that this end has left is the peer's to leave.
+    /// Whether what the peer says next matters although no program may wait for it: a switch is
+    /// under way, something is to be said and could not be yet, bytes wait for a buffer of the
+    /// peer's, or a stream that this end has left is the peer's to leave.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let under_way = self.under_way != 0 || self.left != 0;
@@ -494,7 +507,8 @@ impl Pump {
         Ok(())
     }
 
-    /// The program waits for more than the ring holds: all that it has read is the peer's to use again.
+    /// The program waits for more than the ring holds: all that it has read is the peer's to use
+    /// again.
     pub fn flush(&mut self, stream: u16) {
         let Some(flow) = self.flow(stream) else {
             return;
@@ -625,7 +639,8 @@ impl Pump {
         Message { what, word, weight }
     }
 
-    /// The oldest `messages` that were posted are complete; `each` gets the streams whose staging may have become free.
+    /// The oldest `messages` that were posted are complete; `each` gets the streams whose staging
+    /// may have become free.
     ///
     /// # Errors
     /// [`Bug::Switch`]: so many were not posted.
@@ -662,7 +677,8 @@ impl Pump {
         self.on_emptied();
     }
 
-    /// Behind [`on_lost`](Self::on_lost): a stream that this end had left and the peer had not. Its number is free.
+    /// Behind [`on_lost`](Self::on_lost): a stream that this end had left and the peer had not. Its
+    /// number is free.
     pub fn take_left(&mut self) -> Option<u16> {
         let is_left = |flow: &Option<Box<Flow>>| flow.as_ref().is_some_and(|flow| flow.left);
         let at = self.flows.iter().position(is_left).filter(|_| self.lost)?;
@@ -671,8 +687,8 @@ impl Pump {
         Some(at)
     }
 
-    /// Called at even intervals: for how many of them, with this one, a step of the switch was due, of the stream that waits
-    /// longest.
+    /// Called at even intervals: for how many of them, with this one, a step of the switch was due,
+    /// of the stream that waits longest.
     pub fn tick(&mut self) -> u8 {
         let flows = self.flows.iter_mut().flatten();
         let ticks = flows.map(|flow| {

@@ -38,7 +38,8 @@ impl Way {
         Self { word, bytes, to }
     }
 
-    /// Comes to an end with these slots; `ring` gets bytes for a stream's ring: which stream's, from where on.
+    /// Comes to an end with these slots; `ring` gets bytes for a stream's ring: which stream's,
+    /// from where on.
     pub fn arrive(
         self,
         pump: &mut Pump,

@@ -1,4 +1,5 @@
-//! Both ends of a link with direct transfers, the memory that is lent, and TCP: bytes are taken back, written late, sent again.
+//! Both ends of a link with direct transfers, the memory that is lent, and TCP: bytes are taken
+//! back, written late, sent again.
 
 use super::testing::*;
 use super::*;

@@ -7,7 +7,8 @@ use crate::wire::{CONTROL_LEN, Lane, Meeting, Seq};
 /// The terms of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Receives that this end keeps posted, and so many slots of [`CONTROL_LEN`] bytes it lends for control messages.
+    /// Receives that this end keeps posted, and so many slots of [`CONTROL_LEN`] bytes it lends for
+    /// control messages.
     pub ours: u16,
     /// The same of the peer.
     pub theirs: u16,
@@ -15,11 +16,13 @@ pub struct Terms {
     pub sends: u16,
     /// Bytes of one message at most.
     pub message_len: u32,
-    /// Which transfers this end makes. The peer has its own mind; [`Mode::Indirect`] where it knows of no direct ones.
+    /// Which transfers this end makes. The peer has its own mind; [`Mode::Indirect`] where it knows
+    /// of no direct ones.
     pub mode: Mode,
     /// Bytes from which on a direct transfer is worth it.
     pub direct_min: u32,
-    /// A completion tells nothing of the peer's end: before an end leaves a read must come back from there ([`What::Fence`]).
+    /// A completion tells nothing of the peer's end: before an end leaves a read must come back
+    /// from there ([`What::Fence`]).
     pub proves: bool,
 }
 
@@ -74,8 +77,9 @@ pub enum What {
         /// What to write there.
         bytes: [u8; CONTROL_LEN],
     },
-    /// Bytes of a stream for the buffer that its reader has lent, by the queue pair of direct transfers: no message, and
-    /// no word. They may begin at the end of the staging ring and go on at its beginning. Their end is told by
+    /// Bytes of a stream for the buffer that its reader has lent, by the queue pair of direct
+    /// transfers: no message, and no word. They may begin at the end of the staging ring and go on
+    /// at its beginning. Their end is told by
     /// [`Pump::on_direct_done`](super::Pump::on_direct_done).
     Direct {
         /// Whose.
@@ -89,8 +93,8 @@ pub enum What {
     },
     /// No bytes: the word alone.
     Count,
-    /// A read of anything of the peer's, behind all that was posted: no message, and no word. Its end is told by
-    /// [`Pump::on_fenced`](super::Pump::on_fenced).
+    /// A read of anything of the peer's, behind all that was posted: no message, and no word. Its
+    /// end is told by [`Pump::on_fenced`](super::Pump::on_fenced).
     Fence,
 }
 
@@ -111,7 +115,8 @@ pub struct Message {
 pub enum Came {
     /// The program can read up to here.
     Bytes(u16, Seq),
-    /// Bytes up to here have come into the buffer that the program has lent ([`Pump::landed`](super::Pump::landed)).
+    /// Bytes up to here have come into the buffer that the program has lent
+    /// ([`Pump::landed`](super::Pump::landed)).
     Direct(u16, Seq),
     /// The staging ring is free up to [`Pump::kept`](super::Pump::kept).
     Credit(u16),

@@ -1,18 +1,22 @@
 //! Where the bytes of a stream over verbs travel: on TCP, then on a link, then on TCP again.
 //!
-//! Guarantees, for two ends that keep to it, wherever the link is lost, whoever leaves it and when: each direction goes on on TCP at
-//! exactly one position that both ends know; every byte before it was received, every byte from there on is still kept; nothing but
-//! the program's bytes and one [`Record`] is on TCP; and a peer that was killed is never taken for one that had no more to say.
+//! Guarantees, for two ends that keep to it, wherever the link is lost, whoever leaves it and when:
+//! each direction goes on on TCP at exactly one position that both ends know; every byte before it
+//! was received, every byte from there on is still kept; nothing but the program's bytes and one
+//! [`Record`] is on TCP; and a peer that was killed is never taken for one that had no more to say.
 //! A peer that lies hurts its own stream.
 //!
-//! Refuses to know: payload, sockets, queue pairs, clocks. Offsets go in, [`Action`]s and answers come out. A call costs a few compares.
+//! Refuses to know: payload, sockets, queue pairs, clocks. Offsets go in, [`Action`]s and answers
+//! come out. A call costs a few compares.
 //!
 //! # Primer
 //!
-//! Within a host two words changed by compare-and-swap demote a stream. Between hosts there is no such word, and two ends
-//! that leave at once cannot agree over a link that may die: so **TCP decides**, by one RECORD in each direction, the first bytes after
-//! the offset N at which that direction left TCP. The difficulty is that a reader must know where N is: a record it does not expect
-//! is data to it. So N is said on the link, and the steps of the switch give each end three certainties, one after the other:
+//! Within a host two words changed by compare-and-swap demote a stream. Between hosts there is no
+//! such word, and two ends that leave at once cannot agree over a link that may die: so **TCP
+//! decides**, by one RECORD in each direction, the first bytes after the offset N at which that
+//! direction left TCP. The difficulty is that a reader must know where N is: a record it does not
+//! expect is data to it. So N is said on the link, and the steps of the switch give each end three
+//! certainties, one after the other:
 //!
 //! | | first end | second end |
 //! |---|---|---|
@@ -40,11 +44,13 @@
 //!   any ── a lie, or the end of TCP where a record is due ──► Dead
 //! ```
 //!
-//! Once an end has said what it took, its program reads the link's bytes up to there and no further, until the peer's record has come.
-//! That may name more, never less: whoever says FROM M had seen all of its work complete, so bytes up to M have arrived. What the
-//! link brought beyond is ignored, and comes by TCP.
+//! Once an end has said what it took, its program reads the link's bytes up to there and no
+//! further, until the peer's record has come. That may name more, never less: whoever says FROM M
+//! had seen all of its work complete, so bytes up to M have arrived. What the link brought beyond
+//! is ignored, and comes by TCP.
 //!
-//! `docs/protocol.md` has the bytes, and what a lie brings; `docs/decisions/007-records-at-known-places.md` why the steps are five.
+//! `docs/protocol.md` has the bytes, and what a lie brings;
+//! `docs/decisions/007-records-at-known-places.md` why the steps are five.
 
 mod transit;
 mod wire;
@@ -66,13 +72,16 @@ pub enum Role {
 /// How an end leaves the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Leave {
-    /// Both directions go on by TCP (demotion): what neither program has read comes again. Nobody reads the link's bytes meanwhile.
+    /// Both directions go on by TCP (demotion): what neither program has read comes again. Nobody
+    /// reads the link's bytes meanwhile.
     Stay,
-    /// What the programs have not read stays in their rings: a link was lost, or somebody may be reading now.
+    /// What the programs have not read stays in their rings: a link was lost, or somebody may be
+    /// reading now.
     Shut,
     /// As `Stay`, and somebody else reads TCP next (exec, passing, raw use).
     Hand,
-    /// Nobody reads any more (close, exit). The peer sends no record back, which would meet a closed socket.
+    /// Nobody reads any more (close, exit). The peer sends no record back, which would meet a
+    /// closed socket.
     Close,
 }
 
@@ -98,13 +107,15 @@ pub enum Out {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Action {
-    /// Consent, with no thread in a kernel call on the socket: [`Transit::fix`]. Or [`Transit::refuse`].
+    /// Consent, with no thread in a kernel call on the socket: [`Transit::fix`]. Or
+    /// [`Transit::refuse`].
     Fix,
     /// Send this on the link, in order with everything else.
     Tell(Step),
     /// Write this on TCP before any other byte.
     Write(Record),
-    /// Report all that the link has delivered ([`Transit::on_received`]), then [`Transit::on_drained`].
+    /// Report all that the link has delivered ([`Transit::on_received`]), then
+    /// [`Transit::on_drained`].
     Drain,
     /// Reset the connection. What [`Transit::link_end`] allows is read first, then comes the error.
     Reset(Reason),
@@ -125,9 +136,11 @@ pub enum Reason {
     Taken,
     /// The peer's work was complete, but the bytes are not here: a device died.
     Missing,
-    /// The switch was cut short, the peer's first bytes since could be the beginning of a record, and nothing followed.
+    /// The switch was cut short, the peer's first bytes since could be the beginning of a record,
+    /// and nothing followed.
     Undecided,
-    /// The peer's record did not come in time for exec or passing, or bytes are here that only this process can read.
+    /// The peer's record did not come in time for exec or passing, or bytes are here that only this
+    /// process can read.
     Unclean,
 }
 
@@ -148,7 +161,8 @@ pub enum Head {
 pub enum Rule {
     /// A FROM that was sent stands, whatever crosses it.
     FromStands,
-    /// Bytes beyond what one said to have taken are kept, until the peer's record says what becomes of them.
+    /// Bytes beyond what one said to have taken are kept, until the peer's record says what becomes
+    /// of them.
     KeepBeyondTaken,
     /// After an ASK, bytes follow only the peer's record.
     AskWaits,

@@ -24,7 +24,8 @@ enum State {
     Ending(Leave),
     /// Second end: gone on on TCP from [`State::Answered`]. Whether it has written there.
     Quit(bool),
-    /// Our record is written, nothing has come. `loose`: none may come, if the peer was in [`State::Answered`].
+    /// Our record is written, nothing has come. `loose`: none may come, if the peer was in
+    /// [`State::Answered`].
     Said {
         ours: Record,
         loose: bool,
@@ -40,7 +41,8 @@ pub struct Transit {
     role: Role,
     nonce: Nonce,
     state: State,
-    /// The peer's N, an offset of its TCP bytes; meaningful from [`State::Asked`] or [`State::Known`] on.
+    /// The peer's N, an offset of its TCP bytes; meaningful from [`State::Asked`] or
+    /// [`State::Known`] on.
     peer_n: u64,
     /// The peer's TCP bytes removed from the socket. Not counted any more beyond N.
     tcp_read: u64,
@@ -54,7 +56,8 @@ pub struct Transit {
     received: Seq,
     /// Of these, read by the program. At most `link_end`.
     read: Seq,
-    /// Where the peer's bytes leave the link, as far as known: what we said that we took, then what was agreed.
+    /// Where the peer's bytes leave the link, as far as known: what we said that we took, then what
+    /// was agreed.
     end: Option<Seq>,
     /// Bytes of the peer that are accounted for: `end`, then TCP's behind it.
     reached: Seq,
@@ -77,7 +80,8 @@ pub struct Transit {
 }
 
 impl Transit {
-    /// A stream that was agreed on and is still on TCP, of which the peer's first `tcp_read` bytes have been removed from the socket.
+    /// A stream that was agreed on and is still on TCP, of which the peer's first `tcp_read` bytes
+    /// have been removed from the socket.
     #[must_use]
     pub const fn new(role: Role, nonce: Nonce, tcp_read: u64) -> Self {
         Self {
@@ -182,7 +186,8 @@ impl Transit {
         }
     }
 
-    /// How far the program may read the link's bytes, behind those of TCP up to N: what is beyond is not there, or may come by TCP.
+    /// How far the program may read the link's bytes, behind those of TCP up to N: what is beyond
+    /// is not there, or may come by TCP.
     #[must_use]
     pub fn link_end(&self) -> Seq {
         match self.state {
@@ -191,8 +196,8 @@ impl Transit {
         }
     }
 
-    /// How many bytes may be taken from TCP, for the program, before the link's and after them. In the first case
-    /// the library takes them into memory when they lie before a record.
+    /// How many bytes may be taken from TCP, for the program, before the link's and after them. In
+    /// the first case the library takes them into memory when they lie before a record.
     #[must_use]
     pub fn tcp_room(&self) -> u64 {
         match self.state {
@@ -208,14 +213,15 @@ impl Transit {
         }
     }
 
-    /// Whether what TCP has next is the peer's first since N: to be looked at, and given to [`Transit::on_head`].
+    /// Whether what TCP has next is the peer's first since N: to be looked at, and given to
+    /// [`Transit::on_head`].
     #[must_use]
     pub fn is_at_head(&self) -> bool {
         self.awaits_head() && self.tcp_read == self.peer_n
     }
 
-    /// Whether TCP is the program's bytes alone, and all of the link's are read: anybody may read and write the socket, if
-    /// nothing was taken into memory that the program has not read.
+    /// Whether TCP is the program's bytes alone, and all of the link's are read: anybody may read
+    /// and write the socket, if nothing was taken into memory that the program has not read.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         match self.state {
@@ -226,15 +232,15 @@ impl Transit {
         }
     }
 
-    /// Whether the bytes at N may be a record's beginning or the program's, and only more of them can tell. If none come for as
-    /// long as a link may be silent: [`Transit::give_up`].
+    /// Whether the bytes at N may be a record's beginning or the program's, and only more of them
+    /// can tell. If none come for as long as a link may be silent: [`Transit::give_up`].
     #[must_use]
     pub const fn is_undecided(&self) -> bool {
         self.undecided
     }
 
-    /// Whether credit is still told by the link: not after our record. That says what we took, and a credit for bytes that the
-    /// peer's record has since named would overtake it.
+    /// Whether credit is still told by the link: not after our record. That says what we took, and
+    /// a credit for bytes that the peer's record has since named would overtake it.
     #[must_use]
     pub fn gives_credit(&self) -> bool {
         let on_link = matches!(self.state, State::Known | State::Open | State::Ending(_));
@@ -262,8 +268,8 @@ impl Transit {
         self.read
     }
 
-    /// The offset at which the peer's TCP bytes end, once nothing behind it is the program's without a look
-    /// ([`Transit::on_head`]).
+    /// The offset at which the peer's TCP bytes end, once nothing behind it is the program's
+    /// without a look ([`Transit::on_head`]).
     #[must_use]
     pub fn peer_n(&self) -> Option<u64> {
         self.awaits_head().then_some(self.peer_n)
@@ -284,7 +290,8 @@ impl Transit {
         }
     }
 
-    /// Whether this end, or the peer, has left the link: nothing of the program's is posted any more.
+    /// Whether this end, or the peer, has left the link: nothing of the program's is posted any
+    /// more.
     #[must_use]
     pub const fn is_leaving(&self) -> bool {
         !matches!(
@@ -304,7 +311,8 @@ impl Transit {
         matches!(self.state, State::Ending(_))
     }
 
-    /// Whether the second end has not answered with its N, as far as is known here: who leaves by then has written no record.
+    /// Whether the second end has not answered with its N, as far as is known here: who leaves by
+    /// then has written no record.
     #[must_use]
     pub const fn is_unanswered(&self) -> bool {
         match self.role {
@@ -325,7 +333,8 @@ impl Transit {
         matches!(self.state, State::Said { .. })
     }
 
-    /// Whether the peer has lost the link, as it says in its record: nothing comes by that any more.
+    /// Whether the peer has lost the link, as it says in its record: nothing comes by that any
+    /// more.
     #[must_use]
     pub const fn peer_lost(&self) -> bool {
         self.peer_lost
@@ -337,13 +346,15 @@ impl Transit {
         matches!(self.state, State::Over(_))
     }
 
-    /// Whether a step of the switch, or of what ends it, is the peer's to send: for so long the link's timer runs.
+    /// Whether a step of the switch, or of what ends it, is the peer's to send: for so long the
+    /// link's timer runs.
     #[must_use]
     pub const fn awaits_step(&self) -> bool {
         matches!(self.state, State::Fixed | State::Answered(_) | State::Known)
     }
 
-    /// Bytes that the peer has promised to bring by TCP and that were not read yet. An end of TCP before them is a death.
+    /// Bytes that the peer has promised to bring by TCP and that were not read yet. An end of TCP
+    /// before them is a death.
     #[must_use]
     pub fn owed(&self) -> u64 {
         match self.state {
@@ -352,8 +363,9 @@ impl Transit {
         }
     }
 
-    /// Whether a step that tells N may be taken now: the peer's bytes before it are read, or more than these, or they do not
-    /// matter any more. So whenever a record may stand at N, TCP is read up to it.
+    /// Whether a step that tells N may be taken now: the peer's bytes before it are read, or more
+    /// than these, or they do not matter any more. So whenever a record may stand at N, TCP is read
+    /// up to it.
     #[must_use]
     pub const fn may_take(&self, step: Step) -> bool {
         if !matches!(self.state, State::Plain | State::Fixed) {
@@ -367,7 +379,8 @@ impl Transit {
 
     // The switch.
 
-    /// Our TCP ends at offset `n`: nothing is written there any more until [`Transit::out`] says so.
+    /// Our TCP ends at offset `n`: nothing is written there any more until [`Transit::out`] says
+    /// so.
     ///
     /// # Errors
     /// [`Bug::Switch`]: not now.
@@ -497,7 +510,8 @@ impl Transit {
         Ok(())
     }
 
-    /// What was given to the link from `to` on, straight to the peer's program, did not become its own: it goes again.
+    /// What was given to the link from `to` on, straight to the peer's program, did not become its
+    /// own: it goes again.
     ///
     /// # Errors
     /// [`Bug::Switch`]: it did, or was not given.
@@ -515,7 +529,8 @@ impl Transit {
         Ok(())
     }
 
-    /// The link has brought everything before `to`: immediates taken from the completion queue, nothing else counts.
+    /// The link has brought everything before `to`: immediates taken from the completion queue,
+    /// nothing else counts.
     ///
     /// # Errors
     /// [`PeerFault::Step`]: before the peer can know that it may post.
@@ -555,8 +570,9 @@ impl Transit {
         }
     }
 
-    /// The link is lost, and what it had delivered is reported: an error, its end, or too long a silence with work
-    /// outstanding, a step of the switch included. Nothing of it is believed from now on.
+    /// The link is lost, and what it had delivered is reported: an error, its end, or too long a
+    /// silence with work outstanding, a step of the switch included. Nothing of it is believed from
+    /// now on.
     pub fn on_link_lost(&mut self) {
         if core::mem::replace(&mut self.lost, true) {
             return;
@@ -589,7 +605,8 @@ impl Transit {
 
     // The program.
 
-    /// This end leaves the link. [`Transit::out`] tells when TCP takes bytes, [`Transit::is_clean`] when others may have it.
+    /// This end leaves the link. [`Transit::out`] tells when TCP takes bytes, [`Transit::is_clean`]
+    /// when others may have it.
     pub fn leave(&mut self, leave: Leave) {
         match self.state {
             State::Plain => self.over(Seq::START),
@@ -605,7 +622,8 @@ impl Transit {
         }
     }
 
-    /// What was waited for has not come in time: the peer's record, for exec or passing, or what decides whether bytes are one.
+    /// What was waited for has not come in time: the peer's record, for exec or passing, or what
+    /// decides whether bytes are one.
     pub fn give_up(&mut self) {
         let reason = if self.undecided {
             Reason::Undecided
@@ -631,7 +649,8 @@ impl Transit {
         )
     }
 
-    /// Whether a peer's N is where TCP was read to: not passed by, which happens when it has left again, and not ahead.
+    /// Whether a peer's N is where TCP was read to: not passed by, which happens when it has left
+    /// again, and not ahead.
     const fn is_here(&self, n: u64) -> bool {
         n == self.tcp_read
     }
@@ -665,8 +684,8 @@ impl Transit {
         Head::Wait
     }
 
-    /// On a link that lives: for an end of what is sent FROM, as soon as all that was posted is at the peer's end. Else an ASK, at once: what
-    /// the peer has not read by now comes by TCP.
+    /// On a link that lives: for an end of what is sent FROM, as soon as all that was posted is at
+    /// the peer's end. Else an ASK, at once: what the peer has not read by now comes by TCP.
     fn try_say(&mut self, leave: Leave) {
         if self.completed == self.posted
             || self.credited == self.posted
@@ -681,8 +700,9 @@ impl Transit {
 
     /// Our record, before the peer's has come.
     fn say(&mut self, leave: Leave) {
-        // On a lost link only what was read is certain to be the peer's. What stays in a ring only one process can read, and the peer's
-        // program may have forked: so no more of it than where nothing follows by TCP.
+        // On a lost link only what was read is certain to be the peer's. What stays in a ring only
+        // one process can read, and the peer's program may have forked: so no more of it than where
+        // nothing follows by TCP.
         let asks = self.lost || leave.goes_on() && self.keeps_to(Rule::LeaverAsks);
         let decided = self.credited == self.posted || !asks;
         let goes = if decided {
@@ -721,7 +741,8 @@ impl Transit {
     }
 }
 
-/// Does what was said before of how this end leaves stand against this? Whoever else is to read, or nobody; then the end of what is sent.
+/// Does what was said before of how this end leaves stand against this? Whoever else is to read, or
+/// nobody; then the end of what is sent.
 const fn outranks(before: Leave, leave: Leave) -> bool {
     match leave {
         Leave::Stay => true,

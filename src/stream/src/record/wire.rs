@@ -1,7 +1,7 @@
 //! The bytes of a RECORD, and the steps of the switch.
 //!
-//! Guarantees: parsing is total, what was emitted parses to itself, and one message has one spelling. Whether a message is
-//! possible *now* is for [`Transit`](super::Transit) to say.
+//! Guarantees: parsing is total, what was emitted parses to itself, and one message has one
+//! spelling. Whether a message is possible *now* is for [`Transit`](super::Transit) to say.
 
 use core::fmt;
 
@@ -20,8 +20,9 @@ const FLAG_LAST: u64 = 1 << 8;
 /// Bit 9, of an ASK: the sender's link works.
 const FLAG_LIVES: u64 = 1 << 9;
 
-/// The secret by which the two ends of one stream know each other's record. Made anew for every stream by a
-/// source that the peer's *programs* cannot guess: they choose the bytes it must not be confused with.
+/// The secret by which the two ends of one stream know each other's record. Made anew for every
+/// stream by a source that the peer's *programs* cannot guess: they choose the bytes it must not be
+/// confused with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nonce([u8; NONCE_LEN]);
 
@@ -54,8 +55,8 @@ pub enum Goes {
     From {
         /// The position.
         from: Seq,
-        /// Bytes from there on that the program has already given, so that an end of TCP before them is
-        /// a death.
+        /// Bytes from there on that the program has already given, so that an end of TCP before
+        /// them is a death.
         owed: u32,
     },
     /// At the other end's `taken`, which is what that has read. Not before its record has come.
@@ -158,8 +159,8 @@ impl Record {
     }
 }
 
-/// A step of the switch, a message on the link. They alternate, the first end begins; each says that the
-/// one before has come.
+/// A step of the switch, a message on the link. They alternate, the first end begins; each says
+/// that the one before has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// First to second: my TCP ends at this offset.
@@ -172,8 +173,8 @@ pub enum Step {
     Ready,
     /// First to second: you may post.
     Open,
-    /// First to second before [`Step::Go`], second to first instead of [`Step::Second`]: all stays on TCP, and no
-    /// record comes.
+    /// First to second before [`Step::Go`], second to first instead of [`Step::Second`]: all stays
+    /// on TCP, and no record comes.
     Cancel,
 }
 
@@ -191,7 +192,8 @@ impl Step {
         }
     }
 
-    /// The step of this number. An offset where none belongs is for the caller to find: the step emits another.
+    /// The step of this number. An offset where none belongs is for the caller to find: the step
+    /// emits another.
     #[must_use]
     pub(crate) const fn parse(number: u32, n: u64) -> Option<Self> {
         match number {

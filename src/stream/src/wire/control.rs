@@ -1,4 +1,5 @@
-//! Messages that carry no bytes of a stream, as values and as the bytes of a slot of the control ring.
+//! Messages that carry no bytes of a stream, as values and as the bytes of a slot of the control
+//! ring.
 
 use super::*;
 
@@ -21,12 +22,14 @@ pub enum Control {
     Meeting(Meeting),
     /// Either end: it has left the stream, and says nothing more of it.
     Closed,
-    /// Either end, before the switch: its program reads TCP through it alone, so that no read waits there for what is on the link.
+    /// Either end, before the switch: its program reads TCP through it alone, so that no read waits
+    /// there for what is on the link.
     Consent,
-    /// Writer to reader: bytes have landed in the buffer of an ADVERT. They are the reader's if it has not taken the buffer back.
+    /// Writer to reader: bytes have landed in the buffer of an ADVERT. They are the reader's if it
+    /// has not taken the buffer back.
     Direct(Landed),
-    /// Writer to reader, which leaves the link: the bytes from here on, that it has said to have landed, follow by the ring. The
-    /// reader passes over what it has of them.
+    /// Writer to reader, which leaves the link: the bytes from here on, that it has said to have
+    /// landed, follow by the ring. The reader passes over what it has of them.
     Again(Seq),
     /// Of no stream: a queue pair for direct transfers is wanted.
     Lane(Lane),
@@ -107,7 +110,8 @@ pub enum Meeting {
     },
 }
 
-/// Bytes of a control message: six little-endian words of eight, whatever its kind, so that a ring of them has fixed slots.
+/// Bytes of a control message: six little-endian words of eight, whatever its kind, so that a ring
+/// of them has fixed slots.
 pub const CONTROL_LEN: usize = 48;
 
 const KIND_ADVERT: u64 = 1;
@@ -169,10 +173,12 @@ impl Control {
         bytes
     }
 
-    /// The message in `bytes`, which must be a private copy: the peer can write to the original at any moment.
+    /// The message in `bytes`, which must be a private copy: the peer can write to the original at
+    /// any moment.
     ///
     /// # Errors
-    /// [`PeerFault::Malformed`], [`PeerFault::AdvertRange`], [`PeerFault::AdvertPhase`] or [`PeerFault::TurnPhase`].
+    /// [`PeerFault::Malformed`], [`PeerFault::AdvertRange`], [`PeerFault::AdvertPhase`] or
+    /// [`PeerFault::TurnPhase`].
     pub fn parse(bytes: &[u8; CONTROL_LEN]) -> Result<Self, PeerFault> {
         let mut words = bytes.chunks_exact(8).map(|word| {
             word.iter()

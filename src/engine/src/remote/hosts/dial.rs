@@ -16,16 +16,18 @@ use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_fabric::verbs::device::Device;
 use sluice_stats::Reason;
 
-/// Behind its second an answer to a dial is taken for so long: the host is busy, not silent. Less than the 4.3 s after which the connection
-/// manager of an InfiniBand device would ask again.
+/// Behind its second an answer to a dial is taken for so long: the host is busy, not silent. Less
+/// than the 4.3 s after which the connection manager of an InfiniBand device would ask again.
 const LATE_NS: u64 = 3 * DIAL_NS;
 /// Dials at once; others wait for theirs.
 const DIALS: usize = 4;
-/// The other end comes to an offset when it reads what has brought this one there: so long later this one dials, and again if
-/// nobody listened, also because loading the libraries takes a while; sooner the first time with a host.
+/// The other end comes to an offset when it reads what has brought this one there: so long later
+/// this one dials, and again if nobody listened, also because loading the libraries takes a while;
+/// sooner the first time with a host.
 pub(super) const FIRST_NS: u64 = 5_000_000;
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
-/// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a second first, if it has answered before.
+/// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a
+/// second first, if it has answered before.
 const QUIET_NS: u64 = 60_000_000_000;
 const MET_QUIET_NS: u64 = 1_000_000_000;
 const QUIET_MOST: u64 = 60 * QUIET_NS;
@@ -88,7 +90,8 @@ pub(super) struct Quiet {
     wait: u64,
 }
 
-/// Each step has its own time: that this thread was late for the one before is no silence of the host's.
+/// Each step has its own time: that this thread was late for the one before is no silence of the
+/// host's.
 fn step_ends() -> u64 {
     sys::now_ns() + DIAL_NS
 }
@@ -131,7 +134,8 @@ impl Hosts {
         }
     }
 
-    /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom that was agreed with.
+    /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom
+    /// that was agreed with.
     pub(super) fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
         let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
         let device = id.device().inspect(|device| self.meet_device(*device));
@@ -180,7 +184,8 @@ impl Hosts {
         });
     }
 
-    /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for its link.
+    /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for
+    /// its link.
     pub(super) fn dial_next(&mut self) {
         let now = sys::now_ns();
         loop {
@@ -250,7 +255,8 @@ impl Hosts {
                     self.on_refused(key, event, status, &data);
                 }
                 Event::Gone(key) => self.on_gone(key),
-                // Of one that stands this is a hint only (`UNREACHABLE`, `ADDR_CHANGE`); of a dial its end.
+                // Of one that stands this is a hint only (`UNREACHABLE`, `ADDR_CHANGE`); of a dial
+                // its end.
                 Event::Other(key, event) => {
                     if self.dials.iter().any(|d| d.key == key) {
                         self.on_refused(key, event, 0, &[]);
@@ -366,8 +372,9 @@ impl Hosts {
         if let Some(listen) = self.listens.get_mut(at) {
             listen.until = sys::now_ns() + DIAL_NS;
         }
-        // One link joins two processes by an address: over the one that there is, or will be in a moment, this end answers. Who dials
-        // finds it by that address; by another one the way may be another device's.
+        // One link joins two processes by an address: over the one that there is, or will be in a
+        // moment, this end answers. The end that dials finds it by that address; by another one the
+        // way may be another device's.
         let joined = |up: &Up| {
             let same = request.token != 0 && up.token == Some(request.token);
             // The token is the peer's word: nobody else's link is meant by it.
@@ -451,12 +458,14 @@ impl Hosts {
         if let Some(mut dial) = self.take_dial(key) {
             let reason = hello::refused(data);
             tell(&dial.seek, "refused", status);
-            // Nobody listens, or not yet: the other end comes to the offset when it reads what brought this one there.
+            // Nobody listens, or not yet: the other end comes to the offset when it reads what
+            // brought this one there.
             let early = matches!(reason, Reason::NoAnswer | Reason::Meeting);
             let host = dial.seek.peer.ip();
             let wait = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
-            // The second port's turn is behind the first's, at once; on iWARP, where a program of TCP's may listen there, that is
-            // where the first is known to be another's, and at last. Who is early is at the right one.
+            // The second port's turn is behind the first's, at once; on iWARP, where a program of
+            // TCP's may listen there, that is where the first is known to be another's, and at
+            // last. An early one is at the right one.
             let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();
             let turns = !dial.second && reason == Reason::NoAnswer && turns;
             let wait = if turns { Some(&0) } else { wait };
@@ -486,8 +495,9 @@ impl Hosts {
         self.dial_next();
     }
 
-    /// Dials that nobody has answered in time. What is asked of the other end's process may come late where that one is short of
-    /// processors: its answer is still taken, so that a moment costs no minute.
+    /// Dials that nobody has answered in time. What is asked of the other end's process may come
+    /// late where that one is short of processors: its answer is still taken, so that a moment
+    /// costs no minute.
     pub(super) fn expire_dials(&mut self, now: u64) {
         let is_over = |d: &mut Dial| d.ends().is_some_and(|at| now >= at);
         let over: Vec<Dial> = self.dials.extract_if(.., is_over).collect();
@@ -499,7 +509,8 @@ impl Hosts {
             }
             dial.seek.stays(Reason::NoAnswer);
             if dial.second {
-                // A program that is not ours may listen there and say nothing; the host has answered at the first.
+                // A program that is not ours may listen there and say nothing; the host has
+                // answered at the first.
                 self.meets(host);
                 self.give_up(key);
                 continue;
@@ -532,7 +543,8 @@ impl Hosts {
         }
     }
 
-    /// The host stayed silent, and who waits for its turn there need not. One that has answered before may have an interface down.
+    /// The host stayed silent, and those that wait for their turn there need not. One that has
+    /// answered before may have an interface down.
     pub(super) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
         let first = if self.met.contains(&host) {
             MET_QUIET_NS

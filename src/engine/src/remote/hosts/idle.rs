@@ -1,5 +1,5 @@
-//! Connections at rest give their rings back: what is registered stays pinned, so many that say nothing would hold much memory.
-//! They go back to TCP, and come again when they move bytes.
+//! Connections at rest give their rings back: what is registered stays pinned, so many that say
+//! nothing would hold much memory. They go back to TCP, and come again when they move bytes.
 
 use super::Up;
 use crate::rendezvous::control;
@@ -22,7 +22,8 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Takes streams that moved nothing since the last look back to TCP; when to look again, if ever.
+    /// Takes streams that moved nothing since the last look back to TCP; when to look again, if
+    /// ever.
     pub(super) fn look(up: &mut Up, now: u64) -> Option<u64> {
         let [near, _] = up.wire.links().filter(|_| up.stands && !up.lost)?;
         // One count is the wire's own.

@@ -1,4 +1,5 @@
-//! Queue pairs for direct transfers: whoever answered the dial of the link listens once more, on a port that it tells by the link.
+//! Queue pairs for direct transfers: the end that answered the dial of the link listens once more,
+//! on a port that it tells by the link.
 
 use super::{DIAL_MS, DIAL_NS, Hosts};
 use crate::config::config;

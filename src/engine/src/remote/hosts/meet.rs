@@ -211,14 +211,16 @@ impl Hosts {
         }
     }
 
-    /// Is there a place for one more question of the link's? No link has all of them where others ask, too.
+    /// Is there a place for one more question of the link's? No link has all of them where others
+    /// ask, too.
     fn keeps_question(&self, key: Key) -> bool {
         let own = self.questions.iter().filter(|q| q.key == key).count();
         let all = self.questions.len();
         all < SEEKS && (own < SEEKS / 2 || own == all)
     }
 
-    /// The connection of this number, if this end has come to an offset with it and may have a stream.
+    /// The connection of this number, if this end has come to an offset with it and may have a
+    /// stream.
     pub(super) fn sought(&self, connection: u64) -> Option<Seek> {
         let listens = self.listens.iter().map(|l| l.seek);
         let found = listens
@@ -265,7 +267,8 @@ impl Hosts {
         }
     }
 
-    /// The oldest question about the connection: the other end answers those of one connection in the order in which they were asked.
+    /// The oldest question about the connection: the other end answers those of one connection in
+    /// the order in which they were asked.
     pub(super) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
         let is = |a: &Asked| a.key == key && a.seek.connection == connection;
         let at = self.asked.iter().position(is)?;

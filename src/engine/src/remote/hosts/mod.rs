@@ -1,4 +1,4 @@
-//! Other hosts: who dials, who listens, and what is asked over links that there are.
+//! Other hosts: dialling, listening, and what is asked over links that there are.
 //!
 //! ```text
 //!   accepted end                                       connecting end
@@ -9,8 +9,9 @@
 //!                           ── Ask ──────────────────► Grant
 //! ```
 //!
-//! The accepted end dials since that pair of address and port belongs to one process, however many share a listener. All of this
-//! is done by the control thread; a hook only says that a connection has come to an offset.
+//! The accepted end dials since that pair of address and port belongs to one process, however many
+//! share a listener. All of this is done by the control thread; a hook only says that a connection
+//! has come to an offset.
 
 mod dial;
 mod idle;
@@ -197,8 +198,8 @@ struct Hosts {
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
 static USED: AtomicBool = AtomicBool::new(false);
-/// This process was forked from one that had devices open: libibverbs and librdmacm keep those for good, and to use them
-/// here would be to use the parent's.
+/// This process was forked from one that had devices open: libibverbs and librdmacm keep those for
+/// good, and to use them here would be to use the parent's.
 static BARRED: AtomicBool = AtomicBool::new(false);
 
 /// Has this process looked for other hosts?
@@ -221,7 +222,8 @@ fn is_any_device() -> bool {
     }
 }
 
-/// The connection `sock`, whose other end is not on this host, has come to an offset: the control thread looks for that end.
+/// The connection `sock`, whose other end is not on this host, has come to an offset: the control
+/// thread looks for that end.
 ///
 /// # Errors
 /// [`Reason::PeerRemote`]: no device; [`Reason::Far`]; why there is no control thread.
@@ -287,7 +289,8 @@ pub fn progress() -> Option<u64> {
         .min()
 }
 
-/// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is open is closed.
+/// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is
+/// open is closed.
 pub fn after_fork() {
     if let Some(mut hosts) = HOSTS.lock()
         && let Some(hosts) = hosts.take()
@@ -463,7 +466,7 @@ impl Hosts {
         Ok((wire, hello))
     }
 
-    /// A link stands: who waits for a dial to that host asks over it.
+    /// A link stands: connections that wait for a dial to that host ask over it.
     fn link_stands(&mut self, key: Key) {
         sluice_stats::ROOT.links_made.add_shared(1);
         sluice_stats::ROOT.links.raise(1);
@@ -505,7 +508,8 @@ impl Hosts {
                 again(now);
             }
             let host = self.ups.get(at).map(|up| up.host);
-            // A question, or the answer to one, may come for a connection whose thread waits for TCP.
+            // A question, or the answer to one, may come for a connection whose thread waits for
+            // TCP.
             let expected = self.asked.iter().any(|a| a.key == key && !a.late)
                 || self.listens.iter().any(|l| Some(l.seek.peer.ip()) == host);
             wire.watch(expected);
@@ -538,7 +542,8 @@ impl Hosts {
         next
     }
 
-    /// May there be more? A peer that goes on and on does not keep the others from having their turn.
+    /// May there be more? A peer that goes on and on does not keep the others from having their
+    /// turn.
     fn read_notes(&mut self, key: Key, wire: &'static Wire) -> bool {
         let Some([near, _]) = wire.links() else {
             return false;
@@ -696,7 +701,8 @@ impl Hosts {
     }
 }
 
-/// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue pair for it is made, for so long.
+/// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue
+/// pair for it is made, for so long.
 pub(super) const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
 
 /// Looks after such streams; when it is to be looked again.

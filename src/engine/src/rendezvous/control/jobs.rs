@@ -18,14 +18,16 @@ pub(super) enum Job {
     Reap(&'static Link),
     /// Look for the other end of a connection on another host: its socket and generation.
     Seek(&'static Sock, u32),
-    /// Go on with the switch, or the way back, of a stream to another host: its socket and generation.
+    /// Go on with the switch, or the way back, of a stream to another host: its socket and
+    /// generation.
     Advance(&'static Sock, u32),
     /// The same, not before then.
     AdvanceLater(&'static Sock, u32, u64),
     /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
     /// the peer.
     Lost(&'static Link, u32, &'static Sock, u32, u64),
-    /// A connection that lingers, with its generation, has nothing left to send. Then, or when so much time is over, it is closed.
+    /// A connection that lingers, with its generation, has nothing left to send. Then, or when so
+    /// much time is over, it is closed.
     Bury(&'static Sock, u32, u64),
 }
 
@@ -119,8 +121,9 @@ pub fn watch_full(sock: &'static Sock) {
     }
 }
 
-/// Before a switch the program has so much of TCP to read that the peer must wait. It waits no longer than for a full ring while
-/// nothing is read, and not so long that the link's timer would take it for lost.
+/// Before a switch the program has so much of TCP to read that the peer must wait. It waits no
+/// longer than for a full ring while nothing is read, and not so long that the link's timer would
+/// take it for lost.
 pub fn watch_far(sock: &'static Sock) {
     let generation = sock.generation.load(Ordering::Acquire);
     let Some(mut list) = JOBS.lock() else { return };
@@ -173,9 +176,9 @@ enum Reader {
 }
 
 fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
-    if sock.tx.lock.lock().is_err() {
+    let Ok(_section) = sock.tx.lock.enter() else {
         return Reader::Reads;
-    }
+    };
     let mut did = Reader::Reads;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
         // Nobody may have heard of what another host's reader has read.
@@ -191,13 +194,12 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
             wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
         }
     }
-    sock.tx.lock.unlock();
     did
 }
 
 impl Watch {
-    /// In how long to look again, if at all. A reader that stands still is found when the patience with it is over, at most twice that
-    /// time behind the call that found the ring full.
+    /// In how long to look again, if at all. A reader that stands still is found when the patience
+    /// with it is over, at most twice that time behind the call that found the ring full.
     fn look(&mut self, now: u64) -> Option<u64> {
         let Self { sock, ring, .. } = *self;
         let patience = wait::full_ns(sock);

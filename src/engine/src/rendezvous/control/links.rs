@@ -51,8 +51,8 @@ pub(in crate::rendezvous) fn tell(link: &Link, message: &Message, with: Option<i
         .is_some_and(|sent| sent.is_ok())
 }
 
-/// Records that a peer could not take, since it reads nothing: its thread gets no processor, or is stopped. Told in time, when its socket
-/// has room; in between neither end would look.
+/// Records that a peer could not take, since it reads nothing: its thread gets no processor, or is
+/// stopped. Told in time, when its socket has room; in between neither end would look.
 pub(super) static UNTOLD: Guarded<Vec<Untold>> = Guarded::new(Vec::new());
 
 /// The link and its generation, kind and index.
@@ -73,7 +73,8 @@ fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
     if !waits && tell(link, &message, None) || !link.is_alive() {
         return;
     }
-    // Each once, in the order in which they were said last: no more of a link than it has slots and streams.
+    // Each once, in the order in which they were said last: no more of a link than it has slots and
+    // streams.
     untold.retain(|of| !is_own(of) || (of.2, of.3) != (kind, index));
     untold.push((link, generation, kind, index));
     if !waits {
@@ -173,8 +174,8 @@ const NAPS: u32 = 4;
 /// Records that a hook reads from one link before the others have their turn.
 const TURN: u32 = 64;
 
-/// Held from before a record is received until the descriptors that it brought are closed or lifted: a child
-/// that was forked in between would keep them.
+/// Held from before a record is received until the descriptors that it brought are closed or
+/// lifted: a child that was forked in between would keep them.
 pub(super) static READING: Guarded<()> = Guarded::of_order(lock::BEFORE_SOCKETS, ());
 
 pub(super) fn on_link(link: &'static Link) {
@@ -336,7 +337,8 @@ fn give_up(link: &'static Link) {
 
 fn end(link: &'static Link, reason: Reason) {
     let first = link.kill();
-    // Also where it was given up before: a socket at its end that stays watched would never let us sleep again.
+    // Also where it was given up before: a socket at its end that stays watched would never let us
+    // sleep again.
     link.control().close(|fd| {
         let set = SET.load(Ordering::Acquire);
         let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
@@ -377,55 +379,56 @@ fn why_lost(sock: &Sock) -> Reason {
     }
 }
 
-/// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said yet what
-/// became of it; ask again, and at last `finally`.
+/// The peer of a stream is lost. False: it left bytes of ours unread, and its kernel has not said
+/// yet what became of it; ask again, and at last `finally`.
 pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally: bool) -> bool {
     // Under the lock: the structure may have been put to another use meanwhile.
     let still = || sock_of(link, index).is_some_and(|s| core::ptr::eq(s, sock));
-    // One that had ended its writing, or was about to leave, has said so to TCP: that has the end that the program is to see.
+    // One that had ended its writing, or was about to leave, has said so to TCP: that has the end
+    // that the program is to see.
     demote::follow_rx(sock);
-    // Asked once, and first: a peer that closes or shuts down changes a word on the link before, and an end that comes between two looks would
-    // find what TCP holds in the way of the reset.
+    // Asked once, and first: a peer that closes or shuts down changes a word on the link before,
+    // and an end that comes between two looks would find what TCP holds in the way of the reset.
     let on_tcp = tcp::state(sock.fd.load(Ordering::Relaxed));
     if on_tcp == Some(tcp::CLOSE_WAIT) {
         reset_behind_input(sock, still);
     }
-    if sock.tx.lock.lock().is_ok() {
-        if still() && matches!(sock.tx.state(), state::LINK | state::PROVED) {
-            if left_unread(sock) {
-                match on_tcp {
-                    // One that only lost its control socket lives on, as do relatives that hold its socket.
-                    Some(tcp::CLOSE_WAIT) => drop(reset::make(sock)),
-                    Some(tcp::ESTABLISHED) if !finally => {
-                        sock.tx.lock.unlock();
-                        return false;
-                    }
-                    _ => {}
-                }
+    if let Ok(_section) = sock.tx.lock.enter()
+        && still()
+        && matches!(sock.tx.state(), state::LINK | state::PROVED)
+    {
+        if left_unread(sock) {
+            match on_tcp {
+                // One that only lost its control socket lives on, as do relatives that hold its
+                // socket.
+                Some(tcp::CLOSE_WAIT) => drop(reset::make(sock)),
+                Some(tcp::ESTABLISHED) if !finally => return false,
+                _ => {}
             }
-            demote::settle_tx(sock, why_lost(sock));
         }
-        sock.tx.lock.unlock();
+        demote::settle_tx(sock, why_lost(sock));
     }
-    if sock.rx.lock.lock().is_ok() {
-        if still() && sock.rx.state() != state::PLAIN && !has_input(sock) {
-            demote::settle_rx(sock, why_lost(sock));
-        }
-        sock.rx.lock.unlock();
+    if let Ok(_section) = sock.rx.lock.enter()
+        && still()
+        && sock.rx.state() != state::PLAIN
+        && !has_input(sock)
+    {
+        demote::settle_rx(sock, why_lost(sock));
     }
     true
 }
 
-/// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of the peer: if that was killed with bytes
-/// of ours unread, what TCP would have made of these is made now, and what is written from now on is TCP's to refuse. Whether it was.
+/// The kernel tells of an end beneath a link within the host, perhaps before this thread hears of
+/// the peer: if that was killed with bytes of ours unread, what TCP would have made of these is
+/// made now, and what is written from now on is TCP's to refuse. Whether it was.
 pub fn end_is_told(sock: &'static Sock) -> bool {
     sock.link().is_some_and(|link| {
         died(sock, is_unended) && lose(link, sock.index.load(Ordering::Relaxed), sock, false)
     })
 }
 
-/// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours unread without a word? Then it was killed,
-/// and TCP would have answered them by a reset.
+/// Under no tx lock: does the kernel have an end of the peer's, and has that left bytes of ours
+/// unread without a word? Then it was killed, and TCP would have answered them by a reset.
 pub fn died_with_unread(sock: &'static Sock) -> bool {
     died(sock, left_unread)
 }
@@ -435,28 +438,29 @@ pub fn died_unended(sock: &'static Sock) -> bool {
     died(sock, is_unended)
 }
 
-/// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked behind that, of what lies on the link?
+/// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked behind that, of
+/// what lies on the link?
 fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
-    if sock.tx.lock.lock().is_err() {
+    let Ok(_section) = sock.tx.lock.enter() else {
         return false;
-    }
-    let died = tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT) && is_so(sock);
-    sock.tx.lock.unlock();
-    died
+    };
+    tcp::state(sock.fd.load(Ordering::Relaxed)) == Some(tcp::CLOSE_WAIT) && is_so(sock)
 }
 
-/// The kernel has an end of the peer's. If that left bytes of ours unread, and of what it had sent TCP holds some unread, perhaps with more
-/// behind it on the link, TCP would have been reset behind that.
+/// The kernel has an end of the peer's. If that left bytes of ours unread, and of what it had sent
+/// TCP holds some unread, perhaps with more behind it on the link, TCP would have been reset behind
+/// that.
 fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_rx) = sock.rx.lock.enter() else {
         return;
-    }
-    if sock.tx.lock.lock().is_ok() {
+    };
+    if let Ok(_tx) = sock.tx.lock.enter() {
         let fd = sock.fd.load(Ordering::Relaxed);
         if still()
             && left_unread(sock)
             && recv::has_bytes(fd)
-            // On the link all of TCP's part has been read: whatever TCP has is not what comes before the ring's.
+            // On the link all of TCP's part has been read: whatever TCP has is not what comes
+            // before the ring's.
             && (sock.rx.state() != state::LINK || !has_input(sock))
             && remains::may_keep_of_tcp(sock)
         {
@@ -466,9 +470,7 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
                 demote::settle_tx(sock, Reason::PeerDied);
             }
         }
-        sock.tx.lock.unlock();
     }
-    sock.rx.lock.unlock();
 }
 
 /// Under the rx lock: the ring has something that is not sealed.
@@ -481,13 +483,15 @@ fn has_input(sock: &'static Sock) -> bool {
     })
 }
 
-/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and is [unended](is_unended).
+/// Under the tx lock, or as a guess: the peer has not read all that we wrote, and is
+/// [unended](is_unended).
 fn left_unread(sock: &Sock) -> bool {
     // Beyond: an offer that was taken, which our writer has not seen yet.
     unended_head(sock).is_some_and(|head| head < sock.tx.at.load(Ordering::Relaxed))
 }
 
-/// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither demoted that nor ended its side.
+/// Under the tx lock, or as a guess: what we write goes by the link, and the peer has neither
+/// demoted that nor ended its side.
 pub fn is_unended(sock: &Sock) -> bool {
     unended_head(sock).is_some()
 }

@@ -1,12 +1,12 @@
 //! Direct transfer: the reader copies out of the writer's memory, without a ring in between.
 //!
-//! The rules (phases, ADVERTs, which transfer when) are `sluice-stream`'s; here they meet the words of
-//! shared memory. Small sends and receives do not come here: what they do to the ring is told to the
-//! state machines in one go, when a large transfer has use for them.
+//! The rules (phases, ADVERTs, which transfer when) are `sluice-stream`'s; here they meet the words
+//! of shared memory. Small sends and receives do not come here: what they do to the ring is told to
+//! the state machines in one go, when a large transfer has use for them.
 //!
 //! ```text
 //!   writer                                    reader
-//!   offer line, number last; ring whoever sleeps
+//!   offer line, number last; ring sleepers
 //!   spin on the head, no lock held             sees the number; looks that the ring is empty
 //!                                              claim; one process_vm_readv: bytes, then the token
 //!                                              take: head (round, T) → (round, T+n)
@@ -15,15 +15,15 @@
 //!   withdraw: head (round, H) → (round+1, H)   take fails; copy thrown away
 //! ```
 //!
-//! The token is the peer process's identity, read from where it said at the meeting, by the same call
-//! and thus out of the same memory: an image that was executed since, or another process with the
-//! number, does not have it.
+//! The token is the peer process's identity, read from where it said at the meeting, by the same
+//! call and thus out of the same memory: an image that was executed since, or another process with
+//! the number, does not have it.
 //!
-//! An offer is up only while its `send` spins, without the lock. From its first offer to its end that
-//! send has the turn: TCP would not put another thread's bytes into the middle of it, so others wait,
-//! for a bounded time (a thread that jumped out of its send never ends it), or are refused where they may
-//! not wait, as in front of a full buffer. A demotion by another thread,
-//! or a handler of the same one, resolves the offer and leaves word of the outcome for its owner.
+//! An offer is up only while its `send` spins, without the lock. From its first offer to its end
+//! that send has the turn: TCP would not put another thread's bytes into the middle of it, so
+//! others wait, for a bounded time (a thread that jumped out of its send never ends it), or are
+//! refused where they may not wait, as in front of a full buffer. A demotion by another thread, or
+//! a handler of the same one, resolves the offer and leaves word of the outcome for its owner.
 
 mod rx;
 mod tx;
@@ -80,8 +80,8 @@ pub struct Direct {
     offers: AtomicU8,
     /// The thread whose send has the turn, 0 for none.
     owner: AtomicUsize,
-    /// Under the tx lock: when (`sys::now_ns`) a send that may not wait was first refused for another's turn, 0: none
-    /// was.
+    /// Under the tx lock: when (`sys::now_ns`) a send that may not wait was first refused for
+    /// another's turn, 0: none was.
     refused_ns: AtomicU64,
     /// Under the tx lock: an offer that was resolved by another than its owner, and how much of it
     /// was taken. Until the owner has read it, none is made.

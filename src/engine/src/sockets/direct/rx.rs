@@ -1,5 +1,5 @@
-//! The reader's part: offers looked for and taken, ADVERTs made and revoked. All of it under the socket's
-//! rx lock.
+//! The reader's part: offers looked for and taken, ADVERTs made and revoked. All of it under the
+//! socket's rx lock.
 
 use super::{NEVER, PIECE, terms};
 use crate::credentials;
@@ -145,7 +145,8 @@ pub(in crate::sockets) fn try_recv(
     };
     let asks = recv.wait && !recv.peek && !wants.nap.lent;
     if asks && inc.receiver.lent().is_some_and(|a| a.len < recv.len) {
-        // Another thread's, which was perhaps cancelled: this one has room for what goes beyond that.
+        // Another thread's, which was perhaps cancelled: this one has room for what goes beyond
+        // that.
         end_lent(sock, inc, dir);
     }
     match inc.receiver.on_recv(&recv) {
@@ -227,9 +228,9 @@ pub(in crate::sockets) fn revoke(nap: &mut Nap) {
 #[cold]
 fn end_advert(known: Known) {
     let sock = known.sock();
-    if sock.rx.lock.lock().is_err() {
+    let Ok(_section) = sock.rx.lock.enter() else {
         return;
-    }
+    };
     if known.is_same()
         && sock.rx.state() == state::LINK
         && let Some(dir) = sock.rx.dir()
@@ -244,7 +245,6 @@ fn end_advert(known: Known) {
         }
         end_lent(sock, inc, dir);
     }
-    sock.rx.lock.unlock();
 }
 
 /// Under the rx lock, on the link: the ADVERT that is out ends unanswered.
@@ -292,7 +292,7 @@ unsafe fn take(
         inc.receiver.on_withdrawn(offer.number);
         return Found::Again;
     }
-    // The tail follows; whoever seals it first settles the same.
+    // The tail follows; an end that seals it first settles the same.
     // Release: a poll without our lock that sees this place sees the tail there too.
     let _ = words::follow(&dir.tx.tail, at, to);
     sock.rx.at.store(to, Ordering::Release);
@@ -322,8 +322,8 @@ unsafe fn take(
     Found::Taken(n)
 }
 
-/// Reads up to `len` bytes at `place` of the peer into the cursor's buffers, and its token by the same
-/// call. `None`: the peer is gone, has executed another image, or has no such memory.
+/// Reads up to `len` bytes at `place` of the peer into the cursor's buffers, and its token by the
+/// same call. `None`: the peer is gone, has executed another image, or has no such memory.
 unsafe fn pull(
     link: &'static Link,
     token_at: u64,

@@ -17,16 +17,17 @@ use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
 use sluice_fabric::doorbell::Sleep;
 use sluice_fabric::layout::{AdvertLine, Direction};
-use sluice_fabric::lock::me;
+use sluice_fabric::lock::{Section, me};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::words::{self, ROUNDS_MAX, Reading, Withdrawal};
 use sluice_stats::Reason;
 use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Sender, Seq};
-/// Another thread's send that has the turn is given this long. It needs some milliseconds at most, but may have lost its
-/// CPU, also to those who wait; it never ends if the thread jumped out of it.
+/// Another thread's send that has the turn is given this long. It needs some milliseconds at most,
+/// but may have lost its CPU, also to waiters; it never ends if the thread jumped out of it.
 const TURN_NS: u64 = 1_000_000_000;
-/// Naps of who waits for the turn, once it does not come at once: doubled from the first to the second.
+/// Naps of a thread that waits for the turn, once it does not come at once: doubled from the first
+/// to the second.
 const TURN_NAP_NS: (u64, u64) = (50_000, 1_000_000);
 /// A reader that has begun to copy is given this long.
 const CLAIM_NS: u64 = 2_000_000;
@@ -37,7 +38,8 @@ const SKIP: u32 = 4;
 /// See [`SKIP`].
 const SKIP_MAX: u32 = 512;
 
-/// A send of so many bytes at most, over TCP, a reader that waits for it gets whole: what one of the kernel's buffers holds.
+/// A send of so many bytes at most, over TCP, a reader that waits for it gets whole: what one of
+/// the kernel's buffers holds.
 const WHOLE: usize = 65536;
 
 /// What the tx lock guards.
@@ -105,27 +107,27 @@ pub(in crate::sockets) fn is_up(sock: &Sock) -> bool {
     sock.direct.up.load(Ordering::Relaxed) != 0
 }
 
-/// Under the tx lock, on the link: bytes go to the ring that no offer must follow, and that cannot go
-/// directly. In direct-only mode there is no ring.
+/// Under the tx lock, on the link: bytes go to the ring that no offer must follow, and that cannot
+/// go directly. In direct-only mode there is no ring.
 ///
 /// # Errors
 /// As of [`await_turn`].
 #[cold]
-pub(in crate::sockets) fn make_way(job: &mut Job) -> Result<(), Waited> {
-    await_turn(job)?;
+pub(in crate::sockets) fn make_way(section: Held, job: &mut Job) -> Result<Held, Waited> {
+    let section = await_turn(section, job)?;
     let sock = job.sock;
     if config().mode == Mode::Direct && sock.tx.state() == state::LINK {
         sock.pin(Reason::DirectNoAdvert);
         demote::settle_tx(sock, Reason::DirectNoAdvert);
     }
-    Ok(())
+    Ok(section)
 }
 
-/// With the tx lock held, which it may give back for a while: no other thread's send has the turn.
+/// Under the tx lock, which it may give back for a while: no other thread's send has the turn.
 ///
 /// # Errors
-/// Why the call may not wait for that, or `News`: the socket was closed meanwhile. The lock was given back.
-fn await_turn(job: &mut Job) -> Result<(), Waited> {
+/// Why the call may not wait for that, or `News`: the socket was closed meanwhile.
+fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
     let sock = job.sock;
     let direct = &sock.direct;
     let mut start = None;
@@ -133,14 +135,13 @@ fn await_turn(job: &mut Job) -> Result<(), Waited> {
     loop {
         let owner = direct.owner.load(Ordering::Relaxed);
         if owner == 0 || sock.tx.state() != state::LINK {
-            return Ok(());
+            return Ok(section);
         }
         let now = sys::now_ns();
         let mut waited = now - *start.get_or_insert(now);
         if waited >= YIELD_NS && job.is_nonblocking() {
             waited = now - refuse(sock, now);
             if owner != me() && waited < TURN_NS {
-                sock.tx.lock.unlock();
                 return Err(Waited::TimedOut);
             }
         }
@@ -150,10 +151,10 @@ fn await_turn(job: &mut Job) -> Result<(), Waited> {
                 resolve(sock);
             }
             yield_turn(sock);
-            return Ok(());
+            return Ok(section);
         }
         job.note();
-        sock.tx.lock.unlock();
+        drop(section);
         if waited < YIELD_NS {
             sys::sched_yield();
         } else {
@@ -169,18 +170,15 @@ fn await_turn(job: &mut Job) -> Result<(), Waited> {
             }
             nap = (nap * 2).min(TURN_NAP_NS.1);
         }
-        if sock.tx.lock.lock().is_err() {
-            return Err(Waited::TimedOut);
-        }
+        section = sock.tx.lock.enter().map_err(|_| Waited::TimedOut)?;
         if job.is_lost() {
-            sock.tx.lock.unlock();
             return Err(Waited::News);
         }
     }
 }
 
-/// Under the tx lock: a send that may not wait is refused. Its epoll sets will hear of the end of the turn. Returns
-/// when the first was.
+/// Under the tx lock: a send that may not wait is refused. Its epoll sets will hear of the end of
+/// the turn. Returns when the first was.
 fn refuse(sock: &'static Sock, now: u64) -> u64 {
     wait::ask_for_tcp_room(sock);
     match sock.direct.refused_ns.load(Ordering::Relaxed) {
@@ -220,18 +218,20 @@ pub(in crate::sockets) fn end_turn(sock: &'static Sock) {
 /// The same without the lock.
 #[cold]
 fn leave(sock: &'static Sock) {
-    if sock.tx.lock.lock().is_ok() {
+    if let Ok(_section) = sock.tx.lock.enter() {
         end_turn(sock);
-        sock.tx.lock.unlock();
     }
 }
 
+/// The tx lock of a socket.
+type Held = Section<'static>;
+
 /// What a try to send directly came to.
 pub(in crate::sockets) enum Tried {
-    /// So many bytes are sent. The lock is held.
-    Sent(usize),
-    /// The ring, or TCP. The lock is held.
-    Ring,
+    /// So many bytes are sent.
+    Sent(Held, usize),
+    /// The ring, or TCP.
+    Ring(Held),
     /// Look again. The lock was given back.
     Again,
     /// The wait for an ADVERT, or for the turn, ended without one. The lock was given back.
@@ -244,41 +244,46 @@ fn distrust(sock: &'static Sock) {
     demote::settle_tx(sock, Reason::PeerHostile);
 }
 
-/// With the tx lock held and the half on the link: `left` bytes are at least the half's gate.
+/// Under the tx lock, the half on the link: `left` bytes are at least the half's gate.
 #[cold]
-pub(in crate::sockets) fn try_send(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
+pub(in crate::sockets) fn try_send(
+    mut section: Held,
+    job: &mut Job,
+    cursor: &Cursor,
+    left: usize,
+) -> Tried {
     job.note();
     if job.done == 0 || job.sock.direct.owner.load(Ordering::Relaxed) != me() {
-        match await_turn(job) {
-            Ok(()) => {}
+        match await_turn(section, job) {
+            Ok(held) => section = held,
             Err(Waited::News) => return Tried::Again,
             Err(waited) => return Tried::Waited(waited),
         }
     }
-    let tried = try_directly(job, cursor, left);
+    let tried = try_directly(section, job, cursor, left);
     match tried {
         // What is left goes to the ring under this very lock.
-        Tried::Ring => end_turn(job.sock),
+        Tried::Ring(_) => end_turn(job.sock),
         Tried::Waited(_) => leave(job.sock),
-        Tried::Sent(_) | Tried::Again => {}
+        Tried::Sent(..) | Tried::Again => {}
     }
     tried
 }
 
-fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
+fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
     let sock = job.sock;
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
-        return Tried::Ring;
+        return Tried::Ring(section);
     };
     let head = dir.rx.head.read();
     let sealed = head.flagged || dir.tx.tail.read().flagged || dir.rx_wishes.is_over();
     if sock.tx.state() != state::LINK || sealed {
-        return Tried::Ring;
+        return Tried::Ring(section);
     }
     let at = sock.tx.at.load(Ordering::Relaxed);
     if head.offset > at || head.offset < sock.tx.seen.load(Ordering::Relaxed) {
         distrust(sock);
-        return Tried::Ring;
+        return Tried::Ring(section);
     }
     sock.tx.seen.store(head.offset, Ordering::Relaxed);
     let only = config().mode == Mode::Direct;
@@ -286,7 +291,7 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
     let out = unsafe { sock.direct.tx.get() };
     let Ok(serial) = catch_up(sock, out, dir, at, head) else {
         distrust(sock);
-        return Tried::Ring;
+        return Tried::Ring(section);
     };
     let nonblocking = job.is_nonblocking();
     let busy = sock.direct.resolved.load(Ordering::Relaxed) != 0 || out.rounds >= ROUNDS_MAX;
@@ -313,39 +318,38 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
             sock.pin(Reason::DirectNoAdvert);
             demote::settle_tx(sock, Reason::DirectNoAdvert);
         }
-        return Tried::Ring;
+        return Tried::Ring(section);
     }
     let Some((from, len)) = first_piece(cursor, left) else {
-        return Tried::Ring;
+        return Tried::Ring(section);
     };
     if len < left && left <= WHOLE && !only {
         // Of an offer the reader gets its own piece alone.
-        return Tried::Ring;
+        return Tried::Ring(section);
     }
     match out.sender.on_offerable(len as u32, route) {
         Some(Action::Offer(offer)) => {
             put_up(sock, dir, link, &offer, from, head.round);
             link.pin();
-            sock.tx.lock.unlock();
+            drop(section);
             spin(dir, &offer, head.round);
-            let locked = sock.tx.lock.lock().is_ok();
+            let section = sock.tx.lock.enter();
             link.unpin();
-            if !locked {
+            let Ok(section) = section else {
                 return Tried::Again;
-            }
+            };
             if job.is_lost() {
                 // What was taken of it, nobody is left to say.
-                sock.tx.lock.unlock();
                 return Tried::Again;
             }
             let taken = fetch(sock, offer.number);
             if taken != 0 {
                 job.patience = None;
-                Tried::Sent(taken as usize)
+                Tried::Sent(section, taken as usize)
             } else if !only {
-                Tried::Ring
+                Tried::Ring(section)
             } else {
-                sock.tx.lock.unlock();
+                drop(section);
                 sys::sched_yield();
                 if job.out_of_patience() {
                     demote::demote(sock, demote::Which::Tx, Reason::DirectNoAdvert);
@@ -361,15 +365,15 @@ fn try_directly(job: &mut Job, cursor: &Cursor, left: usize) -> Tried {
                 sock.pin(Reason::DirectNoAdvert);
             }
             demote::settle_tx(sock, Reason::DirectNoAdvert);
-            Tried::Ring
+            Tried::Ring(section)
         }
         Some(Action::Blocked { .. }) => {
-            match wait::for_advert(sock, job.until(), job.ends(), serial) {
+            match wait::for_advert(section, sock, job.until(), job.ends(), serial) {
                 Waited::TimedOut | Waited::News => Tried::Again,
                 other => Tried::Waited(other),
             }
         }
-        _ => Tried::Ring,
+        _ => Tried::Ring(section),
     }
 }
 
@@ -580,8 +584,8 @@ fn record(sock: &'static Sock, taken: u32) {
     }
 }
 
-/// Under the tx lock, the words just fixed at `start` and `end`: an offer that was up counts as sent as
-/// far as the head has passed the tail.
+/// Under the tx lock, the words just fixed at `start` and `end`: an offer that was up counts as
+/// sent as far as the head has passed the tail.
 pub(in crate::sockets) fn settled(sock: &'static Sock, start: u64, end: u64) {
     let direct = &sock.direct;
     if sock.tx.state() == state::INHERITED {
@@ -663,7 +667,8 @@ mod tests {
         extern "C" fn nothing(_: i32) {}
         let sock = taken();
         sock.nonblock.store(1, Ordering::Relaxed);
-        // SAFETY: a handler that does nothing and restarts nothing; the thread lives until it is joined.
+        // SAFETY: a handler that does nothing and restarts nothing; the thread lives until it is
+        // joined.
         unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             let handler = nothing as *const () as usize;

@@ -6,11 +6,11 @@ use core::sync::atomic::Ordering;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// How far each direction is known here, written and read: 1 + the power of two of the last digest, 0 for none. Any
-/// number up to that can be agreed on.
+/// How far each direction is known here, written and read: 1 + the power of two of the last digest,
+/// 0 for none. Any number up to that can be agreed on.
 ///
-/// Like [`prove`], [`verify`] and [`secret`] it takes the rx lock for a moment, and speaks of whatever connection the
-/// structure is of now: the caller compares generations behind it.
+/// Like [`prove`], [`verify`] and [`secret`] it takes the rx lock for a moment, and speaks of
+/// whatever connection the structure is of now: the caller compares generations behind it.
 pub fn reach(sock: &'static Sock) -> (u8, u8) {
     with_tracks(sock, |tracks| {
         let taken = |track: &Track| track.taken.load(Ordering::Acquire);
@@ -19,15 +19,17 @@ pub fn reach(sock: &'static Sock) -> (u8, u8) {
     .unwrap_or((0, 0))
 }
 
-/// This end's proof over `message`, whose parts are told apart: both ends must divide it alike. The key is the first
-/// bytes of both directions, up to what `out_k` of those written here and `in_k` of those read stand for, as [`reach`]
-/// says it. `None` where that far is not known, or nothing is agreed on.
+/// This end's proof over `message`, whose parts are told apart: both ends must divide it alike. The
+/// key is the first bytes of both directions, up to what `out_k` of those written here and `in_k`
+/// of those read stand for, as [`reach`] says it. `None` where that far is not known, or nothing is
+/// agreed on.
 pub fn prove(sock: &'static Sock, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
     let own = sock.role.load(Ordering::Relaxed);
     Some(first_half(mac(sock, out_k, in_k, PROOF, own, message)?))
 }
 
-/// Is this the other end's proof over `message`? Its own, given back to an end, is not. In constant time.
+/// Is this the other end's proof over `message`? Its own, given back to an end, is not. In constant
+/// time.
 pub fn verify(
     sock: &'static Sock,
     out_k: u8,
@@ -44,7 +46,8 @@ pub fn verify(
         .is_some_and(|mac| mac.verify_truncated_left(proof).is_ok())
 }
 
-/// What both ends know and nobody else: the same at both for the same `message`, and nothing that a proof tells.
+/// What both ends know and nobody else: the same at both for the same `message`, and nothing that a
+/// proof tells.
 pub fn secret(sock: &'static Sock, out_k: u8, in_k: u8, message: &[&[u8]]) -> Option<[u8; 16]> {
     let nobody = role::UNKNOWN;
     Some(first_half(mac(sock, out_k, in_k, SECRET, nobody, message)?))
@@ -60,7 +63,8 @@ fn first_half(mac: Hmac<Sha256>) -> [u8; 16] {
     whole.first_chunk().copied().unwrap_or_default()
 }
 
-/// The code over `message` for a purpose and an end. First comes what the connecting end wrote, in key and message.
+/// The code over `message` for a purpose and an end. First comes what the connecting end wrote, in
+/// key and message.
 fn mac(
     sock: &'static Sock,
     out_k: u8,

@@ -25,13 +25,17 @@ pub(super) enum Look {
     Empty,
     /// The end of the stream.
     End,
-    /// The same behind this end's SHUT_RD, while the peer's host still owes bytes that over TCP would be here: whoever has not waited
-    /// for them does so once.
+    /// The same after this end's SHUT_RD, while the peer's host still owes bytes that over TCP
+    /// would be here: the call waits for them once.
     Owed,
     /// The kernel's answer.
     Failed(Error),
     /// The state has changed: look again.
     Again,
+    /// The half has left the link for this reason: the other one is to follow, then look again.
+    Leaves(Reason),
+    /// Another thread is in the middle of a reset: look again after it.
+    Resetting,
     /// The rest is the kernel's alone.
     Kernel,
 }
@@ -62,10 +66,7 @@ pub(super) unsafe fn look(
     }
     if fault::strikes() {
         demote::settle_rx(sock, Reason::Fault);
-        sock.rx.lock.unlock();
-        demote::demote(sock, Which::Tx, Reason::Fault);
-        let _ = sock.rx.lock.lock();
-        return Look::Again;
+        return Look::Leaves(Reason::Fault);
     }
     let tail = dir.tx.tail.read();
     let head = dir.rx.head.read();
@@ -123,7 +124,7 @@ pub(super) unsafe fn look(
                 };
                 match direct::try_recv(&mut wants, cursor, head, at) {
                     Found::Nothing => {}
-                    // Whoever answers does so at once.
+                    // A writer that answers the ADVERT does so at once.
                     Found::Lent => return Look::Empty,
                     Found::Taken(n) => return Look::Moved(n),
                     Found::Again => return Look::Again,
@@ -187,7 +188,8 @@ pub(super) unsafe fn look(
     }
 }
 
-/// Under the rx lock, on the way to the link, which begins behind `from` bytes of TCP: if all of these are read it is the link's turn.
+/// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
+/// these are read it is the link's turn.
 pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
     let comes = matches!(sock.rx.state(), state::PROVED | state::DRAINING);
     if comes && sock.rx.kernel_bytes() == from {
@@ -201,7 +203,8 @@ pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
     }
 }
 
-/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a death, unless it is this end's own.
+/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a
+/// death, unless it is this end's own.
 fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
     if !matches!(look, Look::End) || !remote::is_remote(sock) {
         return look;
@@ -216,8 +219,8 @@ fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
     }
 }
 
-/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link begins. `begun`: as
-/// for [`empty`].
+/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link
+/// begins. `begun`: as for [`empty`].
 unsafe fn from_kernel(
     sock: &'static Sock,
     fd: c_int,
@@ -237,7 +240,7 @@ unsafe fn from_kernel(
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 64];
-    // What another host's end writes behind the switch may be its record already.
+    // What another host's end writes to TCP after the switch may be its record already.
     let mut first = *cursor;
     first.limit(
         cursor
@@ -378,7 +381,8 @@ pub(in crate::sockets) fn tcp_speaks(sock: &Sock, fd: c_int) -> bool {
 pub(in crate::sockets) enum AtHand {
     Bytes,
     Nothing,
-    /// An end or an error, which is the next call's to report: a try would take it. (Behind bytes it takes none.)
+    /// An end or an error, which is the next call's to report: a try would take it. (After bytes
+    /// it takes none.)
     Over,
 }
 
@@ -399,8 +403,8 @@ pub(crate) fn has_bytes(fd: c_int) -> bool {
     sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
 }
 
-/// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an end or an error
-/// is the next one's to report.
+/// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an
+/// end or an error is the next one's to report.
 #[cold]
 fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if !tcp_speaks(sock, fd) {
@@ -443,8 +447,8 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if begun && !has_bytes(fd) {
         return Look::End;
     }
-    if reset::resetting(sock) == Resetting::Begun && is_reset_made(sock) {
-        return Look::Again;
+    if reset::resetting(sock) == Resetting::Begun {
+        return Look::Resetting;
     }
     let before = reset::resetting(sock);
     let mut byte = [0u8; 1];
@@ -465,7 +469,8 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }
-            // Or another thread has begun one since. (One that had begun before, and is not made, is this thread's, which a handler interrupts.)
+            // Or another thread has begun one since. (One that had begun before, and is not made,
+            // is this thread's, which a handler interrupts.)
             let is_news = before == Resetting::None && reset::resetting(sock) != Resetting::None;
             if is_reset || is_news {
                 Look::Again
@@ -482,21 +487,6 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
             demote::settle_rx(sock, Reason::Shared);
             Look::Again
         }
-        Err(e) => {
-            // What the next call finds is what stands behind it.
-            let _ = is_reset_made(sock);
-            Look::Failed(Error::Kernel(e))
-        }
+        Err(e) => Look::Failed(Error::Kernel(e)),
     }
-}
-
-/// Under the rx lock, which is given back meanwhile: waits for a reset that another thread is making, and says whether there is one. It
-/// is made in two steps, and what the kernel says between these is nothing that TCP says.
-fn is_reset_made(sock: &Sock) -> bool {
-    if reset::resetting(sock) == Resetting::Begun {
-        sock.rx.lock.unlock();
-        reset::let_end(sock);
-        let _ = sock.rx.lock.lock();
-    }
-    reset::resetting(sock) == Resetting::Made
 }

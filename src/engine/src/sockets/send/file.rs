@@ -77,21 +77,19 @@ pub unsafe fn sendfile(
             remote::land(sock, || !job.is_nonblocking());
             break finish(sock, job.done);
         }
-        if sock.tx.lock.lock().is_err() {
+        let Ok(mut section) = sock.tx.lock.enter() else {
             break job.partly(Error::WouldBlock);
-        }
+        };
         if job.is_lost() {
-            sock.tx.lock.unlock();
+            drop(section);
             break job.lost();
         }
-        if sock.tx.gate.load(Ordering::Relaxed) == 0
-            && sock.tx.state() == state::LINK
-            && let Err(waited) = direct::make_way(&mut job)
-        {
-            break match waited {
-                Waited::News => job.lost(),
-                Waited::Interrupted => job.partly(Error::Interrupted),
-                _ => job.partly(Error::WouldBlock),
+        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == state::LINK {
+            section = match direct::make_way(section, &mut job) {
+                Ok(held) => held,
+                Err(Waited::News) => break job.lost(),
+                Err(Waited::Interrupted) => break job.partly(Error::Interrupted),
+                Err(_) => break job.partly(Error::WouldBlock),
             };
         }
         match look(sock, total - job.done) {
@@ -106,12 +104,12 @@ pub unsafe fn sendfile(
                     unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), position) };
                 let read = match read {
                     Ok(0) => {
-                        sock.tx.lock.unlock();
+                        drop(section);
                         break finish(sock, job.done);
                     }
                     Ok(read) => read,
                     Err(e) => {
-                        sock.tx.lock.unlock();
+                        drop(section);
                         break job.partly(Error::Kernel(e));
                     }
                 };
@@ -124,16 +122,15 @@ pub unsafe fn sendfile(
                     // SAFETY: no pointers; lseek is not hooked.
                     unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
                 }
-                sock.tx.lock.unlock();
             }
             Room::Kernel => {
                 after_tcp::acts_on(sock);
                 if job.is_interrupted() {
-                    sock.tx.lock.unlock();
+                    drop(section);
                     break job.partly(Error::Interrupted);
                 }
                 sock.tx.call_begins();
-                sock.tx.lock.unlock();
+                drop(section);
                 let left = total - job.done;
                 let piece = if is_large { left.min(PIECE) } else { left };
                 // SAFETY: the caller's arguments, from where the ring's part ended; it was counted.
@@ -147,7 +144,7 @@ pub unsafe fn sendfile(
                 }
             }
             other => {
-                if let Some(verdict) = job.pause(other, None) {
+                if let Some(verdict) = job.pause(section, other, None) {
                     break verdict;
                 }
             }

@@ -1,4 +1,5 @@
-//! The structures of tracked sockets: whose memory they are for the life of the process, and which are free.
+//! The structures of tracked sockets: whose memory they are for the life of the process, and which
+//! are free.
 
 use super::Sock;
 use crate::sockets::prefix;
@@ -13,13 +14,13 @@ const CHUNK: usize = 128;
 static FREE: Lock = Lock::new();
 /// Free structures, the last one freed first.
 static IDLE: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
-/// Free structures that a call was counted on when they were freed: while it is, no reader of a new connection's could
-/// consent. They become idle when there is no other.
+/// Free structures that a call was counted on when they were freed: while it is, no reader of a new
+/// connection's could consent. They become idle when there is no other.
 static BUSY: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
 /// How many are in [`BUSY`].
 static BUSY_COUNT: AtomicU32 = AtomicU32::new(0);
-/// Most structures in [`BUSY`]. Threads that are cancelled in the kernel leave their calls counted for ever; what is
-/// freed beyond these is used again as it is, and its connection stays on TCP.
+/// Most structures in [`BUSY`]. Threads that are cancelled in the kernel leave their calls counted
+/// for ever; what is freed beyond these is used again as it is, and its connection stays on TCP.
 const BUSY_MOST: u32 = 256;
 /// When so few have become idle, more are made too, so that the next look at the busy ones is far.
 const FEW: u32 = 32;
@@ -29,7 +30,7 @@ static CHUNKS: [AtomicPtr<Sock>; 8192] = [const { AtomicPtr::new(core::ptr::null
 
 /// A structure for a new connection on `fd`.
 pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
-    FREE.lock().ok()?;
+    let free = FREE.enter().ok()?;
     if IDLE.load(Ordering::Relaxed).is_null() && sweep() < FEW {
         grow();
     }
@@ -46,7 +47,7 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
         push(&BUSY, used);
         sock = Some(other);
     }
-    FREE.unlock();
+    drop(free);
     let sock = sock?;
     sock.rx.reset();
     sock.tx.reset();
@@ -111,12 +112,13 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
 
 /// Puts a structure back that no entry points to and no stream uses.
 pub fn free(sock: &'static Sock) {
-    // See `Known`. And the control thread may be about to finish with a half whose state it has already changed.
-    let locked = [&sock.rx, &sock.tx].map(|half| half.lock.lock().is_ok().then_some(&half.lock));
+    // See `Known`. And the control thread may be about to finish with a half whose state it has
+    // already changed.
+    let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
     sock.generation.fetch_add(1, Ordering::AcqRel);
     sock.remains.forget();
-    prefix::free(sock, locked.iter().all(Option::is_some));
-    locked.into_iter().flatten().for_each(Lock::unlock);
+    prefix::free(sock, sections.iter().all(Result::is_ok));
+    drop(sections);
     // Calls that are still to end find no reason to meet.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);
     crate::report::finished(sock);
@@ -132,9 +134,8 @@ pub fn free(sock: &'static Sock) {
             family.leave(crate::process::pid());
         }
     }
-    if FREE.lock().is_ok() {
+    if let Ok(_section) = FREE.enter() {
         put_back(sock);
-        FREE.unlock();
     }
 }
 
@@ -151,7 +152,8 @@ fn put_back(sock: &'static Sock) {
     push(if busy { &BUSY } else { &IDLE }, sock);
 }
 
-/// Under the lock of the lists: structures that no call is counted on any more become idle. How many did.
+/// Under the lock of the lists: structures that no call is counted on any more become idle. How
+/// many did.
 fn sweep() -> u32 {
     let mut next = BUSY.swap(core::ptr::null_mut(), Ordering::Relaxed);
     let before = BUSY_COUNT.swap(0, Ordering::Relaxed);
@@ -224,7 +226,8 @@ pub fn for_every(mut each: impl FnMut(&'static Sock)) {
     }
 }
 
-/// In the child of a fork: nobody holds the lock of the lists, and no call of another thread's ends here.
+/// In the child of a fork: nobody holds the lock of the lists, and no call of another thread's ends
+/// here.
 pub fn after_fork() {
     FREE.reset();
     let mut next = BUSY.load(Ordering::Relaxed);

@@ -1,9 +1,11 @@
-//! Two ends of one stream over verbs: [`Transit`]s, a link that may die at any point, and the TCP beneath.
+//! Two ends of one stream over verbs: [`Transit`]s, a link that may die at any point, and the TCP
+//! beneath.
 //!
-//! TCP is a reliable pipe of real bytes in each direction, cut as one likes, and ends with a FIN or a reset. The link loses everything after
-//! a point, in each direction by itself; completions and credits can be lost while the bytes were placed; each end finds out when it
-//! does. Ring bytes exist as positions, which each end reads by its own account. Whatever a program reads is compared with what
-//! belongs at that place of the connection, wherever it came from.
+//! TCP is a reliable pipe of real bytes in each direction, cut as one likes, and ends with a FIN or
+//! a reset. The link loses everything after a point, in each direction by itself; completions and
+//! credits can be lost while the bytes were placed; each end finds out when it does. Ring bytes
+//! exist as positions, which each end reads by its own account. Whatever a program reads is
+//! compared with what belongs at that place of the connection, wherever it came from.
 //!
 //! Nothing happens by itself: every step is an [`Op`], so a test can try any order, or all.
 
@@ -130,7 +132,8 @@ pub struct Terms {
     pub total: [usize; 2],
     /// Ring bytes that an end lends.
     pub window: u32,
-    /// Bytes of each program that are the nonce's first ones: where they begin, how many. Fewer than all.
+    /// Bytes of each program that are the nonce's first ones: where they begin, how many. Fewer
+    /// than all.
     pub decoy: [(usize, usize); 2],
     /// Whether the second end consents.
     pub consents: bool,

@@ -115,8 +115,8 @@ impl World {
         Ok(moved)
     }
 
-    /// Lets everything run: both programs write all they have and read all there is, nobody leaves the link who
-    /// has not; then both end, and everything has to have come.
+    /// Lets everything run: both programs write all they have and read all there is, nobody leaves
+    /// the link who has not; then both end, and everything has to have come.
     ///
     /// # Errors
     /// A [`Fault`].
@@ -140,7 +140,8 @@ impl World {
             if end.ended && peer.killed {
                 self.seen.whole += 1;
             }
-            // What was still to be sent again when the peer was killed, a raw reader does not know of.
+            // What was still to be sent again when the peer was killed, a raw reader does not know
+            // of.
             self.came(e, !(end.raw && peer.killed))?;
         }
         Ok(())
@@ -236,7 +237,8 @@ impl World {
         Ok(())
     }
 
-    /// Without a kill there are two reasons only: an undecided beginning, and a socket that could not be handed on.
+    /// Without a kill there are two reasons only: an undecided beginning, and a socket that could
+    /// not be handed on.
     fn may_reset(&self, e: usize, reason: Reason) -> Result<(), Fault> {
         let decoys = self.terms.decoy[1 - e].1 > 0;
         let end = &self.ends[e];
@@ -407,7 +409,8 @@ impl World {
         Ok(moved > 0)
     }
 
-    /// Another program takes the socket as it is, when the library has nothing to do with it any more.
+    /// Another program takes the socket as it is, when the library has nothing to do with it any
+    /// more.
     fn hand_over(&mut self, e: usize) -> bool {
         let end = &mut self.ends[e];
         let now = end.hands && !end.raw && end.machine.is_clean() && end.absorbed.is_empty();

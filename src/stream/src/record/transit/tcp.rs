@@ -35,7 +35,8 @@ impl Transit {
         }
     }
 
-    /// What TCP has at N: its first bytes, at most [`RECORD_LEN`] of them count, and whether it ends behind those.
+    /// What TCP has at N: its first bytes, at most [`RECORD_LEN`] of them count, and whether it
+    /// ends behind those.
     pub fn on_head(&mut self, head: &[u8], ended: bool) -> Head {
         if !self.is_at_head() {
             return Head::Wait;
@@ -83,16 +84,17 @@ impl Transit {
         }
     }
 
-    /// Whether `head`, what TCP has next, is a record of the peer's that crossed our word that we want none
-    /// ([`Transit::said_last`]), or its beginning: to be removed, and of no account.
+    /// Whether `head`, what TCP has next, is a record of the peer's that crossed our word that we
+    /// want none ([`Transit::said_last`]), or its beginning: to be removed, and of no account.
     #[must_use]
     pub fn is_crossing(&self, head: &[u8]) -> bool {
         let at_n = self.last && self.tcp_read == self.peer_n && self.reached == Seq::START;
         at_n && !head.is_empty() && self.nonce.matches(head) == head.len().min(NONCE_LEN)
     }
 
-    /// Whether these first bytes since N, for which [`Transit::on_head`] has said [`Head::Wait`], are a record's and nothing else:
-    /// they may be removed before the rest has come, which is given to `on_head` behind them.
+    /// Whether these first bytes since N, for which [`Transit::on_head`] has said [`Head::Wait`],
+    /// are a record's and nothing else: they may be removed before the rest has come, which is
+    /// given to `on_head` behind them.
     #[must_use]
     pub fn is_part(&self, head: &[u8]) -> bool {
         self.is_at_head() && (!self.is_loose() || self.nonce.matches(head) == NONCE_LEN)
@@ -107,8 +109,8 @@ impl Transit {
         }
     }
 
-    /// TCP has ended, where it is not [`Transit::on_head`] that finds out. Whether the program sees that; else it is a
-    /// reset.
+    /// TCP has ended, where it is not [`Transit::on_head`] that finds out. Whether the program sees
+    /// that; else it is a reset.
     pub fn on_tcp_end(&mut self) -> bool {
         let whole = match self.state {
             State::Plain | State::Asked | State::Fixed => true,
@@ -129,7 +131,8 @@ impl Transit {
         }
     }
 
-    /// The peer has gone on on TCP without a record, from a state in which nothing was posted by either.
+    /// The peer has gone on on TCP without a record, from a state in which nothing was posted by
+    /// either.
     fn hear_data(&mut self) {
         if self.state == State::Known {
             self.say(Leave::Shut);

@@ -137,15 +137,15 @@ fn version() -> String {
     )
 }
 
-/// Prints to whoever still reads.
+/// Prints to stdout, if it is still read.
 fn print(text: &str) {
     use std::io::Write;
     // Not `println!`, which panics when stdout is closed.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Has stdout taken what was `written`? A reader who has seen enough, as `head` has, is no trouble;
-/// anything else is said.
+/// Has stdout taken what was `written`? A reader that has seen enough, as `head` has, is no
+/// trouble; anything else is said.
 fn is_written(written: std::io::Result<()>) -> bool {
     match written {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -218,7 +218,7 @@ fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
 }
 
 impl Mapping<'_> {
-    /// Does it belong to a file of this name, or to one with a version behind the name, that may
+    /// Does it belong to a file of this name, or to one with a version after the name, that may
     /// have been deleted since?
     pub fn is_of(&self, library: &str) -> bool {
         let path = self.path.strip_suffix(b" (deleted)").unwrap_or(self.path);
@@ -226,7 +226,7 @@ impl Mapping<'_> {
     }
 }
 
-/// Is this the path of a file of this name, or of one with a version behind the name?
+/// Is this the path of a file of this name, or of one with a version after the name?
 pub fn is_file_of(path: &[u8], library: &str) -> bool {
     let file = Path::new(std::ffi::OsStr::from_bytes(path))
         .file_name()

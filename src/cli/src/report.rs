@@ -301,7 +301,7 @@ impl Cause {
         }
     }
 
-    /// In the words for who has said it.
+    /// In the words for the end that has said it.
     fn told(self, conn: &Conn) -> Cause {
         if !conn.is_reason_of_peer() {
             return self;

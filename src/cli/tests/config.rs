@@ -145,7 +145,7 @@ fn a_users_file_that_others_can_write_is_named_and_ignored() {
         );
         assert_eq!(said_at(&scratch.0, &[]), expected);
     }
-    // Who names a file has looked at it.
+    // A file that is named was looked at.
     let said = said_at(&scratch.0, &[("SLUICE_CONFIG", path.as_os_str())]);
     assert!(
         said.ends_with(":2: \"sped\": unknown setting, ignored\n"),

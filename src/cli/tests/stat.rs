@@ -279,7 +279,7 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         1,
         &format!("sleep (pid {pid}): runs without Sluice"),
     );
-    // Who reads JSON has a report all the same.
+    // Readers of JSON get a report all the same.
     for who in ["2147483647", "nobody-is-called-so", &pid.to_string()] {
         assert_eq!(refused_json(who), json!([]));
     }

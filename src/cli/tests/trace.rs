@@ -155,7 +155,7 @@ fn a_full_disk_costs_the_trace_and_not_the_program() {
     let folder = scratch.0.to_str().unwrap();
     let mount = |what: &str| format!("mount -t {what} none {folder}");
     if !traced_after(&mount("tmpfs"), &path, "").status.success() {
-        // Who may not mount has no disk that is full.
+        // A user that may not mount has no disk that is full.
         return;
     }
     let output = traced_after(&mount("tmpfs -o size=64k"), &path, ALONE);

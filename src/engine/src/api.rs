@@ -503,7 +503,7 @@ pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_eve
 pub struct Plain(Entry);
 
 /// Is `fd` a set of which the kernel alone tells, while no meeting wants to be moved on? Then its
-/// wait is the real function's, and whoever called that asks [`Plain::is_still`] behind it; if not
+/// wait is the real function's, and its caller asks [`Plain::is_still`] after it; if not
 /// so, [`epoll_looked`] or [`epoll_returned`] says what the call comes to. Never before [`init`].
 #[inline(always)]
 #[must_use]
@@ -534,7 +534,7 @@ impl Plain {
         None
     }
 
-    /// Behind a real call before which [`Plain::lie_down`] was called.
+    /// After a real call before which [`Plain::lie_down`] was called.
     pub fn get_up(self) {
         if let Some(set) = self.0.as_set() {
             set.gets_up();
@@ -616,7 +616,7 @@ pub fn before_spawn() {
 pub fn handing_over(fd: c_int) {
     process::hand_over(fd);
 }
-/// Behind what set `FD_CLOEXEC` of a tracked descriptor, or took it away.
+/// After what set `FD_CLOEXEC` of a tracked descriptor, or took it away.
 pub use crate::process::kept_over_exec;
 /// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back
 /// to TCP.
@@ -628,7 +628,7 @@ pub fn exiting() {
 pub fn asked(fd: c_int) {
     crate::trace::before_use(fd);
 }
-/// Before the program puts itself under a seccomp filter; [`sandboxed`] comes behind it.
+/// Before the program puts itself under a seccomp filter; [`sandboxed`] comes after it.
 pub fn before_filter() {
     caller::before_filter();
     crate::trace::before_filter();

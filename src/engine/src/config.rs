@@ -218,7 +218,7 @@ fn places<'a>(variables: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Places<'
     places
 }
 
-/// Does this program run with the rights of somebody else than who starts it (set-user-ID,
+/// Does this program run with other rights than those of the user that starts it (set-user-ID,
 /// capabilities of its file)? See getauxval(3).
 fn is_secure() -> bool {
     // SAFETY: without a side effect.

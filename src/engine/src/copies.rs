@@ -5,8 +5,8 @@
 //! one that the loader finds first works; every other tracks nothing, so that its hooks pass each
 //! call on, and says so.
 //!
-//! Each copy exports a [`MARK`], a pointer to its counters. Whoever looks it up as the program's
-//! own symbols are looked up finds that of the first copy. This can be done at any time, also for a
+//! Each copy exports a [`MARK`], a pointer to its counters. Looked up as the program's own
+//! symbols are, it is that of the first copy. This can be done at any time, also for a
 //! hook that runs before a constructor.
 
 use core::ffi::CStr;

@@ -1,4 +1,4 @@
-//! Sockets, readiness and rendezvous: what Sluice does behind the C symbols.
+//! Sockets, readiness and rendezvous: what Sluice does beneath the C symbols.
 //!
 //! [`api`] is the whole of what the preload's hooks may call. Nothing here defines a C symbol, and
 //! nothing here calls one that the preload exports: system calls are raw (`sluice_fabric::sys`).

@@ -78,7 +78,7 @@ pub fn before_spawn() {
 /// Some socket was to be kept over `exec`, by the program's word.
 static ANY_FOR_EXEC: AtomicBool = AtomicBool::new(false);
 
-/// The program has said whether a descriptor is to be there behind `exec`. Most that could be there
+/// The program has said whether a descriptor is to be there after `exec`. Most that could be there
 /// are never looked at; of one of which it is said the new image knows the number.
 pub fn kept_over_exec(entry: table::Entry, kept: bool) {
     let Some(sock) = entry.as_sock() else { return };
@@ -190,7 +190,7 @@ extern "C" fn before_fork() {
         // Relatives may change O_NONBLOCK: ask from now on.
         sock.forget_nonblocking();
     });
-    // In the order in which they nest, each behind all that may be done under it.
+    // In the order in which they nest, each after all that may be done under it.
     readiness::hold();
     control::hold_last();
     report::hold();
@@ -378,7 +378,7 @@ pub fn exec_failed() {
             family.join(me);
         }
     });
-    // Behind that: a stream takes a family that this process is not in twice.
+    // After that: a stream takes a family that this process is not in twice.
     EXECUTING.store(0, Ordering::SeqCst);
 }
 
@@ -389,7 +389,7 @@ pub fn hand_over(fd: i32) {
     }
 }
 
-/// The end was prepared: `_exit` behind `exit` finds nothing to do.
+/// The end was prepared: `_exit` after `exit` finds nothing to do.
 static EXITED: AtomicBool = AtomicBool::new(false);
 
 /// The process ends: every stream of its own goes back to TCP, and the kernel delivers the rest.
@@ -564,7 +564,7 @@ fn peer(control: i32) -> Option<libc::ucred> {
     sys::getsockopt(control, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()
 }
 
-/// May pages of a link's rings go back to the kernel, towards the peer behind `control` (none: this
+/// May pages of a link's rings go back to the kernel, towards the peer at `control` (none: this
 /// process)?
 ///
 /// The process that shares the memory file can keep the call for it waiting for ever
@@ -621,7 +621,7 @@ fn keeps_promises(mode: &[u8]) -> Option<bool> {
     }
 }
 
-/// Could the peer behind `control` send us any signal? `None`: not known.
+/// Could the peer at `control` send us any signal? `None`: not known.
 fn could_be_stopped(control: i32) -> Option<bool> {
     let peer = peer(control)?;
     let own = Status::own()?;

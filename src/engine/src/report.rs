@@ -53,7 +53,7 @@ fn current_dir(buffer: &mut [u8]) -> Result<&[u8], i32> {
     }
 }
 
-/// A line is being written. Whoever finds that another thread writes it may be about to end the
+/// A line is being written. A thread that finds another one writing may be about to end the
 /// process.
 static WRITING: Guarded<()> = Guarded::new(());
 

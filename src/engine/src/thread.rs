@@ -488,7 +488,7 @@ impl Nap {
         self.known.is_none()
     }
 
-    /// Under a lock of `sock`, or behind no wait: the call is about to wait.
+    /// Under a lock of `sock`, or after no wait: the call is about to wait.
     pub(crate) fn note(&mut self, sock: &'static Sock) {
         if self.known.is_none() {
             self.known = Some(Known::of(sock));

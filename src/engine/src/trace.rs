@@ -3,7 +3,7 @@
 //! The file is made when the program makes its first TCP socket, when a child first uses one of its
 //! parent's, or before the program puts itself under a filter of system calls: always on the way
 //! into the engine, with nothing held. Not when there is something to put into it: that is under
-//! the engine's locks, and perhaps behind such a filter. And not when the library is loaded: most
+//! the engine's locks, and perhaps under such a filter. And not when the library is loaded: most
 //! of what a shell starts has no connection, and would leave a file of some megabytes each time.
 //!
 //! Its blocks are there before it is mapped. A store into a page that the file system has no room
@@ -209,7 +209,7 @@ impl Name {
         if number > 1 {
             write!(rest, ".{number}").ok()?;
         }
-        // A NUL behind it.
+        // A NUL after it.
         (!rest.is_empty()).then_some(Name(text))
     }
 

@@ -238,7 +238,7 @@ impl Ring {
     }
 }
 
-/// The descriptor of a ring is about to be closed, or was, behind our back.
+/// The descriptor of a ring is about to be closed, or was, unseen.
 pub fn closed(fd: c_int) {
     let mine = |ring: &&Ring| {
         ring.owner

@@ -64,7 +64,7 @@ fn words(c: &mut Criterion) {
     });
 }
 
-/// What a waker pays behind its publish.
+/// What a waker pays after its publish.
 fn wake(c: &mut Criterion) {
     let mut group = c.benchmark_group("wake");
     let slot = Slot::default();

@@ -40,7 +40,7 @@ pub struct Arena {
     owned: bool,
 }
 
-// SAFETY: the base address is only a number; everything behind it is atomics or raw bytes.
+// SAFETY: the base address is only a number; everything at it is atomics or raw bytes.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -182,8 +182,8 @@ impl Arena {
     /// Lets go of the shared memory and leaves zeroes of our own in its place: for late readers
     /// that hold no lock.
     pub fn blank(&self) {
-        // SAFETY: replaces the whole of our own mapping; whoever still looks reads zeroes. mmap is
-        // not hooked. If it fails the memory stays until the arena is dropped.
+        // SAFETY: replaces the whole of our own mapping; a thread that still looks reads zeroes.
+        // mmap is not hooked. If it fails the memory stays until the arena is dropped.
         unsafe {
             libc::mmap(
                 self.base.cast(),
@@ -204,7 +204,7 @@ impl Arena {
     ///
     /// [`LinkEnd::can_discard`]: crate::shm::LinkEnd::can_discard
     pub fn discard(&self, side: usize, at: u64, len: u32) -> bool {
-        // Whoever still writes there spoils only bytes that nobody reads.
+        // A peer that still writes there spoils only bytes that nobody reads.
         self.ring(side, at, len).is_some_and(|ring| ring.discard())
     }
 }

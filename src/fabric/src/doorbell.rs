@@ -3,7 +3,7 @@
 //! Each side of a link owns [`SLOTS`] slots in the arena, one per epoll set or sleeping thread that
 //! waits on streams of that link. A direction names its waiters by a mask of slots.
 //!
-//! The handshake (W = whoever changes a word, S = the sleeper):
+//! The handshake (W = the end that changes a word, S = the sleeper):
 //!
 //! ```text
 //!   W: advance(word)          S: sleeping := 1
@@ -18,7 +18,7 @@
 //! W's load sees `sleeping == 1` and rings.
 //!
 //! No mark is lost: S takes a bit, then a full fence, then looks at the word. A W that finds the
-//! bit still set leaves it alone, and its first fence makes its word visible behind S's.
+//! bit still set leaves it alone, and its first fence makes its word visible after S's.
 //! (`tests/loom.rs` runs every interleaving, and shows a loss with any one of these fences taken
 //! away.)
 
@@ -196,8 +196,8 @@ impl Slot {
         let (index, bit) = mark_of(stream);
         if let Some(word) = self.ready.get(index) {
             // Set already and not yet taken: the owner will look at the words after it takes it.
-            // The summary bit is looked at on its own: whoever set the ready bit may have been
-            // stopped, or left by a signal handler, before it came to the summary.
+            // The summary bit is looked at on its own: the thread that set the ready bit may have
+            // been stopped, or left by a signal handler, before it came to the summary.
             let marked = word.load(Ordering::Relaxed) & bit != 0;
             if !marked {
                 self.queue(stream, is_after_tcp);

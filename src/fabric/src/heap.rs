@@ -1,11 +1,11 @@
 //! Memory for lists and records, also amid the program's `malloc`.
 //!
-//! Hooks run in signal handlers, and a handler may have interrupted `malloc`: whoever calls that
-//! again, there, hangs or crashes. A lock of our own would be no better, since a handler meets it
-//! held by its own thread, a jump out of a handler leaves it held, and a child that was forked past
-//! our hooks finds it held by nobody. So there is none: blocks of a size lie on a stack that is
-//! changed by one compare-and-swap, and whoever is interrupted anywhere has at most one block less
-//! to give.
+//! Hooks run in signal handlers, and a handler may have interrupted `malloc`: a handler that calls
+//! it again, there, hangs or crashes. A lock of our own would be no better, since a handler meets
+//! it held by its own thread, a jump out of a handler leaves it held, and a child that was forked
+//! past our hooks finds it held by nobody. So there is none: blocks of a size lie on a stack that
+//! is changed by one compare-and-swap, and a thread that is interrupted anywhere has at most one
+//! block less to give.
 //!
 //! ```text
 //!   32 B, 64 B ... 128 KiB    a stack each; a block is aligned to its size
@@ -247,7 +247,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class(layout) {
             Some(class) => self.pop(class).unwrap_or_else(|| self.make(class)),
-            // More than a page of alignment is asked for by nobody who wants so much.
+            // More than a page of alignment is never asked for together with so much.
             None if layout.align() > PAGE => null_mut(),
             None => sys::map_zeroes(up(layout.size(), PAGE), false).unwrap_or(null_mut()),
         }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The file is sparse: what was never touched costs nothing. A line of a direction is written by
-//! one end only (and by whoever seals or seizes), so that the hot path moves one cache line per
-//! message and way.
+//! one end only (and by the one that seals or seizes), so that the hot path moves one cache line
+//! per message and way.
 
 use crate::doorbell::{READY_WORDS, SLOTS, Slot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -102,7 +102,7 @@ pub struct ReaderWishes {
 
 impl ReaderWishes {
     /// Bit of `waiters`: the program has shut both halves down, with bytes unread. What is written
-    /// from now on goes by TCP, which answers by a reset, as it does to whatever arrives behind
+    /// from now on goes by TCP, which answers by a reset, as it does to all that arrives after
     /// such a shutdown (`tcp_rcv_state_process`).
     const OVER: u64 = 1 << (SLOTS - 1);
 
@@ -197,7 +197,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Whoever gives the slot out, when both ends have left it: a fresh direction.
+    /// By the end that gives the slot out, when both have left it: a fresh direction.
     pub fn reset(&self) {
         self.tx.tail.reset();
         self.rx.head.reset();

@@ -161,7 +161,7 @@ impl Lock {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// In the child of a fork: whoever held it does not exist here.
+    /// In the child of a fork: its holder does not exist here.
     pub fn reset(&self) {
         self.owner.store(0, Ordering::Relaxed);
     }
@@ -201,7 +201,7 @@ pub fn on_signal_stack() -> bool {
     stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
-/// A value behind a [`Lock`]: for lists that hooks, the control thread and a forked child use.
+/// A value under a [`Lock`]: for lists that hooks, the control thread and a forked child use.
 ///
 /// Unlike `std::sync::Mutex` it can be held over a fork and given back on both sides.
 #[derive(Debug, Default)]
@@ -258,7 +258,7 @@ impl<T> Guarded<T> {
     /// sides of the fork that section goes on, and is what gives the lock back.
     pub fn hold(&self) {
         let mine = self.lock.lock().is_ok();
-        // Only who holds the lock writes this.
+        // Only the holder of the lock writes this.
         let forks = self.forks.load(Ordering::Relaxed);
         if mine || forks != 0 {
             self.forks.store(forks + 1, Ordering::Relaxed);

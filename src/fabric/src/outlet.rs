@@ -1,8 +1,8 @@
 //! A descriptor that several threads write to and any of them may close.
 //!
-//! Whoever has read its number and is then put off the CPU must not find another descriptor there:
-//! the byte that rings a doorbell would go into a connection of the program. So a use and the
-//! closing exclude each other.
+//! A thread that has read its number and is then put off the CPU must not find another descriptor
+//! there: the byte that rings a doorbell would go into a connection of the program. So a use and
+//! the closing exclude each other.
 
 use crate::lock::Lock;
 use crate::sys::Fd;
@@ -33,7 +33,7 @@ impl Outlet {
         self.cell.load(Ordering::Acquire) > 0
     }
 
-    /// The number, for who knows by other means that it is not closed meanwhile.
+    /// The number, for a caller that knows by other means that it is not closed meanwhile.
     #[inline]
     pub fn raw(&self) -> Option<i32> {
         let cell = self.cell.load(Ordering::Acquire);

@@ -12,7 +12,7 @@ pub struct Ring {
     len: u32,
 }
 
-// SAFETY: only an address; who may copy when is decided by the words, under the direction's locks.
+// SAFETY: only an address; the words decide which end may copy when, under the direction's locks.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
@@ -46,7 +46,7 @@ impl Ring {
     /// else nothing happens.
     ///
     /// By [`Ring::new`] the ring is mapped. Its bytes are lost, so the caller holds it back from
-    /// whoever still reads: it is empty and its writer locked out, or nobody's.
+    /// a reader: it is empty and its writer locked out, or nobody's.
     #[must_use]
     pub fn discard(&self) -> bool {
         // SAFETY: mapped by `new`'s contract; shared memory holds no Rust object that would miss

@@ -5,7 +5,7 @@ pub use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
-/// A full fence directly behind a read-modify-write of the same thread.
+/// A full fence directly after a read-modify-write of the same thread.
 ///
 /// On x86 a locked instruction is a full fence already, so only the compiler has to be told;
 /// elsewhere (and in the models) it is a real one.

@@ -113,7 +113,8 @@ impl Drop for Fd {
     }
 }
 
-/// Numbers that were ours and have come to be another file's: who owned one does not close it.
+/// Numbers that were ours and have come to be another file's: their former owner does not close
+/// them.
 static GIVEN: [AtomicI32; 16] = [const { AtomicI32::new(-1) }; 16];
 static IS_ANY_GIVEN: AtomicBool = AtomicBool::new(false);
 

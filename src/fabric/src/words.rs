@@ -6,14 +6,14 @@
 //!   head  0 ───────────────► H ──seize─► H|SEIZED      (no consume succeeds any more)
 //! ```
 //!
-//! Both are changed by compare-and-swap only, by anyone who holds the mapping. Whoever demotes
+//! Both are changed by compare-and-swap only, by any holder of the mapping. The end that demotes
 //! seals the tail first, then seizes the head. From then on `[H, T)` is fixed once for all: the
 //! bytes that the reader will never take from the ring and that the writer's side sends again on
-//! TCP. A writer whose publish fails takes its bytes to TCP behind them; a reader whose consume
+//! TCP. A writer whose publish fails takes its bytes to TCP after them; a reader whose consume
 //! fails throws its copy away and reads TCP. Nobody waits and no message is sent. With either
 //! compare-and-swap replaced by a store, bytes are lost or repeated (`tests/loom.rs` shows it).
 //!
-//! Offers (`docs/protocol.md`): the writer lets the reader take bytes from its own memory, behind
+//! Offers (`docs/protocol.md`): the writer lets the reader take bytes from its own memory, after
 //! all that is in the ring. The head decides those too, so that two words stay enough:
 //!
 //! ```text
@@ -91,7 +91,7 @@ pub enum Withdrawal {
     Demoted,
 }
 
-/// A stream offset with a flag, shared with a peer who may write anything into it.
+/// A stream offset with a flag, shared with a peer that may write anything into it.
 ///
 /// As a tail: written by the writer's [`advance`](Word::advance) and by anyone's
 /// [`flag`](Word::flag) (seal); its release pairs with the reader's acquire in
@@ -222,8 +222,8 @@ impl Word {
     }
 }
 
-/// Makes the tail follow a take that moved the head from `from` to `to`. Both ends do, whoever is
-/// first; a later one changes nothing.
+/// Makes the tail follow a take that moved the head from `from` to `to`. Both ends do; the
+/// later one changes nothing.
 ///
 /// # Errors
 /// [`Demoted`] when the tail was sealed at `from`, or stands where no take can have put it.

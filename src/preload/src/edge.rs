@@ -271,7 +271,7 @@ macro_rules! serve_waiting {
             // SAFETY: as in `serve`.
             |nap| unsafe { $crate::api::$engine($($a),*, nap) },
             || $real as libc::ssize_t,
-            // SAFETY: as above, behind the real call.
+            // SAFETY: as above, after the real call.
             |pass, ret| unsafe { $crate::api::fed::$engine(pass, ret, $($a),*) },
         )
     };
@@ -316,7 +316,7 @@ macro_rules! serve_feeding {
             // SAFETY: as in `serve`.
             || unsafe { $crate::api::$engine($($a),*) },
             || $real as libc::ssize_t,
-            // SAFETY: as above, behind the real call.
+            // SAFETY: as above, after the real call.
             |pass, ret| unsafe { $crate::api::fed::$engine(pass, ret, $($a),*) },
         )
     };

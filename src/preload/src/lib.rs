@@ -52,7 +52,7 @@ fn load() {
     edge::tell(edge::NO_FD, api::init);
 }
 
-/// Runs in `exit()` behind the program's own handlers and destructors, as late as a library can.
+/// Runs in `exit()` after the program's own handlers and destructors, as late as a library can.
 extern "C" fn unload() {
     edge::tell(edge::NO_FD, api::exiting);
 }

@@ -1,6 +1,6 @@
 //! The real functions: those of the next library in the search order, normally glibc.
 //!
-//! Most hooks are redhook's, and redhook finds their real functions. It keeps each behind a `Once`,
+//! Most hooks are redhook's, and redhook finds their real functions. It keeps each in a `Once`,
 //! whose slow path may unwind, so that every hook would hold a landing pad while its real function
 //! blocks; and a `Once` that another thread runs at a fork hangs the child. So it is asked once for
 //! each, when the library is loaded, and the answer is kept in a [`Slot`]. Slots also look up what
@@ -11,7 +11,7 @@
 use libc::{c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of a real function of type `F`. Needs no lock: whoever looks finds the same.
+/// The address of a real function of type `F`. Needs no lock: each look finds the same.
 pub struct Slot<F> {
     find: Find<F>,
     /// Null until looked up, then the function or [`MISSING`]. Written by any thread, always with
@@ -171,7 +171,7 @@ macro_rules! forward {
 /// As [`forward`] where the engine has said that the library is loaded. Only for use in a hook.
 macro_rules! forward_loaded {
     ($name:ident($($arg:expr),*)) => {{
-        // SAFETY: see the macro's text; the engine is told that by `load`, behind `resolve`.
+        // SAFETY: see the macro's text; the engine is told that by `load`, after `resolve`.
         let real = unsafe { slots::$name.loaded() };
         // SAFETY: as in `forward`.
         unsafe { real($($arg),*) }

@@ -56,7 +56,7 @@ pub struct Bytes {
     pub file: Counter,
 }
 
-/// Counters of one direction. Whoever holds the direction's lock uses [`Counter::add`]; a waiter
+/// Counters of one direction. The holder of the direction's lock uses [`Counter::add`]; a waiter
 /// without it uses [`Counter::add_shared`].
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -367,7 +367,7 @@ impl Conn {
         events::note_reason(self, Kind::Demoted, reason);
     }
 
-    // --- for whoever reads ---
+    // --- for readers ---
 
     /// Is the slot in use?
     #[must_use]

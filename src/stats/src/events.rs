@@ -157,8 +157,8 @@ pub struct Event {
 }
 
 /// An event in memory that others read, mostly by a copy that goes upwards. So the last word is
-/// written first and the first one last: who finds both the same, and has looked at the first one
-/// first, has a whole event.
+/// written first and the first one last: a reader that finds both the same, and looked at the first
+/// one first, has a whole event.
 #[derive(Debug)]
 #[repr(C)]
 struct Record {
@@ -340,7 +340,7 @@ fn word_of(bytes: &[u8]) -> u64 {
 }
 
 /// Null: messages are not kept, or their file is being made. [`WANTED`]: there is none yet. Written
-/// by whoever says so below, read by all who put something into it: Release there pairs with
+/// after [`TraceFile::begin`], read by all that put something into it: Release there pairs with
 /// Acquire here, so that the file is seen with what [`TraceFile::begin`] has stored.
 static TRACE: AtomicPtr<TraceFile> = AtomicPtr::new(ptr::null_mut());
 

@@ -1,9 +1,9 @@
 //! Counters of every connection and the reasons why it is, or is not, on TCP.
 //!
 //! The counters live in ordinary private memory of the process that counts. `sluice stat` copies
-//! them out with `process_vm_readv`, so the kernel's ptrace rule decides who may look, nothing is
-//! visible to other users, and a killed process leaves nothing behind. That makes the types here a
-//! layout: `repr(C)`, integers only, versioned by [`LAYOUT`].
+//! them out with `process_vm_readv`, so the kernel's ptrace rule decides which user may look,
+//! nothing is visible to other users, and a killed process leaves nothing. That makes the types
+//! here a layout: `repr(C)`, integers only, versioned by [`LAYOUT`].
 //!
 //! Everything here may be called from a signal handler, before any constructor ran and after a
 //! fork: no lock, no allocator, no thread-local, no panic, and the only system calls are `mmap`

@@ -231,7 +231,7 @@ reasons! {
         "The program has set a small SO_SNDBUF, or net.ipv4.tcp_wmem is small. Larger ones let \
          the connection leave TCP.";
 
-    // The link and the peer behind it.
+    // The link and its peer.
     /// The link has no ring or no stream number left.
     LinkFull = 48, "link-full",
         "the link to the peer's process has no room for another stream",

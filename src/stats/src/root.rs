@@ -220,8 +220,8 @@ impl Root {
         }
     }
 
-    /// Says whose counters these are. Whoever counts asks for the number: here no call may be made
-    /// that a program itself perhaps never makes.
+    /// Says whose counters these are. The caller asks for the number: here no call may be made that
+    /// a program itself perhaps never makes.
     pub fn identify(&self, pid: u32) {
         self.pid.store(pid, Relaxed);
     }
@@ -289,7 +289,7 @@ impl Root {
         }
     }
 
-    // --- for whoever reads ---
+    // --- for readers ---
 
     /// What every version begins with.
     #[must_use]
@@ -445,7 +445,7 @@ fn map_chunk() -> Option<*mut Chunk> {
 
 fn unmap_chunk(chunk: *mut Chunk) {
     // SAFETY: the caller has just mapped this chunk and lost the race to publish it, so nobody
-    // else knows the address. A refusal leaves an unused mapping behind, which hurts nobody.
+    // else knows the address. A refusal leaves an unused mapping, which hurts nobody.
     let _ = unsafe { syscall!(Sysno::munmap, chunk, size_of::<Chunk>()) };
 }
 

@@ -46,7 +46,7 @@ pub enum Action {
         /// once per credit waited for.
         tell: bool,
     },
-    /// The direction is sealed: the bytes belong on TCP, behind what is re-sent there.
+    /// The direction is sealed: the bytes belong on TCP, after what is re-sent there.
     Demoted,
 }
 

@@ -14,7 +14,7 @@ pub enum Mode {
     Indirect,
 }
 
-/// Who moves the bytes of a direct transfer.
+/// The end that moves the bytes of a direct transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provider {
     /// The writer puts them into the advertised buffer, on another path than ring bytes (verbs).

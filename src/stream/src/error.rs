@@ -1,4 +1,4 @@
-//! What can go wrong in the protocol, by who is to blame.
+//! What can go wrong in the protocol, by the end that is to blame.
 //!
 //! Nothing else can: there is no I/O here that could fail, and a full ring or a missing ADVERT is
 //! an action, not an error.

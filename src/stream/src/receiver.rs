@@ -10,8 +10,8 @@
 //!
 //! The paper's reader (seed algorithms 2 to 4) has many ADVERTs out and must estimate (S'_r) at
 //! which position each will be used. Taken literally that estimate drifts: a receive served from
-//! the ring without an ADVERT leaves it behind for good, and a revoked ADVERT leaves it ahead, so
-//! that a later, stale ADVERT passes as fresh. Here at most one is out, it is made only when
+//! the ring without an ADVERT leaves it too low for good, and a revoked ADVERT leaves it too high,
+//! so that a later, stale ADVERT passes as fresh. Here at most one is out, it is made only when
 //! everything that arrived has been read, and S'_r := S_r whenever none is out, by which a
 //! revocation also rolls it back. So the estimate *is* S_r, exact, and the number S'_r does not
 //! exist in this code. The counts k_a and k_b (receives waiting with an ADVERT of an earlier phase,
@@ -20,7 +20,7 @@
 //! # Two paths
 //!
 //! A push provider's direct bytes and ring bytes travel apart. Ring bytes that follow direct ones
-//! come behind a [`Turn`] that says where they belong, and are held until the direct ones are in.
+//! come after a [`Turn`] that says where they belong, and are held until the direct ones are in.
 
 use crate::action::Offer;
 use crate::config::{Config, Mode, Provider};
@@ -245,7 +245,7 @@ impl Receiver {
         }
         let need = recv.need(self.ring_len);
         let offer = self.offer;
-        // A recv reads the ring and then the offer behind it; a peek sees only one of them.
+        // A recv reads the ring and then the offer after it; a peek sees only one of them.
         let reach = match offer {
             Some(offer) if !recv.peek => readable.saturating_add(offer.len),
             _ => readable,
@@ -362,7 +362,7 @@ impl Receiver {
         }
         self.buffered += len;
         self.phase = self.phase.indirect();
-        // An offer with ring bytes behind its position was withdrawn.
+        // An offer with ring bytes after its position was withdrawn.
         self.offer = None;
         if self.ring_at > self.seq {
             return Ok(Arrival::Held);

@@ -265,7 +265,7 @@ impl Sender {
     }
 
     /// Push: the direct bytes from `to` on are not the reader's, and go again. Nothing has gone
-    /// behind them.
+    /// after them.
     ///
     /// # Errors
     /// [`Bug::Switch`]: the reader has them, or they never went.

@@ -54,7 +54,7 @@ fn class() -> impl Strategy<Value = Class> {
     prop::sample::select(Class::ALL.to_vec())
 }
 
-/// Delivery of any class, so that each can lag behind all others for as long as it takes.
+/// Delivery of any class, so that each can be later than all others for as long as it takes.
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (0u32..120, route()).prop_map(|(len, route)| Op::Send(len, route)),

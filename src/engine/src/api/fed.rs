@@ -1,4 +1,4 @@
-//! What the calls that pass have moved, shown to the engine behind the real call: each function
+//! What the calls that pass have moved, shown to the engine after the real call: each function
 //! here has the arguments of its namesake in [`api`](super), and what the real call returned. For
 //! hooks whose [`Pass`] wants it ([`Pass::wants_bytes`]), before [`Pass::finish`].
 

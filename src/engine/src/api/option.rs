@@ -39,13 +39,13 @@ pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
     }
 }
 /// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the
-/// real one and behind it: if either has an answer, that.
+/// real one and after it: if either has an answer, that.
 #[inline]
 pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
     e.as_sock()
         .and_then(|sock| options::own_value(sock, level, name))
 }
-/// Behind a real `setsockopt` that succeeded: notes time limits and low-water marks.
+/// After a real `setsockopt` that succeeded: notes time limits and low-water marks.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {

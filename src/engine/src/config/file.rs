@@ -23,7 +23,7 @@ use std::ffi::CString;
 /// For all users of the host.
 const SYSTEM: &CStr = c"/etc/sluice.conf";
 
-/// Nothing behind this many bytes of a file is read.
+/// Nothing after this many bytes of a file is read.
 const LEN_MAX: usize = 64 << 10;
 
 /// Settings of the environment alone: of tests, of the command, and where the files are.
@@ -107,7 +107,7 @@ impl Places<'_> {
 struct File {
     fd: sys::Fd,
     stat: libc::stat,
-    /// Ends behind the descriptor, which stays where the kernel put it.
+    /// Ends after the descriptor, which stays where the kernel put it.
     _low: Low,
 }
 
@@ -411,7 +411,7 @@ fn is_among(program: &[u8], names: &[u8]) -> bool {
     })
 }
 
-/// Up to a `#` at the beginning or behind a blank.
+/// Up to a `#` at the beginning or after a blank.
 fn without_comment(line: &[u8]) -> &[u8] {
     let mut blank = true;
     for (i, &byte) in line.iter().enumerate() {

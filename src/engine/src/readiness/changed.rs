@@ -196,7 +196,7 @@ impl Set {
     }
 
     /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, nothing
-    /// behind `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
+    /// after `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
     ///
     /// # Safety
     /// `event` is a C caller's.

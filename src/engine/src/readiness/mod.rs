@@ -72,8 +72,8 @@ pub fn after_fork() {
 }
 
 /// What the ring says of an accelerated socket, in poll's bits: IN and OUT, and HUP of one that the
-/// program has shut down, though the kernel will be behind what is to be sent. The kernel's socket
-/// says the rest (HUP else, RDHUP, ERR, and all of it off the link).
+/// program has shut down, though the kernel's half ends only after what is to be sent. The kernel's
+/// socket says the rest (HUP else, RDHUP, ERR, and all of it off the link).
 ///
 /// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
 /// socket's locks).
@@ -101,7 +101,7 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
 
 /// Can something be read from the ring?
 fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
-    // Our place first: a tail read later is never behind it.
+    // Our place first: a tail read later is never less.
     let at = sock.rx.at.load(Ordering::Acquire);
     let tail = dir.tx.tail.read();
     let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));

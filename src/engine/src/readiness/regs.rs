@@ -453,7 +453,7 @@ impl Inside {
             .is_some_and(|reg| !core::mem::replace(&mut reg.queued, true))
     }
 
-    /// Puts a registration behind all others, as the kernel does with one that it has told of.
+    /// Puts a registration after all others, as the kernel does with one that it has told of.
     pub fn queue(&mut self, index: u32) {
         self.queue_after(index, 0);
     }

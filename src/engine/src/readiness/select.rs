@@ -54,7 +54,7 @@ impl Bits {
         // them.
         unsafe { *self.0.add(at) }
     }
-    /// The bits at and behind `end` in its word.
+    /// The bits at and after `end` in its word.
     fn behind(self, end: usize) -> u64 {
         if end.is_multiple_of(64) {
             return 0;
@@ -300,7 +300,7 @@ unsafe fn turns(
         }
         Ok(_) => {}
     }
-    // The kernel answers in whole words, so that nothing is left behind the last number asked
+    // The kernel answers in whole words, so that nothing is left after the last number asked
     // about.
     let end = nfds as usize;
     for set in [r, w, x] {

@@ -8,7 +8,7 @@
 //! and then the kernel is asked again.
 //!
 //! Another thread may have heard the record since the kernel told of it, and even have left the
-//! stream. Each look therefore notes its [`Moment`]: if a record was taken out behind that, the
+//! stream. Each look therefore notes its [`Moment`]: if a record was taken out after that, the
 //! kernel is asked again, too.
 
 use super::nest::kernel_ready;
@@ -64,7 +64,7 @@ pub(super) fn is_of_interest(told: c_short) -> bool {
 }
 
 /// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the
-/// connection, or will behind the next byte: its peer within the host was killed, perhaps with
+/// connection, or will after the next byte: its peer within the host was killed, perhaps with
 /// bytes unread in a ring? A peer that ends its side itself says so there before.
 fn may_be_reset(sock: &Sock, told: c_short) -> bool {
     // A reading half that this side has shut shows an end whatever the peer does, and one that TCP
@@ -116,7 +116,7 @@ pub(super) fn correct(
             if hides || sock.heard.load(Ordering::SeqCst) == heard {
                 break;
             }
-            // Of a record that came behind our own look, and another thread has heard.
+            // Of a record that came after our own look, and another thread has heard.
         }
     }
     if !sock.has_shut_reading() && (hides || is_below_low(sock)) {

@@ -1,4 +1,4 @@
-//! Who goes on with a socket whose stream ends: this program, nobody, or others that know nothing
+//! What goes on with a socket whose stream ends: this program, nothing, or others that know nothing
 //! of links. The last need a TCP that has all of it, for which they, or the library on their
 //! behalf, wait.
 
@@ -70,7 +70,7 @@ pub fn claim(sock: &'static Sock, half: &Half) {
             reset::make_hard(sock);
         }
     }
-    // Who has handed it over has given the kernel the program's own mark, too.
+    // The thread that handed it over has given the kernel the program's own mark, too.
     sock.low_held.store(false, Ordering::Relaxed);
     half.state.store(state::PLAIN, Ordering::SeqCst);
     half.set_dir(None);
@@ -113,7 +113,7 @@ pub fn answer_calls() {
     });
 }
 
-/// The stream was given up for this reason: waits until whoever comes next may use the socket.
+/// The stream was given up for this reason: waits until the next user may use the socket.
 pub fn finish(sock: &'static Sock, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
     if leaving(reason) == Leave::Hand {

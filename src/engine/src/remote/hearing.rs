@@ -1,7 +1,7 @@
 //! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
 //!
 //! From the moment in which the peer's N is known TCP is read up to there ([`recv::enter_link`]),
-//! and brings nothing of the program's but behind a record. A thread that finds that TCP has
+//! and brings nothing of the program's but after a record. A thread that finds that TCP has
 //! something hears it first.
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
@@ -55,7 +55,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
         got += unsafe { sys::recv(fd, room.as_mut_ptr(), room.len(), peek) }.unwrap_or(0);
     } else if over && sys::has_error(fd) {
         // Only of a TCP that was over before its bytes were looked for: else a record and the reset
-        // behind it may have come in between.
+        // after it may have come in between.
         wire.with(|pump| {
             if let Some(transit) = pump.transit(stream) {
                 transit.on_tcp_error();
@@ -182,7 +182,7 @@ pub fn records() -> u64 {
     REMOVED.load(Ordering::SeqCst)
 }
 
-/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come behind
+/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come after
 /// them, are awaited. Whether the program sees that end; else the connection is reset.
 pub fn tcp_ended(sock: &'static Sock) -> bool {
     let Some((wire, stream)) = of(sock) else {
@@ -210,7 +210,7 @@ pub fn reads_link(sock: &Sock) -> bool {
     sock.rx.state() == state::LINK && is_remote(sock)
 }
 
-/// Is what TCP has next not the program's? Else it lies behind bytes of the link's, which are to be
+/// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be
 /// read first, or there is none.
 pub fn hides_tcp(sock: &Sock) -> bool {
     reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)

@@ -217,7 +217,7 @@ pub fn connection(connecting: SocketAddr, accepted: SocketAddr) -> u64 {
 
 /// Where the connecting end listens for the accepted one, whose peer's TCP port this is: not that
 /// port itself, since iWARP has the ports of TCP. Of those from 61000 on, which Linux gives to
-/// nobody who does not ask for them: a program's listener there would get the dial, unseen by
+/// no peer that does not ask for them: a program's listener there would get the dial, unseen by
 /// either end. At the second where the first is in use, if only by a connection that is over.
 #[must_use]
 pub const fn ports(tcp: u16) -> [u16; 2] {

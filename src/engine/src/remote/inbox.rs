@@ -1,8 +1,8 @@
-//! Who gets what of a completion queue: an inbox per queue pair, and the list of those to be
+//! What of a completion queue goes where: an inbox per queue pair, and the list of those to be
 //! driven.
 //!
 //! What has come for one queue pair leaves its inbox in the order in which it came, and a number
-//! that nobody has entered gets nothing: what a queue pair that is gone has left behind never
+//! that nobody has entered gets nothing: what a queue pair that is gone has left there never
 //! reaches the next that has its number.
 
 use sluice_fabric::verbs::queue::{News, Told};
@@ -111,7 +111,7 @@ impl<W: Copy> Inboxes<W> {
         !self.due.is_empty()
     }
 
-    /// Who is to be driven next; nobody has driven him yet.
+    /// The wire to be driven next; no thread has driven it yet.
     pub fn next_due(&mut self) -> Option<W> {
         let at = self.due.pop_front()?;
         let inbox = self.all.get_mut(at)?.as_mut()?;

@@ -187,7 +187,7 @@ impl Slabs {
 }
 
 /// What is registered for a ring of `len` bytes at `at` of its arena: from so many bytes before it
-/// on, so many. The arena itself begins on any page, and rings of several lengths lie behind each
+/// on, so many. The arena itself begins on any page, and rings of several lengths lie after each
 /// other: a small one may lie across two slabs.
 fn span(at: usize, len: usize) -> (usize, usize) {
     if len >= SLAB {
@@ -206,7 +206,7 @@ mod tests {
         const K: usize = 1 << 10;
         assert_eq!(span(512 * K, 32 * K), (0, SLAB));
         assert_eq!(span(736 * K, 32 * K), (224 * K, SLAB));
-        // Behind a smaller one.
+        // After a smaller one.
         assert_eq!(span(672 * K, 128 * K), (160 * K, 2 * SLAB));
         assert_eq!(span(544 * K, 256 * K), (0, 256 * K));
     }

@@ -139,7 +139,7 @@ impl Parts {
         let arena = link.arena().ok_or(full)?;
         let lent = link.lent_for(stream).ok_or(full)?;
         let ring = arena.ring(link.side(), lent.at, lent.len).ok_or(full)?;
-        // SAFETY: the arena is unmapped behind the end of the wire.
+        // SAFETY: the arena is unmapped after the end of the wire.
         let place = unsafe { self.slabs.place(&self.domain, ring, lent.at, for_what) }?;
         Ok((place, lent.len))
     }

@@ -20,15 +20,15 @@
 //! ```
 //!
 //! If P's poll comes before S arms, S's own look finds the rest, and what comes later is told by
-//! the descriptor. If it comes behind, the wire is listed and S has announced, unless news woke it:
+//! the descriptor. If it comes after, the wire is listed and S has announced, unless news woke it:
 //! P arms for it. A wire leaves the list only when it is looked at under the lock and is not keen:
-//! S lists it behind announcing, so a thread that looks later sees it asleep.
+//! S lists it after announcing, so a thread that looks later sees it asleep.
 //!
 //! A wire that no thread sleeps for and none has slept for ([`Keen::Unless`]) is the control
 //! thread's to look after, but not while threads of the program look by themselves: then to arm for
 //! each message would wake it for nothing. So P does not arm for such a wire, and has the control
 //! thread see, after [`LEASE_NS`], whether a thread has looked since. If nobody has, it arms and
-//! looks itself. To arm for somebody who sleeps ends that: P finds the queue not armed, and looks
+//! looks itself. To arm for a sleeper ends that: P finds the queue not armed, and looks
 //! which wires are keen.
 //!
 //! The memory of a `Queue` is one for the life of the process.
@@ -320,7 +320,7 @@ impl Queue {
         }
     }
 
-    /// Behind a look, when no lock of a wire is held: drives the wires that something came for, and
+    /// After a look, when no lock of a wire is held: drives the wires that something came for, and
     /// sees to it that waiters hear of what comes next.
     pub fn settle(&self) {
         self.hand_out();
@@ -675,7 +675,7 @@ impl Share {
     }
 
     /// The wire's queue pair has this number, and nothing was posted to it yet. What others of that
-    /// number have left behind is taken out first.
+    /// number have left there is taken out first.
     ///
     /// # Errors
     /// EBUSY: there is one of that number.

@@ -30,7 +30,7 @@ impl Small {
     pub fn new(domain: &Domain) -> Result<Self, Errno> {
         // Shared with children: their copies of pages would take ours from under the device.
         let at = sys::map_zeroes(SMALL_LEN, true)?;
-        // SAFETY: mapped above, and unmapped behind the regions.
+        // SAFETY: mapped above, and unmapped after the regions.
         let registered = unsafe { Self::register(domain, at) };
         if registered.is_err() {
             // SAFETY: nothing else knows it.

@@ -1,6 +1,6 @@
 //! What a socket does with a stream over a wire: the switch, and the way back to TCP.
 //!
-//! Reading and writing are as ever: the wire's pump plays the peer. What differs is who decides.
+//! Reading and writing are as ever: the wire's pump plays the peer. What differs is what decides.
 //! Within a host the two words do; here [`Transit`](sluice_stream::Transit) does, which both halves
 //! of the socket ask, and the words only stop the program's threads:
 //!
@@ -196,7 +196,7 @@ pub fn drive(link: &Link) -> bool {
     true
 }
 
-/// Before a sleep on streams of the link: what comes by it from now on wakes who waits for
+/// Before a sleep on streams of the link: what comes by it from now on wakes waiters for
 /// [`bell`]. False: nothing comes, since a handler that interrupted this thread's own driving is to
 /// sleep.
 pub fn arm(link: &Link) -> bool {
@@ -410,7 +410,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     false
 }
 
-/// Wakes whoever waits for bytes: the kernel has them from now on, or soon.
+/// Wakes threads that wait for bytes: the kernel has them from now on, or soon.
 fn tell_readers(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) {
         let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
@@ -420,7 +420,7 @@ fn tell_readers(sock: &'static Sock) {
 
 fn finish_rx(sock: &'static Sock) {
     if let Some(dir) = sock.rx.dir() {
-        // Who is about to sleep for the link's bytes sees it.
+        // A thread about to sleep for the link's bytes sees it.
         dir.rx.head.flag();
     }
     options::release_low(sock);
@@ -530,7 +530,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         }
     }
     if entered {
-        // Who reads TCP without a limit looks anew.
+        // A reader of TCP without a limit looks anew.
         tell_readers(sock);
     }
     let now = wire.with(|pump| {
@@ -630,7 +630,7 @@ pub(super) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
     all
 }
 
-/// Must a write behind a demotion wait for the link, or the peer, rather than for TCP?
+/// Must a write after a demotion wait for the link, or the peer, rather than for TCP?
 pub fn is_held(sock: &'static Sock) -> bool {
     let Some((wire, stream)) = of(sock) else {
         return false;
@@ -652,7 +652,7 @@ pub fn left(link: &'static Link, index: u32) -> bool {
     true
 }
 
-/// Under the tx lock, when all is sent again: may TCP be closed? Behind the word that no record is
+/// Under the tx lock, when all is sent again: may TCP be closed? After the word that no record is
 /// wanted one may be under way that crossed it, and would meet a closed socket, which resets: not
 /// before TCP has acknowledged all.
 pub fn may_finish(sock: &'static Sock) -> bool {
@@ -664,7 +664,7 @@ pub fn may_finish(sock: &'static Sock) -> bool {
     !is_through || !may_cross(sock, wire, stream)
 }
 
-/// Behind this end's word that it wants no record: may one of the peer's still come that crossed
+/// After this end's word that it wants no record: may one of the peer's still come that crossed
 /// it? One that is here is removed.
 fn may_cross(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let last = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.said_last()));
@@ -672,7 +672,7 @@ fn may_cross(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
         return false;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    // First: what was written before TCP acknowledged our word is here behind that.
+    // First: what was written before TCP acknowledged our word is here after that.
     let acknowledged = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0) == 0;
     let may = !drop_crossing(wire, stream, fd) && !acknowledged && !sys::has_error(fd);
     if may {

@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 pub(super) const RECEIVES: u16 = 64;
 /// Messages that may be posted and not completed.
 const SENDS: u16 = 64;
-/// Bytes of one message at most: more does not make it faster, and others wait behind it.
+/// Bytes of one message at most: more does not make it faster, and others wait after it.
 const MESSAGE_LEN: u32 = 256 << 10;
 const SHAPE: Shape = Shape {
     // Each message may be two requests; and a fence.
@@ -337,7 +337,7 @@ impl Wire {
     }
 
     /// As [`with`](Self::with), when what the program has done to the stream's words is known, and
-    /// with what the words are to be behind it.
+    /// with what the words are to be after it.
     pub fn with_stream<R>(&self, stream: u16, f: impl FnOnce(&mut Pump) -> R) -> Option<R> {
         let mut done = None;
         self.work(true, |wire, inner| {
@@ -427,7 +427,7 @@ impl Wire {
     }
 
     /// Does something, then takes what has come, also from the device if it `polls`, and posts what
-    /// may go. What was taken for other wires these are driven for behind it, by this thread if it
+    /// may go. What was taken for other wires these are driven for after it, by this thread if it
     /// `polls`, else by the thread that has this one driven.
     pub(super) fn work(
         &self,
@@ -470,7 +470,7 @@ impl Wire {
         if alarm {
             (self.alarm)();
         }
-        // A handler that came behind the last look within.
+        // A handler that came after the last look within.
         if self.again.load(Ordering::SeqCst) {
             if polls {
                 self.drive();
@@ -552,7 +552,7 @@ impl Wire {
             let taken = inner.share.queue.take(&inner.share, &mut batch, polls);
             inner.rest |= taken.rest;
             for news in batch.iter().take(taken.count) {
-                // Behind a failure only what had come before it counts.
+                // After a failure only what had come before it counts.
                 let fine = wrong.is_none() && inner.lost.is_none();
                 let counts = fine || matches!(news, News::Came { .. });
                 if counts && !matches!(wrong, Some(Lost::Peer(_))) {
@@ -582,7 +582,7 @@ impl Wire {
                 inner.marked += 1;
                 inner.complete += mark;
                 inner.slabs.completed(inner.complete);
-                // The streams are looked at behind: at most as many as messages.
+                // The streams are looked at after: at most as many as messages.
                 let mut done = [u16::MAX; SENDS as usize];
                 let mut n = 0;
                 inner.pump.on_done(mark as usize, |stream| {

@@ -296,7 +296,7 @@ const BORN: i32 = -1;
 const END_NS: u64 = 1_000_000_000;
 const END_LOOK_NS: u64 = 100_000;
 
-/// Behind [`stop`], with no lock held: the thread is gone. What is told of a process that ends by
+/// After [`stop`], with no lock held: the thread is gone. What is told of a process that ends by
 /// `exit` of its one thread is how the last one ended.
 pub fn await_end() {
     if process::is_vfork_child() || is_running() || is_own_thread() {
@@ -486,7 +486,7 @@ pub fn hold() {
     super::hold();
 }
 
-/// What comes behind the sockets' and the sets' locks: when nothing more is done to a stream.
+/// What comes after the sockets' and the sets' locks: when nothing more is done to a stream.
 pub fn hold_last() {
     super::hold_last();
     JOBS.hold();

@@ -697,7 +697,7 @@ mod tests {
             }
             bytes.resize(LEN + usize::from(draw().is_multiple_of(16)), 0);
             if let Some(message) = Message::from_bytes(&bytes) {
-                // What lies behind the fields nobody looks at.
+                // What lies after the fields nobody looks at.
                 assert_eq!(message.to_bytes()[..76], bytes[..76]);
                 understood += 1;
             }

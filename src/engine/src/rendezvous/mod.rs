@@ -1,7 +1,7 @@
 //! Meeting the other end of a connection: naming, proving, joining.
 //!
 //! Both ends try at the same stream offsets. The name is an abstract Unix socket called after the
-//! inode of the connecting end's TCP socket. Whoever comes first binds, whoever comes second
+//! inode of the connecting end's TCP socket. The end that comes first binds, the second
 //! connects; there are no roles.
 //!
 //! ```text

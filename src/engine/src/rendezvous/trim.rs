@@ -65,8 +65,9 @@ struct Returned {
 }
 
 /// Sockets whose rings have pages since a while ago: a stack to which anybody adds, and which the
-/// control thread takes as a whole. SeqCst, as the next two: who adds something then reads `ARMED`,
-/// and the thread writes `ARMED` and then looks here, so that one of them sees the other.
+/// control thread takes as a whole. SeqCst, as the next two: a thread that adds something then
+/// reads `ARMED`, and the control thread writes `ARMED` and then looks here, so that one of them
+/// sees the other.
 static NOTED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
 /// Rings were returned, on whatever link.
 static RETURNED: AtomicBool = AtomicBool::new(false);
@@ -76,8 +77,8 @@ static ARMED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// A socket's place in [`NOTED`]. Zero is that of a new one.
 #[derive(Debug)]
 pub struct Noted {
-    /// It is there. Set by who adds it, taken back by the control thread (AcqRel): who finds it set
-    /// has left what it wrote before to that thread's look.
+    /// It is there. Set by the thread that adds it, taken back by the control thread (AcqRel): one
+    /// that finds it set has left what it wrote before to that thread's look.
     inside: AtomicBool,
     next: AtomicPtr<Sock>,
     /// Offset at which the ring began to have pages. Under the tx lock.
@@ -171,7 +172,7 @@ impl Trims {
             self.next = self.next.max(now + SLACK_NS);
         }
         ARMED.store(self.next, Ordering::SeqCst);
-        // Whoever came too late for the above has gone by what stood there before.
+        // A thread that came too late for the above has gone by what stood there before.
         let missed = !NOTED.load(Ordering::SeqCst).is_null() || RETURNED.load(Ordering::SeqCst);
         if missed {
             return Some(0);

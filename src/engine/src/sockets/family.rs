@@ -28,7 +28,7 @@ pub struct Family {
     /// Process that is sending the fixed bytes again right now; 0: nobody. Held for one
     /// non-blocking send.
     resender: AtomicU32,
-    /// Who holds it without a name: [`UNNAMED`], [`IMAGE`].
+    /// Holders without a name: [`UNNAMED`], [`IMAGE`].
     crowded: AtomicU32,
     /// How far the re-send has come: offset of the next byte on the link's count.
     resent: AtomicU64,
@@ -77,7 +77,7 @@ const LEFT: u32 = 1 << 31;
 /// In [`Family::visitors`], too: TCP had ended before anybody took the stream back, so none of what
 /// lies unread in the ring comes by it.
 const ORPHANED: u32 = 1 << 30;
-/// For visitors, who are there for microseconds, in ns: a killed one never goes.
+/// For visitors, which are there for microseconds, in ns: a killed one never goes.
 const VISIT_NS: u64 = 10_000_000;
 
 const KEPT: u32 = 0;
@@ -278,13 +278,14 @@ impl Family {
         }
     }
 
-    /// By whoever takes the stream back and finds that TCP has ended before: none of what lies
-    /// unread in the ring comes by it. Before the words tell relatives that the stream is over.
+    /// By a process that takes the stream back and finds that TCP has ended before: none of what
+    /// lies unread in the ring comes by it. Before the words tell relatives that the stream is
+    /// over.
     pub fn orphan(&self) {
         self.visitors.fetch_or(ORPHANED, Ordering::SeqCst);
     }
 
-    /// See [`Family::orphan`]; asked behind the words.
+    /// See [`Family::orphan`]; asked after the words.
     pub fn is_orphaned(&self) -> bool {
         self.visitors.load(Ordering::SeqCst) & ORPHANED != 0
     }

@@ -14,9 +14,9 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::words::OFFSET_MAX;
 
-/// See the [module](self). From the lowest bit on: who knows ([`TOLD`], [`WATCHED`]), what the
-/// reader had read when the ring was last found full, plus one (0: it was not), and of which ring
-/// that is said.
+/// See the [module](self). From the lowest bit on: which threads know ([`TOLD`], [`WATCHED`]), what
+/// the reader had read when the ring was last found full, plus one (0: it was not), and of which
+/// ring that is said.
 #[derive(Debug, Default)]
 pub struct Full(AtomicU64);
 
@@ -59,7 +59,7 @@ impl Full {
     /// The ring was found full when the reader had read `at`. `Some`: the control thread is to be
     /// told to watch.
     pub fn found(&self, at: u64) -> Option<Epoch> {
-        // Another writer may have found it full behind that.
+        // Another writer may have found it full after that.
         let later = |now: u64| (after(now) < at + 1).then(|| word(ring(now), at, now & WHO));
         let (Ok(before) | Err(before)) =
             self.0

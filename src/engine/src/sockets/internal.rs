@@ -334,7 +334,7 @@ pub fn taken() {
     HELD.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Forgets numbers that are closed: by their owner's end, or by the program behind our back.
+/// Forgets numbers that are closed: by their owner's end, or by the program, unseen.
 fn prune() {
     table::for_range(0, i32::MAX, |fd, entry| {
         if entry == Entry::INTERNAL && sys::fcntl(fd, libc::F_GETFD, 0) == Err(libc::EBADF) {

@@ -39,7 +39,7 @@ pub fn tracking() -> bool {
 }
 
 /// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it
-/// was closed behind our back).
+/// was closed unseen).
 #[inline]
 pub fn renumbered(fd: c_int) {
     if fd >= 0
@@ -174,7 +174,7 @@ fn opened(sock: &'static Sock, side: u8) {
 
 /// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP
 /// has no room for all of it the program has its answer at once, and the control thread shuts TCP
-/// down behind the last byte.
+/// down after the last byte.
 pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     let halves = match how {
         libc::SHUT_RD => half::READING,
@@ -461,10 +461,10 @@ pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
     }
 }
 
-/// The same for one that writes, behind what was written before.
+/// The same for one that writes, after what was written before.
 ///
 /// # Errors
-/// [`Error::WouldBlock`]: it waits for nobody, and there is no room yet. [`Error::BrokenPipe`] behind `shutdown`.
+/// [`Error::WouldBlock`]: it waits for nobody, and there is no room yet. [`Error::BrokenPipe`] after `shutdown`.
 pub fn give_up_before(
     sock: &'static Sock,
     fd: c_int,

@@ -290,7 +290,7 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
 }
 
 /// What `getsockopt` is to say where the kernel has another value than the program has set. Asked
-/// before and behind it: one is right.
+/// before and after it: one is right.
 pub fn own_value(sock: &Sock, level: c_int, option: c_int) -> Option<c_int> {
     let low = (level, option) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
     let held = low && sock.low_held.load(Ordering::Acquire);
@@ -301,7 +301,7 @@ pub fn own_value(sock: &Sock, level: c_int, option: c_int) -> Option<c_int> {
 /// `getsockopt` it says what it says of no limit.
 const AT_ONCE: u64 = 1;
 
-/// Behind a `setsockopt` that succeeded.
+/// After a `setsockopt` that succeeded.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -396,19 +396,19 @@ pub fn hold_low(sock: &Sock) {
 pub fn release_low(sock: &Sock) {
     if sock.low_held.load(Ordering::Relaxed) {
         set_low(sock, sock.rcvlowat.load(Ordering::Relaxed) as c_int);
-        // Behind that: until then what the kernel tells is looked at.
+        // After that: until then what the kernel tells is looked at.
         sock.low_held.store(false, Ordering::Release);
     }
 }
 
 /// Under the rx lock: a call is about to sleep that fewer bytes are to wake than the program's
-/// SO_RCVLOWAT, behind which alone the kernel tells.
+/// SO_RCVLOWAT, after which alone the kernel tells.
 pub fn wait_below_low(sock: &Sock) {
     sock.low_waits.fetch_add(1, Ordering::Relaxed);
     hold_low(sock);
 }
 
-/// Under the rx lock, behind [`wait_below_low`] and the sleep.
+/// Under the rx lock, after [`wait_below_low`] and the sleep.
 pub fn waited_below_low(sock: &Sock) {
     let waits = sock.low_waits.load(Ordering::Relaxed).saturating_sub(1);
     sock.low_waits.store(waits, Ordering::Relaxed);

@@ -173,7 +173,7 @@ pub fn part_waiting(sock: &'static Sock) {
     demote::abandon_rest(sock);
 }
 
-/// Behind [`part`], which has said that the peer's library may write a word of its own, and as the
+/// After [`part`], which has said that the peer's library may write a word of its own, and as the
 /// last before the kernel closes the connection: if that word came first it would be unread input,
 /// which makes a reset of the end. So the end goes first.
 pub fn end_before_record(sock: &'static Sock, fd: c_int) {

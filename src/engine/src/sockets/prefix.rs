@@ -1,7 +1,7 @@
 //! The first bytes of a connection, hashed as they pass: what two ends on two hosts prove to each
 //! other that they hold the ends of one connection by.
 //!
-//! Of each direction of a tracked socket the first [`LEN`] bytes are hashed behind the calls that
+//! Of each direction of a tracked socket the first [`LEN`] bytes are hashed after the calls that
 //! moved them, and the digests at 1, 2, 4 ... bytes are kept. The same bytes give the same digests
 //! at both ends, whatever calls they were moved by. [`prove`] is an HMAC under two of them, one per
 //! direction; how good it is, `docs/threat-model.md` says. This file knows nothing of hosts, dials
@@ -12,7 +12,7 @@
 //! added. Were an end overlooked, the digests of the two ends would differ and the connection stay
 //! on TCP.
 //!
-//! **No lock.** A half's count of calls is what keeps others out. A call looks at it behind the
+//! **No lock.** A half's count of calls is what keeps others out. A call looks at it after the
 //! kernel's part and before it is taken back. If it finds itself alone, then every call that it met
 //! in the kernel has ended meanwhile, and has found *it* there, and has ended the direction before
 //! its own end: the flag is read second. If the flag still stands, order is known, and the hash is
@@ -294,7 +294,7 @@ struct Feed {
 }
 
 impl Feed {
-    /// Behind a call that has moved bytes, and while it is still counted; `None`: they are not to
+    /// After a call that has moved bytes, and while it is still counted; `None`: they are not to
     /// be hashed.
     fn begin(call: Moved) -> Option<Self> {
         let Moved { sock, way, n, .. } = call;
@@ -725,7 +725,7 @@ fn tell(sock: &'static Sock) {
         }
     }
 
-    // SAFETY: null, or kept until `give_back`, behind this.
+    // SAFETY: null, or kept until `give_back`, after this.
     let Some(tracks) = (unsafe { sock.prefix.tracks.load(Ordering::Acquire).as_ref() }) else {
         return;
     };

@@ -172,7 +172,7 @@ pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
     !shared && !sock.remains.are_kept() && sock.rx.in_kernel() == 0
 }
 
-/// The same lock, behind [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
+/// The same lock, after [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
 /// by now: what TCP holds unread, which a reset made here would drop, goes in front of it. False: a
 /// call has gone to the kernel meanwhile, or there is no memory.
 pub fn keep_of_tcp(sock: &'static Sock) -> bool {
@@ -212,7 +212,7 @@ pub unsafe fn step(
     let takes = flags & libc::MSG_PEEK == 0;
     let mut before = 0;
     let over = match at_hand(fd) {
-        // What TCP brings came behind it.
+        // What TCP brings came after it.
         _ if sock.remains.is_whole() => true,
         AtHand::Bytes if !takes && follows(sock, fd) => {
             // SAFETY: the caller's buffers.
@@ -355,7 +355,7 @@ fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
     let Some(input) = tcp::input(fd) else {
         return false;
     };
-    // One more behind the end: a FIN is counted, a reset is not. Behind a reset nobody can tell
+    // One more after the end: a FIN is counted, a reset is not. After a reset nobody can tell
     // whether a FIN came first: if without one all has come that is owed, a relative may have read
     // what is missing here.
     let doubtful = input.state == tcp::CLOSE
@@ -535,7 +535,7 @@ pub fn await_owed_for(sock: &'static Sock, asked: usize) -> Waited {
 /// Where so long no more comes, TCP has no room, in ns.
 const STILL_NS: u64 = 3_000_000;
 
-/// Behind [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for
+/// After [`await_owed`]: until `most` of what is owed is on TCP, or nothing more has come for
 /// `still_ns`. False: there is not so much.
 fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
     let (mut last, mut end) = (0, sys::now_ns() + still_ns);
@@ -641,7 +641,7 @@ fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
             && tcp::state(fd) != Some(tcp::ESTABLISHED)
 }
 
-/// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there behind the
+/// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there after the
 /// last one.
 pub fn has_ended(fd: c_int) -> bool {
     is_over(fd) && !recv::has_bytes(fd)
@@ -652,7 +652,7 @@ fn is_over(fd: c_int) -> bool {
     tcp::state(fd).is_some_and(tcp::is_over)
 }
 
-/// For FIONREAD of a socket that reads TCP: what can be read from the copy, behind what TCP has.
+/// For FIONREAD of a socket that reads TCP: what can be read from the copy, after what TCP has.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
     if !sock.remains.are_kept() {
         return 0;

@@ -10,7 +10,7 @@ use sluice_fabric::sys;
 /// its kernel would have reset the connection, and ours would say so. Has our kernel do that, once:
 /// dissolving the association leaves ECONNRESET on the socket, and shutting it down the end that
 /// follows it. False: done before, TCP holds bytes for us, which would be lost, a thread is in the
-/// kernel's recv, or the peer's kernel has reset the connection behind its FIN, of which TCP makes
+/// kernel's recv, or the peer's kernel has reset the connection after its FIN, of which TCP makes
 /// an end.
 pub fn make(sock: &Sock) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ pub enum Resetting {
     Made,
 }
 
-/// See [`Resetting`]. Asked behind what the kernel has told.
+/// See [`Resetting`]. Asked after what the kernel has told.
 pub fn resetting(sock: &Sock) -> Resetting {
     if !is_any() || !sock.reset_seen.load(Ordering::SeqCst) {
         Resetting::None
@@ -90,7 +90,7 @@ pub fn resetting(sock: &Sock) -> Resetting {
     }
 }
 
-/// Under no lock: a reset that another thread has begun is made behind this. It holds one of the
+/// Under no lock: a reset that another thread has begun is made after this. It holds one of the
 /// locks, or both.
 pub fn let_end(sock: &Sock) {
     if resetting(sock) == Resetting::Begun {

@@ -1,4 +1,4 @@
-//! Sending: to the kernel, to the ring, and behind bytes that are being sent again.
+//! Sending: to the kernel, to the ring, and after bytes that are being sent again.
 
 mod file;
 
@@ -340,7 +340,7 @@ impl Job {
         })
     }
 
-    /// What the edge's sleep, and the engine behind it, must know.
+    /// What the edge's sleep, and the engine after it, must know.
     fn leave_word(&self, nap: &mut Nap) {
         nap.ran = self.ran;
         nap.done = self.done;
@@ -446,8 +446,8 @@ impl Job {
         }
     }
 
-    /// The connection was reset behind a part of the call. TCP takes in one go what its buffer
-    /// holds, and hears of a reset behind that; a call that has waited for room tells how far it
+    /// The connection was reset after a part of the call. TCP takes in one go what its buffer
+    /// holds, and hears of a reset after that; a call that has waited for room tells how far it
     /// came.
     #[cold]
     fn cut_off(&self, total: usize) -> Verdict {
@@ -616,7 +616,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
         return Room::Full;
     }
     let fits = left.min(room as usize);
-    // Little behind a whole portion goes with it: it is not worth a message.
+    // Little after a whole portion goes with it: it is not worth a message.
     let now = if fits <= portion + rest {
         fits
     } else {

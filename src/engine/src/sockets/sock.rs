@@ -291,7 +291,7 @@ pub struct Sock {
     /// Sleeps of calls that have a part of what they want, and that fewer bytes are to end than
     /// `rcvlowat`. Likewise.
     pub low_waits: AtomicU32,
-    /// By the program's word it is to be there behind `exec`.
+    /// By the program's word it is to be there after `exec`.
     pub for_exec: AtomicBool,
     /// The watch over a full ring.
     pub full: Full,
@@ -324,7 +324,7 @@ pub struct Sock {
     /// Where a set has the registration of this socket that was made last: a guess, to be verified
     /// there.
     pub last_reg: AtomicU32,
-    /// The link of the last stream, and its generation: the other end is known to be behind it.
+    /// The link of the last stream, and its generation: the other end is known to be at it.
     last_link: AtomicPtr<Link>,
     last_generation: AtomicU32,
     /// A demotion of the stream in use has been counted.
@@ -630,7 +630,7 @@ impl Sock {
 
     /// Under no lock: when this returns, threads that were in a section under either have left it.
     /// A stream may be about to be attached by another thread that has not seen what this one has
-    /// said before, in `fds`, say: behind this it shows, and none is attached any more. Or it may
+    /// said before, in `fds`, say: after this it shows, and none is attached any more. Or it may
     /// be about to be left, by one that has told its state already.
     pub fn let_sections_end(&self) {
         for half in [&self.rx, &self.tx] {
@@ -681,7 +681,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// The socket as it is now. Call under one of its locks, or where no sleep lies behind the
+    /// The socket as it is now. Call under one of its locks, or where no sleep lies after the
     /// call.
     #[inline]
     pub fn of(sock: &'static Sock) -> Self {

@@ -1,6 +1,6 @@
 //! What a program writes while its stream is on the way from TCP to a link, or back, waits in the
 //! ring of this process. On TCP it would be in the kernel by then, and outlive the process; here it
-//! dies with that, and all that the peer sees is an end of TCP before the link was used, or behind
+//! dies with that, and all that the peer sees is an end of TCP before the link was used, or after
 //! it, which looks like a clean one. So for as long as such bytes wait, the kernel is told that a
 //! close of the socket resets the connection (SO_LINGER with no time, socket(7)): nobody but the
 //! end of the process closes it meanwhile.

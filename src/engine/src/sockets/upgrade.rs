@@ -235,7 +235,7 @@ pub fn consent(sock: &'static Sock) {
     }
     if crate::readiness::big_waits() != 0 {
         REFUSED_FOR_BIG_WAIT.store(true, Ordering::SeqCst);
-        // Behind it, since the last of them may have ended before that was seen.
+        // After it, since the last of them may have ended before that was seen.
         if crate::readiness::big_waits() != 0 {
             return;
         }
@@ -355,7 +355,7 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     Switch::Done
 }
 
-/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, behind
+/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, after
 /// what is there, for a close that may not wait. `Err`: the switch can not be made (yet).
 fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
     /// A ring that takes less is not worth it.

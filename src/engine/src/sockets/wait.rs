@@ -37,7 +37,7 @@ pub const FULL_REMOTE_NS: u64 = 200_000_000;
 
 /// The same while the stream is on its way to a link between hosts: its reader has TCP to read
 /// first, megabytes perhaps. It gives up before this ([`control::watch_far`]), and the link's timer
-/// behind it.
+/// after it.
 const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
@@ -444,7 +444,7 @@ pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
     }
 }
 
-/// Behind the sleep. Where the socket was closed meanwhile there is nothing to put back.
+/// After the sleep. Where the socket was closed meanwhile there is nothing to put back.
 #[cold]
 pub fn end_below_low(nap: &mut Nap) {
     let low = core::mem::take(&mut nap.low);

@@ -40,7 +40,7 @@ fn mark<'a>(
 }
 
 /// Tells the peer's waiters in `mask` that there is news of stream `index`; how many had to be
-/// rung. Call behind a successful `advance` and `fence_after_rmw`, with the stream locked.
+/// rung. Call after a successful `advance` and `fence_after_rmw`, with the stream locked.
 #[inline]
 pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
     if mask == 0 {

@@ -52,14 +52,14 @@ pub struct LinkEnd {
     pub side: usize,
     /// The control socket; `None` for a link of this process with itself.
     pub control: Option<sys::Fd>,
-    /// Who the peer is.
+    /// The peer's identity.
     pub token: Token,
     /// The peer's process; `None` for a link of this process with itself.
     pub peer: Option<PeerProcess>,
     /// The kernel lets this process read the peer's memory, and it is safe to.
     pub can_pull: bool,
     /// Pages of rings may go back to the kernel. The call for it waits, beyond any signal's reach,
-    /// for whoever holds the lock of the memory file, and a peer can hold that for ever: true only
+    /// for the holder of the lock of the memory file, and a peer can hold that for ever: true only
     /// for one that could stop this process by a signal just as well.
     pub can_discard: bool,
 }
@@ -87,7 +87,7 @@ pub struct Link {
     foreign: AtomicU32,
     /// The other end, if both are this process.
     twin: AtomicPtr<Link>,
-    /// What the user keeps with the link, 0: nothing. Who plays the other end, where that is no
+    /// What the user keeps with the link, 0: nothing. The player of the other end, where that is no
     /// process.
     keeper: AtomicUsize,
     /// Waiter slots of this side in use.
@@ -150,7 +150,7 @@ const COOL_AT_ONCE: usize = 8;
 
 static ALL: [AtomicPtr<Link>; LINKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; LINKS];
 /// Serialises making and closing links; held for no system call but mmap, munmap and close. Arenas
-/// of closed links, each with the time of its end: whoever looked at one without a lock reads
+/// of closed links, each with the time of its end: a thread that looked at one without a lock reads
 /// zeroes there.
 static MAKING: Guarded<Vec<(u64, Box<Arena>)>> = Guarded::new(Vec::new());
 
@@ -188,7 +188,7 @@ pub fn hold() {
     MAKING.hold();
 }
 
-/// Behind [`hold`], and when nothing more is done to a stream: the child finds every ledger whole.
+/// After [`hold`], and when nothing more is done to a stream: the child finds every ledger whole.
 /// Somebody may still look into that of a link that was closed.
 pub fn hold_ledgers() {
     for link in every() {
@@ -410,7 +410,7 @@ impl Link {
         self.side.load(Ordering::Relaxed) as usize & 1
     }
 
-    /// Who the peer is.
+    /// The peer's identity.
     pub fn token(&self) -> Token {
         [0, 1].map(|i: usize| self.token.get(i).map_or(0, |t| t.load(Ordering::Relaxed)))
     }
@@ -538,8 +538,8 @@ impl Link {
         if index as usize & 1 == self.side() || self.owner(index) != 0 {
             return false;
         }
-        // Who gives a slot out anew has seen that both ends had left it, and has wiped what told us
-        // so.
+        // The end that gives a slot out anew has seen that both had left it, and has wiped what
+        // told us so.
         let Ledger {
             pool,
             leaving,
@@ -571,8 +571,8 @@ impl Link {
         let Some(record) = ledger.lent.get_mut(index as usize) else {
             return false;
         };
-        // Left in a signal handler that found the ledger in use: whoever gives the slot out has
-        // seen that both have.
+        // Left in a signal handler that found the ledger in use: the end that gives the slot out
+        // has seen that both have.
         if let (Some(old), Some(arena)) = (record.take(), self.arena()) {
             ledger.pool.take_back(arena, old);
         }
@@ -616,7 +616,7 @@ impl Link {
             return;
         };
         let (outgoing, incoming) = self.directions(stream);
-        // Behind the marks the peer may give the slot out again, and the control thread join it:
+        // After the marks the peer may give the slot out again, and the control thread join it:
         // not before this end is through with it.
         let mut ledger = self.ledger.lock();
         let mut ledger = ledger.as_mut().and_then(|ledger| ledger.as_mut());
@@ -671,7 +671,7 @@ impl Link {
     pub fn unpin(&self) {
         let last = self.streams.fetch_sub(1, Ordering::AcqRel) == 1;
         if last && self.dead.load(Ordering::Acquire) != 0 {
-            // Whoever lost the link left it to us.
+            // The thread that lost the link left it to us.
             self.close_if_unused();
         }
     }
@@ -748,7 +748,8 @@ impl Link {
         if let Some(mut ledger) = self.ledger.lock() {
             *ledger = None;
         }
-        // Whoever writes to the arena holds a stream's lock or a pin, and both count as streams.
+        // A thread that writes to the arena holds a stream's lock or a pin, and both count as
+        // streams.
         let arena = self.arena.swap(core::ptr::null_mut(), Ordering::AcqRel);
         if !arena.is_null() {
             // SAFETY: made by Box::into_raw in `open`, taken out by the swap once.

@@ -105,7 +105,7 @@ pub fn read_link_at(dir: c_int, path: &core::ffi::CStr, text: &mut [u8]) -> Resu
     )
 }
 
-/// The inode behind `fd`, if it is a socket's: as the kernel has it, without asking whoever serves
+/// The inode of `fd`, if it is a socket's: as the kernel has it, without asking the server of
 /// a file (`statx(2)`).
 #[must_use]
 pub fn socket_inode(fd: c_int) -> Option<u64> {

@@ -51,7 +51,7 @@ pub fn set_linger(fd: c_int, seconds: Option<c_int>) {
     let _ = setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
-/// Whoever waits for a TCP socket's room, edge-triggered, is told once more, at once
+/// A waiter for a TCP socket's room, edge-triggered, is told once more, at once
 /// (`do_tcp_setsockopt`: `sk_write_space`) or later.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub unsafe fn futex_wait(
     }
 }
 
-/// Wakes everyone who sleeps on `word`. Never blocks.
+/// Wakes all sleepers on `word`. Never blocks.
 ///
 /// # Safety
 /// `word` is mapped.

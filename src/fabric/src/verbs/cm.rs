@@ -62,7 +62,7 @@ pub enum Event {
 }
 
 /// The event of [`Event::Refused`] by which the peer's connection manager says no: nobody listens,
-/// or who listened refused.
+/// or the listener refused.
 pub const REJECTED: u32 = event::RDMA_CM_EVENT_REJECTED;
 
 /// What the user knows an id by; stored with it.
@@ -159,7 +159,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; its ids are gone by the order of fields of whoever holds them.
+        // SAFETY: made in `new`; its ids are gone by the order of fields of their owner.
         unsafe { (self.api.rdma_destroy_event_channel)(self.channel.as_ptr()) };
     }
 }
@@ -285,7 +285,7 @@ impl Id {
         shape: Shape,
     ) -> Result<Pair, Errno> {
         // SAFETY: an id that has none yet, or the device refuses; the pair goes before the id by
-        // the order of fields of whoever holds both.
+        // the order of fields of their owner.
         unsafe { Pair::new(self.id, domain, completions, shape) }
     }
 
@@ -300,7 +300,7 @@ impl Id {
         check(unsafe { (self.api.rdma_connect)(self.id.as_ptr(), &raw mut param) })
     }
 
-    /// Answers who asked, with at most [`ANSWER_LEN`] bytes; [`Event::Established`] follows.
+    /// Answers the asker, with at most [`ANSWER_LEN`] bytes; [`Event::Established`] follows.
     ///
     /// # Errors
     /// The system's.
@@ -310,7 +310,7 @@ impl Id {
         check(unsafe { (self.api.rdma_accept)(self.id.as_ptr(), &raw mut param) })
     }
 
-    /// Refuses who asked.
+    /// Refuses the asker.
     ///
     /// # Errors
     /// The system's.

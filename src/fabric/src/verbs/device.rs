@@ -312,7 +312,7 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: made in `new`; regions and queues in it are gone by the order of fields of
-        // whoever holds them.
+        // their owner.
         unsafe { (self.device.api.ibv_dealloc_pd)(self.pd.as_ptr()) };
     }
 }

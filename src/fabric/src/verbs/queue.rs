@@ -212,7 +212,7 @@ fn news(wc: &ibv_wc) -> News {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // SAFETY: made in `new`; its queue pairs are gone by the order of fields of whoever holds
+        // SAFETY: made in `new`; its queue pairs are gone by the order of fields of the owner of
         // them.
         unsafe {
             (self.api.ibv_destroy_cq)(self.cq.as_ptr());
@@ -243,7 +243,7 @@ pub struct Shot {
     pub key: u32,
     /// Where they go in the peer's memory, and its remote key.
     pub to: (u64, u32),
-    /// What is read behind them where there is no other proof that they have landed.
+    /// What is read after them where there is no other proof that they have landed.
     pub read: Proof,
     /// Comes back in [`News::Done`].
     pub mark: u64,
@@ -372,9 +372,9 @@ impl Pair {
         Ok(())
     }
 
-    /// Gives the device writes without a word of their own, the pieces one behind the other in the
+    /// Gives the device writes without a word of their own, the pieces one after the other in the
     /// peer's memory, and asks for a completion. Where that tells nothing of their landing, a read
-    /// behind them does.
+    /// after them does.
     ///
     /// # Safety
     /// As [`post`](Self::post); `read` is room of 8 bytes in registered memory, and at the peer's
@@ -434,7 +434,7 @@ impl Pair {
         }
     }
 
-    /// Writes the requests of one message behind the `used` first; how many there are then.
+    /// Writes the requests of one message after the `used` first; how many there are then.
     fn describe(
         &self,
         message: &Post,

@@ -154,7 +154,7 @@ impl End<'_> {
         Ok(&self.arena.stream(index).ok_or("no slot")?.dir[0])
     }
 
-    /// Behind any change that the peer may wait for.
+    /// After any change that the peer may wait for.
     fn tell(&self, stream: u64) {
         fence(Ordering::SeqCst);
         let peer = 1 - self.side;
@@ -298,7 +298,7 @@ impl End<'_> {
         self.wait("the reader to leave", false, || {
             dir.rx_wishes.detached.load(Ordering::Acquire) == 1
         })?;
-        // Whoever demoted must have been told the same.
+        // The end that demoted must have been told the same.
         let line = &dir.advert;
         if line.serial.load(Ordering::Relaxed) == 1 {
             let told = (
@@ -443,7 +443,7 @@ impl End<'_> {
     }
 }
 
-/// Someone else who holds the mapping: demotes each stream that it is told of, a little later, and
+/// Another holder of the mapping: demotes each stream that it is told of, a little later, and
 /// says what it found.
 pub fn third_party(arena: &Arena, bells: [RawFd; 2], order: &Third, seed: u64) {
     let mut rng = Rng(seed);

@@ -1,4 +1,4 @@
-//! Offers: one writer that offers and withdraws, one reader that copies and takes, and whoever
+//! Offers: one writer that offers and withdraws, one reader that copies and takes, and a third that
 //! demotes. The writer's buffer is overwritten at once when the offer is over, as a program would.
 
 use super::rt::{Arc, pause, thread};

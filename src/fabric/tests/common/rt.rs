@@ -18,7 +18,7 @@ type Cell = loom::cell::UnsafeCell<u8>;
 #[cfg(not(loom))]
 type Cell = core::cell::UnsafeCell<u8>;
 
-// SAFETY: who may touch which byte is what the models examine; loom fails on two accesses that
+// SAFETY: the models examine which thread may touch which byte; loom fails on two accesses that
 // race, and elsewhere they are volatile copies of single bytes.
 unsafe impl Sync for Cells {}
 

@@ -52,9 +52,9 @@ impl Waiter for Slot {
 
 /// Bugs of a [`Copied`] slot.
 pub const NONE: u8 = 0;
-/// The waker looks for the announcement without a fence behind its publish.
+/// The waker looks for the announcement without a fence after its publish.
 pub const NO_WAKER_FENCE: u8 = 1;
-/// The owner looks without a fence behind its announcement.
+/// The owner looks without a fence after its announcement.
 pub const NO_SLEEPER_FENCE: u8 = 2;
 /// No fence between marking and looking for the announcement.
 pub const NO_MARK_FENCE: u8 = 3;
@@ -70,7 +70,7 @@ pub const RING_FIRST: u8 = 7;
 pub const NO_LOOK: u8 = 8;
 /// A waker that finds the ready bit set trusts its summary bit to be set too.
 pub const TRUSTS_SUMMARY: u8 = 9;
-/// A waker that finds the ready bit set leaves all else to whoever set it.
+/// A waker that finds the ready bit set leaves all else to the one that set it.
 pub const MARKED_IS_RUNG: u8 = 10;
 /// Takes a ready word by load and store.
 pub const TAKE_STORES: u8 = 11;
@@ -343,7 +343,7 @@ fn wake_and_sleep<S: Waiter>(shared: Shared<S>, plan: Plan) {
     }
 }
 
-/// A writer, a reader that sleeps when it has nothing, and someone who demotes meanwhile.
+/// A writer, a reader that sleeps when it has nothing, and a third that demotes meanwhile.
 pub fn sleeping_reader<S: Waiter>(sends: &'static [u64], reader_demotes: bool, look: Look) {
     const STREAM: u32 = 64;
     let shared = Arc::new((Dir::<Real>::default(), S::default(), AtomicU32::new(0)));

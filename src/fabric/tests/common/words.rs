@@ -1,4 +1,4 @@
-//! The two words of a direction: a writer, a reader, and whoever demotes.
+//! The two words of a direction: a writer, a reader, and a third that demotes.
 
 use super::rt::{Arc, CAP, Cells, pause, thread};
 use sluice_fabric::sync::{AtomicU64, Ordering};
@@ -100,7 +100,7 @@ pub trait Rules: Send + Sync + 'static {
     /// Fixes the part of the ring that is sent again: (start, end).
     fn demote(tail: &Self::Tail, head: &Self::Head) -> (u64, u64);
 
-    /// Whoever demotes dies between the two steps.
+    /// The one that demotes dies between the two steps.
     fn demote_halfway(tail: &Self::Tail, head: &Self::Head);
 
     /// A writer whose publish failed finds out what to send again.
@@ -250,7 +250,7 @@ impl<R: Rules> Dir<R> {
 #[derive(Debug, Default)]
 pub struct Writer {
     pub tail: u64,
-    /// The demoted part and the bytes behind it, once the stream is back on TCP.
+    /// The demoted part and the bytes after it, once the stream is back on TCP.
     pub tcp: Option<Vec<u8>>,
     /// The next byte of the program.
     next: u64,
@@ -328,8 +328,8 @@ impl Reader {
             self.taken.extend(copy);
         } else {
             self.left = true;
-            // What the reader leaves behind must be known by now. Were it still to grow, and
-            // whoever demotes dead, the writer would go on into a ring that nobody reads.
+            // What the reader leaves must be known by now. Were it still to grow, and
+            // the one that demotes dead, the writer would go on into a ring that nobody reads.
             assert!(dir.tail.read().flagged, "seized, but the end is not fixed");
         }
         true
@@ -356,7 +356,7 @@ pub fn settle<R: Rules>(dir: &Dir<R>, mut writer: Writer, reader: &Reader) {
     assert_eq!(stream, sent, "bytes lost or repeated");
 }
 
-/// Someone else who holds the mapping.
+/// Another holder of the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Third {
     Absent,

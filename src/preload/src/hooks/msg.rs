@@ -272,7 +272,7 @@ pub fn limited(vec: *const mmsghdr, count: c_uint) -> usize {
 }
 
 /// `recvmmsg`, message by message as the kernel does it (net/socket.c, do_recvmmsg): an error
-/// behind the first message is left for the next call, and the timeout is looked at after each
+/// after the first message is left for the next call, and the timeout is looked at after each
 /// message only. From where the engine passes, the kernel takes the rest.
 ///
 /// # Safety
@@ -367,7 +367,7 @@ unsafe extern "C" fn send_each(
             return ret;
         }
         done += 1;
-        // Nothing goes behind one that went in part (__sys_sendmmsg).
+        // Nothing goes after one that went in part (__sys_sendmmsg).
         // SAFETY: the one that has just been moved.
         if unsafe { is_cut(vec.add(done as usize - 1)) } {
             break;

@@ -229,7 +229,7 @@ pub unsafe extern "C" fn execlp_array(file: *const c_char, argv: *const *const c
     unsafe { on_execvp(file, argv) }
 }
 
-/// `execle`, as [`execl_array`]: behind the null that ends the arguments comes the environment.
+/// `execle`, as [`execl_array`]: after the null that ends the arguments comes the environment.
 ///
 /// # Safety
 /// `argv` ends in a null pointer, and a pointer to an environment follows it.

@@ -22,7 +22,7 @@ static VFORK: Slot<unsafe extern "C" fn() -> pid_t> = Slot::named("vfork\0", Non
 static DPRINTF: Slot<unsafe extern "C" fn()> = Slot::named("dprintf\0", None);
 static DPRINTF_CHK: Slot<unsafe extern "C" fn()> = Slot::named("__dprintf_chk\0", None);
 
-/// Looks up the real functions behind the trampolines.
+/// Looks up the real functions of the trampolines.
 pub fn resolve() {
     let _ = (
         SYSCALL.address(),
@@ -116,7 +116,7 @@ macro_rules! jump_with_arguments {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() {
             // rax tells a variadic function how many vector registers are in use. 56 bytes of
-            // integers and 128 of vectors keep the stack aligned behind the return address.
+            // integers and 128 of vectors keep the stack aligned after the return address.
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
                 "sub rsp, 184",

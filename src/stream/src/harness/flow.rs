@@ -136,7 +136,7 @@ impl Flow {
         self.link.set_delay(class, ticks);
     }
 
-    /// The writing program sends `len` bytes, behind what it has not got rid of yet.
+    /// The writing program sends `len` bytes, after what it has not got rid of yet.
     pub fn send(&mut self, len: u32, route: Route) {
         self.asked += u64::from(len);
         self.jobs.push_back(Job { len, route });
@@ -396,7 +396,7 @@ impl Flow {
     /// Lets everything that is under way arrive and a patient reader read it.
     ///
     /// # Errors
-    /// The first [`Fault`]; [`Fault::Stuck`] if bytes stay behind.
+    /// The first [`Fault`]; [`Fault::Stuck`] if bytes are left.
     pub fn drain(&mut self) -> Result<(), Fault> {
         // Far more rounds than any honest exchange of what is under way could need.
         for _ in 0..10_000 + 10 * self.asked {

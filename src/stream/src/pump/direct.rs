@@ -257,7 +257,7 @@ impl Flow {
 }
 
 impl Pump {
-    /// Whether there is a queue pair for direct transfers, from now on. Behind a no, what was under
+    /// Whether there is a queue pair for direct transfers, from now on. After a no, what was under
     /// way there is lost.
     pub fn set_direct(&mut self, is_up: bool) {
         self.direct = is_up && self.terms.mode != Mode::Indirect;
@@ -421,7 +421,7 @@ impl Pump {
             .is_some_and(|flow| flow.receiver.lent().is_some())
     }
 
-    /// The oldest `transfers` of those that were posted have landed: on iWARP, a READ behind them
+    /// The oldest `transfers` of those that were posted have landed: on iWARP, a READ after them
     /// has come back.
     ///
     /// # Errors

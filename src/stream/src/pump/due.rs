@@ -8,7 +8,7 @@ const WORDS: usize = Immediate::STREAM_COUNT as usize / 64;
 #[derive(Debug)]
 pub(super) struct Due {
     bits: [u64; WORDS],
-    /// Where the next look begins: behind the stream that was served last.
+    /// Where the next look begins: after the stream that was served last.
     from: u16,
 }
 

@@ -1,5 +1,5 @@
 //! On iWARP a completed WRITE is one that was given to TCP, and nobody knows whether it came. So
-//! where an end that leaves must know, it reads something of the peer's: the answer comes behind
+//! where an end that leaves must know, it reads something of the peer's: the answer comes after
 //! all that was posted before.
 
 use super::Pump;

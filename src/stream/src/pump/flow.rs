@@ -39,7 +39,7 @@ pub(super) struct Flow {
     /// What is to be told, each once.
     pub ack: Option<Ack>,
     pub step: Option<Step>,
-    /// Bytes behind a TURN: they count as posted.
+    /// Bytes after a TURN: they count as posted.
     pub held: Option<Said>,
     /// Direct bytes whose fate is not known; no others are posted meanwhile.
     pub run: Option<Run>,
@@ -60,7 +60,7 @@ pub(super) struct Flow {
     pub reset: Option<Reason>,
     /// The transit waits to hear that the link is empty.
     pub drain: bool,
-    /// On its way from TCP to the link, or back behind a completion of this end's.
+    /// On its way from TCP to the link, or back after a completion of this end's.
     pub under_way: bool,
     /// See [`Pump::tick`](super::Pump::tick).
     pub ticks: u8,
@@ -151,7 +151,7 @@ impl Flow {
         }
     }
 
-    /// Whoever reads the link has read TCP before it.
+    /// The reader of the link has read TCP before it.
     pub fn has_read_tcp(&mut self) -> Result<(), Error> {
         if let Some(n) = self.transit.peer_n() {
             let more = n.saturating_sub(self.tcp_read);

@@ -90,7 +90,7 @@ pub struct Pump {
     probe: bool,
     /// Some stream waits to hear that the link has been emptied.
     drains: bool,
-    /// Streams that are on their way from TCP to the link, or back behind a completion of this
+    /// Streams that are on their way from TCP to the link, or back after a completion of this
     /// end's.
     under_way: u16,
     /// Streams that this end has left and the peer has not.
@@ -261,7 +261,7 @@ impl Pump {
         self.says.push_back((0, Control::Meeting(meeting)));
     }
 
-    /// The stream's way between TCP and the link, to ask and to tell. Behind what is told:
+    /// The stream's way between TCP and the link, to ask and to tell. After what is told:
     /// [`settle`](Self::settle).
     pub fn transit(&mut self, stream: u16) -> Option<&mut Transit> {
         self.flow(stream).map(|flow| &mut flow.transit)
@@ -350,7 +350,7 @@ impl Pump {
         let Some(step) = flow.steps.front().copied() else {
             return Ok(Stepped::None);
         };
-        // Behind its N an end says nothing, but that it has left.
+        // After its N an end says nothing, but that it has left.
         let left = flow.steps.contains(&Step::Cancel);
         if !left && !flow.transit.may_take(step) {
             return Ok(Stepped::Far);
@@ -677,7 +677,7 @@ impl Pump {
         self.on_emptied();
     }
 
-    /// Behind [`on_lost`](Self::on_lost): a stream that this end had left and the peer had not. Its
+    /// After [`on_lost`](Self::on_lost): a stream that this end had left and the peer had not. Its
     /// number is free.
     pub fn take_left(&mut self) -> Option<u16> {
         let is_left = |flow: &Option<Box<Flow>>| flow.as_ref().is_some_and(|flow| flow.left);

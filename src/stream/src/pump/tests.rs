@@ -360,7 +360,7 @@ fn a_step_waits_for_tcp_and_for_nobody_who_has_left() {
         }
         assert!(!pump.is_far(0));
         assert_eq!(pump.step(0), Ok(Stepped::Taken));
-        // Whoever has left says so.
+        // An end that has left says so.
         let out = pump.transit(0).unwrap().out();
         assert_eq!(out == Out::Held || leaves, leaves);
         assert_eq!(pump.wants_fix(0), !leaves);

@@ -364,7 +364,7 @@ impl World {
         let [a, b] = &mut self.ends;
         let (end, other) = if me == 0 { (a, b) } else { (b, a) };
         let s = &mut end.streams[usize::from(stream)];
-        // Who has closed wants to know of nothing but the record.
+        // An end that has closed wants to know of nothing but the record.
         let len = if s.left == Some(Leave::Close) { 0 } else { len };
         let to = end.pump.transit(stream).unwrap().link_end().value();
         for _ in 0..len.min(to.saturating_sub(s.read)) {
@@ -372,7 +372,7 @@ impl World {
             assert_eq!(s.ring[at], byte(stream, 1 - me, s.read), "at {}", s.read);
             s.read += 1;
         }
-        // Behind the link's bytes come TCP's.
+        // After the link's bytes come TCP's.
         end.pump.on_head(stream, Seq::new(s.read.min(to))).unwrap();
         let sent = &mut other.streams[usize::from(stream)].sent;
         loop {
@@ -398,7 +398,7 @@ impl World {
         self.post(me);
     }
 
-    /// All that is under way comes, whoever waits reads on.
+    /// All that is under way comes, waiting readers read on.
     fn finish(&mut self) {
         let mut idle = 0;
         let mut before = 0;
@@ -634,7 +634,7 @@ proptest! {
         for turn in turns {
             world.turn(turn);
         }
-        // Who sends directly alone needs one who lends.
+        // An end that sends directly alone needs one that lends.
         if !(modes.contains(&Mode::Direct) && modes.contains(&Mode::Indirect)) {
             world.finish();
             world.check();

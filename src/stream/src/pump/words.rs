@@ -93,7 +93,7 @@ pub enum What {
     },
     /// No bytes: the word alone.
     Count,
-    /// A read of anything of the peer's, behind all that was posted: no message, and no word. Its
+    /// A read of anything of the peer's, after all that was posted: no message, and no word. Its
     /// end is told by [`Pump::on_fenced`](super::Pump::on_fenced).
     Fence,
 }

@@ -1,10 +1,10 @@
 //! Where the bytes of a stream over verbs travel: on TCP, then on a link, then on TCP again.
 //!
-//! Guarantees, for two ends that keep to it, wherever the link is lost, whoever leaves it and when:
-//! each direction goes on on TCP at exactly one position that both ends know; every byte before it
-//! was received, every byte from there on is still kept; nothing but the program's bytes and one
-//! [`Record`] is on TCP; and a peer that was killed is never taken for one that had no more to say.
-//! A peer that lies hurts its own stream.
+//! Guarantees, for two ends that keep to it, wherever the link is lost, and whichever leaves it
+//! when: each direction goes on on TCP at exactly one position that both ends know; every byte
+//! before it was received, every byte from there on is still kept; nothing but the program's bytes
+//! and one [`Record`] is on TCP; and a peer that was killed is never taken for one that had no more
+//! to say. A peer that lies hurts its own stream.
 //!
 //! Refuses to know: payload, sockets, queue pairs, clocks. Offsets go in, [`Action`]s and answers
 //! come out. A call costs a few compares.
@@ -45,8 +45,8 @@
 //! ```
 //!
 //! Once an end has said what it took, its program reads the link's bytes up to there and no
-//! further, until the peer's record has come. That may name more, never less: whoever says FROM M
-//! had seen all of its work complete, so bytes up to M have arrived. What the link brought beyond
+//! further, until the peer's record has come. That may name more, never less: an end that says FROM
+//! M had seen all of its work complete, so bytes up to M have arrived. What the link brought beyond
 //! is ignored, and comes by TCP.
 //!
 //! `docs/protocol.md` has the bytes, and what a lie brings;
@@ -178,15 +178,15 @@ pub enum Rule {
     EndNeedsRecord,
     /// An end of TCP before the bytes that a record promised is a death.
     OwedComes,
-    /// Who hands the socket on has taken what was read, not what was received.
+    /// The end that hands the socket on has taken what was read, not what was received.
     HandSaysRead,
-    /// Who goes on by TCP asks what the peer has read, also on a link that works.
+    /// The end that goes on by TCP asks what the peer has read, also on a link that works.
     LeaverAsks,
     /// FROM waits for the end's own work.
     FromWaits,
     /// TCP is clean only when the peer's record is out of it.
     CleanWaits,
-    /// Whoever has said what it took gives no more credit.
+    /// An end that has said what it took gives no more credit.
     CreditEnds,
     /// The whole record is looked at, however it was cut.
     WholeRecord,

@@ -59,7 +59,7 @@ pub struct Transit {
     /// Where the peer's bytes leave the link, as far as known: what we said that we took, then what
     /// was agreed.
     end: Option<Seq>,
-    /// Bytes of the peer that are accounted for: `end`, then TCP's behind it.
+    /// Bytes of the peer that are accounted for: `end`, then TCP's after it.
     reached: Seq,
     /// Bytes that the peer has promised.
     promised: Seq,
@@ -186,7 +186,7 @@ impl Transit {
         }
     }
 
-    /// How far the program may read the link's bytes, behind those of TCP up to N: what is beyond
+    /// How far the program may read the link's bytes, after those of TCP up to N: what is beyond
     /// is not there, or may come by TCP.
     #[must_use]
     pub fn link_end(&self) -> Seq {
@@ -268,7 +268,7 @@ impl Transit {
         self.read
     }
 
-    /// The offset at which the peer's TCP bytes end, once nothing behind it is the program's
+    /// The offset at which the peer's TCP bytes end, once nothing after it is the program's
     /// without a look ([`Transit::on_head`]).
     #[must_use]
     pub fn peer_n(&self) -> Option<u64> {
@@ -311,8 +311,8 @@ impl Transit {
         matches!(self.state, State::Ending(_))
     }
 
-    /// Whether the second end has not answered with its N, as far as is known here: who leaves by
-    /// then has written no record.
+    /// Whether the second end has not answered with its N, as far as is known here: an end that
+    /// leaves by then has written no record.
     #[must_use]
     pub const fn is_unanswered(&self) -> bool {
         match self.role {
@@ -475,7 +475,7 @@ impl Transit {
         Ok(())
     }
 
-    /// Everything before `to` is at the peer's end: completed, and on iWARP a READ behind it.
+    /// Everything before `to` is at the peer's end: completed, and on iWARP a READ after it.
     ///
     /// # Errors
     /// [`Bug::Switch`]: it was not given to the link.
@@ -741,8 +741,8 @@ impl Transit {
     }
 }
 
-/// Does what was said before of how this end leaves stand against this? Whoever else is to read, or
-/// nobody; then the end of what is sent.
+/// Does what was said before of how this end leaves stand against this? First counts that another
+/// process reads on, or none does; then that nothing more is sent.
 const fn outranks(before: Leave, leave: Leave) -> bool {
     match leave {
         Leave::Stay => true,

@@ -81,7 +81,7 @@ pub type Proof = [u8; 16];
 /// What is said of a connection that has no stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meeting {
-    /// Whoever holds the other end of this connection: here is mine.
+    /// To the holder of the other end of this connection: here is mine.
     Ask {
         /// The connection, by a number that both ends make of its addresses.
         connection: u64,
@@ -243,7 +243,7 @@ impl Control {
             Self::Advert(a) if !a.phase.is_direct() => Err(PeerFault::AdvertPhase),
             Self::Turn(turn) if turn.phase.is_direct() => Err(PeerFault::TurnPhase),
             Self::Direct(landed) if landed.len == 0 => Err(PeerFault::DirectRange),
-            // Who asks for one has no secret yet.
+            // An asker for one has no secret yet.
             Self::Lane(Lane { port: 0, cookie }) if cookie != [0; 16] => Err(PeerFault::Malformed),
             _ => Ok(message),
         }

@@ -16,7 +16,7 @@ use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_fabric::verbs::device::Device;
 use sluice_stats::Reason;
 
-/// Behind its second an answer to a dial is taken for so long: the host is busy, not silent. Less
+/// After its second an answer to a dial is taken for so long: the host is busy, not silent. Less
 /// than the 4.3 s after which the connection manager of an InfiniBand device would ask again.
 const LATE_NS: u64 = 3 * DIAL_NS;
 /// Dials at once; others wait for theirs.
@@ -463,7 +463,7 @@ impl Hosts {
             let early = matches!(reason, Reason::NoAnswer | Reason::Meeting);
             let host = dial.seek.peer.ip();
             let wait = AGAIN_NS.get(dial.vain + usize::from(self.met.contains(&host)));
-            // The second port's turn is behind the first's, at once; on iWARP, where a program of
+            // The second port's turn is after the first's, at once; on iWARP, where a program of
             // TCP's may listen there, that is where the first is known to be another's, and at
             // last. An early one is at the right one.
             let turns = !dial.iwarp || hello::is_for_another(data) || wait.is_none();

@@ -12,7 +12,7 @@ pub(super) enum Job {
     Full(Watch),
     /// The peer of a stream to another host waits for the program to read TCP up to the switch.
     Far(Far),
-    /// Ask over a new link for whoever looks for a peer.
+    /// Ask over a new link for all that look for a peer.
     Ask(&'static Link),
     /// Close the link if nothing uses it any more.
     Reap(&'static Link),
@@ -199,7 +199,7 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
 
 impl Watch {
     /// In how long to look again, if at all. A reader that stands still is found when the patience
-    /// with it is over, at most twice that time behind the call that found the ring full.
+    /// with it is over, at most twice that time after the call that found the ring full.
     fn look(&mut self, now: u64) -> Option<u64> {
         let Self { sock, ring, .. } = *self;
         let patience = wait::full_ns(sock);
@@ -211,7 +211,7 @@ impl Watch {
         if sock.tx.state() != state::LINK && sock.full.end(ring, seen) {
             return None;
         }
-        // It has less of it behind a switch.
+        // It has less of it after a switch.
         self.due = self.due.min(now + patience);
         if now < self.due {
             return Some((self.due - now).min(wait::FULL_REMOTE_NS));

@@ -192,7 +192,7 @@ pub(super) fn on_link(link: &'static Link) {
         let Some(_reading) = READING.lock() else {
             return;
         };
-        // Closed behind the same lock, or by the end of a link that nobody reads any more.
+        // Closed after the same lock, or by the end of a link that nobody reads any more.
         let Some(fd) = link.control().raw() else {
             return;
         };
@@ -271,7 +271,7 @@ fn set_of(link: &Link, slot: u32) -> Option<&'static Set> {
     unsafe { (link.slot_owner(slot) as *const Set).as_ref() }
 }
 
-/// The peer's slot gets a doorbell. Who finds none meanwhile asks for the ring.
+/// The peer's slot gets a doorbell. A thread that finds none meanwhile asks for the ring.
 fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     link.drop_bell(slot);
     if !price::may_have_bell(link) {
@@ -438,7 +438,7 @@ pub fn died_unended(sock: &'static Sock) -> bool {
     died(sock, is_unended)
 }
 
-/// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked behind that, of
+/// Under no tx lock: does the kernel have an end of the peer's, and is it so, asked after that, of
 /// what lies on the link?
 fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
     let Ok(_section) = sock.tx.lock.enter() else {
@@ -448,7 +448,7 @@ fn died(sock: &'static Sock, is_so: impl Fn(&Sock) -> bool) -> bool {
 }
 
 /// The kernel has an end of the peer's. If that left bytes of ours unread, and of what it had sent
-/// TCP holds some unread, perhaps with more behind it on the link, TCP would have been reset behind
+/// TCP holds some unread, perhaps with more after it on the link, TCP would have been reset after
 /// that.
 fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
     let Ok(_rx) = sock.rx.lock.enter() else {

@@ -473,7 +473,7 @@ fn put_up(
     if offer.advert.is_some() {
         sock.conn().tx.adverts_fresh.add(1);
     }
-    // "Publish, then look whether anyone sleeps", as behind a publish of the tail.
+    // "Publish, then look whether anyone sleeps", as after a publish of the tail.
     fence(Ordering::SeqCst);
     let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
     let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
@@ -521,7 +521,7 @@ fn fetch(sock: &'static Sock, number: u64) -> u32 {
         direct.resolved.store(0, Ordering::Relaxed);
         direct.resolved_len.load(Ordering::Relaxed)
     } else {
-        // Left behind by a new stream: it was withdrawn or counted by the demotion in between.
+        // Left by an earlier stream: it was withdrawn or counted by the demotion in between.
         0
     }
 }

@@ -10,7 +10,7 @@ use sha2::Sha256;
 /// 0 for none. Any number up to that can be agreed on.
 ///
 /// Like [`prove`], [`verify`] and [`secret`] it takes the rx lock for a moment, and speaks of
-/// whatever connection the structure is of now: the caller compares generations behind it.
+/// whatever connection the structure is of now: the caller compares generations after it.
 pub fn reach(sock: &'static Sock) -> (u8, u8) {
     with_tracks(sock, |tracks| {
         let taken = |track: &Track| track.taken.load(Ordering::Acquire);

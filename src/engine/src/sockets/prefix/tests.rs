@@ -369,7 +369,7 @@ fn what_a_file_sent_is_read_again() {
         }
         pass.finish(n as ssize_t);
     };
-    // By an offset, which now stands behind them; then by the file's own.
+    // By an offset, which now stands after them; then by the file's own.
     whole(9000, &9000);
     whole(11_000, core::ptr::null());
     call(b, Way::In, &bytes);

@@ -177,7 +177,7 @@ pub(super) unsafe fn look(
                 return Look::Again;
             }
             if read > from {
-                // The writer's offset is behind what was already read.
+                // The writer's offset is less than what was already read.
                 demote::settle_rx(sock, Reason::PeerHostile);
                 return Look::Again;
             }

@@ -1,4 +1,4 @@
-//! Who waits at either end of a link: slots, what is kept with them, and doorbells.
+//! Waiters at either end of a link: slots, what is kept with them, and doorbells.
 
 use super::Link;
 use crate::doorbell::{SLOTS, Sleep, Slot};

@@ -67,9 +67,9 @@ pub enum Op {
     Credit(usize),
     /// The program reads up to so many bytes.
     Read(usize, usize),
-    /// The library looks at what TCP has, also behind bytes that the program has not read.
+    /// The library looks at what TCP has, also after bytes that the program has not read.
     Look(usize),
-    /// TCP brings so many bytes, and a FIN behind the last, or a reset.
+    /// TCP brings so many bytes, and a FIN after the last, or a reset.
     Segment(usize, usize),
     /// What the link has under way from here is lost, and all that follows.
     Cut(usize),

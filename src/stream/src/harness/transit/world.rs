@@ -116,7 +116,7 @@ impl World {
     }
 
     /// Lets everything run: both programs write all they have and read all there is, nobody leaves
-    /// the link who has not; then both end, and everything has to have come.
+    /// the link that has not; then both end, and everything has to have come.
     ///
     /// # Errors
     /// A [`Fault`].

@@ -36,7 +36,7 @@ impl Transit {
     }
 
     /// What TCP has at N: its first bytes, at most [`RECORD_LEN`] of them count, and whether it
-    /// ends behind those.
+    /// ends after those.
     pub fn on_head(&mut self, head: &[u8], ended: bool) -> Head {
         if !self.is_at_head() {
             return Head::Wait;
@@ -94,7 +94,7 @@ impl Transit {
 
     /// Whether these first bytes since N, for which [`Transit::on_head`] has said [`Head::Wait`],
     /// are a record's and nothing else: they may be removed before the rest has come, which is
-    /// given to `on_head` behind them.
+    /// given to `on_head` after them.
     #[must_use]
     pub fn is_part(&self, head: &[u8]) -> bool {
         self.is_at_head() && (!self.is_loose() || self.nonce.matches(head) == NONCE_LEN)
@@ -151,7 +151,7 @@ impl Transit {
         }
         let taken = match (ours, self.state) {
             (Some(ours), _) => ours.taken,
-            // It sends the rest again, and whoever shares the socket can read that.
+            // It sends the rest again, and the processes that share the socket can read that.
             (None, _) if matches!(theirs.goes, Goes::Ask { .. }) => self.taken(Leave::Hand),
             (None, State::Ending(leave) | State::Answered(Some(leave))) => self.taken(leave),
             (None, _) => self.received,

@@ -17,8 +17,10 @@ use crate::sockets::sock::{Sock, state};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, after_tcp, demote, direct, fault, options, tcp, trigger};
 use crate::thread::Nap;
+use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
+use sluice_fabric::lock::Section;
 use sluice_fabric::sys::{self, Ends};
 use sluice_stats::Reason;
 
@@ -153,243 +155,329 @@ unsafe fn recv_stream(
         (sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize).min(total)
     };
     // What a peek has seen is seen anew.
-    let mut done = if peek { 0 } else { nap.done };
-    let mut busy_until = None;
-    let mut has_waited = false;
-    // If TCP is over no more comes after what the next look finds.
-    let mut over = peek && nap.done != 0 && matches!(at_hand(fd), AtHand::Over);
+    let done = if peek { 0 } else { nap.done };
     if done != 0 {
         cursor.advance(done, |_, _| ());
     }
-    let given = fd;
+    let mut read = Read {
+        sock,
+        given: fd,
+        fd,
+        flags,
+        peek,
+        total,
+        want,
+        cursor: &mut cursor,
+        done,
+        // If TCP is over no more comes after what the next look finds.
+        over: peek && nap.done != 0 && matches!(at_hand(fd), AtHand::Over),
+        has_waited: false,
+        busy_until: None,
+    };
     loop {
         let Ok(section) = sock.rx.lock.enter() else {
-            return partly(done, Error::WouldBlock);
+            return read.partly(Error::WouldBlock);
         };
         if nap.is_lost() {
             // Most programs that want the call to end have shut the socket down before, and TCP has
             // come to its end.
-            return Verdict::Done(done.max(nap.done) as isize);
+            return Verdict::Done(read.done.max(nap.done) as isize);
         }
-        let fd = sock.valid_number(given);
-        let need = want.saturating_sub(done);
+        read.fd = sock.valid_number(fd);
+        if let Some(verdict) = read.look(section, nap) {
+            return verdict;
+        }
+    }
+}
+
+/// A receive going on. Its steps answer for the call, or `None`: look again.
+struct Read<'a> {
+    sock: &'static Sock,
+    /// The caller's number, and the one by which the socket is reached now.
+    given: c_int,
+    fd: c_int,
+    flags: c_int,
+    peek: bool,
+    /// Bytes asked for, and how many of them the call waits for.
+    total: usize,
+    want: usize,
+    cursor: &'a mut Cursor,
+    done: usize,
+    /// A peek: TCP was over before the last look.
+    over: bool,
+    /// It has waited once for bytes that another host owes.
+    has_waited: bool,
+    /// How long another thread's count is waited for, once it has begun.
+    busy_until: Option<u64>,
+}
+
+impl Read<'_> {
+    /// Under the rx lock, which it gives back.
+    #[inline]
+    fn look(&mut self, section: Section<'_>, nap: &mut Nap) -> Option<Verdict> {
+        let Self { sock, fd, .. } = *self;
+        let need = self.want.saturating_sub(self.done);
+        let left = self.total - self.done;
         // What TCP has to say against going on is the next call's, if this one has got something.
-        nap.done = done;
+        nap.done = self.done;
         // SAFETY: the caller's buffers; the lock is held.
-        let look = unsafe { look(sock, fd, &mut cursor, total - done, flags, need, nap) };
-        match look {
-            Look::Moved(n) if peek => {
-                let nonblocking = !sock.may_wait(fd, flags);
-                let current = sock.rx.state();
-                if n >= want || nonblocking || over || current == state::RETURNING {
-                    return Verdict::Done(fault::peeked(n) as isize);
-                }
-                nap.note(sock);
-                if current != state::LINK {
-                    // No wait is for both TCP and the link that follows it: TCP gets it all.
-                    demote::settle_rx(sock, Reason::PeekWaits);
-                    continue;
-                }
-                // A peek that wants more than there is waits for more; what is there stays.
-                let beyond = sock.rx.at.load(Ordering::Relaxed) + n as u64 + 1;
-                nap.done = n;
-                match wait::for_data(section, sock, fd, deadline_of(sock, nap), beyond, nap) {
-                    Waited::News => over = matches!(at_hand(fd), AtHand::Over),
-                    Waited::Parked => return Verdict::Block,
-                    Waited::Interrupted | Waited::TimedOut => return Verdict::Done(n as isize),
-                }
-            }
+        match unsafe { look(sock, fd, self.cursor, left, self.flags, need, nap) } {
+            Look::Moved(n) if self.peek => self.has_peeked(section, n, nap),
             Look::Moved(n) => {
-                done += n;
+                self.done += n;
                 let on_link = sock.rx.state() == state::LINK;
                 drop(section);
                 // A full portion, or the last of TCP before the link: perhaps more lies ready, and
                 // TCP would hand it over in the same call.
-                if done == total || done >= want && on_link && n != PUBLISH {
-                    return finish(sock, done);
-                }
+                let is_over =
+                    self.done == self.total || self.done >= self.want && on_link && n != PUBLISH;
+                is_over.then(|| self.finish())
             }
-            Look::Again => {}
+            Look::Again => None,
             Look::Leaves(reason) => {
                 drop(section);
                 demote::demote(sock, demote::Which::Tx, reason);
+                None
             }
             Look::Resetting => {
                 drop(section);
                 reset::let_end(sock);
-                if reset::resetting(sock) == Resetting::Begun {
-                    // This thread's own, which a handler has interrupted.
-                    return partly(done, Error::WouldBlock);
-                }
+                // One that is still begun is this thread's own, which a handler has interrupted.
+                let is_own = reset::resetting(sock) == Resetting::Begun;
+                is_own.then(|| self.partly(Error::WouldBlock))
             }
             Look::End => {
                 drop(section);
-                return finish(sock, done);
+                Some(self.finish())
             }
             Look::Owed => {
                 drop(section);
-                if core::mem::replace(&mut has_waited, true) {
-                    return finish(sock, done);
+                if core::mem::replace(&mut self.has_waited, true) {
+                    return Some(self.finish());
                 }
                 sock.rx.owed.store(0, Ordering::Relaxed);
                 remote::await_return(sock, sys::now_ns() + remains::owed_ns());
+                None
             }
             Look::Failed(e) => {
                 drop(section);
                 // What the next call finds is what stands after it.
                 reset::let_end(sock);
-                return partly(done, e);
+                Some(self.partly(e))
             }
             Look::Kernel => {
                 nap.note(sock);
                 drop(section);
-                let waits = || sock.may_wait(fd, flags);
-                if sock.rx.owed.load(Ordering::Relaxed) != 0
-                    && remains::await_owed_for(sock, total - done) == Waited::Interrupted
-                    && waits()
-                    && ends(sock, nap).have_run()
-                {
-                    return partly(done, Error::Interrupted);
-                }
-                let kept = sock.remains.are_kept();
-                if kept {
-                    let Ok(section) = sock.rx.lock.enter() else {
-                        return partly(done, Error::WouldBlock);
-                    };
-                    let goes_on = sock.rx.state() == state::PLAIN && !nap.is_lost();
-                    let step = if goes_on && sock.remains.are_kept() {
-                        // SAFETY: the caller's buffers.
-                        unsafe { remains::step(sock, fd, &mut cursor, total - done, flags) }
-                    } else {
-                        Step::Kernel
-                    };
-                    drop(section);
-                    match step {
-                        Step::Kernel => {}
-                        Step::Busy => {
-                            let now = sys::now_ns();
-                            if now < *busy_until.get_or_insert(now + remains::owed_ns()) {
-                                sys::sched_yield();
-                                continue;
-                            }
-                            // A thread that jumped out of its call stays counted for ever. Rather
-                            // nothing than a byte twice.
-                        }
-                        Step::Moved(n) if peek => return Verdict::Done(n as isize),
-                        Step::Moved(n) => {
-                            done += n;
-                            if done >= want {
-                                return finish(sock, done);
-                            }
-                            continue;
-                        }
-                        Step::Lost => return partly(done, Error::Reset),
-                        Step::Late if done != 0 && done >= want => return finish(sock, done),
-                        Step::Late if !waits() => return partly(done, Error::WouldBlock),
-                        Step::Late => {
-                            nap.done = done;
-                            let deadline = deadline_of(sock, nap);
-                            if wait::for_rest(sock, fd, want - done, deadline, nap) {
-                                return Verdict::Block;
-                            }
-                            continue;
-                        }
-                    }
-                }
-                // In the kernel the call would meet the end of TCP, and not the copy after it.
-                let meets_end = || flags & libc::MSG_WAITALL != 0 || remains::follows(sock, fd);
-                let by_hand = !peek && (fd != given || kept && meets_end());
-                if peek && fd != given {
-                    return Verdict::Failed(Error::Kernel(libc::EBADF));
-                }
-                if done == 0 && !by_hand {
-                    match go_on(sock, fd, flags, nap) {
-                        Some(verdict) => return verdict,
-                        None => continue,
-                    }
-                }
-                let Ok(section) = sock.rx.lock.enter() else {
-                    return partly(done, Error::WouldBlock);
-                };
-                let rest = if sock.rx.state() != state::PLAIN || nap.is_lost() {
-                    // The next look decides.
-                    Rest::Moved(0)
-                } else {
-                    // SAFETY: the caller's buffers; the lock is held.
-                    unsafe { rest_from_kernel(sock, fd, &mut cursor, flags) }
-                };
-                drop(section);
-                match rest {
-                    Rest::Moved(n) => {
-                        done += n;
-                        if done == total {
-                            return finish(sock, done);
-                        }
-                    }
-                    Rest::Over if done != 0 => return finish(sock, done),
-                    // The caller's number is closed, or another file's by now.
-                    Rest::Over if fd != given && sys::has_error(fd) => {
-                        return Verdict::Failed(Error::Reset);
-                    }
-                    Rest::Over if fd != given => return finish(sock, 0),
-                    // The end or an error, which the kernel tells; or another thread was faster.
-                    Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
-                        match go_on(sock, fd, flags, nap) {
-                            Some(verdict) => return verdict,
-                            None => continue,
-                        }
-                    }
-                    Rest::Over => {}
-                    Rest::Nothing => {
-                        if done != 0 && (done >= want || !waits()) {
-                            return finish(sock, done);
-                        }
-                        if !waits() {
-                            return partly(done, Error::WouldBlock);
-                        }
-                        nap.done = done;
-                        note_limit(sock, fd, nap);
-                        let deadline = deadline_of(sock, nap);
-                        if wait::for_rest(sock, fd, want - done, deadline, nap) {
-                            return Verdict::Block;
-                        }
-                    }
-                }
+                self.off_link(nap)
             }
-            Look::Empty => {
-                if done >= want {
-                    drop(section);
-                    return finish(sock, done);
+            Look::Empty => self.waits(section, need, nap),
+        }
+    }
+
+    /// Under the rx lock, which it gives back: a peek has seen `n` bytes. One that wants more than
+    /// there is waits for more; what is there stays.
+    #[cold]
+    fn has_peeked(&mut self, section: Section<'_>, n: usize, nap: &mut Nap) -> Option<Verdict> {
+        let Self { sock, fd, .. } = *self;
+        let nonblocking = !self.may_wait();
+        let current = sock.rx.state();
+        if n >= self.want || nonblocking || self.over || current == state::RETURNING {
+            return Some(Verdict::Done(fault::peeked(n) as isize));
+        }
+        nap.note(sock);
+        if current != state::LINK {
+            // No wait is for both TCP and the link that follows it: TCP gets it all.
+            demote::settle_rx(sock, Reason::PeekWaits);
+            return None;
+        }
+        let beyond = sock.rx.at.load(Ordering::Relaxed) + n as u64 + 1;
+        nap.done = n;
+        match wait::for_data(section, sock, fd, deadline_of(sock, nap), beyond, nap) {
+            Waited::News => {
+                self.over = matches!(at_hand(fd), AtHand::Over);
+                None
+            }
+            Waited::Parked => Some(Verdict::Block),
+            Waited::Interrupted | Waited::TimedOut => Some(Verdict::Done(n as isize)),
+        }
+    }
+
+    /// Under the rx lock, which it gives back: nothing is there. `need` bytes more are waited for.
+    #[inline]
+    fn waits(&mut self, section: Section<'_>, need: usize, nap: &mut Nap) -> Option<Verdict> {
+        let Self { sock, fd, .. } = *self;
+        if self.done >= self.want {
+            drop(section);
+            return Some(self.finish());
+        }
+        if !self.may_wait() {
+            drop(section);
+            if self.done == 0 && sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
+                remains::await_owed(sock);
+                return None;
+            }
+            return Some(self.partly(Error::WouldBlock));
+        }
+        let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
+        nap.note(sock);
+        if sock.rx.state() != state::LINK {
+            wait::begin_below_low(sock, need, nap);
+        }
+        let deadline = deadline_of(sock, nap);
+        let waited = wait::for_data(section, sock, fd, deadline, beyond, nap);
+        if waited != Waited::Parked {
+            wait::end_below_low(nap);
+        }
+        match waited {
+            Waited::News => {
+                nap.goes_on();
+                None
+            }
+            Waited::Parked => {
+                nap.done = self.done;
+                Some(Verdict::Block)
+            }
+            Waited::Interrupted => Some(self.partly(Error::Interrupted)),
+            Waited::TimedOut => Some(self.partly(Error::WouldBlock)),
+        }
+    }
+
+    /// The rest is TCP's, and what the copy of a demoted stream has after that.
+    #[inline(never)]
+    fn off_link(&mut self, nap: &mut Nap) -> Option<Verdict> {
+        let Self { sock, fd, .. } = *self;
+        if sock.rx.owed.load(Ordering::Relaxed) != 0
+            && remains::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
+            && self.may_wait()
+            && ends(sock, nap).have_run()
+        {
+            return Some(self.partly(Error::Interrupted));
+        }
+        let kept = sock.remains.are_kept();
+        if kept && let ControlFlow::Break(answer) = self.take_copy(nap) {
+            return answer;
+        }
+        let is_given = fd == self.given;
+        if self.peek && !is_given {
+            return Some(Verdict::Failed(Error::Kernel(libc::EBADF)));
+        }
+        // In the kernel the call would meet the end of TCP, and not the copy after it.
+        let meets_end = || self.flags & libc::MSG_WAITALL != 0 || remains::follows(sock, fd);
+        let by_hand = !self.peek && (!is_given || kept && meets_end());
+        if self.done == 0 && !by_hand {
+            return go_on(sock, fd, self.flags, nap);
+        }
+        self.take_tcp(nap)
+    }
+
+    /// What TCP does not bring any more is taken from the copy. `Continue`: TCP has the next byte.
+    fn take_copy(&mut self, nap: &mut Nap) -> ControlFlow<Option<Verdict>> {
+        let Self { sock, fd, .. } = *self;
+        let Ok(section) = sock.rx.lock.enter() else {
+            return ControlFlow::Break(Some(self.partly(Error::WouldBlock)));
+        };
+        let goes_on = sock.rx.state() == state::PLAIN && !nap.is_lost();
+        let step = if goes_on && sock.remains.are_kept() {
+            let left = self.total - self.done;
+            // SAFETY: the caller's buffers.
+            unsafe { remains::step(sock, fd, self.cursor, left, self.flags) }
+        } else {
+            Step::Kernel
+        };
+        drop(section);
+        let answer = match step {
+            Step::Kernel => return ControlFlow::Continue(()),
+            Step::Busy => {
+                let now = sys::now_ns();
+                if now >= *self.busy_until.get_or_insert(now + remains::owed_ns()) {
+                    // A thread that jumped out of its call stays counted for ever. Rather nothing
+                    // than a byte twice.
+                    return ControlFlow::Continue(());
                 }
-                if !sock.may_wait(fd, flags) {
-                    drop(section);
-                    if done == 0 && sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
-                        remains::await_owed(sock);
-                        continue;
-                    }
-                    return partly(done, Error::WouldBlock);
+                sys::sched_yield();
+                None
+            }
+            Step::Moved(n) if self.peek => Some(Verdict::Done(n as isize)),
+            Step::Moved(n) => {
+                self.done += n;
+                (self.done >= self.want).then(|| self.finish())
+            }
+            Step::Lost => Some(self.partly(Error::Reset)),
+            Step::Late if self.done != 0 && self.done >= self.want => Some(self.finish()),
+            Step::Late if !self.may_wait() => Some(self.partly(Error::WouldBlock)),
+            Step::Late => self.waits_for_tcp(nap),
+        };
+        ControlFlow::Break(answer)
+    }
+
+    /// The library itself reads from TCP: a part of the call is done, or the copy follows.
+    fn take_tcp(&mut self, nap: &mut Nap) -> Option<Verdict> {
+        let Self { sock, fd, .. } = *self;
+        let Ok(section) = sock.rx.lock.enter() else {
+            return Some(self.partly(Error::WouldBlock));
+        };
+        let rest = if sock.rx.state() != state::PLAIN || nap.is_lost() {
+            // The next look decides.
+            Rest::Moved(0)
+        } else {
+            // SAFETY: the caller's buffers; the lock is held.
+            unsafe { rest_from_kernel(sock, fd, self.cursor, self.flags) }
+        };
+        drop(section);
+        let is_given = fd == self.given;
+        match rest {
+            Rest::Moved(n) => {
+                self.done += n;
+                (self.done == self.total).then(|| self.finish())
+            }
+            Rest::Over if self.done != 0 => Some(self.finish()),
+            // The caller's number is closed, or another file's by now.
+            Rest::Over if !is_given && sys::has_error(fd) => Some(Verdict::Failed(Error::Reset)),
+            Rest::Over if !is_given => Some(self.finish()),
+            // The end or an error, which the kernel tells; or another thread was faster.
+            Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
+                go_on(sock, fd, self.flags, nap)
+            }
+            Rest::Over => None,
+            Rest::Nothing => {
+                if self.done != 0 && (self.done >= self.want || !self.may_wait()) {
+                    return Some(self.finish());
                 }
-                let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
-                nap.note(sock);
-                if sock.rx.state() != state::LINK {
-                    wait::begin_below_low(sock, need, nap);
+                if !self.may_wait() {
+                    return Some(self.partly(Error::WouldBlock));
                 }
-                let deadline = deadline_of(sock, nap);
-                let waited = wait::for_data(section, sock, fd, deadline, beyond, nap);
-                if waited != Waited::Parked {
-                    wait::end_below_low(nap);
-                }
-                match waited {
-                    Waited::News => nap.goes_on(),
-                    Waited::Parked => {
-                        nap.done = done;
-                        return Verdict::Block;
-                    }
-                    Waited::Interrupted => return partly(done, Error::Interrupted),
-                    Waited::TimedOut => return partly(done, Error::WouldBlock),
-                }
+                note_limit(sock, fd, nap);
+                self.waits_for_tcp(nap)
             }
         }
+    }
+
+    /// Waits for what is missing, of which TCP has nothing yet.
+    fn waits_for_tcp(&self, nap: &mut Nap) -> Option<Verdict> {
+        nap.done = self.done;
+        let deadline = deadline_of(self.sock, nap);
+        wait::for_rest(self.sock, self.fd, self.want - self.done, deadline, nap)
+            .then_some(Verdict::Block)
+    }
+
+    fn may_wait(&self) -> bool {
+        self.sock.may_wait(self.fd, self.flags)
+    }
+
+    fn partly(&self, error: Error) -> Verdict {
+        if self.done == 0 {
+            Verdict::Failed(error)
+        } else {
+            Verdict::Done(self.done as isize)
+        }
+    }
+
+    fn finish(&self) -> Verdict {
+        let sock = self.sock;
+        if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+            trigger::crossed(sock, true);
+        }
+        Verdict::Done(self.done as isize)
     }
 }
 
@@ -437,21 +525,6 @@ pub(super) fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
     {
         options::note(sock, fd);
     }
-}
-
-fn partly(done: usize, error: Error) -> Verdict {
-    if done == 0 {
-        Verdict::Failed(error)
-    } else {
-        Verdict::Done(done as isize)
-    }
-}
-
-fn finish(sock: &'static Sock, done: usize) -> Verdict {
-    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-        trigger::crossed(sock, true);
-    }
-    Verdict::Done(done as isize)
 }
 
 /// Bytes were read from TCP. Where what this end writes goes by the link no answer acknowledges

@@ -1,5 +1,6 @@
 //! `epoll_wait`.
 
+use super::nest;
 use super::ready::Taken;
 use super::regs::Inside;
 use super::set::{self, Set};
@@ -489,7 +490,10 @@ impl Waiter {
         began: Moment,
     ) -> Result<(usize, Option<usize>), sys::Errno> {
         // A sleep that a signal ended, perhaps after a stop, is no look.
-        let got = got?;
+        let got = match got {
+            Err(libc::EFAULT) if self.was_bell() => return Ok((ready, Some(ready))),
+            got => got?,
+        };
         if self.set.adopted.load(Ordering::Relaxed) != 0 {
             self.set.looked_ns.store(sys::rough_ns(), Ordering::Relaxed);
         }
@@ -501,6 +505,17 @@ impl Waiter {
         let found = set.translate(self.out(), ready, ready + got, began);
         self.leave_rest(found.0);
         Ok(found)
+    }
+
+    /// The kernel had something to tell, and the array is not there. Was it one of the library's own
+    /// doorbells in the set? Then the program has no event.
+    fn was_bell(&self) -> bool {
+        if !is_null_or_users(self.events as usize, self.max * EVENT) {
+            // The kernel refuses that one whatever there is to tell.
+            return false;
+        }
+        self.set.silence();
+        nest::kernel_ready(self.epfd, libc::POLLIN) == 0
     }
 
     /// The kernel leaves alone what it has no event for: after `count` events the front of the

@@ -53,6 +53,17 @@ impl Set {
         }
     }
 
+    /// Empties the doorbells, so that they do not make the kernel's set readable.
+    pub(super) fn silence(&self) {
+        let mut bytes = [0u8; 4096];
+        self.wake.with(|fd| sys::read(fd, &mut bytes));
+        self.with(|inside| {
+            for on in &mut inside.links {
+                self.empty(on);
+            }
+        });
+    }
+
     /// The peer has found the doorbell of the slot full.
     pub fn empty_bell(&self, link: &'static Link, slot: u32) {
         self.with(|inside| {

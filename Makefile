@@ -41,9 +41,12 @@ build: needs
 needs:
 	@scripts/needs.sh
 
-# The library with SLUICE_FAULT: tests only, never installed.
+# The library with SLUICE_FAULT: tests only, never installed. Arithmetic is checked, though not that
+# of hooks and what they inline: a cancelled thread is unwound there, past no landing pad.
 build-fault:
-	$(CARGO) build --release --features fault -p sluice-preload --target-dir target/fault
+	$(CARGO) build --release --features fault -p sluice-preload --target-dir target/fault \
+		$(foreach package,engine stream,\
+			--config profile.release.package.sluice-$(package).overflow-checks=true)
 
 benches:
 	@$(MAKE) --no-print-directory -s -C benches

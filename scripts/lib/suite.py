@@ -73,8 +73,7 @@ def steps(seed, full):
     cargo = lambda *args: [CARGO, *args]                                                # noqa: E731
     fault = ("--fault-lib", common.FAULT_LIB)
     yield "build", cargo("build", "--release", "--workspace"), {}, 15, False
-    yield ("build with faults", cargo("build", "--release", "--features", "fault", "-p", "sluice-preload",
-                                      "--target-dir", "target/fault"), {}, 15, False)
+    yield "build with faults", ["make", "-s", "build-fault"], {}, 15, False
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "this suite", script("lib/suitetest.py"), {}, 1, True
     yield "comparison of suites", script("suites/run", "--self-test"), {}, 1, True
@@ -172,7 +171,7 @@ def rdma_steps(seed, full):
     """The same, for what runs where there is RDMA."""
     guest = os.path.join(common.ROOT, "scripts", "guest")
     yield "build", [CARGO, "build", "--release", "--workspace"], {}, 15, False
-    yield "build with faults", ["make", "build-fault"], {}, 15, False
+    yield "build with faults", ["make", "-s", "build-fault"], {}, 15, False
     yield "build C programs", ["make", "-s", "-C", "benches"], {}, 5, False
     yield "build c-tests", ["make", "-s", "-C", "c-tests"], {}, 5, False
     yield "first bytes", [os.path.join(common.ROOT, "scripts", "prefix.py")], {}, 2, True

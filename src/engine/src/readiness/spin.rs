@@ -89,10 +89,15 @@ fn may_part() -> bool {
     if processors() == 1 {
         return false;
     }
-    let now = sys::now_ns();
-    let is_due = now - PARTED.load(Ordering::Relaxed) > TOGETHER_NS;
+    is_due(&PARTED, sys::now_ns())
+}
+
+/// Did more than [`TOGETHER_NS`] go by since `last`? Then that is `now`. Another thread that looked
+/// at the clock later may have been here before.
+fn is_due(last: &AtomicU64, now: u64) -> bool {
+    let is_due = now.saturating_sub(last.load(Ordering::Relaxed)) > TOGETHER_NS;
     if is_due {
-        PARTED.store(now, Ordering::Relaxed);
+        last.store(now, Ordering::Relaxed);
     }
     is_due
 }
@@ -176,4 +181,19 @@ pub fn yield_once() -> bool {
         BACKOFF.store(YIELD_SKIP, Ordering::Relaxed);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_looked_at_the_clock_before_another_does_not_sleep_for_it() {
+        let last = AtomicU64::new(0);
+        let now = 10 * TOGETHER_NS;
+        assert!(is_due(&last, now));
+        assert!(!is_due(&last, now - 1));
+        assert!(!is_due(&last, now + TOGETHER_NS));
+        assert!(is_due(&last, now + TOGETHER_NS + 1));
+    }
 }

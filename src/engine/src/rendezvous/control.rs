@@ -190,8 +190,17 @@ pub(super) fn spawn(
     if failed == 0 { Ok(()) } else { Err(()) }
 }
 
+/// Turns of the thread on a processor. Where two threads wake each other in turns (a request, an
+/// answer) the kernel lets a third one that it has preempted once wait for 100 ms and more; one of
+/// short turns gets its next one within a few.
+const TURN_NS: u64 = 100_000;
+
 extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
+    // A filter for system calls may kill for this one, which is not needed for anything else.
+    if !process::is_filtered() {
+        sys::shorten_turns(TURN_NS);
+    }
     OWN.set(true);
     TID.store(sys::gettid(), Ordering::Release);
     let (set, wake) = (both.addr() as i32, (both.addr() >> 32) as i32);

@@ -430,6 +430,7 @@ static void writes_at_once(int fd, int away)
     for (int i = 0; i < WORKS; i++) {
         int all[4] = {fd, younger, join_cold(), join_cold()};
         meet();
+        usleep(MS_APART * 1000); /* what accept has asked for is answered */
         for (int k = 0; k < 4; k++)
             put(all[at_once[i % 2][k]], i, 1);
         usleep(away * 1000);

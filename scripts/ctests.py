@@ -146,9 +146,10 @@ def cases_of(body, envs, args):
                 body.steady and env == "fault":
             continue
         for warm, family, nb in itertools.product((False, True), args.families, (False, True)):
-            over_rdma = args.hosts and LINKED and warm and len(ENVS[env][0]) == 2
-            left_out = body.onehost or body.untold and DEVICE == "siw"
-            if (not nb or body.nonblock) and not (over_rdma and left_out):
+            # An eager connection need not be warm to be on a queue pair.
+            is_linked = args.hosts and LINKED and len(ENVS[env][0]) == 2
+            untold = body.untold and DEVICE == "siw" and is_linked
+            if (not nb or body.nonblock) and not untold and not (body.onehost and is_linked and warm):
                 yield Case(body, env, warm, family, nb, args.seed, args.hosts)
 
 
@@ -257,7 +258,8 @@ def run(case, args):
     try:
         extra = lambda side: {"SLUICE_REPORT": str(dir / f"report.{side}"), "CTEST_WARMED": str(dir / "warmed")}
         env = common.environment(False)  # ctest's own: what each side has besides is in the command
-        if case.env in STEADY and case.body.upgrades == "up" and LINKED:
+        to_link = LINKED and case.env in STEADY if case.hosts else case.env in MUST_UPGRADE
+        if to_link and case.body.upgrades == "up":
             env["CTEST_LINKED"] = "1"
         with open(dir / "stderr", "w+") as err:
             p = subprocess.Popen(case.command(args, extra), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,

@@ -134,6 +134,9 @@ fn try_all(calls: &[Sysno], survived: &AtomicUsize) -> ! {
 mod tests {
     use super::*;
 
+    /// Made only where there is no filter: see [`crate::sys::shorten_turns`].
+    const WITHOUT_FILTER: [Sysno; 2] = [Sysno::sched_getattr, Sysno::sched_setattr];
+
     #[test]
     fn a_process_without_a_filter_survives_all_calls() {
         assert!(survives(&OURS));
@@ -154,8 +157,9 @@ mod tests {
                 .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
                 .next()
                 .unwrap();
+            let mut known = OURS.iter().chain(&WITHOUT_FILTER);
             assert!(
-                OURS.iter().any(|call| call.name() == name),
+                known.any(|call| call.name() == name),
                 "`{name}` is made, and no child has tried it"
             );
             count += 1;

@@ -566,7 +566,8 @@ pub fn name_thread(name: &core::ffi::CStr) {
 }
 
 /// Gives this thread turns of `ns` on its processor, and so earlier ones (`sched_setattr(2)`; the
-/// slice of an ordinary thread, since Linux 6.12). Its policy and its niceness stay.
+/// slice of an ordinary thread, since Linux 6.12). Its policy and its niceness stay. Not under a
+/// seccomp filter: common ones kill for this call.
 pub fn shorten_turns(ns: u64) {
     // SAFETY: zeroes are a valid value.
     let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };

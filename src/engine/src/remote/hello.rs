@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_understood_in_one_way_or_refused() {
-        let mut draw = crate::sockets::testing::draws();
+        let mut draw = crate::sockets::testing::draws(1);
         for round in 0..200_000 {
             let mut bytes = REQUEST.emit().to_vec();
             if round % 2 == 0 {

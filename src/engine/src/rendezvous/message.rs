@@ -686,7 +686,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_understood_in_one_way_or_refused() {
-        let mut draw = crate::sockets::testing::draws();
+        let mut draw = crate::sockets::testing::draws(1);
         let good = Message::new(Kind::Ask).to_bytes();
         let mut understood = 0;
         for _ in 0..200_000 {

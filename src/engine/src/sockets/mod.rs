@@ -9,6 +9,8 @@ pub mod full;
 pub mod inodes;
 pub mod internal;
 pub mod iov;
+#[cfg(test)]
+mod journeys;
 pub mod life;
 pub mod options;
 pub mod parting;

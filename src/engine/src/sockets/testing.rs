@@ -10,10 +10,16 @@ use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use std::time::Duration;
 
-/// Both ends of a new link, and the number of a stream that both have joined.
-pub fn link() -> (&'static Link, &'static Link, u32) {
+/// Both ends of a new link.
+pub fn links() -> (&'static Link, &'static Link) {
     let arena = Arena::create_local().unwrap();
     let [a, b] = Link::open_both(arena, [0, 1], true).unwrap();
+    (a, b)
+}
+
+/// The same, and the number of a stream that both have joined.
+pub fn link() -> (&'static Link, &'static Link, u32) {
+    let (a, b) = links();
     let index = stream(a, b);
     (a, b, index)
 }
@@ -77,9 +83,9 @@ pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -
     })
 }
 
-/// Numbers by chance, the same ones in each run.
-pub fn draws() -> impl FnMut() -> u64 {
-    let mut n = 0x9e37_79b9_7f4a_7c15u64;
+/// Numbers by chance, the same ones for a seed, which is not 0.
+pub fn draws(seed: u64) -> impl FnMut() -> u64 {
+    let mut n = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed);
     move || {
         n ^= n << 13;
         n ^= n >> 7;

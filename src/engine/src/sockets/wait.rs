@@ -250,13 +250,19 @@ fn sleep(
     };
     // Since the lock was given back the stream may have ended, and its words be another's by now,
     // which say nothing of that. The thread that ends it stores the state before it looks for
-    // waiters.
-    let is_over = || half.state.load(Ordering::SeqCst) == state::PLAIN || !half.is_at(dir);
+    // waiters. A later stream of the same socket may have the same words: a stream begins without
+    // waiters, so this one's bit is gone then, and nobody would wake it.
+    let bit = 1 << index;
+    let is_over = || {
+        half.state.load(Ordering::SeqCst) == state::PLAIN
+            || !half.is_at(dir)
+            || waiters.load(Ordering::SeqCst) & bit == 0
+    };
     if let Some(nap) = &nap {
         // What a sleep left by a jump has announced goes before this one announces the same.
         thread::left_sleeps(nap.frame());
     }
-    waiters.fetch_or(1 << index, Ordering::SeqCst);
+    waiters.fetch_or(bit, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
     slot.announce();
     // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
@@ -284,7 +290,7 @@ fn sleep(
         }
     }
     slot.retract();
-    waiters.fetch_and(!(1 << index), Ordering::SeqCst);
+    waiters.fetch_and(!bit, Ordering::SeqCst);
     waited
 }
 

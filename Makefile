@@ -66,6 +66,7 @@ check:
 	$(CARGO) test --manifest-path fuzz/coverage/Cargo.toml --target-dir target/replay
 	scripts/compat.py --self-test
 	scripts/compat.py --check
+	scripts/shape.py --check
 	@$(MAKE) --no-print-directory build
 	scripts/badinput.sh
 

@@ -2,9 +2,10 @@
  *
  *     box limit N -- COMMAND        RLIMIT_NOFILE, soft and hard
  *     box refuse ERRNO NR,NR -- COMMAND   these system calls fail with this error number
+ *     box kill NR,NR,... -- COMMAND       these system calls kill the process
  *     box allow NR,NR,... -- COMMAND      all other system calls kill the process
  *
- * NR=VALUE means the call only with this first argument. Numbers, not names: who calls knows the
+ * NR=VALUE means the call only with this first argument. Numbers, not names: the caller knows the
  * table of the running machine. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +30,7 @@ static void die(const char *what)
 
 static void usage(void)
 {
-	fprintf(stderr, "usage: box limit N | refuse ERRNO NR,NR... | allow NR,NR... -- COMMAND\n");
+	fprintf(stderr, "usage: box limit N | refuse ERRNO NR,NR... | kill NR,NR... | allow NR,NR... -- COMMAND\n");
 	exit(125);
 }
 
@@ -76,6 +77,9 @@ int main(int argc, char **argv)
 	} else if (argc > 5 && strcmp(argv[1], "refuse") == 0) {
 		filter(argv[3], SECCOMP_RET_ERRNO | ((unsigned)atoi(argv[2]) & SECCOMP_RET_DATA), SECCOMP_RET_ALLOW);
 		at = 4;
+	} else if (argc > 4 && strcmp(argv[1], "kill") == 0) {
+		filter(argv[2], SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW);
+		at = 3;
 	} else if (argc > 4 && strcmp(argv[1], "allow") == 0) {
 		filter(argv[2], SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS);
 		at = 3;

@@ -419,6 +419,17 @@ def killing_filter(pair):
     silent(errors)
 
 
+def filter_that_kills_for_scheduling(pair):
+    """A usual filter of services kills for calls that the library can do without: those about
+    scheduling. All that an upgrade needs is allowed, so the connections leave TCP."""
+    numbers = system_calls()
+    calls = [numbers[n] for n in ("sched_setattr", "sched_setscheduler", "setpriority", "ioprio_set")]
+    wrap = [BOX, "kill", ",".join(map(str, calls)), "--"]
+    counters, errors = pair.run(wrap=(wrap, wrap), mode="threads")
+    on_link(counters)
+    silent(errors)
+
+
 def plain_calls(pair):
     """(server's, client's) names of the system calls that the plain programs make."""
     logs = [f"{pair.place}/strace-{role}" for role in ("server", "client")]
@@ -476,7 +487,8 @@ class Skip(Exception):
 TESTS = [no_settings, good_settings, turned_off, *(bad_setting(n, v) for n, v in BAD), several_bad, stderr_is_socket,
          stderr_is_tcp, stderr_is_closed, report_nowhere, report_of_a_wanderer, log_of_upgrades, two_copies,
          two_copies_complain_once, one_file_twice, memfd_refused, memfd_refused_to_one, eventfd_refused,
-         memfd_refused_as_stat_shows_it, netlink_refused, filtered_and_alone, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter, few_descriptors, no_descriptor_left]
+         memfd_refused_as_stat_shows_it, netlink_refused, filtered_and_alone, unix_sockets_refused, passing_descriptors_refused, proc_not_mounted, killing_filter,
+         filter_that_kills_for_scheduling, few_descriptors, no_descriptor_left]
 
 
 def main():

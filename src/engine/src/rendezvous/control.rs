@@ -197,8 +197,8 @@ const TURN_NS: u64 = 100_000;
 
 extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
-    // A filter for system calls may kill for this one, which is not needed for anything else.
-    if !process::is_filtered() {
+    // A filter for system calls, be it one that lets all others pass, may kill for this one.
+    if !process::has_filter() {
         sys::shorten_turns(TURN_NS);
     }
     OWN.set(true);

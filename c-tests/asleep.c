@@ -1,9 +1,10 @@
-/* Who sleeps in an epoll set while others wait for the same connection, or take away what he sleeps on. */
+/* Threads sleep in an epoll set while others wait for the same connection, or close the one that
+ * they sleep on. */
 #include "t.h"
 
 enum { LOADS = 100, STOP = 1 };
 static int conn;
-static size_t *taken; /* where other processes see it, too */
+static size_t *taken; /* in memory that other processes see, too */
 
 /* Takes what there is, until it is told to stop. */
 static void *sleeper(void *arg)
@@ -24,7 +25,7 @@ static void *sleeper(void *arg)
     }
 }
 
-/* Each load goes to somebody who sleeps. */
+/* Each load is taken by a sleeper. */
 static void load(void)
 {
     size_t sent = 0;
@@ -38,7 +39,8 @@ static void load(void)
     }
 }
 
-/* A thread sleeps in each of two sets that ask for it exclusively: one at least is woken, each time. */
+/* A thread sleeps in each of two sets that have the connection with EPOLLEXCLUSIVE: each time at
+ * least one thread is woken. */
 static void exclusive_client(int fd)
 {
     for (unsigned edge = 0; edge < 2; edge++) {
@@ -60,7 +62,7 @@ static void exclusive_client(int fd)
     meet();
 }
 
-/* Two processes sleep in one set, which the child has from its parent. */
+/* Two processes sleep in one set, which they have from their parent. */
 static void related_client(int fd)
 {
     int ep = set_of(fd, EPOLLIN), stop = eventfd(0, 0);
@@ -90,7 +92,7 @@ static void *one_wait(void *arg)
     return (void *)(long)epoll_wait(slept_in, &told, 1, (long)arg);
 }
 
-/* What he sleeps on is closed; another connection of his wakes him. */
+/* A thread sleeps on two connections, and one of them is closed: the other one wakes the thread. */
 static void closed_client(int fd)
 {
     for (unsigned i = 0; i < 4; i++) {
@@ -124,7 +126,8 @@ static void closed_server(int fd)
     obey(fd);
 }
 
-/* Full a moment ago, and already read from: who sleeps for room hears of it while the connection is still where it was. */
+/* The connection was full a moment ago, and the peer already reads. A thread that waits for room is
+ * told of it while the connection is still on its link. */
 static int wait_for_room(int way, int fd, int ep)
 {
     fd_set w;
@@ -157,7 +160,7 @@ static void full_client(int fd)
             written = write(fd, buf, 1);
             if (told_of != 1 || written >= 0 || errno != EAGAIN)
                 break;
-            /* Gone to TCP between the two, or on its way there. */
+            /* The connection went to TCP between the wait and the write, or is on its way there. */
             if (how[way] == EPOLLONESHOT)
                 ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT, PATTERN);
         }
@@ -174,7 +177,8 @@ static void full_server(int fd)
         pour_out(fd, n + 1);
 }
 
-/* A signal that the wait's own mask keeps out, and the program's does not: it ends no wait, and is there behind it. */
+/* A signal that the wait's own mask blocks, and the program's mask does not: it does not end the
+ * wait, and is delivered after it. */
 enum { MASKED_WAYS = 4 };
 
 static int masked_wait(int way, int fd, int ep)
@@ -218,7 +222,7 @@ static void masked_server(int fd)
     meet();
 }
 
-/* A set that others watch tells of its connections by turns, too. */
+/* A set that is itself polled tells of its connections by turns, too. */
 static void turns_client(int fd)
 {
     int second = join(), ep = set_of(fd, EPOLLIN);

@@ -1,6 +1,6 @@
-/* Pointers to memory that cannot be used, in each place where a call takes one: what the call says, and what it has moved. Each
- * case is one call in a child, which has its own connection: one that is ended by a signal is named, and the later ones are
- * made in another child. */
+/* Bad pointers, in each place where a call takes one: what the call returns, and how many bytes it
+ * has moved. The cases of one pointer share a child and its connection. If a signal kills the
+ * child, the transcript names the case, and another child runs the later ones. */
 #include "t.h"
 #include <linux/capability.h>
 #include <linux/io_uring.h>
@@ -9,30 +9,32 @@
 #include <sys/signalfd.h>
 
 enum place { WITHOUT_ACCESS, UNMAPPED, ALL_ONES, CUT, READ_ONLY, GONE, REPLACED, PLACES };
-static const char *const places[] = {"without access", "unmapped", "-1", "cut", "read-only", "gone", "replaced"};
+static const char *const places[] = {"without access", "unmapped", "-1", "cut", "read-only", "gone",
+                                     "replaced"};
 enum { PAGE = 4096, HOLE = 64 << 20 };
 
 enum descriptor { CONNECTION, FRESH, UNIX, DESCRIPTORS };
 static const char *const descriptors[] = {"connection", "fresh", "unix"};
 
 enum effect {
-    READS = 1,    /* ten bytes wait for it */
-    IS_LISTENER = 2, /* on a listener to which somebody has connected */
-    LEAVES_ERROR = 8, /* for the next call, which a link does not: docs/limitations.md */
-    WRITES_NONE = 4, /* of what is only read no page without the right to write is tried */
+    READS = 1,    /* ten bytes are unread when the call is made */
+    IS_LISTENER = 2, /* the descriptor is a listener with connections to accept */
+    LEAVES_ERROR = 8, /* on TCP, not on a link, for the next call: docs/limitations.md */
+    WRITES_NONE = 4, /* the call only reads the memory: READ_ONLY is left out */
 };
 
 /* One pointer of one call. */
 struct call {
     const char *name;
     long (*make)(int fd, void *p);
-    void (*fill)(int fd, void *p); /* what would be right there */
+    void (*fill)(int fd, void *p); /* writes valid content there */
     size_t size;
     int effects;
 };
 
-static char area[64]; /* what is moved */
-static int set, file, other; /* of the child: an epoll set with the descriptor, a file, the descriptor's peer */
+static char area[64]; /* the bytes that are moved */
+/* Each child's: an epoll set with the descriptor in it, a file, and the descriptor's peer. */
+static int set, file, other;
 
 /* --- what is pointed to --- */
 
@@ -41,13 +43,19 @@ static struct iovec good_piece = {area, 10};
 static void fill_pieces(int fd, void *p)
 {
     (void)fd;
-    ((struct iovec *)p)[0] = (struct iovec){area, 4}, ((struct iovec *)p)[1] = (struct iovec){area + 4, 6};
+    ((struct iovec *)p)[0] = (struct iovec){area, 4},
+    ((struct iovec *)p)[1] = (struct iovec){area + 4, 6};
 }
-static void fill_header(int fd, void *p) { (void)fd; *(struct msghdr *)p = (struct msghdr){.msg_iov = &good_piece, .msg_iovlen = 1}; }
+static void fill_header(int fd, void *p)
+{
+    (void)fd;
+    *(struct msghdr *)p = (struct msghdr){.msg_iov = &good_piece, .msg_iovlen = 1};
+}
 static void fill_headers(int fd, void *p)
 {
     for (int i = 0; i < 2; i++)
-        memset(p + i * sizeof(struct mmsghdr), 0, sizeof(struct mmsghdr)), fill_header(fd, &((struct mmsghdr *)p)[i].msg_hdr);
+        memset(p + i * sizeof(struct mmsghdr), 0, sizeof(struct mmsghdr)),
+            fill_header(fd, &((struct mmsghdr *)p)[i].msg_hdr);
 }
 static void fill_address(int fd, void *p)
 {
@@ -55,7 +63,7 @@ static void fill_address(int fd, void *p)
     memset(p, 0, len);
     getpeername(fd, p, &len);
     if (((struct sockaddr *)p)->sa_family == AF_UNIX)
-        /* A name in the abstract namespace, which all tests share. */
+        /* An abstract name with the process id in it: all tests share the namespace. */
         memcpy((char *)p + 3, &(pid_t){getpid()}, sizeof(pid_t));
 }
 static void fill_unspec(int fd, void *p) { (void)fd; memset(p, 0, sizeof(struct sockaddr_in)); }
@@ -64,7 +72,10 @@ static void fill_on(int fd, void *p) { (void)fd; *(int *)p = 1; }
 static void fill_time(int fd, void *p) { (void)fd; *(struct timeval *)p = (struct timeval){3, 0}; }
 static void fill_none(int fd, void *p) { (void)fd; memset(p, 0, 16); }
 static void fill_tls(int fd, void *p) { (void)fd; memcpy(p, "tls", 4); }
-static void fill_list(int fd, void *p) { *(struct pollfd *)p = (struct pollfd){fd, POLLIN | POLLOUT, 0}; }
+static void fill_list(int fd, void *p)
+{
+    *(struct pollfd *)p = (struct pollfd){fd, POLLIN | POLLOUT, 0};
+}
 static void fill_lists(int fd, void *p) { fill_list(fd, p), fill_list(fd, (struct pollfd *)p + 1); }
 static void fill_set(int fd, void *p)
 {
@@ -72,18 +83,34 @@ static void fill_set(int fd, void *p)
     FD_SET(fd, (fd_set *)p);
 }
 static void fill_mask(int fd, void *p) { (void)fd; sigemptyset(p); }
-static void fill_event(int fd, void *p) { (void)fd; *(struct epoll_event *)p = (struct epoll_event){EPOLLIN | EPOLLOUT, {.u64 = PATTERN}}; }
-static void fill_events(int fd, void *p) { fill_event(fd, p), fill_event(fd, (struct epoll_event *)p + 1); }
-static void fill_clone(int fd, void *p) { (void)fd; *(struct clone_args *)p = (struct clone_args){.flags = ~0ull}; }
+static void fill_event(int fd, void *p)
+{
+    (void)fd;
+    *(struct epoll_event *)p = (struct epoll_event){EPOLLIN | EPOLLOUT, {.u64 = PATTERN}};
+}
+static void fill_events(int fd, void *p)
+{
+    fill_event(fd, p), fill_event(fd, (struct epoll_event *)p + 1);
+}
+static void fill_clone(int fd, void *p)
+{
+    (void)fd;
+    *(struct clone_args *)p = (struct clone_args){.flags = ~0ull};
+}
 static void fill_numbers(int fd, void *p) { ((int *)p)[0] = ((int *)p)[1] = fd; }
 static void fill_rights(int fd, void *p)
 {
     struct msghdr m = {.msg_control = p, .msg_controllen = CMSG_SPACE(2 * sizeof fd)};
     memset(p, 0, m.msg_controllen);
-    *CMSG_FIRSTHDR(&m) = (struct cmsghdr){.cmsg_len = CMSG_LEN(2 * sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    *CMSG_FIRSTHDR(&m) = (struct cmsghdr){.cmsg_len = CMSG_LEN(2 * sizeof fd),
+                                          .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     fill_numbers(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)));
 }
-static void fill_capabilities(int fd, void *p) { (void)fd; *(struct __user_cap_header_struct *)p = (struct __user_cap_header_struct){.version = 1}; }
+static void fill_capabilities(int fd, void *p)
+{
+    (void)fd;
+    *(struct __user_cap_header_struct *)p = (struct __user_cap_header_struct){.version = 1};
+}
 
 /* --- the calls --- */
 
@@ -96,17 +123,28 @@ MAKE(by_preadv2, preadv2(fd, p, 2, -1, 0))
 MAKE(by_pwritev2, pwritev2(fd, p, 2, -1, 0))
 MAKE(by_vmsplice, vmsplice(fd, p, 2, 0))
 MAKE(by_sendmsg, sendmsg(fd, p, MSG_NOSIGNAL))
-MAKE(by_sendmsg_pieces, sendmsg(fd, (&(struct msghdr){.msg_iov = p, .msg_iovlen = 2}), MSG_NOSIGNAL))
-MAKE(by_sendmsg_name, sendmsg(fd, (&(struct msghdr){.msg_name = p, .msg_namelen = 16, .msg_iov = &good_piece, .msg_iovlen = 1}), MSG_NOSIGNAL))
-MAKE(by_sendmsg_control, sendmsg(fd, (&(struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(8), .msg_iov = &good_piece, .msg_iovlen = 1}), MSG_NOSIGNAL))
+MAKE(by_sendmsg_pieces,
+     sendmsg(fd, (&(struct msghdr){.msg_iov = p, .msg_iovlen = 2}), MSG_NOSIGNAL))
+MAKE(by_sendmsg_name,
+     sendmsg(fd, (&(struct msghdr){.msg_name = p, .msg_namelen = 16, .msg_iov = &good_piece,
+                                   .msg_iovlen = 1}), MSG_NOSIGNAL))
+MAKE(by_sendmsg_control,
+     sendmsg(fd, (&(struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(8),
+                                   .msg_iov = &good_piece, .msg_iovlen = 1}), MSG_NOSIGNAL))
 MAKE(by_recvmsg, recvmsg(fd, p, 0))
 MAKE(by_recvmsg_pieces, recvmsg(fd, (&(struct msghdr){.msg_iov = p, .msg_iovlen = 2}), 0))
-MAKE(by_recvmsg_name, recvmsg(fd, (&(struct msghdr){.msg_name = p, .msg_namelen = 16, .msg_iov = &good_piece, .msg_iovlen = 1}), 0))
-MAKE(by_recvmsg_control, recvmsg(fd, (&(struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(8), .msg_iov = &good_piece, .msg_iovlen = 1}), 0))
+MAKE(by_recvmsg_name,
+     recvmsg(fd, (&(struct msghdr){.msg_name = p, .msg_namelen = 16, .msg_iov = &good_piece,
+                                   .msg_iovlen = 1}), 0))
+MAKE(by_recvmsg_control,
+     recvmsg(fd, (&(struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(8),
+                                   .msg_iov = &good_piece, .msg_iovlen = 1}), 0))
 MAKE(by_recvmsg_peek, recvmsg(fd, p, MSG_PEEK))
 MAKE(by_sendmmsg, sendmmsg(fd, p, 2, MSG_NOSIGNAL))
 MAKE(by_recvmmsg, recvmmsg(fd, p, 2, MSG_DONTWAIT, NULL))
-MAKE(by_recvmmsg_time, recvmmsg(fd, (&(struct mmsghdr){.msg_hdr = {.msg_iov = &good_piece, .msg_iovlen = 1}}), 1, MSG_DONTWAIT, p))
+MAKE(by_recvmmsg_time,
+     recvmmsg(fd, (&(struct mmsghdr){.msg_hdr = {.msg_iov = &good_piece, .msg_iovlen = 1}}), 1,
+              MSG_DONTWAIT, p))
 MAKE(by_sendto, sendto(fd, area, 10, MSG_NOSIGNAL, p, 16))
 MAKE(by_recvfrom, recvfrom(fd, area, 10, 0, p, &(socklen_t){16}))
 MAKE(by_recvfrom_length, recvfrom(fd, area, 10, 0, (struct sockaddr *)area + 1, p))
@@ -154,7 +192,7 @@ MAKE(by_epoll_wait_two, epoll_wait(set, p, 2, 0))
 MAKE(by_epoll_wait_short, epoll_wait(set, p, 2, 20))
 MAKE(by_epoll_wait_long, epoll_wait(set, p, 2, 20000))
 MAKE(by_epoll_wait_many, epoll_wait(set, p, 1000, 0))
-/* What could not be told is told to the next. */
+/* The next wait is told of an event that could not be written to the bad pointer. */
 static long wait_again(int fd, void *p, unsigned events)
 {
     struct epoll_event good[2];
@@ -262,7 +300,8 @@ static const struct call readiness_calls[] = {
     {"epoll_wait of many", by_epoll_wait_many, fill_events, 2 * sizeof(struct epoll_event), READS},
     {"epoll_wait EPOLLET", by_epoll_edge, fill_events, 2 * sizeof(struct epoll_event), READS},
     {"epoll_wait EPOLLONESHOT", by_epoll_once, fill_events, 2 * sizeof(struct epoll_event), READS},
-    {"epoll_wait that may wait", by_epoll_wait_long, fill_events, 2 * sizeof(struct epoll_event), READS},
+    {"epoll_wait that may wait", by_epoll_wait_long, fill_events, 2 * sizeof(struct epoll_event),
+     READS},
     {"epoll_pwait", by_epoll_pwait, fill_events, 2 * sizeof(struct epoll_event), READS},
     {"epoll_pwait: mask", by_epoll_pwait_mask, fill_mask, 8, READS | WRITES_NONE},
     {"epoll_pwait2", by_epoll_pwait2, fill_events, 2 * sizeof(struct epoll_event), READS},
@@ -271,11 +310,15 @@ static const struct call readiness_calls[] = {
     {0},
 };
 
-/* The same by syscall(), and what has no function in the C library, or one that looks there itself. */
+/* The same by syscall(). Here are also calls for which the C library has no function, and calls
+ * whose function reads the memory itself. */
 MAKE(raw_readv, syscall(SYS_readv, fd, p, 2))
 MAKE(raw_writev, syscall(SYS_writev, fd, p, 2))
 MAKE(raw_sendmsg, syscall(SYS_sendmsg, fd, p, MSG_NOSIGNAL))
-MAKE(raw_sendmsg_control, syscall(SYS_sendmsg, fd, (&(struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(8), .msg_iov = &good_piece, .msg_iovlen = 1}), MSG_NOSIGNAL))
+MAKE(raw_sendmsg_control,
+     syscall(SYS_sendmsg, fd,
+             (&(struct msghdr){.msg_control = p, .msg_controllen = CMSG_SPACE(8),
+                               .msg_iov = &good_piece, .msg_iovlen = 1}), MSG_NOSIGNAL))
 MAKE(raw_recvmsg, syscall(SYS_recvmsg, fd, p, 0))
 MAKE(raw_sendmmsg, syscall(SYS_sendmmsg, fd, p, 2, MSG_NOSIGNAL))
 MAKE(raw_recvmmsg, syscall(SYS_recvmmsg, fd, p, 2, MSG_DONTWAIT, NULL))
@@ -292,7 +335,8 @@ MAKE(raw_ppoll_time, syscall(SYS_ppoll, (&(struct pollfd){fd, POLLIN | POLLOUT, 
 MAKE(raw_select, syscall(SYS_select, fd + 1, p, NULL, NULL, (&(struct timeval){0, 0})))
 MAKE(raw_select_time, syscall(SYS_select, fd + 1, NULL, just(fd), NULL, p))
 MAKE(raw_pselect, syscall(SYS_pselect6, fd + 1, p, NULL, NULL, (&(struct timespec){0, 0}), NULL))
-MAKE(raw_pselect_mask, syscall(SYS_pselect6, fd + 1, NULL, just(fd), NULL, (&(struct timespec){0, 0}), p))
+MAKE(raw_pselect_mask,
+     syscall(SYS_pselect6, fd + 1, NULL, just(fd), NULL, (&(struct timespec){0, 0}), p))
 MAKE(raw_epoll_ctl, syscall(SYS_epoll_ctl, set, EPOLL_CTL_MOD, fd, p))
 MAKE(raw_epoll_wait, syscall(SYS_epoll_wait, set, p, 2, 0))
 MAKE(raw_epoll_pwait, syscall(SYS_epoll_pwait, set, p, 2, 0, NULL, 8))
@@ -311,16 +355,19 @@ MAKE(raw_execve, syscall(SYS_execve, p, NULL, NULL))
 MAKE(raw_sigaction, syscall(SYS_rt_sigaction, SIGUSR1, p, NULL, 8))
 MAKE(raw_seccomp, syscall(SYS_prctl, PR_GET_PDEATHSIG, p))
 
-/* One entry of a ring that points there: what it came to. */
+/* Runs one io_uring entry that points to the memory, and returns its result. */
 static long by_entry(struct io_uring_sqe e)
 {
     struct io_uring_params params = {0};
     int ring = syscall(SYS_io_uring_setup, 4, &params);
     if (ring < 0)
         return -1;
-    char *sq = mmap(NULL, params.sq_off.array + 16, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
-    char *cq = mmap(NULL, params.cq_off.cqes + 8 * 16, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_CQ_RING);
-    struct io_uring_sqe *sqe = mmap(NULL, 4 * sizeof e, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+    char *sq = mmap(NULL, params.sq_off.array + 16, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+                    IORING_OFF_SQ_RING);
+    char *cq = mmap(NULL, params.cq_off.cqes + 8 * 16, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+                    IORING_OFF_CQ_RING);
+    struct io_uring_sqe *sqe = mmap(NULL, 4 * sizeof e, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+                                    IORING_OFF_SQES);
     *sqe = e;
     *(unsigned *)(sq + params.sq_off.array) = 0;
     __atomic_store_n((unsigned *)(sq + params.sq_off.tail), 1, __ATOMIC_RELEASE);
@@ -330,11 +377,21 @@ static long by_entry(struct io_uring_sqe e)
     close(ring);
     return ret;
 }
-MAKE(ring_sendmsg, by_entry((struct io_uring_sqe){.opcode = IORING_OP_SENDMSG, .fd = fd, .addr = (uintptr_t)p, .len = 1, .msg_flags = MSG_NOSIGNAL}))
-MAKE(ring_epoll_ctl, by_entry((struct io_uring_sqe){.opcode = IORING_OP_EPOLL_CTL, .fd = set, .len = EPOLL_CTL_MOD, .off = fd, .addr = (uintptr_t)p}))
-MAKE(ring_files, by_entry((struct io_uring_sqe){.opcode = IORING_OP_FILES_UPDATE, .fd = -1, .addr = (uintptr_t)p, .len = 2}))
+MAKE(ring_sendmsg,
+     by_entry((struct io_uring_sqe){.opcode = IORING_OP_SENDMSG, .fd = fd, .addr = (uintptr_t)p,
+                                    .len = 1, .msg_flags = MSG_NOSIGNAL}))
+MAKE(ring_epoll_ctl,
+     by_entry((struct io_uring_sqe){.opcode = IORING_OP_EPOLL_CTL, .fd = set, .len = EPOLL_CTL_MOD,
+                                    .off = fd, .addr = (uintptr_t)p}))
+MAKE(ring_files,
+     by_entry((struct io_uring_sqe){.opcode = IORING_OP_FILES_UPDATE, .fd = -1,
+                                    .addr = (uintptr_t)p, .len = 2}))
 
-static void fill_update(int fd, void *p) { (void)fd; memset(p, 0, 32), ((uint64_t *)p)[1] = (uintptr_t)area; }
+static void fill_update(int fd, void *p)
+{
+    (void)fd;
+    memset(p, 0, 32), ((uint64_t *)p)[1] = (uintptr_t)area;
+}
 static void fill_times(int fd, void *p) { (void)fd; memset(p, 0, 32); }
 static void fill_params(int fd, void *p) { (void)fd; memset(p, 0, sizeof(struct io_uring_params)); }
 
@@ -387,10 +444,11 @@ static const struct call raw_calls[] = {
 
 static char *pages;
 
-/* Where the call is to look, filled as far as that can be. */
+/* Returns the pointer for the call. Valid content is there as far as the memory can be written. */
 static void *place(const struct call *c, int fd, enum place where)
 {
-    pages = mmap(NULL, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    pages = mmap(NULL, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
     if (pages == MAP_FAILED)
         die("mmap");
     char right[512] __attribute__((aligned(16))), *p = pages + HOLE / 2, *middle = p + 128;
@@ -425,7 +483,7 @@ static void take_away(enum place where)
         die("mmap");
 }
 
-/* How many bytes came before the mark. */
+/* Reads up to the mark, and returns how many bytes came before it. */
 static int until_mark(int fd)
 {
     char c;
@@ -435,7 +493,7 @@ static int until_mark(int fd)
     return n;
 }
 
-/* One call, and what lies unread after it at both ends. */
+/* Makes one call, and prints how many bytes are unread after it at both ends. */
 static void look(const struct call *c, int fd, void *p, const char *title, enum descriptor d)
 {
     if (c->effects & READS && d != FRESH) {
@@ -449,14 +507,15 @@ static void look(const struct call *c, int fd, void *p, const char *title, enum 
     if (c->effects & LEAVES_ERROR)
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &(socklen_t){sizeof e});
     int here = -1, there = -1;
-    if (d != FRESH && !(c->effects & IS_LISTENER) && send(other, "!", 1, MSG_NOSIGNAL) == 1 && send(fd, "!", 1, MSG_NOSIGNAL) == 1)
+    if (d != FRESH && !(c->effects & IS_LISTENER) && send(other, "!", 1, MSG_NOSIGNAL) == 1 &&
+        send(fd, "!", 1, MSG_NOSIGNAL) == 1)
         here = until_mark(fd), there = until_mark(other);
     say("%s: %ld %s, left %d, sent %d", title, ret, name, here, there);
 }
 
-static char (*current)[200]; /* what the child is at, shared with who waits for it */
+static char (*current)[200]; /* the child's present case, in memory that its parent shares */
 
-/* All places for one pointer of one call. */
+/* The cases of one pointer of one call: all places from `first` on. */
 static void all_places(const struct call *c, enum descriptor d, int first)
 {
     int ends[2], listener = -1;
@@ -503,7 +562,8 @@ static void all(const struct call *calls)
         for (int d = 0; d < DESCRIPTORS; d++) {
             if (c->effects & IS_LISTENER && d != CONNECTION)
                 continue;
-            for (int first = 0, status = 1; status && first < PLACES; first = (*current)[sizeof *current - 1] + 1) {
+            for (int first = 0, status = 1; status && first < PLACES;
+                 first = (*current)[sizeof *current - 1] + 1) {
                 pid_t pid = child();
                 if (!pid)
                     all_places(c, d, first);
@@ -516,16 +576,18 @@ static void all(const struct call *calls)
         }
 }
 
-/* --- memory that was there --- */
+/* --- memory that is taken away after it was used --- */
 
-enum way { BY_MUNMAP, BY_MPROTECT, BY_MMAP, BY_MMAP64, BY_MREMAP, BY_PKEY, BY_SHMDT, BY_MUNMAP_CALL, BY_MPROTECT_CALL, BY_MMAP_CALL, BY_MREMAP_CALL,
-           BY_PKEY_CALL, BY_SHMDT_CALL, WAYS };
-static const char *const ways[] = {"munmap", "mprotect", "mmap", "mmap64", "mremap", "pkey_mprotect", "shmdt", "SYS_munmap", "SYS_mprotect", "SYS_mmap",
-                                   "SYS_mremap", "SYS_pkey_mprotect", "SYS_shmdt"};
+enum way { BY_MUNMAP, BY_MPROTECT, BY_MMAP, BY_MMAP64, BY_MREMAP, BY_PKEY, BY_SHMDT, BY_MUNMAP_CALL,
+           BY_MPROTECT_CALL, BY_MMAP_CALL, BY_MREMAP_CALL, BY_PKEY_CALL, BY_SHMDT_CALL, WAYS };
+static const char *const ways[] = {"munmap", "mprotect", "mmap", "mmap64", "mremap",
+                                   "pkey_mprotect", "shmdt", "SYS_munmap", "SYS_mprotect",
+                                   "SYS_mmap", "SYS_mremap", "SYS_pkey_mprotect", "SYS_shmdt"};
 
 static int take_from(char *p, enum way way)
 {
-    const int private = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, moves = MREMAP_MAYMOVE | MREMAP_FIXED;
+    const int private = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+              moves = MREMAP_MAYMOVE | MREMAP_FIXED;
     char *to = p - HOLE / 2;
     switch (way) {
     case BY_MUNMAP: return munmap(p, PAGE);
@@ -547,7 +609,8 @@ static int take_from(char *p, enum way way)
 
 static void *given(enum way way)
 {
-    char *p = mmap(NULL, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) + HOLE / 2;
+    char *p = mmap(NULL, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0) + HOLE / 2;
     if (way != BY_SHMDT && way != BY_SHMDT_CALL)
         return p;
     int id = shmget(IPC_PRIVATE, PAGE, 0600);
@@ -557,7 +620,8 @@ static void *given(enum way way)
     return p;
 }
 
-/* Everything in one page: used, taken away, and used again at once. */
+/* Makes calls whose arguments all lie in one page. It runs before the page is taken away, right
+ * after that, and once more when the page is given back. */
 static void use(int fd, char *p, const char *when, const char *way)
 {
     struct msghdr *header = (void *)p;

@@ -1,7 +1,8 @@
 /* Bytes by every plain call: read and write, vectors, messages, raw system calls. */
 #include "t.h"
 
-static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
+/* volatile: the compiler would otherwise warn about the bad address, which is meant */
+static void *volatile nowhere = (void *)8;
 static volatile int minus_one = -1;
 
 static void echo(int fd)
@@ -11,7 +12,9 @@ static void echo(int fd)
         echo_rounds(fd, 5, sizes[i]);
 }
 
-/* An answer tells the asker's TCP that what was asked has come, whatever way it takes: nothing small that is asked next is held back for that. */
+/* After an answer the asker's TCP counts nothing as unacknowledged, whether the answer came by TCP
+ * or by a link. Unacknowledged bytes would make Nagle's algorithm hold back the next small
+ * request. */
 enum { ASKED = 300 };
 
 static void answered_server(int fd)
@@ -34,7 +37,7 @@ static void answered_client(int fd)
     meet();
 }
 
-/* The reader sleeps in the call before the first byte is sent; then once more for every size. */
+/* The reader sleeps in the call before the first byte is sent, once for every size. */
 static void recv_before_data_server(int fd)
 {
     for (int n = 1; n < 20000; n *= 5) {
@@ -109,11 +112,12 @@ static void iov_client(int fd)
 {
     static struct iovec v[IOV_MAX + 1];
     vectors(v, COUNT(v), 23);
-    struct msghdr m = {.msg_iov = v, .msg_iovlen = IOV_MAX, .msg_name = buf, .msg_namelen = 100, .msg_control = buf, .msg_controllen = 100, .msg_flags = -1};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = IOV_MAX, .msg_name = buf, .msg_namelen = 100,
+        .msg_control = buf, .msg_controllen = 100, .msg_flags = -1};
     await_in(fd, hear());
     T(readv(fd, v, IOV_MAX + 1));
     T(readv(fd, v, 0));
-    D(readv(fd, v, 1)); /* one vector of no bytes */
+    D(readv(fd, v, 1)); /* one vector of zero bytes */
     D(readv(fd, v, 100));
     D(readv(fd, v, IOV_MAX));
     memset(buf, 0, 100);
@@ -125,7 +129,8 @@ static void iov_client(int fd)
     meet();
 }
 
-/* Vectors larger than any ring, both ways at once, one process per end. */
+/* Vectors larger than any ring, both ways at once: at each end a child writes and the parent
+ * reads. */
 static void iov_big(int fd)
 {
     static char in[3 << 20];
@@ -149,7 +154,8 @@ static void iov_big(int fd)
     }
     for (size_t have = 0; have < sizeof in;) {
         w[0] = (struct iovec){in + have, have < half ? half - have : 0};
-        w[1] = (struct iovec){have < half ? in + half : in + have, have < half ? half : sizeof in - have};
+        w[1] = (struct iovec){have < half ? in + half : in + have,
+            have < half ? half : sizeof in - have};
         ssize_t n = readv(fd, w, 2);
         if (n <= 0)
             die("readv");
@@ -197,7 +203,8 @@ static void bad_pointers_server(int fd)
     T(send(fd, nowhere, 100, 0));
     T(writev(fd, nowhere, 2));
     T(sendmsg(fd, nowhere, 0));
-    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, (void *)1, sizeof(int))); /* the value given for its address: an old mistake */
+    /* a common old mistake: the value is passed where its address belongs */
+    T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, (void *)1, sizeof(int)));
     T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, (void *)1, sizeof(int)));
     T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, NULL, sizeof(int)));
     T(send(fd, buf, 100, 0));
@@ -213,7 +220,7 @@ static void bad_pointers_client(int fd)
     T(recvmsg(fd, nowhere, 0));
     T(readv(fd, nowhere, 2));
     for (int i = 0; i < 2; i++)
-        T(recvmsg(fd, &(struct msghdr){0}, i ? 0 : MSG_DONTWAIT)); /* of no pieces */
+        T(recvmsg(fd, &(struct msghdr){0}, i ? 0 : MSG_DONTWAIT)); /* a message without vectors */
     D(recv(fd, buf, 1000, 0));
     T(recv(-1, buf, 1, 0));
     T(recv(500, buf, 1, 0));
@@ -228,7 +235,8 @@ static void names_of_calls_server(int fd)
     T(send(fd, buf, 1000, 0));
     T(sendto(fd, buf, 1000, 0, NULL, 0));
     T(sendto(fd, buf, 1000, 0, (void *)&a, sizeof a));
-    T(sendmsg(fd, (&(struct msghdr){.msg_name = &a, .msg_namelen = sizeof a, .msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1}), 0));
+    T(sendmsg(fd, (&(struct msghdr){.msg_name = &a, .msg_namelen = sizeof a,
+        .msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1}), 0));
     T(send(fd, buf, 1000, MSG_EOR));
     T(send(fd, buf, 1000, MSG_CONFIRM));
     T(send(fd, buf, 1000, MSG_DONTROUTE));
@@ -248,10 +256,10 @@ static void names_of_calls_client(int fd)
     D(recv(fd, buf, 500, MSG_CMSG_CLOEXEC));
     T(recv(fd, buf, 500, MSG_ERRQUEUE));
     D(recv(fd, buf, 500, MSG_NOSIGNAL));
-    D(recv(fd, buf, 500, 0x100000)); /* a flag nobody knows */
+    D(recv(fd, buf, 500, 0x100000)); /* an unknown flag */
 }
 
-/* A name for the peer, and flags, that change nothing for a stream. */
+/* An address and flags that change nothing on a stream. */
 static void vain_names_server(int fd)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = 9, .sin_addr.s_addr = 0x01020304};
@@ -273,9 +281,11 @@ static void vain_names_client(int fd)
     meet();
 }
 
-/* Under the names by which the C library's own parts, and old programs, call them. */
-extern ssize_t __read(int, void *, size_t), __write(int, const void *, size_t), __send(int, const void *, size_t, int);
-extern int __connect(int, const struct sockaddr *, socklen_t), __close(int), __poll(struct pollfd *, nfds_t, int), __fcntl(int, int, ...),
+/* The same calls under the names that the C library's own parts, and old programs, use. */
+extern ssize_t __read(int, void *, size_t), __write(int, const void *, size_t),
+    __send(int, const void *, size_t, int);
+extern int __connect(int, const struct sockaddr *, socklen_t), __close(int),
+    __poll(struct pollfd *, nfds_t, int), __fcntl(int, int, ...),
     __select(int, fd_set *, fd_set *, fd_set *, struct timeval *), __dup2(int, int), __pipe(int[2]);
 extern pid_t __vfork(void);
 extern FILE *_IO_fdopen(int, const char *);
@@ -337,9 +347,11 @@ static void aliases_client(int fd)
     }
 }
 
-extern ssize_t __read_chk(int, void *, size_t, size_t), __recv_chk(int, void *, size_t, size_t, int),
+extern ssize_t __read_chk(int, void *, size_t, size_t),
+    __recv_chk(int, void *, size_t, size_t, int),
     __recvfrom_chk(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *);
-extern int __poll_chk(struct pollfd *, nfds_t, int, size_t), __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
+extern int __poll_chk(struct pollfd *, nfds_t, int, size_t),
+    __ppoll_chk(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *, size_t);
 
 static void fortified_server(int fd)
 {
@@ -365,7 +377,8 @@ static void raw_syscalls_server(int fd)
     char text[100];
     for (int i = 0; i < 50; i++) {
         fill(text, i, 0, sizeof text);
-        if (i % 2 ? syscall(SYS_write, fd, text, sizeof text) != 100 : syscall(SYS_sendto, fd, text, sizeof text, 0, NULL, 0) != 100)
+        if (i % 2 ? syscall(SYS_write, fd, text, sizeof text) != 100
+            : syscall(SYS_sendto, fd, text, sizeof text, 0, NULL, 0) != 100)
             die("raw write");
         if (get(fd, i, 100) != 100)
             die("reply");
@@ -464,7 +477,8 @@ static void positioned_client(int fd)
     meet();
 }
 
-/* Calls for files that serve a stream as readv and writev do: at no place, and without a wait. */
+/* preadv2 and pwritev2 work on a stream like readv and writev if the offset is -1, also with
+ * RWF_NOWAIT. */
 static void at_no_place_server(int fd)
 {
     struct iovec v[2] = {{buf, 10}, {buf + 10, 90}};
@@ -491,7 +505,7 @@ static void at_no_place_client(int fd)
     meet();
 }
 
-/* Things that are no TCP connection: nothing may change for them, and nothing is upgraded. */
+/* Descriptors that are no TCP connection: nothing may change for them, and none is upgraded. */
 static void other_sockets(void)
 {
     struct sockaddr_storage a;

@@ -47,7 +47,8 @@ static void huge_calls_client(int fd)
     for (int i = 0; i < 3; i++) {
         size_t have = 0;
         for (ssize_t n; have < sizeof buf; have += n)
-            if ((n = recv(fd, buf + have, sizeof buf - have < piece[i] ? sizeof buf - have : piece[i], 0)) <= 0)
+            if ((n = recv(fd, buf + have,
+                    sizeof buf - have < piece[i] ? sizeof buf - have : piece[i], 0)) <= 0)
                 die("recv");
         say("%zu bytes, sum %08x", have, sum(buf, have));
         tell(0);
@@ -55,7 +56,10 @@ static void huge_calls_client(int fd)
 }
 
 /* Writes and reads of arbitrary, seeded sizes. */
-static unsigned next_random(unsigned *state) { return (*state = *state * 1664525 + 1013904223) >> 8; }
+static unsigned next_random(unsigned *state)
+{
+    return (*state = *state * 1664525 + 1013904223) >> 8;
+}
 
 static void *random_put(void *arg)
 {
@@ -153,7 +157,8 @@ static void every_size(int fd)
     for (int bits = 0; bits <= 20; bits++)
         for (int d = -1; d <= 1; d++) {
             size_t n = (1 << bits) + d;
-            if (is_server ? get(fd, bits, n) != n || put(fd, bits, n) != n : put(fd, bits, n) != n || get(fd, bits, n) != n)
+            if (is_server ? get(fd, bits, n) != n || put(fd, bits, n) != n
+                : put(fd, bits, n) != n || get(fd, bits, n) != n)
                 die("echo");
         }
     say("all came back");

@@ -39,7 +39,7 @@ static void cancel_client(int fd)
     }
 }
 
-/* One that asked for a byte is cancelled, and the next asks for more. */
+/* A thread that asked for one byte is cancelled, and the next recv asks for more. */
 static void cancel_byte_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -59,7 +59,8 @@ static void cancel_byte_client(int fd)
     }
 }
 
-/* A thread is cancelled while it waits for an accelerated connection; another then uses connection and set. */
+/* A thread is cancelled while it waits for an accelerated connection; another thread then uses the
+ * connection and the set. */
 static int cancelled_set;
 
 static void *epoll_thread(void *arg)
@@ -101,7 +102,7 @@ static void cancel_waits(int fd, void *(*wait)(void *))
     for (int i = 0; i < 3; i++) {
         pthread_t t = start(wait, &fd), other = 0;
         hear();
-        if (i == 2) { /* beside one that sleeps on */
+        if (i == 2) { /* beside a thread that sleeps on */
             other = start(wait_for_data, NULL);
             hear();
         }
@@ -147,7 +148,7 @@ static void cancel_waits_client(int fd)
     meet();
 }
 
-/* sendfile is no call that a thread is cancelled in: what it has sent by the time it returns is said, and arrives. */
+/* sendfile is no cancellation point: it returns how many bytes it has sent, and they arrive. */
 enum { MOST = 24 << 20 };
 static volatile ssize_t file_sent = -1;
 
@@ -183,7 +184,7 @@ static void cancel_sendfile_client(int fd)
     T(get(fd, 3, 5000));
 }
 
-/* A look that waits for more than there is: for the first byte, and for all that were asked for. */
+/* A peek that waits: for the first byte, or with MSG_WAITALL for more bytes than there are. */
 static int peek_flags;
 
 static void *peek_thread(void *arg)
@@ -221,7 +222,8 @@ static void cancel_peek_client(int fd)
     }
 }
 
-/* A thread that has forbidden it sleeps on, and goes when it allows it again. */
+/* A thread that has disabled cancellation sleeps on, and is cancelled after it has enabled it
+ * again. */
 static void *disabled_thread(void *arg)
 {
     int fd = *(int *)arg;
@@ -234,11 +236,11 @@ static void *disabled_thread(void *arg)
         n += got;
     }
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-    recv(fd, buf, 1, 0); /* takes none, though there may be some */
+    recv(fd, buf, 1, 0); /* takes no byte, though there may be some */
     return NULL;
 }
 
-/* One that may be cancelled at any moment is so in its sleep. */
+/* A thread with asynchronous cancellation is cancelled in its sleep. */
 static void *any_time_thread(void *arg)
 {
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);

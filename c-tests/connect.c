@@ -11,7 +11,7 @@ static int err_of(int fd)
 
 static const char *err_name(int e) { return e ? strerrorname_np(e) : "none"; }
 
-/* A port where nobody listens: bound, so that nobody else takes it. */
+/* A port without a listener. It is bound, so that no other program takes it. */
 static int dead_port(void)
 {
     struct sockaddr_storage a;
@@ -117,13 +117,15 @@ static void accepts_server(int fd)
     set_nonblock(l, 0);
     tell(port);
     for (int i = 0; i < 5; i++) {
-        int flags = (int[]){0, SOCK_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK | SOCK_CLOEXEC, 0}[i], v = -1;
+        int flags = (int[]){0, SOCK_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK | SOCK_CLOEXEC, 0}[i],
+            v = -1;
         len = sizeof a;
         memset(&a, 0, sizeof a);
         fd = i == 4 ? accept(l, (void *)&a, &len) : accept4(l, (void *)&a, &len, flags);
         if (fd < 0)
             die("accept");
-        say("length %d, family %d, flags %x, cloexec %d", len, a.ss_family, fcntl(fd, F_GETFL) & O_NONBLOCK, fcntl(fd, F_GETFD));
+        say("length %d, family %d, flags %x, cloexec %d", len, a.ss_family,
+            fcntl(fd, F_GETFL) & O_NONBLOCK, fcntl(fd, F_GETFD));
         getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &v, &(socklen_t){sizeof v}); /* inherited */
         say("nodelay %d", v);
         len = sizeof mine;
@@ -150,7 +152,8 @@ static void accepts_client(int fd)
     }
 }
 
-/* From a port that has a listener of a program's own 16384 below, where an iWARP dial would be its: it answers nobody. */
+/* The connection's local port is 16384 above a port on which the program itself listens. An iWARP
+ * dial would go to that lower port, where the program's listener never answers. */
 static void beside(int fd)
 {
     for (int i = 0; i < 20; i++) {
@@ -173,10 +176,11 @@ static void beside_client(int fd)
     int to = hear(), port;
     for (;;) {
         int l = listen_any(&port);
-        socklen_t len = loopback(&a, port, 0); /* of the family that it connects by */
+        socklen_t len = loopback(&a, port, 0); /* of the family of the connect */
         ((struct sockaddr_in *)&a)->sin_port = htons(port + 16384);
         fd = socket(a.ss_family, SOCK_STREAM, 0);
-        if (port != to && port <= 49151 && !bind(fd, (void *)&a, len)) /* a port is known by its number alone */
+        /* dial.c tells its own ports from the peer's by the number alone */
+        if (port != to && port <= 49151 && !bind(fd, (void *)&a, len))
             break;
         close(fd);
         close(l);
@@ -188,7 +192,7 @@ static void beside_client(int fd)
     beside(fd);
 }
 
-/* A socket that is bound to an address of its own, which `a` tells. */
+/* A socket that is bound to a fresh address, which is returned in `a`. */
 static int bound(struct sockaddr_storage *a, int flags)
 {
     socklen_t len = loopback(a, 0, 1);
@@ -198,7 +202,7 @@ static int bound(struct sockaddr_storage *a, int flags)
     return fd;
 }
 
-/* A socket connected to itself: what it writes it reads. */
+/* A socket that is connected to itself reads what it writes. */
 static void self(void)
 {
     struct sockaddr_storage a;
@@ -215,15 +219,17 @@ static void self(void)
     T(recv(fd, buf, 1, 0));
 }
 
-/* Both ends connect at once, nobody listens. A listener that drops all that comes is there for the first SYN alone, so that
- * it is not refused: the second one meets a socket that is connecting. */
+/* Simultaneous open: both ends connect, and neither listens. The first SYN meets a listener whose
+ * filter drops it, so that no RST answers; the listener is closed before the second end connects to
+ * the first, which is still connecting. */
 static void simultaneous(void)
 {
     static struct sock_filter none = {BPF_RET | BPF_K, 0, 0, 0};
     struct sockaddr_storage a, b;
     socklen_t len = loopback(&b, 0, 1);
     int l = bound(&b, 0), s[2] = {bound(&a, SOCK_NONBLOCK)};
-    T(setsockopt(l, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){1, &none}, sizeof(struct sock_fprog)));
+    T(setsockopt(l, SOL_SOCKET, SO_ATTACH_FILTER, &(struct sock_fprog){1, &none},
+        sizeof(struct sock_fprog)));
     T(listen(l, 1));
     T(connect(s[0], (void *)&b, len));
     T(close(l));
@@ -238,7 +244,8 @@ static void simultaneous(void)
     }
     warm_pair(s[0], s[1]);
     for (int i = 0; i < 100; i++)
-        if (put(s[0], i, 2000) != 2000 || get(s[1], i, 2000) != 2000 || put(s[1], i, 2000) != 2000 || get(s[0], i, 2000) != 2000)
+        if (put(s[0], i, 2000) != 2000 || get(s[1], i, 2000) != 2000 ||
+            put(s[1], i, 2000) != 2000 || get(s[0], i, 2000) != 2000)
             die("echo");
     T(put(s[0], 1, 100));
     T(shutdown(s[0], SHUT_WR));
@@ -249,7 +256,7 @@ static void simultaneous(void)
     T(close(s[0]));
 }
 
-/* Whoever dials is not to be accepted before bytes are there. */
+/* With TCP_DEFER_ACCEPT a connection is not accepted before it has sent bytes. */
 static void deferred_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -342,7 +349,7 @@ static void churn_client(int fd)
     meet();
 }
 
-/* Short connections that do get upgraded, or nearly. */
+/* Short connections that are upgraded, or nearly. */
 static void churn_warm_server(int fd)
 {
     for (int i = 0; i < 30; i++) {
@@ -394,7 +401,7 @@ static void early_close_client(int fd)
     say("%s", fd < 0 ? strerrorname_np(errno) : "connected");
 }
 
-/* A listener that closes takes the connections in its queue with it. */
+/* A listener that closes resets the connections in its queue. */
 static void dead_listener_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -418,7 +425,7 @@ static void dead_listener_client(int fd)
     T(send(fd, buf, 1, MSG_NOSIGNAL));
 }
 
-/* A blocked accept is interrupted, and times out. */
+/* A blocked accept is interrupted by a signal, and another one times out. */
 static void accept_waits_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -426,7 +433,8 @@ static void accept_waits_server(int fd)
     tell(port);
     T(accept(l, NULL, NULL));
     say("signals %d", signals[SIGUSR1]);
-    T(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 50000}), sizeof(struct timeval)));
+    T(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 50000}),
+        sizeof(struct timeval)));
     T(accept(l, NULL, NULL));
     T(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 0}), sizeof(struct timeval)));
     tell(0);
@@ -470,7 +478,8 @@ static void rebind(void)
     }
 }
 
-/* What lay unread is gone with the connection that is given up, and not the next one's on the same socket. */
+/* A connect with AF_UNSPEC drops the connection and its unread bytes. The next connection of the
+ * same socket does not find them. */
 static void reconnect_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -501,8 +510,9 @@ static void reconnect_client(int fd)
     T(close(fd));
 }
 
-/* The connecting end is stopped when the other comes to look for it: it is found late, and not taken for one that is never there.
- * The whole second for which that is looked for is over when this one goes on. */
+/* The connecting process is stopped while the server's library looks for it, and goes on after the
+ * one second for which the library looks. The library must take this process for a late one, and
+ * not for one without the library. */
 enum { FIRST = 65536 };
 static void late_answer_server(int fd)
 {
@@ -521,7 +531,7 @@ static void late_answer_client(int fd)
     timer_t timer;
     fd = dial(hear());
     T(put(fd, 1, FIRST));
-    usleep(300000); /* it has come to where it can be looked for */
+    usleep(300000); /* by then the library can look for this process */
     if (timer_create(CLOCK_MONOTONIC, &cont, &timer) || timer_settime(timer, 0, &when, NULL))
         die("timer");
     tell(0);
@@ -542,7 +552,8 @@ const struct body connect_bodies[] = {
     ONE("simultaneous_open", simultaneous, .flags = NOUP),
     TWO("deferred_accept", deferred_server, deferred_client, .flags = RAW),
     TWO("connect_beside_listener", beside_server, beside_client, .flags = RAW),
-    TWO("connections_200", many, many, .limit = 60), /* where all must go directly each waits for a reader in vain, 50 ms */
+    /* in direct mode each of them waits in vain for a reader, 50 ms */
+    TWO("connections_200", many, many, .limit = 60),
     TWO("churn_1000", churn_server, churn_client, .flags = RAW | NOUP, .limit = 20),
     TWO("churn_warm", churn_warm_server, churn_warm_client, .flags = RAW | MAYUP),
     TWO("closed_before_accept", early_close_server, early_close_client, .flags = RAW | NOUP),

@@ -1,4 +1,4 @@
-/* What the header of a message says beside its bytes: names, control data, flags. */
+/* What the header of a message says besides the bytes: names, control data, flags. */
 #include "t.h"
 
 /* Every receiving call fills the header as the kernel does; one that fails leaves it alone. */
@@ -19,25 +19,31 @@ static void receive(int fd, struct msghdr m, int flags)
     m.msg_control = m.msg_controllen ? control : NULL;
     m.msg_flags = -1;
     D(recvmsg(fd, &m, flags));
-    say("flags %x: namelen %d controllen %zu flags %x", flags, m.msg_namelen, m.msg_controllen, m.msg_flags);
+    say("flags %x: namelen %d controllen %zu flags %x", flags, m.msg_namelen, m.msg_controllen,
+        m.msg_flags);
 }
 
 static void header_client(int fd)
 {
     char name[128];
-    struct mmsghdr many[2] = {{.msg_hdr = {.msg_namelen = 77}}, {.msg_hdr = {.msg_name = name, .msg_namelen = 77}}};
+    struct mmsghdr many[2] = {
+        {.msg_hdr = {.msg_namelen = 77}},
+        {.msg_hdr = {.msg_name = name, .msg_namelen = 77}}};
     struct iovec v[2] = {{buf, 100}, {buf + 100, 100}};
     await_in(fd, 1000);
     receive(fd, (struct msghdr){.msg_namelen = 77}, 0);
     receive(fd, (struct msghdr){.msg_name = name, .msg_namelen = sizeof name}, 0);
     receive(fd, (struct msghdr){.msg_namelen = 77, .msg_controllen = 100}, MSG_CMSG_CLOEXEC);
     receive(fd, (struct msghdr){.msg_name = name, .msg_namelen = 5}, MSG_PEEK | MSG_CMSG_CLOEXEC);
-    receive(fd, (struct msghdr){.msg_namelen = 77, .msg_controllen = 100}, MSG_DONTWAIT | MSG_WAITALL | MSG_NOSIGNAL);
+    receive(fd, (struct msghdr){.msg_namelen = 77, .msg_controllen = 100},
+        MSG_DONTWAIT | MSG_WAITALL | MSG_NOSIGNAL);
     for (int i = 0; i < 2; i++)
-        many[i].msg_hdr.msg_iov = &v[i], many[i].msg_hdr.msg_iovlen = 1, many[i].msg_hdr.msg_flags = -1;
+        many[i].msg_hdr.msg_iov = &v[i], many[i].msg_hdr.msg_iovlen = 1,
+            many[i].msg_hdr.msg_flags = -1;
     T(recvmmsg(fd, many, 2, MSG_CMSG_CLOEXEC, NULL));
     for (int i = 0; i < 2; i++)
-        say("namelen %d controllen %zu flags %x", many[i].msg_hdr.msg_namelen, many[i].msg_hdr.msg_controllen, many[i].msg_hdr.msg_flags);
+        say("namelen %d controllen %zu flags %x", many[i].msg_hdr.msg_namelen,
+            many[i].msg_hdr.msg_controllen, many[i].msg_hdr.msg_flags);
     D(recv(fd, buf, 1000, 0));
     receive(fd, (struct msghdr){.msg_namelen = 77, .msg_controllen = 100}, MSG_DONTWAIT);
     meet();
@@ -47,12 +53,15 @@ static void header_client(int fd)
     receive(fd, (struct msghdr){.msg_name = name, .msg_namelen = 77}, 0);
 }
 
-/* A TCP socket looks at the control data of what it sends: what it does not know it refuses, or passes over. */
+/* TCP looks at the control data of a message that is sent. It refuses, or skips, what it does not
+ * know. */
 static ssize_t send_control(int fd, const char *text, int level, int type, int value)
 {
-    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c = {.h = {CMSG_LEN(sizeof(int)), level, type}};
+    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c =
+        {.h = {CMSG_LEN(sizeof(int)), level, type}};
     memcpy(CMSG_DATA(&c.h), &value, sizeof value);
-    return sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){(char *)text, strlen(text)}, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}), 0);
+    return sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){(char *)text, strlen(text)},
+        .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}), 0);
 }
 
 static void control_server(int fd)
@@ -66,12 +75,19 @@ static void control_server(int fd)
         case 1: T(send_control(fd, "unknown ", SOL_SOCKET, 9999, 0)); break;
         case 2: T(send_control(fd, "another level's ", IPPROTO_IP, IP_TTL, 5)); break;
         case 3: T(send_control(fd, "mark ", SOL_SOCKET, SO_MARK, 0)); break;
-        case 4: T(sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){"bad ", 4}, .msg_iovlen = 1, .msg_controllen = 32}), 0)); break;
+        case 4:
+            T(sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){"bad ", 4}, .msg_iovlen = 1,
+                .msg_controllen = 32}), 0));
+            break;
         case 5: {
             union { struct cmsghdr h; char space[64]; } c = {.h = {1000, SOL_SOCKET, SCM_RIGHTS}};
             struct iovec v[2] = {{"first ", 6}, {"second ", 7}};
-            struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = &v[0], .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &v[1], .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}}};
-            T(sendmmsg(fd, m, 2, 0)); /* the second one's control data say that they are longer than they are */
+            struct mmsghdr m[2] = {
+                {.msg_hdr = {.msg_iov = &v[0], .msg_iovlen = 1}},
+                {.msg_hdr = {.msg_iov = &v[1], .msg_iovlen = 1, .msg_control = &c,
+                    .msg_controllen = sizeof c}}};
+            /* the second message's control data claim to be longer than they are */
+            T(sendmmsg(fd, m, 2, 0));
             break;
         }
         }

@@ -1,4 +1,5 @@
-/* How a body gets its connections: addresses, listening and dialling, and the warm-up that has them accelerated. */
+/* How a body gets its connections: addresses, listening and dialling, and the warm-up that has them
+ * accelerated. */
 #include "t.h"
 #include <stdatomic.h>
 
@@ -6,7 +7,8 @@
 static socklen_t address(struct sockaddr_storage *a, int port, int mapped, int servers)
 {
     static const char *const names[2][2] = {{"GUEST_A", "GUEST_A6"}, {"GUEST_B", "GUEST_B6"}};
-    const char *text = hosts ? getenv(names[servers][family == 6]) : family == 6 ? "::1" : "127.0.0.1";
+    const char *text = hosts ? getenv(names[servers][family == 6])
+        : family == 6 ? "::1" : "127.0.0.1";
     struct sockaddr_in *four = (void *)a;
     struct sockaddr_in6 *six = (void *)a;
     memset(a, 0, sizeof *a);
@@ -26,7 +28,7 @@ static socklen_t address(struct sockaddr_storage *a, int port, int mapped, int s
     return sizeof *six;
 }
 
-/* Ports that this process listens on, or did: whoever dials one of these means itself. */
+/* Ports that this process listens on, or did: a dial to one of them goes to this process itself. */
 static unsigned char own_port[65536];
 
 socklen_t loopback(struct sockaddr_storage *a, int port, int server)
@@ -34,7 +36,10 @@ socklen_t loopback(struct sockaddr_storage *a, int port, int server)
     return address(a, port, server, is_server == (server || own_port[port]));
 }
 
-socklen_t far_end(struct sockaddr_storage *a, int port) { return address(a, port, is_server, !is_server); }
+socklen_t far_end(struct sockaddr_storage *a, int port)
+{
+    return address(a, port, is_server, !is_server);
+}
 
 int listen_any(int *port)
 {
@@ -43,9 +48,11 @@ int listen_any(int *port)
     int fd = socket(a.ss_family, SOCK_STREAM, 0);
     if (mss)
         setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof mss);
-    if (fd < 0 || bind(fd, (void *)&a, len) || listen(fd, 1024) || getsockname(fd, (void *)&a, &len))
+    if (fd < 0 || bind(fd, (void *)&a, len) || listen(fd, 1024) ||
+        getsockname(fd, (void *)&a, &len))
         die("listen");
-    *port = ntohs(((struct sockaddr_in *)&a)->sin_port); /* at the same place for both families */
+    /* sin_port lies at the same place in both families */
+    *port = ntohs(((struct sockaddr_in *)&a)->sin_port);
     own_port[*port] = 1;
     return fd;
 }
@@ -94,7 +101,8 @@ static int port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
     return name(fd, (void *)&a, &len) ? -1 : ntohs(a.sin6_port);
 }
 
-/* The connecting end's ports of every warmed connection go to a file, for whoever compares them with the counters. */
+/* Appends the two ports of a warmed connection, the connecting end's first, to a file, which
+ * scripts/ctests.py compares with the counters. */
 static void log_warm(int fd)
 {
     const char *path = getenv("CTEST_WARMED");
@@ -102,7 +110,8 @@ static void log_warm(int fd)
     if (out < 0)
         return;
     char line[64];
-    int n = snprintf(line, sizeof line, "%d %d\n", port_of(fd, (void *)getsockname), port_of(fd, (void *)getpeername));
+    int n = snprintf(line, sizeof line, "%d %d\n", port_of(fd, (void *)getsockname),
+        port_of(fd, (void *)getpeername));
     if (write(out, line, n) != n)
         die("log_warm");
     close(out);
@@ -111,8 +120,8 @@ static void log_warm(int fd)
 enum { WARM_ROUNDS = 256, WARM_ROUNDS_MOST = 4096 };
 static size_t warm_size(int round) { return 512 + 4 * (round % WARM_ROUNDS); }
 
-/* To another host the way is found while the bytes go on: a process's first connections have to dial, those behind them
- * ask over the link that is there by then. */
+/* To another host the link is made while the bytes go on. The first connections of a process have
+ * to dial; later ones ask over the link that is there by then. */
 static void warm_pause(int round)
 {
     static atomic_int connections;
@@ -136,7 +145,8 @@ uint64_t acknowledged(int fd)
     register socklen_t *r8 __asm__("r8") = &len;
     __asm__ volatile("syscall"
                      : "=a"(ret)
-                     : "a"((long)SYS_getsockopt), "D"((long)fd), "S"((long)IPPROTO_TCP), "d"((long)TCP_INFO), "r"(r10), "r"(r8)
+                     : "a"((long)SYS_getsockopt), "D"((long)fd), "S"((long)IPPROTO_TCP),
+                         "d"((long)TCP_INFO), "r"(r10), "r"(r8)
                      : "rcx", "r11", "memory");
     return ret || len < sizeof info ? 0 : info.bytes_acked;
 }
@@ -147,12 +157,14 @@ void rounds_by_tcp(int fd, int rounds, size_t size)
     uint64_t before = acknowledged(fd);
     echo_rounds(fd, rounds, size);
     meet();
-    say("by TCP: %d", acknowledged(fd) - before > rounds * size - 20000); /* the last may not be acknowledged yet */
+    /* the last bytes may not be acknowledged yet */
+    say("by TCP: %d", acknowledged(fd) - before > rounds * size - 20000);
     meet();
 }
 
 /* Is this round the last? Where many tests share a processor, a meeting may take longer than all
- * rounds: where a link is to be, the connecting end goes on until a round went by without TCP. */
+ * rounds. So the connecting end goes on until a round went by without TCP, if a link is to be
+ * made. */
 static int is_warm(int fd, int server, int round)
 {
     static __thread uint64_t before;

@@ -27,13 +27,14 @@ static void sigpipe_client(int fd)
     count_signal(SIGPIPE, 0);
     meet();
     await(fd, POLLRDHUP);
-    T(write(fd, buf, 100)); /* the first goes out, and is answered by a reset */
+    T(write(fd, buf, 100)); /* the first write succeeds, and the peer's kernel answers with a RST */
     await(fd, POLLHUP);
     T(write(fd, buf, 100));
     T(send(fd, buf, 100, 0));
     say("SIGPIPE %d", signals[SIGPIPE]);
     T(send(fd, buf, 100, MSG_NOSIGNAL));
-    T(sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){buf, 1}, .msg_iovlen = 1}), MSG_NOSIGNAL));
+    T(sendmsg(fd, (&(struct msghdr){.msg_iov = &(struct iovec){buf, 1}, .msg_iovlen = 1}),
+              MSG_NOSIGNAL));
     say("SIGPIPE %d", signals[SIGPIPE]);
     T(writev(fd, (&(struct iovec){buf, 1}), 1));
     say("SIGPIPE %d", signals[SIGPIPE]);
@@ -55,7 +56,7 @@ static void unread_server(int fd)
     T(put(fd, 1, 500));
     meet();
     await_in(fd, 10);
-    T(close(fd)); /* with input nobody read: a reset */
+    T(close(fd)); /* with unread bytes: a RST */
     meet();
 }
 
@@ -102,7 +103,7 @@ static void reset_client(int fd)
     post_mortem(fd);
 }
 
-/* A reset wakes whoever sleeps in recv. */
+/* A RST wakes a thread that sleeps in recv. */
 static void reset_wakes_server(int fd)
 {
     hear();
@@ -135,8 +136,8 @@ static void half_close_client(int fd)
     post_mortem(fd);
 }
 
-/* Both ends write and shut down before either reads. */
-/* One half is over before the connection has cost enough to leave TCP: the other leaves it, or is ended in the middle. */
+/* One direction is shut down before the connection has cost enough to leave TCP. The other
+ * direction leaves TCP, and runs to its end or is cut off in the middle. */
 enum { HALF_ROUNDS = 400, HALF_PIECE = 3000 };
 
 static int one_half(int fd, int reads, int ends_it)
@@ -176,7 +177,7 @@ static void one_half_client(int fd)
     meet();
 }
 
-/* The reader closes with bytes unread, or to come: the writer is told. */
+/* The reader closes while bytes are unread or still to come: a write of the other end fails. */
 static void one_half_refused_server(int fd)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -199,6 +200,7 @@ static void one_half_killed_client(int fd)
     kill(getpid(), SIGKILL);
 }
 
+/* Both ends write and shut down before either reads. */
 static void half_close_both(int fd)
 {
     /* No more than a fresh receive window, so that the FIN does not wait for the reader. */
@@ -255,7 +257,7 @@ static void shut_rd_client(int fd)
     tell(0);
     hear();
     await_in(fd, 100);
-    D(recv(fd, buf, 1000, 0)); /* what comes after it can be read all the same */
+    D(recv(fd, buf, 1000, 0)); /* bytes that arrive after a SHUT_RD can still be read */
     T(recv(fd, buf, 10, 0));
     T(recv(fd, buf, 10, MSG_DONTWAIT));
     T(put(fd, 2, 100));
@@ -272,7 +274,7 @@ static void shut_rd_client(int fd)
     meet();
 }
 
-/* The other end has not read what is written behind a SHUT_RD when this end reads again. */
+/* The client writes after its SHUT_RD, and reads again before the server has read those bytes. */
 static void shut_rd_unread_server(int fd)
 {
     hear();
@@ -301,7 +303,8 @@ static void shut_rd_unread_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
-/* What was there before a SHUT_RD is all read, by one byte at a time, while the other end ends its writing. */
+/* Bytes unread at a SHUT_RD are all read, one at a time, while the other end shuts down its
+ * writing. */
 static void shut_rd_ended_server(int fd)
 {
     T(put(fd, 1, 1000));
@@ -370,7 +373,7 @@ static void shut_wr_client(int fd)
 
 static void shut_rdwr_server(int fd)
 {
-    T(shutdown(fd, 7)); /* no such half: nothing is shut */
+    T(shutdown(fd, 7)); /* 7 names no half: nothing is shut down */
     say("ready %s", mask_name(ready(fd)));
     T(put(fd, 1, 1000));
     T(shutdown(fd, SHUT_RDWR));
@@ -386,7 +389,8 @@ static void shut_rdwr_client(int fd)
     meet();
 }
 
-/* What is written to who reads no more is answered by a reset, over whatever it went before. */
+/* Bytes written to an end that has shut down both halves are answered by a RST, whether the
+ * connection had left TCP or not. */
 static void shut_rdwr_written_server(int fd)
 {
     T(put(fd, 1, 1000));
@@ -412,7 +416,7 @@ static void shut_rdwr_written_client(int fd)
     meet();
 }
 
-/* Bytes that had come before are read all the same. */
+/* Bytes that arrived before the shutdown can still be read. */
 static void shut_rdwr_unread_server(int fd)
 {
     T(put(fd, 1, 1000));
@@ -434,7 +438,8 @@ static void shut_rdwr_unread_client(int fd)
     meet();
 }
 
-/* The end that has shut both halves has never sent anything, so that nothing of it has left TCP; what it has unread is no death. */
+/* The end that shuts down both halves has never sent a byte, so that nothing it sent has left TCP.
+ * The bytes it has unread do not make the other end take it for dead. */
 static void *reads_the_end(void *conn)
 {
     busy = gettid();
@@ -472,7 +477,8 @@ static void shut_one_way_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* What comes behind both shutdowns is answered by a reset and lost; what had come before is read all the same. */
+/* Bytes that arrive after both shutdowns are answered by a RST and lost. Bytes that arrived before
+ * can still be read. */
 static void refusing(int fd, int one, int other)
 {
     T(put(fd, 1, 1000));
@@ -507,7 +513,7 @@ static void refused_client(int fd)
     meet();
 }
 
-/* One thread of ours sleeps in recv, another shuts the socket down. */
+/* One thread sleeps in recv, and another thread of the same process shuts the socket down. */
 static void *sleeper(void *arg)
 {
     int fd = *(int *)arg;
@@ -612,9 +618,10 @@ static void kill_after_write_server(int fd)
     raise(SIGKILL);
 }
 
-/* A close that the library does not see, by a process that lives on: TCP says that it ended, and then resets. TCP knows
- * at once that bytes were not read; in shared memory they may pass for bytes that were still on their way. Either way
- * recv tells of the end or of a reset, of nothing else. */
+/* A process closes the connection by a system call that the library does not see, and lives on. On
+ * plain TCP its unread bytes cause a RST at once. On a link the kernel sends a FIN and then a RST,
+ * and the unread bytes may pass for bytes still under way. In both cases recv returns the end or
+ * ECONNRESET, nothing else. */
 static void end_then_reset_server(int fd)
 {
     int none = -1;
@@ -639,7 +646,7 @@ static void end_then_reset_client(int fd)
     meet();
 }
 
-/* A reset ends a recv that has got something; the next one tells. */
+/* A RST ends a recv that has already got bytes. It returns them, and the next recv fails. */
 static void reset_in_waitall_server(int fd)
 {
     T(put(fd, 1, 1000));
@@ -657,7 +664,8 @@ static void reset_in_waitall_client(int fd)
     post_mortem(fd);
 }
 
-/* As above, but by a kill, which leaves the reset to the survivor. */
+/* As above, but the process is killed with bytes unread: the surviving end makes the reset
+ * itself. */
 static void kill_in_waitall_server(int fd)
 {
     T(put(fd, 1, 1000));
@@ -705,20 +713,22 @@ static void raw_disconnect_server(int fd)
     meet();
 }
 
-/* Connections that end by a reset at about the size at which they would leave TCP: whoever reads finds their bytes, and the reset. */
+/* Connections end by a RST at about the size at which they would leave TCP. Both ends read all
+ * bytes that were sent to them, and the server finds the RST after them. */
 enum { RESETS = 60 };
 static size_t asked_by(int i) { return 1 + i * 131 % 3000; }
 static size_t reset_after(int i) { return 33000 + i * 7919 % 87000; }
 
 static void resets_server(int fd)
 {
-    drop(join()); /* by which the two processes know each other */
+    drop(join()); /* lets the libraries of the two processes find each other */
     int port, l = listen_any(&port), good = 0, reset = 0;
     tell(port);
     for (int i = 0; i < RESETS; i++) {
         if ((fd = accept(l, NULL, NULL)) < 0)
             die("accept");
-        good += get(fd, i, asked_by(i)) == asked_by(i) && put(fd, i, reset_after(i)) == reset_after(i);
+        good += get(fd, i, asked_by(i)) == asked_by(i) &&
+                put(fd, i, reset_after(i)) == reset_after(i);
         reset += recv(fd, buf, 1, 0) < 0 && errno == ECONNRESET;
         close(fd);
     }
@@ -733,7 +743,8 @@ static void resets_client(int fd)
     for (int i = 0; i < RESETS; i++) {
         if ((fd = try_dial(port, 0)) < 0)
             die("connect");
-        good += put(fd, i, asked_by(i)) == asked_by(i) && get(fd, i, reset_after(i)) == reset_after(i);
+        good += put(fd, i, asked_by(i)) == asked_by(i) &&
+                get(fd, i, reset_after(i)) == reset_after(i);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger));
         close(fd);
     }
@@ -741,7 +752,7 @@ static void resets_client(int fd)
     meet();
 }
 
-/* Both ends close at once, with nothing left to read, or with bytes on their way to both. */
+/* Both ends close at the same time, with nothing unread or with bytes under way to both. */
 static void close_both(int fd)
 {
     for (int i = 0; i < 12; i++) {
@@ -768,8 +779,10 @@ const struct body end_bodies[] = {
     TWO("reset_by_raw_disconnect", raw_disconnect_server, reset_client),
     TWO("half_close", half_close_server, half_close_client),
     TWO("half_close_cold", one_half_server, one_half_client, .flags = RAW),
-    TWO("half_close_cold_refused", one_half_refused_server, one_half_refused_client, .flags = RAW | MAYUP | ONEHOST),
-    TWO("half_close_cold_killed", one_half_refused_server, one_half_killed_client, .flags = RAW | MAYUP | ONEHOST | MUTE_C | DIES),
+    TWO("half_close_cold_refused", one_half_refused_server, one_half_refused_client,
+        .flags = RAW | MAYUP | ONEHOST),
+    TWO("half_close_cold_killed", one_half_refused_server, one_half_killed_client,
+        .flags = RAW | MAYUP | ONEHOST | MUTE_C | DIES),
     TWO("half_close_both", half_close_both, half_close_both),
     TWO("close_both", close_both, close_both),
     TWO("half_close_goes_on", half_close_ping_server, half_close_ping_client),

@@ -1,7 +1,8 @@
 /* epoll: level, edge, one-shot, exclusive, many sets, other fds, masks, time limits, processes. */
 #include "t.h"
 
-static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
+/* volatile: the compiler would warn of the bad pointer. */
+static void *volatile nowhere = (void *)8;
 static volatile int minus_one = -1;
 
 enum { EVERY = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP };
@@ -49,7 +50,8 @@ void obey(int fd)
         if (n == SHUT)
             shutdown(fd, SHUT_WR);
         else if (n == RESET)
-            setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)), close(fd);
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)),
+                close(fd);
         else
             put(fd, n, n % WHEN_ASLEEP);
     }
@@ -97,7 +99,7 @@ static void edge_client(int fd)
     order(100);
     await_in(fd, 100);
     say_wait(ep, -1);
-    say_wait(ep, 0); /* read or not, no second time */
+    say_wait(ep, 0); /* one edge is told once, whether the bytes were read or not */
     T(recv(fd, buf, 10, 0));
     say_wait(ep, 0);
     order(100);
@@ -116,7 +118,7 @@ static void edge_client(int fd)
     order(30);
     await_in(fd, 30);
     say_wait(ep, -1);
-    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 8)); /* re-arms what is there */
+    T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 8)); /* tells the unread bytes once more */
     say_wait(ep, 0);
     say_wait(ep, 0);
     tell(WHEN_ASLEEP + 30);
@@ -194,7 +196,8 @@ static void oneshot_client(int fd)
 
 static void exclusive_client(int fd)
 {
-    int a = set_of(fd, EPOLLIN | EPOLLEXCLUSIVE), b = set_of(fd, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET);
+    int a = set_of(fd, EPOLLIN | EPOLLEXCLUSIVE),
+        b = set_of(fd, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET);
     T(ctl(a, EPOLL_CTL_MOD, fd, EPOLLIN, 1));
     T(ctl(a, EPOLL_CTL_ADD, a, EPOLLIN | EPOLLEXCLUSIVE, 1));
     order(100);
@@ -208,7 +211,8 @@ static void exclusive_client(int fd)
     say_wait(a, -1);
     hear();
     T(ctl(a, EPOLL_CTL_DEL, fd, 0, 0));
-    T(ctl(a, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLEXCLUSIVE, 1)); /* RDHUP may not be asked for so */
+    /* The kernel refuses EPOLLRDHUP together with EPOLLEXCLUSIVE. */
+    T(ctl(a, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLEXCLUSIVE, 1));
     say_wait(a, 0);
     tell(END);
     meet();
@@ -216,7 +220,8 @@ static void exclusive_client(int fd)
 
 static void rdhup_client(int fd)
 {
-    int in = set_of(fd, EPOLLIN), rdhup = set_of(fd, EPOLLRDHUP), none = set_of(fd, 0), out = set_of(fd, EPOLLOUT | EPOLLET);
+    int in = set_of(fd, EPOLLIN), rdhup = set_of(fd, EPOLLRDHUP), none = set_of(fd, 0),
+        out = set_of(fd, EPOLLOUT | EPOLLET);
     say_wait(out, 0);
     say_wait(rdhup, 0);
     tell(SHUT);
@@ -264,12 +269,13 @@ static void errors_client(int fd)
     meet();
 }
 
-/* One fd, and a dup of it, in several sets, each with its own wishes and data. */
+/* One fd, and a dup of it, in several sets, each with its own events and data. */
 static void several_sets_client(int fd)
 {
     int two = dup(fd), ep[4];
     for (int i = 0; i < 4; i++)
-        ep[i] = set_of(fd, (unsigned[]){EPOLLIN, EPOLLIN | EPOLLET, EPOLLOUT, EPOLLIN | EPOLLONESHOT}[i]);
+        ep[i] = set_of(fd, (unsigned[]){EPOLLIN, EPOLLIN | EPOLLET, EPOLLOUT,
+                                        EPOLLIN | EPOLLONESHOT}[i]);
     T(ctl(ep[0], EPOLL_CTL_ADD, two, EPOLLIN | EPOLLOUT, 0xabcdef0012345678));
     for (int round = 0; round < 3; round++) {
         order(10);
@@ -288,7 +294,8 @@ static void several_sets_client(int fd)
 
 static void mixed_client(int fd)
 {
-    int p[2], u[2], tfd = timerfd_create(CLOCK_MONOTONIC, 0), efd = eventfd(0, 0), port, l = listen_any(&port), ep = epoll_create1(0);
+    int p[2], u[2], tfd = timerfd_create(CLOCK_MONOTONIC, 0), efd = eventfd(0, 0), port,
+        l = listen_any(&port), ep = epoll_create1(0);
     T(pipe(p));
     T(socketpair(AF_UNIX, SOCK_STREAM, 0, u));
     int all[] = {fd, l, p[0], u[0], tfd, efd};
@@ -296,7 +303,7 @@ static void mixed_client(int fd)
         T(ctl(ep, EPOLL_CTL_ADD, all[i], EPOLLIN, i + 1));
     say_wait(ep, 0);
     timerfd_settime(tfd, 0, &(struct itimerspec){{0, 0}, {0, 30000000}}, NULL);
-    say_wait(ep, -1); /* the timer ends the wait, beside an idle connection */
+    say_wait(ep, -1); /* the timer ends the wait, while the connection is idle */
     T(read(tfd, buf, 8));
     put(p[1], 1, 1);
     say_wait(ep, -1);
@@ -431,7 +438,7 @@ static void inherited_client(int fd)
         hear();
         T(get(fd, 10, 10));
         say_wait(ep, 0);
-        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 77)); /* the parent's set as well */
+        T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 77)); /* changes the parent's set, too */
         _exit(0);
     }
     reap(pid);
@@ -454,7 +461,8 @@ static void inherited_client(int fd)
     meet();
 }
 
-/* Closed while registered: the last close takes it out, a dup keeps it in under the old number. */
+/* The connection is closed while it is registered. The last close removes the registration; as long
+ * as a dup is open, the registration stays, under the old number. */
 static void closed_client(int fd)
 {
     int second = join(), ep = set_of(fd, EPOLLIN), keep = dup(fd);
@@ -484,7 +492,7 @@ static void closed_server(int fd)
     meet();
 }
 
-/* The number of a closed, registered connection is used again at once, by another. */
+/* The number of a closed connection that was registered belongs to another connection at once. */
 static void reused_client(int fd)
 {
     int second = join(), ep = set_of(fd, EPOLLIN), old = fd;
@@ -544,7 +552,8 @@ static void full_client(int fd)
     T(put(fd, 2, 1000));
 }
 
-/* More is ready than one wait can tell: the next waits tell the rest, and starve nobody. */
+/* More connections are ready than one wait can return: the next waits return the others, and none
+ * is left out for good. */
 static void few_at_a_time(int fd)
 {
     enum { N = 12 };
@@ -579,7 +588,7 @@ static void few_at_a_time(int fd)
     meet();
 }
 
-/* A connection is put into a set, taken out and put back while bytes come. */
+/* A connection is put into a set, taken out and put back while bytes arrive. */
 static void in_and_out_client(int fd)
 {
     int ep = epoll_create1(0);
@@ -596,7 +605,8 @@ static void in_and_out_client(int fd)
     meet();
 }
 
-/* Registered before it is connected, and while it is a listener's. */
+/* Sockets are registered as early as possible: the client's before it connects, the listener before
+ * it accepts, and the accepted one at once. */
 static void early_server(int fd)
 {
     int port, l = listen_any(&port), ep = epoll_create1(0);
@@ -642,8 +652,9 @@ static void early_client(int fd)
     meet();
 }
 
-/* Threads wait in a set, each in its own way, while the connection in it changes what carries it: none sees an event
- * that is not the program's, none returns before its time, and every byte wakes somebody. */
+/* Threads wait in a set, each by another call, while the connection in it leaves TCP. No thread is
+ * told an event that the program did not register, none returns before its time is over, and every
+ * byte wakes a thread. */
 enum { WAITERS = 4, CHANGES = 12, ECHOES = 60, ECHO = 1000 };
 static size_t strange, returned_early;
 
@@ -701,7 +712,8 @@ static void changing_client(int fd)
             t[k] = start(any_wait, (void *)(i % 2 ? k : k % 3));
         for (size_t k = 0; k < ECHOES; k++) {
             put(fd, k, ECHO);
-            for (int ms = 0; __atomic_load_n(&taken, __ATOMIC_RELAXED) < (k + 1) * ECHO && ms < 50000; ms++)
+            for (int ms = 0;
+                 __atomic_load_n(&taken, __ATOMIC_RELAXED) < (k + 1) * ECHO && ms < 50000; ms++)
                 usleep(100);
         }
         say("taken %zu", taken);

@@ -1,11 +1,12 @@
-/* What may be asked of a set beside the usual, and of more sets than most programs have. */
+/* Unusual event masks of an epoll set, and one connection in more sets than most programs have. */
 #include "t.h"
 
 static const unsigned asked[] = {
-    EPOLLRDNORM, EPOLLRDNORM | EPOLLIN, EPOLLWRNORM, EPOLLRDBAND | EPOLLWRBAND | EPOLLMSG, EPOLLIN | EPOLLWAKEUP, EPOLLRDNORM | EPOLLRDBAND | EPOLLWAKEUP,
+    EPOLLRDNORM, EPOLLRDNORM | EPOLLIN, EPOLLWRNORM, EPOLLRDBAND | EPOLLWRBAND | EPOLLMSG,
+    EPOLLIN | EPOLLWAKEUP, EPOLLRDNORM | EPOLLRDBAND | EPOLLWAKEUP,
 };
 
-/* By level, by edge and once. */
+/* Level-triggered, edge-triggered, one-shot and exclusive. */
 static void masks_client(int fd)
 {
     for (size_t i = 0; i < COUNT(asked); i++) {
@@ -47,7 +48,8 @@ static void masks_client(int fd)
     meet();
 }
 
-/* Sends an urgent byte, also not before the client sleeps; says so when the other end's kernel has had it. */
+/* Sends an urgent byte, or ordinary ones; an order from WHEN_ASLEEP on waits until the client
+ * sleeps. The answer comes when the client's kernel has acknowledged the bytes. */
 static void urgent_server(int fd)
 {
     for (long n; (n = hear()) != END; tell(0)) {
@@ -66,7 +68,8 @@ static void urgent_server(int fd)
 
 static void urgent_client(int fd)
 {
-    int level = set_of(fd, EPOLLPRI), edge = set_of(fd, EPOLLPRI | EPOLLET), once = set_of(fd, EPOLLPRI | EPOLLONESHOT), both = set_of(fd, EPOLLIN | EPOLLPRI);
+    int level = set_of(fd, EPOLLPRI), edge = set_of(fd, EPOLLPRI | EPOLLET),
+        once = set_of(fd, EPOLLPRI | EPOLLONESHOT), both = set_of(fd, EPOLLIN | EPOLLPRI);
     int all[] = {level, edge, once, both};
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < COUNT(all); i++)
@@ -86,7 +89,7 @@ static void urgent_client(int fd)
         for (size_t i = 0; i < COUNT(all); i++)
             say_wait(all[i], 0);
         order(10);
-        await(fd, POLLIN); /* at the mark nothing can be counted */
+        await(fd, POLLIN); /* FIONREAD counts nothing at the urgent mark */
         for (size_t i = 0; i < COUNT(all); i++)
             say_wait(all[i], 0);
         T(recv(fd, buf, 100, 0));
@@ -95,7 +98,7 @@ static void urgent_client(int fd)
     meet();
 }
 
-/* More sets than a link keeps in mind: each of them is told. */
+/* One connection in more sets than a link keeps in mind: each set is told. */
 static int of_many[10];
 
 static void *one_of_many(void *arg)
@@ -159,7 +162,7 @@ static void many_sets_client(int fd)
     use_many(fd);
 }
 
-/* In so many from the start, it never leaves TCP. */
+/* A connection that is in so many sets from the start never leaves TCP. */
 static void stays_in_many_server(int fd)
 {
     fd = join();

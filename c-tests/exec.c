@@ -19,8 +19,8 @@ static void cat_on(int in, int out, int preloaded)
     be_cat();
 }
 
-/* cat reads the connection into the transcript, with bytes pending before the exec. */
-/* A child becomes cat, which reads on where this process has stopped. */
+/* A child becomes cat, which reads on where this process has stopped. Bytes are unread before the
+ * exec, and cat copies the connection into the transcript. */
 static pid_t cat_reads_on(int fd)
 {
     meet();
@@ -52,7 +52,7 @@ static void cat_reads_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* The parent stays: what cat has read it does not read, too. */
+/* The parent keeps the connection: it does not read the bytes that cat has read. */
 static void cat_reads_beside_server(int fd)
 {
     pid_t pid = cat_reads_on(fd);
@@ -62,16 +62,18 @@ static void cat_reads_beside_server(int fd)
     drop(fd);
 }
 
-/* At a number beyond stdio, which the program says that its child is to have: the parent stays, and waits for it. */
+/* The program removes FD_CLOEXEC and passes the connection on at a number above stdio. The parent
+ * keeps the connection, and waits for the child. */
 static void handed_number_server(int first)
 {
     char cat[40];
-    volatile int fd = first; /* vfork returns twice */
+    volatile int fd = first; /* volatile: vfork returns twice */
     for (volatile int way = 0; way < 4; way++) {
         pid_t pid = 0;
         if (way)
             fd = join();
-        snprintf(cat, sizeof cat, "head -c 3431 <&%d", fd); /* does not wait for the end, behind which TCP has all */
+        /* head does not wait for the end of the stream, after which TCP has everything. */
+        snprintf(cat, sizeof cat, "head -c 3431 <&%d", fd);
         T(fcntl(fd, F_SETFD, FD_CLOEXEC));
         meet();
         await_in(fd, 40);
@@ -119,7 +121,7 @@ static void handed_number_client(int fd)
     }
 }
 
-/* By way of vfork, whose child has its parent's memory until it is cat. */
+/* The child is made by vfork, and has its parent's memory until it becomes cat. */
 static void vfork_cat_server(int fd)
 {
     meet();
@@ -137,7 +139,7 @@ static void vfork_cat_server(int fd)
     reap(pid);
 }
 
-/* cat writes a file to the connection, behind what its parent wrote. */
+/* cat writes a file to the connection, after the bytes that its parent wrote. */
 static void cat_writes_server(int fd)
 {
     T(put(fd, 1, 5000));
@@ -160,7 +162,8 @@ static void cat_writes_client(int fd)
     T(drain(fd, 4));
 }
 
-/* As inetd does it: cat at 0 and 1 echoes; bytes are pending both ways at the exec. */
+/* As inetd does it: cat echoes, with the connection at 0 and 1. Bytes are unread in both directions
+ * at the exec. */
 static void inetd(int fd, int preloaded)
 {
     T(put(fd, 1, 20000));
@@ -200,7 +203,8 @@ static void become_cat_server(int fd)
     cat_on(fd, fd, 1);
 }
 
-/* The same with a program that is linked statically, into which nothing can be loaded, at a number of its own. */
+/* The same with a statically linked program, into which nothing can be loaded, and with the
+ * connection at its own number. */
 static void become_static_server(int fd)
 {
     char path[4096], number[16];
@@ -219,7 +223,8 @@ static void become_static_server(int fd)
     die("exec");
 }
 
-/* exec of this program: it goes on with the connection where it stopped, also with cold and warm bytes pending. */
+/* exec of this program: it goes on with the connection where it stopped, with bytes unread in both
+ * directions, whether the connection was warmed or not. */
 static void exec_self_server(int fd)
 {
     T(put(fd, 1, 20000));
@@ -247,7 +252,7 @@ static void exec_self_client(int fd)
     echo_rounds(fd, 50, 3000);
 }
 
-/* By every function there is for it, each with a connection of its own, and bytes under way. */
+/* exec by each function there is, each time with a new connection and with bytes under way. */
 enum { EXECS = 7, RAW_EXECS = 2 };
 
 static void become(int how, char **argv)
@@ -258,7 +263,9 @@ static void become(int how, char **argv)
     case 0: execve(self, argv, environ); break;
     case 1: setenv("PATH", "/proc/self:/usr/bin:/bin", 1); execvp("exe", argv); break;
     case 2: execvpe("exe", argv, environ); break;
-    case 3: execle(self, argv[0], argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], NULL, environ); break;
+    case 3:
+        execle(self, argv[0], argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], NULL, environ);
+        break;
     case 4: fexecve(fd, argv, environ); break;
     case 5: execveat(AT_FDCWD, self, argv, environ, 0); break;
     case 6: execveat(fd, "", argv, environ, AT_EMPTY_PATH); break;
@@ -312,8 +319,8 @@ static void execs_client(int fd) { become_client(fd, EXECS); }
 static void raw_execs_server(int fd) { become_server(fd, EXECS); }
 static void raw_execs_client(int fd) { become_client(fd, RAW_EXECS); }
 
-/* Amid much that is written to it, which may bring the connection back to its link before the image is gone; the new one ends its side
- * at once. */
+/* exec while the other end writes many bytes, which may bring the connection back to its link
+ * before the old program is gone. The new program shuts down its writing at once. */
 enum { AMID_BULK = 6, BULK = 6000000, BULK_BEFORE = 1600000 };
 
 static void amid_bulk_server(int fd)
@@ -349,15 +356,16 @@ static void amid_bulk_client(int fd)
         if (i)
             fd = join();
         pthread_t writer = start(puts_bulk, &fd);
-        T(recv(fd, buf, 1, 0)); /* the end, and no reset */
+        T(recv(fd, buf, 1, 0)); /* the end of the stream, not a reset */
         tell(0);
         T((long)finish(writer));
         T(close(fd));
     }
 }
 
-/* A child executes this program when its parent has closed the connection, at a number that no program knows by itself: it
- * finds what lies unread, and what is unread of its own. */
+/* A child executes this program after its parent has closed the connection, at a number that no
+ * program expects by itself. The new program finds the unread bytes, and the peer finds those that
+ * the old one wrote. */
 static void above_server(int fd)
 {
     int turn[2];
@@ -413,7 +421,8 @@ static void exec_polled_resume(int fd)
 
 static void exec_polled_client(int fd)
 {
-    struct pollfd p[] = {{.fd = fd, .events = POLLIN | POLLPRI}, {.fd = set_of(fd, EPOLLET), .events = POLLIN}};
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN | POLLPRI},
+                         {.fd = set_of(fd, EPOLLET), .events = POLLIN}};
     int polls = 0;
     struct epoll_event e;
     while (poll(p, 2, -1) > 0 && !p[0].revents && epoll_wait(p[1].fd, &e, 1, 0) == 0)
@@ -441,7 +450,7 @@ static void exec_both_resume(int fd)
     echo_rounds(fd, 50, 3000);
 }
 
-/* What lies unread behind both shutdowns is there for the program that comes next. */
+/* Bytes unread after both shutdowns are there for the next program (after exec). */
 static void shut_server(int fd, size_t len)
 {
     T(put(fd, 1, len));
@@ -472,12 +481,12 @@ static void exec_shut_server(int fd) { shut_server(fd, 3000); }
 static void exec_shut_client(int fd) { shut_client(fd, 3000); }
 static void exec_shut_resume(int fd) { shut_resume(fd, 3000); }
 
-/* The same with nearly as much as TCP takes of what nobody reads. */
+/* The same with nearly as many unread bytes as TCP takes. */
 static void exec_shut_much_server(int fd) { shut_server(fd, 60000); }
 static void exec_shut_much_client(int fd) { shut_client(fd, 60000); }
 static void exec_shut_much_resume(int fd) { shut_resume(fd, 60000); }
 
-/* Marked close-on-exec: the peer gets all bytes, then the end. */
+/* The connection is marked close-on-exec: the peer gets all bytes, then the end of the stream. */
 static void exec_cloexec_server(int fd)
 {
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -485,7 +494,7 @@ static void exec_cloexec_server(int fd)
     exec_self(fd);
 }
 
-/* Marked when they were made, by either call. */
+/* The connections are marked close-on-exec when they are made, by accept4 and by socket. */
 static void exec_born_cloexec_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -533,7 +542,8 @@ static void exec_cloexec_client(int fd)
     meet();
 }
 
-/* With something unread, the peer, whose program is busy: it finds a reset. */
+/* The client execs with bytes unread, so that its connection closes. The server's program is busy,
+ * and finds a reset. */
 static void exec_unread_server(int fd)
 {
     T(put(fd, 1, 95));
@@ -573,7 +583,7 @@ static void exec_fails(int fd)
     }
 }
 
-/* Other programs are run while the stream lives. */
+/* Runs other programs while the stream is in use. */
 static int run(int how)
 {
     int status;
@@ -582,7 +592,9 @@ static int run(int how)
     FILE *f;
     switch (how) {
     case 0: return system("exit 3");
-    case 1: return posix_spawn(&pid, "/bin/true", NULL, NULL, (char *[]){"true", NULL}, environ) || waitpid(pid, &status, 0) != pid ? -1 : status;
+    case 1:
+        return posix_spawn(&pid, "/bin/true", NULL, NULL, (char *[]){"true", NULL}, environ) ||
+               waitpid(pid, &status, 0) != pid ? -1 : status;
     case 2:
         f = popen("echo hello; cat /dev/null", "r");
         if (!f || !fgets(line, sizeof line, f))
@@ -590,7 +602,7 @@ static int run(int how)
         return pclose(f) + strcmp(line, "hello\n");
     case 3:
         if (!(pid = vfork())) {
-            close(SYNC + 1); /* in a vfork child, whose memory is ours */
+            close(SYNC + 1); /* a vfork child, which shares our memory, closes a descriptor */
             execl("/bin/sh", "sh", "-c", "exit 5", NULL);
             _exit(9);
         }
@@ -600,7 +612,8 @@ static int run(int how)
         fputs("text", f);
         return pclose(f);
     case 5:
-        return posix_spawnp(&pid, "false", NULL, NULL, (char *[]){"false", NULL}, environ) || waitpid(pid, &status, 0) != pid ? -1 : status;
+        return posix_spawnp(&pid, "false", NULL, NULL, (char *[]){"false", NULL}, environ) ||
+               waitpid(pid, &status, 0) != pid ? -1 : status;
     default:
         if (!(pid = vfork()))
             _exit(11);
@@ -640,7 +653,8 @@ static void spawn_on_server(int fd)
     posix_spawn_file_actions_init(&a);
     posix_spawn_file_actions_adddup2(&a, fd, 1);
     T(put(fd, 1, 3000));
-    T(posix_spawn(&pid, "/bin/sh", &a, NULL, ((char *[]){"sh", "-c", "echo first; echo second", NULL}), environ));
+    T(posix_spawn(&pid, "/bin/sh", &a, NULL,
+                  ((char *[]){"sh", "-c", "echo first; echo second", NULL}), environ));
     reap(pid);
     T(put(fd, 2, 3000));
     T(close(fd));
@@ -682,7 +696,8 @@ static void shell_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* What the library had let go of for the new program is not another connection's, too. */
+/* An exec fails. What the library released for the new program does not belong to two connections
+ * afterwards. */
 static void exec_fails_others_server(int fd)
 {
     echo_rounds(fd, 20, 3000);
@@ -721,15 +736,19 @@ const struct body exec_bodies[] = {
     TWO("exec_self", exec_self_server, exec_self_client, .resume = exec_self_resume),
     TWO("exec_every_way", execs_server, execs_client, .resume = became),
     TWO("exec_by_syscall", raw_execs_server, raw_execs_client, .resume = became),
-    TWO("exec_amid_bulk", amid_bulk_server, amid_bulk_client, .limit = 30, .resume = amid_bulk_resume),
+    TWO("exec_amid_bulk", amid_bulk_server, amid_bulk_client, .limit = 30,
+        .resume = amid_bulk_resume),
     TWO("exec_above_stdio", above_server, above_client, .resume = above_resume),
     TWO("exec_polled", exec_polled_server, exec_polled_client, .resume = exec_polled_resume),
     TWO("exec_both_ends", exec_both, exec_both, .flags = ONEHOST, .resume = exec_both_resume),
-    TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST, .resume = exec_shut_resume),
-    TWO("exec_shut_much", exec_shut_much_server, exec_shut_much_client, .flags = ONEHOST, .resume = exec_shut_much_resume),
+    TWO("exec_shut", exec_shut_server, exec_shut_client, .flags = ONEHOST,
+        .resume = exec_shut_resume),
+    TWO("exec_shut_much", exec_shut_much_server, exec_shut_much_client, .flags = ONEHOST,
+        .resume = exec_shut_much_resume),
     TWO("exec_cloexec", exec_cloexec_server, exec_cloexec_client, .resume = exec_cloexec_resume),
     TWO("exec_unread", exec_unread_server, exec_unread_client, .resume = exec_cloexec_resume),
-    TWO("exec_born_cloexec", exec_born_cloexec_server, exec_born_cloexec_client, .flags = RAW, .resume = exec_born_resume),
+    TWO("exec_born_cloexec", exec_born_cloexec_server, exec_born_cloexec_client, .flags = RAW,
+        .resume = exec_born_resume),
     TWO("exec_fails", exec_fails, exec_fails),
     TWO("exec_fails_then_others", exec_fails_others_server, exec_fails_others_client),
     TWO("spawn_while_streaming", spawns, spawns),

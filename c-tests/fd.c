@@ -22,20 +22,24 @@ static void numbers(int fd)
     T(close(other));
     T(dup(fd));
     echo_rounds(fd, 50, 3000);
-    open_fds(); /* until another thread that is making some of its own has put them out of the way */
+    /* waits until the library has moved descriptors that it is just making out of the way */
+    open_fds();
     for (int i = 0; i < 8; i++)
         f[i] = dup(0);
     int others = 0;
     for (int i = 0; i < 400; i++) {
         int one = dup(0), two = fcntl(0, F_DUPFD, 0), pair[2];
-        others += pipe(pair) || one != f[7] + 1 || two != one + 1 || pair[0] != two + 1 || pair[1] != two + 2;
+        others += pipe(pair) || one != f[7] + 1 || two != one + 1 || pair[0] != two + 1 ||
+            pair[1] != two + 2;
         close(one), close(two), close(pair[0]), close(pair[1]);
     }
     say("%d others", others);
-    say("%d %d %d %d %d %d %d %d, open %d", f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], open_fds());
+    say("%d %d %d %d %d %d %d %d, open %d", f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7],
+        open_fds());
     struct rlimit r;
     T(getrlimit(RLIMIT_NOFILE, &r));
-    say("limit %ld, sysconf %ld, getdtablesize %d", (long)r.rlim_cur, sysconf(_SC_OPEN_MAX), getdtablesize());
+    say("limit %ld, sysconf %ld, getdtablesize %d", (long)r.rlim_cur, sysconf(_SC_OPEN_MAX),
+        getdtablesize());
     meet();
 }
 
@@ -88,7 +92,7 @@ static void dup_kinds(int fd)
     T(fcntl(fd, F_DUPFD, 5000));
     for (int i = 0; i < 6; i++)
         say("cloexec %d", fcntl(d[i], F_GETFD));
-    for (int i = 0; i < 12; i++) { /* each of them is the connection */
+    for (int i = 0; i < 12; i++) { /* each number is the connection */
         if (is_server) {
             T(put(d[i % 6], i, 2000));
             T(get(d[(i + 1) % 6], i, 2000));
@@ -102,7 +106,8 @@ static void dup_kinds(int fd)
     echo_rounds(fd, 20, 1000);
 }
 
-/* dup2 over a live connection closes it; over another connection's number it changes places with it. */
+/* dup2 over a live connection closes that connection. After a dup2 of another connection the number
+ * stands for that other one. */
 static void dup_over_server(int fd)
 {
     int second = join(), null = open("/dev/null", O_RDWR);
@@ -130,7 +135,7 @@ static void dup_over_client(int fd)
     T(recv(second, buf, 10, 0));
 }
 
-/* The number of a closed connection belongs to a file now: nothing else is ever written there. */
+/* A file has the number of a closed connection now: only what the program writes may go there. */
 static void reused_by_file(int fd)
 {
     int second = join(), number = fd;
@@ -170,10 +175,10 @@ static void exhausted(int fd)
     echo_rounds(fd, 30, 3000);
     T(getrlimit(RLIMIT_NOFILE, &r));
     say("%ld", (long)r.rlim_cur);
-    close_range(20, last, 0); /* the report at the end needs one */
+    close_range(20, last, 0); /* the report of the counters at the end needs a descriptor */
 }
 
-/* No number is free from the start: such connections work, upgraded or not. */
+/* All descriptor numbers are in use from the start: a new connection works, upgraded or not. */
 static void exhausted_early(int fd)
 {
     struct rlimit r;
@@ -215,7 +220,8 @@ static void accept_emfile_client(int fd)
 
 enum bulk { CLOSE_RANGE, CLOSEFROM, RAW_RANGE, RAW_CLOSE, RANGE_CLOEXEC, RANGE_UNSHARE };
 
-/* Everything from fd 4 on is closed, the connection kept at 3's neighbour or not. */
+/* Closes all descriptors from 5 on, or marks those from 4 on as close-on-exec. The connection lives
+ * on as number 4. */
 static void bulk_close(int fd, enum bulk how)
 {
     int low = fcntl(fd, F_DUPFD, 4), keep;
@@ -241,7 +247,8 @@ static void bulk_close(int fd, enum bulk how)
     echo_rounds(keep, 60, 3000);
     T(get(file, 1, 1000));
     T(close(file));
-    int second = how == RANGE_UNSHARE ? join_cold() : join(); /* a thread of its own table: no more upgrades are asked for */
+    /* the thread has its own descriptor table now, and the library upgrades no more connections */
+    int second = how == RANGE_UNSHARE ? join_cold() : join();
     echo_rounds(second, 60, 3000);
     if (how == RANGE_UNSHARE)
         rounds_by_tcp(keep, 60, 3000);
@@ -256,7 +263,7 @@ static void raw_close_rest(int fd) { bulk_close(fd, RAW_CLOSE); }
 static void range_cloexec_rest(int fd) { bulk_close(fd, RANGE_CLOEXEC); }
 static void range_unshare_rest(int fd) { bulk_close(fd, RANGE_UNSHARE); }
 
-/* ... and with the connection among what is closed. */
+/* The connection itself is among the descriptors that are closed. */
 enum { CLOSED_AT_ONCE = 6 };
 
 static void bulk_close_it_server(int fd)
@@ -270,7 +277,7 @@ static void bulk_close_it_server(int fd)
     meet();
     T(put(second, 3, 3000));
     T(put(more[1], 4, 3000));
-    int lowest = second; /* a descriptor of the library's may have stood at a lower number for a moment */
+    int lowest = second; /* a descriptor of the library may have had a lower number for a moment */
     for (int i = 0; i < CLOSED_AT_ONCE; i++)
         lowest = more[i] < lowest ? more[i] : lowest;
     closefrom(lowest);
@@ -329,7 +336,7 @@ static void cloexec_set(int fd)
     say("%d %x", fcntl(fd, F_GETFD), fcntl(fd, F_GETFL));
 }
 
-/* What fails leaves the descriptor as it is: with bytes unread, too. */
+/* A call that fails leaves the descriptor as it is, and the unread bytes, too. */
 static void failing_dup_server(int fd)
 {
     T(put(fd, 1, 5));
@@ -364,7 +371,8 @@ static void failing_dup_client(int fd)
     T(close(fd));
 }
 
-/* A number is closed and given anew while a doorbell comes for a new set: by way of the lowest free number. */
+/* A number is closed and given anew while the library makes a doorbell for a new epoll set. The
+ * doorbell has the lowest free number for a moment. */
 static void dup_into_hole_client(int fd)
 {
     int null = open("/dev/null", O_RDONLY), lost = 0;
@@ -386,7 +394,7 @@ static void dup_into_hole_server(int fd)
     meet();
 }
 
-/* So it is while another thread's first write makes the table of descriptors grow. */
+/* The same while another thread's first write makes the table of descriptors grow. */
 static void *writing_thread(void *arg)
 {
     busy = gettid();
@@ -395,7 +403,8 @@ static void *writing_thread(void *arg)
 
 static void dup_while_growing_server(int none)
 {
-    int fd = take_one(), null = open("/dev/null", O_RDONLY), hole = dup(null), lost = close(hole) != 0;
+    int fd = take_one(), null = open("/dev/null", O_RDONLY), hole = dup(null),
+        lost = close(hole) != 0;
     pthread_t t = start_busy(writing_thread, &fd);
     for (int i = 0; i < 20; i++) {
         lost += dup2(null, hole) != hole;
@@ -423,7 +432,8 @@ const struct body fd_bodies[] = {
     TWO("dup_kinds", dup_kinds, dup_kinds),
     TWO("dup2_over_connection", dup_over_server, dup_over_client),
     TWO("dup_into_hole", dup_into_hole_server, dup_into_hole_client),
-    TWO("dup_while_growing", dup_while_growing_server, dup_while_growing_client, .flags = RAW | NOUP),
+    TWO("dup_while_growing", dup_while_growing_server, dup_while_growing_client,
+        .flags = RAW | NOUP),
     TWO("dup_fails", failing_dup_server, failing_dup_client),
     TWO("number_reused_by_file", reused_by_file, reused_by_file),
     TWO("fds_exhausted", exhausted, exhausted, .flags = STEADY),

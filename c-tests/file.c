@@ -1,4 +1,5 @@
-/* sendfile and splice: a file's bytes into the connection, offsets and short counts as the kernel's. */
+/* sendfile and splice: a file's bytes go into the connection, with the kernel's offsets and short
+ * counts. */
 #include "t.h"
 
 enum { SIZE = 1000000 };
@@ -17,7 +18,10 @@ static ssize_t send_all(int fd, int file, off_t *off, size_t n)
     return done;
 }
 
-static void say_position(int file, off_t off) { say("offset %ld position %ld", (long)off, (long)lseek(file, 0, SEEK_CUR)); }
+static void say_position(int file, off_t off)
+{
+    say("offset %ld position %ld", (long)off, (long)lseek(file, 0, SEEK_CUR));
+}
 
 static void whole_server(int fd)
 {
@@ -42,7 +46,7 @@ static void whole_server(int fd)
     off = SIZE + 5;
     T(sendfile(fd, file, &off, 10));
     say_position(file, off);
-    T(put(fd, 5, 3000)); /* an ordinary write behind it */
+    T(put(fd, 5, 3000)); /* an ordinary write after it */
     T(pread(file, buf, 100, 50));
     say_position(file, off);
 }
@@ -59,7 +63,8 @@ static void whole_client(int fd)
 
 static void errors_server(int fd)
 {
-    int file = temp_file(1, 10000), p[2], wronly = open("/dev/null", O_WRONLY), dir = open("/", O_RDONLY | O_DIRECTORY);
+    int file = temp_file(1, 10000), p[2], wronly = open("/dev/null", O_WRONLY),
+        dir = open("/", O_RDONLY | O_DIRECTORY);
     off_t off = -1;
     T(pipe(p));
     T(sendfile(fd, file, &off, 10));
@@ -85,13 +90,14 @@ static void errors_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* A connection that takes nothing any more, by this side's doing and by the other's: an error, and one signal for each call. */
+/* A connection that can no longer be written, because of this side or of the peer: each call fails
+ * and raises one SIGPIPE. */
 static void broken_server(int fd)
 {
     for (int i = 0; i < 4; i++) {
         if (i)
             fd = join();
-        meet(); /* a reset does not meet the other end's connect */
+        meet(); /* otherwise a reset may meet the other end's connect */
         if (i == 1)
             linger(fd, 1, 0);
         if (i < 2)
@@ -114,7 +120,7 @@ static void say_broken(int fd, int file)
     }
     T(sendfile(fd, file, &off, 0));
     off = SIZE;
-    T(sendfile(fd, file, &off, 10)); /* nothing is there */
+    T(sendfile(fd, file, &off, 10)); /* at the end of the file */
     say("SIGPIPE %d", signals[SIGPIPE]);
 }
 
@@ -130,12 +136,13 @@ static void broken_client(int fd)
         lseek(file, 0, SEEK_SET);
         meet();
         switch (i) {
-        case 0: /* the first goes out, and is answered by a reset */
+        case 0: /* the first call succeeds, and the peer answers with a RST */
             await(fd, POLLRDHUP);
             T(sendfile(fd, file, &off, 100));
             await(fd, POLLHUP);
             break;
-        case 1: await(fd, POLLHUP); T(sendfile(fd, file, &off, 100)); break; /* this one tells of the reset */
+        /* this call reports the RST */
+        case 1: await(fd, POLLHUP); T(sendfile(fd, file, &off, 100)); break;
         case 2: T(shutdown(fd, SHUT_WR)); break;
         case 3: T(sendfile(fd, file, &off, 100)); T(shutdown(fd, SHUT_WR)); break;
         }
@@ -144,7 +151,8 @@ static void broken_client(int fd)
     }
 }
 
-/* The file shrinks and grows between and behind the calls. */
+/* The file shrinks and grows between the calls, while bytes of an earlier call may still be
+ * unsent. */
 static void truncated_server(int fd)
 {
     int file = temp_file(1, SIZE);
@@ -153,7 +161,7 @@ static void truncated_server(int fd)
     T(ftruncate(file, 400000));
     T(send_all(fd, file, &off, SIZE));
     say_position(file, off);
-    T(ftruncate(file, 0)); /* the pages were the send buffer: nothing may fault */
+    T(ftruncate(file, 0)); /* the file's pages may still be the send buffer: nothing may fault */
     T(sendfile(fd, file, &off, SIZE));
     off = 0;
     T(sendfile(fd, file, &off, SIZE));
@@ -172,7 +180,7 @@ static void truncated_client(int fd)
     meet();
 }
 
-/* Truncated by another thread all the time: what arrives is as long as the calls said. */
+/* Another thread truncates the file all the time: as many bytes arrive as the calls returned. */
 static volatile int stop;
 static void *truncater(void *arg)
 {
@@ -209,7 +217,7 @@ static void truncated_race_client(int fd)
     YES(got == hear());
 }
 
-/* Until EAGAIN, then on as the reader makes room. */
+/* sendfile until EAGAIN, then on as the reader makes room. */
 static void nonblocking_server(int fd)
 {
     int file = temp_file(1, 0);
@@ -236,10 +244,11 @@ static void nonblocking_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* From files that are no plain ones. */
+/* Files that are not regular ones, and an empty one. */
 static void other_files_server(int fd)
 {
-    int version = open("/proc/version", O_RDONLY), zero = open("/dev/zero", O_RDONLY), mem = memfd_create("m", 0), null = open("/dev/null", O_RDONLY), empty = temp_file(1, 0);
+    int version = open("/proc/version", O_RDONLY), zero = open("/dev/zero", O_RDONLY),
+        mem = memfd_create("m", 0), null = open("/dev/null", O_RDONLY), empty = temp_file(1, 0);
     off_t off = 2;
     T(sendfile(fd, version, NULL, 20));
     T(sendfile(fd, version, &off, 20));
@@ -262,7 +271,7 @@ static void other_files_client(int fd)
     say("%zu bytes, sum %08x", n, sum(buf, n));
 }
 
-/* As a web server does it: header with MSG_MORE or TCP_CORK, then the file, in turn with requests. */
+/* As a web server does it: for each request a header with MSG_MORE or TCP_CORK, then the file. */
 static void responses_server(int fd)
 {
     int file = temp_file(1, SIZE);
@@ -343,7 +352,7 @@ static void splice_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
-/* Of what lies unread when splice comes, nothing is read again behind it. */
+/* Unread bytes that splice has taken are not read again after it. */
 static void splice_pending_server(int fd)
 {
     T(put(fd, 1, 20000));
@@ -375,7 +384,8 @@ static void splice_pending_client(int fd)
     meet();
 }
 
-/* Whoever reads by splice does not wait until the other side has read: that comes behind it. */
+/* A splice from a connection does not wait until the peer has read what this side writes: the peer
+ * reads only after the splice. */
 static void splice_unblocked_server(int fd)
 {
     T(put(fd, 2, 20000));
@@ -402,7 +412,8 @@ static void splice_unblocked_client(int fd)
     await_in(fd, 20000);
     pthread_t t = start_busy(put_all, &(struct all){fd, 20 << 20});
     await_asleep(busy);
-    T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int))); /* by TCP there is room for little of it */
+    /* TCP has room for little of it then */
+    T(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){4096}, sizeof(int)));
     T(splice(fd, NULL, p[1], NULL, 2000, 0));
     T(get(p[0], 2, 2000));
     tell(0);

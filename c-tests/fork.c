@@ -1,14 +1,14 @@
-/* A child and its parent on one connection, where its stream was in an unusual state at the fork. */
+/* A child and its parent share a connection whose stream was in an unusual state at the fork. */
 #include "t.h"
 
-/* Are so many bytes unread? */
+/* Are exactly `want` bytes unread? */
 static int counts(int fd, int want)
 {
     int n = -1;
     return ioctl(fd, FIONREAD, &n) == 0 && n == want;
 }
 
-/* The parent reads on; the child counts what is left now. */
+/* The parent reads on; the child then counts what is left. */
 static void counts_server(int fd)
 {
     T(put(fd, 1, 100));
@@ -29,7 +29,8 @@ static void counts_client(int fd)
     meet();
 }
 
-/* A reader that is killed with input unread resets the connection, also where a child has looked for bytes of its own before. */
+/* A reader that is killed with unread input resets the connection. A child of the writer, which had
+ * found no input before, gets the reset. */
 static void killed_reader(int fd)
 {
     await_in(fd, 1);
@@ -53,7 +54,7 @@ static void of_killed_reader(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* A limit that a child sets behind what it has read of that holds. */
+/* A time limit that a child sets after it has read what the parent left unread holds. */
 static void limited_child_client(int fd)
 {
     meet();
@@ -62,7 +63,8 @@ static void limited_child_client(int fd)
     if (!pid) {
         size_t rest = get_at(fd, 1, 1, 20000 - 1);
         timeout(fd, SO_RCVTIMEO, 40);
-        _exit(rest == 20000 - 1 && recv(fd, buf, 1, MSG_WAITALL | MSG_TRUNC) == -1 && errno == EAGAIN ? 0 : 1);
+        _exit(rest == 20000 - 1 &&
+            recv(fd, buf, 1, MSG_WAITALL | MSG_TRUNC) == -1 && errno == EAGAIN ? 0 : 1);
     }
     reap(pid);
     meet();
@@ -75,7 +77,8 @@ static void limited_child_server(int fd)
     meet();
 }
 
-/* What was there when both halves were shut down stays so, also for the child, when the peer's next bytes make TCP reset the connection. */
+/* Bytes that were unread at a shutdown of both halves stay readable, also for the child, after the
+ * peer's next bytes have made TCP reset the connection. */
 static void writes_behind_server(int fd)
 {
     T(put(fd, 1, 1108));
@@ -106,7 +109,7 @@ static void writes_behind_client(int fd)
     meet();
 }
 
-/* Both ends are this process's, which sleeps while the child reads. */
+/* Both ends belong to this process, which sleeps while the child reads. */
 static void pair_of_parent(void)
 {
     int end[2];
@@ -120,7 +123,8 @@ static void pair_of_parent(void)
     T(get(end[0], 2, 5000));
 }
 
-/* The parent is through with its connections before the child uses them, and others have begun since. */
+/* The parent has closed its connections before the child uses them, and has made others
+ * meanwhile. */
 enum { HANDED_ON = 4 };
 
 static void handed_on(int forks, int server)
@@ -164,7 +168,8 @@ static void handed_on_client(int fd) { handed_on(1, 0), echo_rounds(fd, 3, 1000)
 static void handed_back_server(int fd) { handed_on(0, 1), echo_rounds(fd, 3, 1000); }
 static void handed_back_client(int fd) { handed_on(0, 0), echo_rounds(fd, 3, 1000); }
 
-/* Both ends would use a link, but what TCP holds is not read yet; the parent writes, then the child. */
+/* Both ends have agreed on a link, but bytes that TCP holds are not read yet. The parent writes,
+ * then the child. */
 static void agreed_server(int fd)
 {
     int conn = join_cold();
@@ -191,7 +196,8 @@ static void agreed_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* Of what the child reads at once the first byte is on TCP, and the rest perhaps in the ring of its parent, which has ended its writing. */
+/* One recv of the child finds its first byte on TCP, and the rest perhaps in the ring of its
+ * parent. The parent has shut its writing half down. */
 static int mixed_writer(void)
 {
     int conn = join_cold();
@@ -230,7 +236,7 @@ static void mixed_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* The same of a child that comes when the peer has reset the connection. */
+/* The same for a child that is forked after the peer has reset the connection. */
 static void mixed_reset_server(int fd)
 {
     (void)fd;
@@ -251,12 +257,14 @@ static void mixed_reset_client(int fd)
     await_reset(conn);
     pid_t pid = child_that_waits();
     if (!pid)
-        _exit(recv(conn, buf, 5000, MSG_PEEK) != 3000 ? 1 : recv(conn, buf, 5000, 0) == 3000 ? 0 : 2);
+        _exit(recv(conn, buf, 5000, MSG_PEEK) != 3000 ? 1
+            : recv(conn, buf, 5000, 0) == 3000 ? 0 : 2);
     let(pid);
     meet();
 }
 
-/* Both halves are shut down behind the fork; the peer writes, which resets the connection. The child still reads what came before. */
+/* Both halves are shut down after the fork; the peer then writes, which resets the connection. The
+ * child still reads what came before. */
 static void reads_behind_server(int fd)
 {
     T(put(fd, 1, 3000));
@@ -273,7 +281,8 @@ static void reads_behind_client(int fd)
     await_in(fd, 3000);
     pid_t pid = child_that_waits();
     if (!pid)
-        _exit(get(fd, 1, 3000) != 3000 ? 1 : recv(fd, buf, 1, 0) == -1 && errno == ECONNRESET ? 0 : 2);
+        _exit(get(fd, 1, 3000) != 3000 ? 1
+            : recv(fd, buf, 1, 0) == -1 && errno == ECONNRESET ? 0 : 2);
     T(shutdown(fd, SHUT_RDWR));
     meet();
     meet();
@@ -282,7 +291,8 @@ static void reads_behind_client(int fd)
     meet();
 }
 
-/* The child counts what came before, and again when the parent has read a byte of it. */
+/* The child counts the bytes that came before the reset, and counts again after the parent has read
+ * one of them. */
 static void counts_behind_client(int fd)
 {
     meet();
@@ -303,8 +313,8 @@ static void counts_behind_client(int fd)
     meet();
 }
 
-/* The peer closes with unread input, which resets the connection, behind the fork or before it. What it had written is there for whoever
- * reads on, the child or the parent, when the other one is through with the connection. */
+/* The peer closes with unread input, which resets the connection, after the fork or before it. The
+ * parent still reads what the peer had written, after the child has closed the connection. */
 enum { LEFT = 3000 };
 
 static int reads_part(int fd, size_t from, size_t n)
@@ -367,7 +377,8 @@ static void parent_reads(int fd, int first)
 static void parent_reads_client(int fd) { parent_reads(fd, 1); }
 static void parent_of_reset_reads_client(int fd) { parent_reads(fd, 0); }
 
-/* The child has read what the parent does not know to be read: a signal ends the parent's wait for more. */
+/* The child has read bytes that the parent does not know to be read. A signal still ends the
+ * parent's wait for more. */
 static void interrupts_server(int fd)
 {
     T(put(fd, 1, 80));

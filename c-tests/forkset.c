@@ -1,7 +1,8 @@
-/* A set that a child has from its parent, or makes for the parent's connection: what either is told. */
+/* An epoll set that a child inherits from its parent, or makes for the parent's connection: what
+ * each of the two is told. */
 #include "t.h"
 
-/* The child registers the connection, and no more, while a thread of the parent sleeps on it. */
+/* The child only registers the connection, while a thread of the parent sleeps on it. */
 static void *get_some(void *conn)
 {
     busy = gettid();
@@ -33,7 +34,7 @@ static void registers_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* A set of the parent's shows the child what lies unread, also where it has room to tell of at once. */
+/* A set of the parent tells the child of unread bytes, in one event with the room for writing. */
 static void shows_server(int fd)
 {
     meet();
@@ -57,7 +58,8 @@ static void shows_client(int fd)
     meet();
 }
 
-/* Of a set that a child has used, too, a sleeping thread is told all that there is when the connection is registered. */
+/* A thread sleeps in a set that a child has used, too. When the connection is registered, the
+ * thread is told of all its events. */
 static void *sleep_on(void *ep)
 {
     struct epoll_event e = {0};
@@ -88,7 +90,8 @@ static void woken_client(int fd)
     meet();
 }
 
-/* What a relative has made of a registration stays so: for the grandchild that waits for the set then, which knows it from before ... */
+/* A child modifies a registration, and it stays modified: for a grandchild that knows the set from
+ * before and waits on it afterwards ... */
 static void modified_server(int fd)
 {
     meet();
@@ -96,7 +99,7 @@ static void modified_server(int fd)
     meet();
 }
 
-/* A set that is to tell of one edge, which has come. */
+/* A set that has an edge to tell of: the byte has come, and no wait has told of it. */
 static int set_with_edge(int fd)
 {
     int ep = epoll_create1(0);
@@ -148,7 +151,7 @@ static void modified_for_parent_client(int fd)
     meet();
 }
 
-/* What one process has been told of once the other is not told again. */
+/* An EPOLLONESHOT event that one process has been told of is not told to the other one. */
 static void told_once_client(int fd)
 {
     int ep = set_of(fd, EPOLLIN | EPOLLONESHOT);
@@ -163,7 +166,7 @@ static void told_once_client(int fd)
     meet();
 }
 
-/* Nor is the parent told what its child has been told of once. */
+/* Nor is the parent told of an EPOLLONESHOT event that its child has been told of. */
 static void told_child_once_client(int fd)
 {
     int ep = set_of(fd, EPOLLRDHUP);

@@ -1,7 +1,7 @@
 /* Signal handlers that use sockets, in the middle of whatever they interrupt. */
 #include "t.h"
 
-/* A handler writes to another connection, then to the very one its thread sleeps on. */
+/* A handler writes to another connection, then to the connection on which its thread sleeps. */
 static int handler_fd[2];
 
 static void writing_handler(int sig)
@@ -24,7 +24,8 @@ static void handler_writes_server(int fd)
         if (i % 3 == 0)
             await_asleep(peer_pid);
         kill(peer_pid, SIGUSR1);
-        if (recv(other, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal") || recv(fd, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal"))
+        if (recv(other, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal") ||
+            recv(fd, text, 6, MSG_WAITALL) != 6 || strcmp(text, "signal"))
             die("handler's bytes");
         put(fd, i, 1000 + i);
     }
@@ -37,7 +38,8 @@ static void handler_writes_client(int fd)
     size_t good = 0;
     handler_fd[0] = join();
     handler_fd[1] = fd;
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = writing_handler, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = writing_handler, .sa_flags = SA_RESTART},
+        NULL);
     for (int i = 0; i < 30; i++) {
         tell(0);
         good += get(fd, i, 1000 + i);
@@ -46,7 +48,8 @@ static void handler_writes_client(int fd)
     meet();
 }
 
-/* A handler reads from the very connection on which its thread sleeps in recv: it gets what comes, and the thread what comes then. */
+/* A handler reads from the connection on which its thread sleeps in recv. The handler gets the
+ * first bytes, and the thread gets the bytes after them. */
 static void reading_handler(int sig)
 {
     int e = errno;
@@ -90,7 +93,9 @@ static void handler_reads_client(int fd)
     size_t good = 0;
     handler_fd[0] = fd;
     for (int i = 0; i < 30; i++) {
-        sigaction(SIGUSR1, &(struct sigaction){.sa_handler = reading_handler, .sa_flags = i % 2 ? SA_RESTART : 0}, NULL);
+        sigaction(SIGUSR1,
+            &(struct sigaction){.sa_handler = reading_handler, .sa_flags = i % 2 ? SA_RESTART : 0},
+            NULL);
         tell(0);
         good += get(fd, i, 1000 + i);
     }
@@ -98,7 +103,8 @@ static void handler_reads_client(int fd)
     meet();
 }
 
-/* A handler writes to the very connection on which its thread sleeps in a write: its bytes stand in the middle, in one piece. */
+/* A handler writes to the connection on which its thread sleeps in a write. The handler's bytes
+ * arrive in one piece, between bytes of the thread. */
 static void amid_write_handler(int sig)
 {
     int e = errno;
@@ -123,11 +129,13 @@ static void amid_write_server(int fd)
     size_t before = 0;
     while (before < sizeof buf && got[before] == buf[before])
         before++;
-    /* It may begin as the pattern goes on. */
+    /* The handler's bytes may begin like the next bytes of the pattern. */
     size_t from = before < 5 ? 0 : before - 5, at = from;
     while (at <= before && memcmp(got + at, "signal", 6))
         at++;
-    say("read %zu, whole %d", n, at <= before && !memcmp(got, buf, at) && !memcmp(got + at + 6, buf + at, sizeof buf - at));
+    say("read %zu, whole %d", n,
+        at <= before && !memcmp(got, buf, at) &&
+        !memcmp(got + at + 6, buf + at, sizeof buf - at));
     meet();
 }
 
@@ -135,7 +143,8 @@ static void amid_write_client(int fd)
 {
     size_t n = 0;
     handler_fd[0] = fd;
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = amid_write_handler, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGUSR1,
+        &(struct sigaction){.sa_handler = amid_write_handler, .sa_flags = SA_RESTART}, NULL);
     fill(buf, 1, 0, sizeof buf);
     tell(0);
     for (ssize_t r; n < sizeof buf && (r = write(fd, buf + n, sizeof buf - n)) > 0;)
@@ -163,7 +172,7 @@ static void storm_server(int fd)
     T(get(fd, 2, 2000000));
 }
 
-/* A handler sends on a connection that has rested, in the middle of malloc. */
+/* A handler that interrupts malloc sends on a connection that is at rest. */
 enum { AMID = 9000 };
 
 static int amid_fd;
@@ -190,15 +199,18 @@ static void amid_malloc_server(int fd)
 
 static void amid_malloc_client(int fd)
 {
-    echo_rounds(fd, 20, 3000); /* the handler is not to be the one that meets the peer */
+    echo_rounds(fd, 20, 3000); /* so that the handler is not the first to meet the peer */
     amid_fd = fd;
     fill(buf, 1, 0, AMID);
-    sigaction(SIGALRM, &(struct sigaction){.sa_handler = amid_handler, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = amid_handler, .sa_flags = SA_RESTART},
+        NULL);
     for (int i = 0; i < 8; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 450000000}, NULL); /* nothing tells that it rests */
+        /* until the connection is at rest, which no call shows */
+        nanosleep(&(struct timespec){.tv_nsec = 450000000}, NULL);
         for (size_t size = 16; size < 1024; size += 16)
             for (int k = 0; k < 8; k++) {
-                void *volatile kept = malloc(size); /* empties the thread's cache, which takes no lock */
+                /* empties malloc's cache of this thread, which takes no lock */
+                void *volatile kept = malloc(size);
                 (void)kept;
             }
         setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 1000}}, NULL);
@@ -213,7 +225,8 @@ static void amid_malloc_client(int fd)
     meet();
 }
 
-/* A handler shuts the writing half down in the middle of a recv: the peer finds an end, and what it writes is read to the last byte. */
+/* A handler shuts the writing half down in the middle of a recv. The peer finds the FIN, and
+ * everything that the peer writes is still read. */
 enum { AMID_READ = 8 << 20 };
 
 static void shutting_handler(int sig)
@@ -243,7 +256,8 @@ static void amid_read_server(int fd)
 
 static void amid_read_client(int fd)
 {
-    sigaction(SIGALRM, &(struct sigaction){.sa_handler = shutting_handler, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = shutting_handler, .sa_flags = SA_RESTART},
+        NULL);
     for (int i = 0; i < 6; i++) {
         amid_fd = join();
         setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 500 + 300 * i}}, NULL);
@@ -256,8 +270,8 @@ static void amid_read_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* The same in the middle of a write: what that says it has written comes, then the end, and nothing
- * can be written any more. */
+/* The same in the middle of a write: the peer gets as many bytes as the writes returned, then the
+ * FIN, and every later write fails. */
 static void amid_shut_server(int fd)
 {
     for (int i = 0; i < 12; i++) {
@@ -295,7 +309,7 @@ static void amid_shut_client(int fd)
     echo_rounds(fd, 3, 1000);
 }
 
-/* What a program is told of its own handlers. */
+/* What sigaction and its kin tell a program about its own handlers. */
 static void one_handler(int sig) { signals[sig]++; }
 static void other_handler(int sig) { signals[sig] += 10; }
 
@@ -320,7 +334,8 @@ static const char *name_of(void *handler)
     return "STRANGE";
 }
 
-/* What there is, and what comes of it. */
+/* Prints the handler that is set; raises the signal, unless it has its default action, and prints
+ * what came of it. */
 static void act_on(int sig)
 {
     struct sigaction is;
@@ -340,7 +355,8 @@ static void act_on(int sig)
 }
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* programs that call these are as old */
+/* old programs still call these functions */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static void told_of_handlers(void)
 {
     static const int flags[] = {
@@ -361,7 +377,7 @@ static void told_of_handlers(void)
         T(sigaction(SIGUSR1, &is, &was));
         say("was %s, flags %x", name_of(was.sa_handler), was.sa_flags);
         act_on(SIGUSR1);
-        T(sigaction(SIGUSR1, &was, &is)); /* back, and forth */
+        T(sigaction(SIGUSR1, &was, &is)); /* the old handler, then the new one again */
         T(sigaction(SIGUSR1, &is, NULL));
         act_on(SIGUSR1);
     }
@@ -391,7 +407,7 @@ static void told_of_handlers(void)
     say("signal %s", name_of(signal(0, one_handler)));
     T(sigaction(SIGSEGV, &(struct sigaction){.sa_handler = one_handler}, NULL));
     act_on(SIGSEGV);
-    /* Past the C library. */
+    /* By system calls, past the C library. */
     is = (struct sigaction){.sa_handler = one_handler, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &is, NULL);
     T(syscall(SYS_rt_sigaction, SIGUSR1, NULL, raw, 8));
@@ -403,7 +419,7 @@ static void told_of_handlers(void)
     act_on(SIGUSR1);
     T(syscall(SYS_rt_sigaction, SIGUSR1, 1, NULL, 8));
     T(syscall(SYS_rt_sigaction, SIGUSR1, raw, NULL, 4));
-    /* A child that shares memory with its parent until it executes something else. */
+    /* A vfork child shares its parent's memory, but its signal actions are its own. */
     signal(SIGUSR1, one_handler);
     pid_t pid = vfork();
     if (!pid) {

@@ -1,4 +1,4 @@
-/* ioctl and fcntl: what lies unread and unsent, and who is told by a signal. */
+/* ioctl and fcntl: how many bytes are unread and unsent, and which process gets the signals. */
 #include "t.h"
 
 static void say_queued(int fd)
@@ -45,16 +45,18 @@ static void fionread_client(int fd)
     meet();
 }
 
-/* A read that tells what is left (TCP_INQ); -1: it tells nothing. */
+/* Reads, and returns how many bytes are left unread (TCP_INQ); -1: the message does not tell. */
 static int told(int fd, int size, int flags, size_t room)
 {
     char control[64];
-    struct msghdr m = {.msg_iov = &(struct iovec){buf, size}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    struct msghdr m = {.msg_iov = &(struct iovec){buf, size}, .msg_iovlen = 1,
+        .msg_control = control, .msg_controllen = room};
     D(recvmsg(fd, &m, flags));
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (room && room < CMSG_LEN(sizeof(int)))
         say("flags %x room %zu", m.msg_flags, m.msg_controllen);
-    return c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ && c->cmsg_len == CMSG_LEN(sizeof(int)) ? *(int *)CMSG_DATA(c) : -1;
+    return c && c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ &&
+        c->cmsg_len == CMSG_LEN(sizeof(int)) ? *(int *)CMSG_DATA(c) : -1;
 }
 
 static void told_server(int fd)
@@ -89,7 +91,7 @@ static void told_client(int fd)
         T(set_int(fd, IPPROTO_TCP, TCP_INQ, i));
         meet();
     }
-    /* As gRPC reads: it waits for the next edge when nothing is left. */
+    /* As gRPC reads: the reader waits for the next edge when nothing is left. */
     int set = epoll_create1(0), rounds = 0;
     struct epoll_event e = {.events = EPOLLIN | EPOLLET};
     T(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
@@ -100,7 +102,8 @@ static void told_client(int fd)
             epoll_wait(set, &e, 1, -1);
             for (int left = 1; left > 0;) {
                 char control[64];
-                struct msghdr m = {.msg_iov = &(struct iovec){buf, 900}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+                struct msghdr m = {.msg_iov = &(struct iovec){buf, 900}, .msg_iovlen = 1,
+                    .msg_control = control, .msg_controllen = sizeof control};
                 int n = recvmsg(fd, &m, MSG_DONTWAIT);
                 struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : 0;
                 left = c ? *(int *)CMSG_DATA(c) : 0;
@@ -120,7 +123,7 @@ static void told_client(int fd)
     meet();
 }
 
-/* A listener's choice is that of what it accepts. */
+/* The connections that a listener accepts inherit its TCP_INQ. */
 static void told_inherited(int fd)
 {
     if (is_server) {
@@ -229,7 +232,7 @@ static void sigio_other_server(int fd)
     meet();
 }
 
-/* By other ways than F_SETFL on a connection. */
+/* O_ASYNC by other ways than F_SETFL on a connection: before the connect, or by FIOASYNC. */
 static void sigio_other_client(int fd, int early)
 {
     sigset_t s;
@@ -302,7 +305,8 @@ static void fcntl64_client(int fd)
     meet();
 }
 
-/* Who is to have the signals of a connection: asked back, and sent to, in every way there is to say it. */
+/* The owner of the signals of a connection: set in every way there is, read back, and reached by a
+ * signal. */
 static void owners_server(int fd)
 {
     echo_rounds(fd, 20, 3000);
@@ -343,7 +347,8 @@ static void owners_client(int fd)
     echo_rounds(fd, 20, 3000);
     count_signal(SIGURG, 0);
     for (int how = 0; how < 5; how++) {
-        pid_t owner = how == 1 || how == 3 ? 0 : getpid(); /* of a process's first thread, whose number is the process's */
+        /* the first thread's number is the process's */
+        pid_t owner = how == 1 || how == 3 ? 0 : getpid();
         T(own(fd, how));
         YES(has_owner(fd, how == 0 ? F_OWNER_TID : F_OWNER_PID, owner));
         YES(ioctl(fd, how == 4 ? FIOGETOWN : SIOCGPGRP, &id) == 0 && id == owner);

@@ -1,8 +1,8 @@
 /* What a killed process leaves, as its peer sees it. */
 #include "t.h"
 
-/* The reader leaves what carries its bytes while they are unread, and the writer, which has done all it had to, is
- * stopped, and then killed: they are all there. */
+/* The reader takes the connection back to TCP while bytes are unread and the writer is stopped;
+ * then the writer is killed. The writer had done all that it had to, and no byte is missing. */
 static void kill_stopped_server(int fd)
 {
     T(put(fd, 1, 20000));
@@ -59,7 +59,7 @@ static void kill_unread_server(int fd)
 
 static void kill_unread_client(int fd)
 {
-    await_in(fd, 1000); /* what a death meets has arrived */
+    await_in(fd, 1000); /* the peer's bytes have arrived before it dies */
     T(put(fd, 2, 1000));
     await_reset(fd);
     D(recv(fd, buf, 10000, 0));
@@ -68,8 +68,9 @@ static void kill_unread_client(int fd)
     post_mortem(fd);
 }
 
-/* A thread has slept in recv since before the upgrade of the other direction, and gets the CPU last when the peer dies:
- * what the survivor makes of the death must not change what the thread wakes up for. */
+/* A thread has slept in recv since before the other direction was upgraded, and gets the CPU last
+ * when the peer dies. What this process makes of the death must not change what the recv
+ * returns. */
 static void *late_riser(void *arg)
 {
     cpu_set_t one;
@@ -106,7 +107,7 @@ static void kill_late_riser_client(int fd)
     say("the end or a reset: %ld", (long)finish(t));
 }
 
-/* The peer is killed while we sleep in ... */
+/* The peer is killed while this side sleeps in recv, poll, select or epoll_wait. */
 static void killer(int fd)
 {
     (void)fd;
@@ -115,7 +116,8 @@ static void killer(int fd)
     raise(SIGKILL);
 }
 
-/* The same of a writer that nobody reads from: asleep behind its first bytes, it has filled all buffers. */
+/* The same for a writer whose peer does not read: when the writer sleeps after its first bytes, it
+ * has filled all buffers. */
 static void killer_of_writer(int fd)
 {
     hear();
@@ -140,7 +142,7 @@ static void killed_poll_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* With bytes of ours unread the end that is told is a reset. */
+/* The killed peer has unread bytes of this side: the end that this side is told is a reset. */
 static void unread_killer(int fd)
 {
     hear();
@@ -199,7 +201,8 @@ static void killed_send_client(int fd)
     say("SIGPIPE %d", signals[SIGPIPE]);
 }
 
-/* Bytes from before the upgrade are still unread when the peer dies with some of ours unread: they come first, then the reset. */
+/* The peer dies with unread bytes, while this side has not read all bytes from before the upgrade.
+ * Those bytes come first, then the reset. */
 static void kill_behind_input_server(int fd)
 {
     T(put(fd, 1, 100000));
@@ -222,7 +225,7 @@ static void kill_behind_input_client(int fd)
     post_mortem(fd);
 }
 
-/* The same with more behind them, which came by the link. */
+/* The same with more bytes after them, which came by the link. */
 static void kill_behind_more_server(int fd)
 {
     T(put(fd, 1, 100000));
@@ -254,7 +257,8 @@ static void kill_behind_more_client(int fd)
     post_mortem(fd);
 }
 
-/* More is said to a stopped process than its socket takes: when it goes on it still learns that all its connections have gone back. */
+/* A stopped process gets more messages than its socket takes. When the process goes on, it still
+ * learns that all its connections have gone back to TCP. */
 enum { MANY = 300 };
 static void stopped_many_server(int fd)
 {
@@ -295,7 +299,8 @@ static void stopped_many_client(int fd)
     (void)fd;
 }
 
-/* What is written behind an end that recv has told of a killed peer, which has left nothing unread, is answered by a reset: EPIPE. */
+/* A peer is killed that has left nothing unread, and recv returns the end. The peer's kernel
+ * answers the next write with a RST, and the write after that fails with EPIPE. */
 static void killed_at_rest_server(int fd)
 {
     meet();
@@ -325,14 +330,19 @@ const struct body kill_bodies[] = {
     TWO("kill_late_riser", kill_late_riser_server, kill_late_riser_client, .flags = MUTE_S),
     TWO("peer_killed_in_recv", killer, killed_recv_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_poll", killer, killed_poll_client, .flags = MUTE_S | DIES),
-    TWO("peer_killed_in_poll_unread", unread_killer, killed_unread_poll_client, .flags = MUTE_S | DIES),
-    TWO("peer_killed_in_epoll_unread", unread_killer, killed_unread_epoll_client, .flags = MUTE_S | DIES),
+    TWO("peer_killed_in_poll_unread", unread_killer, killed_unread_poll_client,
+        .flags = MUTE_S | DIES),
+    TWO("peer_killed_in_epoll_unread", unread_killer, killed_unread_epoll_client,
+        .flags = MUTE_S | DIES),
     TWO("peer_killed_in_select", killer, killed_select_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_epoll", killer, killed_epoll_client, .flags = MUTE_S | DIES),
     TWO("peer_killed_in_send", killer_of_writer, killed_send_client, .flags = MUTE_S | DIES),
-    TWO("kill_behind_input", kill_behind_input_server, kill_behind_input_client, .flags = MUTE_S | DIES),
-    TWO("kill_behind_more_input", kill_behind_more_server, kill_behind_more_client, .flags = MUTE_S | DIES),
+    TWO("kill_behind_input", kill_behind_input_server, kill_behind_input_client,
+        .flags = MUTE_S | DIES),
+    TWO("kill_behind_more_input", kill_behind_more_server, kill_behind_more_client,
+        .flags = MUTE_S | DIES),
     TWO("kill_at_rest", killed_at_rest_server, killed_at_rest_client, .flags = MUTE_S | DIES),
-    TWO("kill_stopped_many", stopped_many_server, stopped_many_client, .flags = ONEHOST, .limit = 60),
+    TWO("kill_stopped_many", stopped_many_server, stopped_many_client, .flags = ONEHOST,
+        .limit = 60),
     {0},
 };

@@ -1,7 +1,8 @@
 /* What happens while a large send waits for its reader. */
 #include "t.h"
 
-/* Cancelled in a send that nobody reads from: in front of a full buffer at once, or when all buffers are full. */
+/* A thread is cancelled in a send whose peer does not read: once as soon as the thread sleeps, and
+ * once when all buffers are full. */
 static void *send_thread(void *arg)
 {
     busy = gettid();
@@ -13,7 +14,7 @@ static void cancel_send_server(int fd)
     fill(buf, 1, 0, sizeof buf);
     for (int i = 0; i < 2; i++) {
         pthread_t t = start(send_thread, &fd);
-        hear(); /* before, it may sleep for another reason than that all is full */
+        hear(); /* before that, the thread may sleep although not all is full */
         await_asleep(busy);
         usleep(i * 300000);
         pthread_cancel(t);
@@ -34,7 +35,7 @@ static void cancel_send_client(int fd)
         await_in(fd, 10001);
         tell(0);
         hear();
-        YES(drain(fd, 1) > 10000); /* some of it, in order */
+        YES(drain(fd, 1) > 10000); /* a part of the send, in order */
         T(put(fd, 2, 5000));
         meet();
         T(close(fd));
@@ -43,7 +44,8 @@ static void cancel_send_client(int fd)
     }
 }
 
-/* Its process forks, or becomes another program; it is killed, or its reader; a signal comes. */
+/* In a large send the process forks, executes another program or is killed, its reader is killed,
+ * or a signal comes. */
 static void *large_put(void *arg)
 {
     busy = gettid();
@@ -81,7 +83,7 @@ static void exec_in_send_server(int fd)
 {
     fill(buf, 1, 0, sizeof buf);
     start_busy(send_thread, &fd);
-    hear(); /* before, it may sleep for another reason than that all is full */
+    hear(); /* before that, the thread may sleep although not all is full */
     await_asleep(busy);
     exec_self(fd);
 }
@@ -114,11 +116,11 @@ static void kill_in_send_client(int fd)
     hear();
     await_asleep(peer_pid);
     kill(peer_pid, SIGKILL);
-    drain(fd, 1); /* nothing wrong in what there is */
+    drain(fd, 1); /* the bytes that arrive are right */
     T(recv(fd, buf, 10, 0));
 }
 
-/* The reader is killed in a large recv, or in front of it. */
+/* The reader is killed after it has read a part of a large send. */
 static void kill_reader_server(int fd)
 {
     count_signal(SIGPIPE, 0);
@@ -169,7 +171,8 @@ static void eintr_in_send_client(int fd)
 const struct body large_bodies[] = {
     TWO("cancel_in_send", cancel_send_server, cancel_send_client),
     TWO("fork_in_large_send", fork_in_send_server, fork_in_send_client),
-    TWO("exec_in_large_send", exec_in_send_server, exec_in_send_client, .resume = exec_in_send_resume),
+    TWO("exec_in_large_send", exec_in_send_server, exec_in_send_client,
+        .resume = exec_in_send_resume),
     TWO("killed_in_large_send", kill_in_send_server, kill_in_send_client, .flags = MUTE_S),
     TWO("reader_killed_in_large_send", kill_reader_server, kill_reader_client, .flags = MUTE_C),
     TWO("eintr_in_large_send", eintr_in_send_server, eintr_in_send_client),

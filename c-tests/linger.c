@@ -1,4 +1,5 @@
-/* Ends of connections that have bytes left which TCP cannot take yet: what waits, and what goes on behind it. */
+/* Connections end while they have bytes left that TCP cannot take yet: which calls wait, and which
+ * bytes still arrive after the end. */
 #include "t.h"
 
 static void linger_close_server(int fd)
@@ -18,7 +19,7 @@ static void linger_close_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* Until it stays so, whatever poll says. */
+/* Writes until the connection stays full, whatever poll says. */
 static size_t write_until_full(int fd)
 {
     size_t total = 0;
@@ -32,7 +33,8 @@ static size_t write_until_full(int fd)
     return total;
 }
 
-/* Nobody reads: close waits as long as it was told, and TCP goes on delivering behind it. */
+/* The peer does not read: close waits as long as SO_LINGER says, and TCP goes on delivering after
+ * it. */
 static void linger_expires_server(int fd)
 {
     size_t total = write_until_full(fd);
@@ -50,8 +52,8 @@ static void linger_expires_client(int fd)
     T(drain(fd, 1) == total);
 }
 
-/* What a stalled reader has not read is TCP's to keep: whoever ends does not wait for it, however often the stream was taken up and
- * given up again until all was full. */
+/* TCP keeps what a stalled reader has not read, so that a process that exits does not wait for the
+ * reader. This holds however often the stream was upgraded and demoted until all was full. */
 static void full_exit_server(int fd)
 {
     tell(write_until_full(fd));
@@ -68,7 +70,8 @@ static void full_exit_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* A connection whose TCP takes few bytes: more may have been taken from the writer by then. */
+/* A connection whose TCP takes few bytes: the library may have taken more from the writer than TCP
+ * can take. */
 static int narrow(void)
 {
     int fd;
@@ -82,12 +85,13 @@ static int narrow(void)
         T(connect(fd, (void *)&a, len));
         nodelay(fd);
     }
-    meet(); /* a reset may come before connect has returned, and is told by it then */
+    meet(); /* otherwise a reset may come before connect has returned, and connect reports it */
     warm(fd, is_server);
     return fd;
 }
 
-/* As much as goes without waiting. How much that is, is the other side's to know. */
+/* Writes as much as goes without waiting. The other side, which is told how much that was, checks
+ * it. */
 static size_t stuff(int fd)
 {
     size_t total = 0;
@@ -99,7 +103,7 @@ static size_t stuff(int fd)
     return total;
 }
 
-/* Reads when the other side is long gone. */
+/* Reads late, long after the other side is done. */
 static void late_client(int fd)
 {
     size_t total = hear();
@@ -170,7 +174,7 @@ static void stuffed_dup2_server(int fd)
     close(fd);
 }
 
-/* The kernel takes a closed socket out of its sets. */
+/* The kernel takes a closed socket out of its epoll sets. */
 static void stuffed_epoll_server(int fd)
 {
     fd = narrow();
@@ -298,7 +302,7 @@ static void stuffed_close_exec_server(int fd)
 
 static void stuffed_close_exec_resume(int fd) { T(close(fd)); }
 
-/* Calls that do not wait, while TCP is full: what only TCP can do is asked of it. */
+/* Calls that only TCP can serve do not wait while TCP is full. */
 static void stuffed_asks_server(int fd)
 {
     int one = 1, rate = 1 << 30;
@@ -314,7 +318,7 @@ static void stuffed_asks_server(int fd)
     T(close(fd));
 }
 
-/* A reset that the program asks for takes with it what the other end has not got yet. */
+/* A reset that the program asks for drops the bytes that the other end has not got yet. */
 static void stuffed_reset_server(int fd)
 {
     fd = narrow();
@@ -338,19 +342,46 @@ static void stuffed_reset_client(int fd)
             die("other bytes");
     }
     YES(n < 0 && errno == ECONNRESET);
-    YES(good <= total); /* with TCP less: what it had not sent is gone */
+    YES(good <= total); /* less over TCP: what TCP had not sent is gone */
     T(recv(fd, buf, 1, 0));
     T(send(fd, buf, 1, MSG_NOSIGNAL));
     say("ready %s", mask_name(ready(fd)));
 }
 
-/* Both exit with TCP full in both directions: nobody reads, and nobody waits for the other. */
+/* Both exit with TCP full in both directions: neither side reads, and neither waits for the
+ * other. */
 static void stuffed_both(int fd)
 {
     fd = narrow();
     stuff(fd);
     meet();
     exit(0);
+}
+
+/* A child begins to send again what its parent wrote to the link, and ends. The rest arrives though
+ * the parent does nothing with the connection. */
+static void stuffed_child_server(int fd)
+{
+    fd = narrow();
+    size_t total = stuff(fd);
+    pid_t pid = child();
+    if (!pid) {
+        set_nonblock(fd, 1);
+        YES(write(fd, buf, 20000) < 0 && errno == EAGAIN);
+        close(fd);
+        _exit(0);
+    }
+    reap(pid);
+    tell(total);
+    meet();
+}
+
+static void stuffed_child_client(int fd)
+{
+    fd = narrow();
+    size_t total = hear();
+    YES(get(fd, 1, total) == total);
+    meet();
 }
 
 const struct body linger_bodies[] = {
@@ -360,18 +391,22 @@ const struct body linger_bodies[] = {
     TWO("stuffed_close", stuffed_close_server, stuffed_client, .flags = RAW),
     TWO("stuffed_splice", stuffed_splice_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_then_exit", stuffed_close_exit_server, stuffed_client, .flags = RAW),
-    TWO("stuffed_close_then_exec", stuffed_close_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_close_exec_resume),
+    TWO("stuffed_close_then_exec", stuffed_close_exec_server, stuffed_client, .flags = RAW,
+        .resume = stuffed_close_exec_resume),
     TWO("stuffed_close_then_fork", stuffed_fork_server, stuffed_fork_client, .flags = RAW),
     TWO("stuffed_close_range", stuffed_close_range_server, stuffed_client, .flags = RAW),
     TWO("stuffed_close_in_epoll", stuffed_epoll_server, stuffed_client, .flags = RAW),
     TWO("stuffed_dup2", stuffed_dup2_server, stuffed_client, .flags = RAW),
     TWO("stuffed_linger", stuffed_linger_server, stuffed_client, .flags = RAW | ONEHOST),
-    TWO("stuffed_linger_expires", stuffed_linger_short_server, stuffed_client, .flags = RAW | ONEHOST),
+    TWO("stuffed_linger_expires", stuffed_linger_short_server, stuffed_client,
+        .flags = RAW | ONEHOST),
     TWO("stuffed_shutdown", stuffed_shutdown_server, stuffed_shutdown_client, .flags = RAW),
     TWO("stuffed_shutdown_close", stuffed_shutdown_close_server, stuffed_client, .flags = RAW),
     TWO("stuffed_exit", stuffed_exit_server, stuffed_client, .flags = RAW),
     TWO("stuffed__exit", stuffed__exit_server, stuffed_client, .flags = RAW),
-    TWO("stuffed_exec", stuffed_exec_server, stuffed_client, .flags = RAW, .resume = stuffed_exec_resume),
+    TWO("stuffed_child", stuffed_child_server, stuffed_child_client, .flags = RAW, .limit = 20),
+    TWO("stuffed_exec", stuffed_exec_server, stuffed_client, .flags = RAW,
+        .resume = stuffed_exec_resume),
     TWO("stuffed_asks", stuffed_asks_server, stuffed_client, .flags = RAW),
     TWO("stuffed_reset", stuffed_reset_server, stuffed_reset_client, .flags = RAW),
     TWO("stuffed_exit_both", stuffed_both, stuffed_both, .flags = RAW),

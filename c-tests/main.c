@@ -2,9 +2,11 @@
  *   -w  warm up connections first        -n  O_NONBLOCK sockets (bodies marked so)
  *   -6  over IPv6                        -m  IPv4, the accepted end sees a v4-mapped address
  *   -s K=V, -c K=V   environment of the server, of the client, only
- *   -N  two hosts: the server in the net namespace hb, the client in ha, as scripts/guest/run makes them
- * The process started here is never preloaded: it forks and executes itself once for each side, before any socket
- * exists, prints both transcripts when both are over, and waits until no descendant is left. */
+ *   -N  two hosts: the server in the net namespace hb, the client in ha, as scripts/guest/run makes
+ *       them
+ * The process started here is never preloaded. It forks and executes itself once for each side,
+ * before any socket exists. It prints both transcripts when both sides have ended, and waits until
+ * no descendant is left. */
 #include "t.h"
 #include <dirent.h>
 #include <sched.h>
@@ -17,20 +19,22 @@ char buf[8 << 20];
 volatile sig_atomic_t signals[65];
 volatile pid_t busy;
 
-extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_bodies[], end_bodies[],
-    signal_bodies[], handler_bodies[], cancel_bodies[], timeout_bodies[], nonblock_bodies[], thread_bodies[], option_bodies[],
-    pinned_bodies[], ioctl_bodies[], poll_bodies[], epoll_bodies[], nest_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
-    process_bodies[], exec_bodies[], passing_bodies[], sandbox_bodies[], rights_bodies[], raw_bodies[], file_bodies[],
-    socket_bodies[], connect_bodies[], reuse_bodies[], bulk_bodies[], large_bodies[], linger_bodies[],
-    events_bodies[], number_bodies[], fork_bodies[], forkset_bodies[], kill_bodies[], asleep_bodies[], badptr_bodies[],
-    spin_bodies[];
+extern const struct body basic_bodies[], stdio_bodies[], msg_bodies[], control_bodies[],
+    end_bodies[], signal_bodies[], handler_bodies[], cancel_bodies[], timeout_bodies[],
+    nonblock_bodies[], thread_bodies[], option_bodies[], pinned_bodies[], ioctl_bodies[],
+    poll_bodies[], epoll_bodies[], nest_bodies[], register_bodies[], ready_bodies[], fd_bodies[],
+    process_bodies[], exec_bodies[], passing_bodies[], sandbox_bodies[], rights_bodies[],
+    raw_bodies[], file_bodies[], socket_bodies[], connect_bodies[], reuse_bodies[], bulk_bodies[],
+    large_bodies[], linger_bodies[], events_bodies[], number_bodies[], fork_bodies[],
+    forkset_bodies[], kill_bodies[], asleep_bodies[], badptr_bodies[], spin_bodies[];
 static const struct body *const families[] = {
-    basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies, handler_bodies, cancel_bodies,
-    timeout_bodies, nonblock_bodies, thread_bodies, option_bodies, pinned_bodies, ioctl_bodies, poll_bodies,
-    epoll_bodies, nest_bodies, register_bodies, ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies,
-    sandbox_bodies, rights_bodies, raw_bodies, file_bodies, socket_bodies, connect_bodies, reuse_bodies, bulk_bodies, large_bodies,
-    linger_bodies, events_bodies, number_bodies, fork_bodies, forkset_bodies,
-    kill_bodies, asleep_bodies, badptr_bodies, spin_bodies,
+    basic_bodies, stdio_bodies, msg_bodies, control_bodies, end_bodies, signal_bodies,
+    handler_bodies, cancel_bodies, timeout_bodies, nonblock_bodies, thread_bodies, option_bodies,
+    pinned_bodies, ioctl_bodies, poll_bodies, epoll_bodies, nest_bodies, register_bodies,
+    ready_bodies, fd_bodies, process_bodies, exec_bodies, passing_bodies, sandbox_bodies,
+    rights_bodies, raw_bodies, file_bodies, socket_bodies, connect_bodies, reuse_bodies,
+    bulk_bodies, large_bodies, linger_bodies, events_bodies, number_bodies, fork_bodies,
+    forkset_bodies, kill_bodies, asleep_bodies, badptr_bodies, spin_bodies,
 };
 static const struct body *body;
 static const char *role;
@@ -79,9 +83,9 @@ const char *mask_name(unsigned mask)
 {
     static __thread char text[128];
     static const struct { unsigned bit; const char *name; } names[] = {
-        {POLLIN, "IN"}, {POLLPRI, "PRI"}, {POLLOUT, "OUT"}, {POLLERR, "ERR"}, {POLLHUP, "HUP"}, {POLLNVAL, "NVAL"},
-        {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"}, {POLLWRBAND, "WRBAND"},
-        {POLLMSG, "MSG"}, {POLLREMOVE, "REMOVE"}, {POLLRDHUP, "RDHUP"},
+        {POLLIN, "IN"}, {POLLPRI, "PRI"}, {POLLOUT, "OUT"}, {POLLERR, "ERR"}, {POLLHUP, "HUP"},
+        {POLLNVAL, "NVAL"}, {POLLRDNORM, "RDNORM"}, {POLLRDBAND, "RDBAND"}, {POLLWRNORM, "WRNORM"},
+        {POLLWRBAND, "WRBAND"}, {POLLMSG, "MSG"}, {POLLREMOVE, "REMOVE"}, {POLLRDHUP, "RDHUP"},
     };
     text[0] = 0;
     for (size_t i = 0; i < COUNT(names); i++)
@@ -101,10 +105,12 @@ uint32_t sum(const void *p, size_t n)
 static int is_netlink(int fd)
 {
     int domain = 0;
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain}) == 0 && domain == AF_NETLINK;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &(socklen_t){sizeof domain}) == 0 &&
+           domain == AF_NETLINK;
 }
 
-/* `opening`: one of them is of those that are open while libraries and a device are looked for. */
+/* Sets `opening` if one of the descriptors is of a kind that is open while the library loads other
+ * libraries and opens a device. */
 static int count_fds(int *opening)
 {
     int n = -1; /* not the directory itself */
@@ -117,15 +123,17 @@ static int count_fds(int *opening)
         n++;
         ssize_t len = readlinkat(dirfd(d), e->d_name, path, sizeof path - 1);
         path[len < 0 ? 0 : len] = 0;
-        *opening |= strstr(path, ".so.") || strstr(path, "infiniband") || strstr(path, "libibverbs") || is_netlink(atoi(e->d_name));
+        *opening |= strstr(path, ".so.") || strstr(path, "infiniband") ||
+                    strstr(path, "libibverbs") || is_netlink(atoi(e->d_name));
     }
     if (d)
         closedir(d);
     return n;
 }
 
-/* Under the preload the least of a few looks: another thread may be making a descriptor of its own just now. Where it
- * looks for another host it may be opening libraries and a device, one after the other, and on a busy processor for long. */
+/* Under the preload it counts several times and returns the least, because a thread of the library
+ * may have a descriptor open for a moment. Where the library looks for another host, it may be
+ * opening libraries and a device one after the other, which takes long on a busy processor. */
 int open_fds(void)
 {
     int opening, n = count_fds(&opening);
@@ -179,14 +187,15 @@ void await_asleep(pid_t tid)
     await_state_of(tid, 'S');
 }
 
-/* How often the thread has gone to sleep so far. */
+/* Returns how often the thread has gone to sleep so far. */
 static long sleeps_of(pid_t tid)
 {
     char path[64], line[256];
     long n = -1;
     snprintf(path, sizeof path, "/proc/%d/status", tid);
     FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "voluntary_ctxt_switches: %ld", &n) != 1)
+    while (f && fgets(line, sizeof line, f) &&
+           sscanf(line, "voluntary_ctxt_switches: %ld", &n) != 1)
         ;
     if (!f || n < 0)
         die("sleeps_of");
@@ -194,8 +203,9 @@ static long sleeps_of(pid_t tid)
     return n;
 }
 
-/* Asleep where it stays, and not on the way from one sleep to the next, where a signal is handled with no wait to end. One that looks
-   again by itself from time to time is asleep as long as it ever is. */
+/* The thread must stay asleep. On the way from one sleep to the next a signal would be handled with
+ * no wait to end. A thread that wakes up by itself from time to time is taken for asleep after ten
+ * tries. */
 void await_still(pid_t tid)
 {
     for (int tries = 0; tries < 10; tries++) {
@@ -208,11 +218,12 @@ void await_still(pid_t tid)
     await_asleep(tid);
 }
 
-/* So that an unread `buf` never fits into TCP as a whole, however long that takes. */
+/* An unread `buf` then never fits into TCP as a whole, however long the kernel takes to move it. */
 void hold_less(int fd)
 {
     const int size = 500000;
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) || setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size))
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size))
         die("hold_less");
     meet();
 }
@@ -319,7 +330,7 @@ unsigned await(int fd, unsigned must)
     return mask;
 }
 
-/* The kernel has closed a socket a moment before both its directions are shut. */
+/* Waits for all three, because the kernel closes a socket a moment before it shuts both halves. */
 void await_reset(int fd) { await(fd, POLLERR | POLLHUP | POLLRDHUP); }
 
 void await_in(int fd, int n)
@@ -338,7 +349,8 @@ void await_state(int fd, int tcp_state)
 {
     struct tcp_info ti;
     socklen_t len = sizeof ti;
-    for (int i = 0; getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == 0 && ti.tcpi_state != tcp_state && i < 5000; i++)
+    for (int i = 0; getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len) == 0 &&
+                    ti.tcpi_state != tcp_state && i < 5000; i++)
         usleep(1000);
     say("tcp state %d", ti.tcpi_state);
 }
@@ -357,11 +369,15 @@ int get_int(int fd, int level, int name)
     return getsockopt(fd, level, name, &v, &len) ? -errno : v;
 }
 
-int set_int(int fd, int level, int name, int v) { return setsockopt(fd, level, name, &v, sizeof v); }
+int set_int(int fd, int level, int name, int v)
+{
+    return setsockopt(fd, level, name, &v, sizeof v);
+}
 
 void timeout(int fd, int which, int ms)
 {
-    if (setsockopt(fd, SOL_SOCKET, which, &(struct timeval){ms / 1000, ms % 1000 * 1000}, sizeof(struct timeval)))
+    if (setsockopt(fd, SOL_SOCKET, which, &(struct timeval){ms / 1000, ms % 1000 * 1000},
+                   sizeof(struct timeval)))
         die("timeout");
 }
 
@@ -373,7 +389,8 @@ void set_nonblock(int fd, int on)
 
 void linger(int fd, int on, int seconds)
 {
-    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){on, seconds}), sizeof(struct linger)));
+    T(setsockopt(fd, SOL_SOCKET, SO_LINGER, (&(struct linger){on, seconds}),
+                 sizeof(struct linger)));
 }
 
 void nodelay(int fd) { setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)); }
@@ -529,8 +546,8 @@ char **self_argv(int fd)
     static char *argv[SELF_ARGC + 1];
     static char number[12], flags[8];
     snprintf(number, sizeof number, "%d", fd);
-    snprintf(flags, sizeof flags, "-%s%s%s%s", warmed ? "w" : "", nonblock ? "n" : "", hosts ? "N" : "",
-             family == 6 ? "6" : family == 'm' ? "m" : "");
+    snprintf(flags, sizeof flags, "-%s%s%s%s", warmed ? "w" : "", nonblock ? "n" : "",
+             hosts ? "N" : "", family == 6 ? "6" : family == 'm' ? "m" : "");
     argv[0] = "ctest";
     argv[1] = "-R", argv[2] = (char *)role;
     argv[3] = "-X", argv[4] = number;
@@ -567,7 +584,7 @@ static int side(int resume)
         tell(getpid());
         peer_pid = hear();
         int fd = body->flags & RAW ? -1 : join();
-        /* A server that dies at once takes nothing of the warm-up with it. */
+        /* The server waits until the client's warm-up is over: it may be about to die at once. */
         if (fd >= 0 && warmed && is_server)
             hear();
         else if (fd >= 0 && warmed)
@@ -576,7 +593,7 @@ static int side(int resume)
     }
     say("open fds: %d", open_fds());
     if (!body->one)
-        meet(); /* whoever is first keeps its connections until the other is through */
+        meet(); /* the side that ends first keeps its connections until the other has ended */
     return 0;
 }
 
@@ -610,12 +627,13 @@ static void on_term(int sig)
     _exit(3);
 }
 
-/* As `ip netns exec` does it: what /sys shows is the namespace's. */
+/* Enters the namespace as `ip netns exec` does: /sys then shows the namespace's devices. */
 static void enter(const char *netns)
 {
     int fd = open(netns, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || setns(fd, CLONE_NEWNET) || unshare(CLONE_NEWNS) || mount("", "/", "none", MS_SLAVE | MS_REC, NULL) ||
-        umount2("/sys", MNT_DETACH) || mount("sysfs", "/sys", "sysfs", 0, NULL))
+    if (fd < 0 || setns(fd, CLONE_NEWNET) || unshare(CLONE_NEWNS) ||
+        mount("", "/", "none", MS_SLAVE | MS_REC, NULL) || umount2("/sys", MNT_DETACH) ||
+        mount("sysfs", "/sys", "sysfs", 0, NULL))
         die(netns);
     close(fd);
 }
@@ -625,7 +643,8 @@ static void be_side(int i, int sync, char **env)
     if (hosts)
         enter(i ? "/run/netns/ha" : "/run/netns/hb");
     int null = open("/dev/null", O_RDONLY);
-    if (dup2(null, 0) < 0 || dup2(out[i], 1) < 0 || dup2(sync, SYNC) < 0 || close_range(SYNC + 1, ~0u, 0))
+    if (dup2(null, 0) < 0 || dup2(out[i], 1) < 0 || dup2(sync, SYNC) < 0 ||
+        close_range(SYNC + 1, ~0u, 0))
         die("set-up");
     for (; *env; env++)
         putenv(*env);
@@ -640,7 +659,8 @@ static int both(char **env[2])
     int sync[2], status[2], sides = body->one ? 1 : 2;
     getrlimit(RLIMIT_NOFILE, &nofile);
     nofile.rlim_cur = 1024;
-    if (setrlimit(RLIMIT_NOFILE, &nofile) || prctl(PR_SET_CHILD_SUBREAPER, 1) || socketpair(AF_UNIX, SOCK_STREAM, 0, sync))
+    if (setrlimit(RLIMIT_NOFILE, &nofile) || prctl(PR_SET_CHILD_SUBREAPER, 1) ||
+        socketpair(AF_UNIX, SOCK_STREAM, 0, sync))
         die("set-up");
     signal(SIGPIPE, SIG_DFL);
     for (int i = 0; i < sides; i++) {
@@ -656,7 +676,7 @@ static int both(char **env[2])
     }
     close(sync[0]);
     close(sync[1]);
-    close_range(20, ~0u, 0); /* the sides have theirs */
+    close_range(20, ~0u, 0); /* the two sides have their own copies */
     signal(SIGTERM, on_term);
     for (int left = sides, st; left;) {
         pid_t p = wait(&st);
@@ -688,8 +708,10 @@ static int list(void)
     for (size_t f = 0; f < COUNT(families); f++)
         for (const struct body *b = families[f]; b->name; b++)
             printf("%s %d %s %d %s %s %s%s- %s\n", b->name, b->one ? 1 : 2,
-                   b->flags & NOUP ? "no" : b->flags & MAYUP ? "may" : "up", b->limit ? b->limit : 10,
-                   b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-", b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "",
+                   b->flags & NOUP ? "no" : b->flags & MAYUP ? "may" : "up",
+                   b->limit ? b->limit : 10,
+                   b->flags & NB ? "nb" : "-", b->flags & STEADY ? "steady" : "-",
+                   b->flags & MUTE_S ? "s" : "", b->flags & MUTE_C ? "c" : "",
                    b->flags & DIES ? "dies" : b->flags & ONEHOST ? "onehost"
                    : b->flags & UNTOLD ? "untold" : "lives");
     return 0;

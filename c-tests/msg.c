@@ -34,7 +34,8 @@ static void peek_client(int fd)
     meet();
 }
 
-/* A peek before each read while the stream grows past any threshold, with nothing but peeks and reads in between. */
+/* The reader peeks before each read. The stream grows past any threshold, with only peeks and reads
+ * in between. */
 static void peek_growing_server(int fd)
 {
     for (int i = 0; i < 100; i++) {
@@ -77,7 +78,8 @@ static void peek_blocks_client(int fd)
     meet();
 }
 
-/* A look that wants more than can come any more: of this side's doing, and of the other's. */
+/* A recv with MSG_PEEK | MSG_WAITALL asks for more bytes than it can wait for. First this end has
+ * shut down its reading, then the other end has closed. */
 static void peek_past_end_server(int fd)
 {
     T(put(fd, 1, 500));
@@ -176,7 +178,8 @@ static void waitall_timeout_client(int fd)
 {
     meet();
     await_in(fd, 400);
-    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 100000}), sizeof(struct timeval)));
+    T(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, (&(struct timeval){0, 100000}),
+                 sizeof(struct timeval)));
     double t = now();
     D(recv(fd, buf, 1000, MSG_WAITALL));
     T(recv(fd, buf, 1000, MSG_WAITALL));
@@ -201,7 +204,8 @@ static void waitall_big_client(int fd)
     for (size_t i = 0; i < COUNT(at_once); i++) {
         size_t have = 0, calls = 0;
         for (ssize_t n; have < BIG; have += n, calls++)
-            if ((n = recv(fd, buf + have, BIG - have < at_once[i] ? BIG - have : at_once[i], MSG_WAITALL)) <= 0)
+            if ((n = recv(fd, buf + have, BIG - have < at_once[i] ? BIG - have : at_once[i],
+                          MSG_WAITALL)) <= 0)
                 die("recv");
         say("%zu bytes in %zu calls, sum %08x", have, calls, sum(buf, have));
         T(put(fd, i, BIG));
@@ -262,13 +266,13 @@ static void more_server(int fd)
     for (int i = 0; i < 4; i++)
         T(send(fd, buf + i * 1000, 1000, i < 3 ? MSG_MORE : 0));
     meet();
-    T(send(fd, buf, 100, MSG_MORE)); /* goes out in the end without a further call */
+    T(send(fd, buf, 100, MSG_MORE)); /* the kernel sends these in the end without a further call */
     meet();
     for (int i = 0; i < 2000; i++)
         if (send(fd, buf, 100, i % 7 ? MSG_MORE : 0) != 100)
             die("send");
     T(send(fd, buf, 100, MSG_MORE));
-    T(shutdown(fd, SHUT_WR)); /* and so does this */
+    T(shutdown(fd, SHUT_WR)); /* sends them, too */
     meet();
 }
 
@@ -295,7 +299,7 @@ static void cork_server(int fd)
     T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &(int){0}, sizeof(int)));
     meet();
     T(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &(int){1}, sizeof(int)));
-    T(put(fd, 2, 10)); /* left corked: the kernel lets it go after 200 ms */
+    T(put(fd, 2, 10)); /* left corked: the kernel sends them after 200 ms */
     meet();
     T(put(fd, 3, 10));
     T(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
@@ -381,21 +385,22 @@ static void oob_inline_client(int fd)
     D(recv(fd, buf, 10, 0));
 }
 
-/* What holds of urgent data wherever the ends are: between hosts bytes before the mark may still come by another way. */
+/* What holds for urgent data wherever the ends are. Between hosts, bytes before the mark may still
+ * arrive by another way. */
 static void oob_apart_server(int fd)
 {
     oob_inline_server(fd);
     echo_rounds(fd, 20, 3000);
 }
 
-/* Waits for it, with or without bytes to read. */
+/* Waits for urgent data, with or without other bytes to read. */
 static void await_urgent(int fd)
 {
     while (!(ready(fd) & POLLPRI))
         usleep(1000);
 }
 
-/* All bytes that are due, however many calls it takes: a read ends at the mark. */
+/* Reads `n` bytes in as many calls as needed, because a read ends at the mark. */
 static void pieces(int fd, size_t n)
 {
     size_t got = 0;
@@ -426,7 +431,7 @@ static void oob_apart_inline_client(int fd)
     echo_rounds(fd, 20, 3000);
 }
 
-/* Urgent data first: such a connection may not leave TCP. */
+/* The first byte is urgent data: such a connection may not leave TCP. */
 static void oob_first(int fd)
 {
     fd = join_cold();
@@ -440,7 +445,7 @@ static void oob_first(int fd)
     echo_rounds(fd, 20, 5000);
 }
 
-/* A message of each piece. */
+/* Makes a message of each piece. */
 static void of_pieces(struct mmsghdr *m, struct iovec *v, int n)
 {
     for (int i = 0; i < n; i++)
@@ -456,7 +461,8 @@ static void mmsg_server(int fd)
         v[i] = (struct iovec){buf + 1000 * i, 1000 - i};
     of_pieces(m, v, 5);
     T(sendmmsg(fd, m, 5, 0));
-    say("lengths %u %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len, m[4].msg_len);
+    say("lengths %u %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len,
+        m[4].msg_len);
     T(sendmmsg(fd, m, 0, 0));
     meet();
     T(shutdown(fd, SHUT_WR));
@@ -472,7 +478,8 @@ static void mmsg_client(int fd)
     of_pieces(m, v, 4);
     await_in(fd, 4990);
     T(recvmmsg(fd, m, 4, 0, NULL));
-    say("lengths %u %u %u %u sum %08x", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len, sum(buf, 2800));
+    say("lengths %u %u %u %u sum %08x", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len,
+        sum(buf, 2800));
     for (int i = 0; i < 4; i++)
         v[i].iov_len = 1000;
     T(recvmmsg(fd, m, 4, MSG_WAITFORONE, NULL)); /* there is nothing for the fourth */
@@ -485,7 +492,8 @@ static void mmsg_client(int fd)
     meet();
 }
 
-/* Messages of nothing before one of a byte, which is then gone for every other call. */
+/* recvmmsg has three empty buffers before the one for the unread byte. After it every other call
+ * finds the byte gone. */
 static void mmsg_of_nothing_client(int fd)
 {
     struct iovec v[4] = {{buf, 0}, {buf, 0}, {buf, 0}, {buf, 1}};
@@ -495,7 +503,7 @@ static void mmsg_of_nothing_client(int fd)
     await_in(fd, 1);
     T(shutdown(fd, SHUT_RDWR));
     meet();
-    await(fd, POLLERR); /* what came behind that is answered by a reset */
+    await(fd, POLLERR); /* the byte sent after the shutdown is answered by a RST */
     T(recvmmsg(fd, m, 4, 0, NULL));
     T(recvmmsg(fd, m, 4, 0, NULL));
     say("lengths %u %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len, m[3].msg_len);
@@ -514,12 +522,14 @@ static void mmsg_of_nothing_server(int fd)
     meet();
 }
 
-/* A message of nothing, where there is nothing: what its header says when the wait is over, by its limit and by a byte. */
+/* recvmsg with an empty buffer waits while nothing is unread. The body prints the message header
+ * after the wait, which first the time limit ends, and then a byte. */
 static void msg_of_nothing_client(int fd)
 {
     for (int ms = 40; ms >= 0; ms -= 40) {
         char name[128], control[64];
-        struct msghdr m = {name, sizeof name, &(struct iovec){buf, 0}, 1, control, sizeof control, MSG_EOR};
+        struct msghdr m = {name, sizeof name, &(struct iovec){buf, 0}, 1, control, sizeof control,
+                           MSG_EOR};
         timeout(fd, SO_RCVTIMEO, ms);
         tell(ms);
         T(recvmsg(fd, &m, 0));
@@ -536,14 +546,17 @@ static void msg_of_nothing_server(int fd)
     T(put(fd, 1, 1));
 }
 
-static volatile size_t no_size = SIZE_MAX; /* what a compiler would warn of */
+static volatile size_t no_size = SIZE_MAX; /* volatile: the compiler would warn of the size */
 
-/* The peer reads when all is written: nothing overtakes what was written before. */
+/* The peer reads when everything is written: no bytes overtake those written before them. */
 static void in_order_server(int fd)
 {
-    struct iovec half[3] = {{"DD", 2}, {NULL, 10}, {"XX", 2}}, a = {"EEEE", 4}, none = {buf, 0}, b = {"FFFF", 4}, bad = {NULL, 5};
-    struct mmsghdr m[4] = {{.msg_hdr = {.msg_iov = &a, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &none, .msg_iovlen = 1}},
-        {.msg_hdr = {.msg_iov = &b, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &bad, .msg_iovlen = 1}}};
+    struct iovec half[3] = {{"DD", 2}, {NULL, 10}, {"XX", 2}}, a = {"EEEE", 4}, none = {buf, 0},
+                 b = {"FFFF", 4}, bad = {NULL, 5};
+    struct mmsghdr m[4] = {{.msg_hdr = {.msg_iov = &a, .msg_iovlen = 1}},
+                           {.msg_hdr = {.msg_iov = &none, .msg_iovlen = 1}},
+                           {.msg_hdr = {.msg_iov = &b, .msg_iovlen = 1}},
+                           {.msg_hdr = {.msg_iov = &bad, .msg_iovlen = 1}}};
     T(send(fd, "AAAA", 4, 0));
     T(send(fd, "BBBB", 4, MSG_ZEROCOPY));
     T(send(fd, "CCCC", 4, 0));
@@ -552,7 +565,7 @@ static void in_order_server(int fd)
     T(write(fd, buf, no_size));
     T(sendmmsg(fd, m, 4, 0));
     say("lengths %u %u %u", m[0].msg_len, m[1].msg_len, m[2].msg_len);
-    /* How much of what comes before a bad address goes out is the kernel's choice. */
+    /* The kernel chooses how many of the bytes before a bad address it sends. */
     fill(buf, 1, 0, 100000);
     half[0] = (struct iovec){buf, 100000};
     ssize_t n = writev(fd, half, 3);
@@ -573,7 +586,7 @@ static void in_order_client(int fd)
     meet();
 }
 
-/* Buffers said to be larger than memory: the kernel looks at two GiB of them. */
+/* The program names buffers larger than memory: the kernel uses at most two GiB of them. */
 static void said_too_large_server(int fd)
 {
     for (int i = 0; i < 9; i++) {
@@ -596,18 +609,21 @@ static void said_too_large_client(int fd)
         case 1: D(recv(fd, buf, no_size >> 14, 0)); break;
         case 2: D(recvfrom(fd, buf, no_size, 0, (void *)&a, &len)); break;
         case 3: T(recv(fd, buf, no_size, MSG_PEEK)); D(recv(fd, buf, 5, 0)); break;
-        case 4: T(read(fd, buf, no_size)); T(read(fd, buf, no_size >> 14)); D(read(fd, buf, no_size >> 33)); break;
+        case 4: T(read(fd, buf, no_size)); T(read(fd, buf, no_size >> 14));
+            D(read(fd, buf, no_size >> 33)); break;
         case 5: T(readv(fd, &(struct iovec){buf, no_size}, 1)); D(recv(fd, buf, 5, 0)); break;
         case 6: D(readv(fd, v, 3)); break; /* the bad address is not reached */
-        case 7: v[1].iov_base = (void *)(1ul << 63); T(readv(fd, v, 3)); D(recv(fd, buf, 5, 0)); break;
-        case 8: v[1] = (struct iovec){buf, no_size / 2}, v[0].iov_len = 100; T(readv(fd, v, 3)); T(recv(fd, NULL, no_size, MSG_TRUNC | MSG_DONTWAIT)); break;
+        case 7: v[1].iov_base = (void *)(1ul << 63); T(readv(fd, v, 3)); D(recv(fd, buf, 5, 0));
+            break;
+        case 8: v[1] = (struct iovec){buf, no_size / 2}, v[0].iov_len = 100; T(readv(fd, v, 3));
+            T(recv(fd, NULL, no_size, MSG_TRUNC | MSG_DONTWAIT)); break;
         }
         T(recv(fd, buf, 1, MSG_DONTWAIT));
         meet();
     }
 }
 
-/* Nothing of a vector of messages goes behind one that went in part: the stream would have a hole. */
+/* sendmmsg sends no message after one that it sent in part: the stream would have a hole. */
 enum { CUTS = 16, CUT = 300000 };
 static void mmsg_cut_client(int fd)
 {
@@ -646,7 +662,7 @@ static void mmsg_cut_server(int fd)
     meet();
 }
 
-/* Vectors with more empty pieces in a row than are looked at together. */
+/* Vectors with more empty pieces in a row than the library looks at together. */
 enum { EMPTY = 100 };
 static struct iovec *with_empty(struct iovec *v, void *p, size_t n)
 {

@@ -1,7 +1,8 @@
-/* Sets in sets. */
+/* Epoll sets in epoll sets. */
 #include "t.h"
 
-/* A set may be readable in vain: what makes it so is taken by a wait on it, which finds nothing. */
+/* A set may be readable although none of its connections is ready. A wait on the set finds nothing,
+ * and then the set is not readable any more. */
 static void in_vain(int set)
 {
     struct epoll_event e;
@@ -11,7 +12,8 @@ static void in_vain(int set)
 /* A set in a set in a set, and a set in poll and select. */
 static void nested_client(int fd)
 {
-    int inner = set_of(fd, EPOLLIN), middle = set_of(inner, EPOLLIN), outer = set_of(middle, EPOLLIN), edge = set_of(inner, EPOLLIN | EPOLLET);
+    int inner = set_of(fd, EPOLLIN), middle = set_of(inner, EPOLLIN),
+        outer = set_of(middle, EPOLLIN), edge = set_of(inner, EPOLLIN | EPOLLET);
     struct pollfd p = {.fd = middle, .events = POLLIN};
     fd_set r;
     say_wait(outer, 0);
@@ -23,7 +25,8 @@ static void nested_client(int fd)
         await_in(fd, 10);
         say_wait(middle, 0);
         say_wait(edge, 0);
-        if (!hosts) /* there a device's telling of anything else may be an edge: docs/limitations.md */
+        /* between hosts anything that the device tells may be an edge: docs/limitations.md */
+        if (!hosts)
             say_wait(edge, 0);
         say_wait(inner, 0);
         T(poll(&p, 1, -1));
@@ -51,7 +54,7 @@ static void nested_client(int fd)
     meet();
 }
 
-/* The number of a set in a set is another's, in the end that of the outer one itself. */
+/* The number of a closed inner set goes to a duplicate of the outer set itself. */
 static void nested_number(void)
 {
     int outer = epoll_create1(0), inner = epoll_create1(0), ready = eventfd(1, 0);

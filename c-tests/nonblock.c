@@ -1,4 +1,4 @@
-/* O_NONBLOCK at any time; what happens when nobody reads. */
+/* O_NONBLOCK at any time; what happens when the peer does not read. */
 #include "t.h"
 
 static void toggle_server(int fd)
@@ -15,7 +15,7 @@ static void toggle_client(int fd)
 {
     int other = dup(fd);
     for (int i = 0; i < 6; i++) {
-        switch (i % 3) { /* the flag belongs to the open file, whoever sets it how */
+        switch (i % 3) { /* the flag belongs to the open file, however it is set */
         case 0: T(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK)); break;
         case 1: T(ioctl(fd, FIONBIO, &(int){1})); break;
         case 2: T(fcntl(other, F_SETFL, O_NONBLOCK)); break;
@@ -36,7 +36,7 @@ static void toggle_client(int fd)
     meet();
 }
 
-/* Set by another process, which inherited the socket, while we use it. */
+/* The flag is set by another process, which inherited the socket, while this one uses it. */
 static void toggle_child_server(int fd)
 {
     pid_t pid = child();
@@ -133,7 +133,8 @@ static void blocked_writer_client(int fd)
     T(get(fd, 2, 1));
 }
 
-/* The reader takes a little, with long pauses for its own reasons: what was demoted must not be reordered. */
+/* The reader takes a little, and pauses for long. The bytes must stay in order when the connection
+ * has gone back to TCP. */
 static void slow_reader_server(int fd)
 {
     size_t good = 0;
@@ -141,7 +142,7 @@ static void slow_reader_server(int fd)
         good += get_at(fd, 1, good, 150000);
         if (i % 10 == 0) {
             hear();
-            await_asleep(peer_pid); /* full */
+            await_asleep(peer_pid); /* until the writer is full */
         }
     }
     say("%zu good", good);

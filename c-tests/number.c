@@ -1,5 +1,6 @@
-/* Numbers: a copy of the connection is closed where nobody sees it, and its number given to something else, which is
- * what the number stands for from then on, whoever makes it. */
+/* Numbers of descriptors. A duplicate of the connection is closed by a bare system call, which the
+ * library does not see, and its number goes to something else: the number stands for that from then
+ * on, whichever call makes it. */
 #include "t.h"
 #include <linux/bpf.h>
 #include <linux/perf_event.h>
@@ -8,7 +9,8 @@
 #include <sys/pidfd.h>
 #include <sys/signalfd.h>
 
-extern int __open(const char *, int, ...), __open64(const char *, int, ...), __open_2(const char *, int), __open64_2(const char *, int),
+extern int __open(const char *, int, ...), __open64(const char *, int, ...),
+    __open_2(const char *, int), __open64_2(const char *, int),
     __openat_2(int, const char *, int), __openat64_2(int, const char *, int);
 
 struct maker {
@@ -20,7 +22,7 @@ struct maker {
 
 static char path[] = "/tmp/ctest-XXXXXX";
 
-/* Opened anew, an existing file. */
+/* Calls that open an existing file. */
 MAKE(open, open(path, O_RDWR))
 MAKE(__open, __open(path, O_RDWR))
 MAKE(open64, open64(path, O_RDWR))
@@ -34,7 +36,7 @@ MAKE(__openat64_2, __openat64_2(AT_FDCWD, path, O_RDWR))
 MAKE(creat, creat(path, 0600))
 MAKE(creat64, creat64(path, 0600))
 
-/* A new one, which is gone with its descriptor. */
+/* Makes a new file, which is gone when its descriptor is closed. */
 static int temporary(int (*make)(char *, int, int), int suffix, int flags)
 {
     char name[32] = "/tmp/ctest-XXXXXX";
@@ -46,7 +48,11 @@ static int temporary(int (*make)(char *, int, int), int suffix, int flags)
 }
 
 #define TEMPORARY(name, suffix, call) \
-    static int by_##name(char *at, int length, int flags) { (void)length, (void)flags; return call; } \
+    static int by_##name(char *at, int length, int flags) \
+    { \
+        (void)length, (void)flags; \
+        return call; \
+    } \
     MAKE(name, temporary(by_##name, suffix, 0))
 TEMPORARY(mkstemp, 0, mkstemp(at))
 TEMPORARY(mkstemp64, 0, mkstemp64(at))
@@ -118,8 +124,15 @@ MAKE(SYS_pidfd_getfd, syscall(SYS_pidfd_getfd, own_pidfd, sink[1], 0))
 MAKE(SYS_userfaultfd, syscall(SYS_userfaultfd, 0))
 MAKE(SYS_epoll_create1, syscall(SYS_epoll_create1, 0))
 MAKE(SYS_landlock_create_ruleset, syscall(SYS_landlock_create_ruleset, &(uint64_t){1}, 8, 0))
-MAKE(SYS_bpf, syscall(SYS_bpf, BPF_MAP_CREATE, (&(union bpf_attr){.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 4, .max_entries = 1}), sizeof(union bpf_attr)))
-MAKE(SYS_perf_event_open, syscall(SYS_perf_event_open, (&(struct perf_event_attr){.type = PERF_TYPE_SOFTWARE, .size = sizeof(struct perf_event_attr), .config = PERF_COUNT_SW_DUMMY}), 0, -1, -1, 0))
+MAKE(SYS_bpf,
+    syscall(SYS_bpf, BPF_MAP_CREATE,
+        (&(union bpf_attr){.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 4,
+            .max_entries = 1}), sizeof(union bpf_attr)))
+MAKE(SYS_perf_event_open,
+    syscall(SYS_perf_event_open,
+        (&(struct perf_event_attr){.type = PERF_TYPE_SOFTWARE,
+            .size = sizeof(struct perf_event_attr), .config = PERF_COUNT_SW_DUMMY}),
+        0, -1, -1, 0))
 #ifdef SYS_pipe
 MAKE(SYS_pipe, first_of(syscall(SYS_pipe, pair_of), pair_of))
 MAKE(SYS_eventfd, syscall(SYS_eventfd, 0))
@@ -129,9 +142,11 @@ MAKE(SYS_epoll_create, syscall(SYS_epoll_create, 1))
 #endif
 
 static const struct maker files[] = {
-    MAKER(open), MAKER(__open), MAKER(open64), MAKER(__open64), MAKER(__open_2), MAKER(__open64_2), MAKER(openat), MAKER(openat64),
-    MAKER(__openat_2), MAKER(__openat64_2), MAKER(creat), MAKER(creat64), MAKER(mkstemp), MAKER(mkstemp64), MAKER(mkostemp),
-    MAKER(mkostemp64), MAKER(mkstemps), MAKER(mkstemps64), MAKER(mkostemps), MAKER(mkostemps64), MAKER(shm_open), MAKER(memfd_create),
+    MAKER(open), MAKER(__open), MAKER(open64), MAKER(__open64), MAKER(__open_2), MAKER(__open64_2),
+    MAKER(openat), MAKER(openat64), MAKER(__openat_2), MAKER(__openat64_2), MAKER(creat),
+    MAKER(creat64), MAKER(mkstemp), MAKER(mkstemp64), MAKER(mkostemp), MAKER(mkostemp64),
+    MAKER(mkstemps), MAKER(mkstemps64), MAKER(mkostemps), MAKER(mkostemps64), MAKER(shm_open),
+    MAKER(memfd_create),
 };
 static const struct maker raw_files[] = {
     MAKER(SYS_openat), MAKER(SYS_openat2), MAKER(SYS_memfd_create),
@@ -140,19 +155,23 @@ static const struct maker raw_files[] = {
 #endif
 };
 static const struct maker others[] = {
-    MAKER(pipe), MAKER(pipe2), MAKER(socketpair), MAKER(eventfd), MAKER(timerfd_create), MAKER(signalfd), MAKER(inotify_init),
-    MAKER(inotify_init1), MAKER(fanotify_init), MAKER(pidfd_open), MAKER(pidfd_getfd), MAKER(epoll_create1),
+    MAKER(pipe), MAKER(pipe2), MAKER(socketpair), MAKER(eventfd), MAKER(timerfd_create),
+    MAKER(signalfd), MAKER(inotify_init), MAKER(inotify_init1), MAKER(fanotify_init),
+    MAKER(pidfd_open), MAKER(pidfd_getfd), MAKER(epoll_create1),
 };
 static const struct maker raw_others[] = {
-    MAKER(SYS_pipe2), MAKER(SYS_socketpair), MAKER(SYS_eventfd2), MAKER(SYS_timerfd_create), MAKER(SYS_signalfd4), MAKER(SYS_inotify_init1),
-    MAKER(SYS_fanotify_init), MAKER(SYS_pidfd_open), MAKER(SYS_pidfd_getfd), MAKER(SYS_userfaultfd), MAKER(SYS_epoll_create1),
+    MAKER(SYS_pipe2), MAKER(SYS_socketpair), MAKER(SYS_eventfd2), MAKER(SYS_timerfd_create),
+    MAKER(SYS_signalfd4), MAKER(SYS_inotify_init1), MAKER(SYS_fanotify_init), MAKER(SYS_pidfd_open),
+    MAKER(SYS_pidfd_getfd), MAKER(SYS_userfaultfd), MAKER(SYS_epoll_create1),
     MAKER(SYS_landlock_create_ruleset), MAKER(SYS_bpf), MAKER(SYS_perf_event_open),
 #ifdef SYS_pipe
-    MAKER(SYS_pipe), MAKER(SYS_eventfd), MAKER(SYS_signalfd), MAKER(SYS_inotify_init), MAKER(SYS_epoll_create),
+    MAKER(SYS_pipe), MAKER(SYS_eventfd), MAKER(SYS_signalfd), MAKER(SYS_inotify_init),
+    MAKER(SYS_epoll_create),
 #endif
 };
 
-/* Makes one at the number of a copy of the connection; another thread may hold that number, or a lower one, for a moment. */
+/* Makes a descriptor at the number of a duplicate that was closed. Another thread may hold that
+ * number, or a lower one, for a moment. */
 static int in_place_of(int fd, const struct maker *m)
 {
     int n = -1, there = 0;
@@ -168,18 +187,19 @@ static int in_place_of(int fd, const struct maker *m)
             close(n);
             if (n < number)
                 break;
-            usleep(100 * i); /* it may have no processor */
+            usleep(100 * i); /* that thread may have no processor */
         }
         if (n < 0)
             break;
-        if (!there && close(dup2(0, number))) /* not the lowest when the copy was made: both know that it is closed */
+        /* a lower number is free: the library and the kernel both learn that this one is closed */
+        if (!there && close(dup2(0, number)))
             die("dup2");
     }
     say("%s: %s", m->text, there ? "there" : n < 0 ? strerrorname_np(errno) : "elsewhere");
     return there ? n : -1;
 }
 
-/* What is written goes to the file, all of it, and is read from there. */
+/* All that is written goes to the file, and is read from there. */
 static void use_files(int fd, const struct maker *m, size_t count)
 {
     struct stat st;
@@ -203,7 +223,8 @@ static void use_files(int fd, const struct maker *m, size_t count)
     tell(0);
 }
 
-/* Each refuses or serves in its own way what a connection would take. */
+/* Each kind of descriptor refuses, or serves in its own way, the calls that a connection would
+ * serve. */
 static void use_others(int fd, const struct maker *m, size_t count)
 {
     own_pidfd = syscall(SYS_pidfd_open, getpid(), 0);

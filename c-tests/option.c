@@ -28,7 +28,8 @@ static void names(int fd)
     socklen_t len[4];
     for (int i = 0; i < 4; i++) {
         len[i] = sizeof a[i];
-        if (i % 2 ? getpeername(fd, (void *)&a[i], &len[i]) : getsockname(fd, (void *)&a[i], &len[i]))
+        if (i % 2 ? getpeername(fd, (void *)&a[i], &len[i])
+                  : getsockname(fd, (void *)&a[i], &len[i]))
             die("name");
         if (i == 1)
             echo_rounds(fd, 100, 3000);
@@ -37,7 +38,7 @@ static void names(int fd)
     YES(!memcmp(&a[0], &a[2], sizeof a[0]) && !memcmp(&a[1], &a[3], sizeof a[1]));
     far_end(&other, ntohs(((struct sockaddr_in *)&a[1])->sin_port));
     YES(!memcmp(&other, &a[1], len[1]));
-    len[0] = 4; /* too short a buffer is filled, and the true length told */
+    len[0] = 4; /* a buffer that is too short is filled, and the true length is returned */
     memset(&other, 7, sizeof other);
     T(getpeername(fd, (void *)&other, &len[0]));
     say("length %d next byte %d", len[0], ((char *)&other)[4]);
@@ -69,47 +70,63 @@ static void tcp_info_client(int fd)
 
 struct option { int level, name, value; const char *text; };
 #define OPTION(level, name, value) {level, name, value, #name}
-enum { ASK = -5 }; /* in place of a value: only asked for, and not printed */
+enum { ASK = -5 }; /* in place of a value: the option is only asked for, and not printed */
 
 static const struct option options[] = {
-    OPTION(IPPROTO_TCP, TCP_NODELAY, 0), OPTION(IPPROTO_TCP, TCP_NODELAY, 1), OPTION(IPPROTO_TCP, TCP_QUICKACK, 0),
-    OPTION(IPPROTO_TCP, TCP_KEEPIDLE, 50), OPTION(IPPROTO_TCP, TCP_KEEPINTVL, 7), OPTION(IPPROTO_TCP, TCP_KEEPCNT, 3),
-    OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT, 12345), OPTION(IPPROTO_TCP, TCP_LINGER2, 9), OPTION(IPPROTO_TCP, TCP_SYNCNT, 3),
-    OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT, 0), OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 70000), OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1),
-    OPTION(SOL_SOCKET, SO_KEEPALIVE, 1), OPTION(SOL_SOCKET, SO_KEEPALIVE, 0), OPTION(SOL_SOCKET, SO_REUSEADDR, 1), OPTION(SOL_SOCKET, SO_OOBINLINE, 1),
-    OPTION(SOL_SOCKET, SO_PRIORITY, 3), OPTION(SOL_SOCKET, SO_RCVLOWAT, 1), OPTION(SOL_SOCKET, SO_SNDLOWAT, 5), OPTION(SOL_SOCKET, SO_SNDBUF, 100000),
-    OPTION(SOL_SOCKET, SO_RCVBUF, 100000), OPTION(SOL_SOCKET, SO_DONTROUTE, 1), OPTION(SOL_SOCKET, SO_BROADCAST, 1), OPTION(SOL_SOCKET, SO_MARK, 0),
-    OPTION(SOL_SOCKET, SO_BUSY_POLL, 20), OPTION(SOL_SOCKET, SO_INCOMING_CPU, 1), OPTION(IPPROTO_IP, IP_TOS, 16), OPTION(IPPROTO_IP, IP_TTL, 33),
-    OPTION(IPPROTO_IP, IP_RECVTOS, 1), OPTION(SOL_SOCKET, 9999, 1), OPTION(IPPROTO_TCP, 9999, 1), OPTION(9999, 1, 1),
+    OPTION(IPPROTO_TCP, TCP_NODELAY, 0), OPTION(IPPROTO_TCP, TCP_NODELAY, 1),
+    OPTION(IPPROTO_TCP, TCP_QUICKACK, 0), OPTION(IPPROTO_TCP, TCP_KEEPIDLE, 50),
+    OPTION(IPPROTO_TCP, TCP_KEEPINTVL, 7), OPTION(IPPROTO_TCP, TCP_KEEPCNT, 3),
+    OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT, 12345), OPTION(IPPROTO_TCP, TCP_LINGER2, 9),
+    OPTION(IPPROTO_TCP, TCP_SYNCNT, 3), OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT, 0),
+    OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT, 70000), OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1),
+    OPTION(SOL_SOCKET, SO_KEEPALIVE, 1), OPTION(SOL_SOCKET, SO_KEEPALIVE, 0),
+    OPTION(SOL_SOCKET, SO_REUSEADDR, 1), OPTION(SOL_SOCKET, SO_OOBINLINE, 1),
+    OPTION(SOL_SOCKET, SO_PRIORITY, 3), OPTION(SOL_SOCKET, SO_RCVLOWAT, 1),
+    OPTION(SOL_SOCKET, SO_SNDLOWAT, 5), OPTION(SOL_SOCKET, SO_SNDBUF, 100000),
+    OPTION(SOL_SOCKET, SO_RCVBUF, 100000), OPTION(SOL_SOCKET, SO_DONTROUTE, 1),
+    OPTION(SOL_SOCKET, SO_BROADCAST, 1), OPTION(SOL_SOCKET, SO_MARK, 0),
+    OPTION(SOL_SOCKET, SO_BUSY_POLL, 20), OPTION(SOL_SOCKET, SO_INCOMING_CPU, 1),
+    OPTION(IPPROTO_IP, IP_TOS, 16), OPTION(IPPROTO_IP, IP_TTL, 33),
+    OPTION(IPPROTO_IP, IP_RECVTOS, 1), OPTION(SOL_SOCKET, 9999, 1), OPTION(IPPROTO_TCP, 9999, 1),
+    OPTION(9999, 1, 1),
     /* With these two a connection leaves its link. */
     OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), OPTION(SOL_SOCKET, SO_TIMESTAMP, 0),
 };
 
-/* These concern packets, the system's work, or a filter that is none. */
+/* These options concern packets, the kernel's own work, or a filter that was never attached. */
 static const struct option rare_options[] = {
-    OPTION(IPPROTO_IP, IP_MTU, ASK), /* a route's: SO_CNX_ADVICE has the kernel look for another one, with the next packet */
-    OPTION(SOL_SOCKET, SO_DEBUG, 1), OPTION(SOL_SOCKET, SO_BINDTOIFINDEX, 0), OPTION(SOL_SOCKET, SO_PREFER_BUSY_POLL, 1),
-    OPTION(SOL_SOCKET, SO_BUSY_POLL_BUDGET, 16), OPTION(SOL_SOCKET, SO_RESERVE_MEM, 65536), OPTION(SOL_SOCKET, SO_BUF_LOCK, 3),
-    OPTION(SOL_SOCKET, SO_TXREHASH, 1), OPTION(SOL_SOCKET, SO_SELECT_ERR_QUEUE, 1), OPTION(SOL_SOCKET, SO_CNX_ADVICE, 1),
-    OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0), OPTION(SOL_SOCKET, SO_LOCK_FILTER, 1), OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0),
+    /* IP_MTU is the route's. SO_CNX_ADVICE makes the kernel look for another route with the next
+     * packet. */
+    OPTION(IPPROTO_IP, IP_MTU, ASK),
+    OPTION(SOL_SOCKET, SO_DEBUG, 1), OPTION(SOL_SOCKET, SO_BINDTOIFINDEX, 0),
+    OPTION(SOL_SOCKET, SO_PREFER_BUSY_POLL, 1), OPTION(SOL_SOCKET, SO_BUSY_POLL_BUDGET, 16),
+    OPTION(SOL_SOCKET, SO_RESERVE_MEM, 65536), OPTION(SOL_SOCKET, SO_BUF_LOCK, 3),
+    OPTION(SOL_SOCKET, SO_TXREHASH, 1), OPTION(SOL_SOCKET, SO_SELECT_ERR_QUEUE, 1),
+    OPTION(SOL_SOCKET, SO_CNX_ADVICE, 1), OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0),
+    OPTION(SOL_SOCKET, SO_LOCK_FILTER, 1), OPTION(SOL_SOCKET, SO_DETACH_FILTER, 0),
     OPTION(SOL_SOCKET, SO_INCOMING_NAPI_ID, ASK), OPTION(SOL_SOCKET, SO_REUSEPORT, 1),
-    OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP, 100000), OPTION(IPPROTO_TCP, TCP_THIN_DUPACK, 1), OPTION(IPPROTO_TCP, TCP_SAVE_SYN, 1),
-    OPTION(IPPROTO_TCP, TCP_TIMESTAMP, 5), OPTION(IPPROTO_TCP, TCP_TX_DELAY, 0),
-    OPTION(IPPROTO_TCP, TCP_FASTOPEN, 5), OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1), OPTION(IPPROTO_TCP, TCP_IS_MPTCP, ASK),
+    OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP, 100000), OPTION(IPPROTO_TCP, TCP_THIN_DUPACK, 1),
+    OPTION(IPPROTO_TCP, TCP_SAVE_SYN, 1), OPTION(IPPROTO_TCP, TCP_TIMESTAMP, 5),
+    OPTION(IPPROTO_TCP, TCP_TX_DELAY, 0), OPTION(IPPROTO_TCP, TCP_FASTOPEN, 5),
+    OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1), OPTION(IPPROTO_TCP, TCP_IS_MPTCP, ASK),
     OPTION(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO), OPTION(IPPROTO_IP, IP_MINTTL, 1),
-    OPTION(IPPROTO_IP, IP_TRANSPARENT, 1), OPTION(IPPROTO_IP, IP_FREEBIND, 1), OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1),
-    OPTION(IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0), OPTION(IPPROTO_IP, IP_RECVERR, 1),
-    OPTION(IPPROTO_IPV6, IPV6_V6ONLY, 1), OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33), OPTION(IPPROTO_IPV6, IPV6_TCLASS, 16),
+    OPTION(IPPROTO_IP, IP_TRANSPARENT, 1), OPTION(IPPROTO_IP, IP_FREEBIND, 1),
+    OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1), OPTION(IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0),
+    OPTION(IPPROTO_IP, IP_RECVERR, 1), OPTION(IPPROTO_IPV6, IPV6_V6ONLY, 1),
+    OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33), OPTION(IPPROTO_IPV6, IPV6_TCLASS, 16),
     OPTION(IPPROTO_IPV6, IPV6_RECVERR, 1),
 };
 
-/* The kernel changes these by itself at any moment: a delayed acknowledgement becomes due (tcp(7)), a packet comes, time passes. */
+/* The kernel changes these options by itself at any moment: a delayed acknowledgement becomes due
+ * (tcp(7)), a packet arrives, time passes. */
 static int is_kernels(int level, int name)
 {
-    return (level == IPPROTO_TCP && (name == TCP_QUICKACK || name == TCP_TIMESTAMP)) || (level == SOL_SOCKET && name == SO_INCOMING_CPU);
+    return (level == IPPROTO_TCP && (name == TCP_QUICKACK || name == TCP_TIMESTAMP)) ||
+           (level == SOL_SOCKET && name == SO_INCOMING_CPU);
 }
 
-/* Set and read back on a live connection, which works all the same in between. */
+/* Sets options on a live connection and reads them back. Echoes in between show that the connection
+ * works. */
 static void keep(int fd, const struct option *options, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -128,7 +145,7 @@ static void keep(int fd, const struct option *options, size_t count)
 
 static void options_kept(int fd) { keep(fd, options, COUNT(options)); }
 
-/* ... and those that are no plain numbers. */
+/* The rare options, and options whose values are not plain numbers. */
 static void rare_options_kept(int fd)
 {
     keep(fd, rare_options, COUNT(rare_options));
@@ -168,7 +185,7 @@ static void rare_options_kept(int fd)
     echo_rounds(fd, 10, 2000);
 }
 
-/* What a listener is told before it listens, and may hand on. */
+/* Options are set on a listener, and the accepted connection may inherit them. */
 static void listener_options_server(int fd)
 {
     int port, l;
@@ -182,7 +199,8 @@ static void listener_options_server(int fd)
     T(set_int(l, IPPROTO_TCP, TCP_WINDOW_CLAMP, 200000));
     T(set_int(l, IPPROTO_IP, IP_TOS, 16));
     T(set_int(l, SOL_SOCKET, SO_PRIORITY, 3));
-    say("%d %d %d", get_int(l, IPPROTO_TCP, TCP_SAVE_SYN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE));
+    say("%d %d %d", get_int(l, IPPROTO_TCP, TCP_SAVE_SYN), get_int(l, IPPROTO_TCP, TCP_FASTOPEN),
+        get_int(l, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE));
     len = sizeof text;
     T(getsockopt(l, IPPROTO_TCP, TCP_FASTOPEN_KEY, text, &len));
     say("%.*s", (int)len, text);
@@ -193,8 +211,9 @@ static void listener_options_server(int fd)
     YES(len > 20 && len < 200);
     warm(fd, 1);
     len = sizeof text;
-    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len)); /* told once */
-    say("length %d, tos %d, priority %d", len, get_int(fd, IPPROTO_IP, IP_TOS), get_int(fd, SOL_SOCKET, SO_PRIORITY));
+    T(getsockopt(fd, IPPROTO_TCP, TCP_SAVED_SYN, text, &len)); /* the kernel gives the SYN once */
+    say("length %d, tos %d, priority %d", len, get_int(fd, IPPROTO_IP, IP_TOS),
+        get_int(fd, SOL_SOCKET, SO_PRIORITY));
     echo_rounds(fd, 10, 2000);
 }
 
@@ -204,7 +223,8 @@ static void listener_options_client(int fd)
     echo_rounds(fd, 10, 2000);
 }
 
-/* An IPv6 socket whose peer speaks IPv4 becomes one of IPv4; of others it is refused. */
+/* IPV6_ADDRFORM turns an IPv6 socket whose peer speaks IPv4 into an IPv4 socket. Any other socket
+ * refuses it. */
 static void addrform(int fd)
 {
     struct sockaddr_storage a;
@@ -227,10 +247,13 @@ static void options_read(int fd)
 {
     char cc[16] = "";
     socklen_t len = sizeof cc;
-    say("%d %d %d %d", get_int(fd, SOL_SOCKET, SO_TYPE), get_int(fd, SOL_SOCKET, SO_PROTOCOL), get_int(fd, SOL_SOCKET, SO_DOMAIN), get_int(fd, SOL_SOCKET, SO_ACCEPTCONN));
-    say("nodelay %d cork %d keepalive %d rcvlowat %d", get_int(fd, IPPROTO_TCP, TCP_NODELAY), get_int(fd, IPPROTO_TCP, TCP_CORK),
-        get_int(fd, SOL_SOCKET, SO_KEEPALIVE), get_int(fd, SOL_SOCKET, SO_RCVLOWAT));
-    say("idle %d linger2 %d maxseg known %d", get_int(fd, IPPROTO_TCP, TCP_KEEPIDLE), get_int(fd, IPPROTO_TCP, TCP_LINGER2), get_int(fd, IPPROTO_TCP, TCP_MAXSEG) > 500);
+    say("%d %d %d %d", get_int(fd, SOL_SOCKET, SO_TYPE), get_int(fd, SOL_SOCKET, SO_PROTOCOL),
+        get_int(fd, SOL_SOCKET, SO_DOMAIN), get_int(fd, SOL_SOCKET, SO_ACCEPTCONN));
+    say("nodelay %d cork %d keepalive %d rcvlowat %d", get_int(fd, IPPROTO_TCP, TCP_NODELAY),
+        get_int(fd, IPPROTO_TCP, TCP_CORK), get_int(fd, SOL_SOCKET, SO_KEEPALIVE),
+        get_int(fd, SOL_SOCKET, SO_RCVLOWAT));
+    say("idle %d linger2 %d maxseg known %d", get_int(fd, IPPROTO_TCP, TCP_KEEPIDLE),
+        get_int(fd, IPPROTO_TCP, TCP_LINGER2), get_int(fd, IPPROTO_TCP, TCP_MAXSEG) > 500);
     T(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cc, &len));
     say("%s", cc);
     T(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
@@ -254,7 +277,8 @@ static void options_read(int fd)
     YES(S_ISSOCK(st.st_mode));
     char path[40], link[40] = "";
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    YES(readlink(path, link, sizeof link - 1) > 0 && !strncmp(link, "socket:[", 8) && strtoul(link + 8, NULL, 10) == st.st_ino);
+    YES(readlink(path, link, sizeof link - 1) > 0 && !strncmp(link, "socket:[", 8) &&
+        strtoul(link + 8, NULL, 10) == st.st_ino);
     T(fcntl(fd, F_GETPIPE_SZ));
     T(listen(fd, 5));
     T(accept(fd, NULL, NULL));
@@ -307,7 +331,8 @@ static void lowat_client(int fd)
     meet();
 }
 
-/* The writer leaves what carries its bytes when a call that wants more has got a part of them; the mark holds behind that, too. */
+/* The writer goes back to TCP while a recv of the other end has got a part of the bytes that it
+ * waits for. SO_RCVLOWAT holds after that, too. */
 static void lowat_left_server(int fd)
 {
     meet();
@@ -338,7 +363,8 @@ static void lowat_left_client(int fd)
     meet();
 }
 
-/* Of the open file, whoever sets it. */
+/* SO_RCVLOWAT and SO_RCVTIMEO belong to the open file: a child sets them, and they hold in its
+ * parent. */
 static void set_by_child_server(int fd)
 {
     meet();
@@ -352,7 +378,9 @@ static void set_by_child_client(int fd)
 {
     pid_t pid = child();
     if (!pid) {
-        if (set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 1000) || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_usec = 50000}, sizeof(struct timeval)))
+        if (set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 1000) ||
+            setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_usec = 50000},
+                       sizeof(struct timeval)))
             die("set");
         _exit(0);
     }
@@ -382,7 +410,7 @@ static void listener_lowat_server(int fd)
     tell(0);
     await(fd, POLLIN);
     D(recv(fd, buf, 10, 0));
-    /* The kernel makes it as much as its buffer may ever hold. */
+    /* For -1 the kernel takes the most that its buffer may ever hold. */
     T(set_int(fd, SOL_SOCKET, SO_RCVLOWAT, -1));
     YES(get_int(fd, SOL_SOCKET, SO_RCVLOWAT) > 10000);
     tell(0);
@@ -404,7 +432,7 @@ static void listener_lowat_client(int fd)
     meet();
 }
 
-/* The client sends so much, then the server. */
+/* The client sends `n` bytes, then the server does. */
 static void one_then_the_other(int fd, size_t n)
 {
     for (int i = 0; i < 2; i++)
@@ -447,21 +475,22 @@ static void sends_from(int size)
     one_then_the_other(fd, 300000);
 }
 
-/* So few bytes that a link within the host would hold too little unread: the connection stays on TCP. */
+/* The send buffer is so small that a link within the host would hold too few unread bytes: the
+ * connection stays on TCP. */
 static void tiny_buffer(int fd)
 {
     (void)fd;
     sends_from(1);
 }
 
-/* As few as a link can do with. */
+/* The smallest send buffer with which a connection leaves TCP. */
 static void least_buffer(int fd)
 {
     (void)fd;
     sends_from(4096);
 }
 
-/* Beyond what the system allows to all, for who may. */
+/* Buffers beyond the system's limit, which only a privileged process may set. */
 static void forced_buffers(int fd)
 {
     (void)fd;

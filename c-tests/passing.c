@@ -3,10 +3,12 @@
 
 static void pass(int unix_fd, int fd)
 {
-    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c = {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof(int))]; } c =
+        {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
     struct iovec v = {"f", 1};
     memcpy(CMSG_DATA(&c.h), &fd, sizeof fd);
-    if (sendmsg(unix_fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}, 0) != 1)
+    if (sendmsg(unix_fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c,
+            .msg_controllen = sizeof c}, 0) != 1)
         die("pass");
 }
 
@@ -16,13 +18,15 @@ static int passed(int unix_fd)
     char byte;
     int fd = -1;
     struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c,
+        .msg_controllen = sizeof c};
     if (recvmsg(unix_fd, &m, 0) == 1 && m.msg_controllen >= sizeof(struct cmsghdr))
         memcpy(&fd, CMSG_DATA(&c.h), sizeof fd);
     return fd;
 }
 
-/* A helper process, there before any connection, with the library or without: goes on as the body's `resume`. How it is reached. */
+/* Starts a helper process before there is any connection, with the library or without, and returns
+ * the Unix socket to it. The helper goes on in the body's `resume`. */
 static int helper(int preloaded, pid_t *pid)
 {
     int u[2];
@@ -37,7 +41,7 @@ static int helper(int preloaded, pid_t *pid)
     return u[0];
 }
 
-/* The helper has it from here on; until it is through. */
+/* Passes `fd` to the helper, closes it here, and waits until the helper has ended. */
 static void give(int unix_fd, int fd, pid_t pid)
 {
     pass(unix_fd, fd);
@@ -93,7 +97,7 @@ static void passing_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* A helper without the library makes the connection, and gives it to us. */
+/* A helper without the library makes the connection, and passes it to this process. */
 static void inwards_server(int fd)
 {
     pid_t pid;
@@ -127,7 +131,8 @@ static void inwards_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* Lent to a helper without the library, which gives it back; the lender has closed its own. */
+/* The connection is passed to a helper without the library, which passes it back. This process has
+ * closed its own descriptor meanwhile. */
 static void lent_server(int fd)
 {
     pid_t pid;
@@ -169,22 +174,25 @@ static void lent_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* Two connections in one message, by sendmmsg and recvmmsg, with a plain message before it. */
+/* Two connections in one message, by sendmmsg and recvmmsg, after a plain message. */
 static void pass_many_server(int fd)
 {
     int u[2], second = join(), got[2] = {-1, -1};
-    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof got)]; } c = {.h = {CMSG_LEN(sizeof got), SOL_SOCKET, SCM_RIGHTS}}, in;
+    union { struct cmsghdr h; char space[CMSG_SPACE(sizeof got)]; } c =
+        {.h = {CMSG_LEN(sizeof got), SOL_SOCKET, SCM_RIGHTS}}, in;
     socketpair(AF_UNIX, SOCK_SEQPACKET, 0, u);
     memcpy(CMSG_DATA(&c.h), (int[2]){fd, second}, sizeof got);
     struct mmsghdr m[2] = {
         {{.msg_iov = &(struct iovec){"a", 1}, .msg_iovlen = 1}, 0},
-        {{.msg_iov = &(struct iovec){"b", 1}, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c}, 0},
+        {{.msg_iov = &(struct iovec){"b", 1}, .msg_iovlen = 1, .msg_control = &c,
+            .msg_controllen = sizeof c}, 0},
     };
     T(sendmmsg(u[0], m, 2, 0));
     char bytes[2] = "";
     struct mmsghdr r[2] = {
         {{.msg_iov = &(struct iovec){bytes, 1}, .msg_iovlen = 1}, 0},
-        {{.msg_iov = &(struct iovec){bytes + 1, 1}, .msg_iovlen = 1, .msg_control = &in, .msg_controllen = sizeof in}, 0},
+        {{.msg_iov = &(struct iovec){bytes + 1, 1}, .msg_iovlen = 1, .msg_control = &in,
+            .msg_controllen = sizeof in}, 0},
     };
     T(recvmmsg(u[1], r, 2, 0, NULL));
     memcpy(got, CMSG_DATA(&in.h), sizeof got);
@@ -207,7 +215,7 @@ static void pass_many_client(int fd)
     T(recv(second, buf, 1, 0));
 }
 
-/* The connection is passed to ourselves: two numbers for one socket. */
+/* The process passes the connection to itself: it has two numbers for one socket. */
 static void pass_to_self(int fd)
 {
     int u[2];
@@ -221,7 +229,8 @@ static void pass_to_self(int fd)
     echo_rounds(again, 50, 2000);
 }
 
-/* A child passes it back to its parent, which has two numbers for one socket then, and does not know it of the second. */
+/* A child passes the connection back to its parent. The parent has two numbers for one socket then,
+ * and its library does not know what the second one is. */
 enum { TURNS = 40, TURN = 2000 };
 
 static void pass_from_child_client(int fd)
@@ -253,7 +262,8 @@ static void pass_from_child_server(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* Passed on behind a reset: who passed it still finds what was there. */
+/* The connection is passed on after a reset: the process that passed it still finds the unread
+ * bytes. */
 static void reset_passed_server(int fd)
 {
     T(put(fd, 1, 20000));
@@ -274,7 +284,8 @@ static void reset_passed_client(int fd)
     post_mortem(fd);
 }
 
-/* A listener that this program has not made: what it accepts leaves TCP all the same. */
+/* A listener that this program has not made: the connections that it accepts leave TCP all the
+ * same. */
 static void serve_on(int l)
 {
     struct sockaddr_storage a;
@@ -323,7 +334,7 @@ static void listener_passed_resume(int unix_fd)
     _exit(0);
 }
 
-/* A set that this program has not made tells of its connections all the same. */
+/* An epoll set that this program has not made reports its connections all the same. */
 static void use_set(int ep, int fd)
 {
     T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
@@ -372,7 +383,8 @@ static void set_received_client(int fd)
     meet();
 }
 
-/* One of our own is waited for by another process: for what was in it when it was passed, and for what is put into it then. */
+/* Another process waits for a set of this one: for the connection that was in the set when it was
+ * passed, and for one that is added afterwards. */
 static void set_passed_server(int fd)
 {
     int second;
@@ -419,7 +431,7 @@ static void set_passed_client(int fd)
     meet();
 }
 
-/* One of our own comes back by another number, with a connection in it and without. */
+/* A set of this process comes back by another number, with a connection in it and without. */
 static void set_to_self_client(int fd)
 {
     int u[2], ep, again;
@@ -447,14 +459,14 @@ static void use_and_end(int ep)
     meet();
 }
 
-/* One that nobody saw being made. */
+/* A set that is made by a bare system call, which the library does not see. */
 static void set_unseen_client(int fd)
 {
     (void)fd;
     use_and_end(unseen(SYS_epoll_create1, 0));
 }
 
-/* One of more than the library keeps in mind. */
+/* One set of more than the library keeps in mind. */
 static void one_of_many_client(int fd)
 {
     struct rlimit r;
@@ -476,15 +488,19 @@ static void set_exec_client(int fd)
 
 const struct body passing_bodies[] = {
     TWO("scm_rights", passing_server, passing_client, .flags = RAW, .resume = passing_resume),
-    TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW, .resume = passing_resume),
+    TWO("scm_rights_not_preloaded", passing_plain_server, passing_client, .flags = RAW,
+        .resume = passing_resume),
     TWO("scm_rights_to_self", pass_to_self, pass_to_self, .flags = STEADY),
-    TWO("scm_rights_inwards", inwards_server, inwards_client, .flags = RAW | NOUP, .resume = inwards_resume),
+    TWO("scm_rights_inwards", inwards_server, inwards_client, .flags = RAW | NOUP,
+        .resume = inwards_resume),
     TWO("scm_rights_lent", lent_server, lent_client, .flags = RAW, .resume = lent_resume),
     TWO("scm_rights_of_two", pass_many_server, pass_many_client),
     TWO("scm_rights_by_child", pass_from_child_server, pass_from_child_client),
     TWO("scm_rights_behind_reset", reset_passed_server, reset_passed_client, .flags = ONEHOST),
-    TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW, .resume = serve_on),
-    TWO("listener_passed", listener_passed_server, served_client, .flags = RAW, .resume = listener_passed_resume),
+    TWO("listener_over_exec", listener_exec_server, served_client, .flags = RAW,
+        .resume = serve_on),
+    TWO("listener_passed", listener_passed_server, served_client, .flags = RAW,
+        .resume = listener_passed_resume),
     TWO("set_received", set_server, set_received_client, .flags = RAW),
     TWO("set_passed", set_passed_server, set_passed_client, .flags = RAW),
     TWO("set_to_self", set_server, set_to_self_client, .flags = RAW),

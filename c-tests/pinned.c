@@ -1,13 +1,15 @@
-/* What a link cannot honour: options that keep a connection on TCP, or take it back. */
+/* Options that a link cannot honour: they keep a connection on TCP, or take it back to TCP. */
 #include "t.h"
 #include <linux/tls.h>
 #include <linux/bpf.h>
 #include <linux/filter.h>
 #include <linux/net_tstamp.h>
 
-enum { STAMPED = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE }; /* what has come, by the system's clock */
+/* Timestamps of received bytes, by the system's clock. */
+enum { STAMPED = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE };
 
-/* What recvmsg tells besides bytes. The kernel begins to stamp what arrives a moment after it was asked to. */
+/* Timestamps that recvmsg returns as control data. The kernel begins to stamp arriving bytes a
+ * moment after it was asked to, so the client asks for bytes until one has a stamp. */
 static void ancillary_server(int fd)
 {
     T(put(fd, 1, 3000));
@@ -18,12 +20,14 @@ static void ancillary_server(int fd)
 static void ancillary_client(int fd)
 {
     char control[200];
-    struct msghdr m = {.msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_iov = &(struct iovec){buf, 1000}, .msg_iovlen = 1,
+        .msg_control = control, .msg_controllen = sizeof control};
     await_in(fd, 3000);
     D(recv(fd, buf, 3000, MSG_WAITALL));
     struct cmsghdr *c;
     static const struct { int option, value; } stamps[] = {
-        {SO_TIMESTAMP, 1}, {SO_TIMESTAMPNS, 1}, {SO_TIMESTAMP_NEW, 1}, {SO_TIMESTAMPNS_NEW, 1}, {SO_TIMESTAMPING, STAMPED}, {SO_TIMESTAMPING_NEW, STAMPED},
+        {SO_TIMESTAMP, 1}, {SO_TIMESTAMPNS, 1}, {SO_TIMESTAMP_NEW, 1}, {SO_TIMESTAMPNS_NEW, 1},
+        {SO_TIMESTAMPING, STAMPED}, {SO_TIMESTAMPING_NEW, STAMPED},
     };
     for (size_t k = 0; k < COUNT(stamps); k++) {
         int option = stamps[k].option, seen = 0;
@@ -42,7 +46,7 @@ static void ancillary_client(int fd)
     tell(0);
 }
 
-/* Reads of another kind, of bytes that are there already. */
+/* Peeks at an offset, and TCP_ZEROCOPY_RECEIVE, of bytes that are there already. */
 static void read_otherwise_server(int fd)
 {
     T(put(fd, 1, 3000));
@@ -86,7 +90,7 @@ static void zerocopy_receive_client(int fd)
     meet();
 }
 
-/* Options a link cannot honour: such connections stay on TCP for good. */
+/* A connection with an option that a link cannot honour stays on TCP for good. */
 static void pinned(int fd, int (*pin)(int))
 {
     T(pin(fd = join_cold()));
@@ -100,7 +104,12 @@ static int pin_timestamp(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMP, 
 static int pin_timestampns(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1); }
 static int pin_timestamp_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMP_NEW, 1); }
 static int pin_timestampns_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1); }
-static int pin_timestamping_new(int fd) { return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, STAMPED); }
+
+static int pin_timestamping_new(int fd)
+{
+    return set_int(fd, SOL_SOCKET, SO_TIMESTAMPING_NEW, STAMPED);
+}
+
 static int pin_pacing(int fd) { return set_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE, 100 << 20); }
 static int pin_peek_off(int fd) { return set_int(fd, SOL_SOCKET, SO_PEEK_OFF, 0); }
 static struct sock_fprog accept_all(void)
@@ -115,11 +124,14 @@ static int pin_filter(int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &f, sizeof f);
 }
 
-/* A program that returns `value`; -1 where the kernel loads none. */
+/* Loads a BPF program that returns `value`; -1 where the kernel loads none. */
 static int program(int value)
 {
-    struct bpf_insn code[2] = {{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 0, .imm = value}, {.code = BPF_JMP | BPF_EXIT}};
-    union bpf_attr a = {.prog_type = BPF_PROG_TYPE_SOCKET_FILTER, .insn_cnt = 2, .insns = (uintptr_t)code, .license = (uintptr_t)"GPL"};
+    struct bpf_insn code[2] = {
+        {.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 0, .imm = value},
+        {.code = BPF_JMP | BPF_EXIT}};
+    union bpf_attr a = {.prog_type = BPF_PROG_TYPE_SOCKET_FILTER, .insn_cnt = 2,
+        .insns = (uintptr_t)code, .license = (uintptr_t)"GPL"};
     return syscall(SYS_bpf, BPF_PROG_LOAD, &a, sizeof a);
 }
 
@@ -141,7 +153,11 @@ static int pin_reuseport_cbpf(int fd)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &f, sizeof f);
 }
 
-static int pin_reuseport_ebpf(int fd) { return set_int(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, -1); }
+static int pin_reuseport_ebpf(int fd)
+{
+    return set_int(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, -1);
+}
+
 static int pin_no_ulp(int fd) { return setsockopt(fd, IPPROTO_TCP, TCP_ULP, "none such", 9); }
 static int pin_tls(int fd) { return setsockopt(fd, IPPROTO_TCP, TCP_ULP, "tls", 3); }
 static int pin_repair(int fd)
@@ -150,15 +166,17 @@ static int pin_repair(int fd)
     if (set_int(fd, IPPROTO_TCP, TCP_REPAIR, 1))
         return -1;
     T(set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, 1));
-    YES(get_int(fd, IPPROTO_TCP, TCP_REPAIR) == 1 && get_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE) == 1);
+    YES(get_int(fd, IPPROTO_TCP, TCP_REPAIR) == 1 &&
+        get_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE) == 1);
     T(getsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, window, &(socklen_t){sizeof window}));
     return set_int(fd, IPPROTO_TCP, TCP_REPAIR, -1); /* without a probe of the peer's window */
 }
 
-/* Refused as they are. */
+/* The kernel refuses these options with this argument. */
 static int pin_md5(int fd) { return set_int(fd, IPPROTO_TCP, TCP_MD5SIG, 0); }
 static int pin_md5_ext(int fd) { return set_int(fd, IPPROTO_TCP, TCP_MD5SIG_EXT, 0); }
-static int pin_ao(int fd) { return set_int(fd, IPPROTO_TCP, 38, 0); } /* TCP_AO_ADD_KEY ... TCP_AO_REPAIR */
+/* 38 ... 42: TCP_AO_ADD_KEY ... TCP_AO_REPAIR */
+static int pin_ao(int fd) { return set_int(fd, IPPROTO_TCP, 38, 0); }
 static int pin_ao_del(int fd) { return set_int(fd, IPPROTO_TCP, 39, 0); }
 static int pin_ao_info(int fd) { return set_int(fd, IPPROTO_TCP, 40, 0); }
 static int pin_ao_get(int fd) { return set_int(fd, IPPROTO_TCP, 41, 0); }
@@ -171,20 +189,41 @@ static int pin_ao_repair(int fd) { return set_int(fd, IPPROTO_TCP, 42, 0); }
     } while (0)
 
 static void stay_zerocopy(int fd) { EACH_PINNED(fd, pin_zerocopy); }
-static void stay_timestamping(int fd) { EACH_PINNED(fd, pin_timestamping, pin_timestamp, pin_timestampns); }
-static void stay_timestamp_new(int fd) { EACH_PINNED(fd, pin_timestamp_new, pin_timestampns_new, pin_timestamping_new); }
+
+static void stay_timestamping(int fd)
+{
+    EACH_PINNED(fd, pin_timestamping, pin_timestamp, pin_timestampns);
+}
+
+static void stay_timestamp_new(int fd)
+{
+    EACH_PINNED(fd, pin_timestamp_new, pin_timestampns_new, pin_timestamping_new);
+}
+
 static void stay_pacing(int fd) { EACH_PINNED(fd, pin_pacing); }
-static void stay_filter(int fd) { EACH_PINNED(fd, pin_filter, pin_bpf, pin_no_bpf, pin_reuseport_cbpf, pin_reuseport_ebpf); }
+
+static void stay_filter(int fd)
+{
+    EACH_PINNED(fd, pin_filter, pin_bpf, pin_no_bpf, pin_reuseport_cbpf, pin_reuseport_ebpf);
+}
+
 static void stay_ulp(int fd) { EACH_PINNED(fd, pin_no_ulp); }
 static void stay_repair(int fd) { EACH_PINNED(fd, pin_repair); }
-static void stay_refused_keys(int fd) { EACH_PINNED(fd, pin_md5, pin_md5_ext, pin_ao, pin_ao_del, pin_ao_info, pin_ao_get, pin_ao_repair); }
 
-/* What asks for nothing that a link cannot do takes nothing from it: an option that is turned off, and a kernel that only gets ready to encrypt. */
+static void stay_refused_keys(int fd)
+{
+    EACH_PINNED(fd, pin_md5, pin_md5_ext, pin_ao, pin_ao_del, pin_ao_info, pin_ao_get,
+        pin_ao_repair);
+}
+
+/* An option that is turned off does not keep a connection from its link. Nor does the TLS ULP
+ * without keys, since the kernel does not encrypt yet. */
 static void options_off(int fd)
 {
     static const struct { int option, value; } off[] = {
-        {SO_ZEROCOPY, 0}, {SO_TIMESTAMP, 0}, {SO_TIMESTAMPNS, 0}, {SO_TIMESTAMPING, 0}, {SO_TIMESTAMP_NEW, 0}, {SO_TIMESTAMPNS_NEW, 0},
-        {SO_TIMESTAMPING_NEW, 0}, {SO_PEEK_OFF, -1}, {SO_MAX_PACING_RATE, -1},
+        {SO_ZEROCOPY, 0}, {SO_TIMESTAMP, 0}, {SO_TIMESTAMPNS, 0}, {SO_TIMESTAMPING, 0},
+        {SO_TIMESTAMP_NEW, 0}, {SO_TIMESTAMPNS_NEW, 0}, {SO_TIMESTAMPING_NEW, 0}, {SO_PEEK_OFF, -1},
+        {SO_MAX_PACING_RATE, -1},
     };
     uint64_t unlimited = ~0ull;
     fd = join_cold();
@@ -204,18 +243,20 @@ static void ulp_without_keys(int fd)
     echo_rounds(fd, 20, 3000);
 }
 
-/* What a listener was told holds for what it accepts. */
+/* The connections that a listener accepts inherit its options. */
 static void stay_inherited(int fd)
 {
-    static int (*const all[])(int) = {pin_zerocopy, pin_timestamp, pin_timestampns, pin_timestamping, pin_peek_off, pin_pacing, pin_filter, pin_bpf};
+    static int (*const all[])(int) = {pin_zerocopy, pin_timestamp, pin_timestampns,
+        pin_timestamping, pin_peek_off, pin_pacing, pin_filter, pin_bpf};
     for (size_t i = 0; i < COUNT(all); i++) {
         if (is_server) {
             int port, l = listen_any(&port);
             T(all[i](l));
             tell(port);
             fd = take(l);
-            say("zerocopy %d timestamp %d %d %d peek %d pacing %d", get_int(fd, SOL_SOCKET, SO_ZEROCOPY),
-                get_int(fd, SOL_SOCKET, SO_TIMESTAMP), get_int(fd, SOL_SOCKET, SO_TIMESTAMPNS), get_int(fd, SOL_SOCKET, SO_TIMESTAMPING),
+            say("zerocopy %d timestamp %d %d %d peek %d pacing %d",
+                get_int(fd, SOL_SOCKET, SO_ZEROCOPY), get_int(fd, SOL_SOCKET, SO_TIMESTAMP),
+                get_int(fd, SOL_SOCKET, SO_TIMESTAMPNS), get_int(fd, SOL_SOCKET, SO_TIMESTAMPING),
                 get_int(fd, SOL_SOCKET, SO_PEEK_OFF), get_int(fd, SOL_SOCKET, SO_MAX_PACING_RATE));
         } else {
             fd = join_cold();
@@ -225,11 +266,13 @@ static void stay_inherited(int fd)
     }
 }
 
-/* A key for the other end, at both ends, before they speak: what comes without a signature is dropped from then on. */
+/* Both ends set an MD5 key for the other one before they connect. The kernel drops segments without
+ * a signature from then on. */
 static int key(int fd, const struct sockaddr_storage *peer)
 {
     struct tcp_md5sig k = {.tcpm_addr = *peer, .tcpm_keylen = 6, .tcpm_key = "secret"};
-    ((struct sockaddr_in *)&k.tcpm_addr)->sin_port = 0; /* at the same place for both families */
+    /* sin_port lies at the same place in both families */
+    ((struct sockaddr_in *)&k.tcpm_addr)->sin_port = 0;
     return setsockopt(fd, IPPROTO_TCP, TCP_MD5SIG, &k, sizeof k);
 }
 
@@ -255,7 +298,7 @@ static void stay_signed(int fd)
     echo_rounds(fd, 20, 3000);
 }
 
-/* Set by a system call, before there is a connection. */
+/* The filter is set by syscall(), before there is a connection. */
 static void stay_early_server(int fd)
 {
     fd = join_cold();
@@ -276,12 +319,14 @@ static void stay_early_client(int fd)
     echo_rounds(fd, 20, 3000);
 }
 
-/* The same set on a connection that is accelerated already, with bytes under way: they stay whole. */
+/* The same options are set on a connection that is accelerated already: the bytes under way arrive
+ * complete. */
 static void pin_late(int fd)
 {
     static int (*const all[])(int) = {
-        pin_filter, pin_pacing, pin_timestamping, pin_timestamp_new, pin_timestampns_new, pin_timestamping_new, pin_bpf, pin_no_bpf,
-        pin_reuseport_cbpf, pin_reuseport_ebpf, pin_no_ulp, pin_tls, pin_repair, pin_md5, pin_md5_ext, pin_ao, pin_ao_repair,
+        pin_filter, pin_pacing, pin_timestamping, pin_timestamp_new, pin_timestampns_new,
+        pin_timestamping_new, pin_bpf, pin_no_bpf, pin_reuseport_cbpf, pin_reuseport_ebpf,
+        pin_no_ulp, pin_tls, pin_repair, pin_md5, pin_md5_ext, pin_ao, pin_ao_repair,
     };
     for (size_t i = 0; i < COUNT(all); i++) {
         if (i)
@@ -298,12 +343,12 @@ static void pin_late(int fd)
     }
 }
 
-/* And from then on TCP carries all of them. */
+/* From then on TCP carries every byte of the connection. */
 static void pin_for_good(int fd)
 {
     static int (*const all[])(int) = {
-        pin_filter, pin_pacing, pin_timestamping, pin_timestamp, pin_timestampns, pin_timestamp_new, pin_timestampns_new, pin_timestamping_new,
-        pin_bpf, pin_repair,
+        pin_filter, pin_pacing, pin_timestamping, pin_timestamp, pin_timestampns, pin_timestamp_new,
+        pin_timestampns_new, pin_timestamping_new, pin_bpf, pin_repair,
     };
     for (size_t i = 0; i < COUNT(all); i++) {
         if (i)
@@ -314,7 +359,8 @@ static void pin_for_good(int fd)
     }
 }
 
-/* The kernel encrypts what both ends write from some moment on: nothing of the library's may come behind that, or in the clear. */
+/* From the moment when the keys are set the kernel encrypts what both ends write. After that the
+ * library may send nothing of its own, and no byte in the clear. */
 static int tls_keys(int fd, int direction, int of_server)
 {
     struct tls12_crypto_info_aes_gcm_128 keys = {.info = {TLS_1_2_VERSION, TLS_CIPHER_AES_GCM_128}};
@@ -343,7 +389,8 @@ static void encrypted(int fd)
     }
 }
 
-/* The program that chooses among listeners of one port is theirs, and what they accept may leave TCP. */
+/* A BPF program that chooses among the listeners of one port belongs to the listeners. The
+ * connections that they accept may leave TCP. */
 static void chosen_listener_server(int fd)
 {
     struct sockaddr_storage a;
@@ -358,7 +405,8 @@ static void chosen_listener_server(int fd)
     }
     for (int i = 0; i < 3; i++) {
         if (i < 2)
-            T(setsockopt(l[i], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &(struct sock_fprog){1, &second}, sizeof(struct sock_fprog)));
+            T(setsockopt(l[i], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF,
+                &(struct sock_fprog){1, &second}, sizeof(struct sock_fprog)));
         else
             T(set_int(l[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, p));
         tell(ntohs(((struct sockaddr_in *)&a)->sin_port));

@@ -3,7 +3,7 @@
 
 static volatile int more_than_nofile = 5000;
 
-enum { NEVER = POLLWRBAND | POLLMSG | POLLREMOVE }; /* what TCP does not know */
+enum { NEVER = POLLWRBAND | POLLMSG | POLLREMOVE }; /* events that TCP never reports */
 
 static void states_server(int fd)
 {
@@ -24,8 +24,12 @@ static void states_client(int fd)
     meet();
     meet();
     await(fd, POLLIN);
-    for (int i = 0; i < 5; i++) /* one fd in several places, each with its own wishes */
-        p[i] = (struct pollfd){.fd = fd, .events = (short[]){0, POLLOUT, POLLIN | POLLRDHUP, POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLPRI, NEVER}[i], .revents = -1};
+    for (int i = 0; i < 5; i++) /* one fd in several places, each with its own events */
+        p[i] = (struct pollfd){
+            .fd = fd,
+            .events = (short[]){0, POLLOUT, POLLIN | POLLRDHUP,
+                                POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLPRI, NEVER}[i],
+            .revents = -1};
     T(poll(p, 5, -1));
     for (int i = 0; i < 5; i++)
         say("%s", mask_name(p[i].revents));
@@ -72,7 +76,7 @@ static void reset_states_client(int fd)
     w = x = r;
     T(select(fd + 1, &r, &w, &x, NULL));
     say("%d %d %d", !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &x));
-    /* Nothing that a set of exceptions asks for. */
+    /* For select a reset is no exceptional condition. */
     struct timeval limit = {0, 100000};
     FD_SET(fd, &x);
     T(select(fd + 1, NULL, NULL, &x, &limit));
@@ -85,7 +89,7 @@ static void reset_states_client(int fd)
     say("%s", mask_name(ready(fd)));
 }
 
-/* Asleep in the call when the bytes come. */
+/* Writes when the other side sleeps in its call. */
 static void waker(int fd)
 {
     for (long n; (n = hear()) > 0; tell(0)) {
@@ -103,13 +107,15 @@ static void waker(int fd)
 
 static void poll_wakes_client(int fd)
 {
-    struct pollfd p[3] = {{.fd = -1, .events = POLLIN}, {.fd = fd, .events = POLLIN}, {.fd = fd, .events = POLLRDHUP | POLLPRI}};
+    struct pollfd p[3] = {{.fd = -1, .events = POLLIN}, {.fd = fd, .events = POLLIN},
+                          {.fd = fd, .events = POLLRDHUP | POLLPRI}};
     struct timespec ten = {10, 0};
     struct timeval tv = {10, 0};
     fd_set r;
     for (int i = 0; i < 3; i++) {
         WOKEN(1, poll(p, 3, -1));
-        say("%s, %s, %s", mask_name(p[0].revents), p[1].revents == POLLIN ? "IN" : "?", p[2].revents ? "?" : "none");
+        say("%s, %s, %s", mask_name(p[0].revents), p[1].revents == POLLIN ? "IN" : "?",
+            p[2].revents ? "?" : "none");
         D(recv(fd, buf, 100, 0));
         WOKEN(2, ppoll(p, 3, &ten, NULL));
         YES(ten.tv_sec == 10);
@@ -145,7 +151,10 @@ static void timeouts_one(void)
             switch (i) {
             case 0: T(poll(p, 2, ms)); break;
             case 1: T(ppoll(p, 2, &ts, NULL)); break;
-            case 2: T(select(end[0] + 1, &r, NULL, NULL, &tv)); say("left %ld %ld, set %d", tv.tv_sec, tv.tv_usec, !!FD_ISSET(end[0], &r)); break;
+            case 2:
+                T(select(end[0] + 1, &r, NULL, NULL, &tv));
+                say("left %ld %ld, set %d", tv.tv_sec, tv.tv_usec, !!FD_ISSET(end[0], &r));
+                break;
             case 3: T(pselect(end[0] + 1, &r, NULL, NULL, &ts, NULL)); break;
             case 4: T(poll(NULL, 0, ms)); break;
             }
@@ -167,7 +176,9 @@ static void odd_fds_one(void)
     fd_set r;
     pair(end);
     T(pipe(p));
-    struct pollfd f[] = {{-1, POLLIN, 9}, {-5, POLLIN, 9}, {900, POLLIN, 9}, {end[0], POLLIN, 9}, {p[0], POLLIN, 9}, {p[1], POLLOUT, 9}, {file, POLLIN | POLLOUT, 9}, {end[1], POLLOUT, 9}};
+    struct pollfd f[] = {{-1, POLLIN, 9}, {-5, POLLIN, 9}, {900, POLLIN, 9}, {end[0], POLLIN, 9},
+                         {p[0], POLLIN, 9}, {p[1], POLLOUT, 9}, {file, POLLIN | POLLOUT, 9},
+                         {end[1], POLLOUT, 9}};
     T(poll(f, COUNT(f), 0));
     for (size_t i = 0; i < COUNT(f); i++)
         say("%zu: %s", i, mask_name(f[i].revents));
@@ -177,7 +188,7 @@ static void odd_fds_one(void)
     T(poll(f, COUNT(f), -1));
     for (size_t i = 0; i < COUNT(f); i++)
         say("%zu: %s", i, mask_name(f[i].revents));
-    close(dup2(0, 950)); /* the kernel looks no further than its table has ever reached */
+    close(dup2(0, 950)); /* grows the descriptor table: select ignores numbers beyond its end */
     FD_ZERO(&r);
     FD_SET(900, &r);
     FD_SET(end[0], &r);
@@ -315,14 +326,15 @@ static void say_select(int fd)
     say("read %d write %d except %d", !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &x));
     FD_SET(fd, &r);
     T(select(fd, &r, NULL, NULL, (&(struct timeval){0, 0}))); /* fd itself is beyond nfds */
-    /* What stands behind the last number asked about goes with its word. */
+    /* select also clears the bits after the last number, up to the end of its word. */
     FD_ZERO(&r);
     FD_SET(fd, &r);
     FD_SET(fd + 1, &r);
     FD_SET(fd | 63, &r);
     FD_SET((fd | 63) + 1, &r);
     T(select(fd + 1, &r, NULL, NULL, (&(struct timeval){0, 0})));
-    say("behind %d %d %d", !!FD_ISSET(fd + 1, &r), !!FD_ISSET(fd | 63, &r), !!FD_ISSET((fd | 63) + 1, &r));
+    say("behind %d %d %d", !!FD_ISSET(fd + 1, &r), !!FD_ISSET(fd | 63, &r),
+        !!FD_ISSET((fd | 63) + 1, &r));
 }
 
 /* Also with fds above 64, where a set has a second word. */
@@ -346,7 +358,7 @@ static void select_states_client(int fd)
     meet();
 }
 
-/* Of the two that are polled one may leave TCP while the thread sleeps. */
+/* Two connections are polled, and one of them may leave TCP while the thread sleeps. */
 enum { TURNS = 12 };
 static void moved_meanwhile_server(int fd)
 {
@@ -375,9 +387,11 @@ static void moved_meanwhile_client(int fd)
             FD_SET(fd, &r);
             FD_SET(other, &r);
             tell(0);
-            ready = i % 2 ? poll(p, 2, -1) : select((fd > other ? fd : other) + 1, &r, NULL, NULL, NULL);
+            ready = i % 2 ? poll(p, 2, -1)
+                          : select((fd > other ? fd : other) + 1, &r, NULL, NULL, NULL);
             if (!(i % 2))
-                p[0].revents = FD_ISSET(fd, &r) ? POLLIN : 0, p[1].revents = FD_ISSET(other, &r) ? POLLIN : 0;
+                p[0].revents = FD_ISSET(fd, &r) ? POLLIN : 0,
+                p[1].revents = FD_ISSET(other, &r) ? POLLIN : 0;
             good += ready == 1 && p[from].revents == POLLIN && get(p[from].fd, n, 1000) == 1000;
         }
         say("%d of %d", good, TURNS);
@@ -443,7 +457,7 @@ static void full_client(int fd)
     meet();
 }
 
-/* Who waits for room hears of it when another thread shuts the connection down. */
+/* A thread that waits for room returns when another thread shuts the connection down. */
 static void *room_by_select(void *fd)
 {
     busy = gettid();
@@ -534,8 +548,9 @@ static void mixed_client(int fd)
     meet();
 }
 
-/* Sets of the usual size, and numbers up to the end of a table that may be longer: the kernel looks no further than the program's own
- * descriptors have ever reached. */
+/* select is given numbers beyond the end of a set of the usual size. The kernel looks only at
+ * numbers that the program's descriptor table has reached, and leaves the bytes after the set as
+ * they are. */
 static void select_to_the_end_client(int fd)
 {
     static struct {
@@ -563,7 +578,7 @@ static void select_to_the_end_client(int fd)
             same &= s.beyond[i] == 0xff;
         YES(same);
     }
-    /* Descriptors that do stand there. */
+    /* Here a descriptor is open at such a number. */
     static unsigned long many[4096 / 64];
     T(high = fcntl(p[0], F_DUPFD, 2000));
     for (int full = 0; full < 2; full++) {
@@ -586,7 +601,7 @@ static void select_to_the_end_server(int fd)
     }
 }
 
-/* A pipe beyond, and a socket that is no connection yet. */
+/* A pipe is open at such a number, and the socket in the set is not connected yet. */
 static void select_before_one(void)
 {
     static unsigned long many[4096 / 64];
@@ -610,7 +625,7 @@ static void select_before_one(void)
     }
 }
 
-/* A wait ends when its time is over, also while the library looks for the other end. */
+/* A wait ends at its time limit, also while the library looks for the other end. */
 static void short_waits(int fd)
 {
     struct epoll_event e;

@@ -33,7 +33,7 @@ static void accept_fork_client(int fd)
     }
 }
 
-/* Children that were there before accept on the parent's listener. */
+/* Children that were forked before any connection accept on their parent's listener. */
 static void prefork_server(int fd)
 {
     int port, l = listen_any(&port), done[2];
@@ -48,7 +48,7 @@ static void prefork_server(int fd)
                     _exit(0);
                 set_nonblock(l, 1);
                 if ((fd = accept(l, NULL, NULL)) < 0)
-                    continue; /* another was faster */
+                    continue; /* another child was faster */
                 nodelay(fd);
                 set_nonblock(fd, 0);
                 warm(fd, 1);
@@ -111,7 +111,7 @@ static void child_uses(int fd)
     reap(pid);
 }
 
-/* Parent and child write whole records at once; the peer finds every one of them once. */
+/* Parent and child write whole records at once; the peer finds every record exactly once. */
 static void both_write_server(int fd)
 {
     pid_t pid = child();
@@ -144,7 +144,7 @@ static void both_write_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
-/* One reads while the other writes. */
+/* The parent reads while the child writes. */
 static void split_duplex(int fd)
 {
     pid_t pid = child();
@@ -158,7 +158,7 @@ static void split_duplex(int fd)
     echo_rounds(fd, 20, 2000);
 }
 
-/* fork in the middle of a stream, the child only exits, in each way. */
+/* fork in the middle of a stream: the child only ends, each time in another way. */
 static void fork_exit(int fd)
 {
     for (int i = 0; i < 5; i++) {
@@ -180,7 +180,7 @@ static void fork_exit(int fd)
     }
 }
 
-/* What is under way at the fork is read by exactly one of the two. */
+/* Bytes that are under way at the fork are read by exactly one of the two processes. */
 static void fork_pending_server(int fd)
 {
     T(put(fd, 1, 20000));
@@ -221,7 +221,7 @@ static void parent_leaves(int fd)
     echo_rounds(fd, 50, 3000);
 }
 
-/* A child's shutdown is everybody's. */
+/* A child's shutdown holds for its parent, too. */
 static void child_shuts_server(int fd)
 {
     T(put(fd, 1, 100000));
@@ -266,7 +266,8 @@ static void daemon_first(int fd)
     meet();
 }
 
-/* More processes than two: each has its turn, the first one with what lay unread before it was there. */
+/* Eight processes use the connection in turn. The first child reads the bytes that were unread when
+ * it was forked. */
 enum { CHILDREN = 7 };
 
 static void eight_holders_server(int fd)
@@ -307,7 +308,7 @@ static void eight_holders_client(int fd)
     echo_rounds(fd, 10, 2000);
 }
 
-/* Where they are there first, the connection never leaves TCP. */
+/* A connection that so many processes hold before it is upgraded never leaves TCP. */
 static void stays_crowded(int fd)
 {
     int hold[2];
@@ -335,7 +336,8 @@ static void stays_crowded(int fd)
     echo_rounds(fd, 20, 3000);
 }
 
-/* A child becomes somebody else, who may not so much as ask whether its parent lives; what it leaves unread is the parent's. */
+/* A child changes its user, and may then not even ask whether its parent lives. The bytes that the
+ * child leaves unread are for the parent. */
 static void other_user_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -382,7 +384,7 @@ static void other_user_client(int fd)
     }
 }
 
-/* By system calls, with which glibc has no part in it. */
+/* A child is made by a system call, so that glibc has no part in it. */
 static pid_t raw_child(int how)
 {
     uint64_t arguments[8] = {[4] = SIGCHLD};
@@ -424,7 +426,7 @@ static void clone_child_client(int fd)
     }
 }
 
-/* The fork that calls no handlers. */
+/* _Fork: a fork that runs no fork handlers. */
 static void bare_fork_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -439,7 +441,8 @@ static void bare_fork_server(int fd)
     }
 }
 
-/* A fork that fails changes nothing. Root has no limit, so it is somebody else for a moment. */
+/* A fork that fails changes nothing. RLIMIT_NPROC does not bind root, so that a root process
+ * changes its user for a moment. */
 static void fork_fails_server(int fd)
 {
     struct rlimit before;
@@ -481,7 +484,8 @@ const struct body process_bodies[] = {
     TWO("fork_bytes_pending", fork_pending_server, fork_pending_client),
     TWO("parent_leaves", parent_leaves, parent_leaves, .flags = ONEHOST),
     TWO("child_shuts_down", child_shuts_server, child_shuts_client),
-    TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C | ONEHOST), /* libc itself ends the process that was warmed up */
+    /* daemon() ends the process that was warmed up */
+    TWO("daemon", daemonized, daemonized, .flags = MUTE_S | MUTE_C | ONEHOST),
     TWO("daemon_before", daemon_first, daemon_first, .flags = RAW),
     TWO("eight_processes", eight_holders_server, eight_holders_client),
     TWO("stays_crowded", stays_crowded, stays_crowded, .flags = RAW | NOUP),

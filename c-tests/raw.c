@@ -1,14 +1,21 @@
-/* System calls by syscall(), one after the other in the middle of a stream that the C library's functions move. */
+/* System calls by syscall(), each in the middle of a stream that is otherwise moved by the
+ * functions of the C library. */
 #include "t.h"
 #include <linux/io_uring.h>
 
-/* Each of these is the first such call of a connection on which bytes are under way in both directions. */
+/* Each of these is the first call by syscall() on its connection, while bytes are under way in both
+ * directions. */
 enum { BYTES = 3000, PIECE = 500 };
-enum how { SET_OPTION, GET_OPTION, IOCTL, SEND, RECEIVE, SEND_MANY, RECEIVE_MANY, WRITEV, READV, SEND_FILE, SPLICE_TO, SPLICE_FROM, HOWS };
+enum how { SET_OPTION, GET_OPTION, IOCTL, SEND, RECEIVE, SEND_MANY, RECEIVE_MANY, WRITEV, READV,
+           SEND_FILE, SPLICE_TO, SPLICE_FROM, HOWS };
 
-static size_t raw_sends(enum how how) { return how == SEND || how == SEND_MANY || how == WRITEV || how == SEND_FILE || how == SPLICE_TO ? PIECE : 0; }
+static size_t raw_sends(enum how how)
+{
+    return how == SEND || how == SEND_MANY || how == WRITEV || how == SEND_FILE || how == SPLICE_TO
+               ? PIECE : 0;
+}
 
-/* Returns how many of the bytes that wait to be read it has read. */
+/* Makes the call, and returns how many of the unread bytes it has read. */
 static size_t raw_use(int fd, enum how how)
 {
     int n = 1, p[2];
@@ -17,7 +24,9 @@ static size_t raw_use(int fd, enum how how)
     fill(buf, 2, 0, PIECE);
     switch (how) {
     case SET_OPTION: T(syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_KEEPALIVE, &n, sizeof n)); break;
-    case GET_OPTION: T(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &n, &(socklen_t){sizeof n})); break;
+    case GET_OPTION:
+        T(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_TYPE, &n, &(socklen_t){sizeof n}));
+        break;
     case IOCTL:
         T(syscall(SYS_ioctl, fd, FIONREAD, &n));
         say("queued %d", n);
@@ -25,10 +34,16 @@ static size_t raw_use(int fd, enum how how)
     case SEND: T(syscall(SYS_sendmsg, fd, &m.msg_hdr, 0)); break;
     case RECEIVE: D(syscall(SYS_recvmsg, fd, &m.msg_hdr, MSG_WAITALL)); return PIECE;
     case SEND_MANY: T(syscall(SYS_sendmmsg, fd, &m, 1, 0)); break;
-    case RECEIVE_MANY: T(syscall(SYS_recvmmsg, fd, &m, 1, MSG_WAITALL, NULL)); say("sum %08x", sum(buf, PIECE)); return PIECE;
+    case RECEIVE_MANY:
+        T(syscall(SYS_recvmmsg, fd, &m, 1, MSG_WAITALL, NULL));
+        say("sum %08x", sum(buf, PIECE));
+        return PIECE;
     case WRITEV: T(syscall(SYS_writev, fd, &v, 1)); break;
     case READV: D(syscall(SYS_readv, fd, &v, 1)); return PIECE;
-    case SEND_FILE: T(syscall(SYS_sendfile, fd, n = temp_file(2, PIECE), NULL, PIECE)); close(n); break;
+    case SEND_FILE:
+        T(syscall(SYS_sendfile, fd, n = temp_file(2, PIECE), NULL, PIECE));
+        close(n);
+        break;
     case SPLICE_TO:
     case SPLICE_FROM:
         if (pipe(p))
@@ -84,7 +99,8 @@ static void messages_client(int fd)
     }
 }
 
-/* Waits for a connection, or for a set that it is in: bytes are there, or come when the thread sleeps. */
+/* Waits by syscall() for a connection, or for a set that it is in. The bytes are unread already, or
+ * arrive while the thread sleeps. */
 enum wait { PPOLL, PSELECT, POLL, SELECT, WAITS };
 
 static int raw_wait(int fd, enum wait how, int ms)
@@ -99,9 +115,12 @@ static int raw_wait(int fd, enum wait how, int ms)
     case POLL: return syscall(SYS_poll, &p, 1, ms);
 #endif
 #ifdef SYS_select
-    case SELECT: return syscall(SYS_select, fd + 1, &r, NULL, NULL, ms < 0 ? NULL : &(struct timeval){ms / 1000, ms % 1000 * 1000});
+    case SELECT:
+        return syscall(SYS_select, fd + 1, &r, NULL, NULL,
+                       ms < 0 ? NULL : &(struct timeval){ms / 1000, ms % 1000 * 1000});
 #endif
-    case PSELECT: return syscall(SYS_pselect6, fd + 1, &r, NULL, NULL, ms < 0 ? NULL : &t, NULL);
+    case PSELECT:
+        return syscall(SYS_pselect6, fd + 1, &r, NULL, NULL, ms < 0 ? NULL : &t, NULL);
     default: return syscall(SYS_ppoll, &p, 1, ms < 0 ? NULL : &t, NULL, 0);
     }
 }
@@ -150,10 +169,11 @@ static void set_polled_client(int fd) { waits(fd, 1); }
 
 static int raw_ctl(int ep, int op, int fd, unsigned events, uint64_t data)
 {
-    return syscall(SYS_epoll_ctl, ep, op, fd, &(struct epoll_event){.events = events, .data.u64 = data});
+    return syscall(SYS_epoll_ctl, ep, op, fd,
+                   &(struct epoll_event){.events = events, .data.u64 = data});
 }
 
-/* A set that is made and filled so, and waited for by function. */
+/* A set is made and filled by syscall(), and waited for by epoll_wait(). */
 static void sets_client(int fd)
 {
     int ep;
@@ -188,7 +208,7 @@ static void sets_client(int fd)
     meet();
 }
 
-/* A set that is waited for so. */
+/* Waits for a set by syscall(). */
 static void raw_say_wait(int ep, int how, int ms)
 {
     struct epoll_event e[4] = {0};
@@ -244,7 +264,7 @@ static void set_waits_client(int fd)
     meet();
 }
 
-/* Connections that are made so, and their copies. */
+/* Connections are made and duplicated by syscall(). */
 static void sockets_server(int fd)
 {
     struct sockaddr_storage a;
@@ -256,7 +276,8 @@ static void sockets_server(int fd)
     getsockname(l, (void *)&a, &len);
     for (int i = 0; i < 2; i++) {
         tell(ntohs(((struct sockaddr_in *)&a)->sin_port));
-        T((fd = i ? syscall(SYS_accept4, l, NULL, NULL, SOCK_CLOEXEC) : syscall(SYS_accept, l, NULL, NULL)) > 2);
+        T((fd = i ? syscall(SYS_accept4, l, NULL, NULL, SOCK_CLOEXEC)
+                  : syscall(SYS_accept, l, NULL, NULL)) > 2);
         nodelay(fd);
         warm(fd, 1);
         echo_rounds(fd, 20, 3000);
@@ -300,7 +321,7 @@ static void sockets_client(int fd)
         T(syscall(SYS_fcntl, copy[3], F_SETFL, 0));
         tell(0);
         D(recv(copy[0], buf, 100, MSG_WAITALL));
-        T(syscall(SYS_dup3, 0, fd, 0) == fd); /* the number is another file's now */
+        T(syscall(SYS_dup3, 0, fd, 0) == fd); /* the number belongs to another file now */
         T(close(fd));
         for (int k = 0; k < 3; k++)
             T(close(copy[k]));
@@ -312,29 +333,41 @@ static void sockets_client(int fd)
 
 /* --- io_uring --- */
 
-struct ring { int fd; unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_mask; struct io_uring_sqe *sqe; struct io_uring_cqe *cqe; };
+struct ring {
+    int fd;
+    unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_mask;
+    struct io_uring_sqe *sqe;
+    struct io_uring_cqe *cqe;
+};
 
 static int make_ring(struct ring *r)
 {
     struct io_uring_params p = {0};
     if ((r->fd = syscall(SYS_io_uring_setup, 4, &p)) < 0)
         return -1;
-    char *sq = mmap(NULL, p.sq_off.array + p.sq_entries * sizeof(unsigned), PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, IORING_OFF_SQ_RING);
-    char *cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof *r->cqe, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, IORING_OFF_CQ_RING);
-    r->sqe = mmap(NULL, p.sq_entries * sizeof *r->sqe, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, IORING_OFF_SQES);
+    char *sq = mmap(NULL, p.sq_off.array + p.sq_entries * sizeof(unsigned), PROT_READ | PROT_WRITE,
+                    MAP_SHARED, r->fd, IORING_OFF_SQ_RING);
+    char *cq = mmap(NULL, p.cq_off.cqes + p.cq_entries * sizeof *r->cqe, PROT_READ | PROT_WRITE,
+                    MAP_SHARED, r->fd, IORING_OFF_CQ_RING);
+    r->sqe = mmap(NULL, p.sq_entries * sizeof *r->sqe, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd,
+                  IORING_OFF_SQES);
     if (sq == MAP_FAILED || cq == MAP_FAILED || r->sqe == MAP_FAILED)
         die("mmap");
-    r->sq_tail = (unsigned *)(sq + p.sq_off.tail), r->sq_mask = (unsigned *)(sq + p.sq_off.ring_mask), r->sq_array = (unsigned *)(sq + p.sq_off.array);
-    r->cq_head = (unsigned *)(cq + p.cq_off.head), r->cq_mask = (unsigned *)(cq + p.cq_off.ring_mask), r->cqe = (void *)(cq + p.cq_off.cqes);
+    r->sq_tail = (unsigned *)(sq + p.sq_off.tail),
+    r->sq_mask = (unsigned *)(sq + p.sq_off.ring_mask),
+    r->sq_array = (unsigned *)(sq + p.sq_off.array);
+    r->cq_head = (unsigned *)(cq + p.cq_off.head),
+    r->cq_mask = (unsigned *)(cq + p.cq_off.ring_mask), r->cqe = (void *)(cq + p.cq_off.cqes);
     return 0;
 }
 
-/* `n` operations at once: what the last came to, in the place of errno if it failed. */
+/* Submits `n` operations at once. It returns the result of the last one, or -1 with its error in
+ * errno. */
 static long by_entries(struct ring *r, const struct io_uring_sqe *e, unsigned n)
 {
     unsigned tail = *r->sq_tail;
     for (unsigned i = 0; i < n; i++, tail++) {
-        /* An entry need not be where its turn is. */
+        /* An entry's place among the entries need not be its place in the queue. */
         unsigned at = (tail + 1) & *r->sq_mask;
         r->sqe[at] = e[i];
         r->sq_array[tail & *r->sq_mask] = at;
@@ -356,7 +389,8 @@ static long by_ring(struct ring *r, int operation, int fd, size_t n)
     return by_entries(r, &e, 1);
 }
 
-/* The kernel moves the bytes of connections that were on their way otherwise. Where it has no such thing nothing changes. */
+/* A ring reads and writes connections that had left TCP, so that the kernel moves their bytes. On a
+ * kernel without io_uring the connections stay as they are. */
 static void uring_server(int fd)
 {
     struct ring r;
@@ -382,7 +416,7 @@ static void uring_server(int fd)
     T(get_at(fd, 4, made ? 0 : 1000, made ? 3000 : 2000));
     T(get_at(third, 4, made ? 0 : 1000, made ? 3000 : 2000));
     echo_rounds(fd, 20, 3000);
-    echo_rounds(join_cold(), 50, 3000); /* none leaves TCP any more */
+    echo_rounds(join_cold(), 50, 3000); /* no connection leaves TCP any more */
     meet();
 }
 
@@ -404,7 +438,7 @@ static void uring_client(int fd)
     meet();
 }
 
-/* Other operations on connections that were on their way otherwise, and such as make connections. */
+/* Other io_uring operations on connections that had left TCP, and some that make connections. */
 static void uring_more_server(int fd)
 {
     struct ring r;
@@ -414,20 +448,26 @@ static void uring_more_server(int fd)
     if (made)
         return;
     await_in(fd, 3000);
-    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = fd, .poll32_events = POLLIN}, 1) & POLLIN);
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = fd,
+                                            .poll32_events = POLLIN}, 1) & POLLIN);
     T(get(fd, 1, 3000));
     fill(buf, 2, 0, 1000);
     struct io_uring_sqe linked[] = {
-        {.opcode = IORING_OP_SEND, .fd = fd, .addr = (uintptr_t)buf, .len = 1000, .flags = IOSQE_IO_LINK},
-        {.opcode = IORING_OP_RECV, .fd = fd, .addr = (uintptr_t)buf, .len = 1000, .msg_flags = MSG_WAITALL},
+        {.opcode = IORING_OP_SEND, .fd = fd, .addr = (uintptr_t)buf, .len = 1000,
+         .flags = IOSQE_IO_LINK},
+        {.opcode = IORING_OP_RECV, .fd = fd, .addr = (uintptr_t)buf, .len = 1000,
+         .msg_flags = MSG_WAITALL},
     };
     D(by_entries(&r, linked, 2));
     await_in(second, 3000);
     T(syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_FILES, &second, 1));
-    D(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_RECV, .fd = 0, .flags = IOSQE_FIXED_FILE, .addr = (uintptr_t)buf, .len = 1000}, 1));
+    D(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_RECV, .fd = 0,
+                                            .flags = IOSQE_FIXED_FILE, .addr = (uintptr_t)buf,
+                                            .len = 1000}, 1));
     T(get_at(second, 4, 1000, 2000));
     T(put(third, 5, 3000));
-    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_SHUTDOWN, .fd = third, .len = SHUT_WR}, 1));
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_SHUTDOWN, .fd = third,
+                                            .len = SHUT_WR}, 1));
     T(get(third, 6, 3000));
     l = listen_any(&port);
     tell(port);
@@ -435,7 +475,8 @@ static void uring_more_server(int fd)
     echo_rounds(taken, 50, 3000);
     socklen_t len = loopback(&a, hear(), 0);
     int dialled = socket(a.ss_family, SOCK_STREAM, 0);
-    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_CONNECT, .fd = dialled, .addr = (uintptr_t)&a, .off = len}, 1));
+    T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_CONNECT, .fd = dialled,
+                                            .addr = (uintptr_t)&a, .off = len}, 1));
     nodelay(dialled);
     echo_rounds(dialled, 50, 3000);
     meet();
@@ -464,11 +505,13 @@ static void uring_more_client(int fd)
 static long ring_ctl(struct ring *r, int ep, int op, int fd, unsigned events, uint64_t data)
 {
     struct epoll_event event = {.events = events, .data.u64 = data};
-    struct io_uring_sqe e = {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = op, .off = fd, .addr = (uintptr_t)&event};
+    struct io_uring_sqe e = {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = op, .off = fd,
+                             .addr = (uintptr_t)&event};
     return by_entries(r, &e, 1);
 }
 
-/* A set that is filled by a ring, as libuv does it, tells of connections as ever; one that is closed by a ring has ended. */
+/* A set that is filled by a ring, as libuv does it, tells events as usual. A connection that is
+ * closed by a ring ends. */
 static void ring_sets_client(int fd)
 {
     struct ring r;
@@ -500,12 +543,15 @@ static void ring_sets_client(int fd)
     }
     T(ring_ctl(&r, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, 7));
     say_wait(ep, -1);
-    /* Three at once; the second takes the first back. */
-    struct epoll_event out = {.events = EPOLLOUT, .data.u64 = 8}, in = {.events = EPOLLIN, .data.u64 = 9};
+    /* Three operations at once: the second undoes the first. */
+    struct epoll_event out = {.events = EPOLLOUT, .data.u64 = 8},
+                       in = {.events = EPOLLIN, .data.u64 = 9};
     struct io_uring_sqe e[] = {
-        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_ADD, .off = second, .addr = (uintptr_t)&out},
+        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_ADD, .off = second,
+         .addr = (uintptr_t)&out},
         {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_DEL, .off = second},
-        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_MOD, .off = fd, .addr = (uintptr_t)&in},
+        {.opcode = IORING_OP_EPOLL_CTL, .fd = ep, .len = EPOLL_CTL_MOD, .off = fd,
+         .addr = (uintptr_t)&in},
     };
     T(by_entries(&r, e, 3));
     say_wait(ep, 0);
@@ -515,11 +561,12 @@ static void ring_sets_client(int fd)
     tell(END);
     meet();
     T(put(second, 5, 3000));
-    T(by_ring(&r, IORING_OP_CLOSE, second, 0)); /* which takes no buffer */
+    T(by_ring(&r, IORING_OP_CLOSE, second, 0)); /* refused, as a close takes no buffer */
     T(fcntl(second, F_GETFD));
     T(by_entries(&r, &(struct io_uring_sqe){.opcode = IORING_OP_CLOSE, .fd = second}, 1));
     int left = 0;
-    for (int i = 0; i < 5000 && (left = fcntl(second, F_GETFD)) >= 0; i++) /* a descriptor of the library's stands there for a moment */
+    /* A descriptor of the library may have the number for a moment. */
+    for (int i = 0; i < 5000 && (left = fcntl(second, F_GETFD)) >= 0; i++)
         usleep(1000);
     T(left);
     T(close(r.fd));

@@ -1,16 +1,20 @@
-/* What an epoll set tells and what it does not: disarmed registrations, a lowered SO_RCVLOWAT, looks that do not wait,
- * edges of what was not asked for. And whatever waits: what is told as readable is. */
+/* Which events an epoll set tells: of disarmed registrations, after SO_RCVLOWAT was lowered, to
+ * calls that do not wait, and at edges of other kinds. And whenever a wait returns that there is
+ * something to read, a read finds it. */
 #include "t.h"
 
-/* APIECE: bytes of a message, of which some bring another try for a connection whose first to leave TCP came to nothing. */
+/* APIECE: bytes of a message. A few such messages bring another try for a connection whose first
+ * try to leave TCP failed. */
 enum { SHUT_BOTH = -4, ORDERED = 1000, IN_A_ROW = 60, APIECE = 100 };
 
-/* A registration that has told its one event tells of no end either, until it is armed anew. */
+/* A one-shot registration that has told its event does not tell the end of the connection, until it
+ * is armed again. */
 static const struct {
     unsigned events;
     int how;
 } disarmed[] = {
-    {EPOLLIN | EPOLLONESHOT, RESET}, {EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLONESHOT, RESET}, {EPOLLOUT | EPOLLONESHOT, RESET},
+    {EPOLLIN | EPOLLONESHOT, RESET}, {EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLONESHOT, RESET},
+    {EPOLLOUT | EPOLLONESHOT, RESET},
     {EPOLLIN | EPOLLONESHOT, SHUT_BOTH}, {EPOLLIN | EPOLLRDHUP | EPOLLET | EPOLLONESHOT, SHUT_BOTH},
     {EPOLLOUT | EPOLLONESHOT, SHUT_BOTH},
 };
@@ -52,17 +56,19 @@ static void disarmed_client(int fd)
     }
 }
 
-/* Behind a reset a level tells at every look all that is so, also while what had come before is unread. */
+/* After a RST a level-triggered registration tells all its events at every epoll_wait, also while
+ * bytes that came before the RST are unread. */
 enum { ENDED_BY_RESET = 8, IN_QUICK_SUCCESSION = 20 };
 static void reset_at_each_look_client(int fd)
 {
     for (int i = 0; i < ENDED_BY_RESET; i++) {
-        unsigned events = i % 2 ? EPOLLIN | EPOLLRDHUP : EPOLLIN | EPOLLOUT | EPOLLRDHUP, all = events | EPOLLERR | EPOLLHUP;
+        unsigned events = i % 2 ? EPOLLIN | EPOLLRDHUP : EPOLLIN | EPOLLOUT | EPOLLRDHUP,
+                 all = events | EPOLLERR | EPOLLHUP;
         struct epoll_event e[8];
         int good = 0, ep;
         fd = join();
         ep = set_of(fd, events);
-        put(fd, 1, i / 4); /* nothing, or what the other end does not read */
+        put(fd, 1, i / 4); /* no byte, or one that the other end does not read */
         order(100);
         await_in(fd, 100);
         order(RESET);
@@ -83,7 +89,8 @@ static void reset_at_each_look_server(int fd)
         fd = join(), obey(fd), close(fd);
 }
 
-/* Some threads arm it anew while others wait: each arming tells of what is there, again and again. */
+/* Each of two threads waits for a one-shot registration and arms it again: every time it is armed,
+ * it tells what is unread. */
 enum { ARMINGS = 3000 };
 static int armed_set, armed_fd;
 static void *wait_and_arm(void *unused)
@@ -119,7 +126,7 @@ static void armed_anew_client(int fd)
     meet();
 }
 
-/* Fewer bytes are news from now on: whoever waits hears of those that are there. */
+/* SO_RCVLOWAT is lowered, so that the unread bytes suffice: a thread that waits is told. */
 static volatile int low_fd;
 static void set_low(int fd, int low)
 {
@@ -136,7 +143,8 @@ static void *lower(void *of)
 
 static void lowered_client(int fd)
 {
-    static const unsigned asked[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET, EPOLLIN | EPOLLONESHOT};
+    static const unsigned asked[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET,
+                                     EPOLLIN | EPOLLONESHOT};
     pid_t me = gettid();
     low_fd = fd;
     for (unsigned i = 0; i < COUNT(asked); i++)
@@ -148,7 +156,8 @@ static void lowered_client(int fd)
             T(ctl(ep, EPOLL_CTL_MOD, fd, asked[i], i));
             say_wait(ep, 0);
             order(3000);
-            await_in(fd, 3000); /* where all must go directly the writer is patient first */
+            /* With SLUICE_MODE=direct the writer first waits some time for the reader. */
+            await_in(fd, 3000);
             if (!(asked[i] & EPOLLOUT))
                 say_wait(ep, asked[i] & EPOLLET ? 20 : 0);
             else /* an edge without IN or none */
@@ -181,7 +190,7 @@ static void lowered_client(int fd)
     meet();
 }
 
-/* A look that does not wait finds what is there, however often the registration was changed. */
+/* A wait with a time limit of 0 finds what is there, however often the registration was changed. */
 static void looks_client(int fd)
 {
     for (unsigned edge = 0; edge < 2; edge++) {
@@ -208,7 +217,7 @@ static void looks_server(int fd)
     obey(fd);
 }
 
-/* Bytes that come are no edge of space. */
+/* Bytes that arrive are no edge of EPOLLOUT. */
 static void other_edge_client(int fd)
 {
     int ep = set_of(fd, EPOLLOUT | EPOLLET), count = 0;
@@ -231,11 +240,12 @@ static void other_edge_client(int fd)
     meet();
 }
 
-/* More events at once than the kernel allows are refused, whatever is ready. */
+/* A wait for more events than the kernel allows is refused, whatever is ready. */
 static void too_many_client(int fd)
 {
     static struct epoll_event e[4];
-    static volatile int most = INT_MAX / sizeof *e, all = INT_MAX, fewer = INT_MIN; /* the compiler would warn */
+    /* volatile: the compiler would warn. */
+    static volatile int most = INT_MAX / sizeof *e, all = INT_MAX, fewer = INT_MIN;
     int ep = set_of(fd, EPOLLIN);
     for (int i = 0; i < 2; i++) {
         T(epoll_wait(ep, e, all, 0));
@@ -249,15 +259,17 @@ static void too_many_client(int fd)
     meet();
 }
 
-/* Whoever is told that there is something to read finds bytes or the end, also where a stream comes to its link or leaves it. */
-enum { BY_POLL, BY_SELECT, BY_LEVEL, BY_EDGE, BY_ONESHOT, BY_NESTED, BY_POLLED_SET, TOLD_WAYS, TOLD_JOINS = 3, TOLD_ROUNDS = 40 };
+/* When a wait returns that there is something to read, a read finds bytes or the end of the stream.
+ * This holds also while the connection leaves TCP or goes back to it. */
+enum { BY_POLL, BY_SELECT, BY_LEVEL, BY_EDGE, BY_ONESHOT, BY_NESTED, BY_POLLED_SET, TOLD_WAYS,
+       TOLD_JOINS = 3, TOLD_ROUNDS = 40 };
 
 static size_t told_size(int round)
 {
     return (size_t[]){1, 100, 3000, 20000}[round % 4];
 }
 
-/* Waits until it is told. A set that is watched may be readable in vain. */
+/* Waits until the connection is readable. A set that is itself watched may be readable in vain. */
 static int await_told(int way, int fd, int ep, int outer)
 {
     struct epoll_event e;
@@ -305,7 +317,7 @@ static void told_server(int fd)
                     vain++;
                 else if (r <= 0)
                     break;
-                /* the rest may have been there at the edge */
+                /* Bytes that follow may have been there at the edge, which tells no second time. */
                 while (r > 0 && (got += r) < n)
                     r = recv(fd, buf + got, n - got, MSG_DONTWAIT);
                 if (got == n) {
@@ -335,9 +347,10 @@ static void told_client(int fd)
     }
 }
 
-/* Whoever sleeps hears first of the connection that was written to first, be it older or newer than others that have left TCP,
- * and also where a new one has not. Soon, that is: a set's first news may come by a longer way. Between hosts they come by
- * different devices. */
+/* A reader that sleeps in epoll_wait is told first of the connection that was written to first,
+ * whether that is older or newer than the others, and also beside a new one that is still on TCP.
+ * The order need not hold from the start: the first event of a set may take a longer way. Between
+ * hosts the order is not checked, as the events come by different devices. */
 static void in_order_server(int fd)
 {
     int younger = join();
@@ -345,7 +358,8 @@ static void in_order_server(int fd)
         int cold = join_cold();
         meet();
         await_asleep(peer_pid);
-        put(i % 2 ? fd : younger, i, APIECE), put(cold, i, APIECE), put(i % 2 ? younger : fd, i, APIECE);
+        put(i % 2 ? fd : younger, i, APIECE), put(cold, i, APIECE),
+            put(i % 2 ? younger : fd, i, APIECE);
         meet();
         close(cold);
     }
@@ -373,7 +387,8 @@ static void in_order_client(int fd)
     say("%d in a row", in_a_row);
 }
 
-/* Of connections of one kind it hears in the order in which they were written to, whatever numbers they have. */
+/* Of connections of one kind the reader is told in the order in which they were written to,
+ * whatever their numbers are. */
 enum { IN_TURN = 6 };
 
 static int in_turn(int round, int i) { return (i * 5 + round) % IN_TURN; }
@@ -419,10 +434,12 @@ static void in_turn_client(int fd)
     say("%d in a row", in_a_row);
 }
 
-/* A program that writes to several at once, by TCP first, is heard so: what has left TCP does not overtake what its writer wrote there before,
- * however few the reader asks for at once. Between hosts they come by different devices. */
+/* A program writes to several connections at once, some of them still on TCP, and the reader is
+ * told in that order. Bytes that left TCP do not overtake bytes written before on TCP, however few
+ * events the reader asks for at a time. Between hosts the order is not checked: the devices
+ * differ. */
 enum { WORKS = 12, MS_AWAY = 10, MS_APART = 50 };
-static const int at_once[][4] = {{2, 3, 0, 1}, {3, 2, 1, 0}}; /* from 2 on they are new */
+static const int at_once[][4] = {{2, 3, 0, 1}, {3, 2, 1, 0}}; /* 2 and 3 are new connections */
 
 static void writes_at_once(int fd, int away)
 {
@@ -430,7 +447,7 @@ static void writes_at_once(int fd, int away)
     for (int i = 0; i < WORKS; i++) {
         int all[4] = {fd, younger, join_cold(), join_cold()};
         meet();
-        usleep(MS_APART * 1000); /* what accept has asked for is answered */
+        usleep(MS_APART * 1000); /* until what the library asked for at accept is answered */
         for (int k = 0; k < 4; k++)
             put(all[at_once[i % 2][k]], i, 1);
         usleep(away * 1000);
@@ -453,7 +470,7 @@ static void hears_in_order(int fd, int least)
         while (epoll_wait(ep, e, 4, 0) > 0)
             ;
         meet();
-        meet(); /* its work */
+        meet(); /* the reader works while the other end writes */
         for (int n; told < 4; told += n) {
             if ((n = epoll_wait(ep, e, places, 2000)) < 1)
                 die("epoll_wait");
@@ -488,8 +505,9 @@ static void at_once_away_client(int fd)
     hears_in_order(fd, 1);
 }
 
-/* Who was stopped while it slept hears of all that came meanwhile at once, and in that order, of a connection that has left TCP
- * and of one that has not. Between hosts they come by different devices. */
+/* A reader is stopped while it sleeps in epoll_wait. When it continues, it is told at once of all
+ * that was written meanwhile, and in that order, on a connection that has left TCP and on one that
+ * has not. Between hosts the order is not checked, as the events come by different devices. */
 static void stopped_sleeper_server(int fd)
 {
     for (int i = 0; i < 10; i++) {
@@ -518,7 +536,8 @@ static void stopped_sleeper_client(int fd)
         while ((n = epoll_wait(ep, e, 3, -1)) < 0)
             if (errno != EINTR)
                 die("epoll_wait");
-        both += i && (hosts || (n == 2 && e[0].data.u64 == 1)); /* the first news may come by a longer way */
+        /* The first event of a set may take a longer way. */
+        both += i && (hosts || (n == 2 && e[0].data.u64 == 1));
         get(cold, i, 1), get(fd, i, 1);
         meet();
         close(cold);
@@ -526,7 +545,7 @@ static void stopped_sleeper_client(int fd)
     say("%d times both, in order", both);
 }
 
-/* Asked for room only when a write came short, behind bytes that were told of in between. */
+/* The program asks for EPOLLOUT only after a short write and after it was told of bytes since. */
 static void modified_for_room_server(int fd)
 {
     size_t total = hear();
@@ -551,8 +570,8 @@ static void modified_for_room_client(int fd)
     meet();
 }
 
-/* Who is long at work on each event and asks for one at a time hears of all: of a connection that has left TCP and has always news, of one that has
- * not, and of a pipe. */
+/* A program that works long on each event and asks for one at a time is told of every source: of a
+ * connection that has left TCP and always has bytes, of one still on TCP, and of a pipe. */
 enum { EVENTS = 150, GAP = 40 };
 
 static void always_news_server(int fd)
@@ -601,7 +620,8 @@ static void always_news_client(int fd)
 const struct body ready_bodies[] = {
     TWO("ready_modified_for_room", modified_for_room_server, modified_for_room_client),
     TWO("ready_disarmed", disarmed_server, disarmed_client, .flags = RAW),
-    TWO("ready_reset_at_each_look", reset_at_each_look_server, reset_at_each_look_client, .flags = RAW),
+    TWO("ready_reset_at_each_look", reset_at_each_look_server, reset_at_each_look_client,
+        .flags = RAW),
     TWO("ready_armed_anew", obey, armed_anew_client),
     TWO("ready_lowered", obey, lowered_client),
     TWO("ready_at_a_look", looks_server, looks_client),

@@ -1,16 +1,18 @@
-/* Registrations that are added, changed and deleted over and over, as event loops do for each request. */
+/* Registrations are added, changed and deleted often, as event loops do for each request. */
 #include "t.h"
 
-static void *volatile nowhere = (void *)8; /* volatile: the compiler would warn of what is done on purpose */
+/* volatile: the compiler would warn of the bad pointer. */
+static void *volatile nowhere = (void *)8;
 
 static void expect(int ep, unsigned events, uint64_t data)
 {
     struct epoll_event e;
     if (epoll_wait(ep, &e, 1, -1) != 1 || !(e.events & events) || e.data.u64 != data)
-        say("event %x of %lx, not %x of %lx", e.events, (unsigned long)e.data.u64, events, (unsigned long)data);
+        say("event %x of %lx, not %x of %lx", e.events, (unsigned long)e.data.u64, events,
+            (unsigned long)data);
 }
 
-/* For each request: waits to write, then to read, and is not registered in between. */
+/* For each request the client waits to write and then to read, and is not registered in between. */
 enum { REQUESTS = 300 };
 static void churn_server(int fd)
 {
@@ -43,7 +45,7 @@ static void churn_client(int fd)
     meet();
 }
 
-/* The answers to what cannot be done are the same however often it was done before. */
+/* An epoll_ctl that is refused fails in the same way however often it is repeated. */
 static void refused_client(int fd)
 {
     int ep = set_of(fd, EPOLLIN), other = eventfd(0, 0);
@@ -71,7 +73,8 @@ static void refused_client(int fd)
     meet();
 }
 
-/* What is deleted tells nothing, whatever comes; what is added tells of what came. */
+/* A deleted registration tells nothing, whatever arrives. An added one tells of the bytes that have
+ * arrived. */
 static void deleted_client(int fd)
 {
     for (int i = 0; i < 4; i++) {
@@ -110,8 +113,8 @@ static void deleted_client(int fd)
     meet();
 }
 
-/* The end and the reset of a connection are told to a registration that was changed often, also if it was deleted when
- * they came. */
+/* A registration that was changed often tells the end or the reset of its connection, also if it
+ * was deleted when they came and added again. */
 static void end_client(int first)
 {
     int fd[4] = {first, join(), join(), join()};
@@ -142,13 +145,14 @@ static void end_server(int first)
             if (n == SHUT)
                 shutdown(fd[i], SHUT_WR);
             else
-                setsockopt(fd[i], SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}), sizeof(struct linger)), close(fd[i]);
+                setsockopt(fd[i], SOL_SOCKET, SO_LINGER, (&(struct linger){1, 0}),
+                           sizeof(struct linger)), close(fd[i]);
         }
     meet();
 }
 
-/* A number is closed while a dup lives: its registration stays, or stays deleted, and the number's next owner has its
- * own. */
+/* A number is closed while a dup is open. The registration of that number stays, or stays deleted,
+ * and the next descriptor at the number has a registration of its own. */
 static void numbers_client(int fd)
 {
     int ep = set_of(fd, EPOLLIN), keep = dup(fd);
@@ -158,7 +162,8 @@ static void numbers_client(int fd)
     await_in(keep, 10);
     say_wait(ep, -1);
     T(get(keep, 10, 10));
-    /* At the lowest number, which is fd's, unless a descriptor of the library's stands there for a moment. */
+    /* `next` gets the lowest number, which is fd's, unless a descriptor of the library has it for a
+     * moment. */
     int next = join();
     if (next != fd)
         dup2(next, fd), close(next), next = fd;
@@ -197,10 +202,12 @@ static void numbers_server(int fd)
     close(next);
 }
 
-/* The number goes to another file of the same set. What becomes of the connection's registration is not done to that one,
- * and the connection is told of room all the same, whether it had none before its number went or has none since. */
+/* The number of a connection goes to another file, which is added to the same set. What the library
+ * does to the connection's registration does not change that of the file. Room on the connection is
+ * told all the same, whether the connection was full before its number went or after. */
 enum { OTHERS = 77 };
-static const unsigned asked_of[] = {0, EPOLLET, EPOLLONESHOT, EPOLLEXCLUSIVE, EPOLLEXCLUSIVE | EPOLLET};
+static const unsigned asked_of[] = {0, EPOLLET, EPOLLONESHOT, EPOLLEXCLUSIVE,
+                                    EPOLLEXCLUSIVE | EPOLLET};
 
 static long stuff(int fd)
 {
@@ -221,22 +228,22 @@ static void others_client(int first)
         if (i % 2)
             sent += stuff(fd);
         int ep = set_of(fd, EPOLLIN | EPOLLOUT | asked_of[i / 2]);
-        if (i % 2) /* it may have left its link, and have room by that */
+        if (i % 2) /* the connection may have gone back to TCP, and have room again */
             epoll_wait(ep, (struct epoll_event[1]){}, 1, 0);
         T(close(fd));
         int other = eventfd(0, EFD_NONBLOCK);
-        if (other != fd) /* a descriptor of the library's stands there for a moment */
+        if (other != fd) /* a descriptor of the library has the number for a moment */
             dup2(other, fd), close(other), other = fd;
         T(ctl(ep, EPOLL_CTL_ADD, other, EPOLLIN, OTHERS));
         sent += stuff(keep);
-        for (int k = 0; k < 3; k++) /* of the room that there was */
+        for (int k = 0; k < 3; k++) /* takes the events of the room that there was */
             epoll_wait(ep, (struct epoll_event[1]){}, 1, 0);
         T(epoll_wait(ep, (struct epoll_event[1]){}, 1, 20));
         T(eventfd_write(other, 1));
         expect(ep, EPOLLIN, OTHERS);
         T(eventfd_read(other, (eventfd_t[1]){}));
         tell(sent);
-        if (!once || i % 2) /* else it has told of the room before */
+        if (!once || i % 2) /* else the one-shot registration has told the room before */
             expect(ep, EPOLLOUT, PATTERN);
         hear();
         T(eventfd_write(other, 1));
@@ -244,7 +251,7 @@ static void others_client(int first)
             if (epoll_wait(ep, &e, 1, -1) != 1)
                 die("epoll_wait");
         T(ctl(ep, EPOLL_CTL_DEL, other, 0, 0));
-        /* It names the registration again. */
+        /* A dup at the old number names the connection's registration again. */
         T(dup2(keep, fd));
         T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLOUT, 1));
         T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLOUT, 2));
@@ -266,7 +273,7 @@ static void others_server(int first)
     }
 }
 
-/* Another process and another set see the registrations that were changed often. */
+/* Another process and another set see registrations that were changed often. */
 static void seen_client(int fd)
 {
     int ep = set_of(fd, EPOLLIN);
@@ -300,7 +307,7 @@ static void seen_client(int fd)
     meet();
 }
 
-/* One thread waits, another changes and deletes what it waits for: no byte is forgotten. */
+/* One thread waits, and another changes and deletes the registration. Every byte is told. */
 static int set, conn;
 static volatile int changing;
 
@@ -346,12 +353,12 @@ static void threads_server(int fd)
     meet();
 }
 
-/* Shut for reading, it is ready to be read whatever comes and goes. */
+/* A connection that is shut down for reading stays readable, whatever bytes arrive and are read. */
 static void shut_read_client(int fd)
 {
     int ep;
     T(shutdown(fd, SHUT_RD));
-    await(fd, POLLOUT); /* a stream from another host is on its way to TCP by now */
+    await(fd, POLLOUT); /* a stream between hosts is going back to TCP by now */
     ep = set_of(fd, EPOLLIN | EPOLLET);
     T(ctl(ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT, PATTERN));
     for (int i = 0; i < 3; i++) {
@@ -364,7 +371,7 @@ static void shut_read_client(int fd)
     meet();
 }
 
-/* ... which is told together with room, also where that is told of again and again. */
+/* As above: EPOLLIN is told together with EPOLLOUT, each time the connection is registered anew. */
 static void shut_read_edges_client(int fd)
 {
     int ep = epoll_create1(0), both = 0;
@@ -381,7 +388,7 @@ static void shut_read_edges_client(int fd)
     meet();
 }
 
-/* ... and while the other end has not read what was written. */
+/* As above, while the other end has not read the bytes that this end wrote. */
 static void shut_read_unread_server(int fd)
 {
     T(put(fd, 2, 600));
@@ -412,8 +419,8 @@ static void shut_read_unread_client(int fd)
     meet();
 }
 
-/* A child finds in the set that it shares with its parent what the program has put into it, and nothing else: while the parent is
- * stopped in the middle of a wait, and when the set was used for the first time behind the fork. */
+/* A child finds in a set shared with its parent the program's registrations, and nothing else. The
+ * parent uses the set for the first time after the fork, and is stopped in the middle of a wait. */
 static void forked_before_client(int fd)
 {
     int ep = epoll_create1(0), asleep[2];
@@ -436,14 +443,14 @@ static void forked_before_client(int fd)
     }
     T(ctl(ep, EPOLL_CTL_ADD, fd, EPOLLIN, PATTERN));
     T(write(asleep[1], "w", 1));
-    epoll_wait(ep, &(struct epoll_event){0}, 1, -1); /* or EINTR, of having been stopped: signal(7) */
+    epoll_wait(ep, &(struct epoll_event){0}, 1, -1); /* or EINTR after the stop: signal(7) */
     reap(pid);
     T(get(fd, 10, 10));
     tell(END);
     meet();
 }
 
-/* What a child does with a connection changes nothing of what its parent has registered since the fork. */
+/* What a child does with a connection does not change what its parent registered since the fork. */
 static void modify_behind_fork(int fd, int ep, unsigned events)
 {
     int go[2], done[2];
@@ -464,9 +471,12 @@ static void modify_behind_fork(int fd, int ep, unsigned events)
     meet();
 }
 
-static void forked_modified_client(int fd) { modify_behind_fork(fd, set_of(fd, EPOLLIN | EPOLLET), EPOLLOUT); }
+static void forked_modified_client(int fd)
+{
+    modify_behind_fork(fd, set_of(fd, EPOLLIN | EPOLLET), EPOLLOUT);
+}
 
-/* Nor of what tells once, and has told by then; the set is in another. */
+/* Nor does it change a one-shot registration that has told its event. The set is in another. */
 static void forked_once_client(int fd)
 {
     int ep = set_of(fd, EPOLLOUT | EPOLLONESHOT), outer = epoll_create1(0);
@@ -485,7 +495,8 @@ static void forked_modified_server(int fd)
     meet();
 }
 
-/* What TCP has unread is told as long as it is there, also behind answers that have left TCP. */
+/* Bytes unread on TCP are told as long as they are there, also after this end's answers left
+ * TCP. */
 enum { TOLD = 200 };
 
 static void half_read_server(int fd)
@@ -498,7 +509,8 @@ static void half_read_server(int fd)
 
 static void half_read_client(int fd)
 {
-    static const unsigned asked[] = {EPOLLIN | EPOLLOUT, EPOLLIN | EPOLLOUT | EPOLLONESHOT, EPOLLIN | EPOLLOUT | EPOLLET};
+    static const unsigned asked[] = {EPOLLIN | EPOLLOUT, EPOLLIN | EPOLLOUT | EPOLLONESHOT,
+                                     EPOLLIN | EPOLLOUT | EPOLLET};
     const unsigned both = EPOLLIN | EPOLLOUT;
     T(get(fd, 1, 50));
     for (int i = 0; i < 100; i++, usleep(1000))

@@ -1,12 +1,12 @@
-/* A thread closes a socket under another thread's call, and the number is a new connection's before that wakes up: no
- * byte of the one is the other's. */
+/* A thread closes a socket under another thread's call, and a new connection has the number before
+ * that call wakes up: no byte of the one connection may go to the other. */
 #include "t.h"
 
 enum { ROUNDS = 6, SOME = 100, PART = 50, STEPS = 30 };
 
 static int number;
 
-/* The other side has dialled; its connection gets the number that was closed. */
+/* The other side has dialled; the new connection gets the number that was closed. */
 static int replace(int fd, int listener)
 {
     close(fd);
@@ -15,7 +15,8 @@ static int replace(int fd, int listener)
     return new;
 }
 
-/* The same, and the number is nobody's at no moment, in which a poll that is woken would find it so. */
+/* The same by dup2. The number is free at no moment, so that a poll that is woken never finds it
+ * closed. */
 static int overwrite(int fd, int listener)
 {
     int new = take(listener);
@@ -41,11 +42,12 @@ static int dial_as_told(void)
     return fd;
 }
 
-/* The thread has slept for so long that it gets the CPU when this one sleeps, and not before. */
+/* Waits until the thread sleeps, and sees to it that the thread gets the CPU only when this one
+ * sleeps. */
 static void await_and_outrun(int late)
 {
     await_asleep(busy);
-    usleep(late ? 80000 : 0); /* some waits of the library's end by themselves */
+    usleep(late ? 80000 : 0); /* some waits of the library end by themselves */
     background_last();
 }
 
@@ -104,7 +106,7 @@ static void send_client(int fd)
     say("good %d", good);
 }
 
-/* The same where the call has sent nothing as yet, most times: TCP finds some more room now and then. */
+/* The same for a call that has mostly sent nothing yet: TCP finds some more room now and then. */
 static void full_server(int fd)
 {
     int good = 0;
@@ -138,7 +140,8 @@ static void *receiver(void *arg)
     return (void *)recv(number, received, sizeof received, (long)arg);
 }
 
-/* That the other side has sent them is no sign that they are here: its word to this one may outrun them. */
+/* Waits until n bytes have been received. The other side's word that it has sent them may come
+ * before them. */
 static void await_received(size_t n)
 {
     fill(buf, 1, 0, n);
@@ -146,7 +149,7 @@ static void await_received(size_t n)
         usleep(1000);
 }
 
-/* Here the new connection's bytes are there before it is accepted. */
+/* In this body the new connection's bytes are there before it is accepted. */
 static void recv_server(int fd)
 {
     int good = 0;
@@ -190,8 +193,8 @@ static void recv_client(int fd)
 
 static int polls;
 
-/* Waits until there is a byte or the end, and takes it. (A poll that is woken asks the number again: where that is
- * another's by then, it only ends by its time.) */
+/* Waits for a byte or the end, and takes it. A poll that is woken asks for the number again: if
+ * that is another socket by then, only the time limit ends the poll. */
 static void *taker(void *arg)
 {
     int fd = *(int *)arg;
@@ -203,7 +206,8 @@ static void *taker(void *arg)
     return (void *)(recv(fd, &c, 1, 0) + c);
 }
 
-/* A call of the kernel's outlives its socket. A later one on the new connection is woken, whatever carries the bytes. */
+/* A call that sleeps in the kernel outlives its socket. A later call on the new connection is
+ * woken, over TCP as over a link. */
 static void outlived_server(int fd)
 {
     close(fd);

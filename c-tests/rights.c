@@ -1,5 +1,6 @@
-/* Rights: what is given up is given up by every thread of the process, a child that gives up its own sees nothing of its parent's
- * connections, and nobody learns where the memory of another user's process lies. */
+/* Rights: every thread of a process gives up what one of them gives up, a child that gives up its
+ * own rights sees nothing of its parent's connections, and no process learns where the memory of
+ * another user's process lies. */
 #include "t.h"
 #include <dirent.h>
 #include <grp.h>
@@ -14,7 +15,8 @@ extern int capset(void *, const void *), capget(void *, void *);
 /* The lines of a thread's status that say what it may do. */
 static void rights_of(const char *tid, char *text, size_t room)
 {
-    static const char *const names[] = {"Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:"};
+    static const char *const names[] = {"Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:",
+        "CapBnd:", "CapAmb:", "NoNewPrivs:"};
     char path[64], line[4096];
     snprintf(path, sizeof path, "/proc/self/task/%s/status", tid);
     FILE *f = fopen(path, "re");
@@ -27,7 +29,7 @@ static void rights_of(const char *tid, char *text, size_t room)
         fclose(f);
 }
 
-/* Or is there a thread that may do what this one may not? */
+/* Does every thread of this process have the rights of this thread, and no others? */
 static int all_threads_are_as_this_one(void)
 {
     char own[8192], other[8192], tid[16];
@@ -38,7 +40,7 @@ static int all_threads_are_as_this_one(void)
     for (struct dirent *e; d && (e = readdir(d));)
         if (e->d_name[0] != '.') {
             rights_of(e->d_name, other, sizeof other);
-            equal &= !*other || !strcmp(own, other); /* empty: it has ended */
+            equal &= !*other || !strcmp(own, other); /* empty: that thread has ended */
         }
     if (d)
         closedir(d);
@@ -46,19 +48,20 @@ static int all_threads_are_as_this_one(void)
 }
 
 enum how {
-    RAW_SETUID, RAW_SETGID, RAW_SETREUID, RAW_SETREGID, RAW_SETRESUID, RAW_SETRESGID, RAW_SETFSUID, RAW_SETFSGID, RAW_SETGROUPS,
-    SETFSUID, SETFSGID, NO_NEW_PRIVS, RAW_NO_NEW_PRIVS, BOUNDS, RAW_BOUNDS, AMBIENT, RAW_AMBIENT, SECUREBITS, RAW_SECUREBITS,
-    BY_LIBRARY, HOWS
+    RAW_SETUID, RAW_SETGID, RAW_SETREUID, RAW_SETREGID, RAW_SETRESUID, RAW_SETRESGID, RAW_SETFSUID,
+    RAW_SETFSGID, RAW_SETGROUPS, SETFSUID, SETFSGID, NO_NEW_PRIVS, RAW_NO_NEW_PRIVS, BOUNDS,
+    RAW_BOUNDS, AMBIENT, RAW_AMBIENT, SECUREBITS, RAW_SECUREBITS, BY_LIBRARY, HOWS
 };
 
 enum { OTHER = 65534 };
 
 static long ambient(int raw)
 {
-    return raw ? syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) : prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    return raw ? syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+        : prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 }
 
-/* Before there is a connection: something to lose. */
+/* Raises an ambient capability before there is a connection, so that there is one to give up. */
 static void has_ambient(void)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -94,12 +97,14 @@ static long give_up(enum how how)
     case SECUREBITS: return prctl(PR_SET_SECUREBITS, SECBIT_NOROOT, 0, 0, 0);
     case RAW_SECUREBITS: return syscall(SYS_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT, 0, 0, 0);
     default:
-        return setgroups(1, &none) || initgroups("root", OTHER) || setegid(OTHER) || setregid(OTHER, OTHER) || setgid(OTHER) ||
-               setresgid(OTHER, OTHER, OTHER) || setreuid(0, OTHER) || seteuid(0) || setresuid(OTHER, OTHER, OTHER) || setuid(OTHER);
+        return setgroups(1, &none) || initgroups("root", OTHER) || setegid(OTHER) ||
+               setregid(OTHER, OTHER) || setgid(OTHER) || setresgid(OTHER, OTHER, OTHER) ||
+               setreuid(0, OTHER) || seteuid(0) || setresuid(OTHER, OTHER, OTHER) || setuid(OTHER);
     }
 }
 
-/* The kernel shows nobody a thread's secure bits: no other thread may be left. */
+/* How many threads there are. The kernel shows no thread's secure bits, so that the body must
+ * see that no other thread is left. */
 static int threads(void)
 {
     int n = 0;
@@ -111,7 +116,7 @@ static int threads(void)
     return n;
 }
 
-/* Each in a child of its own, with a connection whose bytes are under way. */
+/* Each right is given up in a child of its own, on a connection with bytes under way. */
 static void kept_server(int fd)
 {
     (void)fd;
@@ -153,8 +158,8 @@ static void kept_client(int fd)
 
 /* --- memory --- */
 
-/* Calls `look` with each mapping of this process that is shared, page by page as far as there are
- * pages. A device's queues are left out: the kernel alone shares them, and it is told addresses. */
+/* Calls `look` with each page of this process's shared mappings that is in memory. A device's
+ * queues are left out: only the kernel shares them, and it is told addresses. */
 static void shared_memory(void (*look)(const char *at, size_t len))
 {
     FILE *f = fopen("/proc/self/maps", "re");
@@ -162,7 +167,8 @@ static void shared_memory(void (*look)(const char *at, size_t len))
     enum { PIECE = 1 << 20, PAGE = 4096 };
     while (f && fgets(line, sizeof line, f)) {
         char *at, *end, kind[5];
-        if (sscanf(line, "%p-%p %4s", (void **)&at, (void **)&end, kind) != 3 || kind[0] != 'r' || kind[3] != 's')
+        if (sscanf(line, "%p-%p %4s", (void **)&at, (void **)&end, kind) != 3 || kind[0] != 'r' ||
+            kind[3] != 's')
             continue;
         if (strstr(line, " /dev/infiniband/"))
             continue;
@@ -215,7 +221,7 @@ static void relative_server(int first)
     }
     drop(up[1]);
     read(up[0], buf, 1);
-    /* From here on by the parent alone. */
+    /* From here on the parent alone uses the second connection. */
     for (int i = 0; i < 50; i++) {
         size_t n = send(second, SECRET, sizeof SECRET, MSG_NOSIGNAL);
         if (n != sizeof SECRET || recv(second, buf, sizeof SECRET, MSG_WAITALL) != sizeof SECRET)
@@ -248,7 +254,8 @@ static void relative_client(int first)
     echo_rounds(join_cold(), 50, 3000);
 }
 
-/* The child alone keeps the connection, with bytes under way in both directions; so does a child of its own. */
+/* The child alone keeps the connection, with bytes under way in both directions, and then shares it
+ * with a child of its own. */
 static void heir_server(int fd)
 {
     int up[2];
@@ -289,7 +296,7 @@ static void heir_client(int fd)
     T(recv(fd, buf, 1, 0));
 }
 
-/* Workers that change their user before they have connections, as servers make them. */
+/* Workers that change their user before they have connections, as those of many servers do. */
 static void worker_server(int fd)
 {
     (void)fd;
@@ -332,11 +339,12 @@ static void look_for_addresses(const char *at, size_t len)
     }
 }
 
-/* Another user's process and this one move zeroes only, some of them in pieces as large as go by whatever is fastest. Is there a word in the
- * memory that both have, that is an address of this one? */
+/* Processes of two users send each other zeroes only, some of them in pieces that go by the fastest
+ * way there is. Is any word in the memory that both have an address of this process? */
 static void places_server(int fd)
 {
-    if (!geteuid() && (setgroups(0, NULL) || setresgid(OTHER, OTHER, OTHER) || setresuid(OTHER, OTHER, OTHER)))
+    if (!geteuid() &&
+        (setgroups(0, NULL) || setresgid(OTHER, OTHER, OTHER) || setresuid(OTHER, OTHER, OTHER)))
         die("setresuid");
     fd = join();
     static char zeroes[100];
@@ -358,7 +366,7 @@ static void places_client(int fd)
     fd = join();
     static char zeroes[300000];
     for (int i = 0; i < 40; i++) {
-        usleep(2000); /* a meeting of two users needs a turn of a third process */
+        usleep(2000); /* a meeting of two users' processes needs a third process to run */
         for (size_t done = 0; done < sizeof zeroes;) {
             ssize_t n = send(fd, zeroes + done, sizeof zeroes - done, MSG_NOSIGNAL);
             if (n <= 0)

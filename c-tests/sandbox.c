@@ -1,4 +1,5 @@
-/* Processes that give up rights while they have connections: by function, by syscall(), and down to read and write alone. */
+/* Processes give up rights while they have connections: by function, by syscall(), and down to read
+ * and write alone. */
 #include "t.h"
 #include <linux/audit.h>
 #include <linux/capability.h>
@@ -8,20 +9,26 @@
 
 extern int capset(void *, const void *), capget(void *, void *);
 
-/* Ends a process that begins what connections have no need of. */
+/* A seccomp filter that kills the process at calls that its connections do not need. */
 static struct sock_fprog filter(void)
 {
-#define FATAL(call) {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call}, {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS}
+#define FATAL(call) \
+    {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call}, \
+    {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS}
     static struct sock_filter code[] = {
         {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr)},
-        FATAL(SYS_memfd_create), FATAL(SYS_process_vm_readv), FATAL(SYS_process_vm_writev), FATAL(SYS_epoll_create1), FATAL(SYS_eventfd2),
-        FATAL(SYS_timerfd_create), FATAL(SYS_clone), FATAL(SYS_clone3), FATAL(SYS_userfaultfd), FATAL(SYS_socketpair), FATAL(SYS_bind),
+        FATAL(SYS_memfd_create), FATAL(SYS_process_vm_readv), FATAL(SYS_process_vm_writev),
+        FATAL(SYS_epoll_create1), FATAL(SYS_eventfd2), FATAL(SYS_timerfd_create), FATAL(SYS_clone),
+        FATAL(SYS_clone3), FATAL(SYS_userfaultfd), FATAL(SYS_socketpair), FATAL(SYS_bind),
         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
     };
     return (struct sock_fprog){COUNT(code), code};
 }
 
-enum how { UNSHARE_FS, UNSHARE_FILES, SETNS, CAPSET, FILTER, BY_FUNCTION, SECCOMP = BY_FUNCTION, LANDLOCK, HOWS };
+enum how {
+    UNSHARE_FS, UNSHARE_FILES, SETNS, CAPSET, FILTER, BY_FUNCTION, SECCOMP = BY_FUNCTION, LANDLOCK,
+    HOWS
+};
 
 static long give_up(enum how how, int raw)
 {
@@ -45,7 +52,8 @@ static long give_up(enum how how, int raw)
         return raw ? syscall(SYS_capset, &header, caps) : capset(&header, caps);
     case FILTER:
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        return raw ? syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f, 0, 0) : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f, 0, 0);
+        return raw ? syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f, 0, 0)
+            : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &f, 0, 0);
     case SECCOMP:
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f);
@@ -58,7 +66,8 @@ static long give_up(enum how how, int raw)
     }
 }
 
-/* Before the first connection, and by the one thread that there is: nothing has to be given up for it. */
+/* Rights are given up before the first connection, by the only thread: nothing has to go back to
+ * TCP for that. */
 static void changed_early(int fd)
 {
     for (enum how how = UNSHARE_FS; how < FILTER; how++)
@@ -68,7 +77,8 @@ static void changed_early(int fd)
     echo_rounds(fd, 50, 3000);
 }
 
-/* Each in a child of its own: bytes are under way in both directions, another connection ends, a third one begins. */
+/* Each right is given up in a child of its own: bytes are under way in both directions, another
+ * connection ends, a third one begins. */
 static void give_up_server(int raw)
 {
     for (int how = 0; how < (raw ? HOWS : BY_FUNCTION); how++) {
@@ -112,7 +122,7 @@ static void by_function_client(int fd) { (void)fd, give_up_client(0); }
 static void by_syscall_server(int fd) { (void)fd, give_up_server(1); }
 static void by_syscall_client(int fd) { (void)fd, give_up_client(1); }
 
-/* From here on the process may read, write and end, and is killed for anything else. */
+/* Under strict seccomp a process may read, write and end, and is killed for any other call. */
 static void strict_server(int fd)
 {
     pid_t pid = child();

@@ -82,7 +82,8 @@ static void restart_recv_client(int fd)
 {
     struct iovec v = {buf, 100};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGUSR1,
+              &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
     tell(0);
     D(recv(fd, buf, 100, 0));
     tell(0);
@@ -93,7 +94,7 @@ static void restart_recv_client(int fd)
     meet();
 }
 
-/* The same behind bytes that came by another way than they were sent. */
+/* The same after the writer went back to TCP, so that bytes it wrote on the link arrived by TCP. */
 static void restart_behind_return_server(int fd)
 {
     T(put(fd, 1, 100));
@@ -111,7 +112,8 @@ static void restart_behind_return_server(int fd)
 
 static void restart_behind_return_client(int fd)
 {
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGUSR1,
+              &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
     await_in(fd, 100);
     meet();
     meet();
@@ -122,7 +124,8 @@ static void restart_behind_return_client(int fd)
     meet();
 }
 
-/* As much of `buf` as goes at once. On the way back to TCP that may be nothing for a moment. */
+/* Writes as much of `buf` as is taken without waiting. While the connection goes back to TCP that
+ * may be nothing for a moment. */
 static size_t without_wait(int fd, size_t n)
 {
     ssize_t sent;
@@ -134,7 +137,8 @@ static size_t without_wait(int fd, size_t n)
     return sent;
 }
 
-/* A writer that sleeps because nobody reads is interrupted; what the call said it took arrives, nothing else. By every call that writes. */
+/* A signal interrupts a writer that sleeps because the peer does not read. The bytes that the call
+ * returned arrive, and no others; this holds for every call that writes. */
 static ssize_t by_send(int fd, char *p, size_t n) { return send(fd, p, n, 0); }
 static ssize_t by_write(int fd, char *p, size_t n) { return write(fd, p, n); }
 static ssize_t by_sendto(int fd, char *p, size_t n) { return sendto(fd, p, n, 0, NULL, 0); }
@@ -161,7 +165,7 @@ static ssize_t by_sendfile(int fd, char *p, size_t n)
     int file = memfd_create("sent", 0), error;
     if (write(file, p, n) != (ssize_t)n)
         die("memfd");
-    tell(1); /* not before: writing it takes a while */
+    tell(1); /* only now, because writing the file takes a while */
     ssize_t sent = sendfile(fd, file, &(off_t){0}, n);
     error = errno;
     close(file);
@@ -230,8 +234,10 @@ static void restart_send_server(int fd)
 /* With SA_RESTART a blocked write either goes on or says how much it took. */
 static void restart_send_client(int fd)
 {
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
-    count_signal(SIGSEGV, 0); /* as runtimes have one, for crashes: it is no reason to be interrupted */
+    sigaction(SIGUSR1,
+              &(struct sigaction){.sa_handler = telling_handler, .sa_flags = SA_RESTART}, NULL);
+    /* Runtimes have such a handler for crashes. It must not make the write fail with EINTR. */
+    count_signal(SIGSEGV, 0);
     fill(buf, 1, 0, sizeof buf);
     size_t total = without_wait(fd, 3 << 20);
     tell(0);
@@ -311,7 +317,7 @@ static void longjmp_client(int fd)
     meet();
 }
 
-/* The same out of waits for readiness. */
+/* The same with siglongjmp out of epoll_wait, poll and select. */
 static void longjmp_waits_client(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -343,7 +349,7 @@ static void longjmp_waits_client(int fd)
     meet();
 }
 
-/* A blocked signal does not interrupt; it is there afterwards. */
+/* A blocked signal does not interrupt recv. The handler runs when the signal is unblocked. */
 static void blocked_signal_server(int fd)
 {
     hear();
@@ -368,7 +374,8 @@ static void blocked_signal_client(int fd)
     meet();
 }
 
-/* Nor does one that is for one signal alone, and gone behind that, restart what it has not been asked to. */
+/* A handler with SA_RESETHAND and without SA_RESTART ends a blocked send, although the handler is
+ * no longer set when the call returns. */
 static void once_server(int fd)
 {
     hold_less(fd);
@@ -389,14 +396,15 @@ static void once_client(int fd)
         total += n;
     tell(0);
     long n = send(fd, buf, sizeof buf, 0);
-    YES(n < (long)sizeof buf && (n > 0 || errno == EINTR)); /* there may have been some room again */
+    /* n > 0 if there was some room again. */
+    YES(n < (long)sizeof buf && (n > 0 || errno == EINTR));
     say("signals %d", signals[SIGUSR1]);
     meet();
     tell(total + (n > 0 ? n : 0));
     meet();
 }
 
-/* Stopped and continued while it sleeps in recv: no EINTR without a handler. */
+/* A reader that is stopped and continued in recv gets no EINTR, as it has no handler. */
 static void stopped_server(int fd)
 {
     hear();
@@ -414,7 +422,8 @@ static void stopped_client(int fd)
     meet();
 }
 
-/* No signal keeps a call from finding what is there, be it that the other side, which is stopped, has to bring it by another way. */
+/* A signal does not keep a call from finding unread bytes. Here the other side has to send the
+ * bytes again by TCP, and it is stopped until the second SIGALRM continues it. */
 static pid_t stopped;
 
 static void continue_it(int sig)
@@ -459,7 +468,7 @@ static void signal_at_hand_client(int fd)
         else if (i == 3)
             T(epoll_wait(ep, &(struct epoll_event){0}, 1, 0));
         else if (i == 4) {
-            struct pollfd p = {.fd = next, .events = POLLIN | POLLOUT}; /* what is there is told with the room that is */
+            struct pollfd p = {.fd = next, .events = POLLIN | POLLOUT}; /* told together */
             T(poll(&p, 1, -1));
             say("%s", mask_name(p.revents));
         } else {
@@ -481,14 +490,16 @@ static void signal_at_hand_client(int fd)
     (void)fd;
 }
 
-/* A recv that began before the other side took to a way of writing of its own, which goes by TCP alone. */
+/* A recv with MSG_WAITALL in a thread. In waitall_rest it begins before the other side writes by
+ * dprintf, whose bytes go by TCP alone. */
 static void *waitall_thread(void *arg)
 {
     busy = gettid();
     return (void *)recv(*(int *)arg, buf, 100000, MSG_WAITALL);
 }
 
-/* It has begun, has read what the other side has sent, which is told to go on, and waits for more. */
+/* Starts that recv, tells the other side to write, and returns when the recv has read those bytes
+ * and sleeps until more arrive. */
 static pthread_t waitall_asleep(int *fd)
 {
     int unread = 1;
@@ -501,7 +512,7 @@ static pthread_t waitall_asleep(int *fd)
     return t;
 }
 
-/* A handler ends a recv that has got something, whether it asks for the call to be restarted or not. */
+/* A handler ends a recv that has got bytes, also if it was set with SA_RESTART. */
 static void waitall_signal_server(int fd)
 {
     count_signal(SIGUSR1, SA_RESTART);
@@ -533,13 +544,14 @@ static void waitall_rest_server(int fd)
         if (i == 0)
             pthread_cancel(t);
         else if (i == 1)
-            pthread_kill(t, SIGUSR1); /* ends it even so: part was read */
+            pthread_kill(t, SIGUSR1); /* ends the recv in spite of SA_RESTART: a part was read */
         else
             tell(0);
         void *r = finish(t);
         if (i < 2)
             tell(0);
-        say("%s, signals %d", r == PTHREAD_CANCELED ? "cancelled" : "not cancelled", signals[SIGUSR1]);
+        say("%s, signals %d", r == PTHREAD_CANCELED ? "cancelled" : "not cancelled",
+            signals[SIGUSR1]);
         if (r != PTHREAD_CANCELED)
             say("%ld bytes, sum %08x", (long)r, sum(buf, (long)r));
         T(get(fd, i, 5000));
@@ -571,7 +583,7 @@ static void waitall_rest_client(int fd)
     }
 }
 
-/* What becomes of SIGPIPE, by every name there is for saying it. */
+/* The action of SIGPIPE is set by each function that can set it. */
 extern int __sigaction(int, const struct sigaction *, struct sigaction *);
 extern __sighandler_t bsd_signal(int, __sighandler_t), __sysv_signal(int, __sighandler_t);
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -579,7 +591,8 @@ extern __sighandler_t bsd_signal(int, __sighandler_t), __sysv_signal(int, __sigh
 static __sighandler_t by_sigaction(int sig, __sighandler_t handler)
 {
     struct sigaction before;
-    return __sigaction(sig, &(struct sigaction){.sa_handler = handler}, &before) ? SIG_ERR : before.sa_handler;
+    return __sigaction(sig, &(struct sigaction){.sa_handler = handler}, &before)
+               ? SIG_ERR : before.sa_handler;
 }
 
 static __sighandler_t by_sigignore(int sig, __sighandler_t handler)
@@ -588,7 +601,8 @@ static __sighandler_t by_sigignore(int sig, __sighandler_t handler)
 }
 
 static const struct { const char *name; __sighandler_t (*set)(int, __sighandler_t); } setters[] = {
-    {"signal", signal}, {"bsd_signal", bsd_signal}, {"ssignal", ssignal}, {"sysv_signal", sysv_signal}, {"__sysv_signal", __sysv_signal},
+    {"signal", signal}, {"bsd_signal", bsd_signal}, {"ssignal", ssignal},
+    {"sysv_signal", sysv_signal}, {"__sysv_signal", __sysv_signal},
     {"sigset", sigset}, {"sigignore", by_sigignore}, {"__sigaction", by_sigaction},
 };
 
@@ -619,7 +633,7 @@ static void setters_client(int fd)
         YES(set(SIGPIPE, counting_handler) == SIG_IGN);
         echo_rounds(fd, 10, 3000);
         await(fd, POLLRDHUP);
-        T(write(fd, buf, 100)); /* goes out, and is answered by a reset */
+        T(write(fd, buf, 100)); /* succeeds, and the peer's kernel answers with a RST */
         await(fd, POLLHUP);
         T(write(fd, buf, 100));
         say("signals %d", signals[SIGPIPE]);

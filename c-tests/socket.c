@@ -1,9 +1,14 @@
-/* Sockets before they are connections: protocols, first bytes, shared ports, copies and children made early. */
+/* Sockets before they are connections: protocols, first bytes, shared ports, copies and children
+ * made early. */
 #include "t.h"
 
-static int port_of(const struct sockaddr_storage *a) { return ntohs(((struct sockaddr_in *)a)->sin_port); }
+static int port_of(const struct sockaddr_storage *a)
+{
+    return ntohs(((struct sockaddr_in *)a)->sin_port);
+}
 
-/* A listener of another protocol takes plain TCP as well. Where the kernel does not speak it there is nothing to see. */
+/* An MPTCP listener accepts plain TCP connections as well. Where the kernel does not have MPTCP,
+ * the body ends early. */
 static void mptcp_server(int fd)
 {
     struct sockaddr_storage a;
@@ -48,7 +53,8 @@ static void mptcp_client(int fd)
     }
 }
 
-/* The call that sends the first bytes makes the connection. Where the kernel refuses that, so be it. */
+/* The call that sends the first bytes makes the connection (TCP Fast Open). Where the kernel
+ * refuses that, the body ends early. */
 static void fastopen_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -64,7 +70,8 @@ static void fastopen_server(int fd)
 static long send_first(int fd, int how, struct sockaddr_storage *a, socklen_t len)
 {
     struct iovec v = {buf, 100};
-    struct mmsghdr m = {.msg_hdr = {.msg_name = a, .msg_namelen = len, .msg_iov = &v, .msg_iovlen = 1}};
+    struct mmsghdr m = {
+        .msg_hdr = {.msg_name = a, .msg_namelen = len, .msg_iov = &v, .msg_iovlen = 1}};
     fill(buf, how, 0, 100);
     switch (how) {
     case 0: return sendto(fd, buf, 100, MSG_FASTOPEN, (void *)a, len);
@@ -84,14 +91,15 @@ static void fastopen_client(int fd)
         tell(n > 0);
         if (n <= 0)
             return;
-        T(sendto(fd, buf, 100, MSG_FASTOPEN, (void *)&a, len)); /* it stands */
+        T(sendto(fd, buf, 100, MSG_FASTOPEN, (void *)&a, len)); /* the connection exists already */
         nodelay(fd);
         warm(fd, 0);
         echo_rounds(fd, 50, 3000);
     }
 }
 
-/* Asked to wait for the first bytes, the kernel connects at once where it has no cookie of the server's. */
+/* With TCP_FASTOPEN_CONNECT the kernel is asked to wait for the first bytes. It connects at once if
+ * it has no cookie of the server. */
 static void fastopen_connect_server(int fd)
 {
     fd = join_cold();
@@ -116,7 +124,8 @@ static void fastopen_connect_client(int fd)
     echo_rounds(fd, 50, 3000);
 }
 
-/* Two listeners at one port: the kernel deals out what comes, and what comes when one has closed is the other's. */
+/* Two listeners share one port, and the kernel deals out the connections. After one listener has
+ * closed, the other one gets all of them. */
 static void two_listeners_server(int fd)
 {
     struct sockaddr_storage a;
@@ -154,7 +163,7 @@ static void two_listeners_client(int fd)
     }
 }
 
-/* Copies made before there was a connection are the connection all the same. */
+/* Duplicates that were made before the connect are the connection all the same. */
 static void early_copies_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -203,8 +212,8 @@ static void early_copies_client(int fd)
     }
 }
 
-/* Of a socket that is to listen, too: each number takes connections, and so does a child's, who is first (and no child of a
- * process that has links to other hosts). */
+/* The same for a listener: each number accepts connections, and so does a child's. The child comes
+ * first, since the child of a process that has links to other hosts makes no links itself. */
 static void early_listener_server(int fd)
 {
     for (int i = 0; i < 3; i++) {
@@ -253,7 +262,8 @@ static void early_listener_client(int fd)
     }
 }
 
-/* A child that was there before the connection has it, too: one of the two connects, then both use it by turns. */
+/* A child that was forked before the connect has the connection, too: one of the two connects, then
+ * both use it by turns. */
 static void early_child_server(int fd)
 {
     for (int i = 0; i < 2; i++) {

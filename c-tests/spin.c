@@ -1,10 +1,10 @@
-/* Signals between the last byte and the sleep, while a wait may be on the processor. */
+/* Signals between the last byte and the sleep, while a wait may be spinning on the processor. */
 #include "t.h"
 
 #ifndef SPIN_ROUNDS
 #define SPIN_ROUNDS 60
 #endif
-/* A signal may come in the moment before the call: so many lost ones, of all, say nothing. */
+/* A signal may come just before the call: this many lost signals in all are no failure. */
 #ifndef SPIN_FEW
 #define SPIN_FEW 3
 #endif
@@ -58,7 +58,8 @@ static const struct { const char *name; long (*wait)(int); int flags, reads, lim
     {"recv with a limit, restarted", by_recv, SA_RESTART, 1, 1},
 };
 
-/* The two sides on two processors, if there are: a wait beside the other side only yields. */
+/* Puts the two sides on two processors, if there are two. A wait that shares its processor with the
+ * other side only yields. */
 static void part(void)
 {
     cpu_set_t all, one;
@@ -73,14 +74,14 @@ static void part(void)
         }
 }
 
-/* For that long on the processor. */
+/* Spins for that long. */
 static void burn(double us)
 {
     for (double end = now() + us / 1e6; now() < end;)
         ;
 }
 
-/* As hear(), on the processor. */
+/* As hear(), but spins instead of sleeping. */
 static void hear_at_once(void)
 {
     for (long v; recv(SYNC, &v, sizeof v, MSG_DONTWAIT) < 0;)
@@ -128,7 +129,7 @@ static void amid_spin_client(int fd)
             char c;
             signals[SIGUSR1] = 0;
             tell(0);
-            /* the same wait, in which something comes: so the next one begins on the processor */
+            /* the same wait, in which a byte comes: so the next wait begins by spinning */
             while ((n = waits[i].wait(fd)) <= 0 && !signals[SIGUSR1])
                 ;
             if ((n <= 0 || !waits[i].reads) && read(fd, &c, 1) != 1)
@@ -151,7 +152,8 @@ static void amid_spin_client(int fd)
     }
 }
 
-/* The same for a writer, each time on a connection of its own, which may leave its link. */
+/* The same for a writer. Each round has a connection of its own, since a connection may leave its
+ * link. */
 enum { WRITERS = SPIN_ROUNDS / 7 };
 
 static void amid_send_spin_server(int fd)

@@ -20,7 +20,8 @@ static void stdio_client(int fd)
     char line[300];
     uint32_t h = 0;
     for (int i = 0; i < 300; i++) {
-        dprintf(fd, "line %d of %s\n", i, i % 3 ? "many" : "quite a lot of them, each of another length");
+        dprintf(fd, "line %d of %s\n", i,
+            i % 3 ? "many" : "quite a lot of them, each of another length");
         size_t n = 0;
         while (n < sizeof line && read(fd, line + n, 1) == 1 && line[n++] != '\n')
             ;
@@ -55,7 +56,7 @@ static void stdio_mixed_client(int fd)
     T(get(fd, 2, 50000));
 }
 
-/* stdio's own streams come to stand for the connection, in the same process. */
+/* stdio's own streams come to stand for the connection, by dup2 in the same process. */
 static void stdio_in_place_server(int fd)
 {
     char line[64] = "";
@@ -87,7 +88,8 @@ static void stdio_in_place_client(int fd)
     T(shutdown(fd, SHUT_WR));
 }
 
-extern int __dprintf_chk(int, int, const char *, ...), __vdprintf_chk(int, int, const char *, va_list);
+extern int __dprintf_chk(int, int, const char *, ...),
+    __vdprintf_chk(int, int, const char *, va_list);
 
 static int print(int fd, int how, const char *format, ...)
 {
@@ -98,7 +100,8 @@ static int print(int fd, int how, const char *format, ...)
     return n;
 }
 
-/* Printed behind what was written, and before what is written next; each way on a connection of its own. */
+/* Printed bytes come after what was written before, and before what is written next. Each way of
+ * printing has a connection of its own. */
 static void printed_server(int fd)
 {
     for (int how = 0; how < 4; how++) {

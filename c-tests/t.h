@@ -1,5 +1,6 @@
-/* What every body may use. A body prints a transcript: the same one, byte for byte, whatever carries its bytes.
- * So it never prints a port, a pid, a time or a count that depends on timing, and it waits for states, not for time. */
+/* What every body may use. A body prints a transcript, which must be the same byte for byte over
+ * TCP and over a link. So a body never prints a port, a pid, a time or a count that depends on
+ * timing, and it waits for states, not for time. */
 #pragma once
 #include <arpa/inet.h>
 #include <errno.h>
@@ -38,7 +39,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What older headers lack, as asm-generic/socket.h, linux/tcp.h and linux/in.h have it. */
+/* Constants that older headers lack, with the values of asm-generic/socket.h, linux/tcp.h and
+ * linux/in.h. */
 #ifndef SO_PREFER_BUSY_POLL
 #define SO_PREFER_BUSY_POLL 69
 #define SO_BUSY_POLL_BUDGET 70
@@ -67,32 +69,48 @@
 #endif
 
 enum flags {
-    RAW = 1,     /* makes its connections itself: called with fd -1 */
-    NOUP = 2,    /* its warmed connections must stay on TCP */
-    MUTE_S = 4,  /* the server dies without a chance to report its counters */
-    MUTE_C = 8,  /* so does the client */
-    MAYUP = 32,  /* its warmed connections are over so soon that an upgrade may come too late */
-    STEADY = 64, /* tells of the very numbers that descriptors get, or of turns: not where streams are demoted at any moment */
-    DIES = 128,  /* one side is killed, which over RDMA the other always learns as a reset */
-    ONEHOST = 256, /* what it does a link over RDMA cannot keep from being seen: docs/limitations.md */
-    UNTOLD = 512, /* its peer is told no address; soft-iWARP has to tell it: docs/threat-model.md */
-    NB = 16,     /* moves bytes by helpers only, so it also runs with O_NONBLOCK sockets */
+    /* The body makes its connections itself, and is called with fd -1. */
+    RAW = 1,
+    /* Its warmed connections must stay on TCP. */
+    NOUP = 2,
+    /* The server dies without a chance to report its counters. */
+    MUTE_S = 4,
+    /* The client dies without a chance to report its counters. */
+    MUTE_C = 8,
+    /* Its warmed connections end so soon that an upgrade may come too late. */
+    MAYUP = 32,
+    /* The transcript shows the numbers of descriptors, or the order of turns: the body does not run
+     * where streams are demoted at random moments. */
+    STEADY = 64,
+    /* One side is killed, which over RDMA the other side always sees as a reset. */
+    DIES = 128,
+    /* A program can see what a link over RDMA does differently here: docs/limitations.md. */
+    ONEHOST = 256,
+    /* The body looks for addresses in shared memory, which soft-iWARP must tell the peer:
+     * docs/threat-model.md. */
+    UNTOLD = 512,
+    /* The body moves bytes by helpers only, so that it also runs with O_NONBLOCK sockets. */
+    NB = 16,
 };
 
 struct body {
     const char *name;
-    void (*server)(int fd), (*client)(int fd); /* two processes; fd is the connection, accepted or made */
-    void (*one)(void);                         /* or one */
+    /* Two processes; fd is the connection that was accepted, or made. */
+    void (*server)(int fd), (*client)(int fd);
+    void (*one)(void);      /* or one process */
     int flags;
-    int limit;                /* seconds, 0 for the usual ten */
-    void (*resume)(int fd);   /* where exec_self() goes on */
+    int limit;              /* seconds, 0 for the usual ten */
+    void (*resume)(int fd); /* goes on after exec_self() */
 };
 
-#define TWO(NAME, SERVER, CLIENT, ...) {.name = NAME, .server = SERVER, .client = CLIENT, ##__VA_ARGS__}
+#define TWO(NAME, SERVER, CLIENT, ...) \
+    {.name = NAME, .server = SERVER, .client = CLIENT, ##__VA_ARGS__}
 #define ONE(NAME, BODY, ...) {.name = NAME, .one = BODY, ##__VA_ARGS__}
 
-extern int is_server, warmed, nonblock, family; /* family: 4, 6, or 'm' for IPv4 seen as IPv6 by the accepted end */
-extern int mss; /* of connections to come, 0 for loopback's own, with which small buffers crawl */
+/* family: 4, 6, or 'm' for IPv4 that the accepted end sees as IPv6 */
+extern int is_server, warmed, nonblock, family;
+/* The MSS of connections to come; 0 for that of loopback, with which small buffers are slow. */
+extern int mss;
 extern int hosts; /* the two sides are in net namespaces of their own */
 extern pid_t peer_pid;
 extern char buf[8 << 20];
@@ -110,32 +128,35 @@ const char *mask_name(unsigned mask); /* of poll and epoll */
 uint32_t sum(const void *p, size_t n);
 int open_fds(void);
 
-/* The other side, over an inherited Unix socket (fd SYNC), never over the connection. */
+/* The two sides talk over an inherited Unix socket (fd SYNC), never over the connection. */
 enum { SYNC = 3 };
 void tell(long v);
 long hear(void); /* -1: the other side is gone */
 void meet(void);
 void await_state_of(pid_t tid, char state); /* as in /proc, three times in a row */
 void await_asleep(pid_t tid); /* until that thread sleeps in the kernel */
-void await_still(pid_t tid); /* until it does and goes on to */
-void hold_less(int fd); /* both sides, which meet: an unread `buf` does not fit into TCP */
+void await_still(pid_t tid);  /* until that thread sleeps, and stays asleep */
+/* Both sides call it, and meet: then all of `buf` does not fit into TCP unread. */
+void hold_less(int fd);
 
-/* Bytes: a pattern by seed and offset. put and get return how many went well. */
+/* Bytes: a pattern by seed and offset. put and get return how many bytes went well. */
 void fill(void *p, unsigned seed, size_t off, size_t n);
-/* Behind a call that failed: whether to make it again, having waited for the events if it was EAGAIN. */
+/* After a call that failed: is the call to be made again? After EAGAIN this waits for the events
+ * first. */
 int again(int fd, short events);
 size_t put_at(int fd, unsigned seed, size_t off, size_t n);
 size_t get_at(int fd, unsigned seed, size_t off, size_t n);
 static inline size_t put(int fd, unsigned seed, size_t n) { return put_at(fd, seed, 0, n); }
 static inline size_t get(int fd, unsigned seed, size_t n) { return get_at(fd, seed, 0, n); }
 size_t drain(int fd, unsigned seed); /* get until the end */
-void pour_out(int fd, size_t n);      /* reads so many bytes, whatever they are */
+void pour_out(int fd, size_t n);      /* reads n bytes, whatever they are */
 void echo_rounds(int fd, int rounds, size_t size); /* both sides call it */
 
 /* States. */
 unsigned await(int fd, unsigned must); /* until poll shows all of must; prints what it shows */
-void await_reset(int fd);              /* until poll shows all of one */
-void post_mortem(int fd);              /* everything a program can ask of a connection that is over, twice */
+void await_reset(int fd);              /* until poll shows all of a reset */
+/* Asks twice everything that a program can ask of a connection that is over. */
+void post_mortem(int fd);
 void await_in(int fd, int n);          /* until n bytes can be read */
 int ready(int fd);                     /* poll mask right now */
 void await_state(int fd, int tcp_state);
@@ -146,25 +167,29 @@ void timeout(int fd, int which, int ms); /* SO_RCVTIMEO or SO_SNDTIMEO */
 void set_nonblock(int fd, int on);
 void nodelay(int fd);
 void linger(int fd, int on, int seconds); /* SO_LINGER */
-long unseen(long number, long argument); /* a system call of our own, which nobody can intercept */
+long unseen(long number, long argument); /* a bare system call, which no library can intercept */
 static inline int unseen_close(int fd) { return unseen(SYS_close, fd); }
-void drop(int fd);        /* close; says nothing: another process may be writing to the transcript */
+/* Closes without a word, since another process may be writing to the transcript. */
+void drop(int fd);
 
 /* Connections. */
 int listen_any(int *port);
 int try_dial(int port, int flags);
 int dial(int port);
 int take(int listener);
-int take_one(void);     /* tells the other side a port and takes whoever dials it */
+int take_one(void);     /* tells the other side a port, and accepts its connection */
 int join(void);         /* both sides call it: one more connection, warmed */
 int join_cold(void);    /* not yet warmed */
 void pair(int end[2]);  /* both ends in this process, warmed */
 void warm(int fd, int server);
-void rounds_by_tcp(int fd, int rounds, size_t size); /* as echo_rounds, and says whether they went by TCP */
-uint64_t acknowledged(int fd); /* how many of this end's bytes the peer's TCP has: asked of the kernel itself */
+/* As echo_rounds, and says whether the rounds went by TCP. */
+void rounds_by_tcp(int fd, int rounds, size_t size);
+/* How many of this end's bytes the peer's TCP has acknowledged, as the kernel itself says. */
+uint64_t acknowledged(int fd);
 void warm_pair(int a, int b);
 socklen_t loopback(struct sockaddr_storage *a, int port, int server);
-socklen_t far_end(struct sockaddr_storage *a, int port); /* a connection's peer, as getpeername shows it */
+/* A connection's peer, as getpeername shows it. */
+socklen_t far_end(struct sockaddr_storage *a, int port);
 
 /* Epoll sets. */
 #define PATTERN 0xfedcba9876543210ull
@@ -172,8 +197,9 @@ int ctl(int ep, int op, int fd, unsigned events, uint64_t data);
 int set_of(int fd, unsigned events); /* with PATTERN for data */
 int say_wait(int ep, int ms);
 
-/* A server that does what it is told, over and over: sends so many bytes, also not before the client sleeps, ends its
- * side or all of the connection; and how it is told. */
+/* obey() is a server that follows orders until END: n sends n bytes, WHEN_ASLEEP + n sends them
+ * after the client has fallen asleep, SHUT ends its half, and RESET resets the connection. order()
+ * gives an order, and waits until it is done. */
 enum { END = -1, SHUT = -2, RESET = -3, WHEN_ASLEEP = 1 << 20 };
 void obey(int fd);
 void order(long n);
@@ -182,20 +208,22 @@ void order(long n);
 extern volatile sig_atomic_t signals[65];
 void count_signal(int sig, int flags);
 pthread_t start(void *(*f)(void *), void *arg);
-extern volatile pid_t busy; /* its number, which a thread that is started so writes first of all */
+/* A thread that start_busy() starts writes its thread id here first of all. */
+extern volatile pid_t busy;
 pthread_t start_busy(void *(*f)(void *), void *arg);
 void *finish(pthread_t t);
-/* This process has one CPU, and threads that the program has not made get it when nobody else wants it. */
+/* Puts this process on one CPU, which all threads but the first get only when no other thread wants
+ * it. */
 void background_last(void);
 pid_t child(void);         /* fork; dies if it cannot */
 void reap(pid_t pid);      /* prints how it ended */
-pid_t child_that_waits(void); /* comes to work when it is let */
-void let(pid_t pid);          /* go on, and reaps it */
-pid_t child_that_looks(void); /* tells that it has looked, and goes on when it is let */
-void has_looked(void);
+pid_t child_that_waits(void); /* the child goes on when let() or let_on() is called */
+void let(pid_t pid);          /* lets the child go on, and reaps it */
+pid_t child_that_looks(void); /* the child goes on at once, until it calls has_looked() */
+void has_looked(void);        /* in the child: ends await_look(), and waits as above */
 void await_look(void);
-void let_on(void);            /* without reaping it */
-void exec_self(int fd);    /* this program anew: goes on in body.resume(fd) */
+void let_on(void);            /* as let(), without reaping */
+void exec_self(int fd);       /* executes this program anew, which goes on in body.resume(fd) */
 enum { SELF_ARGC = 7 };
-char **self_argv(int fd);  /* what it is called with for that, from /proc/self/exe */
+char **self_argv(int fd);     /* the arguments for that, with /proc/self/exe */
 int temp_file(unsigned seed, size_t n);

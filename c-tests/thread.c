@@ -22,8 +22,8 @@ static int good_record(const struct record *r)
 static int shared_fd;
 static unsigned char seen[RECORDS];
 
-/* Whole records go out by one call each, and never so many at once that a segment could end inside of one: each thread's
- * recv finds whole ones. */
+/* Each record goes out by one call, and never so many at once that a segment could end inside a
+ * record: each thread's recv finds whole records. */
 static void *record_reader(void *arg)
 {
     struct record r;
@@ -151,7 +151,8 @@ static void many_threads(int fd)
         say("thread %d: %ld good", i, (long)finish(t[i]));
 }
 
-/* A thread sleeps in recv on an fd that another closes: the call goes on, the number is free. */
+/* A thread sleeps in recv on an fd that another thread closes: the call goes on, and the number is
+ * free. */
 static void *late_reader(void *arg)
 {
     tell(gettid());
@@ -215,7 +216,7 @@ static void two_asleep_client(int fd)
     meet();
 }
 
-/* A thread that is not the one that made the connection does everything. */
+/* Threads that did not make the connection do all the work. */
 static void *other_thread(void *arg)
 {
     echo_rounds(*(int *)arg, 100, 2000);
@@ -229,8 +230,8 @@ static void by_other_thread(int fd)
     echo_rounds(fd, 10, 2000);
 }
 
-/* Thread after thread sleeps in poll and ends, while the peer is busy: what the library does in the background there,
- * and has to learn of each of the threads, comes late. */
+/* One thread after the other sleeps in poll and ends, while the peer is busy. The peer's library,
+ * which works in the background, learns late of each of the threads. */
 static void *poll_and_answer(void *arg)
 {
     int fd = *(int *)arg;
@@ -263,7 +264,8 @@ static void polls_client(int fd)
     say("sum %ld", sum);
 }
 
-/* One thread forks while others make, fill, empty and close epoll sets of a connection's many numbers. */
+/* One thread forks while others make, fill, empty and close epoll sets of a connection's many
+ * numbers. */
 enum { FORKS = 150, NUMBERS = 64 };
 static volatile int forks_over;
 
@@ -274,7 +276,8 @@ static void *fills_sets(void *arg)
     while (!forks_over) {
         int ep = epoll_create1(0);
         for (int i = 0; i < NUMBERS; i++)
-            failed += epoll_ctl(ep, EPOLL_CTL_ADD, fd[i], &(struct epoll_event){.events = EPOLLIN, .data.u64 = i}) != 0;
+            failed += epoll_ctl(ep, EPOLL_CTL_ADD, fd[i],
+                &(struct epoll_event){.events = EPOLLIN, .data.u64 = i}) != 0;
         for (int i = 0; i < NUMBERS; i++)
             failed += epoll_ctl(ep, EPOLL_CTL_DEL, fd[i], NULL) != 0;
         close(ep);
@@ -282,13 +285,15 @@ static void *fills_sets(void *arg)
     return (void *)failed;
 }
 
-/* What a child does that has to do with none of that. */
+/* The child uses a set of its own, which has nothing to do with the others. */
 static int uses_a_set(void)
 {
     struct epoll_event e;
     int ep = epoll_create1(0), news = eventfd(1, 0);
-    return epoll_ctl(ep, EPOLL_CTL_ADD, news, &(struct epoll_event){.events = EPOLLIN, .data.fd = news})
-        || epoll_wait(ep, &e, 1, 0) != 1 || e.data.fd != news || poll(&(struct pollfd){news, POLLIN, 0}, 1, 0) != 1;
+    return epoll_ctl(ep, EPOLL_CTL_ADD, news,
+            &(struct epoll_event){.events = EPOLLIN, .data.fd = news})
+        || epoll_wait(ep, &e, 1, 0) != 1 || e.data.fd != news
+        || poll(&(struct pollfd){news, POLLIN, 0}, 1, 0) != 1;
 }
 
 static void fork_amid_sets(int first)

@@ -1,7 +1,7 @@
 /* Time limits of calls that wait. */
 #include "t.h"
 
-/* Prints what a call returned, and that it took at least this long, and not much longer. */
+/* Prints what a call returned, and the time it took if that is less than `ms` or much more. */
 #define TIMED(ms, call) do { \
         double began = now(), took; \
         T(call); \
@@ -37,7 +37,8 @@ static void rcvtimeo_client(int fd)
     T(recv(fd, buf, 10, 0));
 }
 
-/* Writes until the peer's side is full and the time for it is over, `least` seconds or more; how much that was. */
+/* Writes until the peer's side is full and the time limit ends the call, after `least` seconds or
+ * more. Returns how many bytes went. */
 static long send_until_refused(int fd, double least)
 {
     long total = 0;
@@ -55,7 +56,7 @@ static long send_until_refused(int fd, double least)
     return total;
 }
 
-/* What a listener was told holds for what it accepts. */
+/* The connections that a listener accepts inherit its time limits. */
 static void listener_timeouts_server(int fd)
 {
     int port, l = listen_any(&port);
@@ -78,7 +79,7 @@ static void listener_timeouts_client(int fd)
     meet();
 }
 
-/* Below zero: the kernel does not wait at all, and says it is zero. */
+/* A negative limit: the kernel does not wait at all, and says that the limit is zero. */
 static void negative_timeout_server(int fd)
 {
     meet();
@@ -123,14 +124,15 @@ static void sndtimeo_client(int fd)
 {
     timeout(fd, SO_SNDTIMEO, 150);
     long total = send_until_refused(fd, 0.149);
-    long some = hosts ? 100000 : 1000000; /* a real path's segments are small, and its buffers begin so */
+    /* a real path has small segments, and small buffers at first */
+    long some = hosts ? 100000 : 1000000;
     YES(total > some);
     tell(total);
     hear();
     T(put(fd, 2, 1000));
 }
 
-/* TCP takes more than a ring does, however little time it is given. */
+/* TCP takes more bytes than a ring does, however short the time limit is. */
 static void short_sndtimeo_client(int fd)
 {
     long total = 400000;
@@ -142,7 +144,7 @@ static void short_sndtimeo_client(int fd)
     T(put(fd, 2, 1000));
 }
 
-/* Neither where the reader takes a little of it meanwhile. */
+/* The same if the reader takes a little of it meanwhile. */
 static void little_read_server(int fd)
 {
     long total = hear();
@@ -164,7 +166,8 @@ static void little_read_client(int fd)
     meet();
 }
 
-/* The numbers of these options where time has 64 bits everywhere (asm-generic/socket.h). */
+/* The options whose times have 64 bits on every platform, by their numbers
+ * (asm-generic/socket.h). */
 enum { RCVTIMEO_NEW = 66, SNDTIMEO_NEW = 67 };
 
 static void new_numbers_server(int fd)
@@ -185,7 +188,8 @@ static void new_numbers_client(int fd)
     TIMED(150, recv(fd, buf, 10, MSG_PEEK));
     T(getsockopt(fd, SOL_SOCKET, RCVTIMEO_NEW, &told, &(socklen_t){sizeof told}));
     T(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, &(socklen_t){sizeof tv}));
-    YES(told.seconds == 0 && told.micros >= 150000 && told.micros < 161000 && tv.tv_sec == 0 && tv.tv_usec == told.micros);
+    YES(told.seconds == 0 && told.micros >= 150000 && told.micros < 161000 && tv.tv_sec == 0 &&
+        tv.tv_usec == told.micros);
     T(setsockopt(fd, SOL_SOCKET, SNDTIMEO_NEW, &limit, sizeof limit));
     T(setsockopt(fd, SOL_SOCKET, SNDTIMEO_NEW, &limit, 8));
     tell(send_until_refused(fd, 0.149));
@@ -199,14 +203,15 @@ static void new_numbers_client(int fd)
     meet();
 }
 
-/* The limit of recvmmsg is looked at behind each message, and ends no wait. */
+/* The kernel looks at the limit of recvmmsg after each message only, so that the limit ends no
+ * wait. */
 static void mmsg_timeout_server(int fd)
 {
     T(put(fd, 1, 400));
     meet();
     hear();
     await_asleep(peer_pid);
-    usleep(120000); /* it runs out */
+    usleep(120000); /* the limit runs out */
     T(put(fd, 2, 200));
     meet();
 }
@@ -243,7 +248,8 @@ static void mmsg_timeout_client(int fd)
     meet();
 }
 
-/* A message that its time limit ends has no name and no control data, as a whole one. */
+/* A message that is cut short by its time limit has no name and no control data, like a whole
+ * one. */
 static void msg_timeout_server(int fd)
 {
     T(put(fd, 1, 10));

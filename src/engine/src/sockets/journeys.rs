@@ -283,6 +283,14 @@ fn linked() -> (Pair, [Way; 2]) {
     (pair, ways)
 }
 
+/// After a demotion: `n` bytes more each way, and all of them are read.
+fn go_on(pair: &Pair, ways: &mut [Way; 2], n: usize) {
+    for way in ways {
+        way.write(pair, n, 0);
+        way.drain(pair);
+    }
+}
+
 #[test]
 fn what_was_written_by_tcp_is_read_before_the_link() {
     let (pair, mut ways) = (Pair::new(), ways());
@@ -315,10 +323,7 @@ fn whichever_end_demotes_each_byte_comes_once() {
             way.read(&pair, 1000, 0);
         }
         demote::demote(pair.ends[who].sock, which, Reason::RawSyscall);
-        for way in &mut ways {
-            way.write(&pair, 500, 0);
-            way.drain(&pair);
-        }
+        go_on(&pair, &mut ways, 500);
         pair.close();
     }
 }
@@ -387,10 +392,7 @@ fn what_is_seized_while_it_is_copied_comes_by_tcp() {
             }
             demote::demote(pair.ends[0].sock, Which::Both, Reason::RawSyscall);
         });
-        for way in &mut ways {
-            way.write(&pair, 1, 0);
-            way.drain(&pair);
-        }
+        go_on(&pair, &mut ways, 1);
         assert!(pair.meet());
         pair.switch(&mut ways);
     }
@@ -405,10 +407,7 @@ fn a_connection_that_went_back_comes_to_a_link_again() {
             way.write(&pair, 7000, 0);
         }
         demote::demote(pair.ends[1].sock, Which::Both, Reason::RawSyscall);
-        for way in &mut ways {
-            way.write(&pair, 10, 0);
-            way.drain(&pair);
-        }
+        go_on(&pair, &mut ways, 10);
         assert!(pair.meet());
         pair.switch(&mut ways);
     }

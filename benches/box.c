@@ -30,7 +30,8 @@ static void die(const char *what)
 
 static void usage(void)
 {
-	fprintf(stderr, "usage: box limit N | refuse ERRNO NR,NR... | kill NR,NR... | allow NR,NR... -- COMMAND\n");
+	fprintf(stderr, "usage: box limit N | refuse ERRNO NR,NR... | kill NR,NR... | allow NR,NR... "
+			"-- COMMAND\n");
 	exit(125);
 }
 

@@ -507,7 +507,7 @@ impl Waiter {
         Ok(found)
     }
 
-    /// The kernel had something to tell, and the array is not there. Was it one of the library's own
+    /// The kernel had something to tell and the array is not there. Was it one of the library's own
     /// doorbells in the set? Then the program has no event.
     fn was_bell(&self) -> bool {
         if !is_null_or_users(self.events as usize, self.max * EVENT) {

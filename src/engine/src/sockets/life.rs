@@ -464,7 +464,7 @@ pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
 /// The same for one that writes, after what was written before.
 ///
 /// # Errors
-/// [`Error::WouldBlock`]: it waits for nobody, and there is no room yet. [`Error::BrokenPipe`] after `shutdown`.
+/// [`Error::WouldBlock`]: no room now, and it may not wait. [`Error::BrokenPipe`] after `shutdown`.
 pub fn give_up_before(
     sock: &'static Sock,
     fd: c_int,

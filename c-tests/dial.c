@@ -184,7 +184,8 @@ static int is_warm(int fd, int server, int round)
     uint64_t now = acknowledged(fd);
     done = now == before || round >= WARM_ROUNDS_MOST;
     before = now;
-    if (send(fd, &done, 1, MSG_NOSIGNAL) != 1)
+    /* With the next round, or Nagle's rule holds that back until the byte is acknowledged. */
+    if (send(fd, &done, 1, MSG_NOSIGNAL | (done ? 0 : MSG_MORE)) != 1)
         die("warm-up");
     return done;
 }

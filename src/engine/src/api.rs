@@ -10,7 +10,7 @@ use crate::process;
 use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::unserved;
 use crate::sockets::{life, recv as receiving, send as sending, table, wait};
 use core::sync::atomic::Ordering;
@@ -196,7 +196,7 @@ impl Pass {
         if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
             crate::sockets::trigger::crossed(sock, self.0 & RX != 0);
         }
-        if half.state() != state::PLAIN {
+        if half.state() != State::Plain {
             crate::sockets::upgrade::consent(sock);
         }
         if rendezvous::is_meeting() {

@@ -10,7 +10,7 @@ use crate::sockets::demote::{self, Which};
 use crate::sockets::life;
 use crate::sockets::parting::{self, end_before_record};
 use crate::sockets::prefix;
-use crate::sockets::sock::{self, CALL_BITS, Half, Sock, state};
+use crate::sockets::sock::{self, CALL_BITS, Half, Sock, State};
 use crate::sockets::table;
 use crate::thread;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -202,7 +202,7 @@ extern "C" fn before_fork() {
 /// can reach.
 fn no_child_can_use(sock: &Sock) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
-    (to_itself || sock.tx.state() == state::PROVED) && !crate::remote::is_remote(sock)
+    (to_itself || sock.tx.state() == State::Proved) && !crate::remote::is_remote(sock)
 }
 
 extern "C" fn after_fork_parent() {
@@ -277,9 +277,7 @@ fn inherit(half: &Half) {
     half.lock.reset();
     half.calls
         .fetch_and(!((1 << CALL_BITS) - 1), Ordering::Relaxed);
-    if half.state() != state::PLAIN {
-        half.state.store(state::INHERITED, Ordering::Relaxed);
-    }
+    half.state.forked();
 }
 
 /// Under the rx lock: this process uses a stream of its parent.
@@ -300,7 +298,7 @@ pub fn inherited_tx(sock: &'static Sock) {
 
 /// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
 pub fn takes_back_inherited(sock: &'static Sock) -> bool {
-    let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
+    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
     if inherited {
         demote::demote(sock, Which::Both, Reason::Fork);
     }
@@ -321,7 +319,7 @@ pub fn before_exec() {
     EXECUTING.store(pid(), Ordering::SeqCst);
     sock::for_all(|sock| {
         sock.let_sections_end();
-        let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
+        let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
         if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
             return;
         }
@@ -399,7 +397,7 @@ pub fn exiting() {
     }
     let mut ending: Vec<&'static Sock> = Vec::new();
     sock::for_all(|sock| {
-        let own = |half: &Half| !matches!(half.state(), state::PLAIN | state::INHERITED);
+        let own = |half: &Half| !matches!(half.state(), State::Plain | State::Inherited);
         let ours = own(&sock.rx) || own(&sock.tx);
         let far = ours && parting::part(sock, Reason::Exit);
         parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));

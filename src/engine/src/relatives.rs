@@ -15,7 +15,7 @@
 use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{self, Sock, state};
+use crate::sockets::sock::{self, Sock, State};
 use crate::sockets::{family, internal, life};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
@@ -49,7 +49,7 @@ pub fn part() {
             demote::demote(sock, Which::Both, Reason::Fork);
         }
         demote::finish_blocking(sock, Reason::Fork);
-        if is_inherited(sock) || sock.tx.state() == state::RESENDING {
+        if is_inherited(sock) || sock.tx.state() == State::Resending {
             are_back = false;
         } else if shared {
             sock.detach_family();
@@ -71,5 +71,5 @@ pub fn part() {
 fn is_inherited(sock: &Sock) -> bool {
     [&sock.rx, &sock.tx]
         .iter()
-        .any(|half| half.state() == state::INHERITED)
+        .any(|half| half.state() == State::Inherited)
 }

@@ -17,7 +17,7 @@ mod told;
 pub mod vigil;
 
 use crate::remote;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::{tcp, wake};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -85,9 +85,9 @@ pub(crate) fn of_stream(sock: &'static Sock) -> u32 {
         ready |= READABLE;
     }
     let writable = match sock.tx.state() {
-        state::LINK => has_room(sock),
+        State::Link => has_room(sock),
         // A write fails at once.
-        state::RESENDING => sock.shut.load(Ordering::Relaxed),
+        State::Resending => sock.shut.load(Ordering::Relaxed),
         _ => false,
     };
     if writable {
@@ -107,7 +107,7 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
     let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
     let unread = tail.offset.wrapping_sub(at);
     let news = match sock.rx.state() {
-        state::LINK => {
+        State::Link => {
             if low > unread {
                 let ring_len = sock.rx.ring().map_or(0, |ring| ring.len());
                 remote::wants_more(sock, unread, ring_len);
@@ -116,7 +116,7 @@ fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
         }
         // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the
         // kernel's to tell.
-        state::PROVED | state::DRAINING => {
+        State::Proved | State::Draining => {
             let is_switched = dir.tx_wishes.switched.load(Ordering::Acquire) == 1;
             let from = dir.tx_wishes.from.load(Ordering::Relaxed);
             let of_tcp = from.saturating_sub(sock.rx.kernel_bytes());
@@ -161,7 +161,7 @@ pub fn rcvlowat_set(sock: &'static Sock) {
 /// Is the ring the only place where something to read can be? Once the program has shut its reading
 /// half, the kernel tells of an end.
 fn reads_ring(sock: &'static Sock) -> bool {
-    sock.rx.state() == state::LINK
+    sock.rx.state() == State::Link
         && !sock.has_shut_reading()
         && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
 }

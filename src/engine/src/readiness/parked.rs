@@ -17,7 +17,7 @@ use super::set::{self, Set, leave_set};
 use super::{WRITABLE, shared};
 use crate::api::Verdict;
 use crate::sockets::life;
-use crate::sockets::sock::{SETS, Sock, state};
+use crate::sockets::sock::{SETS, Sock, State};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
@@ -84,7 +84,7 @@ pub(super) fn ours(data: u64) -> Option<u32> {
 
 /// Has the kernel nothing to say of this socket?
 fn is_wholly_on_link(sock: &'static Sock) -> bool {
-    sock.tx.state() == state::LINK && super::reads_ring(sock)
+    sock.tx.state() == State::Link && super::reads_ring(sock)
 }
 
 impl Set {
@@ -207,7 +207,7 @@ impl Set {
 
     /// The same where the stream is on its way back to TCP: OUT is the kernel's again.
     fn put_number_back(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) {
-        if sock.tx.state() != state::LINK
+        if sock.tx.state() != State::Link
             && let Some(at) = inside.find(fd, sock)
             && let Some(reg) = inside.reg(at).filter(|reg| reg.out_removed)
         {
@@ -250,7 +250,7 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
         return;
     }
     let reason = Reason::RegisteredClosed;
-    if sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED {
+    if sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited {
         // The parent's stream: the child's close is none of its business.
         sock.pin(reason);
         return;

@@ -10,7 +10,7 @@ use crate::caller;
 use crate::process;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::{remains, table, upgrade};
 use crate::thread;
 use core::sync::atomic::Ordering;
@@ -291,7 +291,7 @@ impl List {
             upgrade::consent_behind_big_wait();
         }
         for sock in self.marked.drain(..) {
-            if sock.rx.state() == state::PROVED {
+            if sock.rx.state() == State::Proved {
                 upgrade::consent(sock);
             }
         }
@@ -345,7 +345,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
         for p in fds.iter() {
             if let Some(sock) = sock_of(p)
-                && sock.rx.state() == state::PROVED
+                && sock.rx.state() == State::Proved
             {
                 upgrade::consent(sock);
             }
@@ -466,7 +466,7 @@ unsafe fn look(
         if of(sock) & asked(p) != 0 {
             any = true;
         }
-        if sock.tx.state() == state::LINK {
+        if sock.tx.state() == State::Link {
             p.events &= !WRITE;
             masked.push(i);
         }
@@ -522,7 +522,7 @@ unsafe fn look(
 /// since.
 fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     let unasked = p.events & WRITE;
-    if unasked == 0 || sock.tx.state() == state::LINK {
+    if unasked == 0 || sock.tx.state() == State::Link {
         return 0;
     }
     nest::kernel_ready(p.fd, unasked)
@@ -656,7 +656,7 @@ fn sleep(
         for &(i, sock) in &streams.list {
             // OUT of a socket on the link is the ring's to say.
             if let Some(p) = list.all.get_mut(i)
-                && sock.tx.state() == state::LINK
+                && sock.tx.state() == State::Link
             {
                 p.events &= !WRITE;
             }
@@ -743,7 +743,7 @@ fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on
     {
         if on {
             dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
-            if sock.tx.state() == state::LINK && !super::has_room(sock) {
+            if sock.tx.state() == State::Link && !super::has_room(sock) {
                 rendezvous::control::watch_full(sock);
             }
         } else {

@@ -12,7 +12,7 @@ use super::told::{self, Moment};
 use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
 use crate::sockets::demote;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
@@ -205,7 +205,7 @@ impl Set {
         // Of a stream that is going back the kernel has to say what it will not tell later to one
         // that tells once, and what belongs to every answer of a level.
         let is_going = (level || once) && demote::is_sealed(&sock.tx);
-        let writes = sock.tx.state() == state::LINK && !is_going;
+        let writes = sock.tx.state() == State::Link && !is_going;
         let asked = writes && stop_asking(sock, bit);
         if asked {
             inside.owe_room(sock);
@@ -274,7 +274,7 @@ impl Set {
             self.peer_cpu
                 .store(dir.tx.cpu.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        let on_link = sock.tx.state() == state::LINK;
+        let on_link = sock.tx.state() == State::Link;
         let state = self.state_of(inside, index, sock);
         let seen = self.seen.load(Ordering::Relaxed);
         let Some(reg) = inside.reg(index) else {
@@ -283,7 +283,7 @@ impl Set {
         let events = state & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
         if events == 0 {
             let level = reg.events & ET == 0;
-            if level && matches!(sock.rx.state(), state::PROVED | state::DRAINING) {
+            if level && matches!(sock.rx.state(), State::Proved | State::Draining) {
                 inside.passed_over(index);
             }
             return (None, false);
@@ -490,7 +490,7 @@ impl Set {
         if oneshot && !reg.armed {
             return events;
         }
-        let on_link = sock.tx.state() == state::LINK;
+        let on_link = sock.tx.state() == State::Link;
         let told = match core::mem::take(&mut reg.echo) {
             Echo::None | Echo::Due => 0,
             Echo::Told(told) if on_link => told,
@@ -541,7 +541,7 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
         dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
         fence_after_rmw();
     }
-    if dir.is_none() || sock.tx.state() == state::PLAIN {
+    if dir.is_none() || sock.tx.state() == State::Plain {
         // A thread that took the half back to TCP meanwhile may have looked for waiters before. The
         // kernel tells of its room, once it was asked.
         return u32::from(told::ask(sock, told::WRITE) as u16) & WRITABLE;
@@ -571,7 +571,7 @@ impl Reg {
     /// does not ask. (That of TCP's room is the kernel's to tell.)
     fn knows(&self, sock: &Sock, events: u32) -> bool {
         let of_room = events & !WRITABLE == 0 && self.events & (ET | READS) == ET;
-        of_room && !self.room_due && sock.tx.state() != state::RESENDING
+        of_room && !self.room_due && sock.tx.state() != State::Resending
     }
 
     /// Is its number the socket's still? By one that is closed while a dup lives nobody is named,

@@ -196,7 +196,7 @@ pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
 mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};
-    use crate::sockets::sock::{half, state};
+    use crate::sockets::sock::{State, half};
     use crate::sockets::table::{self, Entry};
     use crate::sockets::testing;
     use sluice_fabric::shm::Link;
@@ -265,7 +265,7 @@ mod tests {
     fn behind_a_stream(events: u32) -> (&'static Sock, &'static Set, TcpStream) {
         let (sock, (link, index), peer) = on_a_link();
         let set = set_of(sock, events);
-        sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+        sock.tx.state.put(State::Plain);
         set.forget_stream(sock, link, index);
         (sock, set, peer)
     }
@@ -286,7 +286,7 @@ mod tests {
         let edge = (libc::EPOLLOUT | libc::EPOLLET) as u32;
         let (sock, _, mut peer) = on_a_link();
         let fd = sock.fd.load(Ordering::Relaxed);
-        sock.tx.state.store(state::PROVED, Ordering::SeqCst);
+        sock.tx.state.put(State::Proved);
         let set = set_of(sock, edge);
         let mut all = [libc::epoll_event { events: 0, u64: 0 }; 2];
         assert_eq!(set.harvest(&mut all), 1, "there is room when it comes in");
@@ -294,7 +294,7 @@ mod tests {
         // SAFETY: an array of that length.
         while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}
         assert!(kernel_tells(set, 0).is_empty());
-        sock.tx.state.store(state::LINK, Ordering::SeqCst);
+        sock.tx.state.put(State::Link);
         let _ = peer.set_nonblocking(true);
         let mut waste = vec![0; 1 << 20];
         let told = loop {
@@ -313,7 +313,7 @@ mod tests {
         let (sock, (link, index), peer) = on_a_link();
         let fd = sock.fd.load(Ordering::Relaxed);
         sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
-        sock.rx.state.store(state::LINK, Ordering::SeqCst);
+        sock.rx.state.put(State::Link);
         sock.tx.at.store(1, Ordering::SeqCst);
         assert!(control::is_unended(sock));
         sock.halves.store(half::READING, Ordering::Relaxed);
@@ -383,7 +383,7 @@ mod tests {
             let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
             link.set_keeper(core::ptr::from_ref(wire) as usize);
             sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
-            sock.rx.state.store(state::LINK, Ordering::SeqCst);
+            sock.rx.state.put(State::Link);
             reset::ANY.store(true, Ordering::SeqCst);
             let far = Far {
                 sock,
@@ -411,7 +411,7 @@ mod tests {
                 assert_eq!(got, Ok(len));
                 remote::note_removed(self.sock);
                 for half in [&self.sock.rx, &self.sock.tx] {
-                    half.state.store(state::PLAIN, Ordering::SeqCst);
+                    half.state.put(State::Plain);
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::sockets::family;
 use crate::sockets::recv;
 use crate::sockets::remains;
 use crate::sockets::reset;
-use crate::sockets::sock::{self, Half, Sock, state};
+use crate::sockets::sock::{self, Event, Half, Sock, State};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -52,7 +52,7 @@ pub(super) fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
 /// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP,
 /// which is this half's then.
 pub fn claim(sock: &'static Sock, half: &Half) {
-    if half.state() != state::INHERITED {
+    if half.state() != State::Inherited {
         return;
     }
     match await_handing(sock) {
@@ -72,10 +72,10 @@ pub fn claim(sock: &'static Sock, half: &Half) {
     }
     // The thread that handed it over has given the kernel the program's own mark, too.
     sock.low_held.store(false, Ordering::Relaxed);
-    half.state.store(state::PLAIN, Ordering::SeqCst);
+    half.state.on(Event::HandedOver);
     half.set_dir(None);
-    if sock.rx.state() == state::PLAIN
-        && sock.tx.state() == state::PLAIN
+    if sock.rx.state() == State::Plain
+        && sock.tx.state() == State::Plain
         && let Some((link, index)) = sock.take_stream()
     {
         link.abandon_stream(index);
@@ -119,7 +119,7 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
     if leaving(reason) == Leave::Hand {
         hand_over(sock, until_ns);
     } else {
-        drive_while(sock, until_ns, || sock.tx.state() == state::RESENDING);
+        drive_while(sock, until_ns, || sock.tx.state() == State::Resending);
     }
 }
 
@@ -127,8 +127,8 @@ pub fn finish(sock: &'static Sock, reason: Reason) {
 /// written may follow.
 pub fn finish_reading(sock: &'static Sock, reason: Reason) {
     let until_ns = sys::now_ns() + PATIENCE_NS;
-    drive_while(sock, until_ns, || sock.rx.state() != state::PLAIN);
-    if sock.rx.state() != state::PLAIN {
+    drive_while(sock, until_ns, || sock.rx.state() != State::Plain);
+    if sock.rx.state() != State::Plain {
         finish(sock, reason);
     }
 }
@@ -136,7 +136,7 @@ pub fn finish_reading(sock: &'static Sock, reason: Reason) {
 /// As [`finish`], of a stream whose program goes on with it, no longer than `ns`.
 pub fn finish_within(sock: &'static Sock, ns: u64) {
     drive_while(sock, sys::now_ns() + ns, || {
-        sock.tx.state() == state::RESENDING
+        sock.tx.state() == State::Resending
     });
 }
 
@@ -152,7 +152,7 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
             pump.transit(stream)
                 .is_none_or(|t| t.is_clean() || t.is_dead().is_some())
         });
-        if clean == Some(true) && sock.tx.state() == state::PLAIN {
+        if clean == Some(true) && sock.tx.state() == State::Plain {
             return;
         }
         let now = sys::now_ns();
@@ -173,7 +173,7 @@ fn hand_over(sock: &'static Sock, until_ns: u64) {
 /// peer's record is here.
 pub fn release(sock: &'static Sock, until_ns: u64) {
     drive_while(sock, until_ns, || {
-        sock.tx.state() == state::RESENDING || awaits_record(sock)
+        sock.tx.state() == State::Resending || awaits_record(sock)
     });
 }
 
@@ -182,7 +182,7 @@ pub fn release(sock: &'static Sock, until_ns: u64) {
 pub fn await_return(sock: &'static Sock, until_ns: u64) {
     drive_while(sock, until_ns, || {
         let fd = sock.fd.load(Ordering::Relaxed);
-        sock.rx.state() != state::RETURNING || !recv::has_bytes(fd)
+        sock.rx.state() != State::Returning || !recv::has_bytes(fd)
     });
 }
 
@@ -206,7 +206,7 @@ fn wait(sock: &'static Sock, until_ns: u64) {
     if recv::has_bytes(fd) {
         tcp = 0;
     }
-    if sock.tx.state() == state::RESENDING && !is_held(sock) {
+    if sock.tx.state() == State::Resending && !is_held(sock) {
         tcp |= libc::POLLOUT;
     }
     let link = wire.descriptor().unwrap_or(-1);

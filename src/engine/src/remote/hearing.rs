@@ -7,7 +7,7 @@
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::{recv, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
@@ -20,9 +20,9 @@ pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
         return false;
     };
     let mut changed = false;
-    if sock.rx.state() == state::LINK {
+    if sock.rx.state() == State::Link {
         changed = hear_head(sock, fd, wire, stream);
-    } else if sock.rx.state() == state::RETURNING {
+    } else if sock.rx.state() == State::Returning {
         let read = sock.rx.kernel_bytes();
         wire.with(|pump| pump.on_tcp_read(stream, read));
     }
@@ -207,7 +207,7 @@ pub fn tcp_ended(sock: &'static Sock) -> bool {
 /// before the peer can know that a record of its own may come, and until that is taken out.
 #[inline]
 pub fn reads_link(sock: &Sock) -> bool {
-    sock.rx.state() == state::LINK && is_remote(sock)
+    sock.rx.state() == State::Link && is_remote(sock)
 }
 
 /// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be

@@ -5,9 +5,9 @@
 //! of the socket ask, and the words only stop the program's threads:
 //!
 //! ```text
-//!   rx  PROVED ──peer's N──► DRAINING ──► LINK ──record, all read──► RETURNING ──► PLAIN
-//!   tx  PROVED ──our N─────► LINK (held by the pump until the switch is through)
-//!                            LINK ──left──► RESENDING (the record first) ──► PLAIN
+//!   rx  Proved ──peer's N──► Draining ──► Link ──record, all read──► Returning ──► Plain
+//!   tx  Proved ──our N─────► Link (held by the pump until the switch is through)
+//!                            Link ──left──► Resending (the record first) ──► Plain
 //! ```
 //!
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
@@ -20,7 +20,7 @@ use super::parts::Parts;
 use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{options, recv, reset, staged, tcp, wait, wake};
 use core::sync::atomic::Ordering;
@@ -132,7 +132,7 @@ fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
         let Ok(section) = sock.tx.lock.enter() else {
             return;
         };
-        if sock.tx.state() != state::LINK {
+        if sock.tx.state() != State::Link {
             drop(section);
             break;
         }
@@ -207,7 +207,7 @@ pub fn arm(link: &Link) -> bool {
     })
 }
 
-/// Under the tx lock, in state PROVED or LINK: the stream is given up, and what is not sent goes
+/// Under the tx lock, in state Proved or Link: the stream is given up, and what is not sent goes
 /// back to TCP.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     let (Some((wire, stream)), Some(dir)) = (of(sock), sock.tx.dir()) else {
@@ -236,7 +236,7 @@ fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
     dir.tx.tail.flag();
     // What the ring holds beyond what the record will tell of.
     staged::stage(sock);
-    sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
+    sock.tx.state.on(Event::Sealed);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
         wake::own_threads(link, dir.tx_wishes.waiters.load(Ordering::SeqCst), index);
@@ -285,7 +285,7 @@ pub fn demote(sock: &'static Sock, reason: Reason) -> bool {
     true
 }
 
-/// Under the rx lock, in any state but PLAIN: the stream is given up. What the link has brought is
+/// Under the rx lock, in any state but Plain: the stream is given up. What the link has brought is
 /// still read.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some((wire, stream)) = of(sock) else {
@@ -297,7 +297,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     control::advance(sock);
 }
 
-/// Under the tx lock, in state RESENDING: writes the record, if one is due.
+/// Under the tx lock, in state Resending: writes the record, if one is due.
 pub fn before_resend(sock: &'static Sock) -> Before {
     let Some((wire, stream)) = of(sock) else {
         return Before::Over;
@@ -384,7 +384,7 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
         control::advance(sock);
     }
     let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
-    let drained = sock.rx.state() != state::LINK || !unread;
+    let drained = sock.rx.state() != State::Link || !unread;
     // What others read is not counted here.
     let settled = owed == 0 || sock.handed.load(Ordering::Relaxed);
     if open && sock.has_shut_both() && may_cross(sock, wire, stream) {
@@ -398,12 +398,12 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
         finish_rx(sock);
         return true;
     }
-    if open && sock.rx.state() != state::RETURNING {
+    if open && sock.rx.state() != State::Returning {
         dir.rx.head.flag();
         options::release_low(sock);
         let from = sock.rx.kernel_bytes() + owed;
         sock.rx.from.store(from, Ordering::Relaxed);
-        sock.rx.state.store(state::RETURNING, Ordering::SeqCst);
+        sock.rx.state.on(Event::Returns);
         tell_readers(sock);
         return true;
     }
@@ -424,7 +424,7 @@ fn finish_rx(sock: &'static Sock) {
         dir.rx.head.flag();
     }
     options::release_low(sock);
-    sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
+    sock.rx.state.on(Event::AllRead);
     tell_readers(sock);
     sock.rx.set_dir(None);
     sock.conn().rx.holds_none();
@@ -452,7 +452,7 @@ pub(super) fn follow_tx(sock: &'static Sock, reason: Reason) {
 
 fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
     match sock.tx.state() {
-        state::PROVED | state::LINK => {
+        State::Proved | State::Link => {
             demote::count(sock, reason);
             if let Some((wire, stream)) = of(sock) {
                 leave(sock, wire, stream, leaving_of(sock, reason));
@@ -461,7 +461,7 @@ fn follow_tx_locked(sock: &'static Sock, reason: Reason) {
                 demote::goes_on(sock, settle(sock, dir));
             }
         }
-        state::RESENDING => {
+        State::Resending => {
             demote::goes_on(sock, demote::resend(sock));
         }
         _ => {}
@@ -484,7 +484,7 @@ pub fn advance(sock: &'static Sock) {
     {
         switch(sock, wire, stream);
     }
-    if is_remote(sock) && sock.rx.state() != state::PLAIN {
+    if is_remote(sock) && sock.rx.state() != State::Plain {
         hear_tcp(sock, fd);
     }
 }
@@ -494,7 +494,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
     let mut entered = false;
     loop {
         let read = match sock.rx.state() {
-            state::PROVED | state::DRAINING => sock.rx.kernel_bytes(),
+            State::Proved | State::Draining => sock.rx.kernel_bytes(),
             _ => 0,
         };
         let now = wire.with_stream(stream, |pump| {
@@ -585,7 +585,7 @@ fn consents(sock: &Sock) -> bool {
 
 /// Under both locks: fixes our N, if it may be now.
 fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> bool {
-    if sock.tx.state() != state::PROVED || !consents(sock) || sock.tx.in_kernel() != 0 {
+    if sock.tx.state() != State::Proved || !consents(sock) || sock.tx.in_kernel() != 0 {
         return false;
     }
     let fixed = upgrade::take_ring(sock, |n| {

@@ -14,7 +14,7 @@ use crate::remote;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::internal;
 use crate::sockets::life;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::tcp;
 use crate::sockets::wait;
 use crate::sockets::wake;
@@ -441,10 +441,10 @@ fn on_tcp(sock: &'static Sock, events: u32) {
         remote::advance(sock);
     }
     if events & libc::EPOLLOUT as u32 != 0
-        && sock.tx.state() == state::RESENDING
+        && sock.tx.state() == State::Resending
         && let Ok(_section) = sock.tx.lock.enter()
     {
-        let resent = if sock.tx.state() == state::RESENDING {
+        let resent = if sock.tx.state() == State::Resending {
             demote::resend(sock)
         } else {
             Resent::NoRoom
@@ -455,7 +455,7 @@ fn on_tcp(sock: &'static Sock, events: u32) {
         }
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
             // The other half may still wait for news of TCP.
-            if sock.rx.state() == state::PLAIN {
+            if sock.rx.state() == State::Plain {
                 unwatch(sock);
             } else {
                 watch(sock);
@@ -464,7 +464,7 @@ fn on_tcp(sock: &'static Sock, events: u32) {
     }
     // Sleepers of blocking calls do not watch TCP themselves.
     for half in [&sock.rx, &sock.tx] {
-        if half.state() == state::PLAIN {
+        if half.state() == State::Plain {
             continue;
         }
         let Ok(_section) = half.lock.enter() else {

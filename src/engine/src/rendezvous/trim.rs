@@ -11,7 +11,7 @@
 //! signal handler that has interrupted malloc.
 
 use super::control;
-use crate::sockets::sock::{self, Sock, state};
+use crate::sockets::sock::{self, Sock, State};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::shm::{self, Cooled, Link};
 use sluice_fabric::sys;
@@ -257,7 +257,7 @@ fn found(entry: &Written, now: u64) -> Found {
     let sock = entry.sock;
     let still = || {
         sock.generation.load(Ordering::Acquire) == entry.generation
-            && sock.tx.state() == state::LINK
+            && sock.tx.state() == State::Link
             && sock.tx.resident.load(Ordering::Relaxed)
     };
     let at = sock.tx.at.load(Ordering::Relaxed);

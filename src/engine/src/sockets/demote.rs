@@ -5,7 +5,7 @@ use crate::process;
 use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
-use crate::sockets::sock::{Half, Sock, state};
+use crate::sockets::sock::{Event, Half, Sock, State};
 use crate::sockets::{after_tcp, direct, remains, staged, wake};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
@@ -26,7 +26,7 @@ pub enum Which {
 /// Where a re-send stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resent {
-    /// All is on TCP; the half is PLAIN again.
+    /// All is on TCP; the half is Plain again.
     All,
     /// TCP has no room now.
     NoRoom,
@@ -42,18 +42,18 @@ pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
         return;
     }
     let is_on_link =
-        |half: &Half| matches!(half.state(), state::PROVED | state::LINK | state::INHERITED);
+        |half: &Half| matches!(half.state(), State::Proved | State::Link | State::Inherited);
     if which != Which::Rx
-        && sock.tx.state() != state::PLAIN
+        && sock.tx.state() != State::Plain
         && let Ok(_section) = sock.tx.lock.enter()
         && is_on_link(&sock.tx)
     {
         settle_tx(sock, reason);
     }
     if which != Which::Tx
-        && sock.rx.state() != state::PLAIN
+        && sock.rx.state() != State::Plain
         && let Ok(_section) = sock.rx.lock.enter()
-        && sock.rx.state() != state::PLAIN
+        && sock.rx.state() != State::Plain
     {
         settle_rx(sock, reason);
     }
@@ -144,7 +144,7 @@ impl Visit {
             // A writer that has reset the connection, or was killed, has sent nothing again.
             remains::adopt(sock);
         }
-        half.state.store(state::PLAIN, Ordering::SeqCst);
+        half.state.on(Event::ParentLeft);
         half.set_dir(None);
         leave(sock);
         None
@@ -152,7 +152,7 @@ impl Visit {
 
     /// The same without the half's lock. `None`: the parent has left the stream.
     fn meanwhile(sock: &'static Sock, half: &Half) -> Option<Self> {
-        if half.state() != state::INHERITED {
+        if half.state() != State::Inherited {
             return Some(Self(None));
         }
         let family = sock.family();
@@ -169,7 +169,7 @@ impl Drop for Visit {
     }
 }
 
-/// Under the rx lock, in any state but PLAIN: fixes the words and reads TCP from now on.
+/// Under the rx lock, in any state but Plain: fixes the words and reads TCP from now on.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(dir) = sock.rx.dir() else { return };
     if remote::is_remote(sock) {
@@ -182,8 +182,8 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     // After both shutdowns the peer sends nothing again. And a peer whose TCP ended before it took
     // the stream back was killed.
     let whole = match sock.rx.state() {
-        state::LINK => sock.remains.will_be_whole() || is_left(sock),
-        state::INHERITED => is_left(sock),
+        State::Link => sock.remains.will_be_whole() || is_left(sock),
+        State::Inherited => is_left(sock),
         _ => false,
     };
     tell_why(&dir.rx_wishes.why, reason);
@@ -191,16 +191,16 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     count(sock, reason);
     if start != end {
         let from = match sock.rx.state() {
-            state::LINK => sock.rx.kernel_bytes(),
+            State::Link => sock.rx.kernel_bytes(),
             _ => dir.tx_wishes.from.load(Ordering::Relaxed),
         };
-        if sock.rx.state() == state::INHERITED {
+        if sock.rx.state() == State::Inherited {
             remains::count_parents_reads(sock, from);
         }
         let owed = from.wrapping_add(end.wrapping_sub(start));
         remains::keep(sock, (start, end), owed, whole);
     }
-    sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
+    sock.rx.state.on(Event::Settled);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
         wake::own_threads(link, dir.rx_wishes.waiters.load(Ordering::SeqCst), index);
@@ -236,7 +236,7 @@ pub fn keep_for_child(sock: &'static Sock) {
     let is_only_here = sock.remains.will_be_whole() && !remote::is_remote(sock);
     if is_only_here
         && let Ok(_section) = sock.rx.lock.enter()
-        && sock.rx.state() == state::LINK
+        && sock.rx.state() == State::Link
     {
         settle_rx(sock, Reason::Fork);
     }
@@ -272,7 +272,7 @@ pub fn tell_end(sock: &'static Sock) {
 /// The peer may have taken the stream back to TCP, and nobody has looked at it here since: what it
 /// does not send again is the copy's.
 pub fn follow_rx(sock: &'static Sock) {
-    if sock.rx.state() == state::PLAIN {
+    if sock.rx.state() == State::Plain {
         return;
     }
     let Ok(_section) = sock.rx.lock.enter() else {
@@ -280,7 +280,7 @@ pub fn follow_rx(sock: &'static Sock) {
     };
     let on_link = matches!(
         sock.rx.state(),
-        state::LINK | state::PROVED | state::DRAINING
+        State::Link | State::Proved | State::Draining
     );
     if on_link && is_sealed(&sock.rx) {
         settle_rx(sock, Reason::PeerDemoted);
@@ -289,18 +289,18 @@ pub fn follow_rx(sock: &'static Sock) {
 
 /// As [`follow_rx`]: what the peer has not read goes by TCP.
 pub fn follow_tx(sock: &'static Sock) {
-    if sock.tx.state() == state::PLAIN {
+    if sock.tx.state() == State::Plain {
         return;
     }
     let Ok(_section) = sock.tx.lock.enter() else {
         return;
     };
-    if matches!(sock.tx.state(), state::LINK | state::PROVED) && is_sealed(&sock.tx) {
+    if matches!(sock.tx.state(), State::Link | State::Proved) && is_sealed(&sock.tx) {
         settle_tx(sock, Reason::PeerDemoted);
     }
 }
 
-/// Under the tx lock, in state PROVED, LINK or INHERITED: fixes the words and begins to send again
+/// Under the tx lock, in state Proved, Link or Inherited: fixes the words and begins to send again
 /// what the reader did not take.
 pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
     settle_tx_since(sock, reason, None)
@@ -323,7 +323,7 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
     let (start, end) = words::demote(&dir.tx.tail, &dir.rx.head);
     count(sock, reason);
     let ring_len = sock.tx.ring().map_or(0, |r| r.len());
-    if sock.tx.state() == state::INHERITED {
+    if sock.tx.state() == State::Inherited {
         // The parent has published more since the fork; only the shared word knows how much.
         if end.wrapping_sub(start) <= ring_len {
             sock.tx.at.store(end, Ordering::Relaxed);
@@ -352,7 +352,7 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
     if let Some(family) = sock.family() {
         family.begin_resend(from);
     }
-    sock.tx.state.store(state::RESENDING, Ordering::SeqCst);
+    sock.tx.state.on(Event::Sealed);
     if let Some(link) = sock.link() {
         wake::own_threads(
             link,
@@ -371,7 +371,7 @@ pub fn goes_on(sock: &'static Sock, resent: Resent) -> Resent {
     resent
 }
 
-/// Under the tx lock, in state RESENDING: sends as much as TCP takes now.
+/// Under the tx lock, in state Resending: sends as much as TCP takes now.
 pub fn resend(sock: &'static Sock) -> Resent {
     let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
         return finish_resend(sock);
@@ -456,7 +456,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     };
     // The end that the program asked for follows the last byte.
     end();
-    sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+    sock.tx.state.on(Event::AllSent);
     // A handler may have asked for it in between.
     end();
     let mut waiters = 0;
@@ -480,9 +480,9 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     Resent::All
 }
 
-/// Under either lock: when both halves are PLAIN, this process leaves the stream.
+/// Under either lock: when both halves are Plain, this process leaves the stream.
 pub fn leave(sock: &'static Sock) {
-    if sock.rx.state() != state::PLAIN || sock.tx.state() != state::PLAIN {
+    if sock.rx.state() != State::Plain || sock.tx.state() != State::Plain {
         return;
     }
     remote::shut_loan(sock);
@@ -520,7 +520,7 @@ pub fn resend_now(sock: &'static Sock) -> Resent {
     let Ok(_section) = sock.tx.lock.enter() else {
         return Resent::Lost;
     };
-    if sock.tx.state() == state::RESENDING {
+    if sock.tx.state() == State::Resending {
         resend(sock)
     } else {
         Resent::All
@@ -533,7 +533,7 @@ pub fn finish_blocking(sock: &'static Sock, reason: Reason) {
     if remote::is_remote(sock) {
         return remote::finish(sock, reason);
     }
-    while sock.tx.state() == state::RESENDING {
+    while sock.tx.state() == State::Resending {
         match resend_now(sock) {
             Resent::All | Resent::Lost | Resent::Held => return,
             Resent::NoRoom => {
@@ -578,7 +578,7 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
             abandon_rest(sock);
             return true;
         }
-        if sock.tx.state() != state::RESENDING {
+        if sock.tx.state() != State::Resending {
             return true;
         }
         let resent = resend_now(sock);
@@ -610,7 +610,7 @@ pub fn finish_parting(sock: &'static Sock, patience: Patience) -> bool {
 /// so large. (The kernel caps what is asked for, and what it then sets may be less than its own
 /// tuning gave.)
 pub fn make_room(sock: &'static Sock) {
-    if sock.tx.state() != state::RESENDING {
+    if sock.tx.state() != State::Resending {
         return;
     }
     let Some(most) = send_buffer_max() else {
@@ -619,7 +619,7 @@ pub fn make_room(sock: &'static Sock) {
     let Ok(_section) = sock.tx.lock.enter() else {
         return;
     };
-    if sock.tx.state() == state::RESENDING {
+    if sock.tx.state() == State::Resending {
         let fd = sock.fd.load(Ordering::Relaxed);
         let now = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
         let end = sock.tx.at.load(Ordering::Relaxed);
@@ -656,12 +656,12 @@ pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
         return abandon(sock, reason);
     }
     if let Ok(_section) = sock.tx.lock.enter() {
-        if sock.tx.state() == state::LINK && direct::is_up(sock) {
+        if sock.tx.state() == State::Link && direct::is_up(sock) {
             direct::resolve(sock);
         }
-        if sock.tx.state() != state::PLAIN {
+        if sock.tx.state() != State::Plain {
             count(sock, reason);
-            sock.tx.state.store(state::PLAIN, Ordering::SeqCst);
+            sock.tx.state.on(Event::LeftToPeer);
             sock.tx.set_dir(None);
             sock.conn().tx.holds_none();
             // Where the peer has ended its side nothing is read from the stream any more, either.
@@ -691,7 +691,7 @@ fn drop_unread(sock: &Sock) {
 /// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
 pub fn lose_rest(sock: &'static Sock) {
     sys::set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
-    if sock.tx.state() == state::RESENDING {
+    if sock.tx.state() == State::Resending {
         finish_resend(sock);
     }
 }
@@ -707,7 +707,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
         staged::unstage(sock);
         super::options::release_low(sock);
         for half in [&sock.rx, &sock.tx] {
-            half.state.store(state::PLAIN, Ordering::SeqCst);
+            half.state.on(Event::Abandoned);
             half.set_dir(None);
         }
         sock.conn().rx.holds_none();
@@ -718,9 +718,9 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
 
 /// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
 pub fn abandon_rest(sock: &'static Sock) {
-    if sock.tx.state() == state::RESENDING
+    if sock.tx.state() == State::Resending
         && let Ok(_section) = sock.tx.lock.enter()
-        && sock.tx.state() == state::RESENDING
+        && sock.tx.state() == State::Resending
     {
         finish_resend(sock);
     }
@@ -735,9 +735,9 @@ mod tests {
     fn a_stream_left_to_the_peer_behind_its_end_is_given_back() {
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
-        assert_eq!((sock.rx.state(), a.stream_count()), (state::PLAIN, 1));
+        assert_eq!((sock.rx.state(), a.stream_count()), (State::Plain, 1));
         leave_to_peer(sock, Reason::Disconnected);
-        assert_eq!(sock.tx.state(), state::PLAIN);
+        assert_eq!(sock.tx.state(), State::Plain);
         assert!(sock.link().is_none());
         assert_eq!(a.stream_count(), 0);
     }

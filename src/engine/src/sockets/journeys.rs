@@ -11,7 +11,7 @@
 use crate::api::{self, Error, Verdict};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{self, Sock, role, state};
+use crate::sockets::sock::{self, Sock, State, role};
 use crate::sockets::table::{self, Entry};
 use crate::sockets::{life, recv, send, testing, upgrade};
 use crate::thread::Nap;
@@ -122,7 +122,7 @@ impl End {
         demote::resend_now(self.sock);
     }
 
-    fn states(self) -> (u8, u8) {
+    fn states(self) -> (State, State) {
         (self.sock.rx.state(), self.sock.tx.state())
     }
 }
@@ -180,7 +180,7 @@ impl Pair {
                 way.read(self, 1, 0);
             }
         }
-        let on_link = (state::LINK, state::LINK);
+        let on_link = (State::Link, State::Link);
         assert_eq!(self.ends.map(End::states), [on_link, on_link]);
     }
 
@@ -298,13 +298,13 @@ fn what_was_written_by_tcp_is_read_before_the_link() {
     there.write(&pair, 1000, 0);
     assert!(pair.meet());
     there.write(&pair, 2000, 0);
-    assert_eq!(pair.ends[0].sock.tx.state(), state::LINK);
-    assert_eq!(pair.ends[1].sock.rx.state(), state::PROVED);
+    assert_eq!(pair.ends[0].sock.tx.state(), State::Link);
+    assert_eq!(pair.ends[1].sock.rx.state(), State::Proved);
     assert_eq!(there.read(&pair, 600, 0), 600);
-    assert_eq!(pair.ends[1].sock.rx.state(), state::DRAINING);
+    assert_eq!(pair.ends[1].sock.rx.state(), State::Draining);
     // The last of TCP and the first of the link in one call.
     assert_eq!(there.read(&pair, 600, 0), 600);
-    assert_eq!(pair.ends[1].sock.rx.state(), state::LINK);
+    assert_eq!(pair.ends[1].sock.rx.state(), State::Link);
     there.drain(&pair);
     back.write(&pair, 1000, 0);
     back.drain(&pair);
@@ -338,7 +338,7 @@ fn what_the_reader_took_is_not_sent_again() {
     there.write(&pair, 10, 0);
     there.drain(&pair);
     assert_eq!(pair.ends[1].sock.rx.kernel_bytes() - before, 2010);
-    assert_eq!(pair.ends[0].sock.tx.state(), state::PLAIN);
+    assert_eq!(pair.ends[0].sock.tx.state(), State::Plain);
     pair.close();
 }
 
@@ -430,7 +430,7 @@ fn what_tcp_has_no_room_for_is_sent_when_it_has() {
     narrow(&pair);
     demote::demote(pair.ends[0].sock, Which::Both, Reason::RawSyscall);
     assert_eq!(there.write(&pair, 3000, libc::MSG_DONTWAIT), 0);
-    assert_eq!(pair.ends[0].sock.tx.state(), state::RESENDING);
+    assert_eq!(pair.ends[0].sock.tx.state(), State::Resending);
     there.drain(&pair);
     while there.write(&pair, 3000, libc::MSG_DONTWAIT) == 0 {}
     there.drain(&pair);
@@ -482,7 +482,7 @@ fn a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp() {
         states = Some((pair.ends[0].sock.tx.state(), pair.ends[1].sock.rx.state()));
     });
     assert_eq!(read, 10);
-    assert_eq!(states, Some((state::PROVED, state::PROVED)));
+    assert_eq!(states, Some((State::Proved, State::Proved)));
     pair.close();
 }
 
@@ -503,7 +503,7 @@ fn no_writer_switches_while_another_sleeps_in_the_kernel() {
             reader.read(&pair, 1 << 16, 0);
         }
     });
-    assert_eq!(states, Some((true, state::PROVED)));
+    assert_eq!(states, Some((true, State::Proved)));
     pair.close();
 }
 

@@ -8,7 +8,7 @@ use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::parting::{
     end_before_record, goes_on, linger, part, reset_if_unread, withdraw,
 };
-use crate::sockets::sock::{self, Known, SETS, Sock, half, role, state};
+use crate::sockets::sock::{self, Known, SETS, Sock, State, half, role};
 use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{after_tcp, internal, remains, tcp, wait, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -242,7 +242,7 @@ fn ends_later(sock: &'static Sock) -> bool {
         control::poke();
         return true;
     }
-    if sock.tx.state() != state::RESENDING {
+    if sock.tx.state() != State::Resending {
         return false;
     }
     if demote::resend_now(sock) == Resent::Held {
@@ -251,7 +251,7 @@ fn ends_later(sock: &'static Sock) -> bool {
     let Ok(_section) = sock.tx.lock.enter() else {
         return false;
     };
-    let later = sock.tx.state() == state::RESENDING
+    let later = sock.tx.state() == State::Resending
         && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held);
     if later {
         sock.shut.store(true, Ordering::SeqCst);
@@ -268,7 +268,7 @@ fn ends_later(sock: &'static Sock) -> bool {
 /// Is this a handler that interrupted a write of this thread's? What that has put on the link comes
 /// before the end.
 fn is_amid_write(sock: &Sock) -> bool {
-    sock.tx.lock.enter().is_err() && matches!(sock.tx.state(), state::LINK | state::RESENDING)
+    sock.tx.lock.enter().is_err() && matches!(sock.tx.state(), State::Link | State::Resending)
 }
 
 /// Some sockets' writing halves are for the control thread to shut down.
@@ -283,10 +283,10 @@ pub fn make_ends() {
         if !sock.shut.load(Ordering::SeqCst) {
             return;
         }
-        if sock.tx.state() == state::LINK {
+        if sock.tx.state() == State::Link {
             demote::demote(sock, Which::Tx, Reason::Shutdown);
         }
-        if sock.tx.state() == state::RESENDING {
+        if sock.tx.state() == State::Resending {
             control::watch_room(sock);
         }
     });
@@ -437,7 +437,7 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         if sock.is_accelerated() {
             control::watch(sock);
             if let Ok(_section) = sock.tx.lock.enter()
-                && sock.tx.state() == state::RESENDING
+                && sock.tx.state() == State::Resending
             {
                 // The control thread goes on with it.
                 control::watch_room(sock);
@@ -482,13 +482,13 @@ pub fn give_up_before(
         return Ok(());
     }
     if let Ok(_section) = sock.tx.lock.enter()
-        && sock.tx.state() == state::RESENDING
+        && sock.tx.state() == State::Resending
         && demote::resend(sock) != Resent::All
     {
         // Its sets hear of the end of that.
         wait::ask_for_tcp_room(sock);
     }
-    if sock.tx.state() == state::PLAIN {
+    if sock.tx.state() == State::Plain {
         Ok(())
     } else {
         Err(Error::WouldBlock)
@@ -666,7 +666,7 @@ mod tests {
                 sock.rx.set_dir(Some(incoming));
                 sock.tx.set_dir(Some(outgoing));
                 for half in halves {
-                    half.state.store(state::PROVED, Ordering::SeqCst);
+                    half.state.put(State::Proved);
                 }
                 drop(sections);
             });

@@ -5,7 +5,7 @@ use crate::caller;
 use crate::process;
 use crate::readiness;
 use crate::remote;
-use crate::sockets::sock::{Sock, role, state};
+use crate::sockets::sock::{Sock, State, role};
 use crate::sockets::{demote, life, remains, staged, tcp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};
@@ -242,7 +242,7 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
     }
     match option {
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE
-            if sock.tx.state() == state::LINK && !remote::is_remote(sock) =>
+            if sock.tx.state() == State::Link && !remote::is_remote(sock) =>
         {
             // What may lie unread must fit into the new size.
             if let Some(size) = asked.get::<c_int>()
@@ -529,9 +529,9 @@ fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, s
             }
         }
         let (of_ring, count) = match request {
-            libc::FIONREAD if sock.rx.state() != state::PLAIN => (true, unread(sock)),
+            libc::FIONREAD if sock.rx.state() != State::Plain => (true, unread(sock)),
             libc::FIONREAD if sock.remains.are_kept() => (false, remains::unread(sock, fd)),
-            libc::TIOCOUTQ if sock.tx.state() != state::PLAIN => (false, unsent(sock)),
+            libc::TIOCOUTQ if sock.tx.state() != State::Plain => (false, unsent(sock)),
             _ => return None,
         };
         let kernel = sys::ioctl_int(fd, request);
@@ -558,7 +558,7 @@ pub fn left_to_read(sock: &'static Sock, fd: c_int) -> c_int {
     if sock.has_shut_reading() {
         return 0;
     }
-    let is_local_link = sock.rx.state() == state::LINK && !remote::is_remote(sock);
+    let is_local_link = sock.rx.state() == State::Link && !remote::is_remote(sock);
     if is_local_link {
         let in_ring = unread(sock).min(c_int::MAX as u64) as c_int;
         if in_ring != 0 {
@@ -619,13 +619,13 @@ pub fn unsent(sock: &'static Sock) -> u64 {
         remote::drive(link);
     }
     match sock.tx.state() {
-        state::LINK if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {
+        State::Link if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {
             sock.tx
                 .at
                 .load(Ordering::Relaxed)
                 .wrapping_sub(d.rx.head.read().offset)
         }),
-        state::RESENDING => sock.family().map_or(0, |f| {
+        State::Resending => sock.family().map_or(0, |f| {
             sock.tx
                 .at
                 .load(Ordering::Relaxed)

@@ -4,7 +4,7 @@
 use super::life::leave_and_free;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Patience, Which};
-use crate::sockets::sock::{self, SETS, Sock, state};
+use crate::sockets::sock::{self, Event, SETS, Sock, State};
 use crate::sockets::{internal, recv, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -23,7 +23,7 @@ pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
 /// open: what was written goes to TCP; with unread input the connection is to be reset, as TCP
 /// does. Whether the peer's library, on another host, may write a word of its own on TCP.
 pub fn part(sock: &'static Sock, reason: Reason) -> bool {
-    let inherited = sock.rx.state() == state::INHERITED || sock.tx.state() == state::INHERITED;
+    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
     if inherited {
         // The parent's stream: the child's close is none of its business.
         abandon_inherited(sock);
@@ -67,7 +67,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
 
 /// Is a socket that the program is through with still in use here?
 pub(super) fn goes_on(sock: &Sock) -> bool {
-    sock.tx.state() == state::RESENDING || crate::remote::awaits_record(sock)
+    sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
 }
 
 /// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent
@@ -127,7 +127,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
             end_sending(sock);
         }
         control::watch_room(sock);
-        if sock.tx.state() == state::PLAIN {
+        if sock.tx.state() == State::Plain {
             control::bury_at(sock, sys::now_ns() + LINGERS_NS);
         }
         later = true;
@@ -148,7 +148,7 @@ const LINGERS_NS: u64 = 60_000_000_000;
 /// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so,
 /// though its library may have no word for us.
 fn end_sending(sock: &'static Sock) {
-    if sock.tx.state() == state::PLAIN {
+    if sock.tx.state() == State::Plain {
         let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
     } else {
         sock.shut.store(true, Ordering::Relaxed);
@@ -211,7 +211,7 @@ pub(super) fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
 /// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer
 /// has a word to say. Also then, if that is `late`.
 pub fn bury(sock: &'static Sock, late: bool) {
-    if sock.tx.state() != state::PLAIN || !sock.lingers.load(Ordering::Acquire) {
+    if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
         return;
     }
     if !late && crate::remote::awaits_record(sock) {
@@ -244,7 +244,7 @@ pub fn disown(sock: &'static Sock) {
 pub(super) fn abandon_inherited(sock: &'static Sock) {
     sock.low_held.store(false, Ordering::Relaxed);
     for half in [&sock.rx, &sock.tx] {
-        half.state.store(state::PLAIN, Ordering::SeqCst);
+        half.state.on(Event::Disowned);
         half.set_dir(None);
     }
     if let Some((link, index)) = sock.take_stream() {

@@ -24,7 +24,7 @@
 
 use crate::process;
 use crate::sockets::iov::{self, Cursor};
-use crate::sockets::sock::{Half, Sock, state};
+use crate::sockets::sock::{Half, Sock, State};
 use crate::thread;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
@@ -271,7 +271,7 @@ fn own_track(sock: &'static Sock, way: Way) -> Option<(&'static Tracks, *mut Has
     };
     // In this order: see the module's text.
     let alone = half.in_kernel() == 1;
-    if !sock.prefix.wants(way) || !alone || half.state() != state::PLAIN {
+    if !sock.prefix.wants(way) || !alone || half.state() != State::Plain {
         return None;
     }
     let tracks = sock.prefix.tracks_or_make()?;

@@ -13,7 +13,7 @@ use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::reset::{self, Resetting};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, after_tcp, demote, direct, fault, options, tcp, trigger};
 use crate::thread::Nap;
@@ -53,7 +53,7 @@ pub unsafe fn recv(
 /// Is the call the kernel's alone? Touches none of the caller's memory.
 #[inline]
 pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
-    if sock.rx.state() == state::PLAIN && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
+    if sock.rx.state() == State::Plain && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0 {
         // A wait for what is owed is made where a close meanwhile is seen.
         if sock.rx.owed.load(Ordering::Relaxed) != 0 {
             return None;
@@ -68,7 +68,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 #[inline]
 fn enter_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
     sock.rx.call_begins();
-    if sock.rx.state.load(Ordering::SeqCst) == state::PLAIN {
+    if sock.rx.state.get_in_order() == State::Plain {
         if flags & libc::MSG_PEEK != 0 {
             return Some(Pass::rx_uncounted(sock));
         }
@@ -225,7 +225,7 @@ impl Read<'_> {
             Look::Moved(n) if self.peek => self.has_peeked(section, n, nap),
             Look::Moved(n) => {
                 self.done += n;
-                let on_link = sock.rx.state() == state::LINK;
+                let on_link = sock.rx.state() == State::Link;
                 drop(section);
                 // A full portion, or the last of TCP before the link: perhaps more lies ready, and
                 // TCP would hand it over in the same call.
@@ -281,11 +281,11 @@ impl Read<'_> {
         let Self { sock, fd, .. } = *self;
         let nonblocking = !self.may_wait();
         let current = sock.rx.state();
-        if n >= self.want || nonblocking || self.over || current == state::RETURNING {
+        if n >= self.want || nonblocking || self.over || current == State::Returning {
             return Some(Verdict::Done(fault::peeked(n) as isize));
         }
         nap.note(sock);
-        if current != state::LINK {
+        if current != State::Link {
             // No wait is for both TCP and the link that follows it: TCP gets it all.
             demote::settle_rx(sock, Reason::PeekWaits);
             return None;
@@ -320,7 +320,7 @@ impl Read<'_> {
         }
         let beyond = sock.rx.at.load(Ordering::Relaxed) + 1;
         nap.note(sock);
-        if sock.rx.state() != state::LINK {
+        if sock.rx.state() != State::Link {
             wait::begin_below_low(sock, need, nap);
         }
         let deadline = deadline_of(sock, nap);
@@ -376,7 +376,7 @@ impl Read<'_> {
         let Ok(section) = sock.rx.lock.enter() else {
             return ControlFlow::Break(Some(self.partly(Error::WouldBlock)));
         };
-        let goes_on = sock.rx.state() == state::PLAIN && !nap.is_lost();
+        let goes_on = sock.rx.state() == State::Plain && !nap.is_lost();
         let step = if goes_on && sock.remains.are_kept() {
             let left = self.total - self.done;
             // SAFETY: the caller's buffers.
@@ -416,7 +416,7 @@ impl Read<'_> {
         let Ok(section) = sock.rx.lock.enter() else {
             return Some(self.partly(Error::WouldBlock));
         };
-        let rest = if sock.rx.state() != state::PLAIN || nap.is_lost() {
+        let rest = if sock.rx.state() != State::Plain || nap.is_lost() {
             // The next look decides.
             Rest::Moved(0)
         } else {
@@ -532,7 +532,7 @@ pub(super) fn note_limit(sock: &'static Sock, fd: c_int, nap: &Nap) {
 #[inline]
 pub fn came_by_tcp(sock: &Sock) {
     after_tcp::is_answered(sock);
-    if sock.tx.state() == state::LINK {
+    if sock.tx.state() == State::Link {
         tcp::acknowledge(sock.fd.load(Ordering::Relaxed));
     }
 }

@@ -19,7 +19,7 @@ use crate::remote;
 use crate::sockets::family::{Family, Unread};
 use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
-use crate::sockets::sock::{Sock, half, state};
+use crate::sockets::sock::{Event, Sock, State, half};
 use crate::sockets::tcp;
 use crate::sockets::wait::{self, Waited};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -178,7 +178,7 @@ pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
 pub fn keep_of_tcp(sock: &'static Sock) -> bool {
     // A thread that comes from here on waits for the lock, and finds what is owed then: the kernel
     // would tell of the end at once.
-    sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
+    sock.rx.state.on(Event::ResetBegins);
     let mut kept = None;
     if sock.rx.in_kernel() == 0 {
         let fd = sock.fd.load(Ordering::Relaxed);
@@ -189,7 +189,7 @@ pub fn keep_of_tcp(sock: &'static Sock) -> bool {
         let owed = sock.rx.kernel_bytes() + kept as u64;
         sock.rx.owed.store(owed, Ordering::Relaxed);
     }
-    sock.rx.state.store(state::PLAIN, Ordering::SeqCst);
+    sock.rx.state.on(Event::ResetOver);
     kept.is_some()
 }
 
@@ -307,7 +307,7 @@ pub fn keep(sock: &Sock, (start, end): (u64, u64), owed: u64, whole: bool) {
         sock.remains.lose(len, whole);
     }
     if let Some(family) = family
-        && sock.rx.state() != state::INHERITED
+        && sock.rx.state() != State::Inherited
     {
         family.leave_unread(Unread { len, owed, whole });
     }

@@ -12,7 +12,7 @@ use crate::sockets::direct::{self, Tried};
 use crate::sockets::iov::{self, Cursor, Extent};
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::remains;
-use crate::sockets::sock::{Known, Sock, state};
+use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
@@ -106,7 +106,7 @@ pub fn may_be_large(sock: &Sock, flags: c_int) -> bool {
 /// Is the call the kernel's alone? Touches none of the caller's memory.
 #[inline]
 pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
-    if sock.tx.state() == state::PLAIN && flags & libc::MSG_OOB == 0 {
+    if sock.tx.state() == State::Plain && flags & libc::MSG_OOB == 0 {
         enter_kernel(sock)
     } else {
         None
@@ -116,7 +116,7 @@ pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
 #[inline]
 fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
     sock.tx.call_begins();
-    if sock.tx.state.load(Ordering::SeqCst) == state::PLAIN {
+    if sock.tx.state.get_in_order() == State::Plain {
         after_tcp::acts_on(sock);
         return Some(Pass::tx(sock));
     }
@@ -151,7 +151,7 @@ unsafe fn send_stream(
         Extent::NoAddress | Extent::Refused => return Verdict::Pass(Pass::NOBODY),
     };
     cursor.limit(total);
-    if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == state::RESENDING {
+    if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == State::Resending {
         return Verdict::Failed(Error::BrokenPipe { raise: true });
     }
     // No byte, or the first one of a connection that stands already, which the kernel refuses:
@@ -190,7 +190,7 @@ unsafe fn send_stream(
         }
         job.fd = sock.valid_number(fd);
         let left = total - job.done;
-        if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == state::LINK {
+        if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == State::Link {
             match direct::try_send(section, &mut job, &cursor, left) {
                 Tried::Sent(held, n) => {
                     cursor.advance(n, |_, _| ());
@@ -247,7 +247,7 @@ unsafe fn send_stream(
                 // Under the lock no switch comes between the look and the call, and no close.
                 // SAFETY: the caller's buffers; the lock is held.
                 let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
-                if rest == Rest::Full && sock.tx.state() == state::PROVED && !job.is_nonblocking() {
+                if rest == Rest::Full && sock.tx.state() == State::Proved && !job.is_nonblocking() {
                     // Where TCP has room the ring may be taken instead.
                     if let Some(verdict) = job.pause(section, Room::Resending, Some(nap)) {
                         return verdict;
@@ -563,7 +563,7 @@ fn call_by_tcp_ends(sock: &'static Sock, n: usize, note: impl FnOnce(Moved)) {
 /// Under the tx lock: where may bytes go, and how many of `left`?
 #[inline]
 pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
-    if sock.tx.state() != state::LINK {
+    if sock.tx.state() != State::Link {
         return look_off_link(sock);
     }
     if fault::strikes() {
@@ -628,7 +628,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
 #[cold]
 fn look_off_link(sock: &'static Sock) -> Room {
     match sock.tx.state() {
-        state::PROVED => {
+        State::Proved => {
             let sealed = sock
                 .tx
                 .dir()
@@ -647,14 +647,14 @@ fn look_off_link(sock: &'static Sock) -> Room {
                 }
             }
         }
-        state::RESENDING => match demote::resend(sock) {
+        State::Resending => match demote::resend(sock) {
             Resent::All => Room::Again,
             Resent::NoRoom | Resent::Held if sock.shut.load(Ordering::Relaxed) => Room::Shut,
             Resent::NoRoom => Room::Resending,
             Resent::Held => Room::Held,
             Resent::Lost => Room::Lost,
         },
-        state::INHERITED => {
+        State::Inherited => {
             crate::process::inherited_tx(sock);
             Room::Again
         }

@@ -1,22 +1,14 @@
 //! A tracked TCP socket: what this process knows of one connection.
 //!
-//! ```text
-//!   each half (rx, tx) by itself:
-//!
-//!   PLAIN ──proved──► PROVED ──switch──► DRAINING (rx only) ──► LINK
-//!     ▲                  │                    │                   │
-//!     └──────────────────┴──── demoted ───────┴───────────────────┤
-//!     ▲                                                           ▼
-//!     └───────────────── all sent again ───────────────── RESENDING (tx only)
-//!
-//!   after a fork, in the child: INHERITED until the first use, which demotes
-//! ```
+//! Its halves change their states by [`Event`]s alone.
 //!
 //! The memory of a `Sock` is a `Sock` for the life of the process (type-stable pool).
 
 mod pool;
+mod state;
 
 pub use self::pool::{after_fork, alloc, for_all, for_every, free};
+pub use self::state::{Event, State};
 use crate::readiness::set::Set;
 use crate::rendezvous::diag::Mirror;
 use crate::rendezvous::trim::Noted;
@@ -38,25 +30,6 @@ use sluice_fabric::ring::Ring;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::{Conn, Reason, Transport};
-
-/// States of a half. See the picture above.
-pub mod state {
-    /// Calls go to the kernel.
-    pub const PLAIN: u8 = 0;
-    /// A stream stands ready; the kernel is still used, waits can be ended by a doorbell.
-    pub const PROVED: u8 = 1;
-    /// The writer has switched; what it sent on TCP before is read first.
-    pub const DRAINING: u8 = 2;
-    /// Bytes go by the link.
-    pub const LINK: u8 = 3;
-    /// Demoted; bytes that the reader did not take are sent again on TCP first.
-    pub const RESENDING: u8 = 4;
-    /// The stream belongs to the parent of this process.
-    pub const INHERITED: u8 = 5;
-    /// rx, from another host: all of the link's bytes are read, and TCP brings what the peer owes,
-    /// up to `from`.
-    pub const RETURNING: u8 = 6;
-}
 
 /// Which end of the TCP connection this is.
 pub mod role {
@@ -87,8 +60,8 @@ pub const SETS: usize = 8;
 pub struct Half {
     /// Guards everything below but `calls` and reads of `state`.
     pub lock: Lock,
-    /// See [`state`]. Written under the lock; read anywhere (acquire).
-    pub state: AtomicU8,
+    /// What carries the bytes. Changed under the lock; read anywhere.
+    pub state: state::Cell,
     /// tx: the ring may have pages, and trim.rs knows of it. Written under the lock.
     pub resident: AtomicBool,
     /// Calls now in the kernel (low 16 bits) and bytes that the kernel has moved (the rest). The
@@ -164,10 +137,10 @@ impl Half {
     }
     /// The state, for a decision that the lock will confirm.
     #[inline]
-    pub fn state(&self) -> u8 {
-        self.state.load(Ordering::Acquire)
+    pub fn state(&self) -> State {
+        self.state.get()
     }
-    /// The direction, in every state but PLAIN. Call under the lock.
+    /// The direction, in every state but Plain. Call under the lock.
     #[inline]
     pub fn dir(&self) -> Option<&'static Direction> {
         // SAFETY: null, or a direction of the link's arena, which stays mapped while a stream of it
@@ -219,7 +192,7 @@ impl Half {
 
     fn reset(&self) {
         self.lock.reset();
-        self.state.store(state::PLAIN, Ordering::Relaxed);
+        self.state.renew();
         self.calls
             .fetch_and((1 << CALL_BITS) - 1, Ordering::Relaxed);
         self.set_dir(None);
@@ -641,7 +614,7 @@ impl Sock {
     /// Does either half use the stream?
     #[inline]
     pub fn is_accelerated(&self) -> bool {
-        self.rx.state() != state::PLAIN || self.tx.state() != state::PLAIN
+        self.rx.state() != State::Plain || self.tx.state() != State::Plain
     }
 
     /// Has the program shut its reading half down? Then the kernel has an end to tell, whatever

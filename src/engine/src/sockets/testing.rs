@@ -2,7 +2,7 @@
 //! moment.
 
 use crate::process;
-use crate::sockets::sock::{self, Sock, role, state};
+use crate::sockets::sock::{self, Sock, State, role};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::{Direction, Stream};
@@ -50,7 +50,7 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
     sock.tx.set_dir(Some(&directions(a, index)[0]));
     sock.tx.set_ring(ring);
     sock.tx.unread_max.store(lent.len, Ordering::Relaxed);
-    sock.tx.state.store(state::LINK, Ordering::SeqCst);
+    sock.tx.state.put(State::Link);
     sock
 }
 

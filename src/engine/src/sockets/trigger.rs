@@ -4,7 +4,7 @@
 //! Ends that have no link yet meet only if they look at the same time, so they do so at the same
 //! offsets of the stream. Ends that may have one ask over it at any offset.
 
-use super::sock::{Sock, role, state};
+use super::sock::{Sock, State, role};
 use crate::config::{Upgrade, config};
 use crate::rendezvous;
 use core::net::{IpAddr, SocketAddr};
@@ -214,7 +214,7 @@ pub fn amid(sock: &'static Sock, patience: &mut Patience) {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
         crossed(sock, false);
     }
-    if !rendezvous::is_meeting() && sock.tx.state() != state::PROVED {
+    if !rendezvous::is_meeting() && sock.tx.state() != State::Proved {
         return;
     }
     if patience.until == 0 {

@@ -6,7 +6,7 @@ use crate::process;
 use crate::remote;
 use crate::rendezvous::{control, diag};
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{SETS, Sock, half, role, state};
+use crate::sockets::sock::{Event, SETS, Sock, State, half, role};
 use crate::sockets::{direct, options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -143,8 +143,8 @@ pub fn attach(
         sock.begun.store(false, Ordering::Relaxed);
         sock.handed.store(false, Ordering::Relaxed);
         sock.undecided_ns.store(0, Ordering::Relaxed);
-        sock.rx.state.store(state::PROVED, Ordering::SeqCst);
-        sock.tx.state.store(state::PROVED, Ordering::SeqCst);
+        sock.rx.state.on(Event::Attached);
+        sock.tx.state.on(Event::Attached);
     }
     drop((tx, rx));
     refused?;
@@ -202,7 +202,7 @@ static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
 
 /// Is there a stream for what is written, whose reader has not consented yet?
 pub fn awaits_consent(sock: &'static Sock) -> bool {
-    if sock.tx.state() != state::PROVED {
+    if sock.tx.state() != State::Proved {
         return false;
     }
     let Ok(_section) = sock.tx.lock.enter() else {
@@ -224,7 +224,7 @@ pub fn consent_behind_big_wait() {
 /// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
 #[cold]
 pub fn consent(sock: &'static Sock) {
-    if sock.rx.state() != state::PROVED
+    if sock.rx.state() != State::Proved
         || !sock.adopted.load(Ordering::SeqCst)
         || sock.rx.in_kernel() != 0
     {
@@ -244,7 +244,7 @@ pub fn consent(sock: &'static Sock) {
         return;
     };
     let mut refuse = None;
-    if sock.rx.state() == state::PROVED
+    if sock.rx.state() == State::Proved
         && let Some(dir) = sock.rx.dir()
         && dir.rx_wishes.consent.load(Ordering::Relaxed) == 0
     {
@@ -291,7 +291,7 @@ pub enum Switch {
     Never(Reason),
 }
 
-/// Under the tx lock, in state PROVED: fixes the offset N at which TCP's part of this direction
+/// Under the tx lock, in state Proved: fixes the offset N at which TCP's part of this direction
 /// ends.
 pub fn try_switch(sock: &'static Sock) -> Switch {
     let Some(dir) = sock.tx.dir() else {
@@ -314,7 +314,7 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     })
 }
 
-/// Under the tx lock, in state PROVED, with no thread in a kernel write: the program's bytes go
+/// Under the tx lock, in state Proved, with no thread in a kernel write: the program's bytes go
 /// into the ring from now on. Tells `announce` the offset N before; `false`: not yet.
 pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
@@ -351,7 +351,7 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
         options::push_out(sock, fd);
     }
     tcp::acknowledge(fd);
-    sock.tx.state.store(state::LINK, Ordering::SeqCst);
+    sock.tx.state.on(Event::Entered);
     Switch::Done
 }
 
@@ -420,7 +420,7 @@ mod tests {
     fn a_writer_switches_once_its_sets_know_of_the_stream() {
         let (a, b, index) = testing::link();
         let sock = testing::writer(a, b, index);
-        sock.tx.state.store(state::PROVED, Ordering::SeqCst);
+        sock.tx.state.put(State::Proved);
         let dir = sock.tx.dir().unwrap();
         dir.rx_wishes.consent.store(1, Ordering::SeqCst);
         sock.adopted.store(false, Ordering::SeqCst);

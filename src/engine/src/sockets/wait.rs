@@ -4,7 +4,7 @@ use crate::readiness::spin;
 use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{Half, Known, Sock, state};
+use crate::sockets::sock::{Half, Known, Sock, State};
 use crate::sockets::{direct, options, recv};
 use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
@@ -65,10 +65,10 @@ pub fn for_data(
     let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
         return Waited::News;
     };
-    let on_link = sock.rx.state() == state::LINK;
+    let on_link = sock.rx.state() == State::Link;
     // The look before this wait took the writer for not switched: if it is by now, that is news.
     // (To read the word here again and wait for it to change would miss a switch between the two.)
-    let unswitched = sock.rx.state() == state::PROVED;
+    let unswitched = sock.rx.state() == State::Proved;
     // An offer after unread bytes is not next: a wait for more than there is does not look at it.
     let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
     let seen = sock.direct.seen.load(Ordering::Relaxed);
@@ -254,7 +254,7 @@ fn sleep(
     // waiters, so this one's bit is gone then, and nobody would wake it.
     let bit = 1 << index;
     let is_over = || {
-        half.state.load(Ordering::SeqCst) == state::PLAIN
+        half.state.get_in_order() == State::Plain
             || !half.is_at(dir)
             || waiters.load(Ordering::SeqCst) & bit == 0
     };
@@ -332,7 +332,7 @@ pub fn woken(nap: &mut Nap) -> Waited {
             let dir = sock
                 .tx
                 .dir()
-                .filter(|_| known.is_same() && sock.tx.state() == state::LINK);
+                .filter(|_| known.is_same() && sock.tx.state() == State::Link);
             dir.is_some_and(|d| {
                 let head = d.rx.head.read();
                 !head.flagged && head.offset == nap.seen
@@ -495,7 +495,7 @@ pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap:
         return false;
     }
     half.call_begins();
-    if half.state.load(Ordering::SeqCst) != state::PLAIN || nap.is_lost() {
+    if half.state.get_in_order() != State::Plain || nap.is_lost() {
         half.call_ends(0);
         return false;
     }
@@ -515,7 +515,7 @@ fn woken_in_kernel(nap: &mut Nap) -> Waited {
         // Also where the socket is closed: the count is the structure's.
         let half = if nap.writer { &sock.tx } else { &sock.rx };
         half.call_ends(0);
-        if sock.rx.state() != state::PLAIN {
+        if sock.rx.state() != State::Plain {
             crate::sockets::upgrade::consent(sock);
         }
     }

@@ -4,7 +4,7 @@
 use super::Up;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use core::sync::atomic::Ordering;
 use sluice_stats::Reason;
 
@@ -59,8 +59,8 @@ impl Rest {
 
 /// Is nothing under way, as far as can be seen without a lock?
 fn is_quiet(sock: &'static Sock) -> bool {
-    sock.rx.state() == state::LINK
-        && sock.tx.state() == state::LINK
+    sock.rx.state() == State::Link
+        && sock.tx.state() == State::Link
         && sock.upgraded.load(Ordering::Relaxed)
         && crate::sockets::options::unread(sock) == 0
 }

@@ -208,7 +208,7 @@ impl Watch {
             self.due = now + patience;
         }
         let seen = sock.full.look(ring)?;
-        if sock.tx.state() != state::LINK && sock.full.end(ring, seen) {
+        if sock.tx.state() != State::Link && sock.full.end(ring, seen) {
             return None;
         }
         // It has less of it after a switch.

@@ -395,7 +395,7 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
     }
     if let Ok(_section) = sock.tx.lock.enter()
         && still()
-        && matches!(sock.tx.state(), state::LINK | state::PROVED)
+        && matches!(sock.tx.state(), State::Link | State::Proved)
     {
         if left_unread(sock) {
             match on_tcp {
@@ -410,7 +410,7 @@ pub(super) fn lose(link: &'static Link, index: u32, sock: &'static Sock, finally
     }
     if let Ok(_section) = sock.rx.lock.enter()
         && still()
-        && sock.rx.state() != state::PLAIN
+        && sock.rx.state() != State::Plain
         && !has_input(sock)
     {
         demote::settle_rx(sock, why_lost(sock));
@@ -461,7 +461,7 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
             && recv::has_bytes(fd)
             // On the link all of TCP's part has been read: whatever TCP has is not what comes
             // before the ring's.
-            && (sock.rx.state() != state::LINK || !has_input(sock))
+            && (sock.rx.state() != State::Link || !has_input(sock))
             && remains::may_keep_of_tcp(sock)
         {
             demote::settle_rx(sock, Reason::PeerDied);
@@ -498,7 +498,7 @@ pub fn is_unended(sock: &Sock) -> bool {
 
 /// How far the peer has read, if it is [unended](is_unended).
 fn unended_head(sock: &Sock) -> Option<u64> {
-    if sock.tx.state() != state::LINK {
+    if sock.tx.state() != State::Link {
         return None;
     }
     let dir = sock.tx.dir()?;

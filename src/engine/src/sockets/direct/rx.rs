@@ -5,7 +5,7 @@ use super::{NEVER, PIECE, terms};
 use crate::credentials;
 use crate::sockets::fault;
 use crate::sockets::iov::Cursor;
-use crate::sockets::sock::{Known, Sock, state};
+use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::wake;
 use crate::thread::{self, Nap};
 use core::sync::atomic::{Ordering, fence};
@@ -232,7 +232,7 @@ fn end_advert(known: Known) {
         return;
     };
     if known.is_same()
-        && sock.rx.state() == state::LINK
+        && sock.rx.state() == State::Link
         && let Some(dir) = sock.rx.dir()
     {
         // SAFETY: the rx lock is held, and the half is on the link.

@@ -9,7 +9,7 @@ use crate::sockets::demote;
 use crate::sockets::fault;
 use crate::sockets::iov::Cursor;
 use crate::sockets::send::Job;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::wake;
 use crate::thread;
@@ -116,7 +116,7 @@ pub(in crate::sockets) fn is_up(sock: &Sock) -> bool {
 pub(in crate::sockets) fn make_way(section: Held, job: &mut Job) -> Result<Held, Waited> {
     let section = await_turn(section, job)?;
     let sock = job.sock;
-    if config().mode == Mode::Direct && sock.tx.state() == state::LINK {
+    if config().mode == Mode::Direct && sock.tx.state() == State::Link {
         sock.pin(Reason::DirectNoAdvert);
         demote::settle_tx(sock, Reason::DirectNoAdvert);
     }
@@ -134,7 +134,7 @@ fn await_turn(mut section: Held, job: &mut Job) -> Result<Held, Waited> {
     let mut nap = TURN_NAP_NS.0;
     loop {
         let owner = direct.owner.load(Ordering::Relaxed);
-        if owner == 0 || sock.tx.state() != state::LINK {
+        if owner == 0 || sock.tx.state() != State::Link {
             return Ok(section);
         }
         let now = sys::now_ns();
@@ -200,7 +200,7 @@ fn yield_turn(sock: &'static Sock) {
             wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
         }
     }
-    if sock.tx.state() == state::LINK {
+    if sock.tx.state() == State::Link {
         // SAFETY: the tx lock is held, and the half is on the link.
         let gate = unsafe { sock.direct.tx.get() }.gate;
         sock.tx.gate.store(gate, Ordering::Relaxed);
@@ -277,7 +277,7 @@ fn try_directly(section: Held, job: &mut Job, cursor: &Cursor, left: usize) -> T
     };
     let head = dir.rx.head.read();
     let sealed = head.flagged || dir.tx.tail.read().flagged || dir.rx_wishes.is_over();
-    if sock.tx.state() != state::LINK || sealed {
+    if sock.tx.state() != State::Link || sealed {
         return Tried::Ring(section);
     }
     let at = sock.tx.at.load(Ordering::Relaxed);
@@ -534,7 +534,7 @@ pub(in crate::sockets) fn resolve(sock: &'static Sock) {
         record(sock, 0);
         return;
     };
-    if sock.tx.state() != state::LINK {
+    if sock.tx.state() != State::Link {
         record(sock, 0);
         return;
     }
@@ -588,7 +588,7 @@ fn record(sock: &'static Sock, taken: u32) {
 /// sent as far as the head has passed the tail.
 pub(in crate::sockets) fn settled(sock: &'static Sock, start: u64, end: u64) {
     let direct = &sock.direct;
-    if sock.tx.state() == state::INHERITED {
+    if sock.tx.state() == State::Inherited {
         // The parent's offer, if any. What the reader took of it is not sent again.
         direct.up.store(0, Ordering::Relaxed);
         direct.resolved.store(0, Ordering::Relaxed);

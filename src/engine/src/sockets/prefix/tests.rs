@@ -218,9 +218,9 @@ fn a_direction_ends_where_bytes_pass_unseen() {
         }),
         ("a stream stands ready", |s| {
             let entered = pass(s, Way::In);
-            s.rx.state.store(state::PROVED, Ordering::SeqCst);
+            s.rx.state.put(State::Proved);
             over(entered, &[b"abc"], 3);
-            s.rx.state.store(state::PLAIN, Ordering::SeqCst);
+            s.rx.state.put(State::Plain);
         }),
     ];
     for (what, how) in ends {

@@ -7,7 +7,7 @@ use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::iov::Cursor;
 use crate::sockets::reset::{self, Resetting};
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::{PUBLISH, fault, recv, remains, tcp, wake};
 use crate::thread::Nap;
 use core::sync::atomic::Ordering;
@@ -51,16 +51,16 @@ pub(super) unsafe fn look(
     nap: &mut Nap,
 ) -> Look {
     let current = sock.rx.state();
-    if nap.mask.is_some() && current != state::LINK {
+    if nap.mask.is_some() && current != State::Link {
         remote::end_loan(sock, nap);
     }
-    if current == state::PLAIN {
+    if current == State::Plain {
         return Look::Kernel;
     }
     let Some(dir) = sock.rx.dir() else {
         return Look::Kernel;
     };
-    if current == state::INHERITED {
+    if current == State::Inherited {
         crate::process::inherited_rx(sock);
         return Look::Again;
     }
@@ -70,12 +70,12 @@ pub(super) unsafe fn look(
     }
     let tail = dir.tx.tail.read();
     let head = dir.rx.head.read();
-    if (tail.flagged || head.flagged) && current != state::RETURNING {
+    if (tail.flagged || head.flagged) && current != State::Returning {
         demote::settle_rx(sock, Reason::PeerDemoted);
         return Look::Again;
     }
     match current {
-        state::LINK => {
+        State::Link => {
             let at = sock.rx.at.load(Ordering::Relaxed);
             let mut available = tail.offset.wrapping_sub(at);
             if remote::is_lent(sock) {
@@ -141,7 +141,7 @@ pub(super) unsafe fn look(
             }
             empty(sock, fd, nap.done != 0)
         }
-        state::PROVED => {
+        State::Proved => {
             if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
                 // SAFETY: passed on.
                 return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, nap.done != 0) };
@@ -150,10 +150,10 @@ pub(super) unsafe fn look(
                 dir.tx_wishes.from.load(Ordering::Relaxed),
                 Ordering::Relaxed,
             );
-            sock.rx.state.store(state::DRAINING, Ordering::SeqCst);
+            sock.rx.state.on(Event::Switched);
             Look::Again
         }
-        state::RETURNING => {
+        State::Returning => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read >= from {
                 remote::hear_tcp(sock, fd);
@@ -191,12 +191,12 @@ pub(super) unsafe fn look(
 /// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
 /// these are read it is the link's turn.
 pub(crate) fn enter_link(sock: &'static Sock, from: u64) {
-    let comes = matches!(sock.rx.state(), state::PROVED | state::DRAINING);
+    let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
     if comes && sock.rx.kernel_bytes() == from {
         sock.rx.from.store(from, Ordering::Relaxed);
         direct::begin_rx(sock);
         sock.rx.show_ring(&sock.conn().rx);
-        sock.rx.state.store(state::LINK, Ordering::SeqCst);
+        sock.rx.state.on(Event::Entered);
         if remote::is_remote(sock) {
             super::super::options::hold_low(sock);
         }

@@ -7,7 +7,7 @@ use crate::api::{Error, Pass, Verdict};
 use crate::caller;
 use crate::remote;
 use crate::sockets::prefix;
-use crate::sockets::sock::{Sock, state};
+use crate::sockets::sock::{Sock, State};
 use crate::sockets::wait::Waited;
 use crate::sockets::{after_tcp, direct, iov, trigger};
 use core::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub unsafe fn sendfile(
     let kind = || sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
     let is_large = count >= LARGE && may_be_large(sock, 0) && kind() == libc::S_IFREG;
     if !is_large
-        && sock.tx.state() == state::PLAIN
+        && sock.tx.state() == State::Plain
         && let Some(pass) = enter_kernel(sock)
     {
         return Verdict::Pass(pass);
@@ -84,7 +84,7 @@ pub unsafe fn sendfile(
             drop(section);
             break job.lost();
         }
-        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == state::LINK {
+        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == State::Link {
             section = match direct::make_way(section, &mut job) {
                 Ok(held) => held,
                 Err(Waited::News) => break job.lost(),

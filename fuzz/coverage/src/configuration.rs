@@ -1,6 +1,6 @@
 //! A configuration file and an environment, as lines.
 
-use sluice_engine::config::{Config, Mode, Side, Upgrade, fuzzing::understood};
+use sluice_runtime::config::{Config, Mode, Side, Upgrade, fuzzing::understood};
 use std::net::{IpAddr, SocketAddr};
 
 /// The first line of the input is the program's name and may say that the build knows faults (`!`),

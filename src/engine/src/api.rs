@@ -6,31 +6,33 @@
 //! The usual hook is three lines: [`lookup`] the descriptor, pass through when it is not ours,
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
-use crate::process;
+use crate::lifecycle;
 use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::unserved;
-use crate::sockets::{life, recv as receiving, send as sending, table, wait};
+use crate::sockets::{life, recv as receiving, send as sending, wait};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
+use sluice_runtime::fd_table;
 
 pub mod fed;
 mod option;
 mod vector;
 
-pub use crate::caller;
 pub use crate::readiness::select::numbers;
 pub use crate::readiness::vigil::Vigil;
-pub use crate::sockets::table::Entry;
-pub use crate::thread::{Nap, hold_cancel, release_cancel};
+pub use crate::sockets::nap::Nap;
 pub use crate::uring;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 pub use sluice_fabric::sys::{Ran, handlers};
+pub use sluice_runtime::caller;
+pub use sluice_runtime::fd_table::Entry;
+pub use sluice_runtime::thread::{hold_cancel, release_cancel};
 pub use vector::{readv, recvmsg, sendmsg, writev};
 
 /// What became of a call.
@@ -208,7 +210,7 @@ impl Pass {
 /// Finds `fd` in the table: one load and one compare for a descriptor that is not tracked.
 #[inline]
 pub fn lookup(fd: c_int) -> Option<Entry> {
-    table::lookup(fd)
+    fd_table::lookup(fd)
 }
 
 /// A flag of [`recv`] that the kernel does not have: the call is `read` or its kin, which return 0
@@ -229,7 +231,7 @@ pub unsafe fn recv(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    match e.as_sock() {
+    match e.get::<Sock>() {
         // SAFETY: passed on.
         Some(sock) => unsafe { receiving::recv(sock, fd, iov, iovcnt, flags, nap) },
         None => Verdict::Pass(Pass::NOBODY),
@@ -246,7 +248,7 @@ pub unsafe fn send(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    match e.as_sock() {
+    match e.get::<Sock>() {
         // SAFETY: passed on.
         Some(sock) => broken(
             unsafe { sending::send(sock, fd, iov, iovcnt, flags, nap) },
@@ -265,7 +267,7 @@ pub unsafe fn sendfile(
     offset: *mut off64_t,
     count: size_t,
 ) -> Verdict {
-    match e.as_sock() {
+    match e.get::<Sock>() {
         // SAFETY: passed on.
         Some(sock) => broken(
             unsafe { sending::sendfile(sock, out_fd, in_fd, offset, count) },
@@ -337,7 +339,7 @@ pub fn fd_created(fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn before_connect(e: Entry, fd: c_int, addr: *const libc::sockaddr, len: socklen_t) {
     let _ = fd;
-    let Some(sock) = e.as_sock() else { return };
+    let Some(sock) = e.get::<Sock>() else { return };
     let whole = size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>();
     if !whole.contains(&(len as usize)) || caller::cannot_read(addr as usize, len as usize) {
         // The kernel's to refuse.
@@ -363,7 +365,7 @@ pub fn accepted(listener: c_int, fd: c_int) {
 }
 /// `shutdown`: served here where bytes are still being sent again, which the end must follow.
 pub fn shutdown(e: Entry, fd: c_int, how: c_int) -> Verdict {
-    match e.as_sock() {
+    match e.get::<Sock>() {
         Some(sock) => life::shutdown(sock, fd, how),
         None => Verdict::Pass(Pass::NOBODY),
     }
@@ -379,7 +381,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
 }
 /// While a `dup2` or `dup3` is made that the hooks have been told of: no descriptor of ours comes
 /// to stand at its number.
-pub use crate::sockets::internal::Placing;
+pub use sluice_runtime::own_fds::Placing;
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
     life::duped(old, new);
@@ -387,7 +389,7 @@ pub fn duped(old: c_int, new: c_int) {
 /// Is `fd` one of our own? Such a number is closed for the program already (`close` gives EBADF).
 #[inline]
 pub fn is_internal(fd: c_int) -> bool {
-    table::is_internal(fd)
+    fd_table::is_internal(fd)
 }
 /// Before `close_range(first, last, flags)` or `closefrom(first)` (`last` = u32::MAX): forgets
 /// tracked descriptors in the range and calls `close` for each gap between internal ones, in order,
@@ -405,7 +407,11 @@ pub fn close_range(
 /// has that flag at most).
 pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
-    let sock = if signals { sock_of(e, fd) } else { e.as_sock() };
+    let sock = if signals {
+        sock_of(e, fd)
+    } else {
+        e.get::<Sock>()
+    };
     if let Some(sock) = sock {
         sock.forget_nonblocking();
         if signals {
@@ -418,10 +424,10 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
 /// from here on.
 pub(crate) fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
     if e != Entry::FRESH {
-        return e.as_sock();
+        return e.get::<Sock>();
     }
     life::registered_fresh(fd);
-    table::lookup(fd).and_then(Entry::as_sock)
+    fd_table::lookup(fd).and_then(Entry::get::<Sock>)
 }
 
 // --- readiness ---
@@ -464,27 +470,27 @@ pub fn poll_limit() -> nfds_t {
 /// program; none does when this returns. A call on such a number failed for what stood there if the
 /// answer has changed since.
 pub fn passing_numbers() -> u32 {
-    crate::sockets::internal::lows()
+    sluice_runtime::own_fds::lows()
 }
 
 /// Before a call that gives the program the lowest free number, and may take long: none of our own
 /// stands there.
 #[inline]
 pub fn clear_lowest() {
-    crate::sockets::internal::clear_lowest();
+    sluice_runtime::own_fds::clear_lowest();
 }
 
 /// A hooked call gave the program this descriptor.
 #[inline]
 pub fn fd_seen(fd: c_int) {
-    table::saw(fd);
+    fd_table::saw(fd);
 }
 
 /// One more than the highest descriptor ever tracked, 0 if none was. A `select` set may be read up
 /// to here and no further: the kernel, too, stops at the end of its table, whatever `nfds` says.
 #[inline]
 pub fn tracked_end() -> c_int {
-    table::end()
+    fd_table::end()
 }
 /// `epoll_create*` returned `fd`.
 pub fn epoll_created(fd: c_int) {
@@ -508,8 +514,8 @@ pub struct Plain(Entry);
 #[inline(always)]
 #[must_use]
 pub fn plain(fd: c_int) -> Option<Plain> {
-    let e = table::lookup_set(fd)?;
-    let not = e.as_set()?.specialty() | rendezvous::busy();
+    let e = fd_table::lookup_set(fd)?;
+    let not = e.get::<Set>()?.specialty() | rendezvous::busy();
     (not == 0).then_some(Plain(e))
 }
 
@@ -517,7 +523,7 @@ impl Plain {
     /// Does the kernel alone tell of the set as yet?
     #[inline(always)]
     pub fn is_still(self) -> bool {
-        self.0.as_set().is_some_and(Set::is_plain)
+        self.0.get::<Set>().is_some_and(Set::is_plain)
     }
 
     /// Before a real call that may sleep, for so many nanoseconds or for ever. When the wait ends,
@@ -525,7 +531,7 @@ impl Plain {
     /// to be called.
     pub fn lie_down(self, timeout_ns: Option<u64>) -> Option<Option<u64>> {
         let end = timeout_ns.map(|ns| sluice_fabric::sys::now_ns().saturating_add(ns));
-        let set = self.0.as_set()?;
+        let set = self.0.get::<Set>()?;
         set.lies_down();
         if set.is_plain() {
             return Some(end);
@@ -536,7 +542,7 @@ impl Plain {
 
     /// After a real call before which [`Plain::lie_down`] was called.
     pub fn get_up(self) {
-        if let Some(set) = self.0.as_set() {
+        if let Some(set) = self.0.get::<Set>() {
             set.gets_up();
         }
     }
@@ -547,7 +553,7 @@ impl Plain {
 /// # Safety
 /// The kernel has filled `got` events of a C caller's.
 pub unsafe fn epoll_looked(plain: Plain, events: *mut epoll_event, got: c_int) -> Verdict {
-    match plain.0.as_set() {
+    match plain.0.get::<Set>() {
         // SAFETY: passed on.
         Some(set) => unsafe { epoll::looked(set, events, got) },
         None => Verdict::Done(got as isize),
@@ -567,7 +573,7 @@ pub unsafe fn epoll_returned(
     got: c_int,
     vigil: &mut Vigil,
 ) -> Verdict {
-    match plain.0.as_set() {
+    match plain.0.get::<Set>() {
         // SAFETY: passed on.
         Some(set) => unsafe { epoll::returned(set, epfd, out, end, mask, got, vigil) },
         None => Verdict::Done(got as isize),
@@ -586,7 +592,7 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
     vigil: &mut Vigil,
 ) -> Verdict {
-    match e.as_set() {
+    match e.get::<Set>() {
         // SAFETY: passed on.
         Some(set) => unsafe { epoll::wait(set, epfd, events, max, timeout, mask, vigil) },
         None => Verdict::Pass(Pass::NOBODY),
@@ -597,76 +603,76 @@ pub unsafe fn epoll_wait(
 
 /// The library was loaded. Reads `SLUICE_*`; registers the fork handlers.
 pub fn init() {
-    process::init();
+    lifecycle::init();
 }
 /// Before `exec*` in this process: demotes what the new image could use.
 pub fn before_exec() {
-    process::before_exec();
+    lifecycle::before_exec();
 }
 /// `exec*` returned: it failed.
 pub fn exec_failed() {
-    process::exec_failed();
+    lifecycle::exec_failed();
 }
 /// Before `posix_spawn*`, `system`, `popen`, `vfork`: a child image will inherit descriptors.
 pub fn before_spawn() {
-    process::before_spawn();
+    lifecycle::before_spawn();
 }
 /// Before `posix_spawn_file_actions_adddup2(_, fd, _)` or a like hand-over of one descriptor to a
 /// new image.
 pub fn handing_over(fd: c_int) {
-    process::hand_over(fd);
+    lifecycle::hand_over(fd);
 }
 /// After what set `FD_CLOEXEC` of a tracked descriptor, or took it away.
-pub use crate::process::kept_over_exec;
+pub use crate::lifecycle::kept_over_exec;
 /// The process ends (`exit`'s destructors, `_exit`, `_Exit`, `quick_exit`): every stream goes back
 /// to TCP.
 pub fn exiting() {
-    process::exiting();
+    lifecycle::exiting();
 }
 /// Before a hook's question about `fd`, with nothing held.
 #[inline(always)]
 pub fn asked(fd: c_int) {
-    crate::trace::before_use(fd);
+    sluice_runtime::trace::before_use(fd);
 }
 /// Before the program puts itself under a seccomp filter; [`sandboxed`] comes after it.
 pub fn before_filter() {
     caller::before_filter();
-    crate::trace::before_filter();
+    sluice_runtime::trace::before_filter();
 }
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
-    process::sandboxed(reason);
+    lifecycle::sandboxed(reason);
     rendezvous::control::await_end();
 }
 /// Before the C library changes the ids of all threads: a child of a fork loses what it shares with
 /// its parent.
 pub fn changes_ids() {
-    crate::credentials::ids_change();
+    sluice_runtime::credentials::ids_change();
     crate::relatives::part();
 }
 /// Before what changes the rights of the calling thread alone: as [`sandboxed`], unless nothing has
 /// been accelerated yet, and there is one thread.
 pub fn changes_itself(reason: sluice_stats::Reason) {
-    process::changes_itself(reason);
+    lifecycle::changes_itself(reason);
     rendezvous::control::await_end();
 }
 /// Before `prctl(PR_SET_NO_NEW_PRIVS)`.
 pub fn forgoes_privileges() {
-    process::forgoes_privileges();
+    lifecycle::forgoes_privileges();
 }
 /// Before a fork that calls no handlers of `pthread_atfork`: `_Fork`, `syscall(SYS_fork)` and its
 /// kin.
 pub fn before_bare_fork() {
-    process::before_bare_fork();
+    lifecycle::before_bare_fork();
 }
 /// After it, on both sides, with what it returned.
 pub fn after_bare_fork(pid: libc::pid_t) {
-    process::after_bare_fork(pid);
+    lifecycle::after_bare_fork(pid);
 }
 /// Before `daemon()`: this process ends inside it without passing any hook, and its child goes on
 /// with the descriptors. Every stream goes back to TCP; it is no end otherwise, the call may fail.
 pub fn before_daemon() {
-    process::before_daemon();
+    lifecycle::before_daemon();
 }
 /// The program has said anew what becomes of a signal.
 pub fn signal_changed(number: c_int) {
@@ -679,14 +685,14 @@ pub fn signal_changed(number: c_int) {
 /// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
 pub fn panicked(fd: c_int) {
     sluice_stats::ROOT.panics.add_shared(1);
-    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
         sock.pin(sluice_stats::Reason::Panic);
     }
 }
 
 /// Did a `fork` fail, after the handlers that prepare for it ran?
 pub fn fork_failed() {
-    process::fork_failed();
+    lifecycle::fork_failed();
 }
 
 /// Gives a broken pipe its signal, unless the caller said MSG_NOSIGNAL.

@@ -7,12 +7,14 @@
 
 use crate::rendezvous::message::{Kind, Message, VERSION};
 use crate::rendezvous::{self, control, control::by_hand, identity};
-use crate::sockets::table::{self, Entry};
-use crate::sockets::{internal, trigger, upgrade};
+use crate::sockets::sock::Sock;
+use crate::sockets::{trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::shm::{Link, LinkEnd, PeerProcess, Token};
 use sluice_fabric::sys::Fd;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::own_fds;
 
 /// This end of a link, and its stream.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +55,7 @@ pub fn begin() {
 /// it may not leave TCP.
 #[must_use]
 pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
-    let sock = table::lookup(fd).and_then(Entry::as_sock)?;
+    let sock = fd_table::lookup(fd).and_then(Entry::get::<Sock>)?;
     let control = peer.control.raw();
     identity::prepare(control).ok()?;
     // As those of an older kernel where that knows of no refusal.
@@ -61,7 +63,7 @@ pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
     let link = Link::open(LinkEnd {
         arena: peer.arena,
         side: 0,
-        control: internal::lift(peer.control),
+        control: own_fds::lift(peer.control),
         token: peer.token,
         peer: Some(PeerProcess {
             pid: peer.pid,
@@ -99,7 +101,7 @@ pub fn keep_nothing() {
 
 /// The connection at `fd` has come to the offset where its peer is looked for.
 pub fn seek(fd: i32) {
-    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
         rendezvous::attempt(sock, trigger::Effort::Name);
     }
 }

@@ -11,20 +11,13 @@
 )]
 
 pub mod api;
-pub mod caller;
-pub mod config;
-pub(crate) mod copies;
-pub(crate) mod credentials;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub(crate) mod process;
+pub(crate) mod lifecycle;
 pub(crate) mod readiness;
 pub(crate) mod relatives;
 pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod sockets;
-mod subnet;
-pub(crate) mod thread;
-pub(crate) mod trace;
 pub mod uring;

@@ -12,13 +12,14 @@
 //! Its parent, and the parent's peers, notice nothing but the demotion of the connections that both
 //! hold.
 
-use crate::process;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{self, Sock, State};
-use crate::sockets::{family, internal, life};
+use crate::sockets::{family, life};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
+use sluice_runtime::own_fds;
+use sluice_runtime::process;
 use sluice_stats::Reason;
 
 /// This process has what it inherited.
@@ -61,7 +62,7 @@ pub fn part() {
         return HAS.store(true, Ordering::Relaxed);
     }
     for link in shm::all().filter(|link| link.is_foreign()) {
-        link.part_with_parent(internal::forget);
+        link.part_with_parent(own_fds::forget);
         link.close_if_unused();
     }
     control::part_with_parent();

@@ -9,12 +9,13 @@
 //! share (io_uring(7)). That mapping keeps the ring from ending, so it goes with the program's
 //! descriptor, and no child has it.
 
-use crate::process;
+use crate::lifecycle;
 use crate::sockets::options;
-use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::process;
 use sluice_stats::Reason;
 
 /// `struct io_uring_params` (linux/io_uring.h), as the kernel has filled it.
@@ -167,7 +168,7 @@ pub fn made(fd: c_int, params: &Params) {
 
 /// A ring is used that nobody here has looked into: from now on the process stays on TCP.
 pub fn not_seen() {
-    process::sandboxed(Reason::IoUring);
+    lifecycle::sandboxed(Reason::IoUring);
 }
 
 fn try_made(fd: c_int, params: &Params) -> Option<()> {
@@ -214,7 +215,7 @@ fn try_made(fd: c_int, params: &Params) -> Option<()> {
     ring.array.store(array, Ordering::Relaxed);
     ring.len.store(params.sq_entries, Ordering::Relaxed);
     ring.stride.store(stride as u32, Ordering::Relaxed);
-    if !kept || !table::store(fd, Entry::RING) {
+    if !kept || !fd_table::store(fd, Entry::RING) {
         ring.unmap();
         return free();
     }
@@ -256,7 +257,7 @@ pub fn after_fork() {
     for ring in &ALL {
         let owner = ring.owner.swap(FREE, Ordering::Relaxed);
         if owner > 0 {
-            table::remove_if(owner - 1, Entry::RING);
+            fd_table::remove_if(owner - 1, Entry::RING);
         }
     }
 }
@@ -267,7 +268,7 @@ pub fn after_fork() {
 /// The entries are the program's memory: it must not change them before the kernel has taken them,
 /// nor ask for others meanwhile.
 pub fn entries(fd: c_int, most: u32) -> Option<impl Iterator<Item = *mut Sqe>> {
-    if table::lookup(fd) != Some(Entry::RING) {
+    if fd_table::lookup(fd) != Some(Entry::RING) {
         return None;
     }
     let ring = ALL
@@ -365,7 +366,7 @@ mod tests {
                 0,
                 "the kernel has taken it"
             );
-            let entry = table::remove(fd);
+            let entry = fd_table::remove(fd);
             assert_eq!(entry, Some(Entry::RING));
             closed(fd);
             assert!(entries(fd, 8).is_none());

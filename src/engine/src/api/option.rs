@@ -1,14 +1,16 @@
 //! The calls that hooks of options and `ioctl` make.
 
 use super::{Entry, Pass, Verdict, sock_of};
-use crate::sockets::{options, table};
+use crate::sockets::options;
+use crate::sockets::sock::Sock;
 use libc::{c_int, c_void, socklen_t};
+use sluice_runtime::fd_table;
 
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
-    match e.as_sock() {
+    match e.get::<Sock>() {
         // SAFETY: passed on.
         Some(sock) => unsafe { options::ioctl(sock, fd, request, arg) },
         None => Verdict::Pass(Pass::NOBODY),
@@ -34,7 +36,7 @@ pub unsafe fn before_setsockopt(
 }
 /// Before the real `getsockopt`: one of the options is a read.
 pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
-    if let Some(sock) = e.as_sock() {
+    if let Some(sock) = e.get::<Sock>() {
         options::before_get(sock, level, name);
     }
 }
@@ -42,14 +44,14 @@ pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
 /// real one and after it: if either has an answer, that.
 #[inline]
 pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
-    e.as_sock()
+    e.get::<Sock>()
         .and_then(|sock| options::own_value(sock, level, name))
 }
 /// After a real `setsockopt` that succeeded: notes time limits and low-water marks.
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
-    if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
         // SAFETY: passed on.
         unsafe { options::after_set(sock, fd, level, name, value) };
     }

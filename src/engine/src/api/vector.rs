@@ -3,13 +3,14 @@
 
 use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
 use crate::sockets::sock::Sock;
-use crate::sockets::{iov, life, options, recv as receiving, send as sending};
+use crate::sockets::{life, options, recv as receiving, send as sending};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
+use sluice_runtime::iov;
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
 fn reader(e: Entry, flags: c_int, nap: &Nap) -> Result<&'static Sock, Pass> {
-    let sock = e.as_sock().ok_or(Pass::NOBODY)?;
+    let sock = e.get::<Sock>().ok_or(Pass::NOBODY)?;
     match nap.is_fresh().then(|| receiving::to_kernel(sock, flags)) {
         Some(Some(pass)) => Err(pass),
         _ => Ok(sock),
@@ -48,7 +49,7 @@ pub unsafe fn writev(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    let Some(sock) = e.as_sock() else {
+    let Some(sock) = e.get::<Sock>() else {
         return Verdict::Pass(Pass::NOBODY);
     };
     if nap.is_fresh()
@@ -181,7 +182,7 @@ pub unsafe fn sendmsg(
     flags: c_int,
     nap: &mut Nap,
 ) -> Verdict {
-    let Some(sock) = e.as_sock() else {
+    let Some(sock) = e.get::<Sock>() else {
         return Verdict::Pass(Pass::NOBODY);
     };
     if nap.is_fresh()

@@ -1,10 +1,10 @@
 //! A thread's own set, in which its doorbells for poll and select are.
 
 use super::set::{self, Set};
-use crate::thread;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
+use sluice_runtime::thread;
 
 thread_local! {
     /// The private set in which this thread's doorbells for poll and select are.
@@ -16,8 +16,8 @@ pub(super) fn bells() -> Option<&'static Set> {
     if let Some(set) = BELLS.get() {
         return Some(set);
     }
-    let _low = crate::sockets::internal::Low::begin();
-    let fd = crate::sockets::internal::lift(sys::epoll_create().ok()?)?;
+    let _low = sluice_runtime::own_fds::Low::begin();
+    let fd = sluice_runtime::own_fds::lift(sys::epoll_create().ok()?)?;
     let set = set::alloc(fd.raw())?;
     let _ = fd.release();
     set.private.store(true, Ordering::Relaxed);
@@ -31,7 +31,7 @@ pub fn thread_ends() {
     if let Some(set) = BELLS.take() {
         let fd = set.fd();
         set.drop_entry();
-        crate::sockets::internal::close(fd);
+        sluice_runtime::own_fds::close(fd);
     }
 }
 

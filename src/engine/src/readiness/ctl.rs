@@ -3,13 +3,13 @@
 use super::poll;
 use super::set::Set;
 use crate::api::{Error, Pass, Verdict};
-use crate::caller;
 use crate::sockets::sock::Sock;
-use crate::sockets::table::{self, Entry, Kind};
 use crate::sockets::{life, remains};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use sluice_fabric::sys;
+use sluice_runtime::caller;
+use sluice_runtime::fd_table::{self, Entry, Kind};
 use sluice_stats::Reason;
 
 /// Serves `epoll_ctl`.
@@ -17,8 +17,8 @@ use sluice_stats::Reason;
 /// # Safety
 /// The arguments are those of a C caller.
 pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
-    let target = table::lookup(fd);
-    let Some(set) = table::lookup(epfd).and_then(Entry::as_set) else {
+    let target = fd_table::lookup(fd);
+    let Some(set) = fd_table::lookup(epfd).and_then(Entry::get::<Set>) else {
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
             // A set that came from elsewhere, or one of more than there is room for: the kernel
             // alone tells of it.
@@ -26,7 +26,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         }
         return Verdict::Pass(Pass::NOBODY);
     };
-    if matches!(target.map(Entry::kind), Some(Kind::Internal)) {
+    if target == Some(Entry::INTERNAL) {
         return Verdict::Failed(Error::Kernel(libc::EBADF));
     }
     if target.is_none() {
@@ -42,11 +42,11 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
     // SAFETY: the caller's arguments.
     let wanted = unsafe { wanted_by(op, event) };
     let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
-    if once && matches!(target.map(Entry::kind), Some(Kind::Sock(_) | Kind::Fresh)) {
+    if once && matches!(target.map(Entry::kind), Some(Kind::Sock | Kind::Fresh)) {
         // Before the kernel can tell of it: the mirror decides which thread is told.
         set.no_longer_plain();
     }
-    if let Some(sock) = target.and_then(Entry::as_sock) {
+    if let Some(sock) = target.and_then(Entry::get::<Sock>) {
         if op != libc::EPOLL_CTL_DEL {
             bring_unread(set, sock, op);
         }
@@ -68,7 +68,7 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
             return done_by_both(done);
         }
     }
-    if let Some(inner) = target.and_then(Entry::as_set)
+    if let Some(inner) = target.and_then(Entry::get::<Set>)
         && op != libc::EPOLL_CTL_DEL
     {
         inner.is_nested();
@@ -88,18 +88,19 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
 
 /// The kernel has accepted the call: the interest list in the mirror follows.
 fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wanted: (u32, u64)) {
-    match (target.map(Entry::kind), op) {
-        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_ADD) => set.added(fd, sock, wanted),
-        (Some(Kind::Sock(sock)), libc::EPOLL_CTL_MOD) => set.modified(fd, sock, wanted),
-        (Some(Kind::Sock(sock)), _) => set.removed(fd, sock),
-        // A fresh socket registered before connect(): it is tracked from here on.
-        (Some(Kind::Fresh), libc::EPOLL_CTL_ADD) => {
-            life::registered_fresh(fd);
-            if let Some(sock) = table::lookup(fd).and_then(Entry::as_sock) {
-                set.added(fd, sock, wanted);
-            }
-        }
-        _ => {}
+    let mut target = target;
+    if target == Some(Entry::FRESH) && op == libc::EPOLL_CTL_ADD {
+        // Registered before connect(): it is tracked from here on.
+        life::registered_fresh(fd);
+        target = fd_table::lookup(fd);
+    }
+    let Some(sock) = target.and_then(Entry::get::<Sock>) else {
+        return;
+    };
+    match op {
+        libc::EPOLL_CTL_ADD => set.added(fd, sock, wanted),
+        libc::EPOLL_CTL_MOD => set.modified(fd, sock, wanted),
+        _ => set.removed(fd, sock),
     }
 }
 

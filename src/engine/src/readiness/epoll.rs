@@ -8,16 +8,16 @@ use super::shared;
 use super::told::Moment;
 use super::vigil::{On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
-use crate::caller;
-use crate::process;
 use crate::rendezvous;
-use crate::sockets::iov::plausible;
+use crate::sockets::nap::{self, Sleepers};
 use crate::sockets::remains;
-use crate::sockets::table::{self, Entry};
-use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::caller;
+use sluice_runtime::caller::plausible;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::seccomp;
 use sluice_stats::Reason;
 
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
@@ -48,7 +48,7 @@ pub fn created(fd: c_int) {
         && crate::sockets::life::tracking()
         && let Some(set) = set::alloc(fd)
     {
-        table::store(fd, Entry::set(set));
+        fd_table::store(fd, Entry::of(set));
     }
 }
 
@@ -81,7 +81,7 @@ pub unsafe fn wait(
     }
     let bad_time =
         timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec));
-    if !(1..=EVENTS_MAX).contains(&max) || bad_time || process::waits_by_itself() {
+    if !(1..=EVENTS_MAX).contains(&max) || bad_time || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if set.inherited.load(Ordering::Relaxed) {
@@ -537,7 +537,7 @@ impl Waiter {
     ) -> Option<Result<Slept, sys::Errno>> {
         let set = self.set;
         // What a sleep left by a jump has announced goes before this one announces the same.
-        thread::left_sleeps(vigil.frame());
+        nap::left_sleeps(vigil.frame());
         let mut left = left;
         let mut sliced = false;
         if rendezvous::needs_hooks() {
@@ -568,7 +568,7 @@ impl Waiter {
             set.back_to_tcp(Reason::Shared);
             return Some(Ok(Slept::News));
         }
-        if left != Some(0) && thread::falls_asleep_in(vigil.frame(), set) {
+        if left != Some(0) && nap::falls_asleep_in(vigil.frame(), set) {
             vigil.on = On::Set {
                 fd: self.epfd,
                 events: self.events,
@@ -589,7 +589,7 @@ impl Waiter {
 
     /// The edge has slept.
     fn woken(&mut self, vigil: &mut Vigil) -> Result<Slept, sys::Errno> {
-        thread::wakes_up(vigil.frame());
+        nap::wakes_up(vigil.frame());
         vigil.stage = Stage::Fresh;
         let got = self.took(0, vigil.answer, vigil.began);
         self.slept(got, vigil.sliced)
@@ -697,12 +697,6 @@ impl Waiter {
 }
 
 impl Set {
-    /// One sleeper less; retracts the announcement, unless others still sleep.
-    pub(crate) fn leave(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.awake();
-    }
-
     /// One sleeper less was counted: the announcement goes with the last.
     fn awake(&self) {
         let wanted =
@@ -718,9 +712,17 @@ impl Set {
             }
         }
     }
+}
+
+impl Sleepers for Set {
+    /// One sleeper less; retracts the announcement, unless others still sleep.
+    fn leave(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.awake();
+    }
 
     /// Other threads that wait on this set hear of what is left.
-    pub(crate) fn pass_on(&'static self) {
+    fn pass_on(&'static self) {
         if self.adopted.load(Ordering::Relaxed) != 0 {
             if self.sleepers.load(Ordering::SeqCst) != 0 && self.announce_and_look() {
                 self.ring();

@@ -6,17 +6,19 @@ use super::set::Set;
 use super::told::{self, Moment};
 use super::vigil::{Deadline, On, Stage, Vigil};
 use crate::api::{Error, Pass, Verdict};
-use crate::caller;
-use crate::process;
+use crate::lifecycle;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::nap::{self, Announcement};
 use crate::sockets::sock::{Sock, State};
-use crate::sockets::{remains, table, upgrade};
-use crate::thread;
+use crate::sockets::{remains, upgrade};
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::caller;
+use sluice_runtime::fd_table;
+use sluice_runtime::seccomp;
 use sluice_stats::Reason;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -41,7 +43,7 @@ impl Streams {
 
 /// Streams of a parent's are not served here: they go back to TCP at their first use.
 pub(super) fn own(sock: &'static Sock) -> bool {
-    if process::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
+    if lifecycle::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
         // What lay in the ring is readable on TCP.
         remains::await_owed(sock);
     }
@@ -50,7 +52,7 @@ pub(super) fn own(sock: &'static Sock) -> bool {
 
 /// The tracked socket that an entry names, if it is one.
 fn sock_of(p: &pollfd) -> Option<&'static Sock> {
-    table::lookup(p.fd)?.as_sock()
+    fd_table::lookup(p.fd)?.get::<Sock>()
 }
 
 fn accelerated(fds: &[pollfd]) -> Streams {
@@ -89,7 +91,7 @@ pub unsafe fn poll(
         // SAFETY: the mask is the caller's.
         return verdict(unsafe { run(fds, &end, mask, vigil) });
     }
-    if count == 0 || fds.is_null() || count > table::TABLE_LEN as nfds_t {
+    if count == 0 || fds.is_null() || count > fd_table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
     }
     if count > 256 && count > sys::descriptor_limit() {
@@ -106,14 +108,14 @@ pub unsafe fn poll(
     let list = unsafe { core::slice::from_raw_parts(fds, count as usize) };
     let mut tracked = false;
     for p in list {
-        if let Some(entry) = table::lookup(p.fd) {
+        if let Some(entry) = fd_table::lookup(p.fd) {
             tracked = true;
-            if let Some(set) = entry.as_set() {
+            if let Some(set) = entry.get::<Set>() {
                 watched(set);
             }
         }
     }
-    if !tracked || process::waits_by_itself() {
+    if !tracked || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
@@ -280,9 +282,11 @@ impl List {
             super::BIG_WAITS.fetch_add(1, Ordering::SeqCst);
         }
     }
+}
 
+impl Announcement for List {
     /// Takes back what was announced.
-    pub(crate) fn take_back(&mut self) {
+    fn take_back(&mut self) {
         for sock in &self.marked {
             sock.polls.fetch_sub(1, Ordering::SeqCst);
         }
@@ -315,7 +319,7 @@ fn park(
     list: List,
 ) -> Option<Box<List>> {
     let list = Box::into_raw(Box::new(list));
-    if !thread::falls_asleep_over(vigil.frame(), list) {
+    if !nap::falls_asleep_over(vigil.frame(), list) {
         // SAFETY: made a moment ago, and noted nowhere.
         return Some(unsafe { Box::from_raw(list) });
     }
@@ -327,7 +331,7 @@ fn park(
 
 /// The edge has slept: takes back what was announced for it.
 fn unpark(vigil: &mut Vigil) -> Box<List> {
-    thread::wakes_up(vigil.frame());
+    nap::wakes_up(vigil.frame());
     let list = core::mem::replace(&mut vigil.list, core::ptr::null_mut());
     // SAFETY: made in `park` for this call, whose note is taken out.
     unsafe { Box::from_raw(list) }
@@ -354,7 +358,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         hang_up(fds);
         return Step::Answer(answer.map(|_| count(fds)));
     }
-    thread::left_sleeps(vigil.frame());
+    nap::left_sleeps(vigil.frame());
     let mut list = List::default();
     for p in fds.iter() {
         if let Some(sock) = sock_of(p) {
@@ -540,10 +544,10 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {
-        let Some(entry) = table::lookup(p.fd) else {
+        let Some(entry) = fd_table::lookup(p.fd) else {
             continue;
         };
-        if let Some(sock) = entry.as_sock() {
+        if let Some(sock) = entry.get::<Sock>() {
             let told = told::correct(sock, p.revents, p.events, began);
             p.revents = told::whole(sock, told, p.events);
         }
@@ -603,7 +607,7 @@ fn sleep(
         return Step::Again;
     };
     // What a sleep left by a jump has announced goes before this one announces the same.
-    thread::left_sleeps(vigil.frame());
+    nap::left_sleeps(vigil.frame());
     let mut list = List {
         bells: Some(set),
         ..List::default()

@@ -13,11 +13,11 @@ use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
 use crate::sockets::demote;
 use crate::sockets::sock::{Sock, State};
-use crate::sockets::table::{self, Entry};
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry};
 
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
@@ -41,7 +41,7 @@ impl Set {
     /// Publishes where this thread waits, announces sleep to every link, and looks: is anything
     /// marked or queued?
     pub(super) fn announce_and_look(&self) -> bool {
-        let cpu = crate::thread::cpu();
+        let cpu = sluice_runtime::thread::cpu();
         self.with(|inside| {
             for slot in inside.links.iter().filter_map(OnLink::waiter) {
                 slot.publish_cpu(cpu);
@@ -578,14 +578,14 @@ impl Reg {
     /// or another file.
     pub(super) fn is_named(&self) -> bool {
         let Some(sock) = self.sock else { return false };
-        match table::lookup(self.fd) {
+        match fd_table::lookup(self.fd) {
             // About to be closed.
             None if self.goes => true,
             // The last one, about to be closed.
             None => {
                 sock.fds.load(Ordering::Acquire) == 0 && sock.fd.load(Ordering::Relaxed) == self.fd
             }
-            named => named == Some(Entry::sock(sock)),
+            named => named == Some(Entry::of(sock)),
         }
     }
 

@@ -3,12 +3,13 @@
 use super::poll;
 use super::vigil::{Deadline, Vigil};
 use crate::api::{Error, Pass, Verdict};
-use crate::caller;
-use crate::process;
-use crate::sockets::internal::Placing;
-use crate::sockets::table::{self, Entry};
+use crate::readiness::set::Set;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
+use sluice_runtime::caller;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::own_fds::Placing;
+use sluice_runtime::seccomp;
 
 /// What select calls readable, writable and exceptional (select(2)).
 const READ: i16 =
@@ -91,12 +92,12 @@ fn places(highest: c_int) -> c_int {
 /// # Safety
 /// The sets are a C caller's.
 pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
-    let known = places(table::highest_seen());
+    let known = places(fd_table::highest_seen());
     // Where nothing was ever entered, nothing of the library's is there.
-    if nfds <= known || table::end() == 0 || process::waits_by_itself() {
+    if nfds <= known || fd_table::end() == 0 || seccomp::waits_by_itself() {
         return nfds;
     }
-    let longest = places(table::end().max(table::highest_seen()));
+    let longest = places(fd_table::end().max(fd_table::highest_seen()));
     let end = nfds.min(longest.max(libc::FD_SETSIZE as c_int));
     let beyond = known as usize / 64..(end as usize).div_ceil(64);
     // A set that is not so long has nothing there.
@@ -119,7 +120,7 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
             (0..64).filter_map(move |bit| (all >> bit & 1 != 0).then_some(at * 64 + bit))
         })
         .map(|fd| fd as c_int)
-        .filter(|&fd| fd < end && !table::is_internal(fd))
+        .filter(|&fd| fd < end && !fd_table::is_internal(fd))
         .map(|fd| pollfd {
             fd,
             events: 0,
@@ -132,7 +133,7 @@ pub unsafe fn numbers(nfds: c_int, sets: [*mut fd_set; 3]) -> c_int {
     // Once more: what opens devices may take longer than anybody waits for it.
     let open = there
         .iter()
-        .filter(|p| p.revents & libc::POLLNVAL == 0 && !table::is_internal(p.fd));
+        .filter(|p| p.revents & libc::POLLNVAL == 0 && !fd_table::is_internal(p.fd));
     let highest = open.map(|p| p.fd).max().unwrap_or(0);
     nfds.min(known.max(places(highest)))
 }
@@ -161,7 +162,7 @@ pub unsafe fn select(
         // SAFETY: passed on.
         return unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) };
     }
-    if nfds <= 0 || process::waits_by_itself() {
+    if nfds <= 0 || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
     }
     let words = 0..(nfds as usize).div_ceil(64);
@@ -221,13 +222,13 @@ fn asked(nfds: c_int, [r, w, x]: [Bits; 3]) -> Asked {
             continue;
         }
         let fd = fd as c_int;
-        if let Some(entry) = table::lookup(fd) {
+        if let Some(entry) = fd_table::lookup(fd) {
             if entry == Entry::INTERNAL {
                 asked.is_closed = true;
                 continue;
             }
             asked.tracked = true;
-            if let Some(set) = entry.as_set() {
+            if let Some(set) = entry.get::<Set>() {
                 poll::watched(set);
             }
         }

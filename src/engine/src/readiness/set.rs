@@ -13,14 +13,14 @@ use super::shared::SETS_MAX;
 use super::{READABLE, WRITABLE, shared};
 use crate::remote;
 use crate::rendezvous::control;
-use crate::sockets::internal;
 use crate::sockets::sock::{SETS, Sock};
-use crate::sockets::table::{self, Entry};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::fd_table::{self, Entry, Kind, Object};
+use sluice_runtime::own_fds;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const ET: u32 = libc::EPOLLET as u32;
@@ -209,6 +209,11 @@ pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     mask
 }
 
+// SAFETY: of sets alone.
+unsafe impl Object for Set {
+    const KIND: Kind = Kind::Set;
+}
+
 impl Set {
     /// The kernel's set.
     pub fn fd(&self) -> i32 {
@@ -311,9 +316,9 @@ impl Set {
 
     /// Our own calls need a number that stays valid.
     fn find_number(&'static self) {
-        let mine = Entry::set(self);
-        if table::lookup(self.fd()) != Some(mine) {
-            table::for_range(0, libc::c_int::MAX, |fd, entry| {
+        let mine = Entry::of(self);
+        if fd_table::lookup(self.fd()) != Some(mine) {
+            fd_table::for_range(0, libc::c_int::MAX, |fd, entry| {
                 if entry == mine {
                     self.fd.store(fd, Ordering::Relaxed);
                 }
@@ -336,7 +341,7 @@ impl Set {
             release(on);
         }
         self.adopted.store(0, Ordering::Relaxed);
-        self.wake.close(internal::forget);
+        self.wake.close(own_fds::forget);
     }
 
     fn unwish(&self, link: &'static Link, stream: u32, slot: u32) {
@@ -360,8 +365,8 @@ impl Set {
         if self.wake.is_open() {
             return Some(());
         }
-        let _low = internal::Low::begin();
-        let made = internal::lift(sys::eventfd(libc::EFD_NONBLOCK).ok()?)?;
+        let _low = own_fds::Low::begin();
+        let made = own_fds::lift(sys::eventfd(libc::EFD_NONBLOCK).ok()?)?;
         sys::epoll_ctl(
             self.fd(),
             libc::EPOLL_CTL_ADD,
@@ -371,7 +376,7 @@ impl Set {
         )
         .ok()?;
         if let Err(second) = self.wake.offer(made) {
-            internal::forget(second.raw());
+            own_fds::forget(second.raw());
         }
         Some(())
     }
@@ -396,22 +401,22 @@ impl Set {
                 (Some(bell), _) => Some(bell),
                 (None, Some(name)) => {
                     let visitor = control::bell_at(link, &name);
-                    internal::forget(name.raw());
+                    own_fds::forget(name.raw());
                     visitor
                 }
                 (None, None) => None,
             };
-            let Some(bell) = bell.and_then(internal::lift) else {
+            let Some(bell) = bell.and_then(own_fds::lift) else {
                 return false;
             };
             let (raw, events) = (bell.raw(), IN | ET);
             if sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, raw, events, bell_data()).is_err() {
-                internal::forget(raw);
+                own_fds::forget(raw);
                 return false;
             }
             // An old one leaves the kernel's set with its descriptor.
             if let Some(old) = on.bell.replace(bell) {
-                internal::forget(old.raw());
+                own_fds::forget(old.raw());
             }
             true
         });
@@ -428,7 +433,7 @@ impl Set {
         if let Some(bell) = on.bell.take() {
             // A relative may have it open, too: closing it alone would leave it in the set.
             let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, bell.raw(), 0, 0);
-            internal::forget(bell.raw());
+            own_fds::forget(bell.raw());
         }
     }
 
@@ -666,7 +671,7 @@ impl Set {
         for on in links {
             on.link.unpin();
             for fd in [on.bell, on.name].into_iter().flatten() {
-                internal::forget(fd.raw());
+                own_fds::forget(fd.raw());
             }
         }
         true
@@ -682,7 +687,7 @@ impl Set {
         if self.disown() && self.private.load(Ordering::Relaxed) {
             // Of a thread that does not exist here.
             self.clear();
-            internal::close(self.fd());
+            own_fds::close(self.fd());
             self.entries.store(0, Ordering::Release);
         }
     }
@@ -691,7 +696,7 @@ impl Set {
 /// Gives a place on a link up.
 pub(super) fn release(on: OnLink) {
     for fd in [&on.bell, &on.name].into_iter().flatten() {
-        internal::forget(fd.raw());
+        own_fds::forget(fd.raw());
     }
     if on.link.generation() == on.generation {
         control::drop_bell(on.link, on.slot);

@@ -8,13 +8,13 @@
 use super::regs::Reg;
 use super::set::{self, Set};
 use super::{WRITABLE, parked};
-use crate::process;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::internal;
 use crate::sockets::remains;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_runtime::own_fds;
+use sluice_runtime::process;
 use sluice_stats::Reason;
 use std::ffi::CString;
 
@@ -63,7 +63,7 @@ pub fn before_fork() {
 /// files if it was closed in between (proc_pid_fdinfo(5)). `None`: it cannot be read.
 fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
     let path = CString::new(format!("/proc/self/fdinfo/{set}")).ok()?;
-    let _low = internal::Low::begin();
+    let _low = own_fds::Low::begin();
     let file = sys::open(&path, libc::O_RDONLY).ok()?;
     let (mut text, mut piece) = (Vec::new(), [0u8; 4096]);
     loop {
@@ -155,7 +155,7 @@ impl Set {
         if self.remote.load(Ordering::Relaxed) {
             crate::remote::unbell(self.fd());
         }
-        self.wake.close(internal::forget);
+        self.wake.close(own_fds::forget);
     }
 
     /// No stream is served by this set any more.

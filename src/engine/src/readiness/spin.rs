@@ -7,11 +7,11 @@
 //! * On another CPU: spin, up to a budget that halves with each failure and returns with success.
 //! * Not known, or spinning forbidden: sleep.
 
-use crate::config::config;
 use crate::sockets::sock::Half;
-use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
+use sluice_runtime::config::config;
+use sluice_runtime::thread;
 
 /// A yield that took longer than this was given to somebody else.
 const YIELD_MAX_NS: u64 = 100_000;

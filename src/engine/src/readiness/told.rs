@@ -197,10 +197,10 @@ mod tests {
     use super::*;
     use crate::readiness::set::{self, Set};
     use crate::sockets::sock::{State, half};
-    use crate::sockets::table::{self, Entry};
     use crate::sockets::testing;
     use sluice_fabric::shm::Link;
     use sluice_fabric::sys;
+    use sluice_runtime::fd_table::{self, Entry};
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::IntoRawFd;
@@ -218,7 +218,7 @@ mod tests {
         let set = set::alloc(sys::epoll_create().unwrap().release()).unwrap();
         let fd = sock.fd.load(Ordering::Relaxed);
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
-        assert!(table::store(fd, Entry::sock(sock)));
+        assert!(fd_table::store(fd, Entry::of(sock)));
         set.added(fd, sock, (events, DATA));
         set
     }
@@ -468,7 +468,7 @@ mod tests {
         fn a_record_that_another_thread_hears_is_told_to_no_list() {
             let mut far = far();
             let fd = far.sock.fd.load(Ordering::Relaxed);
-            assert!(table::store(fd, Entry::sock(far.sock)));
+            assert!(fd_table::store(fd, Entry::of(far.sock)));
             let began = Moment::now();
             far.peer_writes(&[0; 40]);
             far.is_heard(40);
@@ -484,7 +484,7 @@ mod tests {
             list[0].revents = libc::POLLIN;
             poll::correct(&mut list, began, false);
             assert_eq!(list[0].revents, libc::POLLIN);
-            table::remove(fd);
+            fd_table::remove(fd);
         }
 
         #[test]

@@ -8,9 +8,9 @@
 use super::epoll::KEPT;
 use super::poll::List;
 use super::told::Moment;
-use crate::thread;
 use libc::{c_int, pollfd, sigset_t};
 use sluice_fabric::sys::{self, Ran};
+use sluice_runtime::thread;
 
 /// What the edge waits for.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,11 @@
 use super::memory::Use;
 use super::parts::{Offered, Parts, Places};
 use super::wire::{Lost, Wire};
-use crate::config::{Level, log};
 use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
+use sluice_runtime::config::{Level, log};
 use sluice_stream::pump::{Lent, Opening};
 use sluice_stream::receiver::CREDIT_MAX;
 use sluice_stream::record::{Nonce, Role};

@@ -4,7 +4,6 @@
 
 use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
-use crate::config::{Level, log};
 use crate::rendezvous::control;
 use crate::sockets::family;
 use crate::sockets::recv;
@@ -13,6 +12,7 @@ use crate::sockets::reset;
 use crate::sockets::sock::{self, Event, Half, Sock, State};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
+use sluice_runtime::config::{Level, log};
 use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 

@@ -10,15 +10,15 @@
 
 use super::memory;
 use super::stream::of;
-use crate::config::{Config, Mode, config};
-use crate::sockets::iov::Cursor;
+use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Known, Sock};
 use crate::sockets::wake;
-use crate::thread::Nap;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use libc::iovec;
 use sluice_fabric::verbs::device::Region;
+use sluice_runtime::config::{Config, Mode, config};
+use sluice_runtime::iov::Cursor;
 use sluice_stream as stream;
 use sluice_stream::pump::Loan;
 
@@ -47,7 +47,7 @@ fn said() -> Option<u32> {
 
 /// Which transfers this process makes between hosts.
 pub(super) fn mode() -> stream::Mode {
-    if !crate::thread::hears_of_jumps() {
+    if !sluice_runtime::thread::hears_of_jumps() {
         return stream::Mode::Indirect;
     }
     match config().mode {
@@ -129,13 +129,13 @@ pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mu
     // are blocked already where this recv has lent before, and somebody else's has taken the buffer
     // back: what its mask was is known.
     if nap.mask.is_none() {
-        nap.mask = crate::thread::block_signals();
+        nap.mask = sluice_runtime::thread::block_signals();
     }
     // SAFETY: the buffer of a call that waits; a buffer that is none is refused.
     let region = wire.inside(|inner| unsafe { inner.lend_out(base.cast(), len) });
     let Some(Ok(region)) = region else {
         memory::give(len);
-        crate::thread::unblock_signals(nap.mask.take());
+        sluice_runtime::thread::unblock_signals(nap.mask.take());
         return false;
     };
     let loan = Loan {
@@ -242,7 +242,7 @@ fn consume(sock: &'static Sock, n: usize) -> bool {
 fn forget(sock: &Sock, nap: &mut Nap) {
     sock.lent.frame.store(0, Ordering::Relaxed);
     nap.lent = false;
-    crate::thread::unblock_signals(nap.mask.take());
+    sluice_runtime::thread::unblock_signals(nap.mask.take());
 }
 
 /// The buffer is its program's again, of whichever recv: what has landed there goes to the ring.
@@ -279,7 +279,7 @@ pub(crate) fn back(sock: &'static Sock, nap: &mut Nap) {
         end(sock);
     }
     nap.lent = false;
-    crate::thread::unblock_signals(nap.mask.take());
+    sluice_runtime::thread::unblock_signals(nap.mask.take());
 }
 
 /// As [`back`], without the lock: the recv ends, or its frame is left by a jump or a cancellation.
@@ -293,5 +293,5 @@ pub(crate) fn revoke(known: Known, nap: &mut Nap) {
         }
     }
     nap.lent = false;
-    crate::thread::unblock_signals(nap.mask.take());
+    sluice_runtime::thread::unblock_signals(nap.mask.take());
 }

@@ -2,11 +2,11 @@
 
 use super::Before;
 use crate::sockets::demote::Resent;
-use crate::sockets::iov::Cursor;
+use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Half, Known, Sock};
-use crate::thread::Nap;
 use core::net::SocketAddr;
 use sluice_fabric::shm::Link;
+use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 
 #[inline(always)]

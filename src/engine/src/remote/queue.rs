@@ -39,7 +39,6 @@ use super::stream::wire_of;
 use super::wire::{NEED, Wire};
 use crate::readiness;
 use crate::rendezvous::control;
-use crate::sockets::internal;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::lock::{Guard, Guarded};
@@ -48,6 +47,7 @@ use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain};
 use sluice_fabric::verbs::queue::{Completions, News, Pair, Shape, Told};
+use sluice_runtime::own_fds;
 use std::sync::Arc;
 
 /// Links for which there is room at first; so many times as much when it is used up, or in the next
@@ -225,7 +225,7 @@ pub(super) fn after_fork() {
     for queue in all() {
         let fd = queue.fd.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
-            internal::close(fd);
+            own_fds::close(fd);
         }
     }
 }
@@ -635,7 +635,7 @@ impl Share {
         }
         let completions = Completions::new(&device, len)?;
         sys::set_nonblocking(completions.descriptor())?;
-        completions.rehouse(internal::copy);
+        completions.rehouse(own_fds::copy);
         let fd = completions.descriptor();
         let completions = Arc::new(completions);
         let held = Held {
@@ -717,7 +717,7 @@ impl Drop for Share {
             let fd = self.queue.fd.load(Ordering::Relaxed);
             readiness::bell_goes(fd);
             self.queue.fd.store(-1, Ordering::Relaxed);
-            internal::forget(fd);
+            own_fds::forget(fd);
         }
         // What is left of it goes with this share: that waits for the kernel, and is not done under
         // the lock.

@@ -62,7 +62,7 @@ pub fn moved(link: &Link, index: u32) -> bool {
         return false;
     };
     if !link.is_foreign() {
-        if crate::sockets::fault::cuts() {
+        if sluice_runtime::fault::cuts() {
             wire.lose(Lost::Silent);
         }
         wire.moved(index as u16);
@@ -376,8 +376,8 @@ pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
         return false;
     };
     if let Some(reason) = reset {
-        crate::config::log(
-            crate::config::Level::Info,
+        sluice_runtime::config::log(
+            sluice_runtime::config::Level::Info,
             format_args!("fd {} reset: {reason:?}", sock.fd.load(Ordering::Relaxed)),
         );
         reset::make_hard(sock);

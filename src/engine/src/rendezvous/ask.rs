@@ -181,7 +181,7 @@ fn believe(
     mirror: Mirror,
 ) -> bool {
     // A look at a process needs a descriptor for a moment.
-    let _low = crate::sockets::internal::Low::begin();
+    let _low = sluice_runtime::own_fds::Low::begin();
     let socket = link.control().raw().unwrap_or(-1);
     identity::look_over(link, |peer| {
         peer.proves(claim, sender, nonce, mirror, socket).is_ok()

@@ -8,10 +8,10 @@
 
 use super::identity;
 use super::message::Brought;
-use crate::sockets::internal;
 use core::mem::offset_of;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd, ShortPath};
+use sluice_runtime::own_fds;
 
 /// Connections that may queue at the sleeper's name: the ringer's, and others, which are closed.
 const BACKLOG: i32 = 4;
@@ -31,7 +31,7 @@ pub(super) fn wanted(link: &Link) -> Wanted {
     if link.is_of_same_user() {
         return Wanted::Pipe;
     }
-    let _low = internal::Low::begin();
+    let _low = own_fds::Low::begin();
     match name() {
         Some((fd, number)) => Wanted::At(fd, number),
         None => Wanted::No,
@@ -41,7 +41,7 @@ pub(super) fn wanted(link: &Link) -> Wanted {
 /// A socket that lets no descriptor in.
 fn socket() -> Option<Fd> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).ok()?;
-    let fd = internal::lift(fd)?;
+    let fd = own_fds::lift(fd)?;
     let refuses = identity::refuses_descriptors();
     (refuses && identity::let_descriptors_in(fd.raw(), false).is_ok()).then_some(fd)
 }

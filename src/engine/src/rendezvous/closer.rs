@@ -15,12 +15,12 @@
 
 use super::message::{self, Next};
 use super::{control, identity, watch};
-use crate::sockets::internal;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::layout::ARENA_LEN;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::own_fds;
 
 // --- threads ---
 
@@ -120,7 +120,7 @@ fn send_out(errand: Errand, socket: i32, user: Option<u32>) -> Option<Fd> {
         return None;
     }
     let [ours, theirs] = sys::socket_pair().ok()?;
-    let ours = internal::lift(ours)?;
+    let ours = own_fds::lift(ours)?;
     let stack = sys::map_zeroes(STACK, false).ok()?;
     let task = stack.cast::<Task>();
     let answer = theirs.raw();
@@ -323,9 +323,9 @@ pub(super) fn let_go(fd: Fd) {
 fn hand_over(fd: Fd) -> Result<(), Fd> {
     match send_out(Errand::Hold, fd.raw(), None) {
         Some(porter) => {
-            internal::forget(fd.raw());
+            own_fds::forget(fd.raw());
             drop(fd);
-            internal::forget(porter.raw());
+            own_fds::forget(porter.raw());
             Ok(())
         }
         None => Err(fd),
@@ -358,7 +358,7 @@ pub(super) fn after_fork() {
     if let Some(mut waiting) = WAITING.lock() {
         // Copies of the parent's. Closing one may wait as ever: they stay open.
         for fd in waiting.drain(..) {
-            internal::enter(fd.release());
+            own_fds::enter(fd.release());
         }
     }
     COUNT.store(0, Ordering::Relaxed);

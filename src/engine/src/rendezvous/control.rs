@@ -8,11 +8,9 @@ mod jobs;
 mod links;
 
 use super::message::{self, Kind, Message, Next, Received};
-use crate::process;
 use crate::readiness::set::Set;
 use crate::remote;
 use crate::sockets::demote::{self, Resent, Which};
-use crate::sockets::internal;
 use crate::sockets::life;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::tcp;
@@ -24,6 +22,10 @@ use sluice_fabric::layout::STREAMS;
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys;
+use sluice_runtime::own_fds;
+use sluice_runtime::process;
+use sluice_runtime::rights;
+use sluice_runtime::seccomp;
 use sluice_stats::Reason;
 
 use jobs::{JOBS, do_jobs};
@@ -92,7 +94,7 @@ pub fn call_parent() {
 pub fn part_with_parent() {
     let parent = PARENT.swap(-1, Ordering::AcqRel);
     if parent >= 0 {
-        internal::close(parent);
+        own_fds::close(parent);
     }
 }
 
@@ -110,7 +112,7 @@ pub fn start() -> Result<(), Reason> {
     if is_running() {
         return Ok(());
     }
-    if let Some(reason) = process::forbidden() {
+    if let Some(reason) = rights::forbidden() {
         return Err(reason);
     }
     if lock::on_signal_stack() {
@@ -141,8 +143,8 @@ pub fn start() -> Result<(), Reason> {
 
 fn launch() -> Result<(), Reason> {
     let limit = Reason::DescriptorLimit;
-    let set = internal::lift(sys::epoll_create().map_err(|_| limit)?).ok_or(limit)?;
-    let wake = internal::lift(sys::eventfd(libc::EFD_NONBLOCK).map_err(|_| limit)?).ok_or(limit)?;
+    let set = own_fds::lift(sys::epoll_create().map_err(|_| limit)?).ok_or(limit)?;
+    let wake = own_fds::lift(sys::eventfd(libc::EFD_NONBLOCK).map_err(|_| limit)?).ok_or(limit)?;
     sys::epoll_ctl(
         set.raw(),
         libc::EPOLL_CTL_ADD,
@@ -160,8 +162,8 @@ fn launch() -> Result<(), Reason> {
         TID.store(0, Ordering::Release);
         SET.store(-1, Ordering::Release);
         WAKE.store(-1, Ordering::Release);
-        internal::forget(set.raw());
-        internal::forget(wake.raw());
+        own_fds::forget(set.raw());
+        own_fds::forget(wake.raw());
         return Err(Reason::ThreadRefused);
     }
     let _ = (set.release(), wake.release());
@@ -198,7 +200,7 @@ const TURN_NS: u64 = 100_000;
 extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"sluice");
     // A filter for system calls, be it one that lets all others pass, may kill for this one.
-    if !process::has_filter() {
+    if !seccomp::has_filter() {
         sys::shorten_turns(TURN_NS);
     }
     OWN.set(true);
@@ -230,7 +232,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         follow_privileges(false);
         // Within the host only short sections make descriptors, and each says so itself; libraries
         // of devices do not.
-        let _turn = remote::is_used().then(internal::Turn::begin);
+        let _turn = remote::is_used().then(own_fds::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }
@@ -248,7 +250,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
             .min();
     }
     for fd in [set, wake] {
-        internal::close(fd);
+        own_fds::close(fd);
     }
     core::ptr::null_mut()
 }
@@ -359,7 +361,7 @@ pub mod by_hand {
             return Ok(());
         }
         let limit = Reason::DescriptorLimit;
-        let lifted = |fd: Result<sys::Fd, _>| internal::lift(fd.map_err(|_| limit)?).ok_or(limit);
+        let lifted = |fd: Result<sys::Fd, _>| own_fds::lift(fd.map_err(|_| limit)?).ok_or(limit);
         let (set, wake) = (
             lifted(sys::epoll_create())?,
             lifted(sys::eventfd(libc::EFD_NONBLOCK))?,
@@ -377,7 +379,7 @@ pub mod by_hand {
         let none = core::ptr::null();
         // SAFETY: an array of ours.
         let got = unsafe { sys::epoll_wait(set, events.as_mut_ptr(), 64, Some(&at_once), none) };
-        let _turn = internal::Turn::begin();
+        let _turn = own_fds::Turn::begin();
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }
@@ -531,7 +533,7 @@ pub fn after_fork() {
     for cell in [&SET, &WAKE] {
         let fd = cell.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            internal::close(fd);
+            own_fds::close(fd);
         }
     }
     if let Some(mut list) = JOBS.lock() {

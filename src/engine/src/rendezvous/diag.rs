@@ -1,11 +1,11 @@
 //! Asking the kernel for the other end of a connection (`sock_diag(7)`).
 
-use crate::sockets::internal;
 use crate::sockets::tcp;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
 /// What the kernel says of the mirror of a socket: the same connection seen from its other end.
@@ -133,7 +133,7 @@ pub fn forget() {
     if let Some(mut kept) = SOCKET.lock()
         && let Some(fd) = kept.take()
     {
-        internal::close(fd.release());
+        own_fds::close(fd.release());
     }
 }
 
@@ -155,7 +155,7 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirro
         Some(fd) => fd,
         None => {
             let made = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG);
-            internal::lift(made.map_err(|_| REFUSED)?).ok_or(REFUSED)?
+            own_fds::lift(made.map_err(|_| REFUSED)?).ok_or(REFUSED)?
         }
     };
     let family = if peer.is_ipv4() {
@@ -176,7 +176,7 @@ fn by_netlink(local: SocketAddr, peer: SocketAddr, looks: Looks) -> Result<Mirro
     let answer = looks.at(|| ask_netlink(&fd, &request, local, peer));
     // Another answer may still lie in one that has failed.
     if answer == Err(REFUSED) {
-        internal::close(fd.release());
+        own_fds::close(fd.release());
     } else {
         *kept = Some(fd);
     }

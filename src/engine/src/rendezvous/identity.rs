@@ -6,13 +6,13 @@
 
 use super::diag::Mirror;
 use super::message::{Message, Nonce, Sender};
-use crate::credentials;
-use crate::sockets::fault;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd, ShortPath};
+use sluice_runtime::credentials;
+use sluice_runtime::fault;
 use sluice_stats::Reason;
 
 /// Set before a socket is bound or connected: each record carries its sender's credentials
@@ -280,7 +280,7 @@ fn directory(pid: i32) -> Result<Fd, Reason> {
         Ok(_) => Reason::PeerHidden,
         Err(_) => Reason::ProcMissing,
     })?;
-    crate::sockets::internal::lift(dir).ok_or(Reason::DescriptorLimit)
+    sluice_runtime::own_fds::lift(dir).ok_or(Reason::DescriptorLimit)
 }
 
 /// Is the process in this process's PID namespace? A process in a child namespace cannot signal

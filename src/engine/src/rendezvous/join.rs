@@ -9,13 +9,15 @@ use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender
 use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard, watch};
 use crate::sockets::sock::Sock;
 use crate::sockets::{trigger, upgrade};
-use crate::{credentials, process};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
 use sluice_fabric::lock::{Guard, Guarded};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::credentials;
+use sluice_runtime::process;
+use sluice_runtime::rights;
 use sluice_stats::Reason;
 
 /// How a meeting goes on.
@@ -97,7 +99,7 @@ fn let_in(meeting: &mut Pending) -> Option<Step> {
         let Ok(visitor) = sys::accept(meeting.raw()) else {
             return Some(Step::Waits);
         };
-        let Some(visitor) = crate::sockets::internal::lift(visitor) else {
+        let Some(visitor) = sluice_runtime::own_fds::lift(visitor) else {
             return Some(Step::Over(Some(Reason::DescriptorLimit)));
         };
         let visitor = Way::new(visitor);
@@ -299,8 +301,8 @@ fn open_link(
     token: shm::Token,
 ) -> Result<&'static Link, Reason> {
     let socket = meeting.raw();
-    let can_pull = process::may_pull(socket);
-    let can_discard = process::may_discard(Some(socket));
+    let can_pull = rights::may_pull(socket);
+    let can_discard = rights::may_discard(Some(socket));
     let claimant = meeting.claimant.as_mut().ok_or(Reason::ProofFailed)?;
     let (pid, uid) = (claimant.pid, claimant.uid);
     let others = || shm::all().filter(|link| link.is_alive() && link.twin().is_none());
@@ -315,7 +317,7 @@ fn open_link(
         // An earlier image of that process had it.
         Some(link) => link
             .peer_dir()
-            .with(crate::sockets::internal::copy)
+            .with(sluice_runtime::own_fds::copy)
             .flatten(),
         None => claimant.dir.take(),
     };
@@ -480,7 +482,7 @@ pub(super) fn pair_within(
             _ => {
                 let token = process::token().ok_or(Reason::Limit)?;
                 let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
-                let can_discard = process::may_discard(None);
+                let can_discard = rights::may_discard(None);
                 let [a, b] = Link::open_both(arena, token, can_discard).ok_or(Reason::LinkFull)?;
                 sluice_stats::ROOT.links_made.add_shared(1);
                 sluice_stats::ROOT.links.raise(1);

@@ -7,10 +7,11 @@
 //! link, and no call is made on it.
 
 use super::closer;
-use crate::{credentials, process};
 use core::mem::size_of;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::credentials;
+use sluice_runtime::process;
 
 /// First bytes of every record.
 const MAGIC: u32 = u32::from_le_bytes(*b"slce");

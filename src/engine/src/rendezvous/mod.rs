@@ -39,7 +39,6 @@ mod price;
 pub mod trim;
 mod watch;
 
-use crate::process;
 use crate::sockets::sock::{Sock, TELLS_AT, role};
 use crate::sockets::tcp;
 use crate::sockets::trigger::{self, Effort};
@@ -52,6 +51,8 @@ pub use meetings::{busy, expect_nothing, is_meeting, loaded, needs_hooks};
 use message::{Kind, Message, Sender};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_runtime::rights;
+use sluice_runtime::seccomp;
 use sluice_stats::{Reason, Role};
 
 /// A name, and a meeting that has begun, live this long.
@@ -68,8 +69,8 @@ pub fn has_links() -> bool {
 /// Looks for the other end of `sock`.
 pub fn attempt(sock: &'static Sock, effort: Effort) {
     if let Err(reason) = try_meet(sock, effort) {
-        crate::config::log(
-            crate::config::Level::Debug,
+        sluice_runtime::config::log(
+            sluice_runtime::config::Level::Debug,
             format_args!(
                 "fd {} not upgraded: {}",
                 sock.fd.load(Ordering::Relaxed),
@@ -105,7 +106,7 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
             return Ok(());
         }
     }
-    let _low = crate::sockets::internal::Low::begin();
+    let _low = sluice_runtime::own_fds::Low::begin();
     let Some((look, arrived)) = look_within(sock, Some(effort))? else {
         return Ok(());
     };
@@ -127,7 +128,7 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
 /// May a meeting go on at this place of the program? It may need the control thread, which the C
 /// library makes, and not in a signal handler.
 fn may_meet_here() -> bool {
-    control::is_running() || !crate::thread::is_in_handler()
+    control::is_running() || !sluice_runtime::thread::is_in_handler()
 }
 
 /// May this process ask the kernel for the other end of the connection? Which end this one is.
@@ -137,7 +138,7 @@ fn may_ask(sock: &Sock) -> Result<Role, Reason> {
         role::ACCEPTED => Role::Accepted,
         _ => return Err(Reason::NotHooked),
     };
-    let forbidden = process::forbidden().or(process::may_use_system_calls().err());
+    let forbidden = rights::forbidden().or(seccomp::may_use_system_calls().err());
     let Some(reason) = forbidden else {
         return Ok(role);
     };
@@ -153,7 +154,7 @@ fn may_ask(sock: &Sock) -> Result<Role, Reason> {
 /// Finds the socket at the other end, for the peer that has asked for it. `None`: it is on another
 /// host.
 fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
-    let _low = crate::sockets::internal::Low::begin();
+    let _low = sluice_runtime::own_fds::Low::begin();
     Ok(look_within(sock, None)?.map(|(look, _)| look))
 }
 
@@ -220,14 +221,14 @@ fn look_within(
         }
         (Err(reason), None) => return Err(reason),
     };
-    refuses = refuses.or(process::may_share_memory().err());
+    refuses = refuses.or(rights::may_share_memory().err());
     let own = inodes::of(sock).ok_or(Reason::NotEstablished)?;
     let key = match role {
         Role::Connecting => own,
         Role::Accepted => mirror.inode,
     };
     sock.key.store(key, Ordering::Relaxed);
-    sock.set_mirror(mirror);
+    sock.mirror.store(mirror.inode, Ordering::Relaxed);
     let look = Look {
         of: (sock, generation),
         key,
@@ -427,7 +428,7 @@ pub fn progress() {
     let Some(mut list) = PENDING.lock() else {
         return;
     };
-    let _low = crate::sockets::internal::Low::begin();
+    let _low = sluice_runtime::own_fds::Low::begin();
     move_on(&mut list);
 }
 
@@ -584,7 +585,7 @@ pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sen
 fn empty(control: i32) {
     let _ = sys::shutdown(control, libc::SHUT_RD);
     if closer::has_unread(control)
-        && let Some(copy) = crate::sockets::internal::copy(control)
+        && let Some(copy) = sluice_runtime::own_fds::copy(control)
     {
         closer::let_go(copy);
     }

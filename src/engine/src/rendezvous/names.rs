@@ -5,8 +5,8 @@ use super::closer::Way;
 use super::identity::{self, Claimant};
 use super::message::{self, Kind, Message, VERSION};
 use super::{Look, Pending, Stage, control, decline};
-use crate::sockets::internal;
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
 /// Tries to connect to a name that was bound a moment ago and does not listen yet.
@@ -103,7 +103,7 @@ fn new_socket() -> Result<Fd, Reason> {
 
 /// Before anything is said by the socket.
 fn prepare(socket: Fd) -> Result<Way, Reason> {
-    let socket = internal::lift(socket).ok_or(Reason::DescriptorLimit)?;
+    let socket = own_fds::lift(socket).ok_or(Reason::DescriptorLimit)?;
     identity::prepare(socket.raw())?;
     Ok(Way::new(socket))
 }

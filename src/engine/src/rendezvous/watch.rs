@@ -2,9 +2,9 @@
 //! sixty-four, and only a meeting that something has come to goes on.
 
 use super::{PENDING_MAX, control};
-use crate::sockets::internal;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sluice_fabric::sys;
+use sluice_runtime::own_fds;
 
 /// The set; -1: there was no meeting yet, or it was refused.
 static SET: AtomicI32 = AtomicI32::new(-1);
@@ -13,7 +13,7 @@ static SET: AtomicI32 = AtomicI32::new(-1);
 pub(super) fn enter(fd: i32) {
     if SET.load(Ordering::Relaxed) < 0
         && let Ok(set) = sys::epoll_create()
-        && let Some(set) = internal::lift(set)
+        && let Some(set) = own_fds::lift(set)
     {
         SET.store(set.release(), Ordering::Release);
         tell_control();
@@ -80,6 +80,6 @@ impl Ready {
 pub(super) fn close() {
     let set = SET.swap(-1, Ordering::AcqRel);
     if set >= 0 {
-        internal::close(set);
+        own_fds::close(set);
     }
 }

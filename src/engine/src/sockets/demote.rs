@@ -1,7 +1,6 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without
 //! waiting.
 
-use crate::process;
 use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
@@ -10,6 +9,8 @@ use crate::sockets::{after_tcp, direct, remains, staged, wake};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_fabric::words;
+use sluice_runtime::process;
+use sluice_runtime::seccomp;
 use sluice_stats::Reason;
 
 /// Which directions to demote.
@@ -87,8 +88,8 @@ pub fn count(sock: &Sock, reason: Reason) {
     }
     conn.demoted(told.unwrap_or(reason), told.is_some());
     let whose = told.map_or("", |_| "the other end: ");
-    crate::config::log(
-        crate::config::Level::Info,
+    sluice_runtime::config::log(
+        sluice_runtime::config::Level::Info,
         format_args!(
             "fd {} back to TCP: {whose}{}",
             sock.fd.load(Ordering::Relaxed),
@@ -642,8 +643,8 @@ fn send_buffer_max() -> Option<i64> {
     if cfg!(feature = "fault") {
         return None;
     }
-    process::may_use_system_calls().ok()?;
-    let _low = super::internal::Low::begin();
+    seccomp::may_use_system_calls().ok()?;
+    let _low = sluice_runtime::own_fds::Low::begin();
     let most = sys::number_in(c"/proc/sys/net/core/wmem_max")?;
     most.try_into().ok()
 }

@@ -11,14 +11,14 @@
 use crate::api::{self, Error, Verdict};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::nap::Nap;
 use crate::sockets::sock::{self, Sock, State, role};
-use crate::sockets::table::{self, Entry};
 use crate::sockets::{life, recv, send, testing, upgrade};
-use crate::thread::Nap;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, iovec};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
@@ -110,7 +110,7 @@ impl End {
     }
 
     fn close(self) {
-        life::before_close(Entry::sock(self.sock), self.fd);
+        life::before_close(Entry::of(self.sock), self.fd);
         // SAFETY: a descriptor of ours.
         unsafe { libc::close(self.fd) };
     }
@@ -138,7 +138,7 @@ impl Pair {
             stream.set_nodelay(true).unwrap();
             let fd = stream.into_raw_fd();
             let sock = sock::alloc(fd, side).unwrap();
-            assert!(table::store(fd, Entry::sock(sock)));
+            assert!(fd_table::store(fd, Entry::of(sock)));
             sock.next_try.store(u64::MAX, Ordering::Relaxed);
             End { fd, sock, link }
         };

@@ -1,7 +1,7 @@
 //! From socket() to the last close().
 
 use crate::api::{Error, Pass, Verdict};
-use crate::process;
+use crate::lifecycle;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Resent, Which};
@@ -9,11 +9,14 @@ use crate::sockets::parting::{
     end_before_record, goes_on, linger, part, reset_if_unread, withdraw,
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, State, half, role};
-use crate::sockets::table::{self, Entry, Kind};
-use crate::sockets::{after_tcp, internal, remains, tcp, wait, wake};
+use crate::sockets::{after_tcp, remains, tcp, wait, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::own_fds;
+use sluice_runtime::seccomp;
+use sluice_runtime::{process, rights};
 use sluice_stats::Reason;
 
 /// `socket()` returned `fd`.
@@ -27,15 +30,16 @@ pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
     renumbered(fd);
     if tcp && tracking() {
-        table::store(fd, Entry::FRESH);
-        crate::trace::open();
+        fd_table::store(fd, Entry::FRESH);
+        sluice_runtime::trace::open();
     }
 }
 
 /// Is anything tracked at all?
 #[inline]
 pub fn tracking() -> bool {
-    crate::copies::works() && crate::config::config().upgrade != crate::config::Upgrade::Off
+    sluice_runtime::copies::works()
+        && sluice_runtime::config::config().upgrade != sluice_runtime::config::Upgrade::Off
 }
 
 /// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it
@@ -43,9 +47,9 @@ pub fn tracking() -> bool {
 #[inline]
 pub fn renumbered(fd: c_int) {
     if fd >= 0
-        && table::lookup(fd).is_some()
+        && fd_table::lookup(fd).is_some()
         && !process::is_vfork_child()
-        && let Some(entry) = table::remove(fd)
+        && let Some(entry) = fd_table::remove(fd)
     {
         closed_behind(entry, fd);
     }
@@ -53,12 +57,21 @@ pub fn renumbered(fd: c_int) {
 
 #[cold]
 fn closed_behind(entry: Entry, fd: c_int) {
-    match entry.kind() {
-        Kind::Sock(sock) => drop_entry(sock, fd, false),
-        Kind::Set(set) => set.drop_entry(),
-        Kind::Internal => internal::taken(),
-        Kind::Ring => crate::uring::closed(fd),
-        Kind::Fresh | Kind::Listener => {}
+    if entry == Entry::INTERNAL {
+        own_fds::taken();
+    } else {
+        number_gone(entry, fd, false);
+    }
+}
+
+/// A number was taken out of the table. `open`: it is still that of what it was.
+fn number_gone(entry: Entry, fd: c_int, open: bool) {
+    if let Some(sock) = entry.get::<Sock>() {
+        drop_entry(sock, fd, open);
+    } else if let Some(set) = entry.get::<Set>() {
+        set.drop_entry();
+    } else if entry == Entry::RING {
+        crate::uring::closed(fd);
     }
 }
 
@@ -68,21 +81,20 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
         return;
     }
     after_tcp::acts_by_tcp();
-    match table::lookup(fd).map(Entry::kind) {
-        Some(Kind::Fresh) => track(fd, role::CONNECTING),
-        Some(Kind::Sock(sock)) => {
-            sock.halves.store(0, Ordering::Relaxed);
-            let first = sock.role.compare_exchange(
-                role::UNKNOWN,
-                role::CONNECTING,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            if first.is_ok() {
-                opened(sock, role::CONNECTING);
-            }
+    let entry = fd_table::lookup(fd);
+    if entry == Some(Entry::FRESH) {
+        track(fd, role::CONNECTING);
+    } else if let Some(sock) = entry.and_then(Entry::get::<Sock>) {
+        sock.halves.store(0, Ordering::Relaxed);
+        let first = sock.role.compare_exchange(
+            role::UNKNOWN,
+            role::CONNECTING,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if first.is_ok() {
+            opened(sock, role::CONNECTING);
         }
-        _ => {}
     }
 }
 
@@ -94,7 +106,7 @@ pub fn registered_fresh(fd: c_int) {
 
 /// Before a fork: what is connected later is a connection of both processes.
 pub fn track_fresh() {
-    table::for_range(0, c_int::MAX, |fd, entry| {
+    fd_table::for_range(0, c_int::MAX, |fd, entry| {
         if entry == Entry::FRESH {
             registered_fresh(fd);
         }
@@ -103,14 +115,14 @@ pub fn track_fresh() {
 
 /// `listen()` on `fd` succeeded.
 pub fn listening(fd: c_int) {
-    match table::lookup(fd) {
+    match fd_table::lookup(fd) {
         Some(Entry::FRESH) => {
-            table::store(fd, Entry::LISTENER);
+            fd_table::store(fd, Entry::LISTENER);
         }
         // Registered in a set before listen(): nothing to accelerate.
-        Some(entry) if entry.as_sock().is_some() => {
+        Some(entry) if entry.get::<Sock>().is_some() => {
             before_close(entry, fd);
-            table::store(fd, Entry::LISTENER);
+            fd_table::store(fd, Entry::LISTENER);
         }
         _ => {}
     }
@@ -125,9 +137,9 @@ pub fn accepted(listener: c_int, fd: c_int) {
     if !tracking() {
         return;
     }
-    if table::lookup(listener) != Some(Entry::LISTENER) {
+    if fd_table::lookup(listener) != Some(Entry::LISTENER) {
         // An inherited listener: asked once, where asking cannot be fatal.
-        if process::waits_by_itself() {
+        if seccomp::waits_by_itself() {
             return;
         }
         let option = |name| sys::getsockopt::<c_int>(listener, libc::SOL_SOCKET, name);
@@ -137,18 +149,18 @@ pub fn accepted(listener: c_int, fd: c_int) {
             return;
         }
         super::options::shares_listeners();
-        if table::lookup(listener).is_none() {
-            table::store(listener, Entry::LISTENER);
+        if fd_table::lookup(listener).is_none() {
+            fd_table::store(listener, Entry::LISTENER);
         }
     }
-    crate::trace::open();
+    sluice_runtime::trace::open();
     track(fd, role::ACCEPTED);
 }
 
 fn track(fd: c_int, side: u8) {
     sluice_stats::ROOT.identify(process::pid());
     if let Some(sock) = sock::alloc(fd, side) {
-        if table::store(fd, Entry::sock(sock)) {
+        if fd_table::store(fd, Entry::of(sock)) {
             opened(sock, side);
         } else {
             sock.fds.store(0, Ordering::Release);
@@ -341,26 +353,20 @@ pub fn before_close(entry: Entry, fd: c_int) {
     if process::is_vfork_child() {
         return;
     }
-    if table::lookup(fd) == Some(entry) {
-        match entry.kind() {
-            Kind::Sock(sock) if sock.fds.load(Ordering::Acquire) > 1 => {
-                readiness::number_goes(sock, fd);
-            }
-            _ => {}
-        }
+    let sock = entry.get::<Sock>();
+    if let Some(sock) = sock
+        && sock.fds.load(Ordering::Acquire) > 1
+        && fd_table::lookup(fd) == Some(entry)
+    {
+        readiness::number_goes(sock, fd);
     }
-    if !table::remove_if(fd, entry) {
+    if !fd_table::remove_if(fd, entry) {
         return;
     }
-    match entry.kind() {
-        Kind::Sock(sock) => {
-            after_tcp::acts_on(sock);
-            drop_entry(sock, fd, true);
-        }
-        Kind::Set(set) => set.drop_entry(),
-        Kind::Ring => crate::uring::closed(fd),
-        Kind::Fresh | Kind::Listener | Kind::Internal => {}
+    if let Some(sock) = sock {
+        after_tcp::acts_on(sock);
     }
+    number_gone(entry, fd, true);
 }
 
 /// One descriptor of `sock` is gone or about to go. `open`: the number is still the socket's.
@@ -418,9 +424,9 @@ pub(super) fn leave_and_free(sock: &'static Sock) {
 }
 
 fn adopt_other_number(sock: &'static Sock, gone: c_int) {
-    let entry = Entry::sock(sock);
+    let entry = Entry::of(sock);
     let mut other = -1;
-    table::for_range(0, c_int::MAX, |fd, e| {
+    fd_table::for_range(0, c_int::MAX, |fd, e| {
         if e == entry && fd != gone && other < 0 {
             other = fd;
         }
@@ -516,37 +522,35 @@ pub fn duped(old: c_int, new: c_int) {
     if process::is_vfork_child() {
         // The table is the parent's. But this is a child's way of handing a connection to the
         // program that it executes next.
-        if let Some(sock) = table::lookup(old).and_then(Entry::as_sock) {
+        if let Some(sock) = fd_table::lookup(old).and_then(Entry::get::<Sock>) {
             give_up(sock, Reason::Exec);
         }
         return;
     }
     renumbered(new);
-    if table::lookup(old) == Some(Entry::FRESH) {
+    if fd_table::lookup(old) == Some(Entry::FRESH) {
         // Both will be the connection's.
         registered_fresh(old);
     }
-    let Some(entry) = table::lookup(old) else {
+    let Some(entry) = fd_table::lookup(old) else {
         return;
     };
-    match entry.kind() {
-        Kind::Sock(sock) => {
-            sock.fds.fetch_add(1, Ordering::AcqRel);
-            table::store(new, entry);
-            // From now on printf and fgets are ways to this connection, which pass no hook.
-            if new <= libc::STDERR_FILENO {
-                give_up(sock, Reason::Fdopen);
-            }
-        }
-        Kind::Set(set) => {
-            set.add_entry();
-            table::store(new, entry);
-        }
-        Kind::Fresh | Kind::Listener => {
-            table::store(new, entry);
-        }
-        // A ring is looked into by one number only.
-        Kind::Internal | Kind::Ring => {}
+    // A ring is looked into by one number only.
+    if matches!(entry, Entry::INTERNAL | Entry::RING) {
+        return;
+    }
+    let sock = entry.get::<Sock>();
+    if let Some(sock) = sock {
+        sock.fds.fetch_add(1, Ordering::AcqRel);
+    } else if let Some(set) = entry.get::<Set>() {
+        set.add_entry();
+    }
+    fd_table::store(new, entry);
+    // From now on printf and fgets are ways to this connection, which pass no hook.
+    if let Some(sock) = sock
+        && new <= libc::STDERR_FILENO
+    {
+        give_up(sock, Reason::Fdopen);
     }
 }
 
@@ -555,8 +559,13 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     if process::is_vfork_child() || fails_to_replace(old, new, flags) {
         return;
     }
-    internal::yield_number(new);
-    if let Some(entry) = table::lookup(new) {
+    if fd_table::is_internal(new) {
+        // Whatever used it falls back to TCP.
+        rights::forbid(Reason::DescriptorLimit);
+        lifecycle::sandboxed(Reason::DescriptorLimit);
+        own_fds::yield_number(new);
+    }
+    if let Some(entry) = fd_table::lookup(new) {
         before_close(entry, new);
     }
 }
@@ -565,7 +574,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
 /// kernel knows is asked where asking cannot be fatal.
 fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
     flags & !libc::O_CLOEXEC != 0
-        || !process::waits_by_itself()
+        || !seccomp::waits_by_itself()
             && (new as u64 >= sys::descriptor_limit() || sys::fcntl(old, libc::F_GETFD, 0).is_err())
 }
 
@@ -584,7 +593,7 @@ pub fn close_range(
     }
     if flags & UNSHARE != 0 {
         // From here on this thread's descriptors are not those of the control thread.
-        process::sandboxed(Reason::Sandboxed);
+        lifecycle::sandboxed(Reason::Sandboxed);
     }
     let end = last.min(c_int::MAX as u32) as c_int;
     let start = first.min(c_int::MAX as u32) as c_int;
@@ -593,16 +602,16 @@ pub fn close_range(
         return close(first, last);
     }
     if !process::is_vfork_child() {
-        table::for_range(start, end, |fd, entry| {
+        fd_table::for_range(start, end, |fd, entry| {
             if entry != Entry::INTERNAL {
                 before_close(entry, fd);
             }
         });
     }
     // What lingers has got a number of ours by now. No more come until all is closed.
-    let _apart = internal::Placing::begin();
+    let _apart = own_fds::Placing::begin();
     let mut internal: Vec<u32> = Vec::new();
-    table::for_range(start, end, |fd, entry| {
+    fd_table::for_range(start, end, |fd, entry| {
         if entry == Entry::INTERNAL {
             internal.push(fd as u32);
         }
@@ -651,8 +660,8 @@ mod tests {
         let (a, b, index) = testing::link();
         let fd = sys::open(c"/dev/null", libc::O_RDONLY).unwrap();
         let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
-        let entry = Entry::sock(sock);
-        table::store(fd.raw(), entry);
+        let entry = Entry::of(sock);
+        fd_table::store(fd.raw(), entry);
         let inside = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // As `upgrade::attach` does, when it has found that the socket is open.

@@ -4,14 +4,12 @@ pub mod after_tcp;
 pub mod demote;
 pub mod direct;
 pub mod family;
-pub mod fault;
 pub mod full;
 pub mod inodes;
-pub mod internal;
-pub mod iov;
 #[cfg(test)]
 mod journeys;
 pub mod life;
+pub mod nap;
 pub mod options;
 pub mod parting;
 pub mod passing;
@@ -26,7 +24,6 @@ pub mod reset;
 pub mod send;
 pub mod sock;
 pub mod staged;
-pub mod table;
 pub mod tcp;
 #[cfg(test)]
 pub mod testing;

@@ -1,8 +1,7 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
 use crate::api::{Error, Pass, Verdict};
-use crate::caller;
-use crate::process;
+use crate::lifecycle;
 use crate::readiness;
 use crate::remote;
 use crate::sockets::sock::{Sock, State, role};
@@ -11,6 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
+use sluice_runtime::caller;
 use sluice_stats::Reason;
 
 /// linux/tcp.h and asm-generic/socket.h, where libc lacks them.
@@ -264,7 +264,7 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
             // Both processes' from now on, and noted in this one alone: the kernel is to honour it.
             // First, since it would not tell the parent of a record from another host that is less
             // than the new mark.
-            process::takes_back_inherited(sock);
+            lifecycle::takes_back_inherited(sock);
         }
         _ => {}
     }
@@ -499,7 +499,7 @@ pub fn push_out(sock: &Sock, fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
     let counts = request == libc::FIONREAD || request == libc::TIOCOUTQ;
-    if counts && process::takes_back_inherited(sock) && request == libc::FIONREAD {
+    if counts && lifecycle::takes_back_inherited(sock) && request == libc::FIONREAD {
         remains::await_all_owed(sock);
     }
     let total = match count(sock, fd, request) {

@@ -5,10 +5,11 @@ use super::life::leave_and_free;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Patience, Which};
 use crate::sockets::sock::{self, Event, SETS, Sock, State};
-use crate::sockets::{internal, recv, remains, staged};
+use crate::sockets::{recv, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
 /// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,
@@ -97,8 +98,8 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         .then(|| !alone || withdraw(sock, fd))
         .filter(|&gone| gone)
         .and_then(|_| {
-            let _low = internal::Low::begin();
-            internal::copy(fd)
+            let _low = own_fds::Low::begin();
+            own_fds::copy(fd)
         });
     let Some(own) = own else {
         if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
@@ -136,7 +137,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
     if later {
         let _ = own.release();
     } else {
-        internal::forget(own.raw());
+        own_fds::forget(own.raw());
     }
     later
 }
@@ -225,7 +226,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
     crate::report::finished(sock);
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);
-    internal::close(fd);
+    own_fds::close(fd);
 }
 
 /// In the child of a fork: what lingers is the parent's to finish.
@@ -238,7 +239,7 @@ pub fn disown(sock: &'static Sock) {
     sock.reported.store(true, Ordering::Relaxed);
     sock.fds.store(0, Ordering::Release);
     sock::free(sock);
-    internal::close(fd);
+    own_fds::close(fd);
 }
 
 pub(super) fn abandon_inherited(sock: &'static Sock) {

@@ -1,9 +1,10 @@
 //! Descriptors that travel over Unix sockets (SCM_RIGHTS).
 
-use crate::caller;
-use crate::sockets::table::{self, Entry};
+use crate::sockets::sock::Sock;
 use crate::sockets::{life, options};
 use libc::msghdr;
+use sluice_runtime::caller;
+use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 
 /// Calls `each` for every descriptor in the message's control data, as far as that is there.
@@ -51,11 +52,11 @@ pub unsafe fn leaving(msg: *const msghdr) {
     // SAFETY: passed on.
     unsafe {
         for_each(msg, |fd| {
-            let entry = table::lookup(fd);
+            let entry = fd_table::lookup(fd);
             if entry == Some(Entry::LISTENER) {
                 options::shares_listeners();
             }
-            let sock = entry.and_then(Entry::as_sock);
+            let sock = entry.and_then(Entry::get::<Sock>);
             if let Some(family) = sock.and_then(|sock| sock.family()) {
                 family.share_for_good();
             }

@@ -22,15 +22,17 @@
 //!
 //! A direction that is wanted no more, or never was, costs the load of its flag.
 
-use crate::process;
-use crate::sockets::iov::{self, Cursor};
 use crate::sockets::sock::{Half, Sock, State};
-use crate::thread;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
 use sha2::{Digest, Sha256};
 use sluice_fabric::sys;
+use sluice_runtime::caller;
+use sluice_runtime::iov::{self, Cursor};
+use sluice_runtime::process;
+use sluice_runtime::seccomp;
+use sluice_runtime::thread;
 use std::alloc::Layout;
 
 mod proof;
@@ -446,7 +448,7 @@ fn memory_of(way: Way) -> Memory {
 /// The arguments are those of a C caller, whose call is counted.
 #[cold]
 pub unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> bool {
-    if memory_of(Way::Out) == Memory::Own || process::may_use_system_calls().is_err() {
+    if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
     // SAFETY: passed on.
@@ -459,7 +461,7 @@ pub unsafe fn look_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -
 /// As there.
 #[cold]
 pub unsafe fn look_ahead_message(sock: &'static Sock, msg: *const msghdr) -> bool {
-    if memory_of(Way::Out) == Memory::Own || process::may_use_system_calls().is_err() {
+    if memory_of(Way::Out) == Memory::Own || seccomp::may_use_system_calls().is_err() {
         return false;
     }
     if !is_there(msg as usize, size_of::<msghdr>()) {
@@ -502,7 +504,7 @@ unsafe fn hash_ahead(sock: &'static Sock, iov: *const iovec, count: usize) -> Op
 /// Can all of this be read? Asks the kernel for each page.
 fn is_there(at: usize, len: usize) -> bool {
     const PAGE: usize = 4096;
-    iov::plausible(at, len)
+    caller::plausible(at, len)
         && (at & !(PAGE - 1)..at + len)
             .step_by(PAGE)
             .all(|page| sys::is_readable(page.max(at & !7)))
@@ -529,7 +531,7 @@ fn copy(from: *const u8, to: &mut [u8]) -> bool {
         iov_len: to.len(),
     };
     let (from, into) = (piece(from), piece(to.as_ptr()));
-    process::may_use_system_calls().is_ok()
+    seccomp::may_use_system_calls().is_ok()
         // SAFETY: `to` is written, within its length.
         && unsafe { sys::read_process(process::pid() as c_int, &[from], &[into]) } == Ok(to.len())
 }
@@ -622,7 +624,7 @@ pub unsafe fn moved_messages(call: Moved, vec: *const mmsghdr, count: usize) {
 #[cold]
 pub unsafe fn moved_file(call: Moved, file: c_int, offset: *const off64_t) {
     if let Some(mut feed) = Feed::begin(call) {
-        if process::may_use_system_calls().is_ok() {
+        if seccomp::may_use_system_calls().is_ok() {
             let end = if offset.is_null() {
                 // SAFETY: no pointers; lseek is not hooked.
                 Some(unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) })
@@ -732,7 +734,7 @@ fn tell(sock: &'static Sock) {
     let role = sock.role.load(Ordering::Relaxed);
     for (track, what) in [(&tracks.tx, "wrote"), (&tracks.rx, "read")] {
         let what = format_args!("prefix: end {role} {what}{}", Shown(track));
-        crate::config::log(crate::config::Level::Debug, what);
+        sluice_runtime::config::log(sluice_runtime::config::Level::Debug, what);
     }
 }
 

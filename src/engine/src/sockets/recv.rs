@@ -9,19 +9,20 @@ pub(in crate::sockets) use self::look::{AtHand, at_hand, tcp_speaks};
 use self::look::{Look, look};
 use crate::api::{Error, Pass, READ, Verdict};
 use crate::remote;
-use crate::sockets::iov::{self, Cursor, Extent};
+use crate::sockets::nap::Nap;
 use crate::sockets::prefix::Way;
 use crate::sockets::remains::{self, Step};
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, after_tcp, demote, direct, fault, options, tcp, trigger};
-use crate::thread::Nap;
+use crate::sockets::{PUBLISH, after_tcp, demote, direct, options, tcp, trigger};
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
 use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::fault;
+use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_stats::Reason;
 
 /// Receives for a tracked socket. See [`crate::api::recv`].

@@ -14,10 +14,8 @@
 //!
 //! [`Family::keeps`]: super::family::Family::keeps
 
-use crate::process;
 use crate::remote;
 use crate::sockets::family::{Family, Unread};
-use crate::sockets::iov::Cursor;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::sock::{Event, Sock, State, half};
 use crate::sockets::tcp;
@@ -26,6 +24,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 use libc::c_int;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
+use sluice_runtime::iov::Cursor;
+use sluice_runtime::process;
 use sluice_stats::Reason;
 
 /// The copy; changed under the rx lock. Its last byte is that of TCP at

@@ -9,15 +9,14 @@ use crate::remote;
 use crate::rendezvous::{self, trim};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
-use crate::sockets::iov::{self, Cursor, Extent};
+use crate::sockets::nap::Nap;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::remains;
 use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, fault, recv, staged, trigger, wake};
-use crate::thread::{self, Nap};
+use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, recv, staged, trigger, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -25,6 +24,9 @@ use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends, Ran};
 use sluice_fabric::words::OFFSET_MAX;
+use sluice_runtime::fault;
+use sluice_runtime::iov::{self, Cursor, Extent};
+use sluice_runtime::thread;
 use sluice_stats::Reason;
 
 /// What one look under the tx lock found.
@@ -655,7 +657,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
             Resent::Lost => Room::Lost,
         },
         State::Inherited => {
-            crate::process::inherited_tx(sock);
+            crate::lifecycle::inherited_tx(sock);
             Room::Again
         }
         _ => Room::Kernel,
@@ -673,7 +675,9 @@ pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
         refused(sock, to);
         return true;
     }
-    dir.tx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
+    dir.tx
+        .cpu
+        .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
     if dir.tx.tail.advance(at, to).is_err() {
         demote::settle_tx(sock, Reason::PeerDemoted);
         return false;

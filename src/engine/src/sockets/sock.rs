@@ -10,7 +10,6 @@ mod state;
 pub use self::pool::{after_fork, alloc, for_all, for_every, free};
 pub use self::state::{Event, State};
 use crate::readiness::set::Set;
-use crate::rendezvous::diag::Mirror;
 use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
@@ -19,7 +18,6 @@ use crate::sockets::inodes;
 use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
 use crate::sockets::staged::Staged;
-use crate::sockets::table::{self, Entry};
 use core::net::SocketAddr;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
@@ -29,6 +27,7 @@ use sluice_fabric::lock::Lock;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry, Kind, Object};
 use sluice_stats::{Conn, Reason, Transport};
 
 /// Which end of the TCP connection this is.
@@ -101,6 +100,11 @@ pub struct Half {
 pub const CALL: u64 = 1;
 /// Bits below the byte count in [`Half::calls`].
 pub const CALL_BITS: u32 = 16;
+
+// SAFETY: of sockets alone.
+unsafe impl Object for Sock {
+    const KIND: Kind = Kind::Sock;
+}
 
 impl Half {
     /// Calls in the kernel now.
@@ -292,8 +296,6 @@ pub struct Sock {
     pub key: AtomicU64,
     /// See `key`.
     pub mirror: AtomicU64,
-    /// The owner of the other end's socket.
-    mirror_uid: AtomicU32,
     /// Where a set has the registration of this socket that was made last: a guess, to be verified
     /// there.
     pub last_reg: AtomicU32,
@@ -406,7 +408,7 @@ impl Sock {
         if let Some(family) = self.family() {
             return Some(family);
         }
-        let made = crate::sockets::family::take(crate::process::pid())?;
+        let made = crate::sockets::family::take(sluice_runtime::process::pid())?;
         let raw = core::ptr::from_ref(made).cast_mut();
         match self.family.compare_exchange(
             core::ptr::null_mut(),
@@ -416,7 +418,7 @@ impl Sock {
         ) {
             Ok(_) => Some(made),
             Err(_) => {
-                made.leave(crate::process::pid());
+                made.leave(sluice_runtime::process::pid());
                 self.family()
             }
         }
@@ -434,20 +436,6 @@ impl Sock {
         self.index.store(index, Ordering::Relaxed);
         self.link
             .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
-    }
-
-    /// The other end, as the kernel named it at the last try.
-    pub fn mirror(&self) -> Mirror {
-        Mirror {
-            inode: self.mirror.load(Ordering::Relaxed),
-            uid: self.mirror_uid.load(Ordering::Relaxed),
-        }
-    }
-
-    /// See [`Self::mirror`].
-    pub fn set_mirror(&self, mirror: Mirror) {
-        self.mirror_uid.store(mirror.uid, Ordering::Relaxed);
-        self.mirror.store(mirror.inode, Ordering::Relaxed);
     }
 
     /// The link of the last stream, if it still stands.
@@ -479,7 +467,7 @@ impl Sock {
     /// a dup lives, under a call that began by it.
     #[inline]
     pub fn valid_number(&'static self, fd: i32) -> i32 {
-        if table::lookup(fd) == Some(Entry::sock(self)) {
+        if fd_table::lookup(fd) == Some(Entry::of(self)) {
             fd
         } else {
             self.fd.load(Ordering::Relaxed)
@@ -516,7 +504,7 @@ impl Sock {
     /// Do relatives hold the socket, too?
     pub fn is_shared(&self) -> bool {
         self.family()
-            .is_some_and(|f| f.is_shared(crate::process::pid()))
+            .is_some_and(|f| f.is_shared(sluice_runtime::process::pid()))
     }
 
     #[cold]
@@ -559,8 +547,8 @@ impl Sock {
     #[cold]
     fn tell_upgraded(&self, on: &str) {
         if let (Some(local), Some(peer)) = (self.conn().local(), self.conn().peer()) {
-            crate::config::log(
-                crate::config::Level::Info,
+            sluice_runtime::config::log(
+                sluice_runtime::config::Level::Info,
                 format_args!(
                     "fd {} {local} -> {peer}: on {on} after {} bytes",
                     self.fd.load(Ordering::Relaxed),
@@ -583,7 +571,7 @@ impl Sock {
     pub fn pin(&self, reason: Reason) {
         self.pinned.store(reason as u32, Ordering::Relaxed);
         // A process that has sandboxed itself may make no call for that.
-        let least = match crate::process::forbidden() {
+        let least = match sluice_runtime::rights::forbidden() {
             Some(_) => u64::MAX,
             None => TELLS_AT,
         };

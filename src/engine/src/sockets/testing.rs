@@ -1,7 +1,7 @@
 //! For tests: a link between two ends of this process, with a stream on it; and a fork at a given
 //! moment.
 
-use crate::process;
+use crate::lifecycle;
 use crate::sockets::sock::{self, Sock, State, role};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
@@ -68,18 +68,18 @@ pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -
         while !inside.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        process::before_bare_fork();
+        lifecycle::before_bare_fork();
         // SAFETY: the child does what a program's may, and ends; an alarm ends one that spins.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: as above.
             unsafe {
                 libc::alarm(5);
-                process::after_bare_fork(0);
+                lifecycle::after_bare_fork(0);
                 libc::_exit(i32::from(then()));
             }
         }
-        process::after_bare_fork(pid);
+        lifecycle::after_bare_fork(pid);
         let mut status = 0;
         // SAFETY: room for a status.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };

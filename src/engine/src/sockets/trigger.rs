@@ -5,12 +5,12 @@
 //! offsets of the stream. Ends that may have one ask over it at any offset.
 
 use super::sock::{Sock, State, role};
-use crate::config::{Upgrade, config};
 use crate::rendezvous;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::bucket::{Bucket, Rate};
 use sluice_fabric::sys;
+use sluice_runtime::config::{Upgrade, config};
 
 /// Bytes between a demotion and the next try, doubled with each demotion.
 const RETRY_STEP: u64 = 1 << 20;

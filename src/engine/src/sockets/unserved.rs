@@ -2,11 +2,12 @@
 //! path.
 
 use super::sock::Sock;
-use super::table::{self, Entry, Kind};
 use super::{demote, life, remains};
 use crate::api::{Pass, Verdict};
+use crate::readiness::set::Set;
 use crate::remote;
 use libc::c_int;
+use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
 
 /// What such a call does.
@@ -22,29 +23,29 @@ pub enum Use {
 /// The descriptor is about to be used so: its stream goes back to TCP for good, counted under
 /// `reason`.
 pub fn used(fd: c_int, reason: Reason, how: Use) {
-    match table::lookup(fd).map(Entry::kind) {
-        Some(Kind::Sock(sock)) => {
-            leave(sock, reason, how);
-            // What a poll has told of is there for the next reader; and after the program's
-            // SHUT_RD the kernel would tell of an end where it has nothing yet.
-            remains::part_with(sock);
-        }
+    let Some(entry) = fd_table::lookup(fd) else {
+        return;
+    };
+    if let Some(sock) = entry.get::<Sock>() {
+        leave(sock, reason, how);
+        // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
+        // kernel would tell of an end where it has nothing yet.
+        remains::part_with(sock);
+    } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
         // Given away before it is connected. (A raw call about one that is not says nothing of
         // later ones.)
-        Some(Kind::Fresh) if reason != Reason::RawSyscall => {
-            if let Some(sock) = crate::api::sock_of(Entry::FRESH, fd) {
-                life::give_up(sock, reason);
-            }
+        if let Some(sock) = crate::api::sock_of(entry, fd) {
+            life::give_up(sock, reason);
         }
-        Some(Kind::Set(set)) => set.used_elsewhere(),
-        _ => {}
+    } else if let Some(set) = entry.get::<Set>() {
+        set.used_elsewhere();
     }
 }
 
 /// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program
 /// does not.
 pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
-    let Some(sock) = entry.as_sock() else {
+    let Some(sock) = entry.get::<Sock>() else {
         used(fd, Reason::Splice, Use::Any);
         return Verdict::Pass(Pass::NOBODY);
     };

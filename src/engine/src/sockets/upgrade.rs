@@ -1,8 +1,6 @@
 //! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's
 //! switch.
 
-use crate::config::{Side, config};
-use crate::process;
 use crate::remote;
 use crate::rendezvous::{control, diag};
 use crate::sockets::demote::{self, Which};
@@ -11,6 +9,8 @@ use crate::sockets::{direct, options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
+use sluice_runtime::config::{Side, config};
+use sluice_runtime::process;
 use sluice_stats::Reason;
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together

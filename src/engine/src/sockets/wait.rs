@@ -4,15 +4,17 @@ use crate::readiness::spin;
 use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::nap;
+use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Half, Known, Sock, State};
 use crate::sockets::{direct, options, recv};
-use crate::thread::{self, Nap};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::thread;
 use sluice_stats::Reason;
 
 /// How a wait ended.
@@ -260,7 +262,7 @@ fn sleep(
     };
     if let Some(nap) = &nap {
         // What a sleep left by a jump has announced goes before this one announces the same.
-        thread::left_sleeps(nap.frame());
+        nap::left_sleeps(nap.frame());
     }
     waiters.fetch_or(bit, Ordering::SeqCst);
     slot.publish_cpu(thread::cpu());
@@ -274,7 +276,7 @@ fn sleep(
         if left == Some(0) || !hears {
             waited = Waited::TimedOut;
         } else if let Some(nap) = nap
-            && thread::falls_asleep(nap.frame(), link, index, waiters)
+            && nap::falls_asleep(nap.frame(), link, index, waiters)
         {
             nap.word = slot.sleep_word();
             nap.announced = false;
@@ -309,7 +311,7 @@ pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
 /// The edge has slept for a call: takes back what was announced, and says how the wait ended.
 #[cold]
 pub fn woken(nap: &mut Nap) -> Waited {
-    thread::wakes_up(nap.frame());
+    nap::wakes_up(nap.frame());
     end_below_low(nap);
     let waited = if nap.announced {
         woken_in_kernel(nap)

@@ -1,10 +1,11 @@
 //! Waking threads that wait on a stream: the peer's waiters, and this process's own.
 
 use crate::readiness::set::Set;
-use crate::sockets::{after_tcp, fault};
+use crate::sockets::after_tcp;
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_runtime::fault;
 
 fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {

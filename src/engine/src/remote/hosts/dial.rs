@@ -3,17 +3,17 @@
 use super::{
     DEVICE, DIAL_MS, DIAL_NS, Hosts, Listen, Question, SEEKS, Seek, Up, full, tell, token,
 };
-use crate::config::config;
 use crate::remote::hello::{self, Answer, Request, VERSION};
 use crate::remote::proof::Known;
 use crate::remote::wire::Lost;
 use crate::rendezvous::control;
-use crate::sockets::internal;
-use crate::subnet;
 use core::net::{IpAddr, SocketAddr};
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
 use sluice_fabric::verbs::device::Device;
+use sluice_runtime::config::config;
+use sluice_runtime::own_fds;
+use sluice_runtime::subnet;
 use sluice_stats::Reason;
 
 /// After its second an answer to a dial is taken for so long: the host is busy, not silent. Less
@@ -110,7 +110,7 @@ impl Hosts {
         let ip = subnet::mapped(&config().map, seek.local.ip());
         let at = |port| SocketAddr::new(ip, port);
         let [first, second] = hello::ports(seek.local.port());
-        let opening = internal::Opening::begin();
+        let opening = own_fds::Opening::begin();
         let mut id = Id::listen(&self.channel, key, at(first));
         if matches!(id, Err(libc::EADDRINUSE)) {
             id = Id::listen(&self.channel, key, at(second));
@@ -153,7 +153,7 @@ impl Hosts {
         let [commands, _] = device.descriptors();
         let known = |known: &Device| known.descriptors()[0] == commands;
         if !self.devices.iter().any(known) {
-            device.rehouse(internal::copy);
+            device.rehouse(own_fds::copy);
             let events = device.events();
             if sys::set_nonblocking(events).is_ok() {
                 control::watch_remote(events, DEVICE, libc::EPOLLIN as u32);
@@ -214,7 +214,7 @@ impl Hosts {
                 continue;
             }
             dial.until = now + DIAL_NS;
-            let opening = internal::Opening::begin();
+            let opening = own_fds::Opening::begin();
             let dialled = Id::dial(&self.channel, dial.key, Some(from), to, DIAL_MS);
             drop(opening);
             match dialled {
@@ -232,7 +232,7 @@ impl Hosts {
 
     pub(super) fn read_channel(&mut self) {
         let next = |channel: &Channel| {
-            let _opening = internal::Opening::begin();
+            let _opening = own_fds::Opening::begin();
             channel.next()
         };
         while let Some(event) = next(&self.channel) {
@@ -554,8 +554,8 @@ impl Hosts {
         let known = self.quiet.iter().position(|q| q.host == host);
         let known = known.map(|at| self.quiet.swap_remove(at));
         let wait = known.map_or(first, |quiet| (quiet.wait * 2).min(QUIET_MOST));
-        crate::config::log(
-            crate::config::Level::Debug,
+        sluice_runtime::config::log(
+            sluice_runtime::config::Level::Debug,
             format_args!(
                 "{host} is silent, and left alone for {} s",
                 wait / 1_000_000_000

@@ -2,12 +2,12 @@
 //! on a port that it tells by the link.
 
 use super::{DIAL_MS, DIAL_NS, Hosts};
-use crate::config::config;
 use crate::remote::hello::VERSION;
-use crate::subnet;
 use core::net::SocketAddr;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::{Id, Key};
+use sluice_runtime::config::config;
+use sluice_runtime::subnet;
 use sluice_stream::wire::Lane;
 
 /// What is asked there: version, nothing, then what was told by the link.
@@ -219,8 +219,8 @@ impl Hosts {
         seek.stage = Stage::Stands;
         let of = seek.of;
         if let Some(up) = self.up(of) {
-            crate::config::log(
-                crate::config::Level::Debug,
+            sluice_runtime::config::log(
+                sluice_runtime::config::Level::Debug,
                 format_args!("direct transfers with {}", up.host),
             );
             up.wire.lane_stands();

@@ -23,10 +23,7 @@ use super::proof::Known;
 use super::queue;
 use super::stream;
 use super::wire::{Hello, Lost, Note, Offered, Wire};
-use crate::config::{Mode, config};
-use crate::process;
 use crate::rendezvous::{control, diag};
-use crate::sockets::internal;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::tcp;
 use core::net::{IpAddr, SocketAddr};
@@ -40,6 +37,10 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::cm::{Channel, Id, Key};
 use sluice_fabric::verbs::device::{Device, Trouble};
+use sluice_runtime::config::{Mode, config};
+use sluice_runtime::own_fds;
+use sluice_runtime::process;
+use sluice_runtime::thread;
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
@@ -247,6 +248,7 @@ pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Resu
     let connection = hello::connection(first, second);
     sock.key.store(connection, Ordering::Relaxed);
     USED.store(true, Ordering::Relaxed);
+    thread::set_runs_devices(true);
     sock.conn()
         .awaits_after(Reason::BelowThreshold, Reason::Meeting);
     control::seek(sock);
@@ -261,7 +263,7 @@ pub fn begin(sock: &'static Sock, generation: u32) {
 fn with<R>(f: impl FnOnce(&mut Hosts) -> R) -> Option<R> {
     let mut hosts = HOSTS.lock()?;
     if hosts.is_none() {
-        let _opening = internal::Opening::begin();
+        let _opening = own_fds::Opening::begin();
         *hosts = Hosts::new();
     }
     hosts.as_mut().map(f)
@@ -299,12 +301,13 @@ pub fn after_fork() {
         queue::after_fork();
         let devices = hosts.devices.iter().flat_map(Device::descriptors);
         for fd in devices.chain([hosts.channel.descriptor()]) {
-            internal::close(fd);
+            own_fds::close(fd);
         }
         core::mem::forget(hosts);
         BARRED.store(true, Ordering::Relaxed);
     }
     USED.store(false, Ordering::Relaxed);
+    thread::set_runs_devices(false);
 }
 
 /// Holds all of it still over a fork.
@@ -330,7 +333,7 @@ impl Hosts {
     fn new() -> Option<Self> {
         let api: &'static Api = api::load()?;
         let channel = Channel::new(api).ok()?;
-        channel.rehouse(internal::copy);
+        channel.rehouse(own_fds::copy);
         control::watch_remote(channel.descriptor(), CM, libc::EPOLLIN as u32);
         Some(Self {
             channel,
@@ -587,8 +590,8 @@ impl Hosts {
                 }
                 near.kill();
                 far.kill();
-                crate::config::log(
-                    crate::config::Level::Debug,
+                sluice_runtime::config::log(
+                    sluice_runtime::config::Level::Debug,
                     format_args!("link to {} lost: {why:?}", up.host),
                 );
                 let lost: Vec<Asked> = self.asked.extract_if(.., |a| a.key == key).collect();
@@ -748,8 +751,8 @@ fn full(errno: sys::Errno) -> Reason {
 }
 
 fn tell(seek: &Seek, what: &str, errno: sys::Errno) {
-    crate::config::log(
-        crate::config::Level::Debug,
+    sluice_runtime::config::log(
+        sluice_runtime::config::Level::Debug,
         format_args!("{} -> {}: {what}: {errno}", seek.local, seek.peer),
     );
 }

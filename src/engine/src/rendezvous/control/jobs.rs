@@ -257,7 +257,7 @@ pub(super) fn do_jobs() -> Option<u64> {
         }
         Job::Seek(sock, generation) => {
             if sock.generation.load(Ordering::Acquire) == *generation {
-                let _turn = internal::Turn::begin();
+                let _turn = own_fds::Turn::begin();
                 remote::begin(sock, *generation);
             }
             false

@@ -207,7 +207,7 @@ pub(super) fn on_link(link: &'static Link) {
         }
         // What comes unasked may stand where it likes.
         let is_due = link.bells_due().load(Ordering::Relaxed) != 0;
-        let _low = is_due.then(internal::Low::begin);
+        let _low = is_due.then(own_fds::Low::begin);
         match message::receive(fd) {
             Received::Nothing => return,
             Received::Gone => return lost(link),
@@ -241,7 +241,7 @@ fn on_record(
             let one_less = |due: u32| due.checked_sub(1);
             let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = link.bells_due().fetch_update(set, fetch, one_less);
-            let _low = internal::Low::begin();
+            let _low = own_fds::Low::begin();
             let bell = brought.and_then(bell::own_end);
             if let Some(set) = set_of(link, message.index) {
                 set.add_bell(link, message.index, bell);
@@ -277,12 +277,12 @@ fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     if !price::may_have_bell(link) {
         return;
     }
-    let _low = internal::Low::begin();
+    let _low = own_fds::Low::begin();
     let (near, far) = if name != 0 {
         (bell::go_to(link, name), None)
     } else if link.is_of_same_user() {
         match sys::doorbell() {
-            Ok((near, far)) => (internal::lift(near), Some(far)),
+            Ok((near, far)) => (own_fds::lift(near), Some(far)),
             Err(_) => return,
         }
     } else {
@@ -293,7 +293,7 @@ fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     if tell(link, &Message::about(Kind::Bell, slot), sent) {
         link.set_bell(slot, near, name != 0);
     } else {
-        internal::forget(near.raw());
+        own_fds::forget(near.raw());
     }
 }
 
@@ -342,7 +342,7 @@ fn end(link: &'static Link, reason: Reason) {
     link.control().close(|fd| {
         let set = SET.load(Ordering::Acquire);
         let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        internal::forget(fd);
+        own_fds::forget(fd);
         // Descriptors that may lie unread in it are closed elsewhere.
         crate::rendezvous::empty(fd);
     });

@@ -31,11 +31,11 @@ mod tx;
 pub(super) use rx::{Found, Wants, begin_rx, revoke, try_recv};
 pub(super) use tx::{Tried, begin_tx, end_turn, is_up, make_way, resolve, settled, try_send};
 
-use crate::config::{Mode, config};
 use crate::sockets::sock::Sock;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use sluice_runtime::config::{Mode, config};
 use sluice_stream::{self as stream, Provider};
 
 /// Most bytes of one take: beyond, a copy falls out of the processor's cache.

@@ -2,18 +2,19 @@
 //! socket's rx lock.
 
 use super::{NEVER, PIECE, terms};
-use crate::credentials;
-use crate::sockets::fault;
-use crate::sockets::iov::Cursor;
+use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::wake;
-use crate::thread::{self, Nap};
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
 use sluice_fabric::layout::{AdvertLine, Direction};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::words::{self, Reading};
+use sluice_runtime::credentials;
+use sluice_runtime::fault;
+use sluice_runtime::iov::Cursor;
+use sluice_runtime::thread;
 use sluice_stream::{Advert, AdvertId, Next, Offer, Receiver, Recv, Seq};
 /// Pieces of a scattered buffer that one take fills.
 const PIECES: usize = 16;

@@ -3,16 +3,11 @@
 //! All of it under the socket's tx lock, but for the spin on an offer that is up.
 
 use super::{NEVER, PIECE, terms};
-use crate::config::{Mode, config};
-use crate::process;
 use crate::sockets::demote;
-use crate::sockets::fault;
-use crate::sockets::iov::Cursor;
 use crate::sockets::send::Job;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::wake;
-use crate::thread;
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
 use sluice_fabric::doorbell::Sleep;
@@ -21,6 +16,12 @@ use sluice_fabric::lock::{Section, me};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::words::{self, ROUNDS_MAX, Reading, Withdrawal};
+use sluice_runtime::config::{Mode, config};
+use sluice_runtime::fault;
+use sluice_runtime::iov::Cursor;
+use sluice_runtime::process;
+use sluice_runtime::rights;
+use sluice_runtime::thread;
 use sluice_stats::Reason;
 use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Sender, Seq};
 /// Another thread's send that has the turn is given this long. It needs some milliseconds at most,
@@ -91,7 +92,7 @@ const OFFERS_NOT: u8 = 2;
 fn may_offer(sock: &Sock, dir: &Direction, link: &Link) -> bool {
     let offers = &sock.direct.offers;
     if offers.load(Ordering::Relaxed) == UNASKED {
-        let may = link.twin().is_none() && process::may_be_pulled_by(link);
+        let may = link.twin().is_none() && rights::may_be_pulled_by(link);
         if may {
             // Before the offer, with which it is read.
             let at = &dir.tx_wishes.token_at;
@@ -609,8 +610,8 @@ pub(in crate::sockets) fn settled(sock: &'static Sock, start: u64, end: u64) {
 mod tests {
     use super::*;
     use crate::api::{Error, Verdict};
+    use crate::sockets::nap::Nap;
     use crate::sockets::{send, testing};
-    use crate::thread::Nap;
     use std::time::{Duration, Instant};
 
     /// A socket on a link, where a thread that never comes back has the turn.

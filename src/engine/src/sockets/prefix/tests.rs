@@ -3,9 +3,9 @@
 use super::*;
 use crate::api::{Pass, fed};
 use crate::sockets::sock::role;
-use crate::sockets::table::Entry;
 use crate::sockets::{recv, send, sock};
 use core::sync::atomic::AtomicUsize;
+use sluice_runtime::fd_table::Entry;
 use std::sync::{Mutex, PoisonError};
 
 /// A new connection that is to be proved.

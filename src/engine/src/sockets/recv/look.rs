@@ -5,15 +5,16 @@ use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
-use crate::sockets::iov::Cursor;
+use crate::sockets::nap::Nap;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Event, Sock, State};
-use crate::sockets::{PUBLISH, fault, recv, remains, tcp, wake};
-use crate::thread::Nap;
+use crate::sockets::{PUBLISH, recv, remains, tcp, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
+use sluice_runtime::fault;
+use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 use sluice_stream::receiver::CREDIT_MAX;
 
@@ -61,7 +62,7 @@ pub(super) unsafe fn look(
         return Look::Kernel;
     };
     if current == State::Inherited {
-        crate::process::inherited_rx(sock);
+        crate::lifecycle::inherited_rx(sock);
         return Look::Again;
     }
     if fault::strikes() {
@@ -343,7 +344,9 @@ unsafe fn from_ring(
         });
     }
     let to = at + n as u64;
-    dir.rx.cpu.store(crate::thread::cpu(), Ordering::Relaxed);
+    dir.rx
+        .cpu
+        .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
     if dir.rx.head.consume(round, at, to).is_err() {
         // Seized while we copied: these bytes come again on TCP.
         *cursor = before;

@@ -131,7 +131,7 @@ pub fn free(sock: &'static Sock) {
         let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // SAFETY: null, or a slot of the family region.
         if let Some(family) = unsafe { family.as_ref() } {
-            family.leave(crate::process::pid());
+            family.leave(sluice_runtime::process::pid());
         }
     }
     if let Ok(_section) = FREE.enter() {

@@ -13,7 +13,7 @@ use super::Config;
 use super::line::{Line, Meaning, Path, Quoted};
 use super::policy::{Rule, Side};
 use super::settings::{CONFIG, FAULT, SETTINGS, Setting, number};
-use crate::sockets::internal::Low;
+use crate::own_fds::Low;
 use crate::subnet::{self, Subnet};
 use core::ffi::{CStr, c_char};
 use core::fmt;

@@ -8,8 +8,8 @@
 //! another number than the lowest free one: shells and daemons close 1 and rely on what `dup` or
 //! `open` gives them next.
 
-use crate::process;
-use crate::sockets::table::{self, Entry};
+use crate::fd_table::{self, Entry};
+use crate::seccomp;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_fabric::sys::{self, Fd};
@@ -178,7 +178,7 @@ static GROWN: AtomicBool = AtomicBool::new(false);
 /// Not while an inherited filter may kill for it: what stands low then is opened by calls that the
 /// loader made, too.
 fn grow() {
-    if GROWN.load(Ordering::Acquire) || !process::is_free() {
+    if GROWN.load(Ordering::Acquire) || !seccomp::is_free() {
         return;
     }
     let (first, _) = numbers();
@@ -324,7 +324,7 @@ pub fn copy(fd: i32) -> Option<Fd> {
 /// Enters a number that is ours.
 pub fn enter(fd: i32) {
     // A number that was ours before, and was closed where nobody told us, is counted already.
-    if !table::is_internal(fd) && table::store(fd, Entry::INTERNAL) {
+    if !fd_table::is_internal(fd) && fd_table::store(fd, Entry::INTERNAL) {
         HELD.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -336,7 +336,7 @@ pub fn taken() {
 
 /// Forgets numbers that are closed: by their owner's end, or by the program, unseen.
 fn prune() {
-    table::for_range(0, i32::MAX, |fd, entry| {
+    fd_table::for_range(0, i32::MAX, |fd, entry| {
         if entry == Entry::INTERNAL && sys::fcntl(fd, libc::F_GETFD, 0) == Err(libc::EBADF) {
             forget(fd);
         }
@@ -345,7 +345,7 @@ fn prune() {
 
 /// The number is about to be closed, or is the program's again.
 pub fn forget(fd: i32) {
-    if table::remove_if(fd, Entry::INTERNAL) {
+    if fd_table::remove_if(fd, Entry::INTERNAL) {
         HELD.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -356,24 +356,19 @@ pub fn close(fd: i32) {
     drop(Fd::own(fd));
 }
 
-/// The program wants this very number for itself: ours moves away. Only numbers that nothing has
-/// cached could move, so the descriptor is given up instead and whatever used it falls back to TCP.
+/// The program wants this very number, which is ours, for itself, and nothing of ours uses it from
+/// now on. Only numbers that nothing has cached could move, so the descriptor is given up instead.
 pub fn yield_number(fd: i32) {
-    if table::is_internal(fd) {
-        crate::process::forbid(sluice_stats::Reason::DescriptorLimit);
-        crate::process::sandboxed(sluice_stats::Reason::DescriptorLimit);
-        forget(fd);
-        // Threads, sets and the control thread come to their ends later, and each closes what is
-        // its own.
-        sys::give_away(fd);
-    }
+    forget(fd);
+    // Threads, sets and the control thread come to their ends later, and each closes what is its
+    // own.
+    sys::give_away(fd);
 }
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "a test reads /proc")]
 mod tests {
     use super::*;
-    use crate::sockets::testing::forked_amid;
 
     /// How far the kernel's table of descriptors reaches.
     fn reach() -> Option<usize> {
@@ -385,28 +380,29 @@ mod tests {
     #[test]
     fn the_table_reaches_up_before_one_of_ours_stands_low() {
         let (first, _) = numbers();
-        assert!(forked_amid(
-            |pause| pause(),
-            || {
-                // A child's table is as small as its parent's descriptors allow.
-                // SAFETY: the one thread of a process that ends below has no use for them.
-                let pid = unsafe {
-                    libc::close_range(3, libc::c_uint::MAX, 0);
-                    libc::fork()
-                };
+        // A child's table is as small as its parent's descriptors allow.
+        // SAFETY: the children make system calls on memory of their own and end; the first has one
+        // thread, and no use for its descriptors.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::close_range(3, libc::c_uint::MAX, 0);
+                let pid = libc::fork();
                 if pid == 0 {
                     after_fork();
                     let before = reach();
                     let _low = Low::begin();
                     let grows =
                         before.is_some_and(|n| n <= first) && reach().is_some_and(|n| n > first);
-                    // SAFETY: the end of the process.
-                    unsafe { libc::_exit(i32::from(grows)) }
+                    libc::_exit(i32::from(!grows))
                 }
                 let mut status = 0;
-                // SAFETY: room for a status.
-                unsafe { libc::waitpid(pid, &raw mut status, 0) == pid && status == 0x100 }
+                let waited = libc::waitpid(pid, &raw mut status, 0);
+                libc::_exit(i32::from(waited != pid || status != 0));
             }
-        ));
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(status, 0);
+        }
     }
 }

@@ -7,12 +7,23 @@
 //! few structures each time; of the page that this thread's stack is on it need not be asked at all
 //! (`docs/decisions/020-pointers-are-asked-for.md`).
 
-use crate::process;
-use crate::sockets::iov::plausible;
+use crate::seccomp;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_fabric::sys;
 
 const PAGE: usize = 4096;
+
+/// Where a user's addresses begin: nothing is mapped in the first page.
+pub const FIRST: usize = 4096;
+/// Where they end.
+pub const TOP: usize = 1 << 47;
+
+/// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
+/// says EFAULT. Whether a plausible range is mapped is asked by [`can_read`] and its kin for what describes a
+/// call; buffers that are not end the program (docs/limitations.md).
+pub fn plausible(at: usize, len: usize) -> bool {
+    (FIRST..TOP).contains(&at) && len <= TOP - at
+}
 
 /// What is known of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,21 +108,27 @@ pub unsafe fn copy_on_trust<T: Copy>(at: *const T) -> Option<T> {
     (!cannot_read(at as usize, size_of::<T>())).then(|| unsafe { at.read_unaligned() })
 }
 
-/// A time limit of a caller's, none where that is null. `Err`: it is not there, and the kernel's to
-/// refuse.
+/// Nothing is where a pointer leads: EFAULT, and the kernel's to refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing;
+
+/// A time limit of a caller's, none where that is null.
+///
+/// # Errors
+/// It is not there.
 ///
 /// # Safety
 /// `at` is null or a C caller's.
-pub(crate) unsafe fn timeout_at(at: *const libc::timespec) -> Result<Option<libc::timespec>, ()> {
+pub unsafe fn timeout_at(at: *const libc::timespec) -> Result<Option<libc::timespec>, Missing> {
     if at.is_null() {
         return Ok(None);
     }
     // SAFETY: any bytes are one.
-    unsafe { copy_on_trust(at) }.map(Some).ok_or(())
+    unsafe { copy_on_trust(at) }.map(Some).ok_or(Missing)
 }
 
 /// Is a signal mask given that is not there? The kernel looks at it before anything else.
-pub(crate) fn is_mask_missing(mask: *const libc::sigset_t) -> bool {
+pub fn is_mask_missing(mask: *const libc::sigset_t) -> bool {
     // The kernel's has 64 bits.
     !mask.is_null() && cannot_read(mask as usize, 8)
 }
@@ -217,7 +234,7 @@ fn ask(page: usize, at: usize, writes: bool) -> There {
     if IS_FILTERED.load(Ordering::Relaxed) {
         return There::Yes;
     }
-    if process::may_use_system_calls().is_err() {
+    if seccomp::may_use_system_calls().is_err() {
         return There::Untold;
     }
     let word = at.max(page * PAGE) & !7;

@@ -10,9 +10,9 @@
 //! for would end the program by SIGBUS.
 
 use crate::config::{self, Level, Meaning, Path};
-use crate::process;
-use crate::sockets::internal::{self, Low};
-use crate::sockets::table::{self, Entry};
+use crate::fd_table::{self, Entry};
+use crate::own_fds::{self, Low};
+use crate::{process, seccomp};
 use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ pub fn before_use(fd: i32) {
 
 #[cold]
 fn open_for(fd: i32) {
-    if table::lookup(fd).and_then(Entry::as_sock).is_some() {
+    if fd_table::lookup(fd).is_some_and(Entry::is_sock) {
         open();
     }
 }
@@ -71,7 +71,7 @@ pub fn open() {
     // that is a system call, too.
     if !sluice_stats::wants_trace()
         || process::is_vfork_child()
-        || process::may_use_system_calls().is_err()
+        || seccomp::may_use_system_calls().is_err()
         || !sluice_stats::take_trace_up()
     {
         return;
@@ -126,7 +126,7 @@ fn make(path: &CStr) -> Result<&'static TraceFile, Failure> {
     }
     // No upgrade needs these two: under a filter that lets upgrades be, no child has tried them
     // yet.
-    let free = !process::has_filter()
+    let free = !seccomp::has_filter()
         || filter::survives(&[Sysno::wait4, Sysno::fallocate, Sysno::unlink]);
     let (file, name) = create(path).map_err(Failure::Create)?;
     let mapped = match file {
@@ -156,7 +156,7 @@ fn create(path: &CStr) -> Result<(Option<Fd>, Name), Errno> {
             break;
         }
     }
-    made.map(|(file, name)| (internal::lift(file), name))
+    made.map(|(file, name)| (own_fds::lift(file), name))
 }
 
 /// Maps a file that is empty, and closes it.
@@ -168,7 +168,7 @@ fn map(file: Fd, len: usize, by_fallocate: bool) -> Result<*mut u8, Failure> {
         // Also where its name must stay.
         let _ = sys::ftruncate(file.raw(), 0);
     }
-    internal::forget(file.raw());
+    own_fds::forget(file.raw());
     mapped
 }
 

@@ -4,8 +4,6 @@
 //! load, and pages of numbers that were never used are never touched. What an entry points to is
 //! type-stable memory: a stale pointer meets another object of the same type, never freed memory.
 
-use crate::readiness::set::Set;
-use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use libc::c_int;
 
@@ -33,32 +31,44 @@ const TAG_RING: usize = 6;
 pub struct Entry(usize);
 
 /// What an [`Entry`] is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A connected (or connecting) TCP socket.
-    Sock(&'static Sock),
+    Sock,
     /// An epoll set.
-    Set(&'static Set),
+    Set,
     /// A TCP socket that is neither connected nor listening.
     Fresh,
     /// A TCP listener.
     Listener,
     /// One of our own descriptors.
     Internal,
-    /// An io_uring (uring.rs).
+    /// An io_uring that is looked into.
     Ring,
 }
 
+/// A structure that an entry can point to.
+///
+/// # Safety
+/// [`KIND`](Self::KIND) is [`Kind::Sock`] or [`Kind::Set`], and no other type has it.
+pub unsafe trait Object: Sized + 'static {
+    /// What an entry that points to one is.
+    const KIND: Kind;
+    /// The low bits of such an entry.
+    const TAG: usize = {
+        assert!(align_of::<Self>() > TAG_MASK);
+        match Self::KIND {
+            Kind::Sock => TAG_SOCK,
+            _ => TAG_SET,
+        }
+    };
+}
+
 impl Entry {
-    /// An entry for a socket.
+    /// An entry for a socket or a set.
     #[must_use]
-    pub fn sock(sock: &'static Sock) -> Self {
-        Self(core::ptr::from_ref(sock) as usize | TAG_SOCK)
-    }
-    /// An entry for an epoll set.
-    #[must_use]
-    pub fn set(set: &'static Set) -> Self {
-        Self(core::ptr::from_ref(set) as usize | TAG_SET)
+    pub fn of<T: Object>(object: &'static T) -> Self {
+        Self(core::ptr::from_ref(object) as usize | T::TAG)
     }
     /// See [`Kind::Fresh`].
     pub const FRESH: Self = Self(TAG_FRESH);
@@ -69,38 +79,31 @@ impl Entry {
     /// See [`Kind::Ring`].
     pub const RING: Self = Self(TAG_RING);
 
-    /// The socket, if it is one.
+    /// The socket or set, if it is one.
     #[inline]
     #[must_use]
-    pub fn as_sock(self) -> Option<&'static Sock> {
-        let at = self.0.wrapping_sub(TAG_SOCK);
-        // SAFETY: entries with this tag are made from a `&'static Sock` only, which is aligned.
-        (at & TAG_MASK == 0).then(|| unsafe { &*(at as *const Sock) })
+    pub fn get<T: Object>(self) -> Option<&'static T> {
+        let at = self.0.wrapping_sub(T::TAG);
+        // SAFETY: entries with this tag are made from a `&'static T` only, which is aligned.
+        (at & TAG_MASK == 0).then(|| unsafe { &*(at as *const T) })
     }
 
-    /// The epoll set, if it is one.
-    #[inline]
+    /// Is it a socket with a connection?
     #[must_use]
-    pub fn as_set(self) -> Option<&'static Set> {
-        let at = self.0.wrapping_sub(TAG_SET);
-        // SAFETY: entries with this tag are made from a `&'static Set` only, which is aligned.
-        (at & TAG_MASK == 0).then(|| unsafe { &*(at as *const Set) })
+    pub fn is_sock(self) -> bool {
+        self.kind() == Kind::Sock
     }
 
     /// What it is.
     #[must_use]
     pub fn kind(self) -> Kind {
         match self.0 & TAG_MASK {
+            TAG_SOCK => Kind::Sock,
+            TAG_SET => Kind::Set,
             TAG_FRESH => Kind::Fresh,
             TAG_LISTENER => Kind::Listener,
-            TAG_INTERNAL => Kind::Internal,
             TAG_RING => Kind::Ring,
-            _ => match (self.as_sock(), self.as_set()) {
-                (Some(sock), _) => Kind::Sock(sock),
-                (_, Some(set)) => Kind::Set(set),
-                // Not made by this module.
-                (None, None) => Kind::Internal,
-            },
+            _ => Kind::Internal,
         }
     }
 }
@@ -124,7 +127,7 @@ pub fn lookup(fd: c_int) -> Option<Entry> {
 #[must_use]
 pub fn lookup_set(fd: c_int) -> Option<Entry> {
     let entry = Entry(cell(fd)?.load(Ordering::Acquire));
-    entry.as_set().map(|_| entry)
+    (entry.0 & TAG_MASK == TAG_SET).then_some(entry)
 }
 
 /// Enters `fd`; false when the number is beyond the table.

@@ -13,7 +13,7 @@ pub(super) struct Shown<'a>(pub(super) &'a [u8]);
 pub(super) struct Quoted<'a>(pub(super) &'a [u8]);
 
 /// As [`Shown`], for the name of a file, whose end matters.
-pub(crate) struct Path<'a>(pub(crate) &'a [u8]);
+pub struct Path<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +51,7 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// What an error of the kernel means, in the words of strerror(3) for the C locale.
-pub(crate) struct Meaning(pub(crate) Errno);
+pub struct Meaning(pub Errno);
 
 impl fmt::Display for Meaning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,12 +1,15 @@
 //! Faults at random moments, for tests, and defects on request, which tests must find:
 //! `SLUICE_FAULT` in builds with the feature `fault`. In others each of these is a constant.
 
+#[cfg(feature = "fault")]
+use crate::config::{Fault, config};
+
 /// Is a stream to be taken back to TCP at this look? One in about two hundred, drawn from the seed.
 #[inline(always)]
 pub fn strikes() -> bool {
     #[cfg(feature = "fault")]
     {
-        matches!(crate::config::config().fault, Some(crate::config::Fault::Demote(seed)) if drawn(seed) % 199 == 0)
+        matches!(config().fault, Some(Fault::Demote(seed)) if drawn(seed) % 199 == 0)
     }
     #[cfg(not(feature = "fault"))]
     false
@@ -18,7 +21,7 @@ pub fn strikes() -> bool {
 pub fn cuts() -> bool {
     #[cfg(feature = "fault")]
     {
-        matches!(crate::config::config().fault, Some(crate::config::Fault::Link(seed)) if drawn(seed) % 499 == 0)
+        matches!(config().fault, Some(Fault::Link(seed)) if drawn(seed) % 499 == 0)
     }
     #[cfg(not(feature = "fault"))]
     false
@@ -29,7 +32,7 @@ pub fn cuts() -> bool {
 pub fn forgets_to_ring() -> bool {
     #[cfg(feature = "fault")]
     {
-        matches!(crate::config::config().fault, Some(crate::config::Fault::Wakeup(seed)) if drawn(seed) % 47 == 0)
+        matches!(config().fault, Some(Fault::Wakeup(seed)) if drawn(seed) % 47 == 0)
     }
     #[cfg(not(feature = "fault"))]
     false
@@ -40,11 +43,9 @@ pub fn forgets_to_ring() -> bool {
 #[inline(always)]
 pub fn peeked(n: usize) -> usize {
     #[cfg(feature = "fault")]
-    let n = n
-        - usize::from(
-            n > 1
-                && matches!(crate::config::config().fault, Some(crate::config::Fault::Peek(seed)) if drawn(seed) % 19 == 0),
-        );
+    let n = n - usize::from(
+        n > 1 && matches!(config().fault, Some(Fault::Peek(seed)) if drawn(seed) % 19 == 0),
+    );
     n
 }
 
@@ -53,10 +54,7 @@ pub fn peeked(n: usize) -> usize {
 pub fn is_old_kernel() -> bool {
     #[cfg(feature = "fault")]
     {
-        matches!(
-            crate::config::config().fault,
-            Some(crate::config::Fault::OldKernel)
-        )
+        matches!(config().fault, Some(Fault::OldKernel))
     }
     #[cfg(not(feature = "fault"))]
     false

@@ -3,7 +3,7 @@
 //! Every question fails closed: what cannot be read, or does not fit, is a no. An answer holds at
 //! the moment it is given; a later decision asks again.
 
-use crate::sockets::internal::Low;
+use crate::own_fds::Low;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys::{self, ShortPath};
@@ -35,8 +35,13 @@ pub fn ids_change() {
     IDS.store(CHANGE, Ordering::Relaxed);
 }
 
+/// The last number of a line of /proc/self/status; hexadecimal for the capability sets.
+pub fn own_number(name: &[u8]) -> Option<u64> {
+    Status::own()?.number(name)
+}
+
 /// What the kernel says of a process in its `status`.
-pub(crate) struct Status {
+pub struct Status {
     text: [u8; 4096],
     len: usize,
 }

@@ -1,6 +1,6 @@
 //! Walking over a caller's `iovec` array.
 
-use crate::caller;
+use crate::caller::{self, FIRST, TOP, plausible};
 use libc::iovec;
 
 /// Most pieces that one call can have (UIO_MAXIOV); more is the kernel's to refuse.
@@ -8,18 +8,6 @@ pub const MAX: usize = 1024;
 
 /// Most bytes that one call moves (MAX_RW_COUNT): the kernel takes no more of what is asked for.
 pub const MOST: usize = 0x7fff_f000;
-
-/// Where a user's addresses begin: nothing is mapped in the first page.
-const FIRST: usize = 4096;
-/// Where they end.
-const TOP: usize = 1 << 47;
-
-/// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
-/// says EFAULT. Whether a plausible range is mapped is asked by [`caller`] for what describes a
-/// call; buffers that are not end the program (docs/limitations.md).
-pub fn plausible(at: usize, len: usize) -> bool {
-    (FIRST..TOP).contains(&at) && len <= TOP - at
-}
 
 /// Is an array of so many pieces, which the kernel would take, not there?
 #[inline(always)]

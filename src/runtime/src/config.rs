@@ -11,13 +11,14 @@ mod file;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod line;
+mod path;
 mod policy;
 mod settings;
 
 use self::file::Places;
 pub use self::file::program;
 use self::line::{Line, Quoted, Shown};
-pub(crate) use self::line::{Meaning, Path};
+pub use self::line::{Meaning, Path};
 pub use self::policy::{Rule, Side};
 use self::settings::{CONFIG, FAULT, REPORT, TRACE};
 pub use self::settings::{SETTINGS, Setting};
@@ -175,20 +176,10 @@ pub fn config() -> &'static Config {
         );
         if crate::copies::works() {
             let report = (REPORT, "cannot be written to", "no report");
-            prepare_file(
-                &mut config.report,
-                report,
-                crate::report::prepare,
-                &mut complaint,
-            );
+            prepare_file(&mut config.report, report, path::prepare, &mut complaint);
             // Found from the current directory, which the program may leave.
             let trace = (TRACE, "is in no directory", "no trace");
-            prepare_file(
-                &mut config.trace,
-                trace,
-                crate::report::absolute,
-                &mut complaint,
-            );
+            prepare_file(&mut config.trace, trace, path::absolute, &mut complaint);
         }
         static TOLD: AtomicBool = AtomicBool::new(false);
         // Of several copies of the library one complains.

@@ -1,0 +1,407 @@
+//! This process: its identity, and what fork, exec and exit do to its streams.
+
+use crate::readiness;
+use crate::relatives;
+use crate::rendezvous::control;
+use crate::report;
+use crate::sockets::demote::{self, Which};
+use crate::sockets::life;
+use crate::sockets::nap;
+use crate::sockets::parting::{self, end_before_record};
+use crate::sockets::prefix;
+use crate::sockets::sock::{self, CALL_BITS, Half, Sock, State};
+use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_fabric::lock;
+use sluice_fabric::shm::{self};
+use sluice_runtime::caller;
+use sluice_runtime::credentials::{self};
+use sluice_runtime::fd_table;
+use sluice_runtime::{process, rights, seccomp, thread};
+use sluice_stats::Reason;
+
+/// This process was forked off another one that had the library.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Before `vfork` and its kin.
+pub fn before_spawn() {
+    seccomp::note_spawn();
+    process::before_vfork();
+    if ANY_FOR_EXEC.load(Ordering::Relaxed) && !process::is_vfork_child() {
+        sock::for_all(|sock| {
+            if sock.for_exec.load(Ordering::Relaxed) {
+                life::give_up(sock, Reason::Exec);
+            }
+        });
+    }
+}
+
+/// Some socket was to be kept over `exec`, by the program's word.
+static ANY_FOR_EXEC: AtomicBool = AtomicBool::new(false);
+
+/// The program has said whether a descriptor is to be there after `exec`. Most that could be there
+/// are never looked at; of one of which it is said the new image knows the number.
+pub fn kept_over_exec(entry: fd_table::Entry, kept: bool) {
+    let Some(sock) = entry.get::<Sock>() else {
+        return;
+    };
+    if !process::is_vfork_child() {
+        sock.for_exec.store(kept, Ordering::Relaxed);
+        if kept {
+            ANY_FOR_EXEC.store(true, Ordering::Relaxed);
+        }
+    } else if kept {
+        // The table and the stream are the parent's.
+        life::give_up(sock, Reason::Exec);
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> libc::c_int;
+}
+
+/// Reads the settings and registers the fork handlers. Called by the constructor.
+pub fn init() {
+    if !sluice_runtime::copies::works() {
+        crate::rendezvous::loaded();
+        return sluice_runtime::config::tell_idle();
+    }
+    if sluice_runtime::config::config().upgrade == sluice_runtime::config::Upgrade::Off {
+        sluice_stats::ROOT.set_off();
+    }
+    sluice_runtime::trace::begin();
+    thread::init(thread_ends);
+    prefix::init();
+    // SAFETY: three functions that live as long as the library, which is never unloaded.
+    unsafe {
+        pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_parent),
+            Some(after_fork_child),
+        )
+    };
+    crate::rendezvous::loaded();
+}
+
+/// A thread ends that has slept, or has been given slots or bells.
+fn thread_ends() {
+    nap::thread_ends();
+    readiness::bells::thread_ends();
+}
+
+extern "C" fn before_fork() {
+    process::pid();
+    seccomp::note_spawn();
+    readiness::before_fork();
+    life::track_fresh();
+    crate::sockets::options::shares_listeners();
+    control::hold();
+    sock::for_all(|sock| {
+        sock.was_inherited.store(true, Ordering::Relaxed);
+        if let Some(family) = sock.family_or_take() {
+            if !family.is_shared(process::pid()) {
+                demote::keep_for_child(sock);
+            }
+            family.expect_child();
+            if no_child_can_use(sock) {
+                demote::demote(sock, Which::Both, Reason::Fork);
+            }
+        } else {
+            sock.pin(Reason::Shared);
+            demote::demote(sock, Which::Both, Reason::Shared);
+        }
+        // Relatives may change O_NONBLOCK: ask from now on.
+        sock.forget_nonblocking();
+    });
+    // In the order in which they nest, each after all that may be done under it.
+    readiness::hold();
+    control::hold_last();
+    report::hold();
+}
+
+/// A stream within the host that no child could take back to TCP: one that is not in use yet, for
+/// which this process may get a ring that the child knows nothing of, and one to this process
+/// itself, which would have to send again what the child takes, and whose control thread no child
+/// can reach.
+fn no_child_can_use(sock: &Sock) -> bool {
+    let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
+    (to_itself || sock.tx.state() == State::Proved) && !crate::remote::is_remote(sock)
+}
+
+extern "C" fn after_fork_parent() {
+    release();
+}
+
+/// On both sides: what was held over the fork is given back.
+fn release() {
+    report::release();
+    control::release_last();
+    readiness::release();
+    control::release();
+}
+
+/// `fork` failed: no child holds the sockets.
+pub fn fork_failed() {
+    sock::for_all(|sock| {
+        if let Some(family) = sock.family() {
+            family.no_child();
+        }
+    });
+}
+
+extern "C" fn after_fork_child() {
+    release();
+    process::after_fork();
+    // Of what the parent has mapped, some need not be here (MADV_DONTFORK).
+    caller::mappings_changed();
+    let me = process::pid();
+    FORKED.store(true, Ordering::Relaxed);
+    EXITED.store(false, Ordering::Relaxed);
+    lock::after_fork();
+    sock::after_fork();
+    relatives::after_fork();
+    thread::after_fork();
+    nap::after_fork();
+    control::after_fork();
+    sluice_runtime::own_fds::after_fork();
+    crate::uring::after_fork();
+    sluice_stats::reset_after_fork(me);
+    sluice_runtime::trace::begin();
+    for link in shm::all() {
+        link.after_fork();
+    }
+    readiness::after_fork();
+    report::after_fork();
+    sock::for_all(|sock| {
+        prefix::after_fork(sock);
+        for half in [&sock.rx, &sock.tx] {
+            inherit(half);
+        }
+        sock.polls.store(0, Ordering::Relaxed);
+        if let Some(family) = sock.family() {
+            family.born(me);
+        }
+        sluice_stats::adopt_conn(sock.conn());
+        crate::sockets::remains::after_fork(sock);
+        // The parent keeps it.
+        sock.staged.forget();
+        parting::disown(sock);
+    });
+    for link in shm::all() {
+        if link.stream_count() == 0 {
+            link.close_if_unused();
+        }
+    }
+}
+
+fn inherit(half: &Half) {
+    half.lock.reset();
+    half.calls
+        .fetch_and(!((1 << CALL_BITS) - 1), Ordering::Relaxed);
+    half.state.forked();
+}
+
+/// Under the rx lock: this process uses a stream of its parent.
+pub fn inherited_rx(sock: &'static Sock) {
+    if crate::remote::is_remote(sock) {
+        return crate::remote::claim(sock, &sock.rx);
+    }
+    demote::settle_rx(sock, Reason::Fork);
+}
+
+/// Under the tx lock: this process uses a stream of its parent.
+pub fn inherited_tx(sock: &'static Sock) {
+    if crate::remote::is_remote(sock) {
+        return crate::remote::claim(sock, &sock.tx);
+    }
+    demote::settle_tx(sock, Reason::Fork);
+}
+
+/// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
+pub fn takes_back_inherited(sock: &'static Sock) -> bool {
+    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
+    if inherited {
+        demote::demote(sock, Which::Both, Reason::Fork);
+    }
+    inherited
+}
+
+/// Before `exec*`: the new image finds every stream on TCP that it could use.
+pub fn before_exec() {
+    if process::is_vfork_child() {
+        // Our parent's memory: it keeps its streams. What the child hands on at 0 to 2 goes back to
+        // TCP.
+        for fd in 0..=2 {
+            hand_over(fd);
+        }
+        return;
+    }
+    let forked = FORKED.load(Ordering::Relaxed);
+    process::set_executing(true);
+    sock::for_all(|sock| {
+        sock.let_sections_end();
+        let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
+        if forked && inherited && !is_for_new_image(sock) && !parent_closed(sock) {
+            return;
+        }
+        demote::demote(sock, Which::Both, Reason::Exec);
+        demote::finish_blocking(sock, Reason::Exec);
+    });
+    // What lies unread makes the kernel reset a connection that the new image does not get, and is
+    // readable at once on one that it gets.
+    sock::for_all(|sock| {
+        crate::sockets::remains::await_all_owed(sock);
+    });
+    let me = process::pid();
+    sock::for_all(|sock| {
+        if is_for_new_image(sock)
+            && let Some(family) = sock.family()
+        {
+            family.share_for_good();
+        }
+        sock.leave_family(me);
+    });
+    report::process_ends();
+}
+
+/// Will the new image use it, as far as known?
+fn is_for_new_image(sock: &'static Sock) -> bool {
+    sock.for_exec.load(Ordering::Relaxed) || stands_at_stdio(sock)
+}
+
+fn stands_at_stdio(sock: &'static Sock) -> bool {
+    (0..=2).any(|fd| {
+        fd_table::lookup(fd)
+            .and_then(fd_table::Entry::get::<Sock>)
+            .is_some_and(|s| core::ptr::eq(s, sock))
+    })
+}
+
+fn parent_closed(sock: &'static Sock) -> bool {
+    sock.family().is_some_and(|f| !f.is_shared(process::pid()))
+}
+
+/// `exec*` failed: this image goes on.
+pub fn exec_failed() {
+    if process::is_vfork_child() {
+        return;
+    }
+    let me = process::pid();
+    sock::for_all(|sock| {
+        if let Some(family) = sock.family() {
+            family.join(me);
+        }
+    });
+    // After that: a stream takes a family that this process is not in twice.
+    process::set_executing(false);
+}
+
+/// A new image will find `fd`: its stream goes back to TCP for good.
+pub fn hand_over(fd: i32) {
+    if let Some(sock) = fd_table::lookup(fd).and_then(fd_table::Entry::get::<Sock>) {
+        life::give_up(sock, Reason::Exec);
+    }
+}
+
+/// The end was prepared: `_exit` after `exit` finds nothing to do.
+static EXITED: AtomicBool = AtomicBool::new(false);
+
+/// The process ends: every stream of its own goes back to TCP, and the kernel delivers the rest.
+pub fn exiting() {
+    if process::is_vfork_child() || EXITED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let mut ending: Vec<&'static Sock> = Vec::new();
+    sock::for_all(|sock| {
+        let own = |half: &Half| !matches!(half.state(), State::Plain | State::Inherited);
+        let ours = own(&sock.rx) || own(&sock.tx);
+        let far = ours && parting::part(sock, Reason::Exit);
+        parting::reset_if_unread(sock, sock.fd.load(Ordering::Relaxed));
+        if ours {
+            parting::part_waiting(sock);
+        }
+        if far {
+            ending.push(sock);
+        }
+        if let Some(family) = sock.family() {
+            family.leave(process::pid());
+        }
+    });
+    report::process_ends();
+    // After all waits: other threads may go on until then.
+    for sock in ending {
+        end_before_record(sock, sock.fd.load(Ordering::Relaxed));
+    }
+}
+
+/// The program sandboxes itself: streams go back to TCP for good, and the control thread ends.
+pub fn sandboxed(reason: Reason) {
+    if process::is_vfork_child() {
+        return;
+    }
+    relatives::part();
+    rights::forbid(reason);
+    sock::for_all(|sock| {
+        life::give_up(sock, reason);
+        crate::sockets::remains::call_in(sock);
+        // The control thread, which would, is about to end.
+        parting::bury(sock, true);
+    });
+    control::stop();
+    crate::rendezvous::expect_nothing();
+}
+
+/// Before `unshare`, `setns`, `capset`, `prctl` that gives rights up, and raw calls that change
+/// ids, which change the calling thread alone: another one, as the control thread, stays as it was.
+/// Where there never was another one, all that are made later are what this one becomes, and
+/// nothing stands in the way of links.
+pub fn changes_itself(reason: Reason) {
+    credentials::ids_change();
+    relatives::part();
+    let alone = thread::are_several() == Some(false)
+        && !control::is_running()
+        && !crate::rendezvous::is_meeting();
+    if !alone {
+        sandboxed(reason);
+    }
+    crate::rendezvous::diag::forget();
+}
+
+/// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for
+/// the calling one. The control thread, which executes nothing, does the same.
+pub fn forgoes_privileges() {
+    relatives::part();
+    if !process::is_vfork_child() && !control::forgo_privileges() {
+        sandboxed(Reason::Sandboxed);
+    }
+}
+
+/// Before a fork that calls no handlers: `_Fork`, or a raw system call.
+pub fn before_bare_fork() {
+    before_fork();
+}
+
+/// After it, on both sides; a negative `pid`: it failed.
+pub fn after_bare_fork(pid: libc::pid_t) {
+    if pid == 0 {
+        after_fork_child();
+    } else {
+        after_fork_parent();
+        if pid < 0 {
+            fork_failed();
+        }
+    }
+}
+
+/// Before `daemon()`: the process ends inside, its child goes on with the descriptors.
+pub fn before_daemon() {
+    sock::for_all(|sock| {
+        if sock.is_accelerated() {
+            demote::demote(sock, Which::Both, Reason::Fork);
+            demote::finish_blocking(sock, Reason::Fork);
+        }
+    });
+}

@@ -1,0 +1,339 @@
+//! What this thread is: its CPU, whether it may be cancelled, its signals, and the slots that it
+//! sleeps on.
+
+use crate::caller;
+use core::cell::Cell;
+use sluice_fabric::lock::{me, on_signal_stack};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::{self, Ends, Ran, handlers};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
+
+/// Offset of this thread's `struct rseq` from its thread pointer; 0: not there (glibc before 2.35).
+static RSEQ: AtomicIsize = AtomicIsize::new(0);
+
+/// Address of glibc's `__libc_single_threaded`, a char that is 0 once there was a second thread; 0:
+/// not there (before 2.32).
+static SINGLE: AtomicUsize = AtomicUsize::new(0);
+
+/// Has this process several threads, or had? `None` where the C library does not say.
+pub fn are_several() -> Option<bool> {
+    let at = SINGLE.load(Ordering::Relaxed) as *const u8;
+    // SAFETY: null, or the C library's variable, which it writes when it makes a thread.
+    (!at.is_null()).then(|| unsafe { core::ptr::read_volatile(at) } == 0)
+}
+
+/// What higher layers do when a thread ends that [`watch_exit`] was called on.
+static AT_END: OnceLock<fn()> = OnceLock::new();
+
+/// Finds what glibc tells of threads. Called once, by the constructor; `at_end` is called by each
+/// thread that ends and has called [`watch_exit`].
+pub fn init(at_end: fn()) {
+    let _ = AT_END.set(at_end);
+    // SAFETY: dlsym with a NUL-terminated name; the symbols are an isize and an unsigned int.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let single = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr());
+        let cleanup = |name: &core::ffi::CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        PUSH.store(
+            cleanup(c"_pthread_cleanup_push") as usize,
+            Ordering::Relaxed,
+        );
+        POP.store(cleanup(c"_pthread_cleanup_pop") as usize, Ordering::Relaxed);
+        SINGLE.store(single as usize, Ordering::Relaxed);
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        if !offset.is_null() && !size.is_null() && *size >= 8 {
+            RSEQ.store(*offset, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The CPU this thread runs on, plus one: 0 means unknown. A hint, stale at once.
+#[inline]
+pub fn cpu() -> u32 {
+    let offset = RSEQ.load(Ordering::Relaxed);
+    if offset != 0 {
+        // SAFETY: glibc registered a `struct rseq` of at least 8 bytes there for every thread;
+        // `cpu_id` is its second word and the kernel writes it.
+        let id = unsafe { core::ptr::read_volatile((me() as isize + offset + 4) as *const u32) };
+        // Negative values mean that the kernel refused the registration.
+        return if id < 1 << 20 { id + 1 } else { 0 };
+    }
+    // SAFETY: no arguments; a vDSO call, not hooked.
+    (unsafe { libc::sched_getcpu() }).wrapping_add(1) as u32
+}
+
+/// Slots that one thread can hold on links at once; a thread that needs more gives up the oldest.
+const HELD: usize = 8;
+
+/// The waiter slots of this thread, for blocking calls.
+struct Held {
+    /// Link (address, generation) and slot number + 1; 0: unused.
+    slots: [Cell<(usize, u32, u32)>; HELD],
+    next: Cell<usize>,
+}
+
+thread_local! {
+    // Constant and without destructors: reading them needs no registration and no allocation.
+    /// How many handlers had run when this thread was last found in one, and since when it was.
+    static FOUND: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
+}
+
+/// The pthread key whose destructor returns the slots of a thread that ends; 0: none yet
+/// (the number is stored plus one).
+static KEY: AtomicUsize = AtomicUsize::new(0);
+
+/// This thread's slot on `link`, taken on first use.
+pub fn slot_on(link: &'static Link) -> Option<u32> {
+    let id = (core::ptr::from_ref(link) as usize, link.generation());
+    SLOTS.with(|held| {
+        for cell in &held.slots {
+            let (at, generation, slot) = cell.get();
+            if (at, generation) == id && slot != 0 {
+                return Some(slot - 1);
+            }
+        }
+        let slot = link.take_slot(0)?;
+        let next = held.next.get();
+        held.next.set(next.wrapping_add(1));
+        if let Some(cell) = held.slots.get(next % HELD) {
+            give_back(cell.replace((id.0, id.1, slot + 1)));
+        }
+        watch_exit();
+        Some(slot)
+    })
+}
+
+fn give_back((at, generation, slot): (usize, u32, u32)) {
+    if slot != 0 {
+        // SAFETY: links are never unmapped structures: their memory is type-stable (link.rs), and
+        // the generation says whether it is still the same link.
+        let link = unsafe { &*(at as *const Link) };
+        link.return_slot(generation, slot - 1);
+    }
+}
+
+/// Has the slots returned when this thread ends.
+pub fn watch_exit() {
+    let mut key = KEY.load(Ordering::Acquire);
+    if key == 0 {
+        let mut made: libc::pthread_key_t = 0;
+        // SAFETY: a valid pointer and a destructor that takes what setspecific stored.
+        if unsafe { libc::pthread_key_create(&raw mut made, Some(thread_ends)) } != 0 {
+            return;
+        }
+        match KEY.compare_exchange(0, made as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => key = made as usize + 1,
+            Err(other) => {
+                // SAFETY: the key was just made and nobody else knows it.
+                unsafe { libc::pthread_key_delete(made) };
+                key = other;
+            }
+        }
+    }
+    // SAFETY: the key exists; any non-null value makes the destructor run.
+    unsafe { libc::pthread_setspecific((key - 1) as libc::pthread_key_t, me() as *const _) };
+}
+
+extern "C" fn thread_ends(_: *mut libc::c_void) {
+    if let Some(at_end) = AT_END.get() {
+        at_end();
+    }
+    SLOTS.with(|held| {
+        for cell in &held.slots {
+            give_back(cell.replace((0, 0, 0)));
+        }
+    });
+}
+
+/// In the child of a fork: the slots belong to the parent's links.
+pub fn after_fork() {
+    SLOTS.with(|held| {
+        for cell in &held.slots {
+            cell.set((0, 0, 0));
+        }
+    });
+}
+
+/// Threads of this process run code of devices' libraries.
+static RUNS_DEVICES: AtomicBool = AtomicBool::new(false);
+
+/// Whether threads of this process run code of devices' libraries from now on.
+pub fn set_runs_devices(runs: bool) {
+    RUNS_DEVICES.store(runs, Ordering::Relaxed);
+}
+
+unsafe extern "C" {
+    fn pthread_setcanceltype(kind: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// From here on this thread is not cancelled: libraries of a device's call the C library, whose
+/// functions are cancellation points. Our own system calls are none, so without a device there is
+/// nothing to hold. Returns what [`release_cancel`] needs.
+#[inline(always)]
+pub fn hold_cancel() -> Option<libc::c_int> {
+    const DISABLE: libc::c_int = 1;
+    if !RUNS_DEVICES.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut before = 0;
+    // SAFETY: a valid pointer; the call is not hooked.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    Some(before)
+}
+
+/// As before [`hold_cancel`].
+#[inline(always)]
+pub fn release_cancel(held: Option<libc::c_int>) {
+    if let Some(before) = held {
+        // SAFETY: null is allowed for the old state.
+        unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+    }
+}
+
+/// From here on this thread may be cancelled at any moment; a pending cancellation acts at once.
+/// Returns what [`stop_cancel`] needs.
+#[inline(always)]
+pub fn let_cancel() -> libc::c_int {
+    const ASYNCHRONOUS: libc::c_int = 1;
+    let mut before = 0;
+    // SAFETY: a valid pointer; the call is not hooked.
+    unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
+    before
+}
+
+/// Only at cancellation points again, if it was so before.
+#[inline(always)]
+pub fn stop_cancel(before: libc::c_int) {
+    // SAFETY: null is allowed for the old type.
+    unsafe { pthread_setcanceltype(before, core::ptr::null_mut()) };
+}
+
+/// Which handlers end a call that moves bytes, and began when `ran` had: any, where it has moved
+/// some or the program has set it a limit; else those that restart nothing (signal(7);
+/// tcp_recvmsg_locked, sk_stream_wait_memory).
+pub fn ends(ran: Ran, done: usize, is_limited: bool) -> Ends {
+    if done != 0 || is_limited {
+        ran.any()
+    } else {
+        ran.unless_restarted()
+    }
+}
+
+/// Such a call goes on after a wait: where the kernel would restart it, it counts as begun after
+/// the handlers that have run.
+pub fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
+    if done != 0 || is_limited {
+        ran
+    } else {
+        ran.restarted()
+    }
+}
+
+/// Does a signal handler of the program's run on this thread? It may have interrupted the C library
+/// (`malloc`), so nothing of that may be called which has locks. True also for a while after one
+/// whose place on the stack nothing has been written to since.
+pub fn is_in_handler() -> bool {
+    /// No handler runs so long.
+    const LONG_NS: u64 = 1_000_000_000;
+    /// No call is so deep, in bytes of stack.
+    const DEEP: usize = 1 << 20;
+    let Some((ran, last)) = handlers::last_entered() else {
+        return false;
+    };
+    let here = core::ptr::from_ref(&last).addr();
+    let stands = |entered: &handlers::Entered| {
+        let is_below = here < entered.at && entered.at - here < DEEP;
+        // SAFETY: any bytes are a number; this thread's stack reaches from here to there.
+        let there = || unsafe { caller::copy_on_trust(entered.at as *const usize) };
+        is_below && there() == Some(entered.returns_to)
+    };
+    if !(last.iter().any(stands) || on_signal_stack()) {
+        return false;
+    }
+    let now = sys::now_ns();
+    FOUND.with(|found| {
+        let (number, since) = found.get();
+        let since = if number == ran { since } else { now };
+        found.set((ran, since));
+        now.saturating_sub(since) < LONG_NS
+    })
+}
+
+/// What glibc runs for a frame that a cancellation or a `longjmp` leaves: its `struct
+/// _pthread_cleanup_buffer`.
+#[repr(C)]
+struct Cleanup {
+    routine: Option<extern "C" fn(*mut libc::c_void)>,
+    arg: *mut libc::c_void,
+    kind: libc::c_int,
+    before: *mut Cleanup,
+}
+
+type Push = unsafe extern "C" fn(*mut Cleanup, extern "C" fn(*mut libc::c_void), *mut libc::c_void);
+type Pop = unsafe extern "C" fn(*mut Cleanup, libc::c_int);
+
+/// glibc's functions for that; 0: it has none.
+static PUSH: AtomicUsize = AtomicUsize::new(0);
+static POP: AtomicUsize = AtomicUsize::new(0);
+
+/// Can a frame be told that it is left by a jump?
+pub fn hears_of_jumps() -> bool {
+    PUSH.load(Ordering::Relaxed) != 0 && POP.load(Ordering::Relaxed) != 0
+}
+
+/// Runs `body`; if a cancellation or a jump leaves it, `routine` is called with `arg`.
+///
+/// Inlined: a frame that a cancellation unwinds holds no landing pad.
+///
+/// # Safety
+/// [`hears_of_jumps`]; `body` has nothing to drop, and `routine` takes `arg`.
+#[inline(always)]
+pub unsafe fn unless_left(
+    routine: extern "C" fn(*mut libc::c_void),
+    arg: *mut libc::c_void,
+    body: impl FnOnce(),
+) {
+    let (push, pop) = (PUSH.load(Ordering::Relaxed), POP.load(Ordering::Relaxed));
+    // SAFETY: `init` has found them.
+    let (push, pop) = unsafe {
+        (
+            core::mem::transmute::<usize, Push>(push),
+            core::mem::transmute::<usize, Pop>(pop),
+        )
+    };
+    let mut cleanup = Cleanup {
+        routine: None,
+        arg: core::ptr::null_mut(),
+        kind: 0,
+        before: core::ptr::null_mut(),
+    };
+    // SAFETY: the buffer lies in this frame, which pops it before it ends.
+    unsafe { push(&raw mut cleanup, routine, arg) };
+    body();
+    // SAFETY: pushed above.
+    unsafe { pop(&raw mut cleanup, 0) };
+}
+
+/// Signals that are never kept waiting: glibc's own, and those of faults.
+const NEVER_BLOCKED: u64 = 1 << 31
+    | 1 << 32
+    | 1 << (libc::SIGSEGV - 1)
+    | 1 << (libc::SIGBUS - 1)
+    | 1 << (libc::SIGFPE - 1)
+    | 1 << (libc::SIGILL - 1)
+    | 1 << (libc::SIGTRAP - 1);
+
+/// Keeps signals of this thread waiting; what its mask was.
+pub fn block_signals() -> Option<u64> {
+    Some(sys::set_signal_mask(!NEVER_BLOCKED))
+}
+
+/// See [`block_signals`].
+pub fn unblock_signals(mask: Option<u64>) {
+    if let Some(mask) = mask {
+        sys::set_signal_mask(mask);
+    }
+}

@@ -9,7 +9,6 @@
 use crate::lifecycle;
 use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
-use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::unserved;
 use crate::sockets::{life, recv as receiving, send as sending, wait};
@@ -27,6 +26,7 @@ mod vector;
 pub use crate::readiness::select::numbers;
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::nap::Nap;
+pub use crate::sockets::verdict::{Error, Pass, READ, Verdict};
 pub use crate::uring;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 pub use sluice_fabric::sys::{Ran, handlers};
@@ -35,187 +35,41 @@ pub use sluice_runtime::fd_table::Entry;
 pub use sluice_runtime::thread::{hold_cancel, release_cancel};
 pub use vector::{readv, recvmsg, sendmsg, writev};
 
-/// What became of a call.
-#[must_use]
-pub enum Verdict {
-    /// Served here: return this value, leave `errno` alone.
-    Done(ssize_t),
-    /// Failed here: set `errno` to this value and return -1.
-    Failed(Error),
-    /// Call the real function with the same arguments, then hand its result to [`Pass::finish`].
-    Pass(Pass),
-    /// Sleep by [`Nap::sleep`] with nothing held and nothing to drop, then ask [`woken`], and call
-    /// the engine again with the same arguments and the same [`Nap`].
-    Block,
-}
-
-/// Why a call failed, in the terms of TCP. The preload's errno table translates it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// Nothing can be moved now and the caller does not want to wait.
-    WouldBlock,
-    /// A signal handler that does not restart calls interrupted the wait.
-    Interrupted,
-    /// The peer died or closed with unread input.
-    Reset,
-    /// The writing direction is closed. The hook also raises SIGPIPE unless told not to
-    /// (`raise` is false after MSG_NOSIGNAL).
-    BrokenPipe {
-        /// Raise SIGPIPE before returning.
-        raise: bool,
-    },
-    /// A user buffer cannot be read or written.
-    BadAddress,
-    /// What the kernel said, passed on as it is.
-    Kernel(c_int),
-}
-
-/// A call on its way to the kernel; the socket is told when it is over.
-///
-/// Has no destructor: a thread may be cancelled inside the real call.
-pub struct Pass(usize);
-
-/// In the low bits of a [`Pass`]: which half, whether its bytes count, and whether they are to be
-/// shown.
-const RX: usize = 1;
-const TX: usize = 2;
-const UNCOUNTED: usize = 4;
-const SHOWN: usize = 8;
-/// They were looked at before.
-const AHEAD: usize = 16;
-/// All of them.
-const BITS: usize = 31;
-const _: () = assert!(align_of::<Sock>() > BITS);
-
-impl Pass {
-    /// Nobody has to be told.
-    pub const NOBODY: Pass = Pass(0);
-
-    /// A read of `sock`.
-    #[inline]
-    pub(crate) fn rx(sock: &'static Sock) -> Self {
-        let shown = usize::from(sock.prefix.wants(Way::In)) * SHOWN;
-        Self(core::ptr::from_ref(sock) as usize | RX | shown)
-    }
-    /// A peek: its bytes stay where they are.
-    #[inline]
-    pub(crate) fn rx_uncounted(sock: &'static Sock) -> Self {
-        Self(core::ptr::from_ref(sock) as usize | RX | UNCOUNTED)
-    }
-    /// A write to `sock`.
-    #[inline]
-    pub(crate) fn tx(sock: &'static Sock) -> Self {
-        let shown = usize::from(sock.prefix.wants(Way::Out)) * SHOWN;
-        Self(core::ptr::from_ref(sock) as usize | TX | shown)
-    }
-
-    /// Has nobody to be told? Then streams may be on the link, and the real call must move no byte
-    /// of theirs.
-    #[inline]
-    pub fn is_nobodys(&self) -> bool {
-        self.0 == 0
-    }
-
-    /// Is it a look, be it for a read of nothing, whose bytes are not counted? No read may go to
-    /// the kernel with it.
-    #[inline]
-    pub fn is_look(&self) -> bool {
-        self.0 & UNCOUNTED != 0
-    }
-
-    /// Are the bytes that the real call moves to be shown, by a function of [`fed`], before
-    /// [`Pass::finish`]?
-    #[inline(always)]
-    pub fn wants_bytes(&self) -> bool {
-        cfg!(feature = "verbs") && self.0 & SHOWN != 0
-    }
-
-    /// A write of these buffers: what is to be shown of them later may have to be looked at now.
-    ///
-    /// # Safety
-    /// The arguments are those of a C caller.
-    #[inline(always)]
-    pub(crate) unsafe fn writes(
-        self,
-        sock: &'static Sock,
-        iov: *const iovec,
-        count: size_t,
-    ) -> Self {
-        // SAFETY: passed on.
-        let ahead = self.wants_bytes() && unsafe { prefix::look_ahead(sock, iov, count) };
-        Self(self.0 | (usize::from(ahead) * AHEAD))
-    }
-    /// As [`Pass::writes`], by a message header.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline(always)]
-    pub(crate) unsafe fn writes_message(self, sock: &'static Sock, msg: *const msghdr) -> Self {
-        // SAFETY: passed on.
-        let ahead = self.wants_bytes() && unsafe { prefix::look_ahead_message(sock, msg) };
-        Self(self.0 | (usize::from(ahead) * AHEAD))
-    }
-
-    /// What the real call has done, if its bytes are to be shown.
-    fn moved(&self, ret: ssize_t) -> Option<Moved> {
-        let way = if self.0 & RX != 0 { Way::In } else { Way::Out };
-        // SAFETY: as in `finish`.
-        let sock: &'static Sock = unsafe { ((self.0 & !BITS) as *const Sock).as_ref() }?;
-        let ahead = self.0 & AHEAD != 0;
-        let call = Moved {
-            sock,
-            way,
-            n: ret,
-            ahead,
-        };
-        self.wants_bytes().then_some(call)
-    }
-
-    /// The real call returned `ret`, the number of stream bytes moved or -1.
-    #[inline]
-    pub fn finish(self, ret: ssize_t) {
-        if self.0 == 0 {
-            return;
-        }
-        // SAFETY: made from a `&'static Sock`, whose alignment leaves the low bits free.
-        let sock: &'static Sock = unsafe { &*((self.0 & !BITS) as *const Sock) };
-        let moved = if self.0 & UNCOUNTED == 0 {
-            ret.max(0) as u64
-        } else {
-            0
-        };
-        let (half, bytes) = if self.0 & RX != 0 {
-            (&sock.rx, &sock.conn().rx.bytes.tcp)
-        } else {
-            (&sock.tx, &sock.conn().tx.bytes.tcp)
-        };
-        // One step: the call is over and its bytes are counted.
-        half.call_ends(moved);
-        bytes.add(moved);
-        if moved != 0 && self.0 & RX != 0 {
-            crate::sockets::recv::came_by_tcp(sock);
-        }
-        if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-            crate::sockets::trigger::crossed(sock, self.0 & RX != 0);
-        }
-        if half.state() != State::Plain {
-            crate::sockets::upgrade::consent(sock);
-        }
-        if rendezvous::is_meeting() {
-            rendezvous::progress_soon();
-        }
-    }
-}
-
 /// Finds `fd` in the table: one load and one compare for a descriptor that is not tracked.
 #[inline]
 pub fn lookup(fd: c_int) -> Option<Entry> {
     fd_table::lookup(fd)
 }
 
-/// A flag of [`recv`] that the kernel does not have: the call is `read` or its kin, which return 0
-/// at once when asked for nothing, while `recv` waits for data even then.
-pub const READ: c_int = 1 << 28;
+/// The real call of a [`Pass`] returned `ret`, the number of stream bytes moved or -1.
+#[inline]
+pub fn finish(pass: Pass, ret: ssize_t) {
+    let Some(sock) = pass.subject() else {
+        return;
+    };
+    let moved = if pass.is_look() { 0 } else { ret.max(0) as u64 };
+    let is_read = pass.is_read();
+    let (half, bytes) = if is_read {
+        (&sock.rx, &sock.conn().rx.bytes.tcp)
+    } else {
+        (&sock.tx, &sock.conn().tx.bytes.tcp)
+    };
+    // One step: the call is over and its bytes are counted.
+    half.call_ends(moved);
+    bytes.add(moved);
+    if moved != 0 && is_read {
+        receiving::came_by_tcp(sock);
+    }
+    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+        crate::sockets::trigger::crossed(sock, is_read);
+    }
+    if half.state() != State::Plain {
+        crate::sockets::upgrade::consent(sock);
+    }
+    if rendezvous::is_meeting() {
+        rendezvous::progress_soon();
+    }
+}
 
 // --- stream input and output (read, readv, recv, recvfrom, recvmsg, write, ..., sendmsg) ---
 
@@ -408,7 +262,7 @@ pub fn close_range(
 pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
     let signals = flags & libc::O_ASYNC != 0;
     let sock = if signals {
-        sock_of(e, fd)
+        life::sock_of(e, fd)
     } else {
         e.get::<Sock>()
     };
@@ -420,16 +274,6 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
         }
     }
 }
-/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked
-/// from here on.
-pub(crate) fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
-    if e != Entry::FRESH {
-        return e.get::<Sock>();
-    }
-    life::registered_fresh(fd);
-    fd_table::lookup(fd).and_then(Entry::get::<Sock>)
-}
-
 // --- readiness ---
 
 /// `poll` and `ppoll`; `timeout` null waits for ever. `Pass` when no descriptor in the list

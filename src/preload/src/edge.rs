@@ -106,7 +106,7 @@ fn conclude(
                 if pass.wants_bytes() {
                     tell(fd, || fed(&pass, ret));
                 }
-                tell(fd, || pass.finish(ret));
+                tell(fd, || api::finish(pass, ret));
             }
             ret
         }

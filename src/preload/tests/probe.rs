@@ -47,12 +47,13 @@ impl Pass {
     pub fn wants_bytes(&self) -> bool {
         true
     }
-    pub fn finish(self, ret: ssize_t) {
-        // An errno disturbed here must not reach the program.
-        // SAFETY: the C library gives a pointer to the calling thread's errno.
-        unsafe { *libc::__errno_location() = libc::ENOTTY };
-        trace(format_args!("finish {} {ret}", self.0));
-    }
+}
+
+pub fn finish(pass: Pass, ret: ssize_t) {
+    // An errno disturbed here must not reach the program.
+    // SAFETY: the C library gives a pointer to the calling thread's errno.
+    unsafe { *libc::__errno_location() = libc::ENOTTY };
+    trace(format_args!("finish {} {ret}", pass.0));
 }
 
 /// What calls that passed have moved.
@@ -60,7 +61,7 @@ pub mod fed {
     use super::*;
 
     fn shown(pass: &Pass, ret: ssize_t) {
-        // SAFETY: as in `Pass::finish`.
+        // SAFETY: as in `finish`.
         unsafe { *libc::__errno_location() = libc::ENOTTY };
         trace(format_args!("fed {} {ret}", pass.0));
     }
@@ -211,7 +212,7 @@ fn verdict(name: &'static str) -> Verdict {
 #[allow(clippy::panic, reason = "the panic is what is tested")]
 fn notice(what: std::fmt::Arguments) {
     trace(what);
-    // SAFETY: as in `Pass::finish`.
+    // SAFETY: as in `finish`.
     unsafe { *libc::__errno_location() = libc::ENOTTY };
     if PANIC_ONCE.swap(false, Relaxed) {
         panic!("asked for");

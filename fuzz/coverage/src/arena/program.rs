@@ -1,7 +1,7 @@
 //! The program's calls, as hooks make them, and what they may come to.
 
 use super::*;
-use sluice_engine::api::{Error, Nap, Pass, READ, Verdict, Vigil};
+use sluice_engine::api::{self, Error, Nap, Pass, READ, Verdict, Vigil};
 
 /// What the real function says, as the engine's verdicts do.
 pub(super) fn real(ret: isize) -> isize {
@@ -23,7 +23,7 @@ pub(super) fn concluded(verdict: Verdict, call: impl FnOnce() -> isize) -> isize
 
 fn finished(pass: Pass, ret: isize) -> isize {
     if !pass.is_nobodys() {
-        pass.finish(ret);
+        api::finish(pass, ret);
     }
     ret
 }

@@ -1,8 +1,8 @@
 //! The calls that hooks of options and `ioctl` make.
 
-use super::{Entry, Pass, Verdict, sock_of};
-use crate::sockets::options;
+use super::{Entry, Pass, Verdict};
 use crate::sockets::sock::Sock;
+use crate::sockets::{life, options};
 use libc::{c_int, c_void, socklen_t};
 use sluice_runtime::fd_table;
 
@@ -30,7 +30,7 @@ pub unsafe fn before_setsockopt(
     // SAFETY: passed on.
     let asked = unsafe { options::Asked::new(level, name, value, len) };
     options::sets(&asked);
-    if let Some(sock) = sock_of(e, fd) {
+    if let Some(sock) = life::sock_of(e, fd) {
         options::before_set(sock, fd, asked);
     }
 }

@@ -2,8 +2,8 @@
 
 use super::poll;
 use super::set::Set;
-use crate::api::{Error, Pass, Verdict};
 use crate::sockets::sock::Sock;
+use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{life, remains};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
@@ -22,7 +22,11 @@ pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) ->
         if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
             // A set that came from elsewhere, or one of more than there is room for: the kernel
             // alone tells of it.
-            crate::api::raw_use(fd, Reason::SetElsewhere);
+            crate::sockets::unserved::used(
+                fd,
+                Reason::SetElsewhere,
+                crate::sockets::unserved::Use::Any,
+            );
         }
         return Verdict::Pass(Pass::NOBODY);
     };

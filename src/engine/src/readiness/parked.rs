@@ -15,9 +15,9 @@
 use super::regs::{Echo, Inside, Reg};
 use super::set::{self, Set, leave_set};
 use super::{WRITABLE, shared};
-use crate::api::Verdict;
 use crate::sockets::life;
 use crate::sockets::sock::{SETS, Sock, State};
+use crate::sockets::verdict::Verdict;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;

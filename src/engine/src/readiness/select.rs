@@ -2,8 +2,8 @@
 
 use super::poll;
 use super::vigil::{Deadline, Vigil};
-use crate::api::{Error, Pass, Verdict};
 use crate::readiness::set::Set;
+use crate::sockets::verdict::{Error, Pass, Verdict};
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
 use sluice_runtime::caller;

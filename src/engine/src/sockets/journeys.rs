@@ -8,11 +8,12 @@
     reason = "the program's part of a test"
 )]
 
-use crate::api::{self, Error, Verdict};
+use crate::api;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::nap::Nap;
 use crate::sockets::sock::{self, Sock, State, role};
+use crate::sockets::verdict::{Error, Verdict};
 use crate::sockets::{life, recv, send, testing, upgrade};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, iovec};
@@ -57,7 +58,7 @@ fn serve(
         Verdict::Pass(pass) => {
             let ret = real();
             let errno = std::io::Error::last_os_error().raw_os_error();
-            pass.finish(ret);
+            api::finish(pass, ret);
             usize::try_from(ret).map_err(|_| Error::Kernel(errno.unwrap_or(0)))
         }
         Verdict::Block => unreachable!(),
@@ -105,7 +106,8 @@ impl End {
         let verdict = life::shutdown(self.sock, self.fd, libc::SHUT_WR);
         if let Verdict::Pass(pass) = verdict {
             // SAFETY: a descriptor of ours.
-            pass.finish(unsafe { libc::shutdown(self.fd, libc::SHUT_WR) } as isize);
+            api::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
+                as isize);
         }
     }
 

@@ -1,6 +1,5 @@
 //! From socket() to the last close().
 
-use crate::api::{Error, Pass, Verdict};
 use crate::lifecycle;
 use crate::readiness::{self, set::Set};
 use crate::rendezvous::{self, control};
@@ -9,6 +8,7 @@ use crate::sockets::parting::{
     end_before_record, goes_on, linger, part, reset_if_unread, withdraw,
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, State, half, role};
+use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{after_tcp, remains, tcp, wait, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
@@ -102,6 +102,16 @@ pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
 /// tracked from here on.
 pub fn registered_fresh(fd: c_int) {
     track(fd, role::UNKNOWN);
+}
+
+/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked
+/// from here on.
+pub fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
+    if e != Entry::FRESH {
+        return e.get::<Sock>();
+    }
+    registered_fresh(fd);
+    fd_table::lookup(fd).and_then(Entry::get::<Sock>)
 }
 
 /// Before a fork: what is connected later is a connection of both processes.

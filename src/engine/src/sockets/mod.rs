@@ -30,6 +30,7 @@ pub mod testing;
 pub mod trigger;
 pub mod unserved;
 pub mod upgrade;
+pub mod verdict;
 pub mod wait;
 pub mod wake;
 

@@ -1,10 +1,10 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
-use crate::api::{Error, Pass, Verdict};
 use crate::lifecycle;
 use crate::readiness;
 use crate::remote;
 use crate::sockets::sock::{Sock, State, role};
+use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{demote, life, remains, staged, tcp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};

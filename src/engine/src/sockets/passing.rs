@@ -60,7 +60,7 @@ pub unsafe fn leaving(msg: *const msghdr) {
             if let Some(family) = sock.and_then(|sock| sock.family()) {
                 family.share_for_good();
             }
-            crate::api::raw_use(fd, Reason::Passed);
+            crate::sockets::unserved::used(fd, Reason::Passed, crate::sockets::unserved::Use::Any);
         });
     }
 }

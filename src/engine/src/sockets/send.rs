@@ -4,7 +4,6 @@ mod file;
 
 pub use file::sendfile;
 
-use crate::api::{Error, Pass, Verdict};
 use crate::remote;
 use crate::rendezvous::{self, trim};
 use crate::sockets::demote::{self, Resent, Which};
@@ -15,6 +14,7 @@ use crate::sockets::remains;
 use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
+use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, recv, staged, trigger, wake};
 use core::sync::atomic::Ordering;

@@ -3,9 +3,9 @@
 
 use super::sock::Sock;
 use super::{demote, life, remains};
-use crate::api::{Pass, Verdict};
 use crate::readiness::set::Set;
 use crate::remote;
+use crate::sockets::verdict::{Pass, Verdict};
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
@@ -34,7 +34,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
     } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
         // Given away before it is connected. (A raw call about one that is not says nothing of
         // later ones.)
-        if let Some(sock) = crate::api::sock_of(entry, fd) {
+        if let Some(sock) = crate::sockets::life::sock_of(entry, fd) {
             life::give_up(sock, reason);
         }
     } else if let Some(set) = entry.get::<Set>() {

@@ -26,7 +26,7 @@ pub enum Waited {
     Interrupted,
     /// The socket's timeout.
     TimedOut,
-    /// The edge sleeps: leave the engine with [`crate::api::Verdict::Block`].
+    /// The edge sleeps: leave the engine with [`crate::sockets::verdict::Verdict::Block`].
     Parked,
 }
 

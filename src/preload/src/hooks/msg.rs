@@ -430,7 +430,7 @@ unsafe fn move_one(
                     api::fed::messages(&pass, bytes, entry, ret);
                 });
             }
-            tell(fd, || pass.finish(bytes));
+            tell(fd, || api::finish(pass, bytes));
             if alone && ret == 1 {
                 return None;
             }

@@ -609,8 +609,8 @@ pub(in crate::sockets) fn settled(sock: &'static Sock, start: u64, end: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Error, Verdict};
     use crate::sockets::nap::Nap;
+    use crate::sockets::verdict::{Error, Verdict};
     use crate::sockets::{send, testing};
     use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
 //! One look at a socket, under its rx lock: at TCP, at TCP up to the switch, at the ring.
 
-use crate::api::Error;
 use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
@@ -8,6 +7,7 @@ use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::nap::Nap;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Event, Sock, State};
+use crate::sockets::verdict::Error;
 use crate::sockets::{PUBLISH, recv, remains, tcp, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};

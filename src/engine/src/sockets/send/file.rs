@@ -3,10 +3,10 @@
 use super::{
     Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
-use crate::api::{Error, Pass, Verdict};
 use crate::remote;
 use crate::sockets::prefix;
 use crate::sockets::sock::{Sock, State};
+use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::Waited;
 use crate::sockets::{after_tcp, direct, trigger};
 use core::sync::atomic::Ordering;

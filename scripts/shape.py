@@ -19,14 +19,14 @@ PACKAGES = ("preload", "engine", "runtime", "stream", "fabric", "stats", "cli")
 DRAWN = ("engine", "runtime")
 # From the top to the bottom, folders of `engine` and packages below it; files beside the folders
 # are in none.
-ROOMS = ("api", "readiness", "rendezvous", "sockets", "remote", "runtime")
+ROOMS = ("api", "readiness", "rendezvous", "sockets", "verbs", "runtime")
 COLUMNS = 100
 FUNCTION = 80
 # None of these may grow. A change that makes one smaller writes the new value here.
 LIMITS = {
     "files in the largest circle": 51,
-    "arrows upward between rooms": 99,
-    "is_remote( above remote": 40,
+    "arrows upward between rooms": 41,
+    "is_remote( elsewhere": 40,
     "unlock by hand above fabric": 0,
     "ignored locks": 0,
     "public flags of a socket": 22,
@@ -193,7 +193,8 @@ def measures():
     def lines(paths, pattern, of=without_comments):
         return [at(f, n) for f in paths for n, l in enumerate(of(code_of(f)).splitlines(), 1) if re.search(pattern, l)]
 
-    above = [f for f in files if room_of(f) != "remote"]
+    apart = {("verbs",), ("sockets", "remote"), ("rendezvous", "hosts")}
+    above = [f for f in files if not any(module_of(f)[1:1 + len(a)] == a for a in apart)]
     long = [f"{at(f, n)} {fn} {size}" for f in every for fn, n, size in functions(f) if size > FUNCTION]
     same = lambda text: text  # noqa: E731
     sock = ROOT / "src" / "engine" / "src" / "sockets" / "sock.rs"
@@ -201,7 +202,7 @@ def measures():
     out |= {
         "files in the largest circle": (len(circle[0]) if circle else 0, [name(f) for f in circle[0]] if circle else []),
         "arrows upward between rooms": (len(upward), upward),
-        "is_remote( above remote": (0, lines(above, r"\bis_remote\(")),
+        "is_remote( elsewhere": (0, lines(above, r"\bis_remote\(")),
         "unlock by hand above fabric": (0, lines(files + sources["preload"], r"\.unlock\(")),
         "ignored locks": (0, lines(files, r"let _ = .*\.(lock|enter)\(")),
         "public flags of a socket": (0, lines([sock], r"^\s*pub(?:\([^)]*\))? \w+: Atomic(Bool|U8)")),

@@ -2,7 +2,7 @@
 //! over a link that there is.
 
 use crate::input::Input;
-use sluice_engine::remote::hello::{self, Answer, Request};
+use sluice_engine::hello::{self, Answer, Request};
 use sluice_stream::wire::{CONTROL_LEN, Control};
 
 pub fn run(bytes: &[u8]) {

@@ -16,8 +16,11 @@ pub mod fuzzing;
 pub(crate) mod lifecycle;
 pub(crate) mod readiness;
 pub(crate) mod relatives;
-pub mod remote;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod sockets;
 pub mod uring;
+pub mod verbs;
+
+#[cfg(feature = "verbs")]
+pub use rendezvous::hosts::hello;

@@ -128,7 +128,7 @@ extern "C" fn before_fork() {
 /// can reach.
 fn no_child_can_use(sock: &Sock) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
-    (to_itself || sock.tx.state() == State::Proved) && !crate::remote::is_remote(sock)
+    (to_itself || sock.tx.state() == State::Proved) && !crate::sockets::remote::is_remote(sock)
 }
 
 extern "C" fn after_fork_parent() {
@@ -206,16 +206,16 @@ fn inherit(half: &Half) {
 
 /// Under the rx lock: this process uses a stream of its parent.
 pub fn inherited_rx(sock: &'static Sock) {
-    if crate::remote::is_remote(sock) {
-        return crate::remote::claim(sock, &sock.rx);
+    if crate::sockets::remote::is_remote(sock) {
+        return crate::sockets::remote::claim(sock, &sock.rx);
     }
     demote::settle_rx(sock, Reason::Fork);
 }
 
 /// Under the tx lock: this process uses a stream of its parent.
 pub fn inherited_tx(sock: &'static Sock) {
-    if crate::remote::is_remote(sock) {
-        return crate::remote::claim(sock, &sock.tx);
+    if crate::sockets::remote::is_remote(sock) {
+        return crate::sockets::remote::claim(sock, &sock.tx);
     }
     demote::settle_tx(sock, Reason::Fork);
 }

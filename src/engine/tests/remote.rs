@@ -16,7 +16,7 @@
 #[path = "../../fabric/tests/common/hosts.rs"]
 mod hosts;
 
-use sluice_engine::remote::wire::{Hello, Note, Offered, Wire};
+use sluice_engine::verbs::wire::{Hello, Note, Offered, Wire};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::ring::Ring;

@@ -38,7 +38,7 @@ static ROOM: Room = Room::new();
 static HEAP: Heap = Heap::new(Some(&ROOM));
 
 /// By this symbol copies of the library in one process find out which of them is the first and
-/// works (`copies.rs` of the engine): it leads to the counters of the copy that it belongs to.
+/// works (`copies.rs` of `runtime`): it leads to the counters of the copy that it belongs to.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "a C symbol")]
 pub static sluice_counters: &sluice_stats::Root = &sluice_stats::ROOT;

@@ -16,7 +16,7 @@ pub mod spin;
 mod told;
 pub mod vigil;
 
-use crate::remote;
+use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::{tcp, wake};
 use core::sync::atomic::{AtomicU32, Ordering, fence};

@@ -12,6 +12,7 @@ use crate::sockets::nap::{self, Announcement};
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{remains, upgrade};
+use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
@@ -556,9 +557,9 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
 
 /// Takes what links to other hosts have brought.
 fn drive(streams: &Streams) {
-    let far = |(_, sock): &(usize, &Sock)| crate::remote::is_remote(sock);
-    if crate::remote::is_used() && streams.list.iter().any(far) {
-        crate::remote::drive_all();
+    let far = |(_, sock): &(usize, &Sock)| crate::sockets::remote::is_remote(sock);
+    if verbs::is_used() && streams.list.iter().any(far) {
+        verbs::drive_all();
     }
 }
 
@@ -573,7 +574,7 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     let Some(link) = first.link() else {
         return false;
     };
-    if crate::remote::is_to_another_host(link) {
+    if verbs::is_to_another_host(link) {
         return super::spin::remote(&first.rx.spin_ns, &first.rx.spin_skip, || {
             drive(streams);
             has_news(fds, streams)

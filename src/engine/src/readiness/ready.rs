@@ -13,6 +13,7 @@ use super::{READABLE, WRITABLE};
 use crate::rendezvous::control;
 use crate::sockets::demote;
 use crate::sockets::sock::{Sock, State};
+use crate::verbs;
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
@@ -48,7 +49,7 @@ impl Set {
                 self.announce_to(slot);
             }
             if self.remote.load(Ordering::Relaxed) {
-                crate::remote::arm_all(inside.links.iter().map(|on| on.link));
+                verbs::arm_all(inside.links.iter().map(|on| on.link));
             }
             // Marks of streams that are over are nobody's to take: they would keep the set awake
             // for ever.

@@ -11,9 +11,9 @@ use super::parked::bell_data;
 use super::regs::{Echo, Inside, OnLink};
 use super::shared::SETS_MAX;
 use super::{READABLE, WRITABLE, shared};
-use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::sock::{SETS, Sock};
+use crate::verbs;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;
@@ -443,7 +443,7 @@ impl Set {
         // Also by links that it has no streams of any more: it may have been woken in place of a
         // thread that sleeps for these.
         if self.remote.load(Ordering::Relaxed) {
-            remote::drive_all();
+            verbs::drive_all();
         }
     }
 
@@ -466,9 +466,9 @@ impl Set {
         if let Some(s) = link.my_slot(slot) {
             self.announce_to(s);
         }
-        let name = if remote::is_to_another_host(link) {
+        let name = if verbs::is_to_another_host(link) {
             self.remote.store(true, Ordering::Release);
-            remote::bell(link, self.fd(), bell_data());
+            verbs::bell(link, self.fd(), bell_data());
             None
         } else {
             control::want_bell(link, slot)

@@ -10,6 +10,7 @@ use super::set::{self, Set};
 use super::{WRITABLE, parked};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::remains;
+use crate::verbs;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
@@ -153,7 +154,7 @@ impl Set {
         });
         idle.into_iter().flatten().for_each(set::release);
         if self.remote.load(Ordering::Relaxed) {
-            crate::remote::unbell(self.fd());
+            verbs::unbell(self.fd());
         }
         self.wake.close(own_fds::forget);
     }
@@ -162,7 +163,7 @@ impl Set {
     #[cold]
     pub(super) fn back_to_tcp(&'static self, reason: Reason) {
         if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
-            crate::remote::unbell(self.fd());
+            verbs::unbell(self.fd());
         }
         let mut socks = self.with(|inside| inside.socks()).unwrap_or_default();
         socks.retain(|sock| !process::is_vfork_child() && sock.is_accelerated());

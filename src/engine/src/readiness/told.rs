@@ -12,11 +12,12 @@
 //! kernel is asked again, too.
 
 use super::nest::kernel_ready;
-use crate::remote;
 use crate::rendezvous::control;
+use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::Sock;
 use crate::sockets::{recv, tcp};
+use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::c_short;
 use sluice_fabric::sys;
@@ -54,7 +55,7 @@ impl Moment {
 /// Can what the kernel tells of sockets without a stream be anything but the program's?
 #[inline]
 pub(super) fn is_any_other() -> bool {
-    remote::is_used() || reset::is_any()
+    verbs::is_used() || reset::is_any()
 }
 
 /// Do these bits bring a record, or a reset, with them?
@@ -366,7 +367,8 @@ mod tests {
     mod records {
         use super::*;
         use crate::readiness::poll;
-        use crate::remote::{self, wire::Wire};
+        use crate::sockets::remote;
+        use crate::verbs::wire::Wire;
         use std::io::Write;
 
         struct Far {

@@ -9,13 +9,15 @@ mod links;
 
 use super::message::{self, Kind, Message, Next, Received};
 use crate::readiness::set::Set;
-use crate::remote;
+use crate::rendezvous::hosts;
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::life;
+use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::tcp;
 use crate::sockets::wait;
 use crate::sockets::wake;
+use crate::verbs;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use sluice_fabric::layout::STREAMS;
@@ -232,7 +234,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         follow_privileges(false);
         // Within the host only short sections make descriptors, and each says so itself; libraries
         // of devices do not.
-        let _turn = remote::is_used().then(own_fds::Turn::begin);
+        let _turn = verbs::is_used().then(own_fds::Turn::begin);
         for event in events.iter().take(got.unwrap_or(0)) {
             handle(event.events, event.u64);
         }
@@ -243,7 +245,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         let jobs_left = do_jobs();
         let meetings_left = super::time_left();
         let trims_left = trims.progress();
-        let hosts_left = remote::progress();
+        let hosts_left = hosts::progress();
         timeout = [jobs_left, meetings_left, trims_left, hosts_left]
             .into_iter()
             .flatten()
@@ -344,7 +346,7 @@ fn handle(events: u32, data: u64) {
                 on_tcp(sock, events);
             }
         }
-        KIND_REMOTE => remote::on_event(data & !KIND_MASK),
+        KIND_REMOTE => hosts::on_event(data & !KIND_MASK),
         // Wake: the jobs are looked at anyway. Meetings: so are they.
         _ => {}
     }
@@ -493,7 +495,7 @@ fn on_tcp(sock: &'static Sock, events: u32) {
 /// locks.
 pub fn hold() {
     READING.hold();
-    remote::hold();
+    hosts::hold();
     super::hold();
 }
 
@@ -517,7 +519,7 @@ pub fn release_last() {
 /// Of [`hold`].
 pub fn release() {
     super::release();
-    remote::release_hold();
+    hosts::release_hold();
     READING.release();
 }
 
@@ -525,7 +527,7 @@ pub fn release() {
 pub fn after_fork() {
     RUN.store(STOPPED, Ordering::Release);
     TID.store(0, Ordering::Release);
-    if remote::is_used() {
+    if verbs::is_used() {
         let wake = WAKE.swap(-1, Ordering::AcqRel);
         let old = PARENT.swap(wake, Ordering::AcqRel);
         WAKE.store(old, Ordering::Release);
@@ -543,5 +545,5 @@ pub fn after_fork() {
         list.clear();
     }
     super::after_fork();
-    remote::after_fork();
+    hosts::after_fork();
 }

@@ -30,6 +30,11 @@ mod closer;
 pub mod control;
 mod decline;
 pub mod diag;
+#[cfg(feature = "verbs")]
+pub mod hosts;
+#[cfg(not(feature = "verbs"))]
+#[path = "no_hosts.rs"]
+pub mod hosts;
 pub mod identity;
 mod join;
 mod meetings;
@@ -217,7 +222,7 @@ fn look_within(
             return Err(Reason::Shutdown);
         }
         (Err(Reason::PeerRemote), None) => {
-            return crate::remote::attempt(sock, local, peer).map(|()| None);
+            return hosts::attempt(sock, local, peer).map(|()| None);
         }
         (Err(reason), None) => return Err(reason),
     };

@@ -1,9 +1,9 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without
 //! waiting.
 
-use crate::remote::{self, Before};
 use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
+use crate::sockets::remote::{self, Before};
 use crate::sockets::sock::{Event, Half, Sock, State};
 use crate::sockets::{after_tcp, direct, remains, staged, wake};
 use core::sync::atomic::{AtomicU32, Ordering};

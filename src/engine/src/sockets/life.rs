@@ -212,7 +212,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         Known::of(sock).shuts();
         demote::tell_end(sock);
         if how == libc::SHUT_RDWR {
-            crate::remote::wants_no_answer(sock);
+            crate::sockets::remote::wants_no_answer(sock);
         }
         let later = ends_later(sock);
         if both || sock.is_accelerated() {
@@ -268,7 +268,7 @@ fn ends_later(sock: &'static Sock) -> bool {
         return false;
     }
     if demote::resend_now(sock) == Resent::Held {
-        crate::remote::finish_within(sock, WORD_NS);
+        crate::sockets::remote::finish_within(sock, WORD_NS);
     }
     let Ok(_section) = sock.tx.lock.enter() else {
         return false;
@@ -322,7 +322,7 @@ fn end_input(sock: &'static Sock) {
     const FITS: u64 = 1 << 15;
     let unread = super::options::unread(sock);
     let fd = sock.fd.load(Ordering::Relaxed);
-    let is_here = !crate::remote::is_remote(sock);
+    let is_here = !crate::sockets::remote::is_remote(sock);
     if unread == 0 || is_here && (unread <= FITS || tcp::takes(fd, unread)) {
         let on_tcp = remains::by_tcp(sock);
         demote::demote(sock, Which::Rx, Reason::Shutdown);
@@ -350,7 +350,7 @@ pub fn before_disconnect(sock: &'static Sock) {
     rendezvous::forget(sock);
     sock.let_sections_end();
     if sock.is_accelerated() {
-        crate::remote::deliver(sock);
+        crate::sockets::remote::deliver(sock);
         demote::leave_to_peer(sock, Reason::Disconnected);
     }
     if let Ok(_section) = sock.rx.lock.enter() {
@@ -422,7 +422,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
 pub(super) fn leave_and_free(sock: &'static Sock) {
     demote::abandon_rest(sock);
-    if crate::remote::is_remote(sock) {
+    if crate::sockets::remote::is_remote(sock) {
         demote::abandon(sock, Reason::Close);
     }
     // A thread that leaves the stream tells the sets, and finds them by the structure.
@@ -473,7 +473,7 @@ pub fn give_up(sock: &'static Sock, reason: Reason) {
 /// wait until the peer has read.
 pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
     if goes_back(sock, reason) {
-        crate::remote::finish_reading(sock, reason);
+        crate::sockets::remote::finish_reading(sock, reason);
     }
 }
 

@@ -20,6 +20,7 @@ pub mod prefix;
 pub mod prefix;
 pub mod recv;
 pub mod remains;
+pub mod remote;
 pub mod reset;
 pub mod send;
 pub mod sock;

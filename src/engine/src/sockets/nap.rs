@@ -341,7 +341,7 @@ extern "C" fn left(nap: *mut libc::c_void) {
     // The mask is the handler's, or nobody's any more.
     nap.mask = None;
     if let Some(known) = nap.known {
-        crate::remote::revoke_loan(known, nap);
+        crate::sockets::remote::revoke_loan(known, nap);
     }
 }
 

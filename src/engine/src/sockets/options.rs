@@ -2,10 +2,11 @@
 
 use crate::lifecycle;
 use crate::readiness;
-use crate::remote;
+use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State, role};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{demote, life, remains, staged, tcp};
+use crate::verbs;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::layout::Direction;
@@ -593,7 +594,7 @@ pub fn unread(sock: &'static Sock) -> u64 {
         return 0;
     };
     if let Some(link) = sock.link() {
-        remote::drive(link);
+        verbs::drive(link);
     }
     let count = sock.rx.dir().map_or(0, |d| {
         let tail = d.tx.tail.read();
@@ -616,7 +617,7 @@ pub fn unsent(sock: &'static Sock) -> u64 {
         return 0;
     };
     if let Some(link) = sock.link() {
-        remote::drive(link);
+        verbs::drive(link);
     }
     match sock.tx.state() {
         State::Link if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {

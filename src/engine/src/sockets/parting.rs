@@ -30,7 +30,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
         abandon_inherited(sock);
         return false;
     }
-    let far = crate::remote::is_remote(sock);
+    let far = crate::sockets::remote::is_remote(sock);
     let (mut on_link, mut unread) = (false, false);
     if let Ok(_section) = sock.rx.lock.enter()
         && let Some(d) = sock.rx.dir()
@@ -45,7 +45,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     if alone && far {
         let fd = sock.fd.load(Ordering::Relaxed);
         if unread || staged::linger(sock, fd) == Some(0) {
-            crate::remote::deliver(sock);
+            crate::sockets::remote::deliver(sock);
         }
     }
     if unread && alone {
@@ -59,7 +59,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     demote::demote(sock, Which::Both, reason);
     if alone {
         demote::make_room(sock);
-    } else if crate::remote::is_remote(sock) {
+    } else if crate::sockets::remote::is_remote(sock) {
         // Only this process can bring it to TCP for its relatives.
         demote::finish_blocking(sock, Reason::Fork);
     }
@@ -68,7 +68,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
 
 /// Is a socket that the program is through with still in use here?
 pub(super) fn goes_on(sock: &Sock) -> bool {
-    sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
+    sock.tx.state() == State::Resending || crate::sockets::remote::awaits_record(sock)
 }
 
 /// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent
@@ -77,7 +77,7 @@ pub(super) fn goes_on(sock: &Sock) -> bool {
 /// send.
 pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
     let alone = !sock.is_shared();
-    let unread = crate::remote::has_input(sock, fd);
+    let unread = crate::sockets::remote::has_input(sock, fd);
     let seconds = staged::linger(sock, fd);
     if alone && (unread || seconds == Some(0)) {
         // The kernel resets the connection, and drops what it has not sent, too.
@@ -102,7 +102,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
             own_fds::copy(fd)
         });
     let Some(own) = own else {
-        if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
+        if alone && seconds.is_none() && !crate::sockets::remote::is_remote(sock) {
             // No number for it: as of a process that ends here, the reader has kept a copy of what
             // TCP lacks, and finds it in front of the end.
             demote::abandon_rest(sock);
@@ -215,7 +215,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
     if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
         return;
     }
-    if !late && crate::remote::awaits_record(sock) {
+    if !late && crate::sockets::remote::awaits_record(sock) {
         return control::bury_at(sock, sys::now_ns() + LINGERS_NS);
     }
     if !sock.lingers.swap(false, Ordering::AcqRel) {

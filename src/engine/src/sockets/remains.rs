@@ -14,12 +14,13 @@
 //!
 //! [`Family::keeps`]: super::family::Family::keeps
 
-use crate::remote;
 use crate::sockets::family::{Family, Unread};
 use crate::sockets::recv::{self, AtHand, at_hand};
+use crate::sockets::remote;
 use crate::sockets::sock::{Event, Sock, State, half};
 use crate::sockets::tcp;
 use crate::sockets::wait::{self, Waited};
+use crate::verbs;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
@@ -413,7 +414,7 @@ pub fn count_parents_reads(sock: &Sock, from: u64) {
 /// Longest wait for bytes that a peer sends again, in ns. It does so at once; it may have lost its
 /// CPU, or be on another host.
 pub fn owed_ns() -> u64 {
-    if remote::is_used() {
+    if verbs::is_used() {
         wait::FULL_REMOTE_NS
     } else {
         50_000_000

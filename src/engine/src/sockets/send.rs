@@ -4,19 +4,20 @@ mod file;
 
 pub use file::sendfile;
 
-use crate::remote;
 use crate::rendezvous::{self, trim};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
 use crate::sockets::nap::Nap;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::remains;
+use crate::sockets::remote;
 use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::trigger::LARGE;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, recv, staged, trigger, wake};
+use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -592,7 +593,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(portion) as u64) > most {
         if let Some(link) = sock.link() {
-            remote::drive(link);
+            verbs::drive(link);
         }
         let head = dir.rx.head.read();
         if head.flagged {

@@ -279,7 +279,7 @@ pub struct Sock {
     /// What direct transfers need.
     pub direct: Direct,
     /// What is lent to another host.
-    pub lent: crate::remote::Lent,
+    pub lent: crate::sockets::remote::Lent,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
     pub pinned: AtomicU32,
     /// Demotions since the connection last did well on a link: spaces new tries.
@@ -533,7 +533,7 @@ impl Sock {
     /// A direction has switched: counted once per stream.
     pub fn note_upgraded(&self) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
-            let remote = crate::remote::is_remote(self);
+            let remote = crate::sockets::remote::is_remote(self);
             let by = if remote {
                 Transport::Verbs
             } else {

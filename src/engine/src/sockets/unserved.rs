@@ -4,7 +4,7 @@
 use super::sock::Sock;
 use super::{demote, life, remains};
 use crate::readiness::set::Set;
-use crate::remote;
+use crate::sockets::remote;
 use crate::sockets::verdict::{Pass, Verdict};
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};

@@ -1,11 +1,12 @@
 //! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's
 //! switch.
 
-use crate::remote;
 use crate::rendezvous::{control, diag};
 use crate::sockets::demote::{self, Which};
+use crate::sockets::remote;
 use crate::sockets::sock::{Event, SETS, Sock, State, half, role};
 use crate::sockets::{direct, options, prefix, tcp};
+use crate::verbs;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
@@ -148,7 +149,7 @@ pub fn attach(
     }
     drop((tx, rx));
     refused?;
-    if !remote::is_to_another_host(link) {
+    if !verbs::is_to_another_host(link) {
         // Both ends are on this host, and will be.
         prefix::forget(sock);
     }

@@ -1,13 +1,14 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
 use crate::readiness::spin;
-use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::nap;
 use crate::sockets::nap::Nap;
+use crate::sockets::remote;
 use crate::sockets::sock::{Half, Known, Sock, State};
 use crate::sockets::{direct, options, recv};
+use crate::verbs;
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
@@ -214,11 +215,11 @@ pub fn for_space(
 
 /// Waits for news on the processor, within reason.
 fn spins(half: &Half, link: &'static Link, peer: u32, news: impl Fn() -> bool) -> bool {
-    if !remote::is_to_another_host(link) {
+    if !verbs::is_to_another_host(link) {
         return spin::until(half, peer, news);
     }
     let news = || {
-        remote::drive(link);
+        verbs::drive(link);
         news()
     };
     news() || spin::remote(&half.spin_ns, &half.spin_skip, news)
@@ -269,7 +270,7 @@ fn sleep(
     slot.announce();
     // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
     // link's descriptor after a signal handler.
-    let hears = !remote::is_to_another_host(link) || remote::arm(link);
+    let hears = !verbs::is_to_another_host(link) || verbs::arm(link);
     let mut waited = Waited::News;
     if !is_over() && !news() {
         let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));

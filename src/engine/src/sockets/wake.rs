@@ -2,6 +2,7 @@
 
 use crate::readiness::set::Set;
 use crate::sockets::after_tcp;
+use crate::verbs;
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -53,7 +54,7 @@ pub fn peer(link: &'static Link, mask: u64, index: u32) -> u64 {
 
 fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     if let Some(twin) = link.twin() {
-        if crate::remote::moved(link, index) {
+        if verbs::moved(link, index) {
             return 0;
         }
         return own(twin, mask, index);

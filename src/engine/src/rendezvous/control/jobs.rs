@@ -2,7 +2,9 @@
 
 use super::links::{look, lose};
 use super::*;
+use crate::rendezvous::hosts;
 use crate::sockets::full::Epoch;
+use crate::verbs;
 
 /// Something to do later, or by the control thread only.
 pub(super) enum Job {
@@ -182,7 +184,7 @@ fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
     let mut did = Reader::Reads;
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
         // Nobody may have heard of what another host's reader has read.
-        remote::drive(link);
+        verbs::drive(link);
         let head = dir.rx.head.read().offset;
         let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
         if head == seen {
@@ -258,7 +260,7 @@ pub(super) fn do_jobs() -> Option<u64> {
         Job::Seek(sock, generation) => {
             if sock.generation.load(Ordering::Acquire) == *generation {
                 let _turn = own_fds::Turn::begin();
-                remote::begin(sock, *generation);
+                hosts::begin(sock, *generation);
             }
             false
         }

@@ -6,6 +6,7 @@ use crate::rendezvous::bell::{self, Wanted};
 use crate::rendezvous::message::{Brought, Sender};
 use crate::rendezvous::price;
 use crate::sockets::{recv, remains, reset};
+use crate::verbs;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::Fd;
 
@@ -15,7 +16,7 @@ pub fn watch_meetings(meetings: i32) {
     poke();
 }
 
-/// A descriptor of the library's for links to other hosts: what `remote::on_event` is told of it.
+/// A descriptor of the library's for links to other hosts: what `hosts::on_event` is told of it.
 pub fn watch_remote(fd: i32, what: u64, events: u32) {
     let set = SET.load(Ordering::Acquire);
     let data = KIND_REMOTE | what & !KIND_MASK;
@@ -105,7 +106,7 @@ pub(super) fn tell_rest(link: &'static Link) {
 /// The peer must look at the words of stream `index`.
 pub fn attention(link: &'static Link, index: u32) {
     match link.twin() {
-        Some(_) if remote::is_to_another_host(link) => {}
+        Some(_) if verbs::is_to_another_host(link) => {}
         Some(twin) => add(Job::Look(twin, index)),
         None => tell_in_time(link, Kind::Attention, index),
     }

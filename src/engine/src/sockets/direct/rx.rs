@@ -219,7 +219,7 @@ pub(in crate::sockets) fn revoke(nap: &mut Nap) {
         && let Some(known) = nap.known
     {
         if nap.mask.is_some() {
-            return crate::remote::revoke_loan(known, nap);
+            return crate::sockets::remote::revoke_loan(known, nap);
         }
         nap.lent = false;
         end_advert(known);

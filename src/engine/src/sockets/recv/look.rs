@@ -1,14 +1,15 @@
 //! One look at a socket, under its rx lock: at TCP, at TCP up to the switch, at the ring.
 
-use crate::remote;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
 use crate::sockets::nap::Nap;
+use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::verdict::Error;
 use crate::sockets::{PUBLISH, recv, remains, tcp, wake};
+use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
@@ -89,7 +90,7 @@ pub(super) unsafe fn look(
             let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
             if (available == 0 || wants_more)
                 && let Some(link) = sock.link()
-                && remote::drive(link)
+                && verbs::drive(link)
             {
                 available = dir.tx.tail.read().offset.wrapping_sub(at);
             }
@@ -103,7 +104,7 @@ pub(super) unsafe fn look(
             let waits = || sock.may_wait(fd, flags);
             let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
             if copies
-                && left >= remote::least() as usize
+                && left >= verbs::least() as usize
                 && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
                 && remote::is_remote(sock)
                 && waits()
@@ -359,7 +360,7 @@ unsafe fn from_ring(
         // Wake a blocked writer when it can go on for a while, not at every byte.
         let unread = dir.tx.tail.read().offset.wrapping_sub(to);
         if unread <= ring.len() / 2
-            || ring.len() > 2 * u64::from(CREDIT_MAX) && remote::is_to_another_host(link)
+            || ring.len() > 2 * u64::from(CREDIT_MAX) && verbs::is_to_another_host(link)
         {
             let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
             sock.conn().rx.doorbells.add(rung);

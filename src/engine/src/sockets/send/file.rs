@@ -3,8 +3,8 @@
 use super::{
     Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
-use crate::remote;
 use crate::sockets::prefix;
+use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::Waited;

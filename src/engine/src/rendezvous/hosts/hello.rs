@@ -4,7 +4,7 @@
 //! Guarantees: parsing is total, and one message has one spelling. Whether it is right is for the
 //! caller to say.
 
-use super::wire::Hello;
+use crate::verbs::wire::Hello;
 use core::net::{IpAddr, SocketAddr};
 use sluice_stats::Reason;
 use sluice_stream::wire::Proof;

@@ -5,10 +5,10 @@
 //! something hears it first.
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
-use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::{recv, tcp};
+use crate::verbs::wire::{Lost, Wire};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -124,7 +124,7 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
 
 /// Copies what of the peer's record was taken out of TCP before the rest had come; how much that
 /// is.
-pub(super) fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
+pub(crate) fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
     let kept = wire.with(|pump| {
         let part = pump.part(stream);
         let room = head.iter_mut().zip(part);

@@ -34,7 +34,7 @@ use sluice_stream::{Error, Mode, Seq};
 use std::collections::VecDeque;
 
 /// Receives that each end of a link keeps posted: part of the protocol.
-pub(super) const RECEIVES: u16 = 64;
+pub(crate) const RECEIVES: u16 = 64;
 /// Messages that may be posted and not completed.
 const SENDS: u16 = 64;
 /// Bytes of one message at most: more does not make it faster, and others wait after it.
@@ -48,7 +48,7 @@ const SHAPE: Shape = Shape {
 
 /// Completions that the queue must have room for: when a queue pair fails, all that is posted
 /// completes, asked for or not.
-pub(super) const NEED: u32 = SHAPE.sends + SHAPE.receives;
+pub(crate) const NEED: u32 = SHAPE.sends + SHAPE.receives;
 
 /// Between two looks whether posted work comes to an end.
 pub const TICK_NS: u64 = 1_000_000_000;
@@ -104,7 +104,7 @@ pub struct Wire {
     /// By which its news come, while it is in service.
     queue: AtomicPtr<Queue>,
     /// In the queue's list of keen wires: written under its lock.
-    pub(super) listed: AtomicBool,
+    pub(crate) listed: AtomicBool,
     /// Why the control thread may have to hear of what comes though nobody sleeps for it: the pump
     /// waits for something; the thread itself does. Not of a lost one.
     busy: AtomicBool,
@@ -150,8 +150,8 @@ impl Wire {
             theirs: RECEIVES,
             sends: SENDS,
             message_len: MESSAGE_LEN,
-            mode: super::loan::mode(),
-            direct_min: super::loan::least(),
+            mode: super::mode::mode(),
+            direct_min: super::mode::least(),
             proves: !device.limits.immediate,
         };
         let inner = Parts {
@@ -238,7 +238,7 @@ impl Wire {
         Some([link(&self.near)?, link(&self.far)?])
     }
 
-    pub(super) fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
+    pub(crate) fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
         let mut inner = self.inner.lock()?;
         inner.as_mut().map(f)
     }
@@ -281,20 +281,20 @@ impl Wire {
     }
 
     /// By which its news come, while it is in service.
-    pub(super) fn queue(&self) -> Option<&'static Queue> {
+    pub(crate) fn queue(&self) -> Option<&'static Queue> {
         // SAFETY: null, or a queue, which is leaked.
         unsafe { self.queue.load(Ordering::Acquire).as_ref() }
     }
 
     /// See [`queue`](Self::queue). Under its lock.
-    pub(super) fn set_queue(&self, queue: Option<&'static Queue>) {
+    pub(crate) fn set_queue(&self, queue: Option<&'static Queue>) {
         let at = queue.map_or(ptr::null_mut(), |queue| ptr::from_ref(queue).cast_mut());
         self.queue.store(at, Ordering::Release);
     }
 
     /// Is the descriptor to tell of what comes next, for a sleeper or for the control
     /// thread?
-    pub(super) fn keen(&self) -> Keen {
+    pub(crate) fn keen(&self) -> Keen {
         if self.dead.load(Ordering::Relaxed) {
             return Keen::No;
         }
@@ -361,7 +361,7 @@ impl Wire {
 
     /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken
     /// from the queue.
-    pub(super) fn drive_told(&self) {
+    pub(crate) fn drive_told(&self) {
         self.work(false, |_, _| Ok(()));
     }
 
@@ -417,7 +417,7 @@ impl Wire {
         next
     }
 
-    pub(super) fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
+    pub(crate) fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
         let [near, _] = self.links()?;
         let stream = near.stream(u32::from(stream))?;
         // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one
@@ -429,7 +429,7 @@ impl Wire {
     /// Does something, then takes what has come, also from the device if it `polls`, and posts what
     /// may go. What was taken for other wires these are driven for after it, by this thread if it
     /// `polls`, else by the thread that has this one driven.
-    pub(super) fn work(
+    pub(crate) fn work(
         &self,
         polls: bool,
         first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>,
@@ -615,7 +615,7 @@ impl Wire {
                     Came::Credit(stream) => {
                         self.free(inner, stream);
                         inner.note_record(stream);
-                        if super::loan::mode() == Mode::Direct
+                        if super::mode::mode() == Mode::Direct
                             && let (Some([out, _]), Some([near, _])) =
                                 (self.directions(stream), self.links())
                         {

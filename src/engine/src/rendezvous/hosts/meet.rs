@@ -1,11 +1,11 @@
 //! Two ends of a connection meet over a link that there is: asking, granting, proving.
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
-use crate::remote::proof::Known;
-use crate::remote::wire::{Lost, Offered, Wire};
+use crate::rendezvous::hosts::proof::Known;
 use crate::rendezvous::{control, diag};
 use crate::sockets::sock::{self, Sock, role};
 use crate::sockets::upgrade;
+use crate::verbs::wire::{Lost, Offered, Wire};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
@@ -16,7 +16,7 @@ use sluice_stream::wire::{Berth, Meeting, Proof};
 
 impl Hosts {
     /// Does the answer say anything of the connection? Of a question without a proof it does not.
-    pub(super) fn grant(&mut self, seek: Seek, question: &Question) -> bool {
+    pub(crate) fn grant(&mut self, seek: Seek, question: &Question) -> bool {
         let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
             return false;
         };
@@ -41,7 +41,7 @@ impl Hosts {
         true
     }
 
-    pub(super) fn open_granted(
+    pub(crate) fn open_granted(
         &self,
         wire: &'static Wire,
         [a, b]: [Proof; 2],
@@ -79,7 +79,7 @@ impl Hosts {
     }
 
     /// Opens the stream and has the socket use it.
-    pub(super) fn open(
+    pub(crate) fn open(
         &self,
         wire: &'static Wire,
         seek: &Seek,
@@ -107,7 +107,7 @@ impl Hosts {
         attached
     }
 
-    pub(super) fn ask_or_dial(&mut self, seek: Seek) {
+    pub(crate) fn ask_or_dial(&mut self, seek: Seek) {
         let host = seek.peer.ip();
         let known: Vec<Key> = self.standing(host).take(ASKED).map(|up| up.key).collect();
         let (mut asked, mut no_room) = (false, None);
@@ -127,7 +127,7 @@ impl Hosts {
     ///
     /// # Errors
     /// Why no ring can be offered; `None`: the link is gone, or this end can prove nothing yet.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         seek: Seek,
         key: Key,
@@ -163,7 +163,7 @@ impl Hosts {
         Ok(())
     }
 
-    pub(super) fn on_meeting(&mut self, key: Key, meeting: Meeting) {
+    pub(crate) fn on_meeting(&mut self, key: Key, meeting: Meeting) {
         match meeting {
             Meeting::Ask {
                 connection,
@@ -221,7 +221,7 @@ impl Hosts {
 
     /// The connection of this number, if this end has come to an offset with it and may have a
     /// stream.
-    pub(super) fn sought(&self, connection: u64) -> Option<Seek> {
+    pub(crate) fn sought(&self, connection: u64) -> Option<Seek> {
         let listens = self.listens.iter().map(|l| l.seek);
         let found = listens
             .into_iter()
@@ -242,7 +242,7 @@ impl Hosts {
     }
 
     /// Says over a link that a question comes to nothing.
-    pub(super) fn deny(&self, key: Key, connection: u64, reason: Reason) {
+    pub(crate) fn deny(&self, key: Key, connection: u64, reason: Reason) {
         if let Some(up) = self.up(key) {
             let reason = reason as u16;
             let deny = Meeting::Deny { connection, reason };
@@ -251,7 +251,7 @@ impl Hosts {
     }
 
     /// Questions that this end has come far enough for by now.
-    pub(super) fn look_at_questions(&mut self) {
+    pub(crate) fn look_at_questions(&mut self) {
         let mut at = 0;
         while let Some(question) = self.questions.get(at) {
             let seek = self.sought(question.connection);
@@ -269,13 +269,13 @@ impl Hosts {
 
     /// The oldest question about the connection: the other end answers those of one connection in
     /// the order in which they were asked.
-    pub(super) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
+    pub(crate) fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
         let is = |a: &Asked| a.key == key && a.seek.connection == connection;
         let at = self.asked.iter().position(is)?;
         Some(self.asked.remove(at))
     }
 
-    pub(super) fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
+    pub(crate) fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
         let Some(up) = self.up(key) else {
             return;
         };
@@ -329,7 +329,7 @@ impl Hosts {
     }
 
     /// A question of ours comes to nothing.
-    pub(super) fn withdraw(&self, asked: &Asked) {
+    pub(crate) fn withdraw(&self, asked: &Asked) {
         if let Some(up) = self.up(asked.key) {
             up.wire.withdraw(asked.ours.stream);
         }

@@ -21,7 +21,7 @@ struct Inbox<W> {
 
 /// The inboxes of a queue, each of an owner `W`.
 #[derive(Debug)]
-pub(super) struct Inboxes<W> {
+pub(crate) struct Inboxes<W> {
     /// By place.
     all: Vec<Option<Inbox<W>>>,
     /// Numbers of queue pairs, in their order, and the places of their inboxes.

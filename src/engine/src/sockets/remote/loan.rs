@@ -8,18 +8,17 @@
 //!
 //! Under the socket's rx lock, but for [`shut`].
 
-use super::memory;
 use super::stream::of;
 use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Known, Sock};
 use crate::sockets::wake;
+use crate::verbs;
+use crate::verbs::memory;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use libc::iovec;
 use sluice_fabric::verbs::device::Region;
-use sluice_runtime::config::{Config, Mode, config};
 use sluice_runtime::iov::Cursor;
-use sluice_stream as stream;
 use sluice_stream::pump::Loan;
 
 /// Of one buffer no more is lent.
@@ -36,39 +35,6 @@ pub struct Lent {
     taken: AtomicU32,
     /// Whose it is: [`Nap::frame`].
     frame: AtomicUsize,
-}
-
-/// From how many bytes on direct transfers are made in [`Mode::Dynamic`]; `None`: not at all,
-/// unless the user has said a length. Why: `docs/decisions/011-direct-between-hosts.md`.
-fn said() -> Option<u32> {
-    let default = Config::DEFAULT.direct_min;
-    config().direct_min.filter(|least| Some(*least) != default)
-}
-
-/// Which transfers this process makes between hosts.
-pub(super) fn mode() -> stream::Mode {
-    if !sluice_runtime::thread::hears_of_jumps() {
-        return stream::Mode::Indirect;
-    }
-    match config().mode {
-        Mode::Direct => stream::Mode::Direct,
-        Mode::Dynamic if said().is_some() => stream::Mode::Dynamic,
-        Mode::Dynamic | Mode::Indirect => stream::Mode::Indirect,
-    }
-}
-
-/// Bytes from which on a buffer is lent.
-pub(crate) fn least() -> u32 {
-    match config().mode {
-        Mode::Direct => 1,
-        Mode::Dynamic => said().unwrap_or(u32::MAX),
-        Mode::Indirect => u32::MAX,
-    }
-}
-
-/// Does this process make direct transfers between hosts?
-pub(super) fn is_on() -> bool {
-    mode() != stream::Mode::Indirect
 }
 
 /// Has the socket lent a buffer?
@@ -105,7 +71,7 @@ pub(crate) fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mu
         return false;
     };
     let len = len.min(MOST);
-    if is_any(sock) || len < least() as usize {
+    if is_any(sock) || len < verbs::least() as usize {
         return false;
     }
     let now = wire.with_stream(stream, |pump| {

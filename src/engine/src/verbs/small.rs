@@ -9,7 +9,7 @@ use sluice_stream::wire::CONTROL_LEN;
 /// Control slots of the peer's, of ours on their way out, and what a SEND says where the device has
 /// no immediates.
 #[derive(Debug)]
-pub(super) struct Small {
+pub(crate) struct Small {
     pub at: *mut u8,
     pub slots: Region,
     pub out: Region,

@@ -26,7 +26,7 @@ const WAIT_NS: u64 = 200_000_000;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(crate) struct Lane {
     // In the order in which they must go.
     pair: Pair,
     id: Id,
@@ -36,7 +36,7 @@ pub(super) struct Lane {
 
 /// What a wire has of it.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     lane: Option<Lane>,
     losses: u32,
     /// Not before then.
@@ -161,7 +161,7 @@ impl Wire {
     ///
     /// # Errors
     /// EBUSY: there is one; ENOTCONN; the device's.
-    pub(super) fn begin_lane(&'static self, id: Id) -> Result<(), Errno> {
+    pub(crate) fn begin_lane(&'static self, id: Id) -> Result<(), Errno> {
         let begun = self.inside(|inner| {
             if inner.lanes.lane.is_some() || inner.lost.is_some() {
                 return Err(libc::EBUSY);
@@ -183,13 +183,13 @@ impl Wire {
     }
 
     /// Does something to its connection.
-    pub(super) fn with_lane<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
+    pub(crate) fn with_lane<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
         self.inside(|inner| inner.lanes.lane.as_ref().map(|lane| f(&lane.id)))
             .flatten()
     }
 
     /// Its connection stands.
-    pub(super) fn lane_stands(&self) {
+    pub(crate) fn lane_stands(&self) {
         self.work(true, |_, inner| {
             if let Some(lane) = &mut inner.lanes.lane
                 && !inner.lanes.failed
@@ -201,7 +201,7 @@ impl Wire {
             Ok(())
         });
         // Recvs that wait could not lend their buffers. Where all goes directly they have to.
-        if super::loan::mode() == sluice_stream::Mode::Direct
+        if super::mode::mode() == sluice_stream::Mode::Direct
             && let Some([near, _]) = self.links()
         {
             for stream in self.streams() {
@@ -214,7 +214,7 @@ impl Wire {
     }
 
     /// It did not come to be, or works no more: another may be made after a while.
-    pub(super) fn end_lane(&self) {
+    pub(crate) fn end_lane(&self) {
         self.work(true, |_, inner| {
             inner.pump.set_direct(false);
             Ok(())
@@ -237,7 +237,7 @@ impl Wire {
     }
 
     /// Its peer, or the device, has ended it.
-    pub(super) fn lose_lane(&self) {
+    pub(crate) fn lose_lane(&self) {
         self.work(true, |_, inner| {
             inner.fail_lane();
             Ok(())
@@ -245,7 +245,7 @@ impl Wire {
     }
 
     /// Is this, that a device tells, of the queue pair?
-    pub(super) fn is_lane_met_by(&self, device: Device, trouble: Trouble) -> bool {
+    pub(crate) fn is_lane_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let Trouble::Pair(number) = trouble else {
             return false;
         };
@@ -257,7 +257,7 @@ impl Wire {
     }
 
     /// A direct transfer could be made if there were one: the control thread sees to it.
-    pub(super) fn want_lane(&self) {
+    pub(crate) fn want_lane(&self) {
         self.work(true, |_, inner| {
             let lanes = &mut inner.lanes;
             let free = lanes.lane.is_none() && !lanes.wanted && lanes.losses < LOSSES;
@@ -270,12 +270,12 @@ impl Wire {
     }
 
     /// Can direct transfers be made?
-    pub(super) fn has_lane(&self) -> bool {
+    pub(crate) fn has_lane(&self) -> bool {
         self.inside(|inner| inner.pump.has_direct()) == Some(true)
     }
 
     /// What the control thread is to do: put one away, make one.
-    pub(super) fn lane_news(&self) -> (bool, bool) {
+    pub(crate) fn lane_news(&self) -> (bool, bool) {
         self.inside(|inner| {
             let lanes = &inner.lanes;
             (lanes.failed, lanes.wanted && lanes.lane.is_none())
@@ -285,7 +285,7 @@ impl Wire {
 
     /// A direct-only stream waits for a buffer that nobody lends: those that have waited since the
     /// last look.
-    pub(super) fn starved(&self, before: &mut Vec<(u16, Seq)>) -> Vec<u16> {
+    pub(crate) fn starved(&self, before: &mut Vec<(u16, Seq)>) -> Vec<u16> {
         let now = self.inside(|inner| {
             let all: Vec<_> = inner
                 .pump

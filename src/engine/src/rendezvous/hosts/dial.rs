@@ -3,10 +3,10 @@
 use super::{
     DEVICE, DIAL_MS, DIAL_NS, Hosts, Listen, Question, SEEKS, Seek, Up, full, tell, token,
 };
-use crate::remote::hello::{self, Answer, Request, VERSION};
-use crate::remote::proof::Known;
-use crate::remote::wire::Lost;
 use crate::rendezvous::control;
+use crate::rendezvous::hosts::hello::{self, Answer, Request, VERSION};
+use crate::rendezvous::hosts::proof::Known;
+use crate::verbs::wire::Lost;
 use core::net::{IpAddr, SocketAddr};
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
@@ -24,7 +24,7 @@ const DIALS: usize = 4;
 /// The other end comes to an offset when it reads what has brought this one there: so long later
 /// this one dials, and again if nobody listened, also because loading the libraries takes a while;
 /// sooner the first time with a host.
-pub(super) const FIRST_NS: u64 = 5_000_000;
+pub(crate) const FIRST_NS: u64 = 5_000_000;
 const AGAIN_NS: [u64; 3] = [30_000_000, 100_000_000, 400_000_000];
 /// A host that stayed silent is left alone for a minute, then two, four, up to an hour; for a
 /// second first, if it has answered before.
@@ -44,7 +44,7 @@ enum Stage {
 }
 
 #[derive(Debug)]
-pub(super) struct Dial {
+pub(crate) struct Dial {
     key: Key,
     stage: Stage,
     pub seek: Seek,
@@ -84,7 +84,7 @@ impl Dial {
 }
 
 #[derive(Debug)]
-pub(super) struct Quiet {
+pub(crate) struct Quiet {
     host: IpAddr,
     until: u64,
     wait: u64,
@@ -97,7 +97,7 @@ fn step_ends() -> u64 {
 }
 
 impl Hosts {
-    pub(super) fn listen(&mut self, seek: Seek) {
+    pub(crate) fn listen(&mut self, seek: Seek) {
         let asks = |q: &Question| q.connection == seek.connection;
         let reached = |q: &Question| asks(q) && q.known.is_reached(seek.sock);
         while let Some(at) = self.questions.iter().position(reached) {
@@ -136,7 +136,7 @@ impl Hosts {
 
     /// A device without immediates is an iWARP one, where a dial is a TCP connection: only to whom
     /// that was agreed with.
-    pub(super) fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
+    pub(crate) fn may_use(&mut self, id: &Id, peer: IpAddr) -> Result<(), sys::Errno> {
         let configured = config().peers.iter().any(|subnet| subnet.contains(peer));
         let device = id.device().inspect(|device| self.meet_device(*device));
         let wanted = config().device.as_deref();
@@ -149,7 +149,7 @@ impl Hosts {
     }
 
     /// librdmacm opens a device once, for good.
-    pub(super) fn meet_device(&mut self, device: Device) {
+    pub(crate) fn meet_device(&mut self, device: Device) {
         let [commands, _] = device.descriptors();
         let known = |known: &Device| known.descriptors()[0] == commands;
         if !self.devices.iter().any(known) {
@@ -163,7 +163,7 @@ impl Hosts {
     }
 
     /// `no_room`: why a link to that host that stands could not be used.
-    pub(super) fn dial(&mut self, seek: Seek, no_room: Option<Reason>) {
+    pub(crate) fn dial(&mut self, seek: Seek, no_room: Option<Reason>) {
         let now = sys::now_ns();
         let host = seek.peer.ip();
         if self.quiet.iter().any(|q| q.host == host && now < q.until) {
@@ -186,7 +186,7 @@ impl Hosts {
 
     /// Begins dials that wait, as many as may be under way. While one to a host is, others wait for
     /// its link.
-    pub(super) fn dial_next(&mut self) {
+    pub(crate) fn dial_next(&mut self) {
         let now = sys::now_ns();
         loop {
             let busy: Vec<IpAddr> = self
@@ -230,7 +230,7 @@ impl Hosts {
         }
     }
 
-    pub(super) fn read_channel(&mut self) {
+    pub(crate) fn read_channel(&mut self) {
         let next = |channel: &Channel| {
             let _opening = own_fds::Opening::begin();
             channel.next()
@@ -268,12 +268,12 @@ impl Hosts {
         }
     }
 
-    pub(super) fn take_dial(&mut self, key: Key) -> Option<Dial> {
+    pub(crate) fn take_dial(&mut self, key: Key) -> Option<Dial> {
         let at = self.dials.iter().position(|d| d.key == key)?;
         Some(self.dials.swap_remove(at))
     }
 
-    pub(super) fn on_resolved(&mut self, key: Key) {
+    pub(crate) fn on_resolved(&mut self, key: Key) {
         let Some(mut dial) = self.take_dial(key) else {
             return;
         };
@@ -295,7 +295,7 @@ impl Hosts {
         }
     }
 
-    pub(super) fn on_routed(&mut self, key: Key) {
+    pub(crate) fn on_routed(&mut self, key: Key) {
         let Some(mut dial) = self.take_dial(key) else {
             return;
         };
@@ -339,7 +339,7 @@ impl Hosts {
         }
     }
 
-    pub(super) fn on_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
+    pub(crate) fn on_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
         let refuse = |id: &Id, reason| {
             let _ = id.refuse(&hello::refusal(reason));
         };
@@ -412,7 +412,7 @@ impl Hosts {
         }
     }
 
-    pub(super) fn on_established(&mut self, key: Key, data: &[u8]) {
+    pub(crate) fn on_established(&mut self, key: Key, data: &[u8]) {
         let dial = self.take_dial(key);
         let Some(up) = self.ups.iter_mut().find(|up| up.key == key) else {
             return;
@@ -453,7 +453,7 @@ impl Hosts {
         self.dial_next();
     }
 
-    pub(super) fn on_refused(&mut self, key: Key, event: u32, status: i32, data: &[u8]) {
+    pub(crate) fn on_refused(&mut self, key: Key, event: u32, status: i32, data: &[u8]) {
         self.give_up(key);
         if let Some(mut dial) = self.take_dial(key) {
             let reason = hello::refused(data);
@@ -498,7 +498,7 @@ impl Hosts {
     /// Dials that nobody has answered in time. What is asked of the other end's process may come
     /// late where that one is short of processors: its answer is still taken, so that a moment
     /// costs no minute.
-    pub(super) fn expire_dials(&mut self, now: u64) {
+    pub(crate) fn expire_dials(&mut self, now: u64) {
         let is_over = |d: &mut Dial| d.ends().is_some_and(|at| now >= at);
         let over: Vec<Dial> = self.dials.extract_if(.., is_over).collect();
         for mut dial in over {
@@ -526,14 +526,14 @@ impl Hosts {
         }
     }
 
-    pub(super) fn on_gone(&mut self, key: Key) {
+    pub(crate) fn on_gone(&mut self, key: Key) {
         if let Some(up) = self.up(key) {
             up.wire.lose(Lost::Gone);
         }
     }
 
     /// The host has answered, be it by no.
-    pub(super) fn meets(&mut self, host: IpAddr) {
+    pub(crate) fn meets(&mut self, host: IpAddr) {
         self.quiet.retain(|q| q.host != host);
         if !self.met.contains(&host) {
             if self.met.len() >= SEEKS {
@@ -545,7 +545,7 @@ impl Hosts {
 
     /// The host stayed silent, and those that wait for their turn there need not. One that has
     /// answered before may have an interface down.
-    pub(super) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
+    pub(crate) fn keep_quiet(&mut self, host: IpAddr, now: u64) {
         let first = if self.met.contains(&host) {
             MET_QUIET_NS
         } else {

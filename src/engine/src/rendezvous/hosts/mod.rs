@@ -14,18 +14,22 @@
 //! has come to an offset.
 
 mod dial;
+pub mod hello;
 mod idle;
 mod lane;
 mod meet;
+mod proof;
 
-use super::hello::{self, Token};
-use super::proof::Known;
-use super::queue;
-use super::stream;
-use super::wire::{Hello, Lost, Note, Offered, Wire};
+use self::hello::Token;
+use self::proof::Known;
 use crate::rendezvous::{control, diag};
+use crate::sockets::remote::STARVE_NS;
+use crate::sockets::remote::stream;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::tcp;
+use crate::verbs;
+use crate::verbs::queue;
+use crate::verbs::wire::{Hello, Lost, Note, Offered, Wire};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use dial::{Dial, FIRST_NS, Quiet};
@@ -40,7 +44,6 @@ use sluice_fabric::verbs::device::{Device, Trouble};
 use sluice_runtime::config::{Mode, config};
 use sluice_runtime::own_fds;
 use sluice_runtime::process;
-use sluice_runtime::thread;
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
@@ -198,16 +201,9 @@ struct Hosts {
 }
 
 static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
-static USED: AtomicBool = AtomicBool::new(false);
 /// This process was forked from one that had devices open: libibverbs and librdmacm keep those for
 /// good, and to use them here would be to use the parent's.
 static BARRED: AtomicBool = AtomicBool::new(false);
-
-/// Has this process looked for other hosts?
-#[inline]
-pub fn is_used() -> bool {
-    USED.load(Ordering::Relaxed)
-}
 
 /// Has this host a device? Asked once.
 fn is_any_device() -> bool {
@@ -247,8 +243,7 @@ pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Resu
     };
     let connection = hello::connection(first, second);
     sock.key.store(connection, Ordering::Relaxed);
-    USED.store(true, Ordering::Relaxed);
-    thread::set_runs_devices(true);
+    verbs::set_used(true);
     sock.conn()
         .awaits_after(Reason::BelowThreshold, Reason::Meeting);
     control::seek(sock);
@@ -280,7 +275,7 @@ pub fn on_event(what: u64) {
 
 /// Does what is due; in how many ns there is something to do again.
 pub fn progress() -> Option<u64> {
-    if !is_used() {
+    if !verbs::is_used() {
         return None;
     }
     let now = sys::now_ns();
@@ -306,8 +301,7 @@ pub fn after_fork() {
         core::mem::forget(hosts);
         BARRED.store(true, Ordering::Relaxed);
     }
-    USED.store(false, Ordering::Relaxed);
-    thread::set_runs_devices(false);
+    verbs::set_used(false);
 }
 
 /// Holds all of it still over a fork.
@@ -703,10 +697,6 @@ impl Hosts {
         self.dial_next();
     }
 }
-
-/// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue
-/// pair for it is made, for so long.
-pub(super) const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
 
 /// Looks after such streams; when it is to be looked again.
 fn feed(up: &mut Up, now: u64) -> Option<u64> {

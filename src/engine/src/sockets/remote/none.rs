@@ -1,20 +1,15 @@
-//! A build without links to other hosts: what is asked of them has one answer.
+//! A build without links to other hosts: no stream goes there.
 
 use super::Before;
 use crate::sockets::demote::Resent;
 use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Half, Known, Sock};
-use core::net::SocketAddr;
 use sluice_fabric::shm::Link;
 use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 
 #[inline(always)]
 pub const fn is_remote(_: &Sock) -> bool {
-    false
-}
-#[inline(always)]
-pub const fn is_used() -> bool {
     false
 }
 #[inline(always)]
@@ -33,30 +28,11 @@ pub const fn hears(_: &'static Sock) -> bool {
     false
 }
 #[inline(always)]
-pub const fn moved(_: &Link, _: u32) -> bool {
-    false
-}
-#[inline(always)]
 pub const fn left(_: &Link, _: u32) -> bool {
     false
 }
 #[inline(always)]
 pub const fn wants_more(_: &Sock, _: u64, _: u64) {}
-#[inline(always)]
-pub const fn drive(_: &Link) -> bool {
-    false
-}
-#[inline(always)]
-pub const fn is_to_another_host(_: &Link) -> bool {
-    false
-}
-pub const fn drive_all() {}
-pub const fn unbell(_: i32) {}
-pub const fn arm(_: &Link) -> bool {
-    true
-}
-pub fn arm_all(_: impl Iterator<Item = &'static Link>) {}
-pub const fn bell(_: &Link, _: i32, _: u64) {}
 pub const fn settle_tx(_: &'static Sock, _: Reason) -> Resent {
     Resent::All
 }
@@ -99,23 +75,11 @@ pub const fn finish_reading(_: &'static Sock, _: Reason) {}
 pub const fn finish_within(_: &'static Sock, _: u64) {}
 pub const fn await_return(_: &'static Sock, _: u64) {}
 pub const fn release(_: &'static Sock, _: u64) {}
-pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
-    Err(Reason::PeerRemote)
-}
-pub const fn begin(_: &'static Sock, _: u32) {}
-pub const fn progress() -> Option<u64> {
-    None
-}
-pub const fn on_event(_: u64) {}
-pub const fn after_fork() {}
 pub const fn answer_calls() {}
 pub const fn claim(_: &'static Sock, _: &Half) {}
 pub const fn demote(_: &'static Sock, _: Reason) -> bool {
     false
 }
-pub const fn hold() {}
-pub const fn release_hold() {}
-
 /// A buffer that is lent: never.
 #[derive(Debug, Default)]
 pub struct Lent;
@@ -128,9 +92,6 @@ pub(crate) enum Found {
 
 pub(crate) fn is_lent(_: &Sock) -> bool {
     false
-}
-pub(crate) fn least() -> u32 {
-    u32::MAX
 }
 pub(crate) fn lend(_: &'static Sock, _: &Cursor, _: bool, _: &mut Nap) -> bool {
     false

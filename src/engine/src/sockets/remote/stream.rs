@@ -13,16 +13,17 @@
 //! Locks: a socket's rx, then its tx, then the wire's, which is a leaf.
 
 use super::Before;
+use super::STARVE_NS;
 use super::handing::{claim, finish_within, leaving_of};
 use super::hearing::{hear_tcp, hears, part_of, reads_link};
-use super::hosts::STARVE_NS;
-use super::parts::Parts;
-use super::wire::{Lost, Wire};
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
 use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{options, recv, reset, staged, tcp, wait, wake};
+use crate::verbs;
+use crate::verbs::parts::Parts;
+use crate::verbs::wire::{Lost, Wire};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -32,47 +33,23 @@ use sluice_stream::Mode;
 use sluice_stream::pump::{Pump, Stepped};
 use sluice_stream::record::{Leave, Out, RECORD_LEN};
 
-/// The wire that plays the other end of the link.
-pub(super) fn wire_of(link: &Link) -> Option<&'static Wire> {
-    // SAFETY: 0, or a wire, whose memory is type-stable.
-    unsafe { (link.keeper() as *const Wire).as_ref() }
-}
-
 /// Does the socket's stream go to another host?
 #[inline]
 pub fn is_remote(sock: &Sock) -> bool {
-    sock.link().is_some_and(is_to_another_host)
+    sock.link().is_some_and(verbs::is_to_another_host)
 }
 
-/// Does the link go to another host?
-#[inline]
-pub fn is_to_another_host(link: &Link) -> bool {
-    link.keeper() != 0
-}
-
-pub(super) fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
+pub(crate) fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
     let link = sock.link().filter(|link| !link.is_foreign())?;
-    Some((wire_of(link)?, sock.index.load(Ordering::Relaxed) as u16))
-}
-
-/// The program has moved a word of stream `index`; false: no wire plays the other end.
-#[inline]
-pub fn moved(link: &Link, index: u32) -> bool {
-    let Some(wire) = wire_of(link) else {
-        return false;
-    };
-    if !link.is_foreign() {
-        if sluice_runtime::fault::cuts() {
-            wire.lose(Lost::Silent);
-        }
-        wire.moved(index as u16);
-    }
-    true
+    Some((
+        verbs::wire_of(link)?,
+        sock.index.load(Ordering::Relaxed) as u16,
+    ))
 }
 
 /// Under the tx lock: does a buffer of the peer's wait for what is sent?
 pub fn goes_direct(sock: &Sock) -> bool {
-    let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
+    let Some((wire, stream)) = of(sock).filter(|_| crate::verbs::mode::is_on()) else {
         return false;
     };
     wire.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
@@ -86,10 +63,10 @@ pub fn goes_direct(sock: &Sock) -> bool {
 /// buffer for it, or if it does not for a while, until TCP has it.
 pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
-    let Some((wire, stream)) = of(sock).filter(|_| super::loan::is_on()) else {
+    let Some((wire, stream)) = of(sock).filter(|_| crate::verbs::mode::is_on()) else {
         return;
     };
-    if super::loan::mode() == Mode::Direct && waits() {
+    if crate::verbs::mode::mode() == Mode::Direct && waits() {
         await_taker(sock, wire, stream);
     }
     yield_while(wire, LAND_NS, || {
@@ -183,28 +160,6 @@ fn flush(sock: &Sock) {
     if let Some((wire, stream)) = of(sock) {
         wire.with_stream(stream, |pump| pump.flush(stream));
     }
-}
-
-/// Takes and gives all that can be, for a thread of the program that looks for news; false: no wire
-/// plays the other end.
-#[inline]
-pub fn drive(link: &Link) -> bool {
-    let Some(wire) = wire_of(link).filter(|_| !link.is_foreign()) else {
-        return false;
-    };
-    wire.drive();
-    true
-}
-
-/// Before a sleep on streams of the link: what comes by it from now on wakes waiters for
-/// [`bell`]. False: nothing comes, since a handler that interrupted this thread's own driving is to
-/// sleep.
-pub fn arm(link: &Link) -> bool {
-    let wire = wire_of(link).filter(|_| !link.is_foreign());
-    wire.is_none_or(|wire| {
-        wire.arm();
-        !wire.is_interrupted()
-    })
 }
 
 /// Under the tx lock, in state Proved or Link: the stream is given up, and what is not sent goes
@@ -361,7 +316,7 @@ pub fn before_resend(sock: &'static Sock) -> Before {
 
 /// Under both locks or the rx lock: when all of the link's bytes are read and TCP goes on, it is
 /// TCP's turn.
-pub(super) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+pub(crate) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let Some(dir) = sock.rx.dir() else {
         return false;
     };
@@ -435,7 +390,7 @@ fn finish_rx(sock: &'static Sock) {
 }
 
 /// Why a stream that this end did not leave is on its way back.
-pub(super) fn given_up(wire: &Wire) -> Reason {
+pub(crate) fn given_up(wire: &Wire) -> Reason {
     match wire.is_lost() {
         None => Reason::PeerDemoted,
         Some(Lost::Peer(_)) => Reason::PeerHostile,
@@ -444,7 +399,7 @@ pub(super) fn given_up(wire: &Wire) -> Reason {
 }
 
 /// Under the rx lock: the stream is on its way back. So is what is written.
-pub(super) fn follow_tx(sock: &'static Sock, reason: Reason) {
+pub(crate) fn follow_tx(sock: &'static Sock, reason: Reason) {
     if let Ok(_section) = sock.tx.lock.enter() {
         follow_tx_locked(sock, reason);
     }
@@ -614,7 +569,7 @@ fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> boo
 /// The wire is lost: by the control thread. A peer that has died shows it on TCP in a moment, and a
 /// record written before would make a reset of that: true when all streams went on, in any case
 /// when it is `late`.
-pub(super) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
+pub(crate) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
     let mut all = true;
     for stream in wire.streams() {
         let Some(sock) = control::sock_of(near, u32::from(stream)) else {
@@ -645,7 +600,7 @@ pub fn is_held(sock: &'static Sock) -> bool {
 
 /// The program has left stream `index`; false: no wire plays the other end.
 pub fn left(link: &'static Link, index: u32) -> bool {
-    let Some(wire) = wire_of(link) else {
+    let Some(wire) = verbs::wire_of(link) else {
         return false;
     };
     wire.leave(index as u16);

@@ -197,7 +197,7 @@ impl Wire {
         self.forget(stream);
     }
 
-    pub(super) fn forget(&self, stream: u16) {
+    pub(crate) fn forget(&self, stream: u16) {
         if let Some([_, far]) = self.links() {
             far.leave_stream(u32::from(stream));
         }

@@ -27,7 +27,7 @@ pub const BATCH: usize = 16;
 pub const FENCE: u64 = u64::MAX;
 
 /// So many looks that find it where it was, and the link is lost.
-pub(super) const TICKS: u8 = 2;
+pub(crate) const TICKS: u8 = 2;
 /// As many that find a step of a switch due: for each of two steps a program may be waited for that
 /// has TCP to read (`control::watch_far`).
 const STEP_TICKS: u8 = 6;
@@ -68,7 +68,7 @@ impl From<Berth> for Offered {
 
 /// One stream's places.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
+pub(crate) struct Places {
     pub staging: Place,
     pub staging_len: u32,
     /// Where the pump has put the words that it writes.
@@ -77,7 +77,7 @@ pub(super) struct Places {
 }
 
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(crate) struct Parts {
     // In the order in which they must go.
     pub lanes: Lanes,
     pub pair: Pair,

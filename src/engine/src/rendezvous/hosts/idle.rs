@@ -15,7 +15,7 @@ const REST_NS: u64 = 2_000_000_000;
 
 /// The streams of one link, as they were at the last look.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(crate) struct Rest {
     /// By number: bytes that had gone by links, of the socket with that generation.
     seen: Vec<(u16, u32, u64)>,
     due: u64,
@@ -24,7 +24,7 @@ pub(super) struct Rest {
 impl Rest {
     /// Takes streams that moved nothing since the last look back to TCP; when to look again, if
     /// ever.
-    pub(super) fn look(up: &mut Up, now: u64) -> Option<u64> {
+    pub(crate) fn look(up: &mut Up, now: u64) -> Option<u64> {
         let [near, _] = up.wire.links().filter(|_| up.stands && !up.lost)?;
         // One count is the wire's own.
         if near.stream_count() <= FEW + 1 {

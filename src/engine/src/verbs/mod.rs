@@ -1,0 +1,66 @@
+//! Links to other hosts: `docs/decisions/008-verbs-links.md`.
+//!
+//! * `wire`, `parts`: a link's queue pair, its local arena, and the pump between them.
+//! * `berths`, `lane`: its streams' places, and a queue pair for direct transfers.
+//! * `queue`, `inbox`: the completion queue that the links of a device share, and what of it goes
+//!   to which.
+//! * `memory`, `small`: what of the arena is registered, and what lies beside it.
+//! * `links`: what threads ask of a link that they look at, or sleep on.
+//! * `mode`: which direct transfers are made.
+//!
+//! What a socket does with a stream over one is in `sockets/remote`; how hosts meet in
+//! `rendezvous/hosts`. Without the feature `verbs` there are none, and `none` answers.
+
+#[cfg(feature = "verbs")]
+mod berths;
+#[cfg(feature = "verbs")]
+mod inbox;
+#[cfg(feature = "verbs")]
+mod lane;
+#[cfg(feature = "verbs")]
+mod links;
+#[cfg(feature = "verbs")]
+pub mod memory;
+#[cfg(feature = "verbs")]
+pub(crate) mod mode;
+#[cfg(not(feature = "verbs"))]
+mod none;
+#[cfg(feature = "verbs")]
+pub(crate) mod parts;
+#[cfg(feature = "verbs")]
+pub(crate) mod queue;
+#[cfg(feature = "verbs")]
+mod small;
+#[cfg(feature = "verbs")]
+pub mod wire;
+
+#[cfg(feature = "verbs")]
+pub(crate) use links::{arm, drive, is_to_another_host, moved, wire_of};
+#[cfg(feature = "verbs")]
+pub(crate) use mode::least;
+#[cfg(not(feature = "verbs"))]
+pub(crate) use none::*;
+#[cfg(feature = "verbs")]
+pub(crate) use queue::{arm_all, bell, drive_all, unbell};
+#[cfg(feature = "verbs")]
+pub(crate) use used::{is_used, set_used};
+
+#[cfg(feature = "verbs")]
+mod used {
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use sluice_runtime::thread;
+
+    static USED: AtomicBool = AtomicBool::new(false);
+
+    /// Has this process looked for other hosts?
+    #[inline]
+    pub(crate) fn is_used() -> bool {
+        USED.load(Ordering::Relaxed)
+    }
+
+    /// See [`is_used`].
+    pub(crate) fn set_used(used: bool) {
+        USED.store(used, Ordering::Relaxed);
+        thread::set_runs_devices(used);
+    }
+}

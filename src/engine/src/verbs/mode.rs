@@ -1,0 +1,37 @@
+//! Which direct transfers this process makes between hosts, by its settings.
+
+use sluice_runtime::config::{Config, Mode, config};
+use sluice_stream as stream;
+
+/// From how many bytes on direct transfers are made in [`Mode::Dynamic`]; `None`: not at all,
+/// unless the user has said a length. Why: `docs/decisions/011-direct-between-hosts.md`.
+fn said() -> Option<u32> {
+    let default = Config::DEFAULT.direct_min;
+    config().direct_min.filter(|least| Some(*least) != default)
+}
+
+/// Which transfers this process makes between hosts.
+pub(crate) fn mode() -> stream::Mode {
+    if !sluice_runtime::thread::hears_of_jumps() {
+        return stream::Mode::Indirect;
+    }
+    match config().mode {
+        Mode::Direct => stream::Mode::Direct,
+        Mode::Dynamic if said().is_some() => stream::Mode::Dynamic,
+        Mode::Dynamic | Mode::Indirect => stream::Mode::Indirect,
+    }
+}
+
+/// Bytes from which on a buffer is lent.
+pub(crate) fn least() -> u32 {
+    match config().mode {
+        Mode::Direct => 1,
+        Mode::Dynamic => said().unwrap_or(u32::MAX),
+        Mode::Indirect => u32::MAX,
+    }
+}
+
+/// Does this process make direct transfers between hosts?
+pub(crate) fn is_on() -> bool {
+    mode() != stream::Mode::Indirect
+}

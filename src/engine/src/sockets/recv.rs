@@ -364,7 +364,10 @@ impl Read<'_> {
         }
         // In the kernel the call would meet the end of TCP, and not the copy after it.
         let meets_end = || self.flags & libc::MSG_WAITALL != 0 || remains::follows(sock, fd);
-        let by_hand = !self.peek && (!is_given || kept && meets_end());
+        // A recv of the kernel's takes a part, and sleeps until SO_RCVLOWAT bytes more are there
+        // (tcp_data_ready): for ever, if the part has come since this call waited for all of them.
+        let is_low = || self.may_wait() && sock.rcvlowat.load(Ordering::Relaxed) > 1;
+        let by_hand = !self.peek && (!is_given || kept && meets_end() || is_low());
         if self.done == 0 && !by_hand {
             return go_on(sock, fd, self.flags, nap);
         }

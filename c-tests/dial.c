@@ -168,26 +168,28 @@ void rounds_by_tcp(int fd, int rounds, size_t size)
 static int is_warm(int fd, int server, int round)
 {
     static __thread uint64_t before;
-    char done = 1;
+    /* No less than an SO_RCVLOWAT, or a read by TCP is not told of it. */
+    char said[512] = {0}, *done = said;
     if (round + 1 < WARM_ROUNDS)
         return 0;
     if (!getenv("CTEST_LINKED"))
         return 1;
     if (server) {
-        ssize_t r;
-        while ((r = read(fd, &done, 1)) < 0 && again(fd, POLLIN))
-            ;
-        return r != 1 || done;
+        size_t got = 0;
+        for (ssize_t r; got < sizeof said; got += r > 0 ? r : 0)
+            if ((r = read(fd, said + got, sizeof said - got)) == 0 || r < 0 && !again(fd, POLLIN))
+                return 1;
+        return *done;
     }
     if (round + 1 == WARM_ROUNDS)
         before = 0;
     uint64_t now = acknowledged(fd);
-    done = now == before || round >= WARM_ROUNDS_MOST;
+    *done = now == before || round >= WARM_ROUNDS_MOST;
     before = now;
     /* With the next round, or Nagle's rule holds that back until the byte is acknowledged. */
-    if (send(fd, &done, 1, MSG_NOSIGNAL | (done ? 0 : MSG_MORE)) != 1)
+    if (send(fd, said, sizeof said, MSG_NOSIGNAL | (*done ? 0 : MSG_MORE)) != sizeof said)
         die("warm-up");
-    return done;
+    return *done;
 }
 
 void warm(int fd, int server)

@@ -541,7 +541,7 @@ static void full_client(int fd)
     do
         for (ssize_t n; fill(buf, 1, total, 200000), (n = write(fd, buf, 200000)) > 0;)
             total += n;
-    while (epoll_wait(level, &e, 1, 100) > 0);
+    while (epoll_wait(level, &e, 1, 400) > 0); /* no sooner than a stuck ring is left for TCP */
     say("full");
     epoll_wait(edge, &e, 1, 0);
     tell(total);

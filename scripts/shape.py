@@ -24,14 +24,14 @@ COLUMNS = 100
 FUNCTION = 80
 # None of these may grow. A change that makes one smaller writes the new value here.
 LIMITS = {
-    "files in the largest circle": 51,
-    "arrows upward between rooms": 41,
+    "files in the largest circle": 31,
+    "arrows upward between rooms": 0,
     "is_remote( elsewhere": 40,
     "unlock by hand above fabric": 0,
     "ignored locks": 0,
     "public flags of a socket": 22,
-    "functions over 80 lines": 17,
-    "lines over 100 columns": 197,
+    "functions over 80 lines": 16,
+    "lines over 100 columns": 194,
     "comments with who, whoever, behind": 1,
 }
 

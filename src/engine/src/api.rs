@@ -9,6 +9,7 @@
 use crate::lifecycle;
 use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use crate::rendezvous;
+use crate::sockets::meeting;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::unserved;
 use crate::sockets::{life, recv as receiving, send as sending, wait};
@@ -17,6 +18,7 @@ use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
+use sluice_runtime::control_thread;
 use sluice_runtime::fd_table;
 
 pub mod fed;
@@ -26,8 +28,8 @@ mod vector;
 pub use crate::readiness::select::numbers;
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::nap::Nap;
+pub use crate::sockets::uring;
 pub use crate::sockets::verdict::{Error, Pass, READ, Verdict};
-pub use crate::uring;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 pub use sluice_fabric::sys::{Ran, handlers};
 pub use sluice_runtime::caller;
@@ -66,7 +68,7 @@ pub fn finish(pass: Pass, ret: ssize_t) {
     if half.state() != State::Plain {
         crate::sockets::upgrade::consent(sock);
     }
-    if rendezvous::is_meeting() {
+    if meeting::is_meeting() {
         rendezvous::progress_soon();
     }
 }
@@ -359,7 +361,7 @@ pub struct Plain(Entry);
 #[must_use]
 pub fn plain(fd: c_int) -> Option<Plain> {
     let e = fd_table::lookup_set(fd)?;
-    let not = e.get::<Set>()?.specialty() | rendezvous::busy();
+    let not = e.get::<Set>()?.specialty() | meeting::busy();
     (not == 0).then_some(Plain(e))
 }
 
@@ -486,7 +488,7 @@ pub fn before_filter() {
 /// The program sandboxes itself (seccomp, unshare, setns, Landlock): streams are demoted for good.
 pub fn sandboxed(reason: sluice_stats::Reason) {
     lifecycle::sandboxed(reason);
-    rendezvous::control::await_end();
+    control_thread::await_end();
 }
 /// Before the C library changes the ids of all threads: a child of a fork loses what it shares with
 /// its parent.
@@ -498,7 +500,7 @@ pub fn changes_ids() {
 /// been accelerated yet, and there is one thread.
 pub fn changes_itself(reason: sluice_stats::Reason) {
     lifecycle::changes_itself(reason);
-    rendezvous::control::await_end();
+    control_thread::await_end();
 }
 /// Before `prctl(PR_SET_NO_NEW_PRIVS)`.
 pub fn forgoes_privileges() {

@@ -8,6 +8,7 @@
 use crate::rendezvous::message::{Kind, Message, VERSION};
 use crate::rendezvous::{self, control, control::by_hand, identity};
 use crate::sockets::sock::Sock;
+use crate::sockets::tell;
 use crate::sockets::{trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
@@ -75,7 +76,7 @@ pub fn meet(fd: i32, peer: Peer, ring_len: u32) -> Option<End> {
         can_discard: true,
     })?;
     sluice_stats::ROOT.links.raise(1);
-    control::watch_link(link);
+    tell::watch_link(link);
     let owner = core::ptr::from_ref(sock) as usize;
     let index = link.give_stream(ring_len, owner)?;
     let generation = sock.generation.load(Ordering::Acquire);

@@ -17,9 +17,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod readiness;
 pub(crate) mod relatives;
 pub(crate) mod rendezvous;
-pub(crate) mod report;
 pub(crate) mod sockets;
-pub mod uring;
 pub mod verbs;
 
 #[cfg(feature = "verbs")]

@@ -3,17 +3,23 @@
 use crate::readiness;
 use crate::relatives;
 use crate::rendezvous::control;
-use crate::report;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::life;
+use crate::sockets::meeting;
 use crate::sockets::nap;
 use crate::sockets::parting::{self, end_before_record};
 use crate::sockets::prefix;
+use crate::sockets::report;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, State};
+#[cfg(feature = "verbs")]
+use crate::sockets::{remains, upgrade, wake};
+#[cfg(feature = "verbs")]
+use crate::verbs::users::Users;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::lock;
 use sluice_fabric::shm::{self};
 use sluice_runtime::caller;
+use sluice_runtime::control_thread;
 use sluice_runtime::credentials::{self};
 use sluice_runtime::fd_table;
 use sluice_runtime::{process, rights, seccomp, thread};
@@ -66,7 +72,7 @@ unsafe extern "C" {
 /// Reads the settings and registers the fork handlers. Called by the constructor.
 pub fn init() {
     if !sluice_runtime::copies::works() {
-        crate::rendezvous::loaded();
+        meeting::loaded();
         return sluice_runtime::config::tell_idle();
     }
     if sluice_runtime::config::config().upgrade == sluice_runtime::config::Upgrade::Off {
@@ -74,6 +80,18 @@ pub fn init() {
     }
     sluice_runtime::trace::begin();
     thread::init(thread_ends);
+    rights::on_sandbox(sandboxed);
+    crate::rendezvous::offer();
+    #[cfg(feature = "verbs")]
+    crate::verbs::users::used_by(Users {
+        wake: |near, waiters, index| {
+            let _ = wake::own(near, waiters, index);
+        },
+        wake_threads: wake::own_threads,
+        owes: remains::owes_on,
+        ring_len: upgrade::ring_len,
+        bell_goes: readiness::bell_goes,
+    });
     prefix::init();
     // SAFETY: three functions that live as long as the library, which is never unloaded.
     unsafe {
@@ -83,7 +101,7 @@ pub fn init() {
             Some(after_fork_child),
         )
     };
-    crate::rendezvous::loaded();
+    meeting::loaded();
 }
 
 /// A thread ends that has slept, or has been given slots or bells.
@@ -167,7 +185,7 @@ extern "C" fn after_fork_child() {
     nap::after_fork();
     control::after_fork();
     sluice_runtime::own_fds::after_fork();
-    crate::uring::after_fork();
+    crate::sockets::uring::after_fork();
     sluice_stats::reset_after_fork(me);
     sluice_runtime::trace::begin();
     for link in shm::all() {
@@ -202,31 +220,6 @@ fn inherit(half: &Half) {
     half.calls
         .fetch_and(!((1 << CALL_BITS) - 1), Ordering::Relaxed);
     half.state.forked();
-}
-
-/// Under the rx lock: this process uses a stream of its parent.
-pub fn inherited_rx(sock: &'static Sock) {
-    if crate::sockets::remote::is_remote(sock) {
-        return crate::sockets::remote::claim(sock, &sock.rx);
-    }
-    demote::settle_rx(sock, Reason::Fork);
-}
-
-/// Under the tx lock: this process uses a stream of its parent.
-pub fn inherited_tx(sock: &'static Sock) {
-    if crate::sockets::remote::is_remote(sock) {
-        return crate::sockets::remote::claim(sock, &sock.tx);
-    }
-    demote::settle_tx(sock, Reason::Fork);
-}
-
-/// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
-pub fn takes_back_inherited(sock: &'static Sock) -> bool {
-    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
-    if inherited {
-        demote::demote(sock, Which::Both, Reason::Fork);
-    }
-    inherited
 }
 
 /// Before `exec*`: the new image finds every stream on TCP that it could use.
@@ -350,7 +343,7 @@ pub fn sandboxed(reason: Reason) {
         // The control thread, which would, is about to end.
         parting::bury(sock, true);
     });
-    control::stop();
+    control_thread::stop();
     crate::rendezvous::expect_nothing();
 }
 
@@ -362,8 +355,8 @@ pub fn changes_itself(reason: Reason) {
     credentials::ids_change();
     relatives::part();
     let alone = thread::are_several() == Some(false)
-        && !control::is_running()
-        && !crate::rendezvous::is_meeting();
+        && !control_thread::is_running()
+        && !meeting::is_meeting();
     if !alone {
         sandboxed(reason);
     }
@@ -374,7 +367,7 @@ pub fn changes_itself(reason: Reason) {
 /// the calling one. The control thread, which executes nothing, does the same.
 pub fn forgoes_privileges() {
     relatives::part();
-    if !process::is_vfork_child() && !control::forgo_privileges() {
+    if !process::is_vfork_child() && !control_thread::forgo_privileges() {
         sandboxed(Reason::Sandboxed);
     }
 }

@@ -12,12 +12,12 @@
 //! Its parent, and the parent's peers, notice nothing but the demotion of the connections that both
 //! hold.
 
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::sock::{self, Sock, State};
 use crate::sockets::{family, life};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 use sluice_runtime::process;
 use sluice_stats::Reason;
@@ -65,7 +65,7 @@ pub fn part() {
         link.part_with_parent(own_fds::forget);
         link.close_if_unused();
     }
-    control::part_with_parent();
+    control_thread::part_with_parent();
     family::part(me);
 }
 

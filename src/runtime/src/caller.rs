@@ -19,8 +19,8 @@ pub const FIRST: usize = 4096;
 pub const TOP: usize = 1 << 47;
 
 /// Can this range be a user's at all? Not in the first page, not in the kernel's half: the kernel
-/// says EFAULT. Whether a plausible range is mapped is asked by [`can_read`] and its kin for what describes a
-/// call; buffers that are not end the program (docs/limitations.md).
+/// says EFAULT. Whether a plausible range is mapped is asked by [`can_read`] and its kin for what
+/// describes a call; buffers that are not end the program (docs/limitations.md).
 pub fn plausible(at: usize, len: usize) -> bool {
     (FIRST..TOP).contains(&at) && len <= TOP - at
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;
+use std::sync::OnceLock;
 
 /// The program sandboxes itself, or cannot bear our system calls: no more upgrades.
 static SANDBOXED: AtomicU32 = AtomicU32::new(0);
@@ -15,6 +16,23 @@ pub fn forbidden() -> Option<Reason> {
     match SANDBOXED.load(Ordering::Relaxed) {
         0 => None,
         reason => Some(Reason::from_u16(reason as u16).unwrap_or(Reason::Sandboxed)),
+    }
+}
+
+/// What higher layers do when the program sandboxes itself.
+static SANDBOX: OnceLock<fn(Reason)> = OnceLock::new();
+
+/// Called once, when the library is loaded.
+pub fn on_sandbox(then: fn(Reason)) {
+    let _ = SANDBOX.set(then);
+}
+
+/// The program is about to sandbox itself, or to do what the library cannot follow: streams go back
+/// to TCP for good.
+pub fn sandbox(reason: Reason) {
+    match SANDBOX.get() {
+        Some(then) => then(reason),
+        None => forbid(reason),
     }
 }
 

@@ -1,6 +1,5 @@
 //! `epoll_wait`.
 
-use super::nest;
 use super::ready::Taken;
 use super::regs::Inside;
 use super::set::{self, Set};
@@ -8,6 +7,8 @@ use super::shared;
 use super::told::Moment;
 use super::vigil::{On, Stage, Vigil};
 use crate::rendezvous;
+use crate::sockets::events;
+use crate::sockets::meeting;
 use crate::sockets::nap::{self, Sleepers};
 use crate::sockets::remains;
 use crate::sockets::verdict::{Error, Pass, Verdict};
@@ -126,7 +127,7 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> V
     // Turns in which marks came without an event: a peer that makes them may not keep us here.
     let mut idle = vigil.idle;
     loop {
-        if rendezvous::is_meeting() {
+        if meeting::is_meeting() {
             rendezvous::progress_soon();
         }
         set.drive();
@@ -515,7 +516,7 @@ impl Waiter {
             return false;
         }
         self.set.silence();
-        nest::kernel_ready(self.epfd, libc::POLLIN) == 0
+        events::kernel_ready(self.epfd, libc::POLLIN) == 0
     }
 
     /// The kernel leaves alone what it has no event for: after `count` events the front of the

@@ -16,11 +16,6 @@ const RINGS: u32 = 1024;
 
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// What the kernel says of one descriptor now.
-pub(super) fn kernel_ready(fd: i32, events: i16) -> i16 {
-    sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
-}
-
 impl Set {
     /// Another set or a poll watches this one: news ring at once, whether or not a thread waits.
     pub fn is_nested(&'static self) {

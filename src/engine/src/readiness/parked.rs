@@ -14,7 +14,9 @@
 
 use super::regs::{Echo, Inside, Reg};
 use super::set::{self, Set, leave_set};
-use super::{WRITABLE, shared};
+use super::shared;
+use crate::sockets::events;
+use crate::sockets::events::WRITABLE;
 use crate::sockets::life;
 use crate::sockets::sock::{SETS, Sock, State};
 use crate::sockets::verdict::Verdict;
@@ -84,7 +86,7 @@ pub(super) fn ours(data: u64) -> Option<u32> {
 
 /// Has the kernel nothing to say of this socket?
 fn is_wholly_on_link(sock: &'static Sock) -> bool {
-    sock.tx.state() == State::Link && super::reads_ring(sock)
+    sock.tx.state() == State::Link && events::reads_ring(sock)
 }
 
 impl Set {
@@ -239,7 +241,7 @@ impl Set {
 ///
 /// Before the number is taken out of the table.
 pub fn number_goes(sock: &'static Sock, fd: c_int) {
-    let sets = || (0..SETS).filter_map(|i| sock.set_at(i));
+    let sets = || (0..SETS).filter_map(|i| set::at(sock, i));
     let mut needs = false;
     // What lies in a set of the parent's is as the kernel is to have it since the fork.
     for set in sets().filter(|set| !set.inherited.load(Ordering::Relaxed)) {
@@ -265,7 +267,7 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
 /// under it since is unparked, and a thread that looked it up there before and is about to use it
 /// is waited for.
 pub fn number_gone(sock: &'static Sock, fd: c_int) {
-    for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
+    for set in (0..SETS).filter_map(|i| set::at(sock, i)) {
         set.with(|inside| {
             let at = inside.find(fd, sock)?;
             inside.reg(at)?.goes = true;

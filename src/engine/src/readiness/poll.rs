@@ -1,13 +1,14 @@
 //! `poll` and `ppoll`.
 
 use super::bells::bells;
-use super::nest;
 use super::set::Set;
 use super::told::{self, Moment};
 use super::vigil::{Deadline, On, Stage, Vigil};
-use crate::lifecycle;
 use crate::rendezvous;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::events;
+use crate::sockets::jobs;
+use crate::sockets::meeting;
 use crate::sockets::nap::{self, Announcement};
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::verdict::{Error, Pass, Verdict};
@@ -20,6 +21,7 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::caller;
 use sluice_runtime::fd_table;
 use sluice_runtime::seccomp;
+use sluice_runtime::spin;
 use sluice_stats::Reason;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -44,7 +46,7 @@ impl Streams {
 
 /// Streams of a parent's are not served here: they go back to TCP at their first use.
 pub(super) fn own(sock: &'static Sock) -> bool {
-    if lifecycle::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
+    if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
         // What lay in the ring is readable on TCP.
         remains::await_owed(sock);
     }
@@ -204,7 +206,7 @@ unsafe fn turns(
         },
     }
     loop {
-        if rendezvous::is_meeting() {
+        if meeting::is_meeting() {
             rendezvous::progress_soon();
         }
         let streams = accelerated(fds);
@@ -259,7 +261,7 @@ enum Step {
 pub struct List {
     /// Sockets whose input comes by TCP, marked so that no reader consents meanwhile.
     marked: Vec<&'static Sock>,
-    /// More than are marked: [`super::BIG_WAITS`].
+    /// More than are marked: [`events::is_any_big_wait`].
     big: bool,
     /// This thread's set with its doorbells, which it sleeps in.
     bells: Option<&'static Set>,
@@ -280,7 +282,7 @@ impl List {
             sock.polls.fetch_add(1, Ordering::SeqCst);
             self.marked.push(sock);
         } else if !core::mem::replace(&mut self.big, true) {
-            super::BIG_WAITS.fetch_add(1, Ordering::SeqCst);
+            events::big_wait_begins();
         }
     }
 }
@@ -292,7 +294,7 @@ impl Announcement for List {
             sock.polls.fetch_sub(1, Ordering::SeqCst);
         }
         if core::mem::take(&mut self.big) {
-            super::BIG_WAITS.fetch_sub(1, Ordering::SeqCst);
+            events::big_wait_ends();
             upgrade::consent_behind_big_wait();
         }
         for sock in self.marked.drain(..) {
@@ -443,7 +445,7 @@ fn of(sock: &'static Sock) -> c_short {
         return 0;
     };
     let tx = sock.tx.lock.enter();
-    tx.map_or(0, |_tx| super::of_stream(sock) as c_short)
+    tx.map_or(0, |_tx| events::of_stream(sock) as c_short)
 }
 
 /// Of which of a stream's bits a wait is told.
@@ -530,7 +532,7 @@ fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     if unasked == 0 || sock.tx.state() == State::Link {
         return 0;
     }
-    nest::kernel_ready(p.fd, unasked)
+    events::kernel_ready(p.fd, unasked)
 }
 
 /// Entries of which there is something to tell.
@@ -575,7 +577,7 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
         return false;
     };
     if verbs::is_to_another_host(link) {
-        return super::spin::remote(&first.rx.spin_ns, &first.rx.spin_skip, || {
+        return spin::remote(&first.rx.spin_ns, &first.rx.spin_skip, || {
             drive(streams);
             has_news(fds, streams)
         });
@@ -588,7 +590,9 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     };
     link.pin();
     drop(section);
-    let found = super::spin::until(&first.rx, peer, || has_news(fds, streams));
+    let found = spin::until(&first.rx.spin_ns, &first.rx.spin_skip, peer, || {
+        has_news(fds, streams)
+    });
     link.unpin();
     found
 }
@@ -748,8 +752,8 @@ fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on
     {
         if on {
             dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
-            if sock.tx.state() == State::Link && !super::has_room(sock) {
-                rendezvous::control::watch_full(sock);
+            if sock.tx.state() == State::Link && !events::has_room(sock) {
+                jobs::watch_full(sock);
             }
         } else {
             dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);

@@ -9,9 +9,10 @@ use super::parked;
 use super::regs::{AfterTcp, Echo, Inside, OnLink, Reg};
 use super::set::Set;
 use super::told::{self, Moment};
-use super::{READABLE, WRITABLE};
-use crate::rendezvous::control;
 use crate::sockets::demote;
+use crate::sockets::events;
+use crate::sockets::events::{READABLE, WRITABLE};
+use crate::sockets::jobs;
 use crate::sockets::sock::{Sock, State};
 use crate::verbs;
 use core::sync::atomic::Ordering;
@@ -19,6 +20,7 @@ use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::spin;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;
@@ -79,13 +81,13 @@ impl Set {
     /// Spins until a stream of the set has news; false: sleep.
     pub(super) fn spin_until_ready(&self) -> bool {
         if self.remote.load(Ordering::Relaxed) {
-            return super::spin::remote(&self.spin_ns, &self.spin_skip, || {
+            return spin::remote(&self.spin_ns, &self.spin_skip, || {
                 self.drive();
                 self.has_news()
             });
         }
         let peer = self.peer_cpu.load(Ordering::Relaxed);
-        if !super::spin::is_worth_it(peer) {
+        if !spin::is_worth_it(peer) {
             return false;
         }
         let mut pinned: [Option<(&'static sluice_fabric::shm::Link, u32)>; 4] = [None; 4];
@@ -107,7 +109,7 @@ impl Set {
         for (to, link) in slots.iter_mut().zip(pinned) {
             *to = link.and_then(|(link, slot)| link.my_slot(slot));
         }
-        let found = super::spin::until_with(&self.spin_ns, &self.spin_skip, peer, || {
+        let found = spin::until(&self.spin_ns, &self.spin_skip, peer, || {
             slots.iter().flatten().any(|s| s.any_ready())
         });
         for (link, _) in pinned.into_iter().flatten() {
@@ -214,7 +216,7 @@ impl Set {
         let Some(reg) = inside.reg(index) else {
             return 0;
         };
-        let mut state = super::of_stream(sock);
+        let mut state = events::of_stream(sock);
         let due = asked || level || reg.out_removed || reg.room_due;
         if writes && state & OUT == 0 && wants && due {
             state |= ask(sock, bit);
@@ -225,7 +227,7 @@ impl Set {
         // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked,
         // the kernel also tells when a full buffer has room again. The twin of one that tells once
         // is not heard any more.
-        let mut of_kernel = if (level || once) && !(writes && super::reads_ring(sock)) {
+        let mut of_kernel = if (level || once) && !(writes && events::reads_ring(sock)) {
             reg.events & 0xffff
         } else {
             reg.events & WRITABLE
@@ -242,7 +244,7 @@ impl Set {
             }
             state |= u32::from(told as u16);
         }
-        let edge_of_kernel = !level && !once && !super::reads_ring(sock);
+        let edge_of_kernel = !level && !once && !events::reads_ring(sock);
         if edge_of_kernel && reg.events & (READS | END) != 0 && state & reg.events != 0 {
             // What is told of the link does not go ahead of what TCP has.
             self.looked_ns.store(0, Ordering::Relaxed);
@@ -473,7 +475,7 @@ impl Set {
         if events == 0 {
             // Of what the kernel told nothing was the program's.
             if reg.adopted && reg.armed {
-                events = super::of_stream(sock) & reg.events & READABLE;
+                events = events::of_stream(sock) & reg.events & READABLE;
             }
             if events == 0 {
                 if oneshot && reg.armed {
@@ -508,7 +510,7 @@ impl Set {
         let Some(reg) = inside.reg(index) else {
             return events;
         };
-        if decides && !super::has_room(sock) && ask(sock, bit) == 0 {
+        if decides && !events::has_room(sock) && ask(sock, bit) == 0 {
             events &= !WRITABLE;
             if reg.events & ET == 0 || oneshot && events == 0 {
                 reg.out_removed = reg.change(self.fd(), reg.events & !WRITABLE);
@@ -524,7 +526,7 @@ impl Set {
             reg.armed = false;
             reg.twin_armed = false;
         }
-        events | super::of_stream(sock) & reg.events & READABLE
+        events | events::of_stream(sock) & reg.events & READABLE
     }
 }
 
@@ -547,10 +549,10 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
         // kernel tells of its room, once it was asked.
         return u32::from(told::ask(sock, told::WRITE) as u16) & WRITABLE;
     }
-    if super::has_room(sock) {
+    if events::has_room(sock) {
         return WRITABLE;
     }
-    control::watch_full(sock);
+    jobs::watch_full(sock);
     0
 }
 

@@ -1,6 +1,7 @@
 //! The mirror of a set's registrations of tracked sockets, found by socket, by stream and by data
 //! without a walk.
 
+use crate::sockets::events;
 use crate::sockets::sock::Sock;
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::Ordering;
@@ -219,7 +220,7 @@ impl Inside {
     pub fn look_behind(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.behind.get(at) {
-            let reads = |sock| super::of_stream(sock) & super::READABLE != 0;
+            let reads = |sock| events::of_stream(sock) & events::READABLE != 0;
             let reg = self.reg(index).filter(|r| r.adopted);
             if let Some(reg) = reg.filter(|r| r.sock.is_some_and(reads)) {
                 reg.behind = false;
@@ -603,7 +604,7 @@ impl Inside {
 
     /// Those of which bytes to read would be told.
     pub fn readers(&self) -> Vec<&'static Sock> {
-        let reads = |r: &&Reg| r.armed && !r.ghost && r.events & super::READABLE != 0;
+        let reads = |r: &&Reg| r.armed && !r.ghost && r.events & events::READABLE != 0;
         self.regs
             .iter()
             .filter(reads)

@@ -5,14 +5,16 @@
 //! number, so that a wait costs what is ready, not what is watched.
 //!
 //! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
-//! looked at without (see [`super::of_stream`]); the set's pin on a link keeps the memory there.
+//! looked at without (see [`events::of_stream`]); the set's pin on a link keeps the memory there.
 
 use super::parked::bell_data;
 use super::regs::{Echo, Inside, OnLink};
+use super::shared;
 use super::shared::SETS_MAX;
-use super::{READABLE, WRITABLE, shared};
 use crate::rendezvous::control;
+use crate::sockets::events::{READABLE, WRITABLE};
 use crate::sockets::sock::{SETS, Sock};
+use crate::sockets::watcher::{self, Calls, Watcher};
 use crate::verbs;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
@@ -139,6 +141,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             }
             Some(_) => {}
             None => {
+                offer();
                 let made: &'static Set = Box::leak(Box::new(Set {
                     inside: Guarded::new(None),
                     entered: AtomicBool::new(false),
@@ -194,11 +197,38 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
     found
 }
 
+/// What sockets and links have of sets.
+fn offer() {
+    watcher::served_by(Calls {
+        ring: |set| Set::of(set).ring(),
+        is_private: |set| Set::of(set).is_private(),
+        adopt_stream: |set, sock| Set::of(set).adopt_stream(sock),
+        forget_stream: |set, sock, link, index| Set::of(set).forget_stream(sock, link, index),
+        writes_by_tcp: |set, sock, waiters| Set::of(set).writes_by_tcp(sock, waiters),
+        forget_sock: |set, sock| Set::of(set).forget_sock(sock),
+        withdraw: |set, sock, fd| Set::of(set).withdraw(sock, fd),
+        add_entry: |set| Set::of(set).add_entry(),
+        drop_entry: |set| Set::of(set).drop_entry(),
+        used_elsewhere: |set| Set::of(set).used_elsewhere(),
+        add_bell: |set, link, slot, bell| Set::of(set).add_bell(link, slot, bell),
+        empty_bell: |set, link, slot| Set::of(set).empty_bell(link, slot),
+        number_goes: super::number_goes,
+        number_gone: super::number_gone,
+        slots_of,
+        link_lost: super::link_lost,
+    });
+}
+
+/// The set at index `i` of a socket's, if any.
+pub(super) fn at(sock: &Sock, i: usize) -> Option<&'static Set> {
+    sock.set_at(i).map(Set::of)
+}
+
 /// Waiter slots, as a mask, of all sets that `sock` is in, on its link.
 pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     let mut mask = 0;
     for i in 0..SETS {
-        if let Some(set) = sock.set_at(i)
+        if let Some(set) = at(sock, i)
             && let Some(slot) = set
                 .with(|inside| inside.on_link(link).map(|l| l.slot))
                 .flatten()
@@ -215,6 +245,17 @@ unsafe impl Object for Set {
 }
 
 impl Set {
+    /// The set that sockets and links know by its address.
+    pub(super) fn of(watcher: &'static Watcher) -> &'static Set {
+        let at = core::ptr::from_ref(watcher) as usize;
+        // SAFETY: a watcher's address is that of a set, whose memory is type-stable.
+        unsafe { &*(at as *const Set) }
+    }
+
+    fn as_watcher(&self) -> *mut Watcher {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
     /// The kernel's set.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
@@ -710,7 +751,7 @@ pub(super) fn release(on: OnLink) {
 
 /// Notes in the socket that it is in `set`; false: it is in too many.
 pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
-    let mine = core::ptr::from_ref(set).cast_mut();
+    let mine = set.as_watcher();
     if sock
         .sets
         .iter()
@@ -730,7 +771,7 @@ pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
 }
 
 pub(super) fn leave_set(sock: &'static Sock, set: &Set) {
-    let mine = core::ptr::from_ref(set).cast_mut();
+    let mine = set.as_watcher();
     for cell in &sock.sets {
         let _ = cell.compare_exchange(
             mine,

@@ -5,10 +5,11 @@
 //! stream is served by such a set, in either process. One word per set, in memory shared over fork,
 //! says so. A number that was used once by a relative is never given out again.
 
+use super::parked;
 use super::regs::Reg;
 use super::set::{self, Set};
-use super::{WRITABLE, parked};
 use crate::sockets::demote::{self, Which};
+use crate::sockets::events::WRITABLE;
 use crate::sockets::remains;
 use crate::verbs;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

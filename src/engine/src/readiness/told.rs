@@ -11,8 +11,8 @@
 //! stream. Each look therefore notes its [`Moment`]: if a record was taken out after that, the
 //! kernel is asked again, too.
 
-use super::nest::kernel_ready;
-use crate::rendezvous::control;
+use crate::sockets::events::kernel_ready;
+use crate::sockets::peer_end;
 use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::Sock;
@@ -75,7 +75,7 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
     told & (READ | libc::POLLRDHUP) != 0
         && told & libc::POLLHUP == 0
         && !remote::is_remote(sock)
-        && control::is_unended(sock)
+        && peer_end::is_unended(sock)
         && is_of_peer()
 }
 
@@ -101,7 +101,7 @@ pub(super) fn correct(
         return told;
     }
     let mut told = told;
-    if may_be_reset(sock, told) && control::end_is_told(sock) {
+    if may_be_reset(sock, told) && peer_end::end_is_told(sock) {
         told = kernel_ready(sock.fd.load(Ordering::Relaxed), asked);
     }
     let mut hides = remote::hears(sock);
@@ -316,7 +316,7 @@ mod tests {
         sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
         sock.rx.state.put(State::Link);
         sock.tx.at.store(1, Ordering::SeqCst);
-        assert!(control::is_unended(sock));
+        assert!(peer_end::is_unended(sock));
         sock.halves.store(half::READING, Ordering::Relaxed);
         sys::shutdown(fd, libc::SHUT_RD).unwrap();
         let end = libc::POLLIN | libc::POLLRDHUP;

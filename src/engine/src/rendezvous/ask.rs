@@ -24,8 +24,10 @@
 use super::diag::Mirror;
 use super::join::{attach, owner, refuse};
 use super::message::{Kind, Message, Nonce, Sender};
-use super::{Look, Meetings, PENDING, Pending, Stage, abandon, control, decline, identity};
+use super::{Look, Meetings, PENDING, Pending, Stage, abandon, decline, identity};
+use crate::sockets::sock;
 use crate::sockets::sock::Sock;
+use crate::sockets::tell;
 use crate::sockets::{inodes, trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{self, Guarded};
@@ -112,7 +114,7 @@ fn send_ask(link: &Link, look: Look) -> bool {
         descriptor: descriptor(look.of.0),
         ..Message::new(Kind::Ask)
     };
-    control::tell(link, &ask, None)
+    tell::tell(link, &ask, None)
 }
 
 /// Has the other end of this connection asked for it? Then grants it a stream.
@@ -164,7 +166,7 @@ fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
         descriptor: descriptor(sock),
         ..Message::new(Kind::Grant)
     };
-    if !control::tell(link, &grant, None) {
+    if !tell::tell(link, &grant, None) {
         abandon(link, index);
         return None;
     }
@@ -247,7 +249,7 @@ fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
             echo: ask.nonce,
             ..Message::new(Kind::NotMine)
         };
-        control::tell(link, &not_mine, None);
+        tell::tell(link, &not_mine, None);
         return None;
     };
     let (sock, _) = look.of;
@@ -330,7 +332,7 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
     let [key, inode] = grant.token;
     let decline = || {
         let no = Message::about(Kind::Decline, grant.index);
-        control::tell(link, &no, None);
+        tell::tell(link, &no, None);
     };
     let Some(mut list) = PENDING.lock() else {
         return decline();
@@ -362,7 +364,7 @@ pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Send
         descriptor: descriptor(sock),
         ..Message::about(Kind::Joined, grant.index)
     };
-    if !control::tell(link, &joined, None) {
+    if !tell::tell(link, &joined, None) {
         return abandon(link, grant.index);
     }
     attach(sock, meeting.generation, link, grant.index);
@@ -374,7 +376,7 @@ fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<
         Stage::Granted(l, i) => core::ptr::eq(l, link) && i == index,
         _ => false,
     };
-    let sock = control::given_to(link, index)?;
+    let sock = sock::given_to(link, index)?;
     list.of(sock)
         .is_some_and(is_it)
         .then(|| list.take(sock))

@@ -14,12 +14,13 @@
 //! closed in a thread.
 
 use super::message::{self, Next};
-use super::{control, identity, watch};
+use super::{identity, watch};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::layout::ARENA_LEN;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 
 // --- threads ---
@@ -62,7 +63,7 @@ fn close_in_thread() {
     let room = |n: u32| (n < THREADS).then_some(n + 1);
     let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
     if BUSY.fetch_update(set, fetch, room).is_ok()
-        && control::spawn(close_waiting, core::ptr::null_mut()).is_err()
+        && control_thread::spawn(close_waiting, 0).is_err()
     {
         BUSY.fetch_sub(1, Ordering::AcqRel);
     }

@@ -5,7 +5,8 @@
 //! The reason is the peer's word, for people. Nothing is decided by it.
 
 use super::message::{Kind, Message, Nonce};
-use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, control, meetings};
+use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, meetings};
+use crate::sockets::tell;
 use crate::sockets::trigger;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
@@ -71,7 +72,7 @@ pub(super) fn answer(look: Look, link: &Link, echo: Nonce, reason: Reason) {
         echo,
         ..message(reason)
     };
-    control::tell(link, &decline, None);
+    tell::tell(link, &decline, None);
 }
 
 /// The reason of a Decline.

@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::address::plain;
 use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
@@ -24,12 +25,6 @@ const NLMSG_ERROR: u16 = 2;
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-
-/// An address as one family: v4-mapped ones are v4, which the kernel finds for sockets of either.
-#[must_use]
-pub fn plain(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
 
 /// States of an end that the other one can still move bytes to or from: both are open, or one of
 /// them has ended what it writes.
@@ -364,35 +359,6 @@ impl Lines {
             let n = sys::read(self.fd.raw(), free).ok().filter(|&n| n != 0)?;
             self.end += n;
         }
-    }
-}
-
-/// The address of the socket at `fd`, or of its peer; `None`: not connected, or no such socket.
-#[must_use]
-pub fn name(fd: i32, peer: bool) -> Option<SocketAddr> {
-    let (storage, _) = sys::socket_name(fd, peer).ok()?;
-    socket_addr(&storage)
-}
-
-/// A socket's address as the standard library's type.
-#[must_use]
-pub fn socket_addr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let at = core::ptr::from_ref(storage);
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says which struct it is, and sockaddr_storage is large and aligned
-            // enough.
-            let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
-            let ip = core::net::Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let v6 = unsafe { &*at.cast::<libc::sockaddr_in6>() };
-            let ip = core::net::Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            Some(SocketAddr::new(ip.into(), u16::from_be(v6.sin6_port)))
-        }
-        _ => None,
     }
 }
 

@@ -8,6 +8,7 @@ use super::identity::{self, Claimant};
 use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
 use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard, watch};
 use crate::sockets::sock::Sock;
+use crate::sockets::tell;
 use crate::sockets::{trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
@@ -412,7 +413,7 @@ fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) ->
             .offer(Fd::own(meeting.raw()))
             .map_err(Fd::release);
         watch::leave(meeting.raw());
-        control::watch_link(link);
+        tell::watch_link(link);
         control::link_is_up(link);
     }
     attach(meeting.sock, meeting.generation, link, index);
@@ -452,7 +453,7 @@ pub(super) fn refuse(
     let is_sealed = link.owner(index) != 0 && link.seal_stream(index, reason as u16);
     abandon(link, index);
     if is_sealed && link.is_alive() {
-        control::attention(link, index);
+        tell::attention(link, index);
     }
 }
 

@@ -5,13 +5,15 @@ use super::closer::Way;
 use super::diag::Mirror;
 use super::identity::Claimant;
 use super::message::{Message, Nonce};
-use super::{NAME_NS, control, watch};
+use super::{NAME_NS, watch};
+use crate::sockets::meeting::{ASKED, BUSY, NAMES};
 use crate::sockets::sock::Sock;
 use crate::sockets::trigger::Effort;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{Link, Token};
 use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::control_thread;
 use sluice_stats::Reason;
 use std::collections::BTreeMap;
 
@@ -342,31 +344,6 @@ pub(super) fn are_none() -> bool {
     TOTAL.load(Ordering::Relaxed) == 0
 }
 
-/// Why hooks may have more to do than to call the real function, in one word: the library is not
-/// loaded yet, or a meeting is under way, at a name ([`NAMES`]) or over a link ([`ASKED`]).
-static BUSY: AtomicU32 = AtomicU32::new(UNLOADED);
-const NAMES: u32 = 1;
-const ASKED: u32 = 2;
-const UNLOADED: u32 = 4;
-
-/// The library is loaded.
-pub fn loaded() {
-    BUSY.fetch_and(!UNLOADED, Ordering::Release);
-}
-
-/// 0: the library is loaded, and no meeting is under way.
-#[inline(always)]
-pub fn busy() -> u32 {
-    BUSY.load(Ordering::Acquire)
-}
-
-/// Is a meeting under way? Hooks move it on, the sooner the better, whether or not a control thread
-/// runs.
-#[inline]
-pub fn is_meeting() -> bool {
-    BUSY.load(Ordering::Relaxed) & (NAMES | ASKED) != 0
-}
-
 /// Hooks look after the meetings no more often than this, in ns, and the less often the longer
 /// nothing has come of any: each look costs a system call, also beside a peer that never comes.
 const LOOK_NS: u64 = 20_000;
@@ -422,7 +399,7 @@ pub fn expect_nothing() {
 /// Is a meeting under way that only hooks move on? Then waits are cut at its end.
 #[inline]
 pub fn needs_hooks() -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 && !control::is_running() && super::may_meet_here()
+    COUNT.load(Ordering::Relaxed) != 0 && !control_thread::is_running() && super::may_meet_here()
 }
 
 /// How long hooks do not look after the meetings, in ns.

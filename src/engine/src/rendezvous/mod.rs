@@ -41,21 +41,24 @@ mod meetings;
 pub mod message;
 mod names;
 mod price;
-pub mod trim;
 mod watch;
 
+use crate::sockets::meeting::{self, Finder};
 use crate::sockets::sock::{Sock, TELLS_AT, role};
 use crate::sockets::tcp;
 use crate::sockets::trigger::{self, Effort};
+use crate::sockets::trim;
 use crate::sockets::{inodes, upgrade};
 use closer::Way;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use meetings::{Look, Meetings, PENDING, Pending, Stage};
-pub use meetings::{busy, expect_nothing, is_meeting, loaded, needs_hooks};
+pub use meetings::{expect_nothing, needs_hooks};
 use message::{Kind, Message, Sender};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
+use sluice_runtime::address;
+use sluice_runtime::control_thread;
 use sluice_runtime::rights;
 use sluice_runtime::seccomp;
 use sluice_stats::{Reason, Role};
@@ -65,10 +68,13 @@ pub const NAME_NS: u64 = 200_000_000;
 /// Names and meetings at once.
 const PENDING_MAX: usize = 64;
 
-/// Has this process a link, over which it may ask?
-#[inline]
-pub fn has_links() -> bool {
-    sluice_stats::ROOT.links.load() != 0
+/// From here on sockets find their other ends.
+pub fn offer() {
+    meeting::found_by(Finder {
+        attempt,
+        settle,
+        forget,
+    });
 }
 
 /// Looks for the other end of `sock`.
@@ -104,7 +110,7 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
     if goes_on() {
         return Ok(());
     }
-    if effort > Effort::Look && has_links() {
+    if effort > Effort::Look && meeting::has_links() {
         // The other end may have asked a moment ago.
         control::read_links();
         if sock.link().is_some() || goes_on() {
@@ -133,7 +139,7 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
 /// May a meeting go on at this place of the program? It may need the control thread, which the C
 /// library makes, and not in a signal handler.
 fn may_meet_here() -> bool {
-    control::is_running() || !sluice_runtime::thread::is_in_handler()
+    control_thread::is_running() || !sluice_runtime::thread::is_in_handler()
 }
 
 /// May this process ask the kernel for the other end of the connection? Which end this one is.
@@ -250,8 +256,8 @@ fn describe(sock: &Sock, role: Role) -> Result<(SocketAddr, SocketAddr), Reason>
     let fd = sock.fd.load(Ordering::Relaxed);
     let (local, peer) = match sock.addresses() {
         Some(known) => known,
-        None => diag::name(fd, false)
-            .zip(diag::name(fd, true))
+        None => address::name(fd, false)
+            .zip(address::name(fd, true))
             .ok_or(Reason::NotEstablished)?,
     };
     sock.conn().describe(fd, role, local, peer);
@@ -344,7 +350,7 @@ fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
         watch::enter(meeting.raw());
         if meetings::with_sockets() == 0 {
             // Its time is over before any other that the control thread waits for.
-            control::poke();
+            control_thread::poke();
         }
     }
     list.add(meeting);
@@ -380,7 +386,7 @@ fn make_room(list: &mut Meetings) -> bool {
 pub fn progress_soon() {
     let now = sys::now_ns();
     if meetings::is_time_to_look(now) {
-        if meetings::awaits_answers(now) && control::is_running() {
+        if meetings::awaits_answers(now) && control_thread::is_running() {
             control::read_links();
         }
         progress();
@@ -449,7 +455,7 @@ fn move_on(list: &mut Meetings) {
 
 /// A process without a link that meets nobody keeps no descriptor for that.
 fn rest(_list: &Meetings) {
-    if meetings::are_none() && !has_links() {
+    if meetings::are_none() && !meeting::has_links() {
         keep_nothing();
     }
 }

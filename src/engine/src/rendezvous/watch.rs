@@ -4,6 +4,7 @@
 use super::{PENDING_MAX, control};
 use core::sync::atomic::{AtomicI32, Ordering};
 use sluice_fabric::sys;
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 
 /// The set; -1: there was no meeting yet, or it was refused.
@@ -37,7 +38,7 @@ pub(super) fn leave(fd: i32) {
 /// The control thread hears of the set's news, if both are there.
 pub(super) fn tell_control() {
     let set = SET.load(Ordering::Acquire);
-    if set >= 0 && control::is_running() {
+    if set >= 0 && control_thread::is_running() {
         control::watch_meetings(set);
     }
 }

@@ -11,7 +11,7 @@
 //! anybody. Each waiter has a note of its own, the even number that its last mark found or made.
 //! All of it is a hint.
 
-use crate::rendezvous;
+use crate::sockets::meeting;
 use crate::sockets::sock::Sock;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -27,7 +27,7 @@ static TURN: Turn = Turn::new();
 /// This process is about to do something by TCP, or just did, that another of this host may hear
 /// of. Without links it makes no marks that could come after that.
 pub fn acts_by_tcp() {
-    if rendezvous::has_links() {
+    if meeting::has_links() {
         TURN.acts(0);
     }
 }
@@ -36,7 +36,7 @@ pub fn acts_by_tcp() {
 /// would heed it.
 #[inline]
 pub fn acts_on(sock: &Sock) {
-    if rendezvous::has_links()
+    if meeting::has_links()
         && sock.next_try.load(Ordering::Relaxed) != u64::MAX
         && sock.pinned.load(Ordering::Relaxed) == 0
     {

@@ -1,10 +1,12 @@
 //! Taking a stream back to TCP: from either end, at any moment, without a message and without
 //! waiting.
 
-use crate::rendezvous::{control, trim};
 use crate::sockets::family::Family;
+use crate::sockets::jobs;
 use crate::sockets::remote::{self, Before};
 use crate::sockets::sock::{Event, Half, Sock, State};
+use crate::sockets::tell;
+use crate::sockets::trim;
 use crate::sockets::{after_tcp, direct, remains, staged, wake};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
@@ -208,7 +210,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
         if start != end {
             // What the reader did not take is the writer's to send again; its process must hear of
             // it.
-            control::attention(link, index);
+            tell::attention(link, index);
         }
     }
     sock.rx.set_dir(None);
@@ -367,7 +369,7 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
 /// A re-send for which TCP has no room is the control thread's to go on with.
 pub fn goes_on(sock: &'static Sock, resent: Resent) -> Resent {
     if resent == Resent::NoRoom {
-        control::watch_room(sock);
+        jobs::watch_room(sock);
     }
     resent
 }
@@ -469,7 +471,7 @@ fn finish_resend(sock: &'static Sock) -> Resent {
     sock.tx.set_dir(None);
     sock.conn().tx.holds_none();
     if sock.lingers.load(Ordering::Relaxed) {
-        control::bury(sock);
+        jobs::bury(sock);
     }
     // Sets that wait for room wait for the kernel's from now on.
     for i in 0..crate::sockets::sock::SETS {
@@ -496,7 +498,7 @@ pub fn leave(sock: &'static Sock) {
         if link.is_foreign() {
             link.abandon_stream(index);
         } else {
-            control::unwatch(sock);
+            jobs::unwatch(sock);
             let family = sock.family();
             // Of a dead link nothing is put to another use, and relatives may still have to read
             // what the peer left.
@@ -508,7 +510,7 @@ pub fn leave(sock: &'static Sock) {
             family.inspect(|f| f.hand(owing));
             if !remote::left(link, index) {
                 trim::returned(link);
-                control::attention(link, index);
+                tell::attention(link, index);
             }
         }
         crate::sockets::trigger::rearm(sock);
@@ -725,6 +727,31 @@ pub fn abandon_rest(sock: &'static Sock) {
     {
         finish_resend(sock);
     }
+}
+
+/// Under the rx lock: this process uses a stream of its parent.
+pub fn inherited_rx(sock: &'static Sock) {
+    if remote::is_remote(sock) {
+        return remote::claim(sock, &sock.rx);
+    }
+    settle_rx(sock, Reason::Fork);
+}
+
+/// Under the tx lock: this process uses a stream of its parent.
+pub fn inherited_tx(sock: &'static Sock) {
+    if remote::is_remote(sock) {
+        return remote::claim(sock, &sock.tx);
+    }
+    settle_tx(sock, Reason::Fork);
+}
+
+/// A use that does not move bytes: is the stream one of the parent's, which goes back to TCP now?
+pub fn takes_back_inherited(sock: &'static Sock) -> bool {
+    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
+    if inherited {
+        demote(sock, Which::Both, Reason::Fork);
+    }
+    inherited
 }
 
 #[cfg(test)]

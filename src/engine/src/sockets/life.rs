@@ -1,18 +1,19 @@
 //! From socket() to the last close().
 
-use crate::lifecycle;
-use crate::readiness::{self, set::Set};
-use crate::rendezvous::{self, control};
 use crate::sockets::demote::{self, Resent, Which};
+use crate::sockets::jobs;
+use crate::sockets::meeting;
 use crate::sockets::parting::{
     end_before_record, goes_on, linger, part, reset_if_unread, withdraw,
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, State, half, role};
 use crate::sockets::verdict::{Error, Pass, Verdict};
+use crate::sockets::watcher::{self, Watcher};
 use crate::sockets::{after_tcp, remains, tcp, wait, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_runtime::control_thread;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::own_fds;
 use sluice_runtime::seccomp;
@@ -68,10 +69,10 @@ fn closed_behind(entry: Entry, fd: c_int) {
 fn number_gone(entry: Entry, fd: c_int, open: bool) {
     if let Some(sock) = entry.get::<Sock>() {
         drop_entry(sock, fd, open);
-    } else if let Some(set) = entry.get::<Set>() {
+    } else if let Some(set) = entry.get::<Watcher>() {
         set.drop_entry();
     } else if entry == Entry::RING {
-        crate::uring::closed(fd);
+        crate::sockets::uring::closed(fd);
     }
 }
 
@@ -188,7 +189,7 @@ fn opened(sock: &'static Sock, side: u8) {
         _ => return,
     };
     sock.conn().opened(side);
-    crate::report::named(sock);
+    crate::sockets::report::named(sock);
     if sock.pinned.load(Ordering::Relaxed) == 0 {
         sock.conn().stays(Reason::BelowThreshold);
     }
@@ -206,7 +207,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
     };
     let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
     let both = halves == half::BOTH;
-    crate::report::named(sock);
+    crate::sockets::report::named(sock);
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         after_tcp::acts_on(sock);
         Known::of(sock).shuts();
@@ -254,14 +255,14 @@ fn ends_later(sock: &'static Sock) -> bool {
     /// For another host's word of what it has read, on which the rest waits.
     const WORD_NS: u64 = 20_000_000;
     demote::demote(sock, Which::Tx, Reason::Shutdown);
-    if !control::is_running() {
+    if !control_thread::is_running() {
         demote::finish_blocking(sock, Reason::Shutdown);
         return false;
     }
     if is_amid_write(sock) {
         sock.shut.store(true, Ordering::SeqCst);
         ENDS_LEFT.store(true, Ordering::SeqCst);
-        control::poke();
+        control_thread::poke();
         return true;
     }
     if sock.tx.state() != State::Resending {
@@ -282,7 +283,7 @@ fn ends_later(sock: &'static Sock) -> bool {
             let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
             wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
         }
-        control::watch_room(sock);
+        jobs::watch_room(sock);
     }
     later
 }
@@ -309,7 +310,7 @@ pub fn make_ends() {
             demote::demote(sock, Which::Tx, Reason::Shutdown);
         }
         if sock.tx.state() == State::Resending {
-            control::watch_room(sock);
+            jobs::watch_room(sock);
         }
     });
 }
@@ -347,7 +348,7 @@ fn end_input(sock: &'static Sock) {
 /// here.
 pub fn before_disconnect(sock: &'static Sock) {
     sock.pin(Reason::Disconnected);
-    rendezvous::forget(sock);
+    meeting::forget(sock);
     sock.let_sections_end();
     if sock.is_accelerated() {
         crate::sockets::remote::deliver(sock);
@@ -368,7 +369,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
         && sock.fds.load(Ordering::Acquire) > 1
         && fd_table::lookup(fd) == Some(entry)
     {
-        readiness::number_goes(sock, fd);
+        watcher::number_goes(sock, fd);
     }
     if !fd_table::remove_if(fd, entry) {
         return;
@@ -383,7 +384,7 @@ pub fn before_close(entry: Entry, fd: c_int) {
 fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
     if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
         if open {
-            readiness::number_gone(sock, fd);
+            watcher::number_gone(sock, fd);
         }
         // A dup lives: the structure needs a number that stays valid.
         if sock.fd.load(Ordering::Relaxed) == fd {
@@ -391,7 +392,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         }
         return;
     }
-    rendezvous::forget(sock);
+    meeting::forget(sock);
     sock.let_sections_end();
     if !open {
         // The number is another file's by now.
@@ -443,7 +444,7 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
     });
     if other >= 0 {
         if sock.is_accelerated() {
-            control::unwatch(sock);
+            jobs::unwatch(sock);
         }
         sock.fd.store(other, Ordering::Relaxed);
         sock.conn().moved_to(other);
@@ -451,12 +452,12 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
         // another file's.
         sock.let_sections_end();
         if sock.is_accelerated() {
-            control::watch(sock);
+            jobs::watch(sock);
             if let Ok(_section) = sock.tx.lock.enter()
                 && sock.tx.state() == State::Resending
             {
                 // The control thread goes on with it.
-                control::watch_room(sock);
+                jobs::watch_room(sock);
             }
         }
     }
@@ -515,7 +516,7 @@ pub fn give_up_before(
 /// accelerated.
 pub fn goes_back(sock: &'static Sock, reason: Reason) -> bool {
     sock.pin(reason);
-    rendezvous::forget(sock);
+    meeting::forget(sock);
     sock.let_sections_end();
     let accelerated = sock.is_accelerated();
     if accelerated {
@@ -552,7 +553,7 @@ pub fn duped(old: c_int, new: c_int) {
     let sock = entry.get::<Sock>();
     if let Some(sock) = sock {
         sock.fds.fetch_add(1, Ordering::AcqRel);
-    } else if let Some(set) = entry.get::<Set>() {
+    } else if let Some(set) = entry.get::<Watcher>() {
         set.add_entry();
     }
     fd_table::store(new, entry);
@@ -572,7 +573,7 @@ pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     if fd_table::is_internal(new) {
         // Whatever used it falls back to TCP.
         rights::forbid(Reason::DescriptorLimit);
-        lifecycle::sandboxed(Reason::DescriptorLimit);
+        rights::sandbox(Reason::DescriptorLimit);
         own_fds::yield_number(new);
     }
     if let Some(entry) = fd_table::lookup(new) {
@@ -603,7 +604,7 @@ pub fn close_range(
     }
     if flags & UNSHARE != 0 {
         // From here on this thread's descriptors are not those of the control thread.
-        lifecycle::sandboxed(Reason::Sandboxed);
+        rights::sandbox(Reason::Sandboxed);
     }
     let end = last.min(c_int::MAX as u32) as c_int;
     let start = first.min(c_int::MAX as u32) as c_int;
@@ -642,7 +643,7 @@ pub fn close_range(
 /// A structure's sets, by index.
 impl Sock {
     /// The set at index `i`, if any.
-    pub fn set_at(&self, i: usize) -> Option<&'static Set> {
+    pub fn set_at(&self, i: usize) -> Option<&'static Watcher> {
         // SAFETY: null, or a set, whose memory is type-stable.
         self.sets
             .get(i)

@@ -3,37 +3,47 @@
 pub mod after_tcp;
 pub mod demote;
 pub mod direct;
+pub mod events;
 pub mod family;
 pub mod full;
 pub mod inodes;
+pub mod jobs;
 #[cfg(test)]
 mod journeys;
 pub mod life;
+pub mod meeting;
 pub mod nap;
 pub mod options;
 pub mod parting;
 pub mod passing;
+pub mod peer_end;
 #[cfg(feature = "verbs")]
 pub mod prefix;
 #[cfg(not(feature = "verbs"))]
 #[path = "unproved.rs"]
 pub mod prefix;
+pub mod record;
 pub mod recv;
 pub mod remains;
 pub mod remote;
+pub mod report;
 pub mod reset;
 pub mod send;
 pub mod sock;
 pub mod staged;
 pub mod tcp;
+pub mod tell;
 #[cfg(test)]
 pub mod testing;
 pub mod trigger;
+pub mod trim;
 pub mod unserved;
 pub mod upgrade;
+pub mod uring;
 pub mod verdict;
 pub mod wait;
 pub mod wake;
+pub mod watcher;
 
 /// Bytes after which a long transfer publishes, so that the other end copies at the same time.
 pub const PUBLISH: usize = 64 << 10;

@@ -1,7 +1,6 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
-use crate::lifecycle;
-use crate::readiness;
+use crate::sockets::events;
 use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State, role};
 use crate::sockets::verdict::{Error, Pass, Verdict};
@@ -265,7 +264,7 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
             // Both processes' from now on, and noted in this one alone: the kernel is to honour it.
             // First, since it would not tell the parent of a record from another host that is less
             // than the new mark.
-            lifecycle::takes_back_inherited(sock);
+            demote::takes_back_inherited(sock);
         }
         _ => {}
     }
@@ -344,7 +343,7 @@ pub unsafe fn after_set(
     }
     drop(section);
     if cell.is_none() {
-        readiness::rcvlowat_set(sock);
+        events::rcvlowat_set(sock);
     }
 }
 
@@ -500,7 +499,7 @@ pub fn push_out(sock: &Sock, fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
     let counts = request == libc::FIONREAD || request == libc::TIOCOUTQ;
-    if counts && lifecycle::takes_back_inherited(sock) && request == libc::FIONREAD {
+    if counts && demote::takes_back_inherited(sock) && request == libc::FIONREAD {
         remains::await_all_owed(sock);
     }
     let total = match count(sock, fd, request) {
@@ -620,7 +619,7 @@ pub fn unsent(sock: &'static Sock) -> u64 {
         verbs::drive(link);
     }
     match sock.tx.state() {
-        State::Link if !crate::readiness::has_room(sock) => sock.tx.dir().map_or(0, |d| {
+        State::Link if !events::has_room(sock) => sock.tx.dir().map_or(0, |d| {
             sock.tx
                 .at
                 .load(Ordering::Relaxed)

@@ -2,13 +2,14 @@
 //! sent, and by which thread.
 
 use super::life::leave_and_free;
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Patience, Which};
+use crate::sockets::jobs;
 use crate::sockets::sock::{self, Event, SETS, Sock, State};
 use crate::sockets::{recv, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 use sluice_stats::Reason;
 
@@ -93,7 +94,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
             return false;
         }
     }
-    let own = (control::is_running() && (alone || seconds.is_none()))
+    let own = (control_thread::is_running() && (alone || seconds.is_none()))
         // With relatives that hold the file, its registrations stay.
         .then(|| !alone || withdraw(sock, fd))
         .filter(|&gone| gone)
@@ -111,7 +112,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         }
         return false;
     };
-    control::unwatch(sock);
+    jobs::unwatch(sock);
     for i in 0..SETS {
         sock.leave_set_at(i);
     }
@@ -127,9 +128,9 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         if alone {
             end_sending(sock);
         }
-        control::watch_room(sock);
+        jobs::watch_room(sock);
         if sock.tx.state() == State::Plain {
-            control::bury_at(sock, sys::now_ns() + LINGERS_NS);
+            jobs::bury_at(sock, sys::now_ns() + LINGERS_NS);
         }
         later = true;
     }
@@ -216,14 +217,14 @@ pub fn bury(sock: &'static Sock, late: bool) {
         return;
     }
     if !late && crate::sockets::remote::awaits_record(sock) {
-        return control::bury_at(sock, sys::now_ns() + LINGERS_NS);
+        return jobs::bury_at(sock, sys::now_ns() + LINGERS_NS);
     }
     if !sock.lingers.swap(false, Ordering::AcqRel) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
     // The end of the process, which waited for this, finds it here as long as it has no line.
-    crate::report::finished(sock);
+    crate::sockets::report::finished(sock);
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);
     own_fds::close(fd);

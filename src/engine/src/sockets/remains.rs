@@ -15,11 +15,12 @@
 //! [`Family::keeps`]: super::family::Family::keeps
 
 use crate::sockets::family::{Family, Unread};
+use crate::sockets::full;
 use crate::sockets::recv::{self, AtHand, at_hand};
 use crate::sockets::remote;
 use crate::sockets::sock::{Event, Sock, State, half};
 use crate::sockets::tcp;
-use crate::sockets::wait::{self, Waited};
+use crate::sockets::wait::Waited;
 use crate::verbs;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
@@ -415,7 +416,7 @@ pub fn count_parents_reads(sock: &Sock, from: u64) {
 /// CPU, or be on another host.
 pub fn owed_ns() -> u64 {
     if verbs::is_used() {
-        wait::FULL_REMOTE_NS
+        full::FULL_REMOTE_NS
     } else {
         50_000_000
     }
@@ -433,6 +434,14 @@ pub const SOME: u64 = u64::MAX;
 
 /// Until when a call that does not wait may have to wait for what is owed; 0: nothing ever was.
 static OWED_UNTIL_NS: AtomicU64 = AtomicU64::new(0);
+
+/// The same, of the socket that uses a stream of a link to another host.
+#[cfg(feature = "verbs")]
+pub fn owes_on(near: &'static sluice_fabric::shm::Link, index: u32) {
+    if let Some(sock) = crate::sockets::sock::sock_of(near, index) {
+        owes(sock, SOME);
+    }
+}
 
 /// Under the rx lock: what TCP is to bring by then was there before.
 pub fn owes(sock: &Sock, bytes: u64) {

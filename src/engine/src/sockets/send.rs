@@ -4,15 +4,16 @@ mod file;
 
 pub use file::sendfile;
 
-use crate::rendezvous::{self, trim};
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
+use crate::sockets::meeting;
 use crate::sockets::nap::Nap;
 use crate::sockets::prefix::{self, Moved, Way};
 use crate::sockets::remains;
 use crate::sockets::remote;
 use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::trigger::LARGE;
+use crate::sockets::trim;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::{self, Waited};
@@ -501,7 +502,7 @@ unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
         iov_len: 0,
     }; 64];
     let most = cursor.most();
-    let piece = if rendezvous::is_meeting() {
+    let piece = if meeting::is_meeting() {
         PIECE
     } else {
         LONG_PIECE
@@ -658,7 +659,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
             Resent::Lost => Room::Lost,
         },
         State::Inherited => {
-            crate::lifecycle::inherited_tx(sock);
+            demote::inherited_tx(sock);
             Room::Again
         }
         _ => Room::Kernel,

@@ -9,8 +9,6 @@ mod state;
 
 pub use self::pool::{after_fork, alloc, for_all, for_every, free};
 pub use self::state::{Event, State};
-use crate::readiness::set::Set;
-use crate::rendezvous::trim::Noted;
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use crate::sockets::full::Full;
@@ -18,6 +16,8 @@ use crate::sockets::inodes;
 use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
 use crate::sockets::staged::Staged;
+use crate::sockets::trim::Noted;
+use crate::sockets::watcher::Watcher;
 use core::net::SocketAddr;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
@@ -348,7 +348,7 @@ pub struct Sock {
     /// Slot of the stream on the link.
     pub index: AtomicU32,
     /// Epoll sets that this socket is registered in.
-    pub sets: [AtomicPtr<Set>; SETS],
+    pub sets: [AtomicPtr<Watcher>; SETS],
     /// 1 + index of the next free structure.
     next_free: AtomicPtr<Sock>,
 }
@@ -682,4 +682,19 @@ impl Known {
         let shut_in = self.generation.wrapping_add(1);
         self.sock.shut_in.store(shut_in, Ordering::Release);
     }
+}
+
+/// The socket that stream `index` of a link was given out to.
+pub(crate) fn given_to(link: &'static Link, index: u32) -> Option<&'static Sock> {
+    // SAFETY: streams are owned by socks, whose memory is type-stable, or by 0.
+    unsafe { (link.owner(index) as *const Sock).as_ref() }
+}
+
+/// The socket that uses stream `index` of a link.
+pub(crate) fn sock_of(link: &'static Link, index: u32) -> Option<&'static Sock> {
+    let sock = given_to(link, index)?;
+    // Given out in a meeting that is not over, or put to another use meanwhile.
+    let uses = sock.link().is_some_and(|l| core::ptr::eq(l, link))
+        && sock.index.load(Ordering::Relaxed) == index;
+    uses.then_some(sock)
 }

@@ -5,7 +5,7 @@
 //! offsets of the stream. Ends that may have one ask over it at any offset.
 
 use super::sock::{Sock, State, role};
-use crate::rendezvous;
+use crate::sockets::meeting;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::bucket::{Bucket, Rate};
@@ -71,7 +71,7 @@ impl Effort {
 /// Stream offset of the first try.
 pub fn first_try() -> u64 {
     match config().upgrade {
-        Upgrade::Auto if rendezvous::has_links() => 1,
+        Upgrade::Auto if meeting::has_links() => 1,
         Upgrade::Auto => GRID,
         Upgrade::Eager => 1,
         Upgrade::At(bytes) => on_grid(bytes),
@@ -128,7 +128,7 @@ pub fn crossed(sock: &'static Sock, has_read: bool) {
         && !sock.is_accelerated()
         && let Some(effort) = effort
     {
-        rendezvous::attempt(sock, effort);
+        meeting::attempt(sock, effort);
     }
 }
 
@@ -153,7 +153,7 @@ fn plan(sock: &Sock, at: u64, offset: u64, has_read: bool) -> (u64, Option<Effor
         },
         _ => (Some(Effort::Name), offset >= first_try()),
     };
-    let has_links = rendezvous::has_links();
+    let has_links = meeting::has_links();
     let asks = is_due && has_links && !sock.has_asked.load(Ordering::Relaxed);
     let is_answered = has_read && sock.is_early.swap(false, Ordering::AcqRel);
     let waits = sock.is_early.load(Ordering::Acquire);
@@ -187,7 +187,7 @@ pub fn before_large(sock: &'static Sock, bytes: usize) {
         && sock.retry_step.load(Ordering::Relaxed) == 0
         && !sock.was_large.swap(true, Ordering::Relaxed)
     {
-        rendezvous::attempt(sock, Effort::Name);
+        meeting::attempt(sock, Effort::Name);
     }
 }
 
@@ -214,7 +214,7 @@ pub fn amid(sock: &'static Sock, patience: &mut Patience) {
     if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
         crossed(sock, false);
     }
-    if !rendezvous::is_meeting() && sock.tx.state() != State::Proved {
+    if !meeting::is_meeting() && sock.tx.state() != State::Proved {
         return;
     }
     if patience.until == 0 {
@@ -222,7 +222,7 @@ pub fn amid(sock: &'static Sock, patience: &mut Patience) {
         let comes_ns = if has_kind_failed(sock) { 0 } else { COMES_NS };
         (patience.until, patience.comes_until) = (now + PATIENCE_NS, now + comes_ns);
     }
-    let came = rendezvous::settle(sock, patience.until, patience.comes_until);
+    let came = meeting::settle(sock, patience.until, patience.comes_until);
     if came == Some(false) && core::mem::take(&mut patience.comes_until) != 0 {
         has_failed(sock);
     }
@@ -355,7 +355,7 @@ fn has_kind_failed(sock: &Sock) -> bool {
 /// without a link may have bound a name before a large write.
 pub fn will_ask(sock: &Sock) -> bool {
     let is_accepted = sock.role.load(Ordering::Relaxed) == role::ACCEPTED;
-    rendezvous::has_links()
+    meeting::has_links()
         && config().upgrade == Upgrade::Auto
         && !(is_accepted && sock.offset() >= 2 * FAR_GRID)
         && is_among(&MET, sock)

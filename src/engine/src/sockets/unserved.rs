@@ -3,9 +3,9 @@
 
 use super::sock::Sock;
 use super::{demote, life, remains};
-use crate::readiness::set::Set;
 use crate::sockets::remote;
 use crate::sockets::verdict::{Pass, Verdict};
+use crate::sockets::watcher::Watcher;
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
@@ -37,7 +37,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
         if let Some(sock) = crate::sockets::life::sock_of(entry, fd) {
             life::give_up(sock, reason);
         }
-    } else if let Some(set) = entry.get::<Set>() {
+    } else if let Some(set) = entry.get::<Watcher>() {
         set.used_elsewhere();
     }
 }

@@ -1,8 +1,9 @@
 //! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's
 //! switch.
 
-use crate::rendezvous::{control, diag};
 use crate::sockets::demote::{self, Which};
+use crate::sockets::events;
+use crate::sockets::jobs;
 use crate::sockets::remote;
 use crate::sockets::sock::{Event, SETS, Sock, State, half, role};
 use crate::sockets::{direct, options, prefix, tcp};
@@ -10,6 +11,7 @@ use crate::verbs;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
+use sluice_runtime::address;
 use sluice_runtime::config::{Side, config};
 use sluice_runtime::process;
 use sluice_stats::Reason;
@@ -76,7 +78,7 @@ fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
         return Ok(());
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    match (diag::name(fd, false), diag::name(fd, true)) {
+    match (address::name(fd, false), address::name(fd, true)) {
         (Some(local), Some(peer)) => ask_user(sock, local, peer),
         _ => Err(Reason::NotEstablished),
     }
@@ -153,7 +155,7 @@ pub fn attach(
         // Both ends are on this host, and will be.
         prefix::forget(sock);
     }
-    control::watch(sock);
+    jobs::watch(sock);
     for i in 0..SETS {
         if let Some(set) = sock.set_at(i) {
             set.adopt_stream(sock);
@@ -216,7 +218,7 @@ pub fn awaits_consent(sock: &'static Sock) -> bool {
 /// Such a wait is over: a socket that was refused for it consents, be it a socket that was not
 /// among them.
 pub fn consent_behind_big_wait() {
-    if crate::readiness::big_waits() == 0 && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
+    if !events::is_any_big_wait() && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
         crate::sockets::sock::for_all(consent);
     }
 }
@@ -234,10 +236,10 @@ pub fn consent(sock: &'static Sock) {
     if sock.polls.load(Ordering::SeqCst) != 0 {
         return;
     }
-    if crate::readiness::big_waits() != 0 {
+    if events::is_any_big_wait() {
         REFUSED_FOR_BIG_WAIT.store(true, Ordering::SeqCst);
         // After it, since the last of them may have ended before that was seen.
-        if crate::readiness::big_waits() != 0 {
+        if events::is_any_big_wait() {
             return;
         }
     }
@@ -271,7 +273,7 @@ pub fn consent(sock: &'static Sock) {
     }
     drop(section);
     if remote::is_remote(sock) && refuse.is_none() {
-        control::advance(sock);
+        jobs::advance(sock);
     }
     if let Some((which, reason)) = refuse {
         if reason == Reason::NotHooked {

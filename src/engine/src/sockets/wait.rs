@@ -1,8 +1,8 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
-use crate::readiness::spin;
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::full;
+use crate::sockets::jobs;
 use crate::sockets::nap;
 use crate::sockets::nap::Nap;
 use crate::sockets::remote;
@@ -15,6 +15,7 @@ use sluice_fabric::lock::Section;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::spin;
 use sluice_runtime::thread;
 use sluice_stats::Reason;
 
@@ -31,15 +32,8 @@ pub enum Waited {
     Parked,
 }
 
-/// A full ring whose reader does not read for this long is demoted: TCP takes megabytes more, and a
-/// program may count on that. A reader that only waits for its disk, or its CPU, should not be
-/// taken for one.
-const FULL_NS: u64 = 50_000_000;
-/// The same of a reader on another host, whose credit has a way to go.
-pub const FULL_REMOTE_NS: u64 = 200_000_000;
-
 /// The same while the stream is on its way to a link between hosts: its reader has TCP to read
-/// first, megabytes perhaps. It gives up before this ([`control::watch_far`]), and the link's timer
+/// first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's timer
 /// after it.
 const SWITCH_NS: u64 = 3_000_000_000;
 
@@ -48,9 +42,9 @@ pub fn full_ns(sock: &Sock) -> u64 {
     if remote::is_switching(sock) {
         SWITCH_NS
     } else if remote::is_remote(sock) {
-        FULL_REMOTE_NS
+        full::FULL_REMOTE_NS
     } else {
-        FULL_NS
+        full::FULL_NS
     }
 }
 
@@ -136,7 +130,12 @@ pub fn for_advert(
             || dir.tx.tail.read().flagged
             || dir.advert.serial.load(Ordering::Acquire) != serial
     };
-    let waited = if spin::until(&sock.tx, dir.rx.cpu.load(Ordering::Relaxed), news) {
+    let waited = if spin::until(
+        &sock.tx.spin_ns,
+        &sock.tx.spin_skip,
+        dir.rx.cpu.load(Ordering::Relaxed),
+        news,
+    ) {
         sock.conn().tx.spins.add_shared(1);
         Waited::News
     } else {
@@ -216,7 +215,7 @@ pub fn for_space(
 /// Waits for news on the processor, within reason.
 fn spins(half: &Half, link: &'static Link, peer: u32, news: impl Fn() -> bool) -> bool {
     if !verbs::is_to_another_host(link) {
-        return spin::until(half, peer, news);
+        return spin::until(&half.spin_ns, &half.spin_skip, peer, news);
     }
     let news = || {
         verbs::drive(link);
@@ -384,14 +383,14 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return false;
     };
-    let sets = crate::readiness::set::slots_of(sock, link);
+    let sets = crate::sockets::watcher::slots_of(sock, link);
     dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
     fence_after_rmw();
     let head = dir.rx.head.read();
     if head.flagged || head.offset != sock.tx.seen.load(Ordering::Relaxed) {
         return false;
     }
-    control::watch_full(sock);
+    jobs::watch_full(sock);
     true
 }
 
@@ -400,7 +399,7 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
 #[cold]
 pub fn ask_for_tcp_room(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        let sets = crate::readiness::set::slots_of(sock, link);
+        let sets = crate::sockets::watcher::slots_of(sock, link);
         dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
     }
 }

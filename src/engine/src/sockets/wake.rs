@@ -1,7 +1,8 @@
 //! Waking threads that wait on a stream: the peer's waiters, and this process's own.
 
-use crate::readiness::set::Set;
 use crate::sockets::after_tcp;
+use crate::sockets::tell;
+use crate::sockets::watcher::Watcher;
 use crate::verbs;
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
@@ -68,7 +69,7 @@ fn peer_some(link: &'static Link, mask: u64, index: u32) -> u64 {
     });
     for slot_index in bits(to_ring) {
         if !fault::forgets_to_ring() && !link.ring_peer(slot_index) {
-            crate::rendezvous::control::ask_wake(link, slot_index);
+            tell::ask_wake(link, slot_index);
         }
     }
     u64::from(to_ring.count_ones())
@@ -94,9 +95,11 @@ pub fn own_threads(link: &'static Link, mask: u64, index: u32) {
         };
         let of_thread = match slot.sleep() {
             Sleep::Futex => true,
-            // SAFETY: slots are owned by sets only, whose memory is type-stable, or by 0.
-            Sleep::Descriptor => unsafe { (link.slot_owner(slot_index) as *const Set).as_ref() }
-                .is_some_and(Set::is_private),
+            Sleep::Descriptor => {
+                let owner = link.slot_owner(slot_index) as *const Watcher;
+                // SAFETY: slots are owned by sets only, whose memory is type-stable, or by 0.
+                unsafe { owner.as_ref() }.is_some_and(Watcher::is_private)
+            }
         };
         if of_thread {
             own(link, 1 << slot_index, index);
@@ -114,6 +117,6 @@ pub fn ring_own(link: &'static Link, slot_index: u32) {
         }
     } else {
         // SAFETY: slots are owned by sets only, whose memory is type-stable.
-        unsafe { &*(owner as *const Set) }.ring();
+        unsafe { &*(owner as *const Watcher) }.ring();
     }
 }

@@ -2,8 +2,8 @@
 
 use super::memory::Use;
 use super::parts::{Offered, Parts, Places};
+use super::users;
 use super::wire::{Lost, Wire};
-use crate::sockets::upgrade;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
@@ -83,10 +83,8 @@ impl Wire {
         let index = u32::from(ours.stream);
         let [near, far] = self.links().ok_or(libc::ENOTCONN)?;
         // This end may have less memory to lock than the peer.
-        let staging_len = theirs
-            .ring
-            .len
-            .min(upgrade::ring_len(near).max(2 * CREDIT_MAX));
+        let ring_len = users::with(|users| (users.ring_len)(near)).unwrap_or(0);
+        let staging_len = theirs.ring.len.min(ring_len.max(2 * CREDIT_MAX));
         let mut opening = Opening {
             role,
             nonce,

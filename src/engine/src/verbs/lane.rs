@@ -4,6 +4,7 @@
 
 use super::parts::{BATCH, Parts};
 use super::queue::Share;
+use super::users;
 use super::wire::{Lost, Note, Wire};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys::{self, Errno};
@@ -207,7 +208,7 @@ impl Wire {
             for stream in self.streams() {
                 if let Some([_, into]) = self.directions(stream) {
                     let waiters = into.rx_wishes.waiters.load(Ordering::SeqCst);
-                    crate::sockets::wake::own_threads(near, waiters, u32::from(stream));
+                    users::with(|users| (users.wake_threads)(near, waiters, u32::from(stream)));
                 }
             }
         }

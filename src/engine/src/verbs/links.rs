@@ -2,6 +2,7 @@
 
 use crate::verbs::wire::{Lost, Wire};
 use sluice_fabric::shm::Link;
+use sluice_runtime::control_thread;
 
 /// The wire that plays the other end of the link.
 pub(crate) fn wire_of(link: &Link) -> Option<&'static Wire> {
@@ -50,4 +51,10 @@ pub fn arm(link: &Link) -> bool {
         wire.arm();
         !wire.is_interrupted()
     })
+}
+
+/// A descriptor of the library's for links to other hosts: what `hosts::on_event` is told of it.
+pub fn watch(fd: i32, what: u64, events: u32) {
+    let data = control_thread::REMOTE | what & !control_thread::KINDS;
+    let _ = control_thread::add(fd, events, data);
 }

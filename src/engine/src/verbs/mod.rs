@@ -6,6 +6,7 @@
 //!   to which.
 //! * `memory`, `small`: what of the arena is registered, and what lies beside it.
 //! * `links`: what threads ask of a link that they look at, or sleep on.
+//! * `users`: what the layers above do at its news.
 //! * `mode`: which direct transfers are made.
 //!
 //! What a socket does with a stream over one is in `sockets/remote`; how hosts meet in
@@ -32,10 +33,12 @@ pub(crate) mod queue;
 #[cfg(feature = "verbs")]
 mod small;
 #[cfg(feature = "verbs")]
+pub(crate) mod users;
+#[cfg(feature = "verbs")]
 pub mod wire;
 
 #[cfg(feature = "verbs")]
-pub(crate) use links::{arm, drive, is_to_another_host, moved, wire_of};
+pub(crate) use links::{arm, drive, is_to_another_host, moved, watch, wire_of};
 #[cfg(feature = "verbs")]
 pub(crate) use mode::least;
 #[cfg(not(feature = "verbs"))]

@@ -29,7 +29,7 @@ pub const FENCE: u64 = u64::MAX;
 /// So many looks that find it where it was, and the link is lost.
 pub(crate) const TICKS: u8 = 2;
 /// As many that find a step of a switch due: for each of two steps a program may be waited for that
-/// has TCP to read (`control::watch_far`).
+/// has TCP to read (`jobs::watch_far`).
 const STEP_TICKS: u8 = 6;
 
 /// A stream's ring here, for the peer.

@@ -36,9 +36,8 @@
 use super::inbox::Inboxes;
 use super::links::wire_of;
 use super::parts::BATCH;
+use super::users;
 use super::wire::{NEED, Wire};
-use crate::readiness;
-use crate::rendezvous::control;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::lock::{Guard, Guarded};
@@ -47,6 +46,7 @@ use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain};
 use sluice_fabric::verbs::queue::{Completions, News, Pair, Shape, Told};
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 use std::sync::Arc;
 
@@ -159,8 +159,8 @@ pub fn bell(link: &Link, set: i32, data: u64) {
     };
     let Some(fd) = wire.descriptor() else { return };
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, BELL, data).is_ok() {
-        control::unwatch_remote(fd);
-        control::watch_remote(fd, QUEUE, BELL);
+        control_thread::unwatch(fd);
+        super::watch(fd, QUEUE, BELL);
     }
     // Threads may be asleep in the set already.
     arm_wires(core::iter::once(wire));
@@ -361,14 +361,14 @@ impl Queue {
     /// By a thread that is about to look.
     #[inline]
     fn is_looked_at(&self) {
-        if !self.looked.load(Ordering::Relaxed) && !control::is_own_thread() {
+        if !self.looked.load(Ordering::Relaxed) && !control_thread::is_own_thread() {
             self.looked.store(true, Ordering::Relaxed);
         }
     }
 
     /// Do threads of the program look, or is it one that asks?
     fn is_left_to_program(&self) -> bool {
-        if !control::is_own_thread() {
+        if !control_thread::is_own_thread() {
             return true;
         }
         // The lease that runs asks for itself.
@@ -384,8 +384,8 @@ impl Queue {
         if self.lease_ends.load(Ordering::SeqCst) <= WANTED {
             self.lease_ends.store(WANTED, Ordering::SeqCst);
             // That thread itself asks for the next before it sleeps.
-            if !control::is_own_thread() {
-                control::poke();
+            if !control_thread::is_own_thread() {
+                control_thread::poke();
             }
             let _ =
                 self.lease_ends
@@ -715,7 +715,7 @@ impl Drop for Share {
         let over = if held.links == 0 { guard.take() } else { None };
         if over.is_some() {
             let fd = self.queue.fd.load(Ordering::Relaxed);
-            readiness::bell_goes(fd);
+            users::with(|users| (users.bell_goes)(fd));
             self.queue.fd.store(-1, Ordering::Relaxed);
             own_fds::forget(fd);
         }

@@ -16,8 +16,7 @@ use super::memory::Slabs;
 use super::parts::{BATCH, FENCE, Parts};
 use super::queue::{Keen, Queue, Share};
 use super::small::Small;
-use crate::rendezvous::control;
-use crate::sockets::remains;
+use super::users;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use sluice_fabric::layout::Direction;
@@ -653,16 +652,14 @@ impl Wire {
             return;
         };
         // Back, under the reader's lock: what was not read by then comes again by TCP.
-        if to < place.tail
-            && let Some(sock) = control::sock_of(near, u32::from(stream))
-        {
-            remains::owes(sock, remains::SOME);
+        if to < place.tail {
+            users::with(|users| (users.owes)(near, u32::from(stream)));
         }
         if to != place.tail && into.tx.tail.advance(place.tail, to).is_ok() {
             place.tail = to;
             fence(Ordering::SeqCst);
             let waiters = into.rx_wishes.waiters.load(Ordering::Relaxed);
-            crate::sockets::wake::own(near, waiters, u32::from(stream));
+            users::with(|users| (users.wake)(near, waiters, u32::from(stream)));
         }
     }
 
@@ -686,5 +683,5 @@ impl Wire {
 /// Writers that wait look again.
 fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
     let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
-    crate::sockets::wake::own(near, waiters, u32::from(stream));
+    users::with(|users| (users.wake)(near, waiters, u32::from(stream)));
 }

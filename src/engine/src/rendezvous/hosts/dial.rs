@@ -3,9 +3,9 @@
 use super::{
     DEVICE, DIAL_MS, DIAL_NS, Hosts, Listen, Question, SEEKS, Seek, Up, full, tell, token,
 };
-use crate::rendezvous::control;
 use crate::rendezvous::hosts::hello::{self, Answer, Request, VERSION};
 use crate::rendezvous::hosts::proof::Known;
+use crate::verbs;
 use crate::verbs::wire::Lost;
 use core::net::{IpAddr, SocketAddr};
 use sluice_fabric::sys;
@@ -156,7 +156,7 @@ impl Hosts {
             device.rehouse(own_fds::copy);
             let events = device.events();
             if sys::set_nonblocking(events).is_ok() {
-                control::watch_remote(events, DEVICE, libc::EPOLLIN as u32);
+                verbs::watch(events, DEVICE, libc::EPOLLIN as u32);
             }
             self.devices.push(device);
         }

@@ -2,8 +2,8 @@
 //! nothing would hold much memory. They go back to TCP, and come again when they move bytes.
 
 use super::Up;
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
+use crate::sockets::sock;
 use crate::sockets::sock::{Sock, State};
 use core::sync::atomic::Ordering;
 use sluice_stats::Reason;
@@ -41,7 +41,7 @@ impl Rest {
         let before = core::mem::take(&mut up.rest.seen);
         let mut many = near.stream_count() - (FEW + 1);
         for stream in up.wire.streams() {
-            let Some(sock) = control::sock_of(near, u32::from(stream)) else {
+            let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
                 continue;
             };
             let generation = sock.generation.load(Ordering::Acquire);

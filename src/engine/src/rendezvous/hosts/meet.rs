@@ -2,13 +2,14 @@
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
 use crate::rendezvous::hosts::proof::Known;
-use crate::rendezvous::{control, diag};
+use crate::sockets::jobs;
 use crate::sockets::sock::{self, Sock, role};
 use crate::sockets::upgrade;
 use crate::verbs::wire::{Lost, Offered, Wire};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
+use sluice_runtime::address;
 use sluice_stats::Reason;
 use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
@@ -235,8 +236,8 @@ impl Hosts {
             sock,
             generation,
             connection,
-            local: diag::plain(diag::name(fd, false)?),
-            peer: diag::plain(diag::name(fd, true)?),
+            local: address::plain(address::name(fd, false)?),
+            peer: address::plain(address::name(fd, true)?),
         };
         seek.is_open().then_some(seek)
     }
@@ -315,7 +316,7 @@ impl Hosts {
             return seek.stays(reason);
         }
         // The other end may have left it by now.
-        control::advance(seek.sock);
+        jobs::advance(seek.sock);
         // Of others that were asked, too, nobody waits any more.
         for other in self
             .asked

@@ -22,9 +22,11 @@ mod proof;
 
 use self::hello::Token;
 use self::proof::Known;
-use crate::rendezvous::{control, diag};
+use crate::rendezvous::control;
+use crate::sockets::jobs;
 use crate::sockets::remote::STARVE_NS;
 use crate::sockets::remote::stream;
+use crate::sockets::sock;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::tcp;
 use crate::verbs;
@@ -41,7 +43,9 @@ use sluice_fabric::sys;
 use sluice_fabric::verbs::api::{self, Api};
 use sluice_fabric::verbs::cm::{Channel, Id, Key};
 use sluice_fabric::verbs::device::{Device, Trouble};
+use sluice_runtime::address;
 use sluice_runtime::config::{Mode, config};
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 use sluice_runtime::process;
 use sluice_stats::Reason;
@@ -246,7 +250,7 @@ pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Resu
     verbs::set_used(true);
     sock.conn()
         .awaits_after(Reason::BelowThreshold, Reason::Meeting);
-    control::seek(sock);
+    jobs::seek(sock);
     Ok(())
 }
 
@@ -328,7 +332,7 @@ impl Hosts {
         let api: &'static Api = api::load()?;
         let channel = Channel::new(api).ok()?;
         channel.rehouse(own_fds::copy);
-        control::watch_remote(channel.descriptor(), CM, libc::EPOLLIN as u32);
+        verbs::watch(channel.descriptor(), CM, libc::EPOLLIN as u32);
         Some(Self {
             channel,
             next: queue::QUEUE,
@@ -352,15 +356,15 @@ impl Hosts {
 
     fn begin(&mut self, sock: &'static Sock, generation: u32) {
         let fd = sock.fd.load(Ordering::Relaxed);
-        let (Some(local), Some(peer)) = (diag::name(fd, false), diag::name(fd, true)) else {
+        let (Some(local), Some(peer)) = (address::name(fd, false), address::name(fd, true)) else {
             return;
         };
         let seek = Seek {
             sock,
             generation,
             connection: sock.key.load(Ordering::Relaxed),
-            local: diag::plain(local),
-            peer: diag::plain(peer),
+            local: address::plain(local),
+            peer: address::plain(peer),
         };
         if !seek.is_open() || self.is_sought(&seek) {
             return self.comes_further(&seek);
@@ -421,7 +425,7 @@ impl Hosts {
         let wire = self
             .spare
             .pop()
-            .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control::poke))));
+            .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control_thread::poke))));
         id.set_key(key);
         let begun = wire.begin(id, links);
         let hello = match begun {
@@ -441,7 +445,7 @@ impl Hosts {
         far.pin();
         if let Some(fd) = wire.descriptor() {
             // If it is watched already, it stays so.
-            control::watch_remote(fd, queue::QUEUE, queue::BELL);
+            verbs::watch(fd, queue::QUEUE, queue::BELL);
         }
         wire.arm();
         self.ups.push(Up {
@@ -551,7 +555,7 @@ impl Hosts {
             };
             match note {
                 Note::Stream(index) => {
-                    if let Some(sock) = control::sock_of(near, u32::from(index)) {
+                    if let Some(sock) = sock::sock_of(near, u32::from(index)) {
                         stream::advance(sock);
                     }
                 }
@@ -606,7 +610,7 @@ impl Hosts {
             };
             if up.until != 0 && (stream::lost(near, up.wire, now >= up.until) || now >= up.until) {
                 up.until = 0;
-                crate::readiness::link_lost(near);
+                crate::sockets::watcher::link_lost(near);
             }
         }
         self.tell_lost();
@@ -706,7 +710,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
     }
     for stream in up.wire.starved(&mut up.starving) {
         if let Some([near, _]) = up.wire.links()
-            && let Some(sock) = control::sock_of(near, u32::from(stream))
+            && let Some(sock) = sock::sock_of(near, u32::from(stream))
         {
             sock.pin(Reason::DirectNoAdvert);
             stream::demote(sock, Reason::DirectNoAdvert);

@@ -1,9 +1,10 @@
 //! One look at a socket, under its rx lock: at TCP, at TCP up to the switch, at the ring.
 
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
+use crate::sockets::jobs;
 use crate::sockets::nap::Nap;
+use crate::sockets::peer_end;
 use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Event, Sock, State};
@@ -63,7 +64,7 @@ pub(super) unsafe fn look(
         return Look::Kernel;
     };
     if current == State::Inherited {
-        crate::lifecycle::inherited_rx(sock);
+        demote::inherited_rx(sock);
         return Look::Again;
     }
     if fault::strikes() {
@@ -274,7 +275,7 @@ unsafe fn from_kernel(
             cursor.advance(n, |_, _| ());
             recv::came_by_tcp(sock);
             if sock.far.swap(false, Ordering::Relaxed) {
-                crate::rendezvous::control::advance(sock);
+                jobs::advance(sock);
             }
             Look::Moved(n)
         }
@@ -468,8 +469,8 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     match got {
         Ok(0) => {
             // A FIN without a sealed word: the peer's process died, or this end was shut down.
-            let is_reset = control::died_with_unread(sock) && reset::make(sock);
-            if is_reset || control::died_unended(sock) {
+            let is_reset = peer_end::died_with_unread(sock) && reset::make(sock);
+            if is_reset || peer_end::died_unended(sock) {
                 // What is written from now on is the kernel's to refuse.
                 demote::demote(sock, Which::Tx, Reason::PeerDied);
             }

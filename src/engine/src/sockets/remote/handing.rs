@@ -4,7 +4,6 @@
 
 use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
-use crate::rendezvous::control;
 use crate::sockets::family;
 use crate::sockets::recv;
 use crate::sockets::remains;
@@ -13,6 +12,7 @@ use crate::sockets::sock::{self, Event, Half, Sock, State};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_runtime::config::{Level, log};
+use sluice_runtime::control_thread;
 use sluice_stats::Reason;
 use sluice_stream::record::Leave;
 
@@ -90,7 +90,7 @@ fn await_handing(sock: &'static Sock) -> Option<bool> {
     let family = sock.family()?;
     let end = sys::now_ns() + PATIENCE_NS;
     let owner = family.want();
-    control::call_parent();
+    control_thread::call_parent();
     loop {
         let handed = family.await_handing(OWNER_NS);
         if handed.is_some() || !sys::is_process(owner) || sys::now_ns() >= end {

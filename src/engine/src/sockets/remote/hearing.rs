@@ -5,7 +5,7 @@
 //! something hears it first.
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
-use crate::rendezvous::control;
+use crate::sockets::jobs;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::{recv, tcp};
 use crate::verbs::wire::{Lost, Wire};
@@ -148,7 +148,7 @@ fn is_silent(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let since = sock.undecided_ns.load(Ordering::Relaxed);
     if since == 0 {
         sock.undecided_ns.store(now, Ordering::Relaxed);
-        control::advance_at(sock, now + UNDECIDED_NS);
+        jobs::advance_at(sock, now + UNDECIDED_NS);
     }
     since != 0 && now >= since + UNDECIDED_NS
 }

@@ -16,8 +16,9 @@ use super::Before;
 use super::STARVE_NS;
 use super::handing::{claim, finish_within, leaving_of};
 use super::hearing::{hear_tcp, hears, part_of, reads_link};
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Resent};
+use crate::sockets::jobs;
+use crate::sockets::sock;
 use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{options, recv, reset, staged, tcp, wait, wake};
@@ -249,7 +250,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     leave(sock, wire, stream, leaving_of(sock, reason));
     go_back(sock, wire, stream);
     // The other half is to follow.
-    control::advance(sock);
+    jobs::advance(sock);
 }
 
 /// Under the tx lock, in state Resending: writes the record, if one is due.
@@ -336,7 +337,7 @@ pub(crate) fn go_back(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
             format_args!("fd {} reset: {reason:?}", sock.fd.load(Ordering::Relaxed)),
         );
         reset::make_hard(sock);
-        control::advance(sock);
+        jobs::advance(sock);
     }
     let unread = dir.tx.tail.read().offset != sock.rx.at.load(Ordering::Relaxed);
     let drained = sock.rx.state() != State::Link || !unread;
@@ -385,7 +386,7 @@ fn finish_rx(sock: &'static Sock) {
     sock.conn().rx.holds_none();
     demote::leave(sock);
     if sock.lingers.load(Ordering::Relaxed) {
-        control::bury(sock);
+        jobs::bury(sock);
     }
 }
 
@@ -477,7 +478,7 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
                     if sock.rx.kernel_bytes() != read {
                         continue;
                     }
-                    control::watch_far(sock);
+                    jobs::watch_far(sock);
                 }
                 break;
             }
@@ -572,7 +573,7 @@ fn fix(sock: &'static Sock, wire: &Wire, stream: u16, entered: &mut bool) -> boo
 pub(crate) fn lost(near: &'static Link, wire: &Wire, late: bool) -> bool {
     let mut all = true;
     for stream in wire.streams() {
-        let Some(sock) = control::sock_of(near, u32::from(stream)) else {
+        let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
             continue;
         };
         let over = || tcp::has_ended(sock.fd.load(Ordering::Relaxed));
@@ -631,7 +632,7 @@ fn may_cross(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
     let acknowledged = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0) == 0;
     let may = !drop_crossing(wire, stream, fd) && !acknowledged && !sys::has_error(fd);
     if may {
-        control::advance_soon(sock);
+        jobs::advance_soon(sock);
     }
     may
 }

@@ -121,7 +121,7 @@ pub fn free(sock: &'static Sock) {
     drop(sections);
     // Calls that are still to end find no reason to meet.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);
-    crate::report::finished(sock);
+    crate::sockets::report::finished(sock);
     let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or from `alloc_conn`.
     if let Some(conn) = unsafe { conn.as_ref() } {

@@ -7,11 +7,10 @@
 //! * On another CPU: spin, up to a budget that halves with each failure and returns with success.
 //! * Not known, or spinning forbidden: sleep.
 
-use crate::sockets::sock::Half;
+use crate::config::config;
+use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys;
-use sluice_runtime::config::config;
-use sluice_runtime::thread;
 
 /// A yield that took longer than this was given to somebody else.
 const YIELD_MAX_NS: u64 = 100_000;
@@ -31,20 +30,9 @@ static SKIP: AtomicU32 = AtomicU32::new(0);
 static BACKOFF: AtomicU32 = AtomicU32::new(YIELD_SKIP);
 
 /// Waits on the processor until `news`; false: sleep. `peer` is the CPU on which the other end was
-/// last seen, plus one.
-#[inline]
-pub fn until(half: &Half, peer: u32, news: impl Fn() -> bool) -> bool {
-    until_with(&half.spin_ns, &half.spin_skip, peer, news)
-}
-
-/// The same with the two adaptive cells given: `spin_ns` the budget (0: not set yet), `skip` waits
-/// still to be skipped.
-pub fn until_with(
-    spin_ns: &AtomicU32,
-    skip: &AtomicU32,
-    peer: u32,
-    news: impl Fn() -> bool,
-) -> bool {
+/// last seen, plus one. The two adaptive cells of what is waited for are `spin_ns`, the budget (0:
+/// not set yet), and `skip`, waits still to be skipped.
+pub fn until(spin_ns: &AtomicU32, skip: &AtomicU32, peer: u32, news: impl Fn() -> bool) -> bool {
     let most = config().spin_ns;
     if most == 0 || peer == 0 {
         return false;
@@ -132,10 +120,10 @@ const SLICE_NS: u64 = 1_000_000;
 /// Waits at most without them after they were in vain.
 const YIELDS_SKIP: u32 = 63;
 
-/// As [`until_with`], for news from another host: `news` also takes what the device has brought.
+/// As [`until`], for news from another host: `news` also takes what the device has brought.
 pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) -> bool {
     if processors() > 1 {
-        return until_with(spin_ns, skip, u32::MAX, news);
+        return until(spin_ns, skip, u32::MAX, news);
     }
     let left = skip.load(Ordering::Relaxed);
     if left != 0 || config().spin_ns == 0 {
@@ -160,7 +148,7 @@ pub fn remote(spin_ns: &AtomicU32, skip: &AtomicU32, news: impl Fn() -> bool) ->
 }
 
 /// Is there any use in preparing a spin?
-pub(super) fn is_worth_it(peer: u32) -> bool {
+pub fn is_worth_it(peer: u32) -> bool {
     peer != 0 && config().spin_ns != 0
 }
 

@@ -9,13 +9,13 @@
 //! share (io_uring(7)). That mapping keeps the ring from ending, so it goes with the program's
 //! descriptor, and no child has it.
 
-use crate::lifecycle;
 use crate::sockets::options;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::process;
+use sluice_runtime::rights;
 use sluice_stats::Reason;
 
 /// `struct io_uring_params` (linux/io_uring.h), as the kernel has filled it.
@@ -168,7 +168,7 @@ pub fn made(fd: c_int, params: &Params) {
 
 /// A ring is used that nobody here has looked into: from now on the process stays on TCP.
 pub fn not_seen() {
-    lifecycle::sandboxed(Reason::IoUring);
+    rights::sandbox(Reason::IoUring);
 }
 
 fn try_made(fd: c_int, params: &Params) -> Option<()> {

@@ -1,11 +1,12 @@
 //! `SLUICE_REPORT=PATH`: one line per finished connection, for tests and for the curious.
 
-use crate::rendezvous::{control, diag};
 use crate::sockets::sock::{self, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys;
+use sluice_runtime::address;
+use sluice_runtime::control_thread;
 use sluice_runtime::own_fds::Low;
 use sluice_runtime::rights;
 use sluice_runtime::seccomp;
@@ -94,7 +95,7 @@ pub fn finished(sock: &Sock) {
         return;
     };
     // A thread of the program's makes it as the program would.
-    let _low = control::is_own_thread().then(Low::begin);
+    let _low = control_thread::is_own_thread().then(Low::begin);
     if let Ok(fd) = sys::open_append(path) {
         let _ = sys::write(fd.raw(), text);
     }
@@ -111,9 +112,11 @@ pub fn named(sock: &Sock) {
         return;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    if let (Some(role), Some(local), Some(peer)) =
-        (conn.role(), diag::name(fd, false), diag::name(fd, true))
-    {
+    if let (Some(role), Some(local), Some(peer)) = (
+        conn.role(),
+        address::name(fd, false),
+        address::name(fd, true),
+    ) {
         conn.describe(fd, role, local, peer);
     }
 }
@@ -127,7 +130,7 @@ fn describe(sock: &Sock) -> bool {
     };
     let fd = sock.fd.load(Ordering::Relaxed);
     // A filter may kill for the question.
-    let name = |peer| (!seccomp::is_filtered()).then(|| diag::name(fd, peer))?;
+    let name = |peer| (!seccomp::is_filtered()).then(|| address::name(fd, peer))?;
     let (local, peer) = (name(false), name(true));
     // A connection that was reset has no peer any more; one that never came about has moved
     // nothing.

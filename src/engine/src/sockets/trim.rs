@@ -10,11 +10,11 @@
 //! What is to be looked after is left for it without a lock and without memory: the writer may be a
 //! signal handler that has interrupted malloc.
 
-use super::control;
 use crate::sockets::sock::{self, Sock, State};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::shm::{self, Cooled, Link};
 use sluice_fabric::sys;
+use sluice_runtime::control_thread;
 
 /// A millisecond, in ns. Builds for tests trim at every opportunity.
 const MS: u64 = if cfg!(feature = "fault") {
@@ -89,7 +89,7 @@ pub struct Noted {
 fn arm(due: u64) {
     if due.saturating_add(SLACK_NS) < ARMED.load(Ordering::SeqCst) {
         ARMED.store(due, Ordering::SeqCst);
-        control::poke();
+        control_thread::poke();
     }
 }
 
@@ -97,7 +97,7 @@ fn arm(due: u64) {
 #[cold]
 pub fn note(sock: &'static Sock, at: u64) {
     sock.tx.resident.store(true, Ordering::Relaxed);
-    if !sock.link().is_some_and(Link::can_discard) || !control::is_running() {
+    if !sock.link().is_some_and(Link::can_discard) || !control_thread::is_running() {
         // Never to be trimmed.
         return;
     }
@@ -118,7 +118,8 @@ pub fn note(sock: &'static Sock, at: u64) {
 
 /// Rings of `link` may have been returned.
 pub fn returned(link: &'static Link) {
-    if link.can_discard() && control::is_running() && !RETURNED.swap(true, Ordering::SeqCst) {
+    if link.can_discard() && control_thread::is_running() && !RETURNED.swap(true, Ordering::SeqCst)
+    {
         arm(sys::now_ns() + POOL_QUIET_NS);
     }
 }

@@ -1,0 +1,175 @@
+//! The control thread does what `sockets::jobs` has for it.
+
+use super::links::look;
+use super::*;
+use crate::rendezvous::hosts;
+use crate::sockets::events;
+use crate::sockets::full::FULL_REMOTE_NS;
+use crate::sockets::jobs::{self, Far, Job, Watch};
+use crate::sockets::peer_end::lose;
+use crate::verbs;
+
+/// In how long to look again, if at all.
+fn look_at_far(far: &mut Far, now: u64) -> Option<u64> {
+    let sock = far.sock;
+    let stale = sock.generation.load(Ordering::Acquire) != far.generation;
+    if stale || !remote::is_far(sock) {
+        return None;
+    }
+    if now >= far.look {
+        let read = sock.rx.kernel_bytes();
+        if read == far.read || now >= far.until {
+            demote::demote(sock, Which::Both, Reason::RingFull);
+            return None;
+        }
+        (far.read, far.look) = (read, now + FULL_REMOTE_NS);
+    }
+    Some(far.look - now)
+}
+
+/// What the reader of a full ring has done.
+enum Reader {
+    /// Nothing.
+    Stuck,
+    /// There is room, or nobody waits for it any more.
+    Reads,
+    /// It has read, to here, but not enough for room.
+    ReadAndStopped(u64),
+}
+
+fn reader_since(sock: &'static Sock, seen: u64) -> Reader {
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return Reader::Reads;
+    };
+    let mut did = Reader::Reads;
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        // Nobody may have heard of what another host's reader has read.
+        verbs::drive(link);
+        let head = dir.rx.head.read().offset;
+        let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+        if head == seen {
+            did = Reader::Stuck;
+        } else if waiters != 0 && !events::has_room(sock) {
+            did = Reader::ReadAndStopped(head);
+        } else {
+            // A reader rings at half a ring; there is room before that.
+            wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+        }
+    }
+    did
+}
+
+/// In how long to look again, if at all. A reader that stands still is found when the patience
+/// with it is over, at most twice that time after the call that found the ring full.
+fn look_at_reader(watch: &mut Watch, now: u64) -> Option<u64> {
+    let Watch { sock, ring, .. } = *watch;
+    let patience = wait::full_ns(sock);
+    if watch.due == 0 {
+        watch.seen = sock.full.watch(ring)?;
+        watch.due = now + patience;
+    }
+    let seen = sock.full.look(ring)?;
+    if sock.tx.state() != State::Link && sock.full.end(ring, seen) {
+        return None;
+    }
+    // It has less of it after a switch.
+    watch.due = watch.due.min(now + patience);
+    if now < watch.due {
+        return Some((watch.due - now).min(FULL_REMOTE_NS));
+    }
+    if seen == watch.seen {
+        match reader_since(sock, seen) {
+            Reader::Stuck => demote::demote(sock, Which::Both, Reason::RingFull),
+            Reader::Reads => {}
+            Reader::ReadAndStopped(head) => sock.full.moves(ring, seen, head),
+        }
+        if sock.full.end(ring, seen) {
+            return None;
+        }
+    }
+    // It has read since, and its patience begins anew: it may have stopped for good this time.
+    (watch.seen, watch.due) = (sock.full.look(ring)?, now + patience);
+    Some(patience)
+}
+
+/// Does what is due; the time until the next thing is.
+pub(super) fn do_jobs() -> Option<u64> {
+    let mut due = jobs::take();
+    let now = sys::now_ns();
+    let mut next = None;
+    due.retain_mut(|job| match job {
+        Job::Look(link, index) => {
+            look(link, *index);
+            false
+        }
+        Job::Ask(link) => {
+            if link.is_alive() {
+                crate::rendezvous::on_link_up(link);
+            }
+            false
+        }
+        Job::Reap(link) => {
+            link.close_if_unused();
+            false
+        }
+        Job::Seek(sock, generation) => {
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                let _turn = own_fds::Turn::begin();
+                hosts::begin(sock, *generation);
+            }
+            false
+        }
+        Job::Advance(sock, generation) => {
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                remote::advance(sock);
+            }
+            false
+        }
+        Job::AdvanceLater(sock, generation, due) => {
+            if now < *due {
+                let left = *due - now;
+                next = Some(next.map_or(left, |n: u64| n.min(left)));
+                return true;
+            }
+            if sock.generation.load(Ordering::Acquire) == *generation {
+                remote::advance(sock);
+            }
+            false
+        }
+        Job::Bury(sock, generation, due) => {
+            if sock.generation.load(Ordering::Acquire) != *generation {
+                return false;
+            }
+            if now < *due {
+                let left = *due - now;
+                next = Some(next.map_or(left, |n: u64| n.min(left)));
+                return true;
+            }
+            crate::sockets::parting::bury(sock, *due != 0);
+            false
+        }
+        Job::Lost(link, index, sock, generation, deadline) => {
+            if sock.generation.load(Ordering::Acquire) != *generation
+                || lose(link, *index, sock, now >= *deadline)
+            {
+                return false;
+            }
+            next = Some(next.map_or(1_000_000, |n: u64| n.min(1_000_000)));
+            true
+        }
+        Job::Far(far) => {
+            let left = look_at_far(far, now);
+            next = next.into_iter().chain(left).min();
+            left.is_some()
+        }
+        Job::Full(watch) => {
+            let left = look_at_reader(watch, now);
+            next = next.into_iter().chain(left).min();
+            left.is_some()
+        }
+    });
+    if jobs::put_back(due) {
+        next = Some(0);
+    }
+    next
+}

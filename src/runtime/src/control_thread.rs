@@ -1,0 +1,350 @@
+//! The library's own thread: whether it runs, how it is woken, what it watches, and its end.
+//!
+//! What it does in a turn is a higher layer's (`rendezvous::control`). It is made at the first
+//! meeting with a peer, by pthread_create, with every signal blocked but glibc's own 32 and 33, and
+//! sleeps in one epoll set.
+
+use crate::{own_fds, process, rights, seccomp};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use sluice_fabric::{lock, sys};
+use sluice_stats::Reason;
+
+const STOPPED: u32 = 0;
+const STARTING: u32 = 1;
+const RUNNING: u32 = 2;
+static RUN: AtomicU32 = AtomicU32::new(STOPPED);
+/// The thread's epoll set and the eventfd that wakes it; -1: none.
+static SET: AtomicI32 = AtomicI32::new(-1);
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// What the thread calls when it runs, a `fn(i32)`; 0: it was never made.
+static SERVE: AtomicUsize = AtomicUsize::new(0);
+
+/// What an event of the set is about, in the top byte: this thread is to look at what there is to
+/// do.
+pub const WOKEN: u64 = 1 << 56;
+/// Meetings.
+pub const MEETING: u64 = 2 << 56;
+/// A link, whose address lies below.
+pub const LINK: u64 = 3 << 56;
+/// A socket, whose address lies below.
+pub const SOCK: u64 = 4 << 56;
+/// Something of links to other hosts, whose number lies below.
+pub const REMOTE: u64 = 5 << 56;
+/// The top byte.
+pub const KINDS: u64 = 0xff << 56;
+
+thread_local! {
+    /// See [`is_own_thread`].
+    static OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Is it the control thread that calls?
+pub fn is_own_thread() -> bool {
+    OWN.get()
+}
+
+/// Has the thread look at what there is to do.
+pub fn poke() {
+    let wake = WAKE.load(Ordering::Acquire);
+    if wake >= 0 {
+        let _ = sys::ring(wake);
+    }
+}
+
+/// The eventfd of the parent's thread, where that has links to other hosts; -1: none.
+static PARENT: AtomicI32 = AtomicI32::new(-1);
+
+/// Has the parent's thread look.
+pub fn call_parent() {
+    let parent = PARENT.load(Ordering::Acquire);
+    if parent >= 0 {
+        let _ = sys::ring(parent);
+    }
+}
+
+/// In a child of a fork that has nothing to do with its parent any more.
+pub fn part_with_parent() {
+    let parent = PARENT.swap(-1, Ordering::AcqRel);
+    if parent >= 0 {
+        own_fds::close(parent);
+    }
+}
+
+/// Does the thread run?
+#[inline]
+pub fn is_running() -> bool {
+    RUN.load(Ordering::Acquire) == RUNNING
+}
+
+/// Starts the thread if it does not run yet. It calls `serve` with its epoll set, which returns
+/// when that [`is_current`] no more.
+///
+/// # Errors
+/// [`Reason::ThreadRefused`], [`Reason::DescriptorLimit`].
+pub fn start(serve: fn(i32)) -> Result<(), Reason> {
+    if is_running() {
+        return Ok(());
+    }
+    if let Some(reason) = rights::forbidden() {
+        return Err(reason);
+    }
+    if lock::on_signal_stack() {
+        // A handler, which may have interrupted malloc: that makes threads, too.
+        return Err(Reason::WriterBlocked);
+    }
+    if RUN
+        .compare_exchange(STOPPED, STARTING, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        // Another thread is at it; it takes microseconds.
+        while RUN.load(Ordering::Acquire) == STARTING {
+            sys::sched_yield();
+        }
+        return if is_running() {
+            Ok(())
+        } else {
+            Err(Reason::ThreadRefused)
+        };
+    }
+    let started = launch(serve);
+    RUN.store(
+        if started.is_ok() { RUNNING } else { STOPPED },
+        Ordering::Release,
+    );
+    started
+}
+
+fn launch(serve: fn(i32)) -> Result<(), Reason> {
+    SERVE.store(serve as usize, Ordering::Release);
+    let limit = Reason::DescriptorLimit;
+    let set = own_fds::lift(sys::epoll_create().map_err(|_| limit)?).ok_or(limit)?;
+    let wake = own_fds::lift(sys::eventfd(libc::EFD_NONBLOCK).map_err(|_| limit)?).ok_or(limit)?;
+    sys::epoll_ctl(
+        set.raw(),
+        libc::EPOLL_CTL_ADD,
+        wake.raw(),
+        (libc::EPOLLIN | libc::EPOLLET) as u32,
+        WOKEN,
+    )
+    .map_err(|_| limit)?;
+    SET.store(set.raw(), Ordering::Release);
+    WAKE.store(wake.raw(), Ordering::Release);
+    TID.store(BORN, Ordering::Release);
+    // Told to the thread, which may come to its first look when it is to end already.
+    let both = set.raw() as usize | (wake.raw() as usize) << 32;
+    if let Err(refused) = spawn(run, both) {
+        TID.store(0, Ordering::Release);
+        SET.store(-1, Ordering::Release);
+        WAKE.store(-1, Ordering::Release);
+        own_fds::forget(set.raw());
+        own_fds::forget(wake.raw());
+        return Err(refused);
+    }
+    let _ = (set.release(), wake.release());
+    Ok(())
+}
+
+/// A detached thread of the library's own, with no signal but glibc's own.
+///
+/// # Errors
+/// [`Reason::ThreadRefused`].
+pub fn spawn(
+    run: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    argument: usize,
+) -> Result<(), Reason> {
+    // The new thread inherits the mask. Signals 32 and 33 are glibc's: without them setuid() hangs.
+    let before = sys::set_signal_mask(!(1 << 31 | 1 << 32));
+    let mut thread: libc::pthread_t = 0;
+    let argument = core::ptr::without_provenance_mut(argument);
+    // SAFETY: zeroes are a valid attribute object once initialised; all pointers are valid.
+    let failed = unsafe {
+        let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstacksize(&raw mut attributes, 256 << 10);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let failed = libc::pthread_create(&raw mut thread, &raw const attributes, run, argument);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        failed
+    };
+    sys::set_signal_mask(before);
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(Reason::ThreadRefused)
+    }
+}
+
+/// Turns of the thread on a processor. Where two threads wake each other in turns (a request, an
+/// answer) the kernel lets a third one that it has preempted once wait for 100 ms and more; one of
+/// short turns gets its next one within a few.
+const TURN_NS: u64 = 100_000;
+
+extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
+    sys::name_thread(c"sluice");
+    // A filter for system calls, be it one that lets all others pass, may kill for this one.
+    if !seccomp::has_filter() {
+        sys::shorten_turns(TURN_NS);
+    }
+    OWN.set(true);
+    TID.store(sys::gettid(), Ordering::Release);
+    let (set, wake) = (both.addr() as i32, (both.addr() >> 32) as i32);
+    while RUN.load(Ordering::Acquire) == STARTING {
+        sys::sched_yield();
+    }
+    follow_privileges(true);
+    // SAFETY: stored by `launch`.
+    let serve = unsafe { core::mem::transmute::<usize, fn(i32)>(SERVE.load(Ordering::Acquire)) };
+    serve(set);
+    for fd in [set, wake] {
+        own_fds::close(fd);
+    }
+    core::ptr::null_mut()
+}
+
+/// By this thread, after each wait: is the set still the one that it is to serve? It has done then
+/// what it was told of privileges.
+pub fn is_current(set: i32) -> bool {
+    let current = SET.load(Ordering::Acquire) == set;
+    if current {
+        follow_privileges(false);
+    }
+    current
+}
+
+/// Whether this thread is to get no more rights by executing something (PR_SET_NO_NEW_PRIVS), since
+/// a thread of the program's gets none: 0 no, [`FORGO`] yes, [`FORGONE`] it gets none.
+static PRIVILEGES: AtomicU32 = AtomicU32::new(0);
+const FORGO: u32 = 1;
+const FORGONE: u32 = 2;
+
+/// A thread of the program's forgoes privileges: this thread does as well, at once if it runs.
+/// False: it was not heard of in time.
+pub fn forgo_privileges() -> bool {
+    PRIVILEGES.store(FORGO, Ordering::SeqCst);
+    let end = sys::now_ns() + END_NS;
+    while is_running() && !is_own_thread() && PRIVILEGES.load(Ordering::SeqCst) == FORGO {
+        poke();
+        if sys::now_ns() > end {
+            return false;
+        }
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(END_LOOK_NS)));
+    }
+    true
+}
+
+/// By this thread: does what it was told, or what an earlier one was.
+fn follow_privileges(is_new: bool) {
+    let told = PRIVILEGES.load(Ordering::SeqCst);
+    if told == FORGO || is_new && told != 0 {
+        sys::forgo_privileges();
+        PRIVILEGES.store(FORGONE, Ordering::SeqCst);
+    }
+}
+
+/// Ends the thread: the program sandboxes itself.
+pub fn stop() {
+    if RUN
+        .compare_exchange(RUNNING, STOPPED, Ordering::AcqRel, Ordering::Acquire)
+        .is_ok()
+    {
+        let wake = WAKE.swap(-1, Ordering::AcqRel);
+        SET.store(-1, Ordering::Release);
+        let _ = sys::ring(wake);
+    }
+}
+
+/// The thread's number, from when it runs; 0: there was none, or nobody asks any more.
+static TID: AtomicI32 = AtomicI32::new(0);
+/// Made, and not yet running.
+const BORN: i32 = -1;
+
+/// Longest wait for the end of the thread, which may be opening a device, in ns; and the time
+/// between two looks.
+const END_NS: u64 = 1_000_000_000;
+const END_LOOK_NS: u64 = 100_000;
+
+/// After [`stop`], with no lock held: the thread is gone. What is told of a process that ends by
+/// `exit` of its one thread is how the last one ended.
+pub fn await_end() {
+    if process::is_vfork_child() || is_running() || is_own_thread() {
+        return;
+    }
+    let end = sys::now_ns() + END_NS;
+    let lives = || match TID.load(Ordering::Acquire) {
+        0 => false,
+        tid => tid == BORN || sys::is_process(tid as u32),
+    };
+    while lives() && sys::now_ns() < end {
+        let _ = sys::poll_one(-1, 0, Some(sys::timespec(END_LOOK_NS)));
+    }
+    TID.store(0, Ordering::Release);
+}
+
+/// Registers a descriptor with this thread's set, or changes what it is registered for.
+pub fn watch(fd: i32, events: u32, data: u64) {
+    if add(fd, events, data) == Err(libc::EEXIST) {
+        let set = SET.load(Ordering::Acquire);
+        let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data);
+    }
+}
+
+/// The same for one that is mostly registered already.
+pub fn watch_again(fd: i32, events: u32, data: u64) {
+    let set = SET.load(Ordering::Acquire);
+    if sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, events, data) == Err(libc::ENOENT) {
+        let _ = add(fd, events, data);
+    }
+}
+
+/// Registers a descriptor that is not registered.
+///
+/// # Errors
+/// The kernel's; EEXIST: it was.
+pub fn add(fd: i32, events: u32, data: u64) -> Result<(), sys::Errno> {
+    let set = SET.load(Ordering::Acquire);
+    sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, data)
+}
+
+/// Not any more.
+pub fn unwatch(fd: i32) {
+    let set = SET.load(Ordering::Acquire);
+    let _ = sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
+}
+
+/// In the child of a fork: there is no thread. `calls_parent`: it may call its parent's.
+pub fn after_fork(calls_parent: bool) {
+    RUN.store(STOPPED, Ordering::Release);
+    TID.store(0, Ordering::Release);
+    if calls_parent {
+        let wake = WAKE.swap(-1, Ordering::AcqRel);
+        let old = PARENT.swap(wake, Ordering::AcqRel);
+        WAKE.store(old, Ordering::Release);
+    }
+    for cell in [&SET, &WAKE] {
+        let fd = cell.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            own_fds::close(fd);
+        }
+    }
+}
+
+/// For the fuzzer: from here on the thread seems to run; its set.
+///
+/// # Errors
+/// [`Reason::DescriptorLimit`].
+#[cfg(feature = "fuzzing")]
+pub fn seem_to_run() -> Result<i32, Reason> {
+    if !is_running() {
+        let limit = Reason::DescriptorLimit;
+        let lifted = |fd: Result<sys::Fd, _>| own_fds::lift(fd.map_err(|_| limit)?).ok_or(limit);
+        let (set, wake) = (
+            lifted(sys::epoll_create())?,
+            lifted(sys::eventfd(libc::EFD_NONBLOCK))?,
+        );
+        SET.store(set.release(), Ordering::Release);
+        WAKE.store(wake.release(), Ordering::Release);
+        RUN.store(RUNNING, Ordering::Release);
+    }
+    Ok(SET.load(Ordering::Acquire))
+}

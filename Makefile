@@ -91,7 +91,7 @@ evidence: build build-fault benches
 	@scripts/install-deps.sh --rdma-qemu
 	@$(MAKE) --no-print-directory -s -C c-tests
 	$(CARGO) test --no-run -p sluice-fabric --features verbs --test verbs
-	$(CARGO) test --no-run -p sluice-engine --features verbs --test remote
+	$(CARGO) test --no-run -p sluice-transport --features verbs --test remote
 	@scripts/guest/run --prepare
 	@scripts/guest/evidence --seed $(SEED)
 

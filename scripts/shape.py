@@ -14,12 +14,12 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PACKAGES = ("preload", "engine", "runtime", "stream", "fabric", "stats", "cli")
+PACKAGES = ("preload", "engine", "transport", "runtime", "stream", "fabric", "stats", "cli")
 # The packages whose files are drawn: what the hooks call, down to what knows only of this process.
-DRAWN = ("engine", "runtime")
+DRAWN = ("engine", "transport", "runtime")
 # From the top to the bottom, folders of `engine` and packages below it; files beside the folders
 # are in none.
-ROOMS = ("api", "readiness", "rendezvous", "sockets", "verbs", "runtime")
+ROOMS = ("api", "readiness", "rendezvous", "sockets", "transport", "runtime")
 COLUMNS = 100
 FUNCTION = 80
 # None of these may grow. A change that makes one smaller writes the new value here.

@@ -164,7 +164,7 @@ def newest(name):
 
 # Package, test program, the test in it that has two ends.
 TWO_ENDED = (("sluice-fabric", "verbs", "messages_between_two_hosts"),
-             ("sluice-engine", "remote", "streams_between_two_hosts"))
+             ("sluice-transport", "remote", "streams_between_two_hosts"))
 
 
 def rdma_steps(seed, full):

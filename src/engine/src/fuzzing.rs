@@ -6,7 +6,7 @@
 //! control thread's turns.
 
 use crate::rendezvous::message::{Kind, Message, VERSION};
-use crate::rendezvous::{self, control, control::by_hand, identity};
+use crate::rendezvous::{self, control::by_hand, identity};
 use crate::sockets::sock::Sock;
 use crate::sockets::tell;
 use crate::sockets::{trigger, upgrade};

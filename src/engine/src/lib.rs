@@ -18,7 +18,6 @@ pub(crate) mod readiness;
 pub(crate) mod relatives;
 pub(crate) mod rendezvous;
 pub(crate) mod sockets;
-pub mod verbs;
 
 #[cfg(feature = "verbs")]
 pub use rendezvous::hosts::hello;

@@ -13,8 +13,6 @@ use crate::sockets::report;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, State};
 #[cfg(feature = "verbs")]
 use crate::sockets::{remains, upgrade, wake};
-#[cfg(feature = "verbs")]
-use crate::verbs::users::Users;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::lock;
 use sluice_fabric::shm::{self};
@@ -24,6 +22,8 @@ use sluice_runtime::credentials::{self};
 use sluice_runtime::fd_table;
 use sluice_runtime::{process, rights, seccomp, thread};
 use sluice_stats::Reason;
+#[cfg(feature = "verbs")]
+use sluice_transport::verbs::users::Users;
 
 /// This process was forked off another one that had the library.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -83,7 +83,7 @@ pub fn init() {
     rights::on_sandbox(sandboxed);
     crate::rendezvous::offer();
     #[cfg(feature = "verbs")]
-    crate::verbs::users::used_by(Users {
+    sluice_transport::verbs::users::used_by(Users {
         wake: |near, waiters, index| {
             let _ = wake::own(near, waiters, index);
         },

@@ -13,7 +13,6 @@ use crate::sockets::nap::{self, Announcement};
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{remains, upgrade};
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
@@ -23,6 +22,7 @@ use sluice_runtime::fd_table;
 use sluice_runtime::seccomp;
 use sluice_runtime::spin;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;

@@ -14,13 +14,13 @@ use crate::sockets::events;
 use crate::sockets::events::{READABLE, WRITABLE};
 use crate::sockets::jobs;
 use crate::sockets::sock::{Sock, State};
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::spin;
+use sluice_transport::verbs;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ET: u32 = libc::EPOLLET as u32;

@@ -15,7 +15,6 @@ use crate::rendezvous::control;
 use crate::sockets::events::{READABLE, WRITABLE};
 use crate::sockets::sock::{SETS, Sock};
 use crate::sockets::watcher::{self, Calls, Watcher};
-use crate::verbs;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;
@@ -23,6 +22,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::fd_table::{self, Entry, Kind, Object};
 use sluice_runtime::own_fds;
+use sluice_transport::verbs;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const ET: u32 = libc::EPOLLET as u32;

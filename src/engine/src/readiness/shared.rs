@@ -11,13 +11,13 @@ use super::set::{self, Set};
 use crate::sockets::demote::{self, Which};
 use crate::sockets::events::WRITABLE;
 use crate::sockets::remains;
-use crate::verbs;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
 use sluice_runtime::own_fds;
 use sluice_runtime::process;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 use std::ffi::CString;
 
 /// What the kernel asks of every registration besides.

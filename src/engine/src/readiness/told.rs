@@ -17,10 +17,10 @@ use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::Sock;
 use crate::sockets::{recv, tcp};
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::c_short;
 use sluice_fabric::sys;
+use sluice_transport::verbs;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 pub(super) const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -368,7 +368,7 @@ mod tests {
         use super::*;
         use crate::readiness::poll;
         use crate::sockets::remote;
-        use crate::verbs::wire::Wire;
+        use sluice_transport::verbs::wire::Wire;
         use std::io::Write;
 
         struct Far {

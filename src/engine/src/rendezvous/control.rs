@@ -18,7 +18,6 @@ use crate::sockets::tell;
 use crate::sockets::trim;
 use crate::sockets::wait;
 use crate::sockets::wake;
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::STREAMS;
 use sluice_fabric::lock::{self, Guarded};
@@ -27,6 +26,7 @@ use sluice_fabric::sys;
 use sluice_runtime::control_thread;
 use sluice_runtime::own_fds;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 #[cfg(test)]
 pub(super) use links::lost;

@@ -5,13 +5,13 @@ use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State, role};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::{demote, life, remains, staged, tcp};
-use crate::verbs;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;
 use sluice_runtime::caller;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 /// linux/tcp.h and asm-generic/socket.h, where libc lacks them.
 mod name {

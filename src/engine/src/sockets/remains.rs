@@ -21,7 +21,6 @@ use crate::sockets::remote;
 use crate::sockets::sock::{Event, Sock, State, half};
 use crate::sockets::tcp;
 use crate::sockets::wait::Waited;
-use crate::verbs;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;
@@ -29,6 +28,7 @@ use sluice_fabric::sys;
 use sluice_runtime::iov::Cursor;
 use sluice_runtime::process;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 /// The copy; changed under the rx lock. Its last byte is that of TCP at
 /// [`owed`](super::sock::Half::owed).

@@ -18,7 +18,6 @@ use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::{self, Waited};
 use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, recv, staged, trigger, wake};
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -30,6 +29,7 @@ use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
 use sluice_runtime::thread;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 /// What one look under the tx lock found.
 pub(super) enum Room {

@@ -3,10 +3,10 @@
 
 use crate::sockets::jobs::{self, Job};
 use crate::sockets::record::{self, Kind, Message};
-use crate::verbs;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
 use sluice_runtime::control_thread;
+use sluice_transport::verbs;
 
 /// A new link's control socket.
 pub fn watch_link(link: &'static Link) {

@@ -7,7 +7,6 @@ use crate::sockets::jobs;
 use crate::sockets::remote;
 use crate::sockets::sock::{Event, SETS, Sock, State, half, role};
 use crate::sockets::{direct, options, prefix, tcp};
-use crate::verbs;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
@@ -15,6 +14,7 @@ use sluice_runtime::address;
 use sluice_runtime::config::{Side, config};
 use sluice_runtime::process;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 /// Ring length for one more stream of this process: long for few, short for many, so that together
 /// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec,

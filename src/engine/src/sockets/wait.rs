@@ -8,7 +8,6 @@ use crate::sockets::nap::Nap;
 use crate::sockets::remote;
 use crate::sockets::sock::{Half, Known, Sock, State};
 use crate::sockets::{direct, options, recv};
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
@@ -18,6 +17,7 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::spin;
 use sluice_runtime::thread;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,11 @@
 use crate::sockets::after_tcp;
 use crate::sockets::tell;
 use crate::sockets::watcher::Watcher;
-use crate::verbs;
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::fault;
+use sluice_transport::verbs;
 
 fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {

@@ -7,7 +7,7 @@ use crate::sockets::events;
 use crate::sockets::full::FULL_REMOTE_NS;
 use crate::sockets::jobs::{self, Far, Job, Watch};
 use crate::sockets::peer_end::lose;
-use crate::verbs;
+use sluice_transport::verbs;
 
 /// In how long to look again, if at all.
 fn look_at_far(far: &mut Far, now: u64) -> Option<u64> {

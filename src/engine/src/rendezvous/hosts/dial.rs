@@ -5,8 +5,6 @@ use super::{
 };
 use crate::rendezvous::hosts::hello::{self, Answer, Request, VERSION};
 use crate::rendezvous::hosts::proof::Known;
-use crate::verbs;
-use crate::verbs::wire::Lost;
 use core::net::{IpAddr, SocketAddr};
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::{Channel, Event, Id, Key, REJECTED};
@@ -15,6 +13,8 @@ use sluice_runtime::config::config;
 use sluice_runtime::own_fds;
 use sluice_runtime::subnet;
 use sluice_stats::Reason;
+use sluice_transport::verbs;
+use sluice_transport::verbs::wire::Lost;
 
 /// After its second an answer to a dial is taken for so long: the host is busy, not silent. Less
 /// than the 4.3 s after which the connection manager of an InfiniBand device would ask again.

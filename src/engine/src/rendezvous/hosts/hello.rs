@@ -4,10 +4,10 @@
 //! Guarantees: parsing is total, and one message has one spelling. Whether it is right is for the
 //! caller to say.
 
-use crate::verbs::wire::Hello;
 use core::net::{IpAddr, SocketAddr};
 use sluice_stats::Reason;
 use sluice_stream::wire::Proof;
+use sluice_transport::verbs::wire::Hello;
 
 /// Of what is said here, and of all that follows on the link. Another one is no link.
 pub const VERSION: u16 = 3;

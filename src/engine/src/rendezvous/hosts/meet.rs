@@ -5,7 +5,6 @@ use crate::rendezvous::hosts::proof::Known;
 use crate::sockets::jobs;
 use crate::sockets::sock::{self, Sock, role};
 use crate::sockets::upgrade;
-use crate::verbs::wire::{Lost, Offered, Wire};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;
@@ -14,6 +13,7 @@ use sluice_stats::Reason;
 use sluice_stream::PeerFault;
 use sluice_stream::record::{Nonce, Role};
 use sluice_stream::wire::{Berth, Meeting, Proof};
+use sluice_transport::verbs::wire::{Lost, Offered, Wire};
 
 impl Hosts {
     /// Does the answer say anything of the connection? Of a question without a proof it does not.

@@ -29,9 +29,6 @@ use crate::sockets::remote::stream;
 use crate::sockets::sock;
 use crate::sockets::sock::{Sock, role};
 use crate::sockets::tcp;
-use crate::verbs;
-use crate::verbs::queue;
-use crate::verbs::wire::{Hello, Lost, Note, Offered, Wire};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use dial::{Dial, FIRST_NS, Quiet};
@@ -51,6 +48,9 @@ use sluice_runtime::process;
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
+use sluice_transport::verbs;
+use sluice_transport::verbs::queue;
+use sluice_transport::verbs::wire::{Hello, Lost, Note, Offered, Wire};
 
 /// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
 const DIAL_NS: u64 = 1_000_000_000;

@@ -10,7 +10,6 @@ use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::verdict::Error;
 use crate::sockets::{PUBLISH, recv, remains, tcp, wake};
-use crate::verbs;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
@@ -19,6 +18,7 @@ use sluice_runtime::fault;
 use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 use sluice_stream::receiver::CREDIT_MAX;
+use sluice_transport::verbs;
 
 /// What one look under the lock came to.
 pub(super) enum Look {

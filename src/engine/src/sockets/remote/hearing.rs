@@ -8,11 +8,11 @@ use super::stream::{follow_tx, given_up, go_back, is_remote, of};
 use crate::sockets::jobs;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::{recv, tcp};
-use crate::verbs::wire::{Lost, Wire};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
 use sluice_stream::record::{Head, RECORD_LEN};
+use sluice_transport::verbs::wire::{Lost, Wire};
 
 /// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
 pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {

@@ -12,14 +12,14 @@ use super::stream::of;
 use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Known, Sock};
 use crate::sockets::wake;
-use crate::verbs;
-use crate::verbs::memory;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use libc::iovec;
 use sluice_fabric::verbs::device::Region;
 use sluice_runtime::iov::Cursor;
 use sluice_stream::pump::Loan;
+use sluice_transport::verbs;
+use sluice_transport::verbs::memory;
 
 /// Of one buffer no more is lent.
 const MOST: usize = 64 << 20;

@@ -22,9 +22,6 @@ use crate::sockets::sock;
 use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::{options, recv, reset, staged, tcp, wait, wake};
-use crate::verbs;
-use crate::verbs::parts::Parts;
-use crate::verbs::wire::{Lost, Wire};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -33,6 +30,9 @@ use sluice_stats::Reason;
 use sluice_stream::Mode;
 use sluice_stream::pump::{Pump, Stepped};
 use sluice_stream::record::{Leave, Out, RECORD_LEN};
+use sluice_transport::verbs;
+use sluice_transport::verbs::parts::Parts;
+use sluice_transport::verbs::wire::{Lost, Wire};
 
 /// Does the socket's stream go to another host?
 #[inline]
@@ -50,7 +50,7 @@ pub(crate) fn of(sock: &Sock) -> Option<(&'static Wire, u16)> {
 
 /// Under the tx lock: does a buffer of the peer's wait for what is sent?
 pub fn goes_direct(sock: &Sock) -> bool {
-    let Some((wire, stream)) = of(sock).filter(|_| crate::verbs::mode::is_on()) else {
+    let Some((wire, stream)) = of(sock).filter(|_| sluice_transport::verbs::mode::is_on()) else {
         return false;
     };
     wire.inside(|inner| inner.pump.has_fresh(stream)) == Some(true)
@@ -64,10 +64,10 @@ pub fn goes_direct(sock: &Sock) -> bool {
 /// buffer for it, or if it does not for a while, until TCP has it.
 pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
     const LAND_NS: u64 = 5_000_000;
-    let Some((wire, stream)) = of(sock).filter(|_| crate::verbs::mode::is_on()) else {
+    let Some((wire, stream)) = of(sock).filter(|_| sluice_transport::verbs::mode::is_on()) else {
         return;
     };
-    if crate::verbs::mode::mode() == Mode::Direct && waits() {
+    if sluice_transport::verbs::mode::mode() == Mode::Direct && waits() {
         await_taker(sock, wire, stream);
     }
     yield_while(wire, LAND_NS, || {

@@ -23,30 +23,34 @@ mod links;
 #[cfg(feature = "verbs")]
 pub mod memory;
 #[cfg(feature = "verbs")]
-pub(crate) mod mode;
+pub mod mode;
 #[cfg(not(feature = "verbs"))]
+#[allow(
+    missing_docs,
+    reason = "as those that have their names in other builds"
+)]
 mod none;
 #[cfg(feature = "verbs")]
-pub(crate) mod parts;
+pub mod parts;
 #[cfg(feature = "verbs")]
-pub(crate) mod queue;
+pub mod queue;
 #[cfg(feature = "verbs")]
 mod small;
 #[cfg(feature = "verbs")]
-pub(crate) mod users;
+pub mod users;
 #[cfg(feature = "verbs")]
 pub mod wire;
 
 #[cfg(feature = "verbs")]
-pub(crate) use links::{arm, drive, is_to_another_host, moved, watch, wire_of};
+pub use links::{arm, drive, is_to_another_host, moved, watch, wire_of};
 #[cfg(feature = "verbs")]
-pub(crate) use mode::least;
+pub use mode::least;
 #[cfg(not(feature = "verbs"))]
-pub(crate) use none::*;
+pub use none::*;
 #[cfg(feature = "verbs")]
-pub(crate) use queue::{arm_all, bell, drive_all, unbell};
+pub use queue::{arm_all, bell, drive_all, unbell};
 #[cfg(feature = "verbs")]
-pub(crate) use used::{is_used, set_used};
+pub use used::{is_used, set_used};
 
 #[cfg(feature = "verbs")]
 mod used {
@@ -57,12 +61,12 @@ mod used {
 
     /// Has this process looked for other hosts?
     #[inline]
-    pub(crate) fn is_used() -> bool {
+    pub fn is_used() -> bool {
         USED.load(Ordering::Relaxed)
     }
 
     /// See [`is_used`].
-    pub(crate) fn set_used(used: bool) {
+    pub fn set_used(used: bool) {
         USED.store(used, Ordering::Relaxed);
         thread::set_runs_devices(used);
     }

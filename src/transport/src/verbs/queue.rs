@@ -77,7 +77,7 @@ pub(crate) enum Keen {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub struct Queue {
     inner: Guarded<Option<Held>>,
     /// A thread of the program has looked since the control thread last asked.
     looked: AtomicBool,
@@ -115,7 +115,7 @@ struct Held {
 
 /// What a look has brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taken {
+pub struct Taken {
     /// News of the wire's own.
     pub count: usize,
     /// Look again when these are dealt with.
@@ -147,9 +147,10 @@ pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
     arm_wires(own.filter_map(wire_of));
 }
 
-/// How a queue's descriptor is watched, and what the control thread is told then.
-pub(crate) const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
-pub(crate) const QUEUE: u64 = 2;
+/// How a queue's descriptor is watched.
+pub const BELL: u32 = (libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE) as u32;
+/// What the control thread is told then.
+pub const QUEUE: u64 = 2;
 
 /// A set of the program's threads is to hear of what comes by the link: of several that sleep one
 /// is woken, and drives all links for all. The control thread is the last.
@@ -203,7 +204,7 @@ pub fn unbell(set: i32) {
 /// By the control thread: begins leases; queues that it had left to the threads of the program, and
 /// that none has looked at since, are its own again. It has just looked at all of them. In how many
 /// ns to ask again.
-pub(crate) fn see_to_leases(now: u64) -> Option<u64> {
+pub fn see_to_leases(now: u64) -> Option<u64> {
     all().for_each(|queue| queue.see_to_lease(now));
     let ends = |queue: &Queue| Some(queue.lease_ends.load(Ordering::SeqCst)).filter(|at| *at != 0);
     all()
@@ -213,7 +214,7 @@ pub(crate) fn see_to_leases(now: u64) -> Option<u64> {
 }
 
 /// The device has told that the queue at this address works no more: no other link is to use it.
-pub(crate) fn condemn(address: usize) {
+pub fn condemn(address: usize) {
     for queue in all() {
         queue.with(|held| held.broken |= held.completions.address() == address);
     }
@@ -221,7 +222,7 @@ pub(crate) fn condemn(address: usize) {
 
 /// In the child of a fork: the queues are the parent's. No lock is taken, since its holder may not
 /// exist here.
-pub(crate) fn after_fork() {
+pub fn after_fork() {
     for queue in all() {
         let fd = queue.fd.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
@@ -563,8 +564,8 @@ impl Held {
 /// A link's part of a queue: room for all its completions, and an inbox. Dropped when its queue
 /// pair is gone.
 #[derive(Debug)]
-pub(crate) struct Share {
-    pub queue: &'static Queue,
+pub struct Share {
+    pub(crate) queue: &'static Queue,
     completions: Arc<Completions>,
     number: u32,
     at: usize,

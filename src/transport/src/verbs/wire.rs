@@ -33,7 +33,7 @@ use sluice_stream::{Error, Mode, Seq};
 use std::collections::VecDeque;
 
 /// Receives that each end of a link keeps posted: part of the protocol.
-pub(crate) const RECEIVES: u16 = 64;
+pub const RECEIVES: u16 = 64;
 /// Messages that may be posted and not completed.
 const SENDS: u16 = 64;
 /// Bytes of one message at most: more does not make it faster, and others wait after it.
@@ -47,7 +47,7 @@ const SHAPE: Shape = Shape {
 
 /// Completions that the queue must have room for: when a queue pair fails, all that is posted
 /// completes, asked for or not.
-pub(crate) const NEED: u32 = SHAPE.sends + SHAPE.receives;
+pub const NEED: u32 = SHAPE.sends + SHAPE.receives;
 
 /// Between two looks whether posted work comes to an end.
 pub const TICK_NS: u64 = 1_000_000_000;
@@ -237,7 +237,9 @@ impl Wire {
         Some([link(&self.near)?, link(&self.far)?])
     }
 
-    pub(crate) fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
+    /// Runs `f` under the inner lock. `None`: the queue pair is gone, or a handler has interrupted
+    /// this thread's own section.
+    pub fn inside<R>(&self, f: impl FnOnce(&mut Parts) -> R) -> Option<R> {
         let mut inner = self.inner.lock()?;
         inner.as_mut().map(f)
     }
@@ -280,13 +282,13 @@ impl Wire {
     }
 
     /// By which its news come, while it is in service.
-    pub(crate) fn queue(&self) -> Option<&'static Queue> {
+    pub fn queue(&self) -> Option<&'static Queue> {
         // SAFETY: null, or a queue, which is leaked.
         unsafe { self.queue.load(Ordering::Acquire).as_ref() }
     }
 
     /// See [`queue`](Self::queue). Under its lock.
-    pub(crate) fn set_queue(&self, queue: Option<&'static Queue>) {
+    pub fn set_queue(&self, queue: Option<&'static Queue>) {
         let at = queue.map_or(ptr::null_mut(), |queue| ptr::from_ref(queue).cast_mut());
         self.queue.store(at, Ordering::Release);
     }
@@ -360,7 +362,7 @@ impl Wire {
 
     /// As [`drive`](Self::drive), of what another thread, or this one for another wire, has taken
     /// from the queue.
-    pub(crate) fn drive_told(&self) {
+    pub fn drive_told(&self) {
         self.work(false, |_, _| Ok(()));
     }
 
@@ -416,7 +418,8 @@ impl Wire {
         next
     }
 
-    pub(crate) fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
+    /// What this end writes, and what the far one does, of a stream by this end's number.
+    pub fn directions(&self, stream: u16) -> Option<[&'static Direction; 2]> {
         let [near, _] = self.links()?;
         let stream = near.stream(u32::from(stream))?;
         // SAFETY: the arena stays mapped while the link counts a stream, and that of `far` is one
@@ -428,11 +431,7 @@ impl Wire {
     /// Does something, then takes what has come, also from the device if it `polls`, and posts what
     /// may go. What was taken for other wires these are driven for after it, by this thread if it
     /// `polls`, else by the thread that has this one driven.
-    pub(crate) fn work(
-        &self,
-        polls: bool,
-        first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>,
-    ) {
+    pub fn work(&self, polls: bool, first: impl FnOnce(&Self, &mut Parts) -> Result<(), Lost>) {
         let Some(mut guard) = self.inner.lock() else {
             // This thread's own, in a handler: it looks at all streams when it is through.
             self.again.store(true, Ordering::SeqCst);

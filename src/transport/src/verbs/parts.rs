@@ -27,7 +27,7 @@ pub const BATCH: usize = 16;
 pub const FENCE: u64 = u64::MAX;
 
 /// So many looks that find it where it was, and the link is lost.
-pub(crate) const TICKS: u8 = 2;
+pub const TICKS: u8 = 2;
 /// As many that find a step of a switch due: for each of two steps a program may be waited for that
 /// has TCP to read (`jobs::watch_far`).
 const STEP_TICKS: u8 = 6;
@@ -68,68 +68,70 @@ impl From<Berth> for Offered {
 
 /// One stream's places.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
-    pub staging: Place,
-    pub staging_len: u32,
+pub struct Places {
+    pub(crate) staging: Place,
+    pub(crate) staging_len: u32,
     /// Where the pump has put the words that it writes.
-    pub tail: u64,
-    pub head: u64,
+    pub(crate) tail: u64,
+    pub(crate) head: u64,
 }
 
+/// What the wire's inner lock guards.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub struct Parts {
     // In the order in which they must go.
-    pub lanes: Lanes,
-    pub pair: Pair,
-    pub id: Id,
-    pub share: Share,
-    pub wire: &'static Wire,
-    pub slabs: Slabs,
-    pub small: Small,
-    pub domain: Domain,
+    pub(crate) lanes: Lanes,
+    pub(crate) pair: Pair,
+    pub(crate) id: Id,
+    pub(crate) share: Share,
+    pub(crate) wire: &'static Wire,
+    pub(crate) slabs: Slabs,
+    pub(crate) small: Small,
+    pub(crate) domain: Domain,
+    /// What plays the far side of the streams' rings.
     pub pump: Pump,
     /// Messages that were posted and are complete.
     pub complete: u64,
     /// By this end's number: the ring that is lent to the peer.
-    pub lent: Vec<Option<Place>>,
+    pub(crate) lent: Vec<Option<Place>>,
     /// And that in which what it is to get waits.
-    pub staging: Vec<Option<Place>>,
+    pub(crate) staging: Vec<Option<Place>>,
     /// By this end's number.
-    pub places: Vec<Option<Places>>,
-    pub peer: Hello,
-    pub immediate: bool,
+    pub(crate) places: Vec<Option<Places>>,
+    pub(crate) peer: Hello,
+    pub(crate) immediate: bool,
     /// A look has left the queue something to [settle](super::queue::Queue::settle).
-    pub rest: bool,
+    pub(crate) rest: bool,
     /// Posted since a completion was asked for last.
-    pub unmarked: usize,
-    pub unmarked_bytes: usize,
+    pub(crate) unmarked: usize,
+    pub(crate) unmarked_bytes: usize,
     /// Completions asked for, and those that came.
-    pub marks: u64,
-    pub marked: u64,
+    pub(crate) marks: u64,
+    pub(crate) marked: u64,
     /// When the next look is due, 0: none; at the last, what had been asked for and what had come;
     /// looks in vain.
-    pub tick_ns: u64,
-    pub looked: (u64, u64),
-    pub stuck: u8,
-    pub notes: VecDeque<Note>,
-    pub lost: Option<Lost>,
+    pub(crate) tick_ns: u64,
+    pub(crate) looked: (u64, u64),
+    pub(crate) stuck: u8,
+    pub(crate) notes: VecDeque<Note>,
+    pub(crate) lost: Option<Lost>,
 }
 
 impl Parts {
-    pub fn is_on(&self, device: Device) -> bool {
+    pub(crate) fn is_on(&self, device: Device) -> bool {
         self.id
             .device()
             .is_ok_and(|own| own.descriptors() == device.descriptors())
     }
 
-    pub fn receive(&self, slot: u64) -> Result<(), Errno> {
+    pub(crate) fn receive(&self, slot: u64) -> Result<(), Errno> {
         let into = (!self.immediate).then(|| (self.small.said(slot), self.small.said.local_key()));
         // SAFETY: the buffer lives as long as the queue pair.
         unsafe { self.pair.receive(slot, into) }
     }
 
     /// Where an end of the arena has its ring of a stream, registered, and how long that is.
-    pub fn place(
+    pub(crate) fn place(
         &mut self,
         link: &'static Link,
         stream: u32,
@@ -145,7 +147,7 @@ impl Parts {
     }
 
     /// Both ends have left the stream, or it never was: its rings are for others.
-    pub fn give_back(&mut self, stream: u16) {
+    pub(crate) fn give_back(&mut self, stream: u16) {
         let messages = [
             self.complete,
             self.complete + self.pump.outstanding() as u64,
@@ -160,14 +162,14 @@ impl Parts {
     }
 
     /// What the stream's record waited for may be complete, or read: then it is to be written.
-    pub fn note_record(&mut self, stream: u16) {
+    pub(crate) fn note_record(&mut self, stream: u16) {
         if self.pump.record(stream).is_some() {
             self.notes.push_back(Note::Stream(stream));
         }
     }
 
     /// A look is due: in how many ns the next is, if any.
-    pub fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
+    pub(crate) fn tick(&mut self, now: u64) -> Result<Option<u64>, Lost> {
         let (asked, came) = self.looked;
         self.stuck = if came == self.marked && asked > came {
             self.stuck + 1
@@ -195,7 +197,7 @@ impl Parts {
         Ok(Some(TICK_NS))
     }
 
-    pub fn post(&mut self) -> Result<(), Lost> {
+    pub(crate) fn post(&mut self) -> Result<(), Lost> {
         let nothing = Post {
             from: (ptr::null(), 0, 0),
             to: (0, 0),
@@ -233,7 +235,7 @@ impl Parts {
     }
 
     /// A read that comes back when all that was posted before it has landed.
-    pub fn proof(&self) -> Proof {
+    pub(crate) fn proof(&self) -> Proof {
         Proof {
             into: self.small.sink(),
             from: (self.peer.place, self.peer.key),
@@ -255,11 +257,11 @@ impl Parts {
     }
 
     /// Is there anything given to the device whose end it is to tell? Then the link's timer runs.
-    pub fn is_outstanding(&self) -> bool {
+    pub(crate) fn is_outstanding(&self) -> bool {
         self.pump.outstanding() + self.pump.direct_outstanding() != 0 || self.pump.is_fencing()
     }
 
-    pub fn describe(&mut self, Message { what, word, weight }: Message) -> Post {
+    pub(crate) fn describe(&mut self, Message { what, word, weight }: Message) -> Post {
         let mut probe = false;
         let (from, to) = match what {
             What::Bytes {

@@ -11,7 +11,7 @@ fn said() -> Option<u32> {
 }
 
 /// Which transfers this process makes between hosts.
-pub(crate) fn mode() -> stream::Mode {
+pub fn mode() -> stream::Mode {
     if !sluice_runtime::thread::hears_of_jumps() {
         return stream::Mode::Indirect;
     }
@@ -23,7 +23,7 @@ pub(crate) fn mode() -> stream::Mode {
 }
 
 /// Bytes from which on a buffer is lent.
-pub(crate) fn least() -> u32 {
+pub fn least() -> u32 {
     match config().mode {
         Mode::Direct => 1,
         Mode::Dynamic => said().unwrap_or(u32::MAX),
@@ -32,6 +32,6 @@ pub(crate) fn least() -> u32 {
 }
 
 /// Does this process make direct transfers between hosts?
-pub(crate) fn is_on() -> bool {
+pub fn is_on() -> bool {
     mode() != stream::Mode::Indirect
 }

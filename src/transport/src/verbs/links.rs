@@ -5,7 +5,7 @@ use sluice_fabric::shm::Link;
 use sluice_runtime::control_thread;
 
 /// The wire that plays the other end of the link.
-pub(crate) fn wire_of(link: &Link) -> Option<&'static Wire> {
+pub fn wire_of(link: &Link) -> Option<&'static Wire> {
     // SAFETY: 0, or a wire, whose memory is type-stable.
     unsafe { (link.keeper() as *const Wire).as_ref() }
 }

@@ -195,6 +195,7 @@ impl Wire {
         self.forget(stream);
     }
 
+    /// The link's stream of this number is free again.
     pub(crate) fn forget(&self, stream: u16) {
         if let Some([_, far]) = self.links() {
             far.leave_stream(u32::from(stream));

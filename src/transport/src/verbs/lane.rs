@@ -27,7 +27,7 @@ const WAIT_NS: u64 = 200_000_000;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub struct Lane {
     // In the order in which they must go.
     pair: Pair,
     id: Id,
@@ -37,7 +37,7 @@ pub(crate) struct Lane {
 
 /// What a wire has of it.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
+pub struct Lanes {
     lane: Option<Lane>,
     losses: u32,
     /// Not before then.
@@ -162,7 +162,7 @@ impl Wire {
     ///
     /// # Errors
     /// EBUSY: there is one; ENOTCONN; the device's.
-    pub(crate) fn begin_lane(&'static self, id: Id) -> Result<(), Errno> {
+    pub fn begin_lane(&'static self, id: Id) -> Result<(), Errno> {
         let begun = self.inside(|inner| {
             if inner.lanes.lane.is_some() || inner.lost.is_some() {
                 return Err(libc::EBUSY);
@@ -184,13 +184,13 @@ impl Wire {
     }
 
     /// Does something to its connection.
-    pub(crate) fn with_lane<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
+    pub fn with_lane<R>(&self, f: impl FnOnce(&Id) -> R) -> Option<R> {
         self.inside(|inner| inner.lanes.lane.as_ref().map(|lane| f(&lane.id)))
             .flatten()
     }
 
     /// Its connection stands.
-    pub(crate) fn lane_stands(&self) {
+    pub fn lane_stands(&self) {
         self.work(true, |_, inner| {
             if let Some(lane) = &mut inner.lanes.lane
                 && !inner.lanes.failed
@@ -215,7 +215,7 @@ impl Wire {
     }
 
     /// It did not come to be, or works no more: another may be made after a while.
-    pub(crate) fn end_lane(&self) {
+    pub fn end_lane(&self) {
         self.work(true, |_, inner| {
             inner.pump.set_direct(false);
             Ok(())
@@ -238,7 +238,7 @@ impl Wire {
     }
 
     /// Its peer, or the device, has ended it.
-    pub(crate) fn lose_lane(&self) {
+    pub fn lose_lane(&self) {
         self.work(true, |_, inner| {
             inner.fail_lane();
             Ok(())
@@ -246,7 +246,7 @@ impl Wire {
     }
 
     /// Is this, that a device tells, of the queue pair?
-    pub(crate) fn is_lane_met_by(&self, device: Device, trouble: Trouble) -> bool {
+    pub fn is_lane_met_by(&self, device: Device, trouble: Trouble) -> bool {
         let Trouble::Pair(number) = trouble else {
             return false;
         };
@@ -258,7 +258,7 @@ impl Wire {
     }
 
     /// A direct transfer could be made if there were one: the control thread sees to it.
-    pub(crate) fn want_lane(&self) {
+    pub fn want_lane(&self) {
         self.work(true, |_, inner| {
             let lanes = &mut inner.lanes;
             let free = lanes.lane.is_none() && !lanes.wanted && lanes.losses < LOSSES;
@@ -271,12 +271,12 @@ impl Wire {
     }
 
     /// Can direct transfers be made?
-    pub(crate) fn has_lane(&self) -> bool {
+    pub fn has_lane(&self) -> bool {
         self.inside(|inner| inner.pump.has_direct()) == Some(true)
     }
 
     /// What the control thread is to do: put one away, make one.
-    pub(crate) fn lane_news(&self) -> (bool, bool) {
+    pub fn lane_news(&self) -> (bool, bool) {
         self.inside(|inner| {
             let lanes = &inner.lanes;
             (lanes.failed, lanes.wanted && lanes.lane.is_none())
@@ -286,7 +286,7 @@ impl Wire {
 
     /// A direct-only stream waits for a buffer that nobody lends: those that have waited since the
     /// last look.
-    pub(crate) fn starved(&self, before: &mut Vec<(u16, Seq)>) -> Vec<u16> {
+    pub fn starved(&self, before: &mut Vec<(u16, Seq)>) -> Vec<u16> {
         let now = self.inside(|inner| {
             let all: Vec<_> = inner
                 .pump

@@ -16,7 +16,6 @@
 #[path = "../../fabric/tests/common/hosts.rs"]
 mod hosts;
 
-use sluice_engine::verbs::wire::{Hello, Note, Offered, Wire};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::ring::Ring;
@@ -24,6 +23,7 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::verbs::cm::{Event, Id};
 use sluice_stream::pump::{Lent, Pump, Stepped};
 use sluice_stream::record::{Nonce, Out, Role};
+use sluice_transport::verbs::wire::{Hello, Note, Offered, Wire};
 use std::time::{Duration, Instant};
 
 const STREAMS: usize = 2;

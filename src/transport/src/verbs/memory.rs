@@ -63,12 +63,12 @@ impl Drop for Share {
 }
 
 /// Room for so many bytes of the program's, until [`give`]; false: there is none.
-pub(crate) fn take(len: usize) -> bool {
+pub fn take(len: usize) -> bool {
     Share::take(len).map(core::mem::forget).is_ok()
 }
 
 /// See [`take`].
-pub(crate) fn give(len: usize) {
+pub fn give(len: usize) {
     drop(Share(len as u64));
 }
 

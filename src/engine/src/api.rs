@@ -6,20 +6,16 @@
 //! The usual hook is three lines: [`lookup`] the descriptor, pass through when it is not ours,
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
-use crate::lifecycle;
 use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
-use crate::rendezvous;
-use crate::sockets::meeting;
 use crate::sockets::sock::{Sock, State};
-use crate::sockets::unserved;
-use crate::sockets::{life, recv as receiving, send as sending, wait};
+use crate::sockets::{life, meeting, recv as receiving, send as sending, unserved, wait};
+use crate::{lifecycle, rendezvous};
 use core::sync::atomic::Ordering;
 use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
-use sluice_runtime::control_thread;
-use sluice_runtime::fd_table;
+use sluice_runtime::{control_thread, fd_table};
 
 pub mod fed;
 mod option;

@@ -8,8 +8,7 @@
 use crate::rendezvous::message::{Kind, Message, VERSION};
 use crate::rendezvous::{self, control::by_hand, identity};
 use crate::sockets::sock::Sock;
-use crate::sockets::tell;
-use crate::sockets::{trigger, upgrade};
+use crate::sockets::{tell, trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::shm::{Link, LinkEnd, PeerProcess, Token};

@@ -1,26 +1,18 @@
 //! This process: its identity, and what fork, exec and exit do to its streams.
 
-use crate::readiness;
-use crate::relatives;
 use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
-use crate::sockets::life;
-use crate::sockets::meeting;
-use crate::sockets::nap;
 use crate::sockets::parting::{self, end_before_record};
-use crate::sockets::prefix;
-use crate::sockets::report;
 use crate::sockets::sock::{self, CALL_BITS, Half, Sock, State};
+use crate::sockets::{life, meeting, nap, prefix, report};
 #[cfg(feature = "verbs")]
 use crate::sockets::{remains, upgrade, wake};
+use crate::{readiness, relatives};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::lock;
 use sluice_fabric::shm::{self};
-use sluice_runtime::caller;
-use sluice_runtime::control_thread;
 use sluice_runtime::credentials::{self};
-use sluice_runtime::fd_table;
-use sluice_runtime::{process, rights, seccomp, thread};
+use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_stats::Reason;
 #[cfg(feature = "verbs")]
 use sluice_transport::verbs::users::Users;

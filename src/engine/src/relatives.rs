@@ -17,9 +17,7 @@ use crate::sockets::sock::{self, Sock, State};
 use crate::sockets::{family, life};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
-use sluice_runtime::control_thread;
-use sluice_runtime::own_fds;
-use sluice_runtime::process;
+use sluice_runtime::{control_thread, own_fds, process};
 use sluice_stats::Reason;
 
 /// This process has what it inherited.

@@ -7,18 +7,15 @@ use super::shared;
 use super::told::Moment;
 use super::vigil::{On, Stage, Vigil};
 use crate::rendezvous;
-use crate::sockets::events;
-use crate::sockets::meeting;
 use crate::sockets::nap::{self, Sleepers};
-use crate::sockets::remains;
 use crate::sockets::verdict::{Error, Pass, Verdict};
+use crate::sockets::{events, meeting, remains};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
-use sluice_runtime::caller;
 use sluice_runtime::caller::plausible;
 use sluice_runtime::fd_table::{self, Entry};
-use sluice_runtime::seccomp;
+use sluice_runtime::{caller, seccomp};
 use sluice_stats::Reason;
 
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.

@@ -15,11 +15,10 @@
 use super::regs::{Echo, Inside, Reg};
 use super::set::{self, Set, leave_set};
 use super::shared;
-use crate::sockets::events;
 use crate::sockets::events::WRITABLE;
-use crate::sockets::life;
 use crate::sockets::sock::{SETS, Sock, State};
 use crate::sockets::verdict::Verdict;
+use crate::sockets::{events, life};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;

@@ -6,10 +6,9 @@ use crate::readiness::set::Set;
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
-use sluice_runtime::caller;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::own_fds::Placing;
-use sluice_runtime::seccomp;
+use sluice_runtime::{caller, seccomp};
 
 /// What select calls readable, writable and exceptional (select(2)).
 const READ: i16 =

@@ -12,11 +12,9 @@
 //! kernel is asked again, too.
 
 use crate::sockets::events::kernel_ready;
-use crate::sockets::peer_end;
-use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::Sock;
-use crate::sockets::{recv, tcp};
+use crate::sockets::{peer_end, recv, remote, tcp};
 use core::sync::atomic::Ordering;
 use libc::c_short;
 use sluice_fabric::sys;

@@ -20,8 +20,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::layout::ARENA_LEN;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys::{self, Fd};
-use sluice_runtime::control_thread;
-use sluice_runtime::own_fds;
+use sluice_runtime::{control_thread, own_fds};
 
 // --- threads ---
 

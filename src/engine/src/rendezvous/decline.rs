@@ -6,8 +6,7 @@
 
 use super::message::{Kind, Message, Nonce};
 use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, meetings};
-use crate::sockets::tell;
-use crate::sockets::trigger;
+use crate::sockets::{tell, trigger};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_stats::Reason;

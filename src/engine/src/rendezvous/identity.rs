@@ -11,8 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::{self, Link};
 use sluice_fabric::sys::{self, Fd, ShortPath};
-use sluice_runtime::credentials;
-use sluice_runtime::fault;
+use sluice_runtime::{credentials, fault};
 use sluice_stats::Reason;
 
 /// Set before a socket is bound or connected: each record carries its sender's credentials

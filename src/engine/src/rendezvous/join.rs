@@ -8,17 +8,14 @@ use super::identity::{self, Claimant};
 use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
 use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard, watch};
 use crate::sockets::sock::Sock;
-use crate::sockets::tell;
-use crate::sockets::{trigger, upgrade};
+use crate::sockets::{tell, trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
 use sluice_fabric::lock::{Guard, Guarded};
 use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
 use sluice_fabric::sys::{self, Fd};
-use sluice_runtime::credentials;
-use sluice_runtime::process;
-use sluice_runtime::rights;
+use sluice_runtime::{credentials, process, rights};
 use sluice_stats::Reason;
 
 /// How a meeting goes on.

@@ -45,10 +45,8 @@ mod watch;
 
 use crate::sockets::meeting::{self, Finder};
 use crate::sockets::sock::{Sock, TELLS_AT, role};
-use crate::sockets::tcp;
 use crate::sockets::trigger::{self, Effort};
-use crate::sockets::trim;
-use crate::sockets::{inodes, upgrade};
+use crate::sockets::{inodes, tcp, trim, upgrade};
 use closer::Way;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -57,10 +55,7 @@ pub use meetings::{expect_nothing, needs_hooks};
 use message::{Kind, Message, Sender};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
-use sluice_runtime::address;
-use sluice_runtime::control_thread;
-use sluice_runtime::rights;
-use sluice_runtime::seccomp;
+use sluice_runtime::{address, control_thread, rights, seccomp};
 use sluice_stats::{Reason, Role};
 
 /// A name, and a meeting that has begun, live this long.

@@ -4,8 +4,7 @@
 use super::{PENDING_MAX, control};
 use core::sync::atomic::{AtomicI32, Ordering};
 use sluice_fabric::sys;
-use sluice_runtime::control_thread;
-use sluice_runtime::own_fds;
+use sluice_runtime::{control_thread, own_fds};
 
 /// The set; -1: there was no meeting yet, or it was refused.
 static SET: AtomicI32 = AtomicI32::new(-1);

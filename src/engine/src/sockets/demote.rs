@@ -2,17 +2,12 @@
 //! waiting.
 
 use crate::sockets::family::Family;
-use crate::sockets::jobs;
 use crate::sockets::remote::{self, Before};
 use crate::sockets::sock::{Event, Half, Sock, State};
-use crate::sockets::tell;
-use crate::sockets::trim;
-use crate::sockets::{after_tcp, direct, remains, staged, wake};
+use crate::sockets::{after_tcp, direct, jobs, remains, staged, tell, trim, wake};
 use core::sync::atomic::{AtomicU32, Ordering};
-use sluice_fabric::sys;
-use sluice_fabric::words;
-use sluice_runtime::process;
-use sluice_runtime::seccomp;
+use sluice_fabric::{sys, words};
+use sluice_runtime::{process, seccomp};
 use sluice_stats::Reason;
 
 /// Which directions to demote.

@@ -1,8 +1,7 @@
 //! What a socket's stream has to tell poll, select and epoll: readiness without sets.
 
-use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State};
-use crate::sockets::{tcp, wake};
+use crate::sockets::{remote, tcp, wake};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sluice_fabric::layout::Direction;
 use sluice_fabric::sys;

@@ -1,23 +1,18 @@
 //! From socket() to the last close().
 
 use crate::sockets::demote::{self, Resent, Which};
-use crate::sockets::jobs;
-use crate::sockets::meeting;
 use crate::sockets::parting::{
     end_before_record, goes_on, linger, part, reset_if_unread, withdraw,
 };
 use crate::sockets::sock::{self, Known, SETS, Sock, State, half, role};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::watcher::{self, Watcher};
-use crate::sockets::{after_tcp, remains, tcp, wait, wake};
+use crate::sockets::{after_tcp, jobs, meeting, remains, tcp, wait, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
-use sluice_runtime::control_thread;
 use sluice_runtime::fd_table::{self, Entry};
-use sluice_runtime::own_fds;
-use sluice_runtime::seccomp;
-use sluice_runtime::{process, rights};
+use sluice_runtime::{control_thread, own_fds, process, rights, seccomp};
 use sluice_stats::Reason;
 
 /// `socket()` returned `fd`.

@@ -1,10 +1,8 @@
 //! Options and ioctls: noted where the link must honour them, a reason for TCP where it cannot.
 
-use crate::sockets::events;
-use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State, role};
 use crate::sockets::verdict::{Error, Pass, Verdict};
-use crate::sockets::{demote, life, remains, staged, tcp};
+use crate::sockets::{demote, events, life, remains, remote, staged, tcp};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::layout::Direction;

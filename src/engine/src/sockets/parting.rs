@@ -3,14 +3,12 @@
 
 use super::life::leave_and_free;
 use crate::sockets::demote::{self, Patience, Which};
-use crate::sockets::jobs;
 use crate::sockets::sock::{self, Event, SETS, Sock, State};
-use crate::sockets::{recv, remains, staged};
+use crate::sockets::{jobs, recv, remains, staged};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
-use sluice_runtime::control_thread;
-use sluice_runtime::own_fds;
+use sluice_runtime::{control_thread, own_fds};
 use sluice_stats::Reason;
 
 /// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,

@@ -28,11 +28,8 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
 use sha2::{Digest, Sha256};
 use sluice_fabric::sys;
-use sluice_runtime::caller;
 use sluice_runtime::iov::{self, Cursor};
-use sluice_runtime::process;
-use sluice_runtime::seccomp;
-use sluice_runtime::thread;
+use sluice_runtime::{caller, process, seccomp, thread};
 use std::alloc::Layout;
 
 mod proof;

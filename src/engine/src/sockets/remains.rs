@@ -15,12 +15,10 @@
 //! [`Family::keeps`]: super::family::Family::keeps
 
 use crate::sockets::family::{Family, Unread};
-use crate::sockets::full;
 use crate::sockets::recv::{self, AtHand, at_hand};
-use crate::sockets::remote;
 use crate::sockets::sock::{Event, Sock, State, half};
-use crate::sockets::tcp;
 use crate::sockets::wait::Waited;
+use crate::sockets::{full, remote, tcp};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_int;
 use sluice_fabric::ring::Ring;

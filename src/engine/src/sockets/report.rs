@@ -5,11 +5,8 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::sys;
-use sluice_runtime::address;
-use sluice_runtime::control_thread;
 use sluice_runtime::own_fds::Low;
-use sluice_runtime::rights;
-use sluice_runtime::seccomp;
+use sluice_runtime::{address, control_thread, rights, seccomp};
 use sluice_stats::{Reason, Role};
 use std::io::Write;
 

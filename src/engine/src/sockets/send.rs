@@ -6,18 +6,16 @@ pub use file::sendfile;
 
 use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::direct::{self, Tried};
-use crate::sockets::meeting;
 use crate::sockets::nap::Nap;
 use crate::sockets::prefix::{self, Moved, Way};
-use crate::sockets::remains;
-use crate::sockets::remote;
 use crate::sockets::sock::{Known, Sock, State};
 use crate::sockets::trigger::LARGE;
-use crate::sockets::trim;
 use crate::sockets::upgrade::{self, Switch};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::{PUBLISH, PUBLISH_REMOTE, after_tcp, recv, staged, trigger, wake};
+use crate::sockets::{
+    PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remains, remote, staged, trigger, trim, wake,
+};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::lock::Section;
@@ -25,9 +23,8 @@ use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends, Ran};
 use sluice_fabric::words::OFFSET_MAX;
-use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
-use sluice_runtime::thread;
+use sluice_runtime::{fault, thread};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 

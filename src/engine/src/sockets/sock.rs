@@ -12,12 +12,11 @@ pub use self::state::{Event, State};
 use crate::sockets::direct::Direct;
 use crate::sockets::family::Family;
 use crate::sockets::full::Full;
-use crate::sockets::inodes;
-use crate::sockets::prefix;
 use crate::sockets::remains::Remains;
 use crate::sockets::staged::Staged;
 use crate::sockets::trim::Noted;
 use crate::sockets::watcher::Watcher;
+use crate::sockets::{inodes, prefix};
 use core::net::SocketAddr;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,

@@ -2,17 +2,13 @@
 //! switch.
 
 use crate::sockets::demote::{self, Which};
-use crate::sockets::events;
-use crate::sockets::jobs;
-use crate::sockets::remote;
 use crate::sockets::sock::{Event, SETS, Sock, State, half, role};
-use crate::sockets::{direct, options, prefix, tcp};
+use crate::sockets::{direct, events, jobs, options, prefix, remote, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
-use sluice_runtime::address;
 use sluice_runtime::config::{Side, config};
-use sluice_runtime::process;
+use sluice_runtime::{address, process};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 

@@ -14,8 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use libc::c_int;
 use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
-use sluice_runtime::process;
-use sluice_runtime::rights;
+use sluice_runtime::{process, rights};
 use sluice_stats::Reason;
 
 /// `struct io_uring_params` (linux/io_uring.h), as the kernel has filled it.

@@ -1,21 +1,16 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
 use crate::sockets::demote::{self, Which};
-use crate::sockets::full;
-use crate::sockets::jobs;
-use crate::sockets::nap;
 use crate::sockets::nap::Nap;
-use crate::sockets::remote;
 use crate::sockets::sock::{Half, Known, Sock, State};
-use crate::sockets::{direct, options, recv};
+use crate::sockets::{direct, full, jobs, nap, options, recv, remote};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys::{self, Ends};
-use sluice_runtime::spin;
-use sluice_runtime::thread;
+use sluice_runtime::{spin, thread};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 

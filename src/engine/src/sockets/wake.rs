@@ -1,8 +1,7 @@
 //! Waking threads that wait on a stream: the peer's waiters, and this process's own.
 
-use crate::sockets::after_tcp;
-use crate::sockets::tell;
 use crate::sockets::watcher::Watcher;
+use crate::sockets::{after_tcp, tell};
 use sluice_fabric::doorbell::{Sleep, Slot};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;

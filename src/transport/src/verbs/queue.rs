@@ -46,8 +46,7 @@ use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain};
 use sluice_fabric::verbs::queue::{Completions, News, Pair, Shape, Told};
-use sluice_runtime::control_thread;
-use sluice_runtime::own_fds;
+use sluice_runtime::{control_thread, own_fds};
 use std::sync::Arc;
 
 /// Links for which there is room at first; so many times as much when it is used up, or in the next

@@ -11,8 +11,7 @@ use crate::sockets::tell::{ask_wake, tell, tell_in_time};
 use crate::sockets::watcher::Watcher;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::Fd;
-use sluice_runtime::control_thread;
-use sluice_runtime::spin;
+use sluice_runtime::{control_thread, spin};
 
 /// The set of all meetings' sockets: its news are looked at by this thread.
 pub fn watch_meetings(meetings: i32) {

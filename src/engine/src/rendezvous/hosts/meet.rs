@@ -2,9 +2,8 @@
 
 use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
 use crate::rendezvous::hosts::proof::Known;
-use crate::sockets::jobs;
 use crate::sockets::sock::{self, Sock, role};
-use crate::sockets::upgrade;
+use crate::sockets::{jobs, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_fabric::verbs::cm::Key;

@@ -6,9 +6,8 @@
 //! asked demands that it is no less than an asker of the same threshold can show
 //! ([`Known::is_enough`]): of a byte or two anybody could try all.
 
-use crate::sockets::prefix;
 use crate::sockets::sock::Sock;
-use crate::sockets::trigger;
+use crate::sockets::{prefix, trigger};
 use sluice_stream::record::Nonce;
 use sluice_stream::wire::Proof;
 

@@ -11,10 +11,8 @@ use sluice_fabric::layout::{AdvertLine, Direction};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::words::{self, Reading};
-use sluice_runtime::credentials;
-use sluice_runtime::fault;
 use sluice_runtime::iov::Cursor;
-use sluice_runtime::thread;
+use sluice_runtime::{credentials, fault, thread};
 use sluice_stream::{Advert, AdvertId, Next, Offer, Receiver, Recv, Seq};
 /// Pieces of a scattered buffer that one take fills.
 const PIECES: usize = 16;

@@ -3,11 +3,10 @@
 //! All of it under the socket's tx lock, but for the spin on an offer that is up.
 
 use super::{NEVER, PIECE, terms};
-use crate::sockets::demote;
 use crate::sockets::send::Job;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::wait::{self, Waited};
-use crate::sockets::wake;
+use crate::sockets::{demote, wake};
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
 use sluice_fabric::doorbell::Sleep;
@@ -17,11 +16,8 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_fabric::words::{self, ROUNDS_MAX, Reading, Withdrawal};
 use sluice_runtime::config::{Mode, config};
-use sluice_runtime::fault;
 use sluice_runtime::iov::Cursor;
-use sluice_runtime::process;
-use sluice_runtime::rights;
-use sluice_runtime::thread;
+use sluice_runtime::{fault, process, rights, thread};
 use sluice_stats::Reason;
 use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Sender, Seq};
 /// Another thread's send that has the turn is given this long. It needs some milliseconds at most,

@@ -2,14 +2,11 @@
 
 use crate::sockets::demote::{self, Which};
 use crate::sockets::direct::{self, Found, Wants};
-use crate::sockets::jobs;
 use crate::sockets::nap::Nap;
-use crate::sockets::peer_end;
-use crate::sockets::remote;
 use crate::sockets::reset::{self, Resetting};
 use crate::sockets::sock::{Event, Sock, State};
 use crate::sockets::verdict::Error;
-use crate::sockets::{PUBLISH, recv, remains, tcp, wake};
+use crate::sockets::{PUBLISH, jobs, peer_end, recv, remains, remote, tcp, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;

@@ -4,11 +4,8 @@
 
 use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
-use crate::sockets::family;
-use crate::sockets::recv;
-use crate::sockets::remains;
-use crate::sockets::reset;
 use crate::sockets::sock::{self, Event, Half, Sock, State};
+use crate::sockets::{family, recv, remains, reset};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_runtime::config::{Level, log};

@@ -5,9 +5,8 @@
 //! something hears it first.
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
-use crate::sockets::jobs;
 use crate::sockets::sock::{Sock, State};
-use crate::sockets::{recv, tcp};
+use crate::sockets::{jobs, recv, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;

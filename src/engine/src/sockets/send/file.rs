@@ -3,17 +3,14 @@
 use super::{
     Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
-use crate::sockets::prefix;
-use crate::sockets::remote;
 use crate::sockets::sock::{Sock, State};
 use crate::sockets::verdict::{Error, Pass, Verdict};
 use crate::sockets::wait::Waited;
-use crate::sockets::{after_tcp, direct, trigger};
+use crate::sockets::{after_tcp, direct, prefix, remote, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
 use sluice_fabric::sys::{self, Ran};
-use sluice_runtime::caller;
-use sluice_runtime::iov;
+use sluice_runtime::{caller, iov};
 use sluice_stats::Reason;
 
 /// `sendfile` into a tracked socket: the file's pages are read straight into the ring.

@@ -159,6 +159,12 @@ pub fn after_fork() {
 /// Threads of this process run code of devices' libraries.
 static RUNS_DEVICES: AtomicBool = AtomicBool::new(false);
 
+/// See [`set_runs_devices`].
+#[inline]
+pub fn runs_devices() -> bool {
+    RUNS_DEVICES.load(Ordering::Relaxed)
+}
+
 /// Whether threads of this process run code of devices' libraries from now on.
 pub fn set_runs_devices(runs: bool) {
     RUNS_DEVICES.store(runs, Ordering::Relaxed);
@@ -175,7 +181,7 @@ unsafe extern "C" {
 #[inline(always)]
 pub fn hold_cancel() -> Option<libc::c_int> {
     const DISABLE: libc::c_int = 1;
-    if !RUNS_DEVICES.load(Ordering::Relaxed) {
+    if !runs_devices() {
         return None;
     }
     let mut before = 0;

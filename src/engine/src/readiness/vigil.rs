@@ -76,7 +76,7 @@ pub struct Vigil {
     pub(super) idle: u32,
     /// The wait was shorter than the caller's for a meeting's sake.
     pub(super) sliced: bool,
-    /// Of poll and select: what was announced. Owned by the note in `thread` while the edge waits.
+    /// Of poll and select: what was announced. Owned by the note in `nap` while the edge waits.
     pub(super) list: *mut List,
 }
 

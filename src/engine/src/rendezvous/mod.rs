@@ -399,7 +399,7 @@ const CONSENT_NS: u64 = 100_000;
 /// than `until`; for the other end to come to this one's name, no longer than `comes_until`; and a
 /// little for the reader's consent to what follows. False: the other end has not come; `None`: it
 /// cannot come while this thread waits.
-pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
+fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
     let mut consent_until = 0;
     loop {
         progress();
@@ -554,7 +554,7 @@ pub fn hand_over_to_control() {
 }
 
 /// The socket is closed: its meeting ends.
-pub fn forget(sock: &'static Sock) {
+fn forget(sock: &'static Sock) {
     if meetings::are_none() {
         return;
     }

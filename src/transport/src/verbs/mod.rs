@@ -49,25 +49,6 @@ pub use mode::least;
 pub use none::*;
 #[cfg(feature = "verbs")]
 pub use queue::{arm_all, bell, drive_all, unbell};
+/// Has this process looked for other hosts?
 #[cfg(feature = "verbs")]
-pub use used::{is_used, set_used};
-
-#[cfg(feature = "verbs")]
-mod used {
-    use core::sync::atomic::{AtomicBool, Ordering};
-    use sluice_runtime::thread;
-
-    static USED: AtomicBool = AtomicBool::new(false);
-
-    /// Has this process looked for other hosts?
-    #[inline]
-    pub fn is_used() -> bool {
-        USED.load(Ordering::Relaxed)
-    }
-
-    /// See [`is_used`].
-    pub fn set_used(used: bool) {
-        USED.store(used, Ordering::Relaxed);
-        thread::set_runs_devices(used);
-    }
-}
+pub use sluice_runtime::thread::{runs_devices as is_used, set_runs_devices as set_used};

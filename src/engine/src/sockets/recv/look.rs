@@ -68,15 +68,24 @@ pub(super) unsafe fn look(
         demote::settle_rx(sock, Reason::Fault);
         return Look::Leaves(Reason::Fault);
     }
-    let tail = dir.tx.tail.read();
     let head = dir.rx.head.read();
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    if current == State::Link && !head.flagged && flags & libc::MSG_PEEK == 0 {
+        // The writer's cache line is left alone while the tail as last read fills the call.
+        let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
+        if available >= left as u64 && !remote::is_lent(sock) {
+            // SAFETY: passed on.
+            return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
+        }
+    }
+    let tail = dir.tx.tail.read();
     if (tail.flagged || head.flagged) && current != State::Returning {
         demote::settle_rx(sock, Reason::PeerDemoted);
         return Look::Again;
     }
     match current {
         State::Link => {
-            let at = sock.rx.at.load(Ordering::Relaxed);
+            sock.rx.seen.store(tail.offset, Ordering::Relaxed);
             let mut available = tail.offset.wrapping_sub(at);
             if remote::is_lent(sock) {
                 match remote::look_at_loan(sock, cursor, nap) {

@@ -7,25 +7,25 @@
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
 use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
-use crate::sockets::sock::{Sock, State};
-use crate::sockets::{life, meeting, recv as receiving, send as sending, unserved, wait};
+use crate::sockets::sock::Sock;
+use crate::sockets::{life, meeting, recv as receiving, send as sending, unserved};
 use crate::{lifecycle, rendezvous};
-use core::sync::atomic::Ordering;
 use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
 use sluice_runtime::{control_thread, fd_table};
 
-pub mod fed;
 mod option;
 mod vector;
 
 pub use crate::readiness::select::numbers;
 pub use crate::readiness::vigil::Vigil;
 pub use crate::sockets::nap::Nap;
+pub use crate::sockets::observe_passed;
 pub use crate::sockets::uring;
 pub use crate::sockets::verdict::{Error, Pass, READ, Verdict};
+pub use crate::sockets::wait::woken;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 pub use sluice_fabric::sys::{Ran, handlers};
 pub use sluice_runtime::caller;
@@ -42,28 +42,7 @@ pub fn lookup(fd: c_int) -> Option<Entry> {
 /// The real call of a [`Pass`] returned `ret`, the number of stream bytes moved or -1.
 #[inline]
 pub fn finish(pass: Pass, ret: ssize_t) {
-    let Some(sock) = pass.subject() else {
-        return;
-    };
-    let moved = if pass.is_look() { 0 } else { ret.max(0) as u64 };
-    let is_read = pass.is_read();
-    let (half, bytes) = if is_read {
-        (&sock.rx, &sock.conn().rx.bytes.tcp)
-    } else {
-        (&sock.tx, &sock.conn().tx.bytes.tcp)
-    };
-    // One step: the call is over and its bytes are counted.
-    half.call_ends(moved);
-    bytes.add(moved);
-    if moved != 0 && is_read {
-        receiving::came_by_tcp(sock);
-    }
-    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
-        crate::sockets::trigger::crossed(sock, is_read);
-    }
-    if half.state() != State::Plain {
-        crate::sockets::upgrade::consent(sock);
-    }
+    observe_passed::finish(pass, ret);
     if meeting::is_meeting() {
         rendezvous::progress_soon();
     }
@@ -127,20 +106,6 @@ pub unsafe fn sendfile(
         ),
         None => Verdict::Pass(Pass::NOBODY),
     }
-}
-
-/// The edge has slept for a call: how it ends, or `None` when the engine is to be called again.
-pub fn woken(nap: &mut Nap) -> Option<Verdict> {
-    let error = match wait::woken(nap) {
-        wait::Waited::News | wait::Waited::Parked => return None,
-        wait::Waited::Interrupted => Error::Interrupted,
-        wait::Waited::TimedOut => Error::WouldBlock,
-    };
-    Some(if nap.done == 0 && !nap.empty {
-        Verdict::Failed(error)
-    } else {
-        Verdict::Done(nap.done as ssize_t)
-    })
 }
 
 /// The descriptor is about to be used in a way that hooks cannot follow: its stream goes back to

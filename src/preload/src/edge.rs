@@ -272,7 +272,7 @@ macro_rules! serve_waiting {
             |nap| unsafe { $crate::api::$engine($($a),*, nap) },
             || $real as libc::ssize_t,
             // SAFETY: as above, after the real call.
-            |pass, ret| unsafe { $crate::api::fed::$engine(pass, ret, $($a),*) },
+            |pass, ret| unsafe { $crate::api::observe_passed::$engine(pass, ret, $($a),*) },
         )
     };
 }
@@ -317,7 +317,7 @@ macro_rules! serve_feeding {
             || unsafe { $crate::api::$engine($($a),*) },
             || $real as libc::ssize_t,
             // SAFETY: as above, after the real call.
-            |pass, ret| unsafe { $crate::api::fed::$engine(pass, ret, $($a),*) },
+            |pass, ret| unsafe { $crate::api::observe_passed::$engine(pass, ret, $($a),*) },
         )
     };
 }

@@ -57,7 +57,7 @@ pub fn finish(pass: Pass, ret: ssize_t) {
 }
 
 /// What calls that passed have moved.
-pub mod fed {
+pub mod observe_passed {
     use super::*;
 
     fn shown(pass: &Pass, ret: ssize_t) {

@@ -60,8 +60,16 @@ pub fn after_fork() {
 mod tests {
     use super::*;
     use crate::sockets::sock::{self, role};
-    use crate::sockets::testing::forked_amid;
+    use crate::sockets::testing::{Held, forked_amid};
     use core::sync::atomic::{AtomicU32, Ordering};
+
+    const HELD: Held = Held {
+        hold: || {
+            before_fork();
+            hold();
+        },
+        release,
+    };
 
     #[test]
     fn a_child_finds_the_making_of_sets_free() {
@@ -69,7 +77,7 @@ mod tests {
             let _making = set::MAKING.lock();
             pause();
         };
-        assert!(forked_amid(section, || set::alloc(-1).is_some()));
+        assert!(forked_amid(HELD, section, || set::alloc(-1).is_some()));
     }
 
     #[test]
@@ -116,7 +124,7 @@ mod tests {
                 });
             };
             let then = || set.with(|inside| inside.places()) == Some(1);
-            assert!(forked_amid(section, then));
+            assert!(forked_amid(HELD, section, then));
         }
     }
 }

@@ -5,13 +5,11 @@
 //! only for the short sections of lock.rs.
 
 mod links;
-mod work;
 
 use super::message::{self, Kind, Message, Next, Received};
 use crate::rendezvous::hosts;
-use crate::sockets::demote::{self, Resent, Which};
-use crate::sockets::sock::{Sock, State};
-use crate::sockets::{jobs, life, remote, tell, trim, wait, wake};
+use crate::sockets::sock::Sock;
+use crate::sockets::{jobs, life, remote, tell, trim, wake, work};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::STREAMS;
 use sluice_fabric::lock::{self, Guarded};
@@ -25,7 +23,6 @@ use sluice_transport::verbs;
 pub(super) use links::lost;
 use links::{READING, on_link};
 pub use links::{bell_at, drop_bell, link_is_up, read_links, want_bell, watch_meetings};
-use work::do_jobs;
 
 /// Starts the thread if it does not run yet.
 ///
@@ -66,7 +63,7 @@ fn serve(set: i32) {
         super::closer::reap();
         remote::answer_calls();
         life::make_ends();
-        let jobs_left = do_jobs();
+        let jobs_left = work::do_jobs();
         let meetings_left = super::time_left();
         let trims_left = trims.progress();
         let hosts_left = hosts::progress();
@@ -94,7 +91,7 @@ fn handle(events: u32, data: u64) {
         }
         control_thread::SOCK => {
             if let Some(sock) = address::<Sock>(data) {
-                on_tcp(sock, events);
+                work::on_tcp(sock, events);
             }
         }
         control_thread::REMOTE => hosts::on_event(data & !control_thread::KINDS),
@@ -134,69 +131,17 @@ pub mod by_hand {
         }
         super::super::progress();
         super::super::closer::reap();
-        do_jobs();
+        work::do_jobs();
     }
 
     /// The peer has asked for a look at the words of a stream.
     pub fn look(link: &'static Link, index: u32) {
-        links::look(link, index);
+        work::look(link, index);
     }
 
     /// The peer's process is gone.
     pub fn lose(link: &'static Link) {
         links::lost(link);
-    }
-}
-
-fn on_tcp(sock: &'static Sock, events: u32) {
-    if sock.fds.load(Ordering::Acquire) == 0 {
-        return;
-    }
-    if remote::is_remote(sock) {
-        remote::advance(sock);
-    }
-    if events & libc::EPOLLOUT as u32 != 0
-        && sock.tx.state() == State::Resending
-        && let Ok(_section) = sock.tx.lock.enter()
-    {
-        let resent = if sock.tx.state() == State::Resending {
-            demote::resend(sock)
-        } else {
-            Resent::NoRoom
-        };
-        if resent == Resent::Lost && sock.lingers.load(Ordering::Relaxed) {
-            // Nobody else will reset it.
-            demote::lose_rest(sock);
-        }
-        if !matches!(resent, Resent::NoRoom | Resent::Held) {
-            // The other half may still wait for news of TCP.
-            if sock.rx.state() == State::Plain {
-                jobs::unwatch(sock);
-            } else {
-                jobs::watch(sock);
-            }
-        }
-    }
-    // Sleepers of blocking calls do not watch TCP themselves.
-    for half in [&sock.rx, &sock.tx] {
-        if half.state() == State::Plain {
-            continue;
-        }
-        let Ok(_section) = half.lock.enter() else {
-            continue;
-        };
-        if let (Some(dir), Some(link)) = (half.dir(), sock.link()) {
-            let waiters = if core::ptr::eq(half, &sock.rx) {
-                &dir.rx_wishes.waiters
-            } else {
-                &dir.tx_wishes.waiters
-            };
-            wake::own_threads(
-                link,
-                waiters.load(Ordering::Relaxed),
-                sock.index.load(Ordering::Relaxed),
-            );
-        }
     }
 }
 

@@ -507,10 +507,15 @@ pub(super) fn pair_within(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing;
+    use crate::rendezvous::control;
+    use crate::sockets::testing::{self, Held};
 
     #[test]
     fn a_child_finds_the_making_of_its_own_link_free() {
-        assert!(testing::is_free_in_child(&SELF));
+        let held = Held {
+            hold: control::hold_last,
+            release: control::release_last,
+        };
+        assert!(testing::is_free_in_child(held, &SELF));
     }
 }

@@ -55,7 +55,7 @@ pub use meetings::{expect_nothing, needs_hooks};
 use message::{Kind, Message, Sender};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
-use sluice_runtime::{address, control_thread, rights, seccomp};
+use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
 use sluice_stats::{Reason, Role};
 
 /// A name, and a meeting that has begun, live this long.
@@ -69,6 +69,10 @@ pub fn offer() {
         attempt,
         settle,
         forget,
+        seek: |sock, generation| {
+            let _turn = own_fds::Turn::begin();
+            hosts::begin(sock, generation);
+        },
     });
 }
 
@@ -594,13 +598,6 @@ fn empty(control: i32) {
         && let Some(copy) = sluice_runtime::own_fds::copy(control)
     {
         closer::let_go(copy);
-    }
-}
-
-/// A link has come up.
-pub fn on_link_up(link: &'static Link) {
-    if !link.is_foreign() {
-        trigger::new_link();
     }
 }
 

@@ -8,13 +8,11 @@
     reason = "the program's part of a test"
 )]
 
-use crate::api;
-use crate::rendezvous::control;
 use crate::sockets::demote::{self, Which};
 use crate::sockets::nap::Nap;
 use crate::sockets::sock::{self, Sock, State, role};
 use crate::sockets::verdict::{Error, Verdict};
-use crate::sockets::{life, recv, send, testing, upgrade};
+use crate::sockets::{life, observe_passed, recv, send, testing, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, iovec};
 use sluice_fabric::shm::Link;
@@ -47,7 +45,7 @@ fn serve(
     let mut verdict = engine(&mut nap);
     while let Verdict::Block = verdict {
         nap.sleep();
-        verdict = match api::woken(&mut nap) {
+        verdict = match wait::woken(&mut nap) {
             Some(end) => end,
             None => engine(&mut nap),
         };
@@ -58,7 +56,7 @@ fn serve(
         Verdict::Pass(pass) => {
             let ret = real();
             let errno = std::io::Error::last_os_error().raw_os_error();
-            api::finish(pass, ret);
+            observe_passed::finish(pass, ret);
             usize::try_from(ret).map_err(|_| Error::Kernel(errno.unwrap_or(0)))
         }
         Verdict::Block => unreachable!(),
@@ -106,7 +104,7 @@ impl End {
         let verdict = life::shutdown(self.sock, self.fd, libc::SHUT_WR);
         if let Verdict::Pass(pass) = verdict {
             // SAFETY: a descriptor of ours.
-            api::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
+            observe_passed::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
                 as isize);
         }
     }
@@ -131,7 +129,7 @@ impl End {
 
 impl Pair {
     fn new() -> Self {
-        control::start().unwrap();
+        testing::control_thread();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let there = listener.accept().unwrap().0;

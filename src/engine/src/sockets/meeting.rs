@@ -16,6 +16,9 @@ pub struct Finder {
     pub settle: fn(&'static Sock, u64, u64) -> Option<bool>,
     /// The connection is over, or stays on TCP: no meeting of it goes on.
     pub forget: fn(&'static Sock),
+    /// By the control thread: looks for the other end of a connection, of that generation, on
+    /// another host.
+    pub seek: fn(&'static Sock, u32),
 }
 
 static FINDER: OnceLock<Finder> = OnceLock::new();
@@ -41,6 +44,13 @@ pub fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool>
 pub fn forget(sock: &'static Sock) {
     if let Some(finder) = FINDER.get() {
         (finder.forget)(sock);
+    }
+}
+
+/// See [`Finder::seek`].
+pub fn seek(sock: &'static Sock, generation: u32) {
+    if let Some(finder) = FINDER.get() {
+        (finder.seek)(sock, generation);
     }
 }
 

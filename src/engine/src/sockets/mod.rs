@@ -13,6 +13,7 @@ mod journeys;
 pub mod life;
 pub mod meeting;
 pub mod nap;
+pub mod observe_passed;
 pub mod options;
 pub mod parting;
 pub mod passing;
@@ -44,6 +45,7 @@ pub mod verdict;
 pub mod wait;
 pub mod wake;
 pub mod watcher;
+pub mod work;
 
 /// Bytes after which a long transfer publishes, so that the other end copies at the same time.
 pub const PUBLISH: usize = 64 << 10;

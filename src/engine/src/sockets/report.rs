@@ -142,10 +142,10 @@ fn describe(sock: &Sock) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sockets::testing;
+    use crate::sockets::testing::{self, Held};
 
     #[test]
     fn a_child_waits_for_no_line_of_its_parents() {
-        assert!(testing::is_free_in_child(&WRITING));
+        assert!(testing::is_free_in_child(Held { hold, release }, &WRITING));
     }
 }

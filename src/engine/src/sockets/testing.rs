@@ -1,13 +1,15 @@
 //! For tests: a link between two ends of this process, with a stream on it; and a fork at a given
 //! moment.
 
-use crate::lifecycle;
 use crate::sockets::sock::{self, Sock, State, role};
+use crate::sockets::{life, work};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::arena::Arena;
 use sluice_fabric::layout::{Direction, Stream};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_runtime::control_thread;
 use std::time::Duration;
 
 /// Both ends of a new link.
@@ -54,9 +56,22 @@ pub fn writer(a: &'static Link, b: &'static Link, index: u32) -> &'static Sock {
     sock
 }
 
-/// Forks when another thread, in `section`, has called what it is given, which takes a while. Does
-/// the child come to the end of `then`, and find there what it expects?
-pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -> bool) -> bool {
+/// What is held over a fork, and given back after it on both sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// Before.
+    pub hold: fn(),
+    /// After.
+    pub release: fn(),
+}
+
+/// Forks, with `held`, when another thread, in `section`, has called what it is given, which takes
+/// a while. Does the child come to the end of `then`, and find there what it expects?
+pub fn forked_amid(
+    held: Held,
+    section: impl FnOnce(&dyn Fn()) + Send,
+    then: impl FnOnce() -> bool,
+) -> bool {
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -68,23 +83,48 @@ pub fn forked_amid(section: impl FnOnce(&dyn Fn()) + Send, then: impl FnOnce() -
         while !inside.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        lifecycle::before_bare_fork();
+        (held.hold)();
         // SAFETY: the child does what a program's may, and ends; an alarm ends one that spins.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: as above.
             unsafe {
                 libc::alarm(5);
-                lifecycle::after_bare_fork(0);
+                (held.release)();
                 libc::_exit(i32::from(then()));
             }
         }
-        lifecycle::after_bare_fork(pid);
+        (held.release)();
         let mut status = 0;
         // SAFETY: room for a status.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
         waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1
     })
+}
+
+/// Starts the control thread, which has no links to read.
+pub fn control_thread() {
+    control_thread::start(serve).unwrap();
+}
+
+fn serve(set: i32) {
+    let mut timeout = None;
+    while control_thread::is_current(set) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let wait = timeout.map(sys::timespec);
+        let (to, none) = (events.as_mut_ptr(), core::ptr::null());
+        // SAFETY: an array of ours.
+        let got = unsafe { sys::epoll_wait(set, to, 8, wait.as_ref(), none) };
+        for event in events.iter().take(got.unwrap_or(0)) {
+            if event.u64 & control_thread::KINDS == control_thread::SOCK {
+                let sock = (event.u64 & !control_thread::KINDS) as *const Sock;
+                // SAFETY: only addresses of type-stable, never freed structures are watched.
+                work::on_tcp(unsafe { &*sock }, event.events);
+            }
+        }
+        life::make_ends();
+        timeout = work::do_jobs();
+    }
 }
 
 /// Numbers by chance, the same ones for a seed, which is not 0.
@@ -98,11 +138,11 @@ pub fn draws(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Does a child that is forked while another thread has it find it free?
-pub fn is_free_in_child<T: Send>(guarded: &Guarded<T>) -> bool {
+/// Does a child that is forked with `held`, while another thread has `guarded`, find it free?
+pub fn is_free_in_child<T: Send>(held: Held, guarded: &Guarded<T>) -> bool {
     let section = |pause: &dyn Fn()| {
         let _inside = guarded.lock();
         pause();
     };
-    forked_amid(section, || guarded.lock().is_some())
+    forked_amid(held, section, || guarded.lock().is_some())
 }

@@ -3,6 +3,7 @@
 use crate::sockets::demote::{self, Which};
 use crate::sockets::nap::Nap;
 use crate::sockets::sock::{Half, Known, Sock, State};
+use crate::sockets::verdict::{Error, Verdict};
 use crate::sockets::{direct, full, jobs, nap, options, recv, remote};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
@@ -303,9 +304,23 @@ pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
     }
 }
 
-/// The edge has slept for a call: takes back what was announced, and says how the wait ended.
+/// The edge has slept for a call: how it ends, or `None` when the engine is to be called again.
+pub fn woken(nap: &mut Nap) -> Option<Verdict> {
+    let error = match how_it_slept(nap) {
+        Waited::News | Waited::Parked => return None,
+        Waited::Interrupted => Error::Interrupted,
+        Waited::TimedOut => Error::WouldBlock,
+    };
+    Some(if nap.done == 0 && !nap.empty {
+        Verdict::Failed(error)
+    } else {
+        Verdict::Done(nap.done as isize)
+    })
+}
+
+/// The thread has slept for a call: takes back what was announced, and says how the wait ended.
 #[cold]
-pub fn woken(nap: &mut Nap) -> Waited {
+fn how_it_slept(nap: &mut Nap) -> Waited {
     nap::wakes_up(nap.frame());
     end_below_low(nap);
     let waited = if nap.announced {

@@ -427,7 +427,7 @@ unsafe fn move_one(
             if pass.wants_bytes() {
                 // SAFETY: as above.
                 tell(fd, || unsafe {
-                    api::fed::messages(&pass, bytes, entry, ret);
+                    api::observe_passed::messages(&pass, bytes, entry, ret);
                 });
             }
             tell(fd, || api::finish(pass, bytes));

@@ -158,7 +158,7 @@ fn on_record(
             }
             wake::ring_own(link, message.index);
         }
-        Kind::Attention => look(link, message.index),
+        Kind::Attention => work::look(link, message.index),
         Kind::DropBell => {
             if link.drop_bell(message.index) {
                 // Rung a moment ago, perhaps, where nobody hears it.
@@ -200,17 +200,6 @@ fn make_bell(link: &'static Link, slot: u32, [name, _]: Token) {
     } else {
         own_fds::forget(near.raw());
     }
-}
-
-/// The peer has changed the words of a stream: goes along with a demotion.
-pub(super) fn look(link: &'static Link, index: u32) {
-    // It may have left a stream that this end had left before.
-    crate::sockets::trim::returned(link);
-    let Some(sock) = sock_of(link, index) else {
-        return;
-    };
-    demote::follow_tx(sock);
-    demote::follow_rx(sock);
 }
 
 /// The peer's process is gone. What it left in our rings is still read; what we left in its rings

@@ -1,10 +1,9 @@
 //! Both ends of made-up connections: what a call moves is said, and no kernel asked.
 
 use super::*;
-use crate::api::{self, fed};
 use crate::sockets::sock::role;
 use crate::sockets::verdict::Pass;
-use crate::sockets::{recv, send, sock};
+use crate::sockets::{observe_passed, recv, send, sock};
 use core::sync::atomic::AtomicUsize;
 use sluice_runtime::fd_table::Entry;
 use std::sync::{Mutex, PoisonError};
@@ -56,7 +55,7 @@ fn over(pass: Pass, bytes: &[&[u8]], n: usize) {
     if pass.wants_bytes() {
         // SAFETY: living slices.
         unsafe {
-            fed::recv(
+            observe_passed::recv(
                 &pass,
                 n as ssize_t,
                 Entry::FRESH,
@@ -67,7 +66,7 @@ fn over(pass: Pass, bytes: &[&[u8]], n: usize) {
             );
         }
     }
-    api::finish(pass, n as ssize_t);
+    observe_passed::finish(pass, n as ssize_t);
 }
 
 /// A whole call that moves all of `bytes`.
@@ -126,8 +125,8 @@ fn both_ends_have_the_same_digests_whatever_calls_moved_the_bytes() {
                 let buffers = [one, &[], two, three];
                 over(begun(sock, way, &buffers), &buffers, n);
                 // Nothing moved, and a peek, in between.
-                api::finish(pass(sock, way), -1);
-                api::finish(recv::to_kernel(sock, libc::MSG_PEEK).unwrap(), n as ssize_t);
+                observe_passed::finish(pass(sock, way), -1);
+                observe_passed::finish(recv::to_kernel(sock, libc::MSG_PEEK).unwrap(), n as ssize_t);
                 at += n;
             }
             let marks = right(sock, way, &stream);
@@ -200,7 +199,7 @@ fn a_direction_ends_where_bytes_pass_unseen() {
     let bytes = stream(3, 4000);
     let ends: [(&str, How); 7] = [
         ("thrown away by TCP", |s| {
-            api::finish(recv::to_kernel(s, libc::MSG_TRUNC).unwrap(), 5);
+            observe_passed::finish(recv::to_kernel(s, libc::MSG_TRUNC).unwrap(), 5);
         }),
         ("counted, not shown", |s| s.rx.add_kernel_bytes(5)),
         ("by a link", |s| s.rx.linked.store(5, Ordering::Relaxed)),
@@ -236,7 +235,7 @@ fn a_direction_ends_where_bytes_pass_unseen() {
     let left = pass(sock, Way::Out);
     call(sock, Way::Out, &bytes);
     assert_eq!(right(sock, Way::Out, &bytes), 0);
-    api::finish(left, -1);
+    observe_passed::finish(left, -1);
     sock::free(sock);
 }
 
@@ -289,8 +288,8 @@ fn what_is_about_to_be_written_need_not_be_there_when_it_is() {
         let pass = unsafe { pass(sock, Way::Out).writes(sock, iov.as_ptr(), iov.len()) };
         let gone = core::ptr::without_provenance::<iovec>(4096);
         // SAFETY: not there, and this process may have threads.
-        unsafe { fed::send(&pass, n as ssize_t, Entry::FRESH, -1, gone, 1, 0) };
-        api::finish(pass, n as ssize_t);
+        unsafe { observe_passed::send(&pass, n as ssize_t, Entry::FRESH, -1, gone, 1, 0) };
+        observe_passed::finish(pass, n as ssize_t);
     };
     write(&[&bytes[..10], &[], &bytes[10..1000]], 1000);
     // In vain: what was looked at then is nothing to the next call, which looks at nothing.
@@ -319,8 +318,8 @@ fn memory_that_is_gone_ends_a_direction() {
     let whole = |n: ssize_t, iov: *const iovec| {
         let pass = pass(sock, Way::Out);
         // SAFETY: what is not there is not read by this process itself: it may have threads.
-        unsafe { fed::send(&pass, n, Entry::FRESH, -1, iov, 1, 0) };
-        api::finish(pass, n);
+        unsafe { observe_passed::send(&pass, n, Entry::FRESH, -1, iov, 1, 0) };
+        observe_passed::finish(pass, n);
     };
     assert_ne!(thread::are_several(), Some(false));
     whole(4000, &raw const across);
@@ -328,7 +327,7 @@ fn memory_that_is_gone_ends_a_direction() {
     // A call that looks at it first says so, too.
     // SAFETY: what is not there is not read.
     let looked = unsafe { pass(sock, Way::Out).writes(sock, &raw const across, 1) };
-    api::finish(looked, -1);
+    observe_passed::finish(looked, -1);
     whole(8192, &raw const across);
     assert!(!sock.prefix.wants(Way::Out));
     // What was there of it is as good as before.
@@ -338,9 +337,9 @@ fn memory_that_is_gone_ends_a_direction() {
     let pass = pass(sock, Way::Out);
     let gone = page.wrapping_add(4096);
     // SAFETY: as above.
-    unsafe { fed::sendmsg(&pass, 3, Entry::FRESH, -1, gone.cast(), 0) };
+    unsafe { observe_passed::sendmsg(&pass, 3, Entry::FRESH, -1, gone.cast(), 0) };
     assert!(!sock.prefix.wants(Way::Out) && sock.prefix.wants(Way::In));
-    api::finish(pass, 3);
+    observe_passed::finish(pass, 3);
     sock::free(sock);
     // SAFETY: the rest of it.
     unsafe { sys::unmap(page, 4096) };
@@ -356,7 +355,7 @@ fn what_a_file_sent_is_read_again() {
         let pass = pass(a, Way::Out);
         // SAFETY: null or a number of ours.
         unsafe {
-            fed::sendfile(
+            observe_passed::sendfile(
                 &pass,
                 n as ssize_t,
                 Entry::FRESH,
@@ -366,7 +365,7 @@ fn what_a_file_sent_is_read_again() {
                 usize::MAX,
             );
         }
-        api::finish(pass, n as ssize_t);
+        observe_passed::finish(pass, n as ssize_t);
     };
     // By an offset, which now stands after them; then by the file's own.
     whole(9000, &9000);
@@ -423,6 +422,6 @@ fn a_forked_child_goes_on_where_no_call_was_under_way() {
     after_fork(sock);
     assert!(!sock.prefix.wants(Way::Out) && !sock.prefix.wants(Way::In));
     assert_eq!(reach(sock), (0, 0));
-    api::finish(other, -1);
+    observe_passed::finish(other, -1);
     sock::free(sock);
 }

@@ -1,12 +1,45 @@
-//! What the calls that pass have moved, shown to the engine after the real call: each function
-//! here has the arguments of its namesake in [`api`](super), and what the real call returned. For
-//! hooks whose [`Pass`] wants it ([`Pass::wants_bytes`]), before [`Pass::finish`].
+//! After the real call of a [`Pass`]: what it moved is counted, and its bytes are shown to the
+//! proof of the stream's beginning.
+//!
+//! Each function but [`finish`] has the arguments of the call that a hook made of the engine, and
+//! what the real call returned. They are for a [`Pass`] that wants it ([`Pass::wants_bytes`]), and
+//! come before [`finish`].
 
-use super::{Entry, Pass};
-use crate::sockets::prefix;
+use crate::sockets::sock::State;
+use crate::sockets::verdict::Pass;
+use crate::sockets::{prefix, recv as receiving, trigger, upgrade};
+use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, size_t, ssize_t};
+use sluice_runtime::fd_table::Entry;
 
-/// Of [`recv`](super::recv).
+/// The real call of a [`Pass`] returned `ret`, the number of stream bytes moved or -1.
+#[inline]
+pub fn finish(pass: Pass, ret: ssize_t) {
+    let Some(sock) = pass.subject() else {
+        return;
+    };
+    let moved = if pass.is_look() { 0 } else { ret.max(0) as u64 };
+    let is_read = pass.is_read();
+    let (half, bytes) = if is_read {
+        (&sock.rx, &sock.conn().rx.bytes.tcp)
+    } else {
+        (&sock.tx, &sock.conn().tx.bytes.tcp)
+    };
+    // One step: the call is over and its bytes are counted.
+    half.call_ends(moved);
+    bytes.add(moved);
+    if moved != 0 && is_read {
+        receiving::came_by_tcp(sock);
+    }
+    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+        trigger::crossed(sock, is_read);
+    }
+    if half.state() != State::Plain {
+        upgrade::consent(sock);
+    }
+}
+
+/// Of a receive.
 /// # Safety
 /// The arguments are those of a C caller, and the real call has returned `ret`.
 pub unsafe fn recv(
@@ -23,7 +56,7 @@ pub unsafe fn recv(
         unsafe { prefix::moved(call, iov, count) };
     }
 }
-/// Of [`send`](super::send).
+/// Of a send.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn send(
@@ -38,11 +71,11 @@ pub unsafe fn send(
     // SAFETY: passed on.
     unsafe { recv(pass, ret, e, fd, iov, count, flags) };
 }
-/// Of [`readv`](super::readv).
+/// Of `readv`.
 pub use self::recv as readv;
-/// Of [`writev`](super::writev).
+/// Of `writev`.
 pub use self::send as writev;
-/// Of [`recvmsg`](super::recvmsg).
+/// Of `recvmsg`.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn recvmsg(pass: &Pass, ret: ssize_t, _: Entry, _: c_int, msg: *const msghdr, _: c_int) {
@@ -51,7 +84,7 @@ pub unsafe fn recvmsg(pass: &Pass, ret: ssize_t, _: Entry, _: c_int, msg: *const
         unsafe { prefix::moved_message(call, msg) };
     }
 }
-/// Of [`sendmsg`](super::sendmsg).
+/// Of `sendmsg`.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn sendmsg(
@@ -76,7 +109,7 @@ pub unsafe fn messages(pass: &Pass, bytes: ssize_t, vec: *const mmsghdr, count: 
         unsafe { prefix::moved_messages(call, vec, count) };
     }
 }
-/// Of [`sendfile`](super::sendfile).
+/// Of `sendfile`.
 /// # Safety
 /// As [`recv`].
 pub unsafe fn sendfile(

@@ -1,12 +1,16 @@
-//! The control thread does what `sockets::jobs` has for it.
+//! What the control thread does for sockets: the jobs that [`jobs`](super::jobs) has for it, and what
+//! the news of their TCP ask for.
 
-use super::links::look;
-use super::*;
-use crate::rendezvous::hosts;
-use crate::sockets::events;
+use crate::sockets::demote::{self, Resent, Which};
 use crate::sockets::full::FULL_REMOTE_NS;
 use crate::sockets::jobs::{self, Far, Job, Watch};
 use crate::sockets::peer_end::lose;
+use crate::sockets::sock::{Sock, State, sock_of};
+use crate::sockets::{events, meeting, parting, remote, trigger, trim, wait, wake};
+use core::sync::atomic::Ordering;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
 use sluice_transport::verbs;
 
 /// In how long to look again, if at all.
@@ -93,7 +97,7 @@ fn look_at_reader(watch: &mut Watch, now: u64) -> Option<u64> {
 }
 
 /// Does what is due; the time until the next thing is.
-pub(super) fn do_jobs() -> Option<u64> {
+pub fn do_jobs() -> Option<u64> {
     let mut due = jobs::take();
     let now = sys::now_ns();
     let mut next = None;
@@ -103,8 +107,8 @@ pub(super) fn do_jobs() -> Option<u64> {
             false
         }
         Job::Ask(link) => {
-            if link.is_alive() {
-                crate::rendezvous::on_link_up(link);
+            if link.is_alive() && !link.is_foreign() {
+                trigger::new_link();
             }
             false
         }
@@ -114,8 +118,7 @@ pub(super) fn do_jobs() -> Option<u64> {
         }
         Job::Seek(sock, generation) => {
             if sock.generation.load(Ordering::Acquire) == *generation {
-                let _turn = own_fds::Turn::begin();
-                hosts::begin(sock, *generation);
+                meeting::seek(sock, *generation);
             }
             false
         }
@@ -145,7 +148,7 @@ pub(super) fn do_jobs() -> Option<u64> {
                 next = Some(next.map_or(left, |n: u64| n.min(left)));
                 return true;
             }
-            crate::sockets::parting::bury(sock, *due != 0);
+            parting::bury(sock, *due != 0);
             false
         }
         Job::Lost(link, index, sock, generation, deadline) => {
@@ -172,4 +175,68 @@ pub(super) fn do_jobs() -> Option<u64> {
         next = Some(0);
     }
     next
+}
+
+/// The peer has changed the words of a stream: goes along with a demotion.
+pub fn look(link: &'static Link, index: u32) {
+    // It may have left a stream that this end had left before.
+    trim::returned(link);
+    let Some(sock) = sock_of(link, index) else {
+        return;
+    };
+    demote::follow_tx(sock);
+    demote::follow_rx(sock);
+}
+
+/// TCP of a watched socket has news: `events` of epoll.
+pub fn on_tcp(sock: &'static Sock, events: u32) {
+    if sock.fds.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    if remote::is_remote(sock) {
+        remote::advance(sock);
+    }
+    if events & libc::EPOLLOUT as u32 != 0
+        && sock.tx.state() == State::Resending
+        && let Ok(_section) = sock.tx.lock.enter()
+    {
+        let resent = if sock.tx.state() == State::Resending {
+            demote::resend(sock)
+        } else {
+            Resent::NoRoom
+        };
+        if resent == Resent::Lost && sock.lingers.load(Ordering::Relaxed) {
+            // Nobody else will reset it.
+            demote::lose_rest(sock);
+        }
+        if !matches!(resent, Resent::NoRoom | Resent::Held) {
+            // The other half may still wait for news of TCP.
+            if sock.rx.state() == State::Plain {
+                jobs::unwatch(sock);
+            } else {
+                jobs::watch(sock);
+            }
+        }
+    }
+    // Sleepers of blocking calls do not watch TCP themselves.
+    for half in [&sock.rx, &sock.tx] {
+        if half.state() == State::Plain {
+            continue;
+        }
+        let Ok(_section) = half.lock.enter() else {
+            continue;
+        };
+        if let (Some(dir), Some(link)) = (half.dir(), sock.link()) {
+            let waiters = if core::ptr::eq(half, &sock.rx) {
+                &dir.rx_wishes.waiters
+            } else {
+                &dir.tx_wishes.waiters
+            };
+            wake::own_threads(
+                link,
+                waiters.load(Ordering::Relaxed),
+                sock.index.load(Ordering::Relaxed),
+            );
+        }
+    }
 }

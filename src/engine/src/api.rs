@@ -6,31 +6,31 @@
 //! The usual hook is three lines: [`lookup`] the descriptor, pass through when it is not ours,
 //! else turn the [`Verdict`] into a return value. A hook never decides anything itself.
 
-use crate::readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
-use crate::sockets::sock::Sock;
-use crate::sockets::{life, meeting, recv as receiving, send as sending, unserved};
-use crate::{lifecycle, rendezvous};
+use crate::lifecycle;
 use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
+use sluice_readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{life, meeting, recv as receiving, send as sending, unserved};
 
 mod option;
 mod vector;
 
-pub use crate::readiness::select::numbers;
-pub use crate::readiness::vigil::Vigil;
-pub use crate::sockets::nap::Nap;
-pub use crate::sockets::observe_passed;
-pub use crate::sockets::uring;
-pub use crate::sockets::verdict::{Error, Pass, READ, Verdict};
-pub use crate::sockets::wait::woken;
 pub use option::{after_setsockopt, before_getsockopt, before_setsockopt, ioctl, own_value};
 pub use sluice_fabric::sys::{Ran, handlers};
+pub use sluice_readiness::select::numbers;
+pub use sluice_readiness::vigil::Vigil;
 pub use sluice_runtime::caller;
 pub use sluice_runtime::fd_table::Entry;
 pub use sluice_runtime::thread::{hold_cancel, release_cancel};
+pub use sluice_sockets::nap::Nap;
+pub use sluice_sockets::observe_passed;
+pub use sluice_sockets::uring;
+pub use sluice_sockets::verdict::{Error, Pass, READ, Verdict};
+pub use sluice_sockets::wait::woken;
 pub use vector::{readv, recvmsg, sendmsg, writev};
 
 /// Finds `fd` in the table: one load and one compare for a descriptor that is not tracked.
@@ -44,7 +44,7 @@ pub fn lookup(fd: c_int) -> Option<Entry> {
 pub fn finish(pass: Pass, ret: ssize_t) {
     observe_passed::finish(pass, ret);
     if meeting::is_meeting() {
-        rendezvous::progress_soon();
+        sluice_rendezvous::progress_soon();
     }
 }
 
@@ -130,14 +130,14 @@ pub fn splice(e: Entry, fd: c_int, waits_not: bool) -> Verdict {
 /// `msg` is that of a C caller.
 pub unsafe fn passing_descriptors(msg: *const msghdr) {
     // SAFETY: passed on.
-    unsafe { crate::sockets::passing::leaving(msg) };
+    unsafe { sluice_sockets::passing::leaving(msg) };
 }
 /// A message arrived: numbers it brought may be stale in the table.
 /// # Safety
 /// `msg` is that of a C caller, filled by the kernel.
 pub unsafe fn received_descriptors(msg: *const msghdr) {
     // SAFETY: passed on.
-    unsafe { crate::sockets::passing::arrived(msg) };
+    unsafe { sluice_sockets::passing::arrived(msg) };
 }
 
 // --- a socket's life ---

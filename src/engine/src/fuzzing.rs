@@ -5,16 +5,16 @@
 //! attached to that. All else is the library's own doing: the calls of [`api`](crate::api), and the
 //! control thread's turns.
 
-use crate::rendezvous::message::{Kind, Message, VERSION};
-use crate::rendezvous::{self, control::by_hand, identity};
-use crate::sockets::sock::Sock;
-use crate::sockets::{tell, trigger, upgrade};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::Arena;
 use sluice_fabric::shm::{Link, LinkEnd, PeerProcess, Token};
 use sluice_fabric::sys::Fd;
+use sluice_rendezvous::message::{Kind, Message, VERSION};
+use sluice_rendezvous::{self, control::by_hand, identity};
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::own_fds;
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{tell, trigger, upgrade};
 
 /// This end of a link, and its stream.
 #[derive(Clone, Copy, Debug)]
@@ -96,13 +96,13 @@ pub fn record() -> Vec<u8> {
 
 /// No descriptor stays open for meetings to come.
 pub fn keep_nothing() {
-    rendezvous::keep_nothing();
+    sluice_rendezvous::keep_nothing();
 }
 
 /// The connection at `fd` has come to the offset where its peer is looked for.
 pub fn seek(fd: i32) {
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
-        rendezvous::attempt(sock, trigger::Effort::Name);
+        sluice_rendezvous::attempt(sock, trigger::Effort::Name);
     }
 }
 

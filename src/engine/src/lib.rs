@@ -1,4 +1,4 @@
-//! Sockets, readiness and rendezvous: what Sluice does beneath the C symbols.
+//! What Sluice does beneath the C symbols: the calls that hooks make, and the life of the process.
 //!
 //! [`api`] is the whole of what the preload's hooks may call. Nothing here defines a C symbol, and
 //! nothing here calls one that the preload exports: system calls are raw (`sluice_fabric::sys`).
@@ -14,10 +14,7 @@ pub mod api;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub(crate) mod lifecycle;
-pub(crate) mod readiness;
 pub(crate) mod relatives;
-pub(crate) mod rendezvous;
-pub(crate) mod sockets;
 
 #[cfg(feature = "verbs")]
-pub use rendezvous::hosts::hello;
+pub use sluice_rendezvous::hosts::hello;

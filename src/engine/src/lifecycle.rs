@@ -1,18 +1,18 @@
 //! This process: its identity, and what fork, exec and exit do to its streams.
 
-use crate::rendezvous::control;
-use crate::sockets::demote::{self, Which};
-use crate::sockets::parting::{self, end_before_record};
-use crate::sockets::sock::{self, CALL_BITS, Half, Sock, State};
-use crate::sockets::{life, meeting, nap, prefix, report};
-#[cfg(feature = "verbs")]
-use crate::sockets::{remains, upgrade, wake};
-use crate::{readiness, relatives};
+use crate::relatives;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::lock;
 use sluice_fabric::shm::{self};
+use sluice_rendezvous::control;
 use sluice_runtime::credentials::{self};
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
+use sluice_sockets::demote::{self, Which};
+use sluice_sockets::parting::{self, end_before_record};
+use sluice_sockets::sock::{self, CALL_BITS, Half, Sock, State};
+use sluice_sockets::{life, meeting, nap, prefix, report};
+#[cfg(feature = "verbs")]
+use sluice_sockets::{remains, upgrade, wake};
 use sluice_stats::Reason;
 #[cfg(feature = "verbs")]
 use sluice_transport::verbs::users::Users;
@@ -73,7 +73,7 @@ pub fn init() {
     sluice_runtime::trace::begin();
     thread::init(thread_ends);
     rights::on_sandbox(sandboxed);
-    crate::rendezvous::offer();
+    sluice_rendezvous::offer();
     #[cfg(feature = "verbs")]
     sluice_transport::verbs::users::used_by(Users {
         wake: |near, waiters, index| {
@@ -82,7 +82,7 @@ pub fn init() {
         wake_threads: wake::own_threads,
         owes: remains::owes_on,
         ring_len: upgrade::ring_len,
-        bell_goes: readiness::bell_goes,
+        bell_goes: sluice_readiness::bell_goes,
     });
     prefix::init();
     // SAFETY: three functions that live as long as the library, which is never unloaded.
@@ -99,15 +99,15 @@ pub fn init() {
 /// A thread ends that has slept, or has been given slots or bells.
 fn thread_ends() {
     nap::thread_ends();
-    readiness::bells::thread_ends();
+    sluice_readiness::bells::thread_ends();
 }
 
 extern "C" fn before_fork() {
     process::pid();
     seccomp::note_spawn();
-    readiness::before_fork();
+    sluice_readiness::before_fork();
     life::track_fresh();
-    crate::sockets::options::shares_listeners();
+    sluice_sockets::options::shares_listeners();
     control::hold();
     sock::for_all(|sock| {
         sock.was_inherited.store(true, Ordering::Relaxed);
@@ -127,7 +127,7 @@ extern "C" fn before_fork() {
         sock.forget_nonblocking();
     });
     // In the order in which they nest, each after all that may be done under it.
-    readiness::hold();
+    sluice_readiness::hold();
     control::hold_last();
     report::hold();
 }
@@ -138,7 +138,7 @@ extern "C" fn before_fork() {
 /// can reach.
 fn no_child_can_use(sock: &Sock) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
-    (to_itself || sock.tx.state() == State::Proved) && !crate::sockets::remote::is_remote(sock)
+    (to_itself || sock.tx.state() == State::Proved) && !sluice_sockets::remote::is_remote(sock)
 }
 
 extern "C" fn after_fork_parent() {
@@ -149,7 +149,7 @@ extern "C" fn after_fork_parent() {
 fn release() {
     report::release();
     control::release_last();
-    readiness::release();
+    sluice_readiness::release();
     control::release();
 }
 
@@ -177,13 +177,13 @@ extern "C" fn after_fork_child() {
     nap::after_fork();
     control::after_fork();
     sluice_runtime::own_fds::after_fork();
-    crate::sockets::uring::after_fork();
+    sluice_sockets::uring::after_fork();
     sluice_stats::reset_after_fork(me);
     sluice_runtime::trace::begin();
     for link in shm::all() {
         link.after_fork();
     }
-    readiness::after_fork();
+    sluice_readiness::after_fork();
     report::after_fork();
     sock::for_all(|sock| {
         prefix::after_fork(sock);
@@ -195,7 +195,7 @@ extern "C" fn after_fork_child() {
             family.born(me);
         }
         sluice_stats::adopt_conn(sock.conn());
-        crate::sockets::remains::after_fork(sock);
+        sluice_sockets::remains::after_fork(sock);
         // The parent keeps it.
         sock.staged.forget();
         parting::disown(sock);
@@ -238,7 +238,7 @@ pub fn before_exec() {
     // What lies unread makes the kernel reset a connection that the new image does not get, and is
     // readable at once on one that it gets.
     sock::for_all(|sock| {
-        crate::sockets::remains::await_all_owed(sock);
+        sluice_sockets::remains::await_all_owed(sock);
     });
     let me = process::pid();
     sock::for_all(|sock| {
@@ -331,12 +331,12 @@ pub fn sandboxed(reason: Reason) {
     rights::forbid(reason);
     sock::for_all(|sock| {
         life::give_up(sock, reason);
-        crate::sockets::remains::call_in(sock);
+        sluice_sockets::remains::call_in(sock);
         // The control thread, which would, is about to end.
         parting::bury(sock, true);
     });
     control_thread::stop();
-    crate::rendezvous::expect_nothing();
+    sluice_rendezvous::expect_nothing();
 }
 
 /// Before `unshare`, `setns`, `capset`, `prctl` that gives rights up, and raw calls that change
@@ -352,7 +352,7 @@ pub fn changes_itself(reason: Reason) {
     if !alone {
         sandboxed(reason);
     }
-    crate::rendezvous::diag::forget();
+    sluice_rendezvous::diag::forget();
 }
 
 /// Before `prctl(PR_SET_NO_NEW_PRIVS)`, which many servers call when they have their threads, for

@@ -12,12 +12,12 @@
 //! Its parent, and the parent's peers, notice nothing but the demotion of the connections that both
 //! hold.
 
-use crate::sockets::demote::{self, Which};
-use crate::sockets::sock::{self, Sock, State};
-use crate::sockets::{family, life};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
+use sluice_sockets::demote::{self, Which};
+use sluice_sockets::sock::{self, Sock, State};
+use sluice_sockets::{family, life};
 use sluice_stats::Reason;
 
 /// This process has what it inherited.

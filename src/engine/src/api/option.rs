@@ -1,10 +1,10 @@
 //! The calls that hooks of options and `ioctl` make.
 
 use super::{Entry, Pass, Verdict};
-use crate::sockets::sock::Sock;
-use crate::sockets::{life, options};
 use libc::{c_int, c_void, socklen_t};
 use sluice_runtime::fd_table;
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{life, options};
 
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety

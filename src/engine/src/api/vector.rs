@@ -2,11 +2,11 @@
 //! memory.
 
 use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
-use crate::sockets::sock::Sock;
-use crate::sockets::{life, options, recv as receiving, send as sending};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
 use sluice_runtime::iov;
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{life, options, recv as receiving, send as sending};
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
 fn reader(e: Entry, flags: c_int, nap: &Nap) -> Result<&'static Sock, Pass> {

@@ -1,0 +1,148 @@
+//! `epoll_ctl`.
+
+use super::poll;
+use super::set::Set;
+use core::sync::atomic::Ordering;
+use libc::{c_int, epoll_event};
+use sluice_fabric::sys;
+use sluice_runtime::caller;
+use sluice_runtime::fd_table::{self, Entry, Kind};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::verdict::{Error, Pass, Verdict};
+use sluice_sockets::{life, remains};
+use sluice_stats::Reason;
+
+/// Serves `epoll_ctl`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
+    let target = fd_table::lookup(fd);
+    let Some(set) = fd_table::lookup(epfd).and_then(Entry::get::<Set>) else {
+        if op == libc::EPOLL_CTL_ADD && target != Some(Entry::INTERNAL) {
+            // A set that came from elsewhere, or one of more than there is room for: the kernel
+            // alone tells of it.
+            sluice_sockets::unserved::used(
+                fd,
+                Reason::SetElsewhere,
+                sluice_sockets::unserved::Use::Any,
+            );
+        }
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    if target == Some(Entry::INTERNAL) {
+        return Verdict::Failed(Error::Kernel(libc::EBADF));
+    }
+    if target.is_none() {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if set.inherited.load(Ordering::Relaxed) {
+        set.use_inherited();
+    }
+    if op != libc::EPOLL_CTL_DEL && caller::cannot_read(event as usize, size_of::<epoll_event>()) {
+        // Before anything else to the kernel, too.
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: the caller's arguments.
+    let wanted = unsafe { wanted_by(op, event) };
+    let once = wanted.is_some_and(|(events, _)| events & libc::EPOLLONESHOT as u32 != 0);
+    if once && matches!(target.map(Entry::kind), Some(Kind::Sock | Kind::Fresh)) {
+        // Before the kernel can tell of it: the mirror decides which thread is told.
+        set.no_longer_plain();
+    }
+    if let Some(sock) = target.and_then(Entry::get::<Sock>) {
+        if op != libc::EPOLL_CTL_DEL {
+            bring_unread(set, sock, op);
+        }
+        if let Some(done) = set.ctl_in_mirror(op, fd, sock, wanted) {
+            return done;
+        }
+        if op == libc::EPOLL_CTL_MOD
+            // SAFETY: the caller's arguments.
+            && let Some(done) = unsafe { set.modify((epfd, fd), sock, event) }
+        {
+            return done_by_both(done);
+        }
+        if op == libc::EPOLL_CTL_ADD
+            // A parent's stream goes back to TCP before the kernel looks at it.
+            && (sock.is_accelerated() && poll::own(sock) || once)
+            // SAFETY: the caller's arguments.
+            && let Some(done) = unsafe { set.add((epfd, fd), sock, event) }
+        {
+            return done_by_both(done);
+        }
+    }
+    if let Some(inner) = target.and_then(Entry::get::<Set>)
+        && op != libc::EPOLL_CTL_DEL
+    {
+        inner.is_nested();
+    }
+    // SAFETY: the caller's arguments.
+    if let Err(e) = unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) } {
+        return Verdict::Failed(Error::Kernel(e));
+    }
+    let wanted = match wanted {
+        // SAFETY: what the kernel has accepted could be read.
+        None if op != libc::EPOLL_CTL_DEL => unsafe { ((*event).events, (*event).u64) },
+        _ => wanted.unwrap_or_default(),
+    };
+    mirror(set, (op, fd), target, wanted);
+    Verdict::Done(0)
+}
+
+/// The kernel has accepted the call: the interest list in the mirror follows.
+fn mirror(set: &'static Set, (op, fd): (c_int, c_int), target: Option<Entry>, wanted: (u32, u64)) {
+    let mut target = target;
+    if target == Some(Entry::FRESH) && op == libc::EPOLL_CTL_ADD {
+        // Registered before connect(): it is tracked from here on.
+        life::registered_fresh(fd);
+        target = fd_table::lookup(fd);
+    }
+    let Some(sock) = target.and_then(Entry::get::<Sock>) else {
+        return;
+    };
+    match op {
+        libc::EPOLL_CTL_ADD => set.added(fd, sock, wanted),
+        libc::EPOLL_CTL_MOD => set.modified(fd, sock, wanted),
+        _ => set.removed(fd, sock),
+    }
+}
+
+/// The kernel tells sleepers on the set at once of what it finds now: what lay unread in a ring,
+/// and comes by TCP, is to be there.
+fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
+    if op == libc::EPOLL_CTL_ADD
+        && sock.is_accelerated()
+        && let Some(reason) = set.keeps_to_tcp()
+    {
+        life::give_up_to_read(sock, reason);
+    }
+    if remains::is_any_owed() {
+        remains::await_first_of(core::iter::once(sock));
+    }
+}
+
+/// Events and data that a call of `epoll_ctl` asks for; zeroes for `EPOLL_CTL_DEL`. `None`: the
+/// kernel must check the pointer first, or refuse it.
+///
+/// # Safety
+/// `event` is a C caller's.
+unsafe fn wanted_by(op: c_int, event: *mut epoll_event) -> Option<(u32, u64)> {
+    match op {
+        libc::EPOLL_CTL_DEL => Some((0, 0)),
+        libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+            // SAFETY: any bytes are one.
+            let event = unsafe { caller::copy(event) }?;
+            Some((event.events, event.u64))
+        }
+        _ => None,
+    }
+}
+
+/// By the kernel and in the mirror.
+fn done_by_both(done: Result<(), sys::Errno>) -> Verdict {
+    match done {
+        Ok(()) => Verdict::Done(0),
+        Err(e) => Verdict::Failed(Error::Kernel(e)),
+    }
+}

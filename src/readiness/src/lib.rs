@@ -1,0 +1,135 @@
+//! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
+
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "some of it only streams to other hosts use")
+)]
+
+pub mod bells;
+mod changed;
+pub mod ctl;
+pub mod epoll;
+mod nest;
+mod parked;
+pub mod poll;
+mod ready;
+mod regs;
+pub mod select;
+pub mod set;
+mod shared;
+mod told;
+pub mod vigil;
+
+#[cfg(feature = "verbs")]
+use core::sync::atomic::Ordering;
+use sluice_fabric::shm::Link;
+use sluice_sockets::events;
+
+pub use parked::{number_goes, number_gone};
+pub use shared::before_fork;
+
+/// A link has lost its peer: no set waits on it any more.
+pub fn link_lost(link: &'static Link) {
+    set::for_all(|set| set.drop_link(link));
+}
+
+/// A device's descriptor has nothing more to tell, though it may be readable until it is closed: no
+/// set shows that.
+#[cfg(feature = "verbs")]
+pub fn bell_goes(fd: i32) {
+    set::for_all(|set| {
+        if set.remote.load(Ordering::Relaxed) {
+            let _ = sluice_fabric::sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+    });
+}
+
+/// Before a fork, when nothing more is done to a stream: nobody makes a set or is inside one.
+pub fn hold() {
+    set::hold_all();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    set::release_all();
+}
+
+/// In the child of a fork: nothing here waits for anything yet.
+pub fn after_fork() {
+    events::after_fork();
+    bells::after_fork();
+    set::after_fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use sluice_sockets::sock::{self, role};
+    use sluice_sockets::testing::{Held, forked_amid};
+
+    const HELD: Held = Held {
+        hold: || {
+            before_fork();
+            hold();
+        },
+        release,
+    };
+
+    #[test]
+    fn a_child_finds_the_making_of_sets_free() {
+        let section = |pause: &dyn Fn()| {
+            let _making = set::MAKING.lock();
+            pause();
+        };
+        assert!(forked_amid(HELD, section, || set::alloc(-1).is_some()));
+    }
+
+    #[test]
+    fn a_set_is_empty_when_two_threads_have_closed_its_last_two_descriptors() {
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        for _ in 0..3000 {
+            let set = set::alloc(-1).unwrap();
+            set.add_entry();
+            set.with(|inside| inside.insert(sock, -1, 0, 0));
+            let ready = AtomicU32::new(0);
+            let close = || {
+                ready.fetch_add(1, Ordering::SeqCst);
+                while ready.load(Ordering::SeqCst) != 2 {
+                    std::thread::yield_now();
+                }
+                set.drop_entry();
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(close);
+                close();
+            });
+            assert_eq!(set.with(|inside| inside.places()), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_child_finds_every_set_whole() {
+        let sets = [0; 2].map(|_| set::alloc(-1).unwrap());
+        let [_, closed] = sets;
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        for set in sets {
+            set.with(|inside| inside.insert(sock, -1, 0, 0));
+        }
+        // While one thread is inside, another closes the set's last descriptor.
+        closed.drop_entry();
+        closed.with(|inside| inside.insert(sock, -1, 0, 0));
+        for set in sets {
+            let section = |pause: &dyn Fn()| {
+                set.with(|inside| {
+                    // As when its memory is about to be another.
+                    let whole = core::mem::take(inside);
+                    pause();
+                    *inside = whole;
+                });
+            };
+            let then = || set.with(|inside| inside.places()) == Some(1);
+            assert!(forked_amid(HELD, section, then));
+        }
+    }
+}

@@ -1,0 +1,780 @@
+//! `poll` and `ppoll`.
+
+use super::bells::bells;
+use super::set::Set;
+use super::told::{self, Moment};
+use super::vigil::{Deadline, On, Stage, Vigil};
+use core::sync::atomic::Ordering;
+use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::{caller, fd_table, seccomp, spin};
+use sluice_sockets::demote::{self, Which};
+use sluice_sockets::nap::{self, Announcement};
+use sluice_sockets::sock::{Sock, State};
+use sluice_sockets::verdict::{Error, Pass, Verdict};
+use sluice_sockets::{events, jobs, meeting, remains, upgrade};
+use sluice_stats::Reason;
+use sluice_transport::verbs;
+
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
+/// Tracked sockets of one call that are marked one by one while it waits in the kernel.
+const MARKED: usize = 64;
+
+/// Accelerated sockets of one call.
+struct Streams {
+    /// Position in the array, and the socket.
+    list: Vec<(usize, &'static Sock)>,
+}
+
+impl Streams {
+    /// None has come since, and none has gone: also not one for the other.
+    fn is_same(&self, before: &Self) -> bool {
+        let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
+        self.list.iter().map(key).eq(before.list.iter().map(key))
+    }
+}
+
+/// Streams of a parent's are not served here: they go back to TCP at their first use.
+pub(super) fn own(sock: &'static Sock) -> bool {
+    if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
+        // What lay in the ring is readable on TCP.
+        remains::await_owed(sock);
+    }
+    sock.is_accelerated()
+}
+
+/// The tracked socket that an entry names, if it is one.
+fn sock_of(p: &pollfd) -> Option<&'static Sock> {
+    fd_table::lookup(p.fd)?.get::<Sock>()
+}
+
+fn accelerated(fds: &[pollfd]) -> Streams {
+    let list = fds
+        .iter()
+        .enumerate()
+        .filter_map(|(i, p)| Some((i, sock_of(p)?)))
+        .filter(|(_, sock)| sock.is_accelerated() && own(sock))
+        .collect();
+    Streams { list }
+}
+
+/// `poll` and `ppoll`.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn poll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    vigil: &mut Vigil,
+) -> Verdict {
+    // SAFETY: the caller's.
+    let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
+    if vigil.stage != Stage::Fresh {
+        // SAFETY: the caller's array, looked at before the wait.
+        let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+        let end = Deadline {
+            at: vigil.deadline,
+            asked_none,
+        };
+        // SAFETY: the mask is the caller's.
+        return verdict(unsafe { run(fds, &end, mask, vigil) });
+    }
+    if count == 0 || fds.is_null() || count > fd_table::TABLE_LEN as nfds_t {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if count > 256 && count > sys::descriptor_limit() {
+        // The kernel refuses without a look at the array.
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    let len = count as usize * size_of::<pollfd>();
+    let is_read_only = caller::cannot_write(fds as usize, len);
+    if caller::is_mask_missing(mask) || is_read_only && caller::cannot_read(fds as usize, len) {
+        // The kernel's to refuse.
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // SAFETY: the caller's array.
+    let list = unsafe { core::slice::from_raw_parts(fds, count as usize) };
+    let mut tracked = false;
+    for p in list {
+        if let Some(entry) = fd_table::lookup(p.fd) {
+            tracked = true;
+            if let Some(set) = entry.get::<Set>() {
+                watched(set);
+            }
+        }
+    }
+    if !tracked || seccomp::waits_by_itself() {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if timeout.is_some_and(|t| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec)) {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if is_read_only {
+        // However long it waits.
+        return Verdict::Failed(Error::BadAddress);
+    }
+    // SAFETY: the caller's array.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let deadline = timeout.map(|t| {
+        sys::now_ns()
+            .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
+            .saturating_add(t.tv_nsec as u64)
+    });
+    vigil.deadline = deadline;
+    let end = Deadline {
+        at: deadline,
+        asked_none,
+    };
+    // SAFETY: the mask is the caller's.
+    verdict(unsafe { run(fds, &end, mask, vigil) })
+}
+
+fn verdict(answer: Option<Result<usize, sys::Errno>>) -> Verdict {
+    match answer {
+        None => Verdict::Block,
+        Some(Ok(n)) => Verdict::Done(n as isize),
+        Some(Err(libc::EINTR)) => Verdict::Failed(Error::Interrupted),
+        Some(Err(e)) => Verdict::Failed(Error::Kernel(e)),
+    }
+}
+
+/// A set is among the descriptors of a poll or select.
+pub(super) fn watched(set: &'static Set) {
+    if set.inherited.load(Ordering::Relaxed) {
+        set.use_inherited();
+    }
+    set.is_nested();
+}
+
+/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
+/// `None`: the edge sleeps, by `vigil`; then the array stays where it is.
+///
+/// # Safety
+/// `mask` is null or valid.
+pub(super) unsafe fn run(
+    fds: &mut [pollfd],
+    end: &Deadline,
+    mask: *const sigset_t,
+    vigil: &mut Vigil,
+) -> Option<Result<usize, sys::Errno>> {
+    // SAFETY: the caller's.
+    let answer = unsafe { turns(fds, end, mask, vigil) };
+    // On TCP it would lie there, and be told with whatever else is.
+    let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
+    if is_over && remains::is_any_owed() {
+        let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
+        if remains::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
+            // SAFETY: the caller's.
+            return unsafe { turns(fds, end, mask, vigil) };
+        }
+    }
+    answer
+}
+
+/// As [`run`], of what is there.
+unsafe fn turns(
+    fds: &mut [pollfd],
+    end: &Deadline,
+    mask: *const sigset_t,
+    vigil: &mut Vigil,
+) -> Option<Result<usize, sys::Errno>> {
+    match core::mem::replace(&mut vigil.stage, Stage::Fresh) {
+        Stage::Fresh => {}
+        Stage::Kernel => {
+            if let Some(answer) = kernel_over(fds, vigil) {
+                return Some(answer);
+            }
+        }
+        Stage::Streams => match sleep_over(fds, vigil) {
+            Ok(0) => {}
+            answer => return Some(answer),
+        },
+    }
+    loop {
+        if meeting::is_meeting() {
+            sluice_rendezvous::progress_soon();
+        }
+        let streams = accelerated(fds);
+        if streams.list.is_empty() {
+            match in_kernel(fds, end, mask, vigil) {
+                Step::Answer(answer) => return Some(answer),
+                Step::Again => continue,
+                Step::Parked => return None,
+            }
+        }
+        let left = end.left();
+        let is_last = left == Some(0);
+        let last = if is_last { mask } else { core::ptr::null() };
+        // SAFETY: the mask is the caller's.
+        let ready = match unsafe { look(fds, &streams, Some(0), None, last, Ends::NEVER) } {
+            Ok(0) if is_last && !end.asked_none && vigil.ran.any().have_run() => {
+                return Some(Err(libc::EINTR));
+            }
+            Ok(ready) => ready,
+            Err(e) => return Some(Err(e)),
+        };
+        if ready != 0 || is_last {
+            return Some(Ok(ready));
+        }
+        if spin(fds, &streams) {
+            continue;
+        }
+        match sleep(fds, &streams, left, mask, vigil) {
+            Step::Answer(Ok(0)) => {}
+            Step::Answer(answer) => return Some(answer),
+            Step::Again => {}
+            Step::Parked => return None,
+        }
+    }
+}
+
+/// How far a wait has come.
+enum Step {
+    Answer(Result<usize, sys::Errno>),
+    /// Look again.
+    Again,
+    /// The edge sleeps.
+    Parked,
+}
+
+/// What a wait has announced, and what it waits for.
+#[derive(Default)]
+#[allow(
+    missing_debug_implementations,
+    reason = "sets have none, and nobody prints it"
+)]
+pub struct List {
+    /// Sockets whose input comes by TCP, marked so that no reader consents meanwhile.
+    marked: Vec<&'static Sock>,
+    /// More than are marked: [`events::is_any_big_wait`].
+    big: bool,
+    /// This thread's set with its doorbells, which it sleeps in.
+    bells: Option<&'static Set>,
+    /// Streams in whose masks of waiters its slot is; their links are pinned.
+    wished: Vec<(&'static Sock, c_short, u32, &'static Link)>,
+    /// The caller's entries and the doorbells' set, as the kernel is to see them.
+    all: Vec<pollfd>,
+    /// When the look at the kernel began.
+    began: Moment,
+    /// The entries of a select, whose array is ours.
+    pub(super) own: Vec<pollfd>,
+}
+
+impl List {
+    /// No reader of this socket consents from now on, until it is taken back.
+    fn mark(&mut self, sock: &'static Sock) {
+        if self.marked.len() < MARKED {
+            sock.polls.fetch_add(1, Ordering::SeqCst);
+            self.marked.push(sock);
+        } else if !core::mem::replace(&mut self.big, true) {
+            events::big_wait_begins();
+        }
+    }
+}
+
+impl Announcement for List {
+    /// Takes back what was announced.
+    fn take_back(&mut self) {
+        for sock in &self.marked {
+            sock.polls.fetch_sub(1, Ordering::SeqCst);
+        }
+        if core::mem::take(&mut self.big) {
+            events::big_wait_ends();
+            upgrade::consent_behind_big_wait();
+        }
+        for sock in self.marked.drain(..) {
+            if sock.rx.state() == State::Proved {
+                upgrade::consent(sock);
+            }
+        }
+        let Some(set) = self.bells.take() else { return };
+        set.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.retract();
+        for (sock, events, slot, link) in self.wished.drain(..) {
+            wish(sock, events, link, slot, false);
+            link.unpin();
+        }
+        set.drain();
+    }
+}
+
+/// Has the edge sleep, if it can be noted what is to be taken back; else the list is given back.
+fn park(
+    vigil: &mut Vigil,
+    stage: Stage,
+    left: Option<u64>,
+    mask: *const sigset_t,
+    list: List,
+) -> Option<Box<List>> {
+    let list = Box::into_raw(Box::new(list));
+    if !nap::falls_asleep_over(vigil.frame(), list) {
+        // SAFETY: made a moment ago, and noted nowhere.
+        return Some(unsafe { Box::from_raw(list) });
+    }
+    vigil.list = list;
+    vigil.stage = stage;
+    (vigil.left, vigil.mask) = (left, mask);
+    None
+}
+
+/// The edge has slept: takes back what was announced for it.
+fn unpark(vigil: &mut Vigil) -> Box<List> {
+    nap::wakes_up(vigil.frame());
+    let list = core::mem::replace(&mut vigil.list, core::ptr::null_mut());
+    // SAFETY: made in `park` for this call, whose note is taken out.
+    unsafe { Box::from_raw(list) }
+}
+
+/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that
+/// no reader consents meanwhile.
+fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &mut Vigil) -> Step {
+    let mut left = end.left();
+    if left == Some(0) {
+        // It does not wait: nothing to mark.
+        let mut now = sys::timespec(0);
+        let began = Moment::now();
+        // SAFETY: the caller's array and mask; a time of ours.
+        let answer = unsafe { sys::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut now, mask) };
+        for p in fds.iter() {
+            if let Some(sock) = sock_of(p)
+                && sock.rx.state() == State::Proved
+            {
+                upgrade::consent(sock);
+            }
+        }
+        correct(fds, began, false);
+        hang_up(fds);
+        return Step::Answer(answer.map(|_| count(fds)));
+    }
+    nap::left_sleeps(vigil.frame());
+    let mut list = List::default();
+    for p in fds.iter() {
+        if let Some(sock) = sock_of(p) {
+            list.mark(sock);
+        }
+    }
+    // A stream may have come up before the marks were seen.
+    let came_up = |p: &pollfd| sock_of(p).is_some_and(Sock::is_accelerated);
+    if list.marked.iter().any(|s| s.is_accelerated()) || list.big && fds.iter().any(came_up) {
+        list.take_back();
+        return Step::Again;
+    }
+    let mut sliced = false;
+    if sluice_rendezvous::needs_hooks()
+        && let Some(meeting) = sluice_rendezvous::time_left()
+    {
+        sliced = left.is_none_or(|l| meeting < l);
+        left = Some(left.map_or(meeting, |l| l.min(meeting)));
+    }
+    (vigil.sliced, vigil.on) = (
+        sliced,
+        On::List {
+            fds: fds.as_mut_ptr(),
+            count: fds.len(),
+        },
+    );
+    let Some(mut list) = park(vigil, Stage::Kernel, left, mask, list) else {
+        return Step::Parked;
+    };
+    let mut time = left.map(sys::timespec);
+    let at = time
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    let ends = vigil.ran.any();
+    // SAFETY: the caller's array and mask; a time of ours.
+    let answer = unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) };
+    list.take_back();
+    match answer {
+        Ok(0) if sliced => Step::Again,
+        answer => Step::Answer(complete(fds, answer)),
+    }
+}
+
+/// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread
+/// had been woken.
+fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
+    for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
+        if let Some(sock) = sock_of(p) {
+            p.revents = told::whole(sock, p.revents, p.events);
+        }
+    }
+    hang_up(fds);
+    answer
+}
+
+/// Of what another thread is shutting down the kernel tells of room alone, where a stream has just
+/// gone back to it.
+fn hang_up(fds: &mut [pollfd]) {
+    let told = fds.iter_mut().filter(|p| p.revents & WRITE != 0);
+    for p in told {
+        if let Some(sock) = sock_of(p)
+            && sock.has_shut_both()
+        {
+            p.revents |= libc::POLLHUP;
+        }
+    }
+}
+
+/// The edge has slept on a list without streams. `None`: look again.
+fn kernel_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
+    drop(unpark(vigil));
+    match vigil.answer {
+        Ok(0) if vigil.sliced => None,
+        answer => Some(complete(fds, answer)),
+    }
+}
+
+/// What the ring says of `sock`, as poll's bits, under its locks.
+fn of(sock: &'static Sock) -> c_short {
+    let Ok(_rx) = sock.rx.lock.enter() else {
+        return 0;
+    };
+    let tx = sock.tx.lock.enter();
+    tx.map_or(0, |_tx| events::of_stream(sock) as c_short)
+}
+
+/// Of which of a stream's bits a wait is told.
+const fn asked(p: &pollfd) -> c_short {
+    p.events & (READ | WRITE) | libc::POLLHUP
+}
+
+/// One look at streams and kernel, waiting in the kernel for at most `wait` ns, also for `bell`.
+unsafe fn look(
+    fds: &mut [pollfd],
+    streams: &Streams,
+    wait: Option<u64>,
+    bell: Option<i32>,
+    mask: *const sigset_t,
+    ends: Ends,
+) -> Result<usize, sys::Errno> {
+    drive(streams);
+    // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
+    let mut held: Vec<(usize, c_short)> = Vec::new();
+    let mut masked: Vec<usize> = Vec::new();
+    let mut any = false;
+    for &(i, sock) in &streams.list {
+        let Some(p) = fds.get_mut(i) else { continue };
+        held.push((i, p.events));
+        if of(sock) & asked(p) != 0 {
+            any = true;
+        }
+        if sock.tx.state() == State::Link {
+            p.events &= !WRITE;
+            masked.push(i);
+        }
+    }
+    let began = Moment::now();
+    let (mut time, ends) = if any {
+        (Some(sys::timespec(0)), Ends::NEVER)
+    } else {
+        (wait.map(sys::timespec), ends)
+    };
+    let at = time
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    let answer = match bell {
+        None => {
+            // SAFETY: the caller's array and mask.
+            unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) }
+        }
+        Some(bell) => {
+            let mut all: Vec<pollfd> = fds.to_vec();
+            all.push(pollfd {
+                fd: bell,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: an array of ours, the caller's mask.
+            let answer = unsafe { sys::ppoll_unless(ends, all.as_mut_ptr(), all.len(), at, mask) };
+            for (to, from) in fds.iter_mut().zip(&all) {
+                to.revents = from.revents;
+            }
+            answer
+        }
+    };
+    for (i, events) in held {
+        if let Some(p) = fds.get_mut(i) {
+            p.events = events;
+        }
+    }
+    answer?;
+    correct(fds, began, !streams.list.is_empty());
+    for &(i, sock) in &streams.list {
+        let Some(p) = fds.get_mut(i) else { continue };
+        p.revents |= of(sock) & asked(p);
+        if masked.contains(&i) {
+            p.revents |= room_of_tcp(sock, p);
+        }
+    }
+    hang_up(fds);
+    Ok(count(fds))
+}
+
+/// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP
+/// since.
+fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
+    let unasked = p.events & WRITE;
+    if unasked == 0 || sock.tx.state() == State::Link {
+        return 0;
+    }
+    events::kernel_ready(p.fd, unasked)
+}
+
+/// Entries of which there is something to tell.
+fn count(fds: &[pollfd]) -> usize {
+    fds.iter().filter(|p| p.revents != 0).count()
+}
+
+/// What the kernel has told, in a look that began then, as the program is to see it. `streams`:
+/// some of them may be on links.
+pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
+    if !streams && !told::is_any_other() {
+        return;
+    }
+    for p in fds.iter_mut().filter(|p| p.revents != 0) {
+        let Some(entry) = fd_table::lookup(p.fd) else {
+            continue;
+        };
+        if let Some(sock) = entry.get::<Sock>() {
+            let told = told::correct(sock, p.revents, p.events, began);
+            p.revents = told::whole(sock, told, p.events);
+        }
+    }
+}
+
+/// Takes what links to other hosts have brought.
+fn drive(streams: &Streams) {
+    let far = |(_, sock): &(usize, &Sock)| sluice_sockets::remote::is_remote(sock);
+    if verbs::is_used() && streams.list.iter().any(far) {
+        verbs::drive_all();
+    }
+}
+
+/// Spins on up to four streams.
+fn spin(fds: &[pollfd], streams: &Streams) -> bool {
+    if streams.list.len() > 4 {
+        return false;
+    }
+    let Some(&(_, first)) = streams.list.first() else {
+        return false;
+    };
+    let Some(link) = first.link() else {
+        return false;
+    };
+    if verbs::is_to_another_host(link) {
+        return spin::remote(&first.rx.spin_ns, &first.rx.spin_skip, || {
+            drive(streams);
+            has_news(fds, streams)
+        });
+    }
+    let Ok(section) = first.rx.lock.enter() else {
+        return false;
+    };
+    let Some(peer) = first.rx.dir().map(|d| d.tx.cpu.load(Ordering::Relaxed)) else {
+        return false;
+    };
+    link.pin();
+    drop(section);
+    let found = spin::until(&first.rx.spin_ns, &first.rx.spin_skip, peer, || {
+        has_news(fds, streams)
+    });
+    link.unpin();
+    found
+}
+
+/// Announces on every stream, looks again, sleeps.
+fn sleep(
+    fds: &mut [pollfd],
+    streams: &Streams,
+    left: Option<u64>,
+    mask: *const sigset_t,
+    vigil: &mut Vigil,
+) -> Step {
+    let Some(set) = bells() else {
+        for &(_, sock) in &streams.list {
+            demote::demote(sock, Which::Both, Reason::DescriptorLimit);
+        }
+        return Step::Again;
+    };
+    // What a sleep left by a jump has announced goes before this one announces the same.
+    nap::left_sleeps(vigil.frame());
+    let mut list = List {
+        bells: Some(set),
+        ..List::default()
+    };
+    let mut moved = false;
+    // Nobody rings for what comes by TCP: no reader of these consents meanwhile.
+    for p in fds.iter() {
+        if let Some(sock) = sock_of(p)
+            && !sock.is_accelerated()
+        {
+            list.mark(sock);
+        }
+    }
+    for &(i, sock) in &streams.list {
+        let Some(p) = fds.get(i) else { continue };
+        let Ok(section) = sock.rx.lock.enter() else {
+            continue;
+        };
+        let link = sock.link();
+        if let Some(link) = link {
+            link.pin();
+        }
+        // Should the rest of the stream go, too, and another come up meanwhile, its reader sees the
+        // mark.
+        if p.events & READ != 0 && sock.rx.dir().is_none() {
+            list.mark(sock);
+        }
+        drop(section);
+        let Some(link) = link else { continue };
+        match set.slot_for(link) {
+            Some(slot) => {
+                moved |= !wish(sock, p.events, link, slot, true);
+                list.wished.push((sock, p.events, slot, link));
+            }
+            None => {
+                link.unpin();
+                demote::demote(sock, Which::Both, Reason::Limit);
+            }
+        }
+    }
+    set.sleepers.fetch_add(1, Ordering::SeqCst);
+    set.announce_and_look();
+    // Streams that came or went since the list was made, or have news: a short look, then again.
+    let stale = moved || !accelerated(fds).is_same(streams);
+    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
+        Box::new(list)
+    } else {
+        list.began = Moment::now();
+        list.all = fds.to_vec();
+        for &(i, sock) in &streams.list {
+            // OUT of a socket on the link is the ring's to say.
+            if let Some(p) = list.all.get_mut(i)
+                && sock.tx.state() == State::Link
+            {
+                p.events &= !WRITE;
+            }
+        }
+        list.all.push(pollfd {
+            fd: set.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        vigil.on = On::List {
+            fds: list.all.as_mut_ptr(),
+            count: list.all.len(),
+        };
+        match park(vigil, Stage::Streams, left, mask, list) {
+            None => return Step::Parked,
+            Some(list) => list,
+        }
+    };
+    let (wait, ends) = if stale {
+        (Some(0), Ends::NEVER)
+    } else {
+        (left, vigil.ran.any())
+    };
+    // SAFETY: the mask is the caller's.
+    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
+    list.take_back();
+    Step::Answer(answer)
+}
+
+/// The edge has slept on a list with streams: what is ready now.
+fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno> {
+    let list = unpark(vigil);
+    vigil.answer?;
+    for (to, from) in fds.iter_mut().zip(&list.all) {
+        to.revents = from.revents;
+    }
+    correct(fds, list.began, true);
+    for (i, sock) in accelerated(fds).list {
+        let Some(p) = fds.get_mut(i) else { continue };
+        p.revents |= of(sock) & asked(p);
+    }
+    for (to, from) in fds.iter_mut().zip(&list.all) {
+        // What the kernel has told may be of a stream that has ended since, by a shutdown in
+        // another thread.
+        if from.events != to.events
+            && to.revents != 0
+            && let Some(sock) = sock_of(to)
+        {
+            to.revents |= room_of_tcp(sock, to);
+        }
+    }
+    hang_up(fds);
+    Ok(count(fds))
+}
+
+/// Has one of the streams what is waited for?
+fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
+    streams
+        .list
+        .iter()
+        .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & asked(p) != 0))
+}
+
+/// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that
+/// is not on this link. It may have gone to another since the link was looked at, as may the
+/// structure to another connection; there the bit is another sleeper's.
+fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
+    let bit = 1u64 << slot;
+    // Of a half with a direction, under its lock, the socket's link is that direction's.
+    let is_here = || sock.link().is_some_and(|l| core::ptr::eq(l, link));
+    if events & READ != 0
+        && let Ok(_section) = sock.rx.lock.enter()
+        && let Some(dir) = sock.rx.dir().filter(|_| is_here())
+    {
+        if on {
+            dir.rx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            dir.rx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+    if events & WRITE != 0
+        && let Ok(_section) = sock.tx.lock.enter()
+        && let Some(dir) = sock.tx.dir().filter(|_| is_here())
+    {
+        if on {
+            dir.tx_wishes.waiters.fetch_or(bit, Ordering::SeqCst);
+            if sock.tx.state() == State::Link && !events::has_room(sock) {
+                jobs::watch_full(sock);
+            }
+        } else {
+            dir.tx_wishes.waiters.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+    is_here()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_sockets::testing;
+
+    #[test]
+    fn a_waiter_is_taken_out_on_its_own_link_only() {
+        let (before, _, _) = testing::link();
+        let (link, peer, index) = testing::link();
+        // The structure of a socket that was on the one is a socket's on the other.
+        let sock = testing::writer(link, peer, index);
+        let waiters = || {
+            let dir = &testing::directions(link, index)[0];
+            dir.tx_wishes.waiters.load(Ordering::Relaxed)
+        };
+        assert!(wish(sock, WRITE, link, 3, true));
+        assert!(!wish(sock, WRITE, before, 3, false));
+        assert!(!wish(sock, WRITE, before, 4, true));
+        assert_eq!(waiters(), 1 << 3);
+        assert!(wish(sock, WRITE, link, 3, false));
+        assert_eq!(waiters(), 0);
+    }
+}

@@ -1,0 +1,783 @@
+//! An epoll set: the mirror of its registrations of tracked sockets, its doorbells, its ready list.
+//!
+//! The kernel's registrations stay as the program made them, but for those of streams that change
+//! all the time ([`super::parked`]). The mirror finds a stream's registrations by the stream's
+//! number, so that a wait costs what is ready, not what is watched.
+//!
+//! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
+//! looked at without (see [`events::of_stream`]); the set's pin on a link keeps the memory there.
+
+use super::parked::bell_data;
+use super::regs::{Echo, Inside, OnLink};
+use super::shared;
+use super::shared::SETS_MAX;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::outlet::Outlet;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys::{self, Fd};
+use sluice_rendezvous::control;
+use sluice_runtime::fd_table::{self, Entry, Kind, Object};
+use sluice_runtime::own_fds;
+use sluice_sockets::events::{READABLE, WRITABLE};
+use sluice_sockets::sock::{SETS, Sock};
+use sluice_sockets::watcher::{self, Calls, Watcher};
+use sluice_transport::verbs;
+
+const IN: u32 = libc::EPOLLIN as u32;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// An epoll set. Type-stable memory.
+pub struct Set {
+    inside: Guarded<Option<Inside>>,
+    /// Somebody was inside, ever. Set while the making of sets is locked, so that it does not
+    /// change over a fork.
+    entered: AtomicBool,
+    /// Descriptors of this process for it; 0: a free structure.
+    entries: AtomicU32,
+    /// The kernel's set.
+    fd: AtomicI32,
+    /// An eventfd in the kernel's set, by which this process itself rings; -1: none yet.
+    pub(super) wake: Outlet,
+    /// Its place among all sets: a relative's copy has the same.
+    pub(super) number: usize,
+    /// A thread's own, for poll and select.
+    pub(super) private: AtomicBool,
+    /// The parent's, and not yet used by this process.
+    pub(super) inherited: AtomicBool,
+    /// The kernel alone no longer answers for this set: see [`Set::is_plain`]. Stored before the
+    /// kernel's set can tell of the change; stays for the life of the set.
+    special: AtomicU32,
+    /// Registrations whose sockets have a stream.
+    pub(super) adopted: AtomicU32,
+    /// Threads asleep in the kernel's set.
+    pub(super) sleepers: AtomicU32,
+    /// The set is watched by another set or by poll.
+    pub(super) nested: AtomicBool,
+    /// Another process may see the kernel's set: nothing is parked in it any more.
+    pub(super) seen: AtomicBool,
+    /// Somebody waits for it, or may, whom no hook serves: what is in it stays on TCP, also what
+    /// comes later.
+    pub(super) is_used_elsewhere: AtomicBool,
+    /// Streams filled a whole answer while the kernel's part was due to be looked at.
+    pub(super) kernel_turn: AtomicBool,
+    /// Answers filled by streams in a row.
+    pub(super) full_answers: AtomicU32,
+    /// When the kernel's part was last looked at (`sys::rough_ns`).
+    pub(super) looked_ns: AtomicU64,
+    /// CPU of the last writer, plus one, and the adaptive cells of spin.rs.
+    pub(super) peer_cpu: AtomicU32,
+    pub(super) spin_ns: AtomicU32,
+    pub(super) spin_skip: AtomicU32,
+    /// Streams of its go to other hosts: a thread that waits drives their links.
+    pub(super) remote: AtomicBool,
+}
+
+static ALL: [AtomicPtr<Set>; SETS_MAX] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SETS_MAX];
+/// Serialises what takes a structure into use.
+pub(super) static MAKING: Guarded<()> = Guarded::new(());
+
+/// Every structure ever made.
+fn all() -> impl Iterator<Item = &'static Set> {
+    // SAFETY: null, or a leaked set.
+    ALL.iter()
+        .map_while(|cell| unsafe { cell.load(Ordering::Acquire).as_ref() })
+}
+
+/// Calls `each` for every set in use.
+pub fn for_all(each: impl FnMut(&'static Set)) {
+    all()
+        .filter(|set| set.entries.load(Ordering::Acquire) != 0)
+        .for_each(each);
+}
+
+/// Before a fork: no set comes up, and nobody is inside one, not even one that is no more in use:
+/// the child finds all mirrors whole.
+pub(super) fn hold_all() {
+    MAKING.hold();
+    // Most sets of most programs are the kernel's alone: to lock them would cost a copied page for
+    // every dozen or two.
+    let entered = all().filter(|set| set.was_entered());
+    entered.for_each(|set| set.inside.hold());
+}
+
+/// After the fork, on both sides: of [`hold_all`].
+pub(super) fn release_all() {
+    let entered = all().filter(|set| set.was_entered());
+    entered.for_each(|set| set.inside.release());
+    MAKING.release();
+}
+
+/// In the child of a fork.
+pub(super) fn after_fork() {
+    all().for_each(|set| set.wake.after_fork());
+    for_all(Set::after_fork);
+}
+
+/// Was a set ever made?
+pub(super) fn any() -> bool {
+    ALL.first()
+        .is_some_and(|first| !first.load(Ordering::Acquire).is_null())
+}
+
+/// A structure for the kernel's set `fd`. `None`: too many sets; the kernel serves it alone, and
+/// sockets in it stay on TCP.
+pub fn alloc(fd: i32) -> Option<&'static Set> {
+    let making = MAKING.lock()?;
+    let mut found: Option<&'static Set> = None;
+    for (number, cell) in ALL.iter().enumerate() {
+        // SAFETY: null, or a leaked set.
+        match unsafe { cell.load(Ordering::Acquire).as_ref() } {
+            // One in which a thread still sleeps, though it is closed, stays its sleeper's.
+            Some(set)
+                if set.entries.load(Ordering::Acquire) == 0
+                    && set.sleepers.load(Ordering::SeqCst) == 0
+                    && !shared::is_marked(number) =>
+            {
+                found = Some(set);
+                break;
+            }
+            Some(_) => {}
+            None => {
+                offer();
+                let made: &'static Set = Box::leak(Box::new(Set {
+                    inside: Guarded::new(None),
+                    entered: AtomicBool::new(false),
+                    entries: AtomicU32::new(0),
+                    fd: AtomicI32::new(-1),
+                    wake: Outlet::new(),
+                    number,
+                    private: AtomicBool::new(false),
+                    inherited: AtomicBool::new(false),
+                    special: AtomicU32::new(0),
+                    adopted: AtomicU32::new(0),
+                    sleepers: AtomicU32::new(0),
+                    nested: AtomicBool::new(false),
+                    seen: AtomicBool::new(false),
+                    is_used_elsewhere: AtomicBool::new(false),
+                    kernel_turn: AtomicBool::new(false),
+                    full_answers: AtomicU32::new(0),
+                    looked_ns: AtomicU64::new(0),
+                    peer_cpu: AtomicU32::new(0),
+                    spin_ns: AtomicU32::new(0),
+                    spin_skip: AtomicU32::new(0),
+                    remote: AtomicBool::new(false),
+                }));
+                cell.store(core::ptr::from_ref(made).cast_mut(), Ordering::Release);
+                found = Some(made);
+                break;
+            }
+        }
+    }
+    if let Some(set) = found {
+        set.fd.store(fd, Ordering::Relaxed);
+        set.adopted.store(0, Ordering::Relaxed);
+        set.special.store(0, Ordering::Relaxed);
+        for flag in [
+            &set.nested,
+            &set.seen,
+            &set.is_used_elsewhere,
+            &set.private,
+            &set.inherited,
+            &set.kernel_turn,
+            &set.remote,
+        ] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        set.looked_ns.store(0, Ordering::Relaxed);
+        set.entries.store(1, Ordering::Release);
+    }
+    drop(making);
+    if let Some(set) = found.filter(|set| set.was_entered()) {
+        // Closed in a handler that interrupted a use of it, the last one could not be emptied.
+        set.clear();
+    }
+    found
+}
+
+/// What sockets and links have of sets.
+fn offer() {
+    watcher::served_by(Calls {
+        ring: |set| Set::of(set).ring(),
+        is_private: |set| Set::of(set).is_private(),
+        adopt_stream: |set, sock| Set::of(set).adopt_stream(sock),
+        forget_stream: |set, sock, link, index| Set::of(set).forget_stream(sock, link, index),
+        writes_by_tcp: |set, sock, waiters| Set::of(set).writes_by_tcp(sock, waiters),
+        forget_sock: |set, sock| Set::of(set).forget_sock(sock),
+        withdraw: |set, sock, fd| Set::of(set).withdraw(sock, fd),
+        add_entry: |set| Set::of(set).add_entry(),
+        drop_entry: |set| Set::of(set).drop_entry(),
+        used_elsewhere: |set| Set::of(set).used_elsewhere(),
+        add_bell: |set, link, slot, bell| Set::of(set).add_bell(link, slot, bell),
+        empty_bell: |set, link, slot| Set::of(set).empty_bell(link, slot),
+        number_goes: super::number_goes,
+        number_gone: super::number_gone,
+        slots_of,
+        link_lost: super::link_lost,
+    });
+}
+
+/// The set at index `i` of a socket's, if any.
+pub(super) fn at(sock: &Sock, i: usize) -> Option<&'static Set> {
+    sock.set_at(i).map(Set::of)
+}
+
+/// Waiter slots, as a mask, of all sets that `sock` is in, on its link.
+pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
+    let mut mask = 0;
+    for i in 0..SETS {
+        if let Some(set) = at(sock, i)
+            && let Some(slot) = set
+                .with(|inside| inside.on_link(link).map(|l| l.slot))
+                .flatten()
+        {
+            mask |= 1 << slot;
+        }
+    }
+    mask
+}
+
+// SAFETY: of sets alone.
+unsafe impl Object for Set {
+    const KIND: Kind = Kind::Set;
+}
+
+impl Set {
+    /// The set that sockets and links know by its address.
+    pub(super) fn of(watcher: &'static Watcher) -> &'static Set {
+        let at = core::ptr::from_ref(watcher) as usize;
+        // SAFETY: a watcher's address is that of a set, whose memory is type-stable.
+        unsafe { &*(at as *const Set) }
+    }
+
+    fn as_watcher(&self) -> *mut Watcher {
+        core::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// The kernel's set.
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Is it a thread's own, for poll and select?
+    pub fn is_private(&self) -> bool {
+        self.private.load(Ordering::Relaxed)
+    }
+
+    /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own
+    /// use.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
+        if !self.entered.load(Ordering::Relaxed) {
+            self.is_entered()?;
+        }
+        let mut inside = self.inside.lock()?;
+        Some(f(inside.get_or_insert_default()))
+    }
+
+    #[cold]
+    fn is_entered(&self) -> Option<()> {
+        let _making = MAKING.lock()?;
+        self.entered.store(true, Ordering::SeqCst);
+        Some(())
+    }
+
+    /// Was a thread inside, ever? A thread that stores something for those inside, and then reads
+    /// false here, is seen by the first that enters.
+    pub(super) fn was_entered(&self) -> bool {
+        self.entered.load(Ordering::SeqCst)
+    }
+
+    /// May a wait go straight to the kernel's function? Only while the kernel's answer is the
+    /// program's: no stream ever lived here (so no bell is registered), no ONESHOT is registered,
+    /// and the set is this process's own.
+    ///
+    /// Another thread may end that while the wait is in the kernel. So the caller asks again after
+    /// the wait, and hands the answer to [`super::epoll::returned`] if it is no longer so.
+    /// - *No bell is shown to the program.* `special` is set before a bell enters the kernel's set.
+    ///   A thread that takes a bell's event out of it, under the kernel's lock of the set, sees
+    ///   `special`.
+    /// - *No sleeper is forgotten.* A wait that may sleep first counts in `sleepers`, then asks
+    ///   (both SeqCst). A thread that adopts a stream first sets `special`, then reads `sleepers`.
+    ///   So either the waiter sees `special` and takes the long way, or its count is seen and the
+    ///   set is rung; and as with every sleeper no announcement is taken back until it has left.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.specialty() == 0
+    }
+
+    /// 0: see [`Set::is_plain`]. A number, which costs a hook less to ask together with another.
+    #[inline(always)]
+    pub fn specialty(&self) -> u32 {
+        self.special.load(Ordering::SeqCst)
+    }
+
+    /// From now on waits take the long way.
+    pub(super) fn no_longer_plain(&self) {
+        self.special.store(1, Ordering::SeqCst);
+    }
+
+    /// A thread that goes straight to the kernel's function and may sleep there counts as asleep.
+    /// One that is cancelled there, or jumps out of a handler, stays counted: bells then ring that
+    /// nobody needs, and nothing else.
+    pub fn lies_down(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is back.
+    pub fn gets_up(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// One more descriptor for the set.
+    pub fn add_entry(&self) {
+        self.entries.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One descriptor less; with the last, the mirror is emptied.
+    pub fn drop_entry(&'static self) {
+        let mut entries = self.entries.load(Ordering::Acquire);
+        // In one step each: of two threads that close the last two, one finds that it has the last.
+        while entries > 1 {
+            match self.entries.compare_exchange_weak(
+                entries,
+                entries - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return self.find_number(),
+                Err(now) => entries = now,
+            }
+        }
+        // While it is emptied nobody takes the structure for another set.
+        self.clear();
+        self.entries.store(0, Ordering::Release);
+    }
+
+    /// Our own calls need a number that stays valid.
+    fn find_number(&'static self) {
+        let mine = Entry::of(self);
+        if fd_table::lookup(self.fd()) != Some(mine) {
+            fd_table::for_range(0, libc::c_int::MAX, |fd, entry| {
+                if entry == mine {
+                    self.fd.store(fd, Ordering::Relaxed);
+                }
+            });
+        }
+    }
+
+    fn clear(&'static self) {
+        let inside = self.with(core::mem::take).unwrap_or_default();
+        for sock in inside.socks() {
+            leave_set(sock, self);
+        }
+        for on in inside.links {
+            let streams: Vec<u32> = (0..on.reg_of.len() as u32)
+                .filter(|&s| on.reg_of.get(s as usize) != Some(&0))
+                .collect();
+            for stream in streams {
+                self.unwish(on.link, stream, on.slot);
+            }
+            release(on);
+        }
+        self.adopted.store(0, Ordering::Relaxed);
+        self.wake.close(own_fds::forget);
+    }
+
+    fn unwish(&self, link: &'static Link, stream: u32, slot: u32) {
+        if let Some(stream) = link.stream(stream) {
+            let (outgoing, incoming) = link.directions(stream);
+            incoming
+                .rx_wishes
+                .waiters
+                .fetch_and(!(1 << slot), Ordering::SeqCst);
+            outgoing
+                .tx_wishes
+                .waiters
+                .fetch_and(!(1 << slot), Ordering::SeqCst);
+        }
+    }
+
+    // --- doorbells ---
+
+    /// Makes the eventfd by which this process rings the set, at first use.
+    fn want_wake(&self) -> Option<()> {
+        if self.wake.is_open() {
+            return Some(());
+        }
+        let _low = own_fds::Low::begin();
+        let made = own_fds::lift(sys::eventfd(libc::EFD_NONBLOCK).ok()?)?;
+        sys::epoll_ctl(
+            self.fd(),
+            libc::EPOLL_CTL_ADD,
+            made.raw(),
+            IN | ET,
+            bell_data(),
+        )
+        .ok()?;
+        if let Err(second) = self.wake.offer(made) {
+            own_fds::forget(second.raw());
+        }
+        Some(())
+    }
+
+    /// Wakes one thread that sleeps in the kernel's set.
+    pub fn ring(&self) {
+        self.wake.with(sys::ring);
+    }
+
+    /// The peer's doorbell for our slot has come, or the peer to its name: into the kernel's set
+    /// with it.
+    ///
+    /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's
+    /// last owner, which that process did not know yet to be gone: sleepers look again.
+    pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Option<Fd>) {
+        let entered = self.with(|inside| {
+            let on = inside.on_link(link);
+            let Some(on) = on.filter(|l| l.slot == slot && !l.lost) else {
+                return true;
+            };
+            let bell = match (bell, on.name.take()) {
+                (Some(bell), _) => Some(bell),
+                (None, Some(name)) => {
+                    let visitor = control::bell_at(link, &name);
+                    own_fds::forget(name.raw());
+                    visitor
+                }
+                (None, None) => None,
+            };
+            let Some(bell) = bell.and_then(own_fds::lift) else {
+                return false;
+            };
+            let (raw, events) = (bell.raw(), IN | ET);
+            if sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, raw, events, bell_data()).is_err() {
+                own_fds::forget(raw);
+                return false;
+            }
+            // An old one leaves the kernel's set with its descriptor.
+            if let Some(old) = on.bell.replace(bell) {
+                own_fds::forget(old.raw());
+            }
+            true
+        });
+        if entered != Some(true) {
+            // The peer is not to ring where nobody hears it: without a bell it asks this process
+            // to.
+            control::drop_bell(link, slot);
+        }
+        self.tell();
+    }
+
+    /// The peer has closed its end of the doorbell, which the kernel would tell of for ever.
+    pub(super) fn take_bell_out(&self, on: &mut OnLink) {
+        if let Some(bell) = on.bell.take() {
+            // A relative may have it open, too: closing it alone would leave it in the set.
+            let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, bell.raw(), 0, 0);
+            own_fds::forget(bell.raw());
+        }
+    }
+
+    /// Takes what links to other hosts have brought, and gives them what there is.
+    #[inline]
+    pub(super) fn drive(&self) {
+        // Also by links that it has no streams of any more: it may have been woken in place of a
+        // thread that sleeps for these.
+        if self.remote.load(Ordering::Relaxed) {
+            verbs::drive_all();
+        }
+    }
+
+    /// The place of `link` in the set, made at first use: a waiter slot, and a doorbell asked for.
+    pub(super) fn place(&'static self, inside: &mut Inside, link: &'static Link) -> Option<usize> {
+        let generation = link.generation();
+        let known = inside
+            .links
+            .iter()
+            .position(|l| core::ptr::eq(l.link, link) && l.generation == generation);
+        if known.is_some() {
+            return known;
+        }
+        // Before any bell: see `is_plain`.
+        self.no_longer_plain();
+        self.want_wake()?;
+        let slot = link.take_slot(core::ptr::from_ref(self) as usize)?;
+        link.pin();
+        // Threads may be asleep in the kernel's set already: the first news rings.
+        if let Some(s) = link.my_slot(slot) {
+            self.announce_to(s);
+        }
+        let name = if verbs::is_to_another_host(link) {
+            self.remote.store(true, Ordering::Release);
+            verbs::bell(link, self.fd(), bell_data());
+            None
+        } else {
+            control::want_bell(link, slot)
+        };
+        inside.links.push(OnLink {
+            link,
+            generation,
+            slot,
+            reg_of: Vec::new(),
+            streams: 0,
+            lost: false,
+            bell: None,
+            name,
+        });
+        Some(inside.links.len() - 1)
+    }
+
+    /// The slot of this set on `link`; for poll and select, whose private set has no registrations.
+    pub(super) fn slot_for(&'static self, link: &'static Link) -> Option<u32> {
+        self.with(|inside| {
+            let at = self.place(inside, link)?;
+            inside.links.get(at).map(|l| l.slot)
+        })
+        .flatten()
+    }
+
+    /// A link has lost its peer. What it left in the rings is still told.
+    pub fn drop_link(&'static self, link: &'static Link) {
+        let gone = self.with(|inside| {
+            inside.take_marks();
+            let at = inside
+                .links
+                .iter()
+                .position(|l| core::ptr::eq(l.link, link))?;
+            let on = inside.links.get_mut(at)?;
+            // Nobody rings it any more, but a watcher of the set would see its hang-up.
+            self.take_bell_out(on);
+            on.lost = true;
+            (on.streams == 0).then(|| inside.links.swap_remove(at))
+        });
+        if let Some(on) = gone.flatten() {
+            release(on);
+        }
+        self.tell();
+    }
+
+    // --- registrations ---
+
+    /// There is something to look at for threads that wait.
+    pub(super) fn tell(&'static self) {
+        if self.nested.load(Ordering::Relaxed) {
+            self.shows_news();
+        }
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            self.ring();
+        }
+    }
+
+    /// The kernel has dropped a registration.
+    pub(super) fn removed(&'static self, fd: i32, sock: &'static Sock) {
+        self.with(|inside| {
+            if inside
+                .find(fd, sock)
+                .is_none_or(|at| self.drop_reg(inside, at, sock))
+            {
+                leave_set(sock, self);
+            }
+        });
+    }
+
+    /// True: it was the socket's last.
+    pub(super) fn drop_reg(&self, inside: &mut Inside, at: u32, sock: &'static Sock) -> bool {
+        if inside.reg(at).is_some_and(|r| r.adopted) {
+            self.adopted.fetch_sub(1, Ordering::SeqCst);
+        }
+        let last = inside.remove(at);
+        if let Some(link) = sock.link() {
+            let index = sock.index.load(Ordering::Relaxed);
+            let slot = inside.on_link(link).map(|on| on.slot);
+            if let Some(slot) = slot {
+                if last {
+                    self.unwish(link, index, slot);
+                }
+                if let Some(on) = inside.point(link, index, Some(sock)) {
+                    release(on);
+                }
+            }
+        }
+        last
+    }
+
+    /// The socket's last descriptor is closed: the kernel drops its registrations.
+    pub fn forget_sock(&'static self, sock: &'static Sock) {
+        self.with(|inside| {
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for at in all {
+                self.drop_reg(inside, at, sock);
+            }
+        });
+    }
+
+    /// The last descriptor of the socket, `fd`, is about to be closed, but its file lives on: takes
+    /// out the registrations that the kernel would have dropped. False: one is under a number that
+    /// is closed, and stays.
+    pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
+        self.with(|inside| {
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            let reachable = all
+                .iter()
+                .all(|&at| inside.reg(at).is_none_or(|reg| reg.fd == fd));
+            if !all.is_empty() {
+                let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+            reachable
+        })
+        .unwrap_or(false)
+    }
+
+    /// What a registered socket writes goes to TCP again, while it may still read from the link.
+    /// The kernel's edge for room is long past: if the set is among the `waiters` for space, the
+    /// kernel looks anew, and tells if there is room.
+    pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
+        self.with(|inside| {
+            self.unpark_sock(inside, sock);
+            let slot = sock
+                .link()
+                .and_then(|link| inside.on_link(link))
+                .map(|on| on.slot);
+            let asked = slot.is_some_and(|slot| waiters & (1 << slot) != 0);
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for i in all {
+                if let Some(reg) = inside.reg(i) {
+                    let waits = reg.events & WRITABLE != 0;
+                    if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
+                        self.put_back(reg);
+                    }
+                }
+            }
+        });
+    }
+
+    /// A registered socket's stream is over; its memory may be another stream's soon.
+    pub fn forget_stream(&'static self, sock: &'static Sock, link: &'static Link, index: u32) {
+        let is_shared = shared::is_marked(self.number);
+        // A parent's, which this process has not used: what it knows of the registrations is as old
+        // as the fork.
+        let is_stale = self.inherited.load(Ordering::Relaxed);
+        let gone = self.with(|inside| {
+            let slot = inside.on_link(link).map(|on| on.slot);
+            // Somebody waits for space in the ring that is no more.
+            let asked = slot
+                .and_then(|slot| {
+                    let (outgoing, _) = link.directions(link.stream(index)?);
+                    Some(outgoing.tx_wishes.waiters.load(Ordering::SeqCst) & (1 << slot) != 0)
+                })
+                .unwrap_or(false);
+            self.unpark_sock(inside, sock);
+            let all: Vec<u32> = inside.of_sock(sock).collect();
+            for i in all {
+                if inside.set_adopted(i, false) {
+                    self.adopted.fetch_sub(1, Ordering::SeqCst);
+                }
+                if let Some(reg) = inside.reg(i) {
+                    let edge = reg.events & ET != 0;
+                    let owed = edge
+                        && (asked && reg.events & WRITABLE != 0
+                            || reg.queued && reg.events & READABLE != 0);
+                    reg.echo = Echo::None;
+                    if is_stale {
+                        // The kernel's registration is as the parent has made it since.
+                    } else if reg.twin_armed {
+                        // What it says is dropped, but a watcher of the set would hear of every
+                        // byte. A relative may have changed it.
+                        if self.nested.load(Ordering::Relaxed) && !is_shared {
+                            reg.change(self.fd(), ONESHOT);
+                        }
+                    } else if reg.armed && (reg.out_removed || owed) {
+                        // The kernel looks, and tells if there is something to tell.
+                        self.put_back(reg);
+                    }
+                    reg.out_removed = false;
+                }
+            }
+            inside.point(link, index, None)
+        });
+        if let Some(on) = gone.flatten() {
+            release(on);
+        }
+    }
+
+    /// Gives up the links, which are the parent's. False: in a handler that forked in the middle of
+    /// this thread's own use of the set.
+    pub(super) fn disown(&'static self) -> bool {
+        if !self.was_entered() {
+            return true;
+        }
+        let Some(links) = self.with(Inside::disown) else {
+            return false;
+        };
+        for on in links {
+            on.link.unpin();
+            for fd in [on.bell, on.name].into_iter().flatten() {
+                own_fds::forget(fd.raw());
+            }
+        }
+        true
+    }
+
+    /// In the child of a fork: the links are the parent's, and so are the bells in the shared set.
+    fn after_fork(&'static self) {
+        self.inherited.store(true, Ordering::Relaxed);
+        self.no_longer_plain();
+        self.adopted.store(0, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
+        // One that the interrupted use goes on with is no other's: it stays out of use.
+        if self.disown() && self.private.load(Ordering::Relaxed) {
+            // Of a thread that does not exist here.
+            self.clear();
+            own_fds::close(self.fd());
+            self.entries.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Gives a place on a link up.
+pub(super) fn release(on: OnLink) {
+    for fd in [&on.bell, &on.name].into_iter().flatten() {
+        own_fds::forget(fd.raw());
+    }
+    if on.link.generation() == on.generation {
+        control::drop_bell(on.link, on.slot);
+        on.link.return_slot(on.generation, on.slot);
+        on.link.unpin();
+        if !on.link.is_alive() {
+            on.link.close_if_unused();
+        }
+    }
+}
+
+/// Notes in the socket that it is in `set`; false: it is in too many.
+pub(super) fn enter_set(sock: &'static Sock, set: &'static Set) -> bool {
+    let mine = set.as_watcher();
+    if sock
+        .sets
+        .iter()
+        .any(|c| core::ptr::eq(c.load(Ordering::Acquire), mine))
+    {
+        return true;
+    }
+    sock.sets.iter().any(|c| {
+        c.compare_exchange(
+            core::ptr::null_mut(),
+            mine,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+    })
+}
+
+pub(super) fn leave_set(sock: &'static Sock, set: &Set) {
+    let mine = set.as_watcher();
+    for cell in &sock.sets {
+        let _ = cell.compare_exchange(
+            mine,
+            core::ptr::null_mut(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+}

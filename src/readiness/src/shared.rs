@@ -1,0 +1,203 @@
+//! Sets that two processes use.
+//!
+//! A child inherits its parent's epoll sets. Most never touch them. One that does shares the
+//! kernel's registrations with its parent, and could take the parent's doorbells: from then on no
+//! stream is served by such a set, in either process. One word per set, in memory shared over fork,
+//! says so. A number that was used once by a relative is never given out again.
+
+use super::parked;
+use super::regs::Reg;
+use super::set::{self, Set};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use libc::c_int;
+use sluice_fabric::sys;
+use sluice_runtime::{own_fds, process};
+use sluice_sockets::demote::{self, Which};
+use sluice_sockets::events::WRITABLE;
+use sluice_sockets::remains;
+use sluice_stats::Reason;
+use sluice_transport::verbs;
+use std::ffi::CString;
+
+/// What the kernel asks of every registration besides.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// Sets of one process.
+pub(super) const SETS_MAX: usize = 4096;
+
+/// The words; null before the first fork.
+static WORDS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+fn word(number: usize) -> Option<&'static AtomicU32> {
+    let base = WORDS.load(Ordering::Acquire);
+    if base.is_null() || number >= SETS_MAX {
+        return None;
+    }
+    // SAFETY: inside the mapping of SETS_MAX words, which is never unmapped.
+    Some(unsafe { &*base.add(number) })
+}
+
+/// Has a relative of this process used the set with this number?
+#[inline]
+pub(super) fn is_marked(number: usize) -> bool {
+    word(number).is_some_and(|w| w.load(Ordering::SeqCst) != 0)
+}
+
+/// Before a fork: the words must be there.
+pub fn before_fork() {
+    parked::before_fork();
+    if !WORDS.load(Ordering::Relaxed).is_null() || !set::any() {
+        return;
+    }
+    if let Ok(base) = sys::map_zeroes(SETS_MAX * size_of::<AtomicU32>(), true) {
+        // Of two threads that fork at once the first has made them for both.
+        let (null, order) = (core::ptr::null_mut(), Ordering::AcqRel);
+        let first = WORDS.compare_exchange(null, base.cast(), order, Ordering::Relaxed);
+        if first.is_err() {
+            // SAFETY: just mapped, with this length, and seen by nobody else.
+            unsafe { sys::unmap(base, SETS_MAX * size_of::<AtomicU32>()) };
+        }
+    }
+}
+
+/// Events and data of what is registered in the kernel's set under the number `fd`, of several
+/// files if it was closed in between (proc_pid_fdinfo(5)). `None`: it cannot be read.
+fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
+    let path = CString::new(format!("/proc/self/fdinfo/{set}")).ok()?;
+    let _low = own_fds::Low::begin();
+    let file = sys::open(&path, libc::O_RDONLY).ok()?;
+    let (mut text, mut piece) = (Vec::new(), [0u8; 4096]);
+    loop {
+        match sys::read(file.raw(), &mut piece).ok()? {
+            0 => break,
+            n => text.extend_from_slice(piece.get(..n)?),
+        }
+    }
+    let all = core::str::from_utf8(&text)
+        .ok()?
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.strip_prefix("tfd:")?.split_ascii_whitespace();
+            (words.next()?.parse() == Ok(fd)).then_some(())?;
+            let mut hex = |name| {
+                let value = words.find(|&word| word == name).and(words.next())?;
+                u64::from_str_radix(value, 16).ok()
+            };
+            Some((hex("events:")? as u32, hex("data:")?))
+        });
+    Some(all.collect())
+}
+
+impl Set {
+    /// Has the kernel what this process believes to be registered, as far as can be told? A
+    /// relative may have changed it.
+    pub(super) fn is_as_known(&self, reg: &Reg) -> bool {
+        if !is_marked(self.number) {
+            return true;
+        }
+        let removed = if reg.out_removed { WRITABLE } else { 0 };
+        // The kernel may have taken EPOLLWAKEUP out.
+        let of = |events: u32| (events | ALWAYS) & !(libc::EPOLLWAKEUP as u32);
+        let known = (of(reg.events & !removed), reg.data);
+        registered(self.fd(), reg.fd).is_none_or(|all| {
+            all.iter()
+                .any(|&(events, data)| (of(events), data) == known)
+        })
+    }
+
+    /// A child of a fork uses a set of its parent's for the first time.
+    #[cold]
+    pub(super) fn use_inherited(&'static self) {
+        if !self.inherited.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // Where a handler forked in the middle of a use of this very set, that has waited until
+        // now.
+        self.disown();
+        if let Some(word) = word(self.number) {
+            word.store(1, Ordering::SeqCst);
+        }
+        self.back_to_tcp(Reason::Fork);
+        // Sleepers in the parent look at the word.
+        self.ring();
+    }
+
+    /// Where a relative has come to use the set, no stream is served by it any more: what that was
+    /// told of the streams is not told here.
+    #[inline]
+    pub(super) fn follow_relatives(&'static self) {
+        if self.adopted.load(Ordering::Acquire) != 0 && is_marked(self.number) {
+            self.back_to_tcp(Reason::Shared);
+        }
+    }
+
+    /// A wait that no hook serves is on the set, or may be: it sees what the kernel has in it, and
+    /// that alone.
+    #[cold]
+    pub fn used_elsewhere(&'static self) {
+        self.is_used_elsewhere.store(true, Ordering::SeqCst);
+        for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
+            sluice_sockets::life::give_up_to_read(sock, Reason::SetElsewhere);
+            remains::await_all_owed(sock);
+        }
+        self.takes_bells_out();
+    }
+
+    /// No stream is left to ring for: takes what is the library's out of the kernel's set.
+    fn takes_bells_out(&'static self) {
+        let idle = self.with(|inside| {
+            let (idle, rest) = core::mem::take(&mut inside.links)
+                .into_iter()
+                .partition::<Vec<_>, _>(|on| on.streams == 0);
+            inside.links = rest;
+            idle
+        });
+        idle.into_iter().flatten().for_each(set::release);
+        if self.remote.load(Ordering::Relaxed) {
+            verbs::unbell(self.fd());
+        }
+        self.wake.close(own_fds::forget);
+    }
+
+    /// No stream is served by this set any more.
+    #[cold]
+    pub(super) fn back_to_tcp(&'static self, reason: Reason) {
+        if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
+            verbs::unbell(self.fd());
+        }
+        let mut socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        socks.retain(|sock| !process::is_vfork_child() && sock.is_accelerated());
+        for sock in &socks {
+            sock.pin(Reason::Shared);
+            demote::demote(sock, Which::Both, reason);
+        }
+        // What lay in the rings is readable on TCP: a wait that tells of room alone would deny it.
+        for sock in socks {
+            remains::await_owed(sock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_under_a_number_is_read() {
+        let set = sys::epoll_create().unwrap();
+        let bells = [(); 2].map(|()| sys::eventfd(0).unwrap());
+        let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        for (bell, data) in bells.iter().zip([7, u64::MAX]) {
+            sys::epoll_ctl(set.raw(), libc::EPOLL_CTL_ADD, bell.raw(), edge, data).unwrap();
+        }
+        let of = |bell: &sys::Fd| registered(set.raw(), bell.raw()).unwrap();
+        let [first, second] = &bells;
+        assert_eq!(of(first), [(edge | ALWAYS, 7)]);
+        assert_eq!(of(second), [(edge | ALWAYS, u64::MAX)]);
+        let level = libc::EPOLLOUT as u32;
+        sys::epoll_ctl(set.raw(), libc::EPOLL_CTL_MOD, first.raw(), level, 8).unwrap();
+        assert_eq!(of(first), [(level | ALWAYS, 8)]);
+        assert_eq!(registered(set.raw(), set.raw()), Some(Vec::new()));
+        assert_eq!(registered(-1, 0), None);
+    }
+}

@@ -1,0 +1,524 @@
+//! What the kernel tells of TCP beneath a stream, as the program is to see it.
+//!
+//! Two things that the kernel tells are none of the program's business. Between hosts TCP brings
+//! the peer's record, 40 bytes of ours: a program that was told of something to read would find
+//! nothing, and with a socket that blocks it would sleep. And where TCP would have reset the
+//! connection a reset is made here, in two steps. So whatever the kernel says is looked at before
+//! it is passed on: the record is heard, which takes it out of TCP, a reset is let come to its end,
+//! and then the kernel is asked again.
+//!
+//! Another thread may have heard the record since the kernel told of it, and even have left the
+//! stream. Each look therefore notes its [`Moment`]: if a record was taken out after that, the
+//! kernel is asked again, too.
+
+use core::sync::atomic::Ordering;
+use libc::c_short;
+use sluice_fabric::sys;
+use sluice_sockets::events::kernel_ready;
+use sluice_sockets::reset::{self, Resetting};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{peer_end, recv, remote, tcp};
+use sluice_transport::verbs;
+
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
+pub(super) const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
+
+/// When a look at the kernel began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moment {
+    /// [`remote::records`] by then.
+    records: u64,
+}
+
+impl Moment {
+    /// Nobody has noted it: a record may have been taken out since.
+    pub const fn unknown() -> Self {
+        Self { records: 0 }
+    }
+
+    /// The look begins.
+    #[inline]
+    pub fn now() -> Self {
+        Self {
+            records: remote::records(),
+        }
+    }
+
+    /// Was a record taken out of the socket's TCP since?
+    fn is_before_record(self, sock: &Sock) -> bool {
+        sock.heard.load(Ordering::SeqCst) > self.records
+    }
+}
+
+/// Can what the kernel tells of sockets without a stream be anything but the program's?
+#[inline]
+pub(super) fn is_any_other() -> bool {
+    verbs::is_used() || reset::is_any()
+}
+
+/// Do these bits bring a record, or a reset, with them?
+#[inline]
+pub(super) fn is_of_interest(told: c_short) -> bool {
+    told & (READ | libc::POLLHUP | libc::POLLRDHUP) != 0
+}
+
+/// Does the kernel tell of an end, and perhaps of no more than that, where it would have reset the
+/// connection, or will after the next byte: its peer within the host was killed, perhaps with
+/// bytes unread in a ring? A peer that ends its side itself says so there before.
+fn may_be_reset(sock: &Sock, told: c_short) -> bool {
+    // A reading half that this side has shut shows an end whatever the peer does, and one that TCP
+    // still brings to bytes alone.
+    let is_of_peer =
+        || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
+    told & (READ | libc::POLLRDHUP) != 0
+        && told & libc::POLLHUP == 0
+        && !remote::is_remote(sock)
+        && peer_end::is_unended(sock)
+        && is_of_peer()
+}
+
+/// May what the kernel `told` of the socket in a look that began at `since` be none of the
+/// program's?
+pub(super) fn is_doubtful(sock: &Sock, told: c_short, since: Moment) -> bool {
+    let record = remote::reads_link(sock) || since.is_before_record(sock) || is_low_changed(sock);
+    // Of one made since the kernel has told only its end, or what came before.
+    let is_reset = || is_of_interest(told) && reset::resetting(sock) != Resetting::None;
+    told & READ != 0 && record || may_be_reset(sock, told) || is_reset()
+}
+
+/// Under no lock: what the kernel `told` of the socket, when it was `asked` for that, as the
+/// program is to see it. What is not of the socket's record or reset stays: it may be another's of
+/// whom the kernel tells alike.
+pub(super) fn correct(
+    sock: &'static Sock,
+    told: c_short,
+    asked: c_short,
+    since: Moment,
+) -> c_short {
+    if !is_doubtful(sock, told, since) {
+        return told;
+    }
+    let mut told = told;
+    if may_be_reset(sock, told) && peer_end::end_is_told(sock) {
+        told = kernel_ready(sock.fd.load(Ordering::Relaxed), asked);
+    }
+    let mut hides = remote::hears(sock);
+    reset::let_end(sock);
+    if since.is_before_record(sock) || reset::resetting(sock) == Resetting::Made {
+        // Of room an answer can do without the kernel's word.
+        let room = told & WRITE;
+        loop {
+            let heard = sock.heard.load(Ordering::SeqCst);
+            let now = kernel_ready(sock.fd.load(Ordering::Relaxed), asked & !WRITE);
+            told = now & !libc::POLLNVAL | room;
+            hides = remote::hides_tcp(sock);
+            if hides || sock.heard.load(Ordering::SeqCst) == heard {
+                break;
+            }
+            // Of a record that came after our own look, and another thread has heard.
+        }
+    }
+    if !sock.has_shut_reading() && (hides || is_below_low(sock)) {
+        // Come since, or not known yet to be one: the kernel tells when there is more.
+        told &= !READ;
+    }
+    told
+}
+
+/// Does the kernel tell of the first byte, for the record's sake, where the program wants more? Or
+/// did it when it was asked: a record has been heard since.
+fn is_low_changed(sock: &Sock) -> bool {
+    sock.rcvlowat.load(Ordering::Relaxed) > 1
+        && (sock.low_held.load(Ordering::Relaxed) || sock.heard.load(Ordering::Relaxed) != 0)
+}
+
+/// Are there fewer bytes than the program wants to hear of, and will there be more?
+fn is_below_low(sock: &Sock) -> bool {
+    if !is_low_changed(sock) {
+        return false;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    // Where it is not held the kernel's is the program's, also in the middle of a call that sets
+    // it.
+    let low = if sock.low_held.load(Ordering::Acquire) {
+        sock.rcvlowat.load(Ordering::Relaxed) as i32
+    } else {
+        sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1)
+    };
+    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|unread| unread < low)
+        && tcp::state(fd) == Some(tcp::ESTABLISHED)
+}
+
+/// The kernel counts an end as a byte to read a moment before it says that it is one
+/// (`tcp_data_queue`). A sleeper in the kernel is woken after both; one that this library has woken
+/// may look in between. FIONREAD takes the socket's lock: after that both are done.
+pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if told & READ == 0 || told & ends != 0 || asked & libc::POLLRDHUP == 0 {
+        return told;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if recv::has_bytes(fd) {
+        told
+    } else {
+        told | kernel_ready(fd, libc::POLLRDHUP)
+    }
+}
+
+/// As [`correct`], where no socket may be locked: asks the kernel, and leaves out what is in doubt.
+/// That it tells itself, to whom it may concern.
+pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let far = remote::is_remote(sock);
+    // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this
+    // side's reading included.
+    let end = if far { libc::POLLRDHUP } else { 0 };
+    let mut told = whole(sock, kernel_ready(fd, asked | end), asked);
+    if is_of_interest(told) {
+        match reset::resetting(sock) {
+            Resetting::None => {}
+            Resetting::Begun => told = 0,
+            Resetting::Made => told = kernel_ready(fd, asked | end),
+        }
+    }
+    if may_be_reset(sock, told) {
+        told &= !(READ | libc::POLLRDHUP);
+    }
+    if far && told & libc::POLLRDHUP == 0 && remote::reads_link(sock) {
+        told &= !READ;
+    }
+    told & (asked | libc::POLLERR | libc::POLLHUP)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests make real connections")]
+mod tests {
+    use super::*;
+    use crate::set::{self, Set};
+    use sluice_fabric::shm::Link;
+    use sluice_fabric::sys;
+    use sluice_runtime::fd_table::{self, Entry};
+    use sluice_sockets::sock::{State, half};
+    use sluice_sockets::testing;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::IntoRawFd;
+
+    const DATA: u64 = 7;
+    const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+    fn connection() -> (i32, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0.into_raw_fd(), peer)
+    }
+
+    fn set_of(sock: &'static Sock, events: u32) -> &'static Set {
+        let set = set::alloc(sys::epoll_create().unwrap().release()).unwrap();
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, events, DATA).unwrap();
+        assert!(fd_table::store(fd, Entry::of(sock)));
+        set.added(fd, sock, (events, DATA));
+        set
+    }
+
+    /// What the kernel's set tells, its bells left out: at once, or waited for.
+    fn kernel_tells(set: &Set, ms: u64) -> Vec<libc::epoll_event> {
+        let mut all = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        loop {
+            let time = sys::timespec(ms * 1_000_000);
+            let (at, none) = (all.as_mut_ptr(), core::ptr::null());
+            // SAFETY: an array and a time of ours.
+            let got = unsafe { sys::epoll_wait(set.fd(), at, 4, Some(&time), none) }.unwrap();
+            let told: Vec<_> = all[..got]
+                .iter()
+                .filter(|e| e.u64 == DATA)
+                .copied()
+                .collect();
+            if got == 0 || !told.is_empty() {
+                return told;
+            }
+        }
+    }
+
+    fn program_is_told(
+        set: &'static Set,
+        mut told: Vec<libc::epoll_event>,
+        began: Moment,
+    ) -> Vec<u32> {
+        let len = told.len();
+        let (count, _) = set.translate(&mut told, 0, len, began);
+        told[..count].iter().map(|e| e.events).collect()
+    }
+
+    /// A connection that writes to a link, its stream there, and its other end.
+    fn on_a_link() -> (&'static Sock, (&'static Link, u32), TcpStream) {
+        let (fd, peer) = connection();
+        let (link, other, index) = testing::link();
+        let sock = testing::writer(link, other, index);
+        sock.fd.store(fd, Ordering::Relaxed);
+        (sock, (link, index), peer)
+    }
+
+    /// A connection in a set, whose stream is over; and its other end.
+    fn behind_a_stream(events: u32) -> (&'static Sock, &'static Set, TcpStream) {
+        let (sock, (link, index), peer) = on_a_link();
+        let set = set_of(sock, events);
+        sock.tx.state.put(State::Plain);
+        set.forget_stream(sock, link, index);
+        (sock, set, peer)
+    }
+
+    #[test]
+    fn a_stream_that_ends_amid_an_answer_is_told_of_once() {
+        let events = libc::EPOLLIN as u32;
+        let (_, set, _peer) = behind_a_stream(events);
+        // The ring has been told of, and then TCP has the rest.
+        let mut all = [libc::epoll_event { events, u64: DATA }; 2];
+        let (count, _) = set.translate(&mut all, 1, 2, Moment::now());
+        assert_eq!(count, 1);
+        assert_eq!({ all[0].events }, events);
+    }
+
+    #[test]
+    fn room_of_tcp_that_comes_behind_the_switch_is_told() {
+        let edge = (libc::EPOLLOUT | libc::EPOLLET) as u32;
+        let (sock, _, mut peer) = on_a_link();
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.tx.state.put(State::Proved);
+        let set = set_of(sock, edge);
+        let mut all = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        assert_eq!(set.harvest(&mut all), 1, "there is room when it comes in");
+        let bytes = [0u8; 4096];
+        // SAFETY: an array of that length.
+        while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}
+        assert!(kernel_tells(set, 0).is_empty());
+        sock.tx.state.put(State::Link);
+        let _ = peer.set_nonblocking(true);
+        let mut waste = vec![0; 1 << 20];
+        let told = loop {
+            let _ = peer.read(&mut waste);
+            let told = kernel_tells(set, 1);
+            if !told.is_empty() {
+                break told;
+            }
+        };
+        let room = libc::EPOLLOUT as u32;
+        assert_eq!(program_is_told(set, told, Moment::now()), [room]);
+    }
+
+    #[test]
+    fn an_end_that_this_side_has_made_is_told_before_the_peer_has_read() {
+        let (sock, (link, index), peer) = on_a_link();
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
+        sock.rx.state.put(State::Link);
+        sock.tx.at.store(1, Ordering::SeqCst);
+        assert!(peer_end::is_unended(sock));
+        sock.halves.store(half::READING, Ordering::Relaxed);
+        sys::shutdown(fd, libc::SHUT_RD).unwrap();
+        let end = libc::POLLIN | libc::POLLRDHUP;
+        assert_eq!(ask(sock, end), end);
+        // That of a killed peer will be a reset.
+        drop(peer);
+        while tcp::state(fd) != Some(tcp::CLOSE_WAIT) {
+            std::thread::yield_now();
+        }
+        assert_eq!(ask(sock, end), 0);
+    }
+
+    #[test]
+    fn of_the_middle_of_a_reset_nothing_is_told() {
+        let asked = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
+        let (sock, set, _peer) = behind_a_stream(asked);
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let _ = kernel_tells(set, 0);
+        let all = asked | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        std::thread::scope(|scope| {
+            sock.reset_seen.store(true, Ordering::SeqCst);
+            reset::ANY.store(true, Ordering::SeqCst);
+            let (begun, is_begun) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let _section = sock.rx.lock.enter().unwrap();
+                // SAFETY: zeroes are a valid address; its family is AF_UNSPEC.
+                let nobody: libc::sockaddr = unsafe { core::mem::zeroed() };
+                sys::connect(fd, &nobody, size_of::<libc::sockaddr>()).unwrap();
+                begun.send(()).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+                sock.reset_made.store(true, Ordering::SeqCst);
+            });
+            is_begun.recv().unwrap();
+            let began = Moment::now();
+            let told = kernel_tells(set, 0);
+            assert_eq!({ told[0].events } & READABLE, 0, "the window is there");
+            assert_eq!(ask(sock, libc::POLLIN | libc::POLLOUT), 0);
+            assert_eq!(program_is_told(set, told, began), [all]);
+        });
+        let asked = libc::POLLIN | libc::POLLRDHUP;
+        assert_eq!(ask(sock, asked), all as i16);
+        let told = correct(sock, libc::POLLHUP, asked, Moment::now());
+        assert_eq!(told, all as i16);
+    }
+
+    #[cfg(feature = "verbs")]
+    mod records {
+        use super::*;
+        use crate::poll;
+        use sluice_sockets::remote;
+        use sluice_transport::verbs::wire::Wire;
+        use std::io::Write;
+
+        struct Far {
+            sock: &'static Sock,
+            peer: TcpStream,
+            link: &'static Link,
+            index: u32,
+        }
+
+        /// A socket wholly on a link to another host, whose wire is not in service: nothing is
+        /// heard.
+        fn far() -> Far {
+            let (sock, (link, index), peer) = on_a_link();
+            let wire: &Wire = Box::leak(Box::new(Wire::new(|| ())));
+            link.set_keeper(core::ptr::from_ref(wire) as usize);
+            sock.rx.set_dir(Some(&testing::directions(link, index)[1]));
+            sock.rx.state.put(State::Link);
+            reset::ANY.store(true, Ordering::SeqCst);
+            let far = Far {
+                sock,
+                peer,
+                link,
+                index,
+            };
+            assert!(remote::reads_link(sock));
+            far
+        }
+
+        impl Far {
+            fn peer_writes(&mut self, bytes: &[u8]) {
+                self.peer.write_all(bytes).unwrap();
+                let fd = self.sock.fd.load(Ordering::Relaxed);
+                let _ = sys::poll_one(fd, libc::POLLIN, None);
+            }
+
+            /// As another thread does that has heard the record.
+            fn is_heard(&self, len: usize) {
+                let mut gone = [0u8; 64];
+                let fd = self.sock.fd.load(Ordering::Relaxed);
+                // SAFETY: room of ours.
+                let got = unsafe { sys::recv(fd, gone.as_mut_ptr(), len, libc::MSG_DONTWAIT) };
+                assert_eq!(got, Ok(len));
+                remote::note_removed(self.sock);
+                for half in [&self.sock.rx, &self.sock.tx] {
+                    half.state.put(State::Plain);
+                }
+            }
+        }
+
+        const ASKED: [u32; 3] = [
+            libc::EPOLLIN as u32,
+            (libc::EPOLLIN | libc::EPOLLET) as u32,
+            (libc::EPOLLIN | libc::EPOLLONESHOT) as u32,
+        ];
+
+        #[test]
+        fn a_record_that_another_thread_hears_is_told_to_no_set() {
+            for asked in ASKED {
+                let mut far = far();
+                let set = set_of(far.sock, asked);
+                let began = Moment::now();
+                far.peer_writes(&[0; 40]);
+                // Two threads have it, as with a level.
+                let told = kernel_tells(set, 1000);
+                assert_eq!(told.len(), 1);
+                far.is_heard(40);
+                set.forget_stream(far.sock, far.link, far.index);
+                for _ in 0..2 {
+                    assert_eq!(program_is_told(set, told.clone(), began), [0u32; 0]);
+                }
+                // What comes then is told, also by a registration that tells once.
+                let began = Moment::now();
+                far.peer_writes(b"x");
+                let told = kernel_tells(set, 1000);
+                assert_eq!(program_is_told(set, told, began), [libc::EPOLLIN as u32]);
+            }
+        }
+
+        #[test]
+        fn a_record_that_is_not_heard_yet_is_told_to_no_set() {
+            for asked in ASKED {
+                let mut far = far();
+                let set = set_of(far.sock, asked);
+                let began = Moment::now();
+                far.peer_writes(&[0; 5]);
+                let told = kernel_tells(set, 1000);
+                assert_eq!(program_is_told(set, told, began), [0u32; 0]);
+                assert_eq!(ask(far.sock, libc::POLLIN), 0);
+                far.is_heard(5);
+                set.forget_stream(far.sock, far.link, far.index);
+                let began = Moment::now();
+                far.peer_writes(b"x");
+                let told = kernel_tells(set, 1000);
+                assert_eq!(program_is_told(set, told, began), [libc::EPOLLIN as u32]);
+            }
+        }
+
+        #[test]
+        fn a_record_that_another_thread_hears_is_told_to_no_list() {
+            let mut far = far();
+            let fd = far.sock.fd.load(Ordering::Relaxed);
+            assert!(fd_table::store(fd, Entry::of(far.sock)));
+            let began = Moment::now();
+            far.peer_writes(&[0; 40]);
+            far.is_heard(40);
+            let mut list = [libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: libc::POLLIN,
+            }];
+            poll::correct(&mut list, began, false);
+            assert_eq!(list[0].revents, 0);
+            let began = Moment::now();
+            far.peer_writes(b"x");
+            list[0].revents = libc::POLLIN;
+            poll::correct(&mut list, began, false);
+            assert_eq!(list[0].revents, libc::POLLIN);
+            fd_table::remove(fd);
+        }
+
+        #[test]
+        fn an_end_is_told_beneath_a_link() {
+            let far = far();
+            let fd = far.sock.fd.load(Ordering::Relaxed);
+            sys::shutdown(fd, libc::SHUT_RD).unwrap();
+            assert_eq!(ask(far.sock, libc::POLLIN), libc::POLLIN);
+            let told = correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
+            assert_eq!(told, libc::POLLIN);
+        }
+
+        #[test]
+        fn an_end_is_told_behind_a_part_of_a_record() {
+            let mut far = far();
+            far.peer_writes(&[0; 5]);
+            let fd = far.sock.fd.load(Ordering::Relaxed);
+            let correct = || correct(far.sock, libc::POLLIN, libc::POLLIN, Moment::now());
+            assert_eq!(correct(), 0);
+            far.sock.halves.store(half::READING, Ordering::Relaxed);
+            sys::shutdown(fd, libc::SHUT_RD).unwrap();
+            assert_eq!(correct(), libc::POLLIN);
+        }
+
+        #[test]
+        fn what_is_told_under_the_same_data_of_another_stays() {
+            let far = far();
+            let set = set_of(far.sock, libc::EPOLLIN as u32);
+            let event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: DATA,
+            };
+            let told = program_is_told(set, vec![event], Moment::now());
+            assert_eq!(told, [libc::EPOLLIN as u32]);
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! Meeting over a link that both processes already have: no name, no time limit, no thread of the
+//! program needed.
+//!
+//! ```text
+//!   asker                                           asked
+//!   Ask {key, inode, mirror, nonce} ──►
+//!                                                   is `mirror` the inode of a socket of mine?
+//!                        ◄── NotMine ── or Decline, why not ── or
+//!                        ◄── Grant {key, inode, stream, nonce, echo} ──
+//!   does the link's process hold my mirror?
+//!   Joined {stream, echo} ──►
+//!                                                   does the link's process hold my mirror?
+//!   attach                                          attach
+//! ```
+//!
+//! Only processes of the user that owns the other end are asked, one after the other, and only
+//! where there are few: with many a name is cheaper. Each record names the descriptor of its
+//! sender's socket, and the kernel names the sender: [`identity`](super::identity).
+//!
+//! A process that has not moved a byte by the socket itself keeps the question until it has: a
+//! relative may be the one that will. When both ask at once, side 0 of the link grants and side 1
+//! waits.
+
+use super::diag::Mirror;
+use super::join::{attach, owner, refuse};
+use super::message::{Kind, Message, Nonce, Sender};
+use super::{Look, Meetings, PENDING, Pending, Stage, abandon, decline, identity};
+use core::sync::atomic::Ordering;
+use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::shm::{self, Link};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{inodes, sock, tell, trigger, upgrade};
+use sluice_stats::Reason;
+
+/// Links that lead to processes of the other end's user, at most, where these are asked.
+const LINKS: usize = 4;
+/// Questions of peers that are kept; the oldest goes first.
+const KEPT: usize = 4096;
+/// Of one link.
+const KEPT_OF_ONE: usize = KEPT / 2;
+
+/// A peer's question for a socket of ours that has not moved a byte here.
+struct Question {
+    key: u64,
+    link: &'static Link,
+    generation: u32,
+    /// Inode of the socket that the peer says to hold.
+    inode: u64,
+    /// To be repeated in the answer.
+    nonce: Nonce,
+}
+
+static QUESTIONS: Guarded<Vec<Question>> = Guarded::of_order(lock::BEFORE_SOCKETS, Vec::new());
+
+impl Look {
+    /// Is the connection still there?
+    pub(super) fn is_current(&self) -> bool {
+        let (sock, generation) = self.of;
+        sock.generation.load(Ordering::Acquire) == generation
+    }
+
+    /// Why this end does not leave TCP, if so.
+    pub(super) fn refusal(&self) -> Option<Reason> {
+        self.refuses.or_else(|| self.of.0.pinned())
+    }
+}
+
+/// Is the peer of the link one that may hold this end?
+fn may_hold(link: &Link, mirror: Mirror) -> bool {
+    link.peer_uid() == mirror.uid
+}
+
+/// The number by which a socket is held here.
+fn descriptor(sock: &Sock) -> u32 {
+    sock.fd.load(Ordering::Relaxed) as u32
+}
+
+/// Asks over the first link that was not asked yet; `already` were. Returns it. First of all is the
+/// link by which the connection went before.
+pub(super) fn ask(look: Look, already: u32) -> Option<&'static Link> {
+    let last = look.of.0.last_link().filter(|l| may_hold(l, look.mirror));
+    let others = || {
+        open_links().filter(move |l| {
+            let is_last = last.is_some_and(|last| core::ptr::eq(last, *l));
+            may_hold(l, look.mirror) && !is_last
+        })
+    };
+    let few = others().take(LINKS + 1).count() <= LINKS;
+    let others = others().take(if few { LINKS } else { 0 });
+    last.into_iter()
+        .chain(others)
+        .skip(already as usize)
+        .find(|link| send_ask(link, look))
+}
+
+/// Are there links over which a question may go, and so few that it goes over all?
+pub(super) fn can_ask() -> bool {
+    (1..=LINKS).contains(&open_links().take(LINKS + 1).count())
+}
+
+/// Links over which something can be said.
+fn open_links() -> impl Iterator<Item = &'static Link> {
+    shm::all().filter(|l| l.is_alive() && l.control().is_open())
+}
+
+/// Asks over `link`; true: the question is out.
+fn send_ask(link: &Link, look: Look) -> bool {
+    let ask = Message {
+        token: [look.key, look.own],
+        mirror: look.mirror.inode,
+        nonce: look.nonce,
+        descriptor: descriptor(look.of.0),
+        ..Message::new(Kind::Ask)
+    };
+    tell::tell(link, &ask, None)
+}
+
+/// Has the other end of this connection asked for it? Then grants it a stream.
+pub(super) fn answer(look: Look) -> Option<Pending> {
+    let (link, nonce) = take_question(look)?;
+    grant(look, link, nonce)
+}
+
+/// The question of the other end: over which link it came, and the nonce that it came with.
+pub(super) fn take_question(look: Look) -> Option<(&'static Link, Nonce)> {
+    let question = {
+        let mut kept = QUESTIONS.lock()?;
+        let at = kept.iter().position(|q| {
+            q.key == look.key && q.inode == look.mirror.inode && may_hold(q.link, look.mirror)
+        })?;
+        kept.swap_remove(at)
+    };
+    let Question {
+        link,
+        generation,
+        nonce,
+        ..
+    } = question;
+    (link.generation() == generation && link.is_alive()).then_some((link, nonce))
+}
+
+/// Has a peer asked for the connection with this key?
+pub(super) fn is_asked_for(key: u64) -> bool {
+    let kept = QUESTIONS.lock();
+    kept.is_none_or(|kept| kept.iter().any(|q| q.key == key))
+}
+
+/// Grants the peer, which has asked with `echo`, a stream.
+fn grant(look: Look, link: &'static Link, echo: Nonce) -> Option<Pending> {
+    if !may_hold(link, look.mirror) {
+        return None;
+    }
+    if let Some(reason) = look.refusal() {
+        decline::answer(look, link, echo, reason);
+        return None;
+    }
+    let (sock, _) = look.of;
+    let index = link.give_stream(upgrade::ring_len(link), owner(sock))?;
+    let grant = Message {
+        index,
+        token: [look.key, look.own],
+        nonce: look.nonce,
+        echo,
+        descriptor: descriptor(sock),
+        ..Message::new(Kind::Grant)
+    };
+    if !tell::tell(link, &grant, None) {
+        abandon(link, index);
+        return None;
+    }
+    Some(look.at(Stage::Granted(link, index), None))
+}
+
+/// Does the process at the other end of the link, which has sent `claim`, hold the other end of the
+/// connection?
+fn believe(
+    link: &Link,
+    claim: &Message,
+    sender: Option<Sender>,
+    nonce: Nonce,
+    mirror: Mirror,
+) -> bool {
+    // A look at a process needs a descriptor for a moment.
+    let _low = sluice_runtime::own_fds::Low::begin();
+    let socket = link.control().raw().unwrap_or(-1);
+    identity::look_over(link, |peer| {
+        peer.proves(claim, sender, nonce, mirror, socket).is_ok()
+    })
+}
+
+/// The peer asks. What it says of itself is looked into when it has joined.
+pub(super) fn on_ask(link: &'static Link, ask: &Message, sender: Option<Sender>) {
+    let [key, inode] = ask.token;
+    if !identity::of_link(link).has_sent(sender) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let ours = |p: &&Pending| p.mirror.inode == inode;
+    if list.by_key(key).filter(ours).is_none() {
+        if let Some(granted) = look_into(link, ask) {
+            // Both ends are here, perhaps, and have met each other meanwhile.
+            if let Some(earlier) = list.take(granted.sock) {
+                super::give_up(earlier, Reason::NoAnswer);
+            }
+            list.add(granted);
+        }
+        return;
+    }
+    // Any other meeting is with this very peer, which has its word in that. Where both have asked
+    // each other side 0 grants.
+    let waits = |p: &Pending| match p.stage {
+        Stage::Named { .. } => true,
+        Stage::Asked(asked, _) => {
+            !asked.is_some_and(|l| core::ptr::eq(l, link)) || link.side() == 0
+        }
+        _ => false,
+    };
+    if let Some(waiting) = list.take_by_key(key, waits) {
+        let look = waiting.look();
+        if look.is_current() {
+            list.add(grant(look, link, ask.nonce).unwrap_or(waiting));
+        }
+    }
+}
+
+/// Grants the peer a stream for a socket that this process does not look for, or says why not. Of a
+/// connection whose other end is not the peer's it learns no more than of one that is not here.
+fn look_into(link: &'static Link, ask: &Message) -> Option<Pending> {
+    let found = inodes::find(ask.mirror).map(|(sock, _)| sock);
+    let keep_for = |sock| {
+        keep(link, ask);
+        trigger::when_used(sock);
+    };
+    // Another user's process is told of its own connections alone, also by silence.
+    if let Some(sock) = found.filter(|sock| link.is_of_same_user() && is_unused(sock)) {
+        keep_for(sock);
+        return None;
+    }
+    let its_own =
+        |look: &Look| [look.key, look.mirror.inode] == ask.token && may_hold(link, look.mirror);
+    let found = found.and_then(|sock| super::look(sock).ok().flatten());
+    let Some(look) = found.filter(its_own) else {
+        let not_mine = Message {
+            token: ask.token,
+            echo: ask.nonce,
+            ..Message::new(Kind::NotMine)
+        };
+        tell::tell(link, &not_mine, None);
+        return None;
+    };
+    let (sock, _) = look.of;
+    if sock.link().is_some() || sock.is_accelerated() {
+        return None;
+    }
+    if is_unused(sock) {
+        keep_for(sock);
+        return None;
+    }
+    grant(look, link, ask.nonce)
+}
+
+/// Has it moved no byte here yet, and may it leave TCP when it does?
+fn is_unused(sock: &Sock) -> bool {
+    sock.offset() == 0 && sock.pinned().is_none()
+}
+
+/// Keeps a question for the socket of ours that will come to it.
+fn keep(link: &'static Link, ask: &Message) {
+    let [key, inode] = ask.token;
+    let Some(mut kept) = QUESTIONS.lock() else {
+        return;
+    };
+    // Asked again at a later offset: the last question stands.
+    kept.retain(|q| q.key != key || !core::ptr::eq(q.link, link));
+    // No peer has all the places: it loses its own first.
+    let own = |q: &Question| core::ptr::eq(q.link, link);
+    let first = if kept.iter().filter(|q| own(q)).count() >= KEPT_OF_ONE {
+        kept.iter().position(own)
+    } else {
+        (kept.len() >= KEPT).then_some(0)
+    };
+    if let Some(first) = first {
+        kept.remove(first);
+    }
+    kept.push(Question {
+        key,
+        link,
+        generation: link.generation(),
+        inode,
+        nonce: ask.nonce,
+    });
+}
+
+/// The peer has no such socket: the next one is asked, or the other end may wait at a name by now.
+pub(super) fn on_not_mine(link: &Link, message: &Message, sender: Option<Sender>) {
+    if !identity::of_link(link).is_process(sender) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let asks = |p: &Pending| p.is_asked_by(message) && matches!(p.stage, Stage::Asked(..));
+    if let Some(next) = list.take_by_key(message.token[0], asks).and_then(ask_next) {
+        let _ = super::enlist(next, &mut list);
+    }
+}
+
+/// Asks over the next link, or comes to the name of the other end, if that waits there.
+fn ask_next(meeting: Pending) -> Option<Pending> {
+    let look = meeting.look();
+    let Stage::Asked(_, already) = meeting.stage else {
+        return None;
+    };
+    if !look.is_current() || look.refusal().is_some() {
+        return None;
+    }
+    match ask(look, already) {
+        Some(link) => Some(look.at(Stage::Asked(Some(link), already + 1), None)),
+        None => {
+            trigger::has_asked_in_vain(look.of.0);
+            super::names::visit(look).ok().flatten()
+        }
+    }
+}
+
+/// The peer grants a stream.
+pub(super) fn on_grant(link: &'static Link, grant: &Message, sender: Option<Sender>) {
+    let [key, inode] = grant.token;
+    let decline = || {
+        let no = Message::about(Kind::Decline, grant.index);
+        tell::tell(link, &no, None);
+    };
+    let Some(mut list) = PENDING.lock() else {
+        return decline();
+    };
+    // Our meeting ends here, in whatever stage it is: the peer's is at this one. Only two grants
+    // that cross need a rule: that of side 0 stands.
+    let crossed = |p: &Pending| matches!(p.stage, Stage::Granted(l, _) if core::ptr::eq(l, link));
+    let meeting = list.take_by_key(key, |p| {
+        p.mirror.inode == inode
+            && believe(link, grant, sender, p.nonce, p.mirror)
+            && (!crossed(p) || link.side() == 1)
+    });
+    let Some(meeting) = meeting else {
+        return decline();
+    };
+    // The list stays locked until the stream is attached: else a try of the program's thread would
+    // find neither meeting nor stream, and would grant another stream; the two ends could then
+    // stand on one each.
+    if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
+        abandon(link, index);
+    }
+    let sock = meeting.sock;
+    let stale = sock.generation.load(Ordering::Acquire) != meeting.generation;
+    if stale || !link.join_stream(grant.index, upgrade::ring_len(link), owner(sock)) {
+        return decline();
+    }
+    let joined = Message {
+        echo: grant.nonce,
+        descriptor: descriptor(sock),
+        ..Message::about(Kind::Joined, grant.index)
+    };
+    if !tell::tell(link, &joined, None) {
+        return abandon(link, grant.index);
+    }
+    attach(sock, meeting.generation, link, grant.index);
+}
+
+/// Takes the meeting out for which stream `index` of a link was granted.
+fn take_granted(list: &mut Meetings, link: &'static Link, index: u32) -> Option<Pending> {
+    let is_it = |p: &Pending| match p.stage {
+        Stage::Granted(l, i) => core::ptr::eq(l, link) && i == index,
+        _ => false,
+    };
+    let sock = sock::given_to(link, index)?;
+    list.of(sock)
+        .is_some_and(is_it)
+        .then(|| list.take(sock))
+        .flatten()
+}
+
+/// The peer has joined a stream that was granted to it.
+pub(super) fn on_joined(link: &'static Link, joined: &Message, sender: Option<Sender>) {
+    if !identity::of_link(link).has_sent(sender) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let index = joined.index;
+    let Some(meeting) = take_granted(&mut list, link, index) else {
+        return;
+    };
+    // With the list locked, see `on_grant`.
+    let of = (meeting.sock, meeting.generation);
+    if believe(link, joined, sender, meeting.nonce, meeting.mirror) {
+        attach(of.0, of.1, link, index);
+    } else {
+        refuse(of, link, index, Reason::ProofFailed);
+    }
+}
+
+/// The peer has declined a stream that was granted to it, or tells why it grants none.
+pub(super) fn on_declined(link: &'static Link, declined: &Message, sender: Option<Sender>) {
+    if !identity::of_link(link).is_process(sender) {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    if declined.reason == 0 {
+        if let Some(meeting) = take_granted(&mut list, link, declined.index) {
+            super::give_up(meeting, Reason::NoAnswer);
+        }
+        return;
+    }
+    let waits = |p: &Pending| {
+        p.is_asked_by(declined) && matches!(p.stage, Stage::Named { .. } | Stage::Asked(..))
+    };
+    if let Some(meeting) = list.take_by_key(declined.token[0], waits) {
+        decline::heard(meeting, decline::reason(declined));
+    }
+}
+
+/// The link is gone: nothing asked or granted on it comes to anything.
+pub(super) fn lost(link: &'static Link) {
+    if let Some(mut kept) = QUESTIONS.lock() {
+        kept.retain(|q| !core::ptr::eq(q.link, link));
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let is_of_it = |p: &Pending| match p.stage {
+        Stage::Granted(l, _) | Stage::Asked(Some(l), _) => core::ptr::eq(l, link),
+        _ => false,
+    };
+    for meeting in list.take_all(is_of_it) {
+        if let Stage::Granted(_, index) = meeting.stage {
+            abandon(link, index);
+        } else if let Some(next) = ask_next(meeting) {
+            let _ = super::enlist(next, &mut list);
+        }
+    }
+}
+
+/// Holds the questions still over a fork.
+pub(super) fn hold() {
+    QUESTIONS.hold();
+}
+
+/// After the fork, on both sides.
+pub(super) fn release() {
+    QUESTIONS.release();
+}
+
+/// In the child of a fork: the questions were the parent's to answer.
+pub(super) fn after_fork() {
+    if let Some(mut kept) = QUESTIONS.lock() {
+        kept.clear();
+    }
+}

@@ -1,0 +1,189 @@
+//! The control thread: what must happen while the program is elsewhere.
+//!
+//! Made at the first meeting with a peer, by pthread_create, with every signal blocked but glibc's
+//! own 32 and 33. Sleeps in one epoll set; all its sends are non-blocking; it takes a stream's lock
+//! only for the short sections of lock.rs.
+
+mod links;
+
+use super::message::{self, Kind, Message, Next, Received};
+use crate::hosts;
+use core::sync::atomic::Ordering;
+use sluice_fabric::layout::STREAMS;
+use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::shm::{self, Link};
+use sluice_fabric::sys;
+use sluice_runtime::{control_thread, own_fds};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{jobs, life, remote, tell, trim, wake, work};
+use sluice_stats::Reason;
+use sluice_transport::verbs;
+
+#[cfg(test)]
+pub(super) use links::lost;
+use links::{READING, on_link};
+pub use links::{bell_at, drop_bell, link_is_up, read_links, want_bell, watch_meetings};
+
+/// Starts the thread if it does not run yet.
+///
+/// # Errors
+/// [`Reason::ThreadRefused`], [`Reason::DescriptorLimit`].
+pub fn start() -> Result<(), Reason> {
+    control_thread::start(serve)
+}
+
+/// What the thread does, in turns, while `set` is its own.
+fn serve(set: i32) {
+    super::hand_over_to_control();
+    let mut timeout = None;
+    let mut trims = trim::Trims::default();
+    while control_thread::is_current(set) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let wait = timeout.map(sys::timespec);
+        // SAFETY: an array of ours.
+        let got = unsafe {
+            sys::epoll_wait(
+                set,
+                events.as_mut_ptr(),
+                64,
+                wait.as_ref(),
+                core::ptr::null(),
+            )
+        };
+        if !control_thread::is_current(set) {
+            break;
+        }
+        // Within the host only short sections make descriptors, and each says so itself; libraries
+        // of devices do not.
+        let _turn = verbs::is_used().then(own_fds::Turn::begin);
+        for event in events.iter().take(got.unwrap_or(0)) {
+            handle(event.events, event.u64);
+        }
+        super::progress();
+        super::closer::reap();
+        remote::answer_calls();
+        life::make_ends();
+        let jobs_left = work::do_jobs();
+        let meetings_left = super::time_left();
+        let trims_left = trims.progress();
+        let hosts_left = hosts::progress();
+        timeout = [jobs_left, meetings_left, trims_left, hosts_left]
+            .into_iter()
+            .flatten()
+            .min();
+    }
+}
+
+fn address<T>(data: u64) -> Option<&'static T> {
+    // SAFETY: only addresses of type-stable, never freed structures are put into events.
+    unsafe { ((data & !control_thread::KINDS) as *const T).as_ref() }
+}
+
+fn handle(events: u32, data: u64) {
+    match data & control_thread::KINDS {
+        control_thread::LINK => {
+            if let Some(link) = address::<Link>(data) {
+                if events & libc::EPOLLOUT as u32 != 0 {
+                    tell::tell_rest(link);
+                }
+                on_link(link);
+            }
+        }
+        control_thread::SOCK => {
+            if let Some(sock) = address::<Sock>(data) {
+                work::on_tcp(sock, events);
+            }
+        }
+        control_thread::REMOTE => hosts::on_event(data & !control_thread::KINDS),
+        // Wake: the jobs are looked at anyway. Meetings: so are they.
+        _ => {}
+    }
+}
+
+/// For the fuzzer: what the thread does, at moments that it says, without a thread.
+#[cfg(feature = "fuzzing")]
+pub mod by_hand {
+    use super::*;
+
+    /// From here on the thread seems to run.
+    pub fn begin() -> Result<(), Reason> {
+        control_thread::seem_to_run().map(drop)
+    }
+
+    /// One turn of the thread.
+    pub fn turn() {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let (set, at_once) = (control_thread::seem_to_run(), sys::timespec(0));
+        let none = core::ptr::null();
+        // SAFETY: an array of ours.
+        let got = unsafe {
+            sys::epoll_wait(
+                set.unwrap_or(-1),
+                events.as_mut_ptr(),
+                64,
+                Some(&at_once),
+                none,
+            )
+        };
+        let _turn = own_fds::Turn::begin();
+        for event in events.iter().take(got.unwrap_or(0)) {
+            handle(event.events, event.u64);
+        }
+        super::super::progress();
+        super::super::closer::reap();
+        work::do_jobs();
+    }
+
+    /// The peer has asked for a look at the words of a stream.
+    pub fn look(link: &'static Link, index: u32) {
+        work::look(link, index);
+    }
+
+    /// The peer's process is gone.
+    pub fn lose(link: &'static Link) {
+        links::lost(link);
+    }
+}
+
+// --- fork ---
+
+/// Before a fork: nobody is inside what the child will use. This is what comes before the sockets'
+/// locks.
+pub fn hold() {
+    READING.hold();
+    hosts::hold();
+    super::hold();
+}
+
+/// What comes after the sockets' and the sets' locks: when nothing more is done to a stream.
+pub fn hold_last() {
+    super::hold_last();
+    jobs::hold();
+    tell::hold();
+    shm::hold();
+    shm::hold_ledgers();
+}
+
+/// After a fork, on both sides: of [`hold_last`].
+pub fn release_last() {
+    shm::release();
+    tell::release();
+    jobs::release();
+    super::release_last();
+}
+
+/// Of [`hold`].
+pub fn release() {
+    super::release();
+    hosts::release_hold();
+    READING.release();
+}
+
+/// In the child: no thread, no jobs, no meetings.
+pub fn after_fork() {
+    control_thread::after_fork(verbs::is_used());
+    jobs::after_fork();
+    tell::after_fork();
+    super::after_fork();
+    hosts::after_fork();
+}

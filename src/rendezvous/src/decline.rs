@@ -1,0 +1,95 @@
+//! An end that does not leave TCP tells the other end why, so that both show the same reason. It
+//! comes to the same name, or answers the same question over a link, as an end that wants to meet,
+//! and says no.
+//!
+//! The reason is the peer's word, for people. Nothing is decided by it.
+
+use super::message::{Kind, Message, Nonce};
+use super::{Look, NAME_NS, PENDING, PENDING_MAX, Pending, Stage, ask, meetings};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_sockets::{tell, trigger};
+use sluice_stats::Reason;
+
+/// Names that refusals hold at most, of those that there are: others are for ends that want to
+/// leave TCP.
+const NAMES: usize = PENDING_MAX / 8;
+
+/// This end refuses: tells the other end, now or when that comes, if it comes soon.
+pub(super) fn tell(look: Look) {
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    super::move_on(&mut list);
+    let Some(reason) = look.refusal().filter(|_| look.is_current()) else {
+        return;
+    };
+    if let Some(earlier) = list.of_mut(look.of.0) {
+        if !earlier.is_idle() {
+            return;
+        }
+        if earlier.refuses.is_some() {
+            // The other end may be on its way to this name.
+            earlier.refuses = Some(reason);
+            earlier.deadline = sys::now_ns() + NAME_NS;
+            return meetings::look_soon();
+        }
+        list.take(look.of.0);
+    }
+    let is_own_end = |p: &Pending| p.mirror.inode == look.own;
+    if let Some(other) = list.take_by_key(look.key, is_own_end) {
+        // The other end is in this process.
+        return heard(other, reason);
+    }
+    if let Some((link, nonce)) = ask::take_question(look) {
+        // Of an earlier try, perhaps, so that it is not heard.
+        answer(look, link, nonce, reason);
+    }
+    let refusals = list.with_socket().filter(|p| p.refuses.is_some()).count();
+    if refusals < NAMES
+        && meetings::with_sockets() < PENDING_MAX
+        && let Ok(meeting) = super::names::first_or_second(look)
+        && matches!(meeting.stage, Stage::Named { .. })
+    {
+        let _ = super::enlist(meeting, &mut list);
+    }
+}
+
+/// A Decline for this reason.
+pub(super) fn message(reason: Reason) -> Message {
+    Message {
+        reason: reason as u16,
+        ..Message::new(Kind::Decline)
+    }
+}
+
+/// Answers a question of the peer's, which has come with `echo`.
+pub(super) fn answer(look: Look, link: &Link, echo: Nonce, reason: Reason) {
+    let decline = Message {
+        // The connection as its asker names it.
+        token: [look.key, look.mirror.inode],
+        echo,
+        ..message(reason)
+    };
+    tell::tell(link, &decline, None);
+}
+
+/// The reason of a Decline.
+pub(super) fn reason(declined: &Message) -> Reason {
+    let told = Reason::from_u16(declined.reason);
+    told.filter(|reason| reason.is_told())
+        .unwrap_or(Reason::NoAnswer)
+}
+
+/// The other end has said why it does not leave TCP. It may ask later, when it does.
+pub(super) fn heard(meeting: Pending, reason: Reason) {
+    let sock = meeting.sock;
+    if let Some(conn) = super::end(meeting) {
+        trigger::has_failed(sock);
+        // The only reasons that last, and that the other end knows without a try of its own.
+        if reason.is_option() {
+            trigger::put_off(sock);
+        }
+        conn.stays_for_peer(reason);
+    }
+}

@@ -1,0 +1,66 @@
+//! Connections at rest give their rings back: what is registered stays pinned, so many that say
+//! nothing would hold much memory. They go back to TCP, and come again when they move bytes.
+
+use super::Up;
+use core::sync::atomic::Ordering;
+use sluice_sockets::demote::{self, Which};
+use sluice_sockets::sock;
+use sluice_sockets::sock::{Sock, State};
+use sluice_stats::Reason;
+
+/// Streams of a link that may rest on it as long as they like.
+const FEW: u32 = 4;
+/// Others for so long. One is looked at between once and twice in this time.
+const REST_NS: u64 = 2_000_000_000;
+
+/// The streams of one link, as they were at the last look.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// By number: bytes that had gone by links, of the socket with that generation.
+    seen: Vec<(u16, u32, u64)>,
+    due: u64,
+}
+
+impl Rest {
+    /// Takes streams that moved nothing since the last look back to TCP; when to look again, if
+    /// ever.
+    pub fn look(up: &mut Up, now: u64) -> Option<u64> {
+        let [near, _] = up.wire.links().filter(|_| up.stands && !up.lost)?;
+        // One count is the wire's own.
+        if near.stream_count() <= FEW + 1 {
+            up.rest.due = 0;
+            return None;
+        }
+        if up.rest.due == 0 {
+            up.rest.due = now + REST_NS;
+        }
+        if now < up.rest.due {
+            return Some(up.rest.due);
+        }
+        up.rest.due = now + REST_NS;
+        let before = core::mem::take(&mut up.rest.seen);
+        let mut many = near.stream_count() - (FEW + 1);
+        for stream in up.wire.streams() {
+            let Some(sock) = sock::sock_of(near, u32::from(stream)) else {
+                continue;
+            };
+            let generation = sock.generation.load(Ordering::Acquire);
+            let now = (stream, generation, sock.linked());
+            if many > 0 && before.contains(&now) && is_quiet(sock) {
+                many -= 1;
+                demote::demote(sock, Which::Both, Reason::Idle);
+            } else {
+                up.rest.seen.push(now);
+            }
+        }
+        Some(up.rest.due)
+    }
+}
+
+/// Is nothing under way, as far as can be seen without a lock?
+fn is_quiet(sock: &'static Sock) -> bool {
+    sock.rx.state() == State::Link
+        && sock.tx.state() == State::Link
+        && sock.upgraded.load(Ordering::Relaxed)
+        && sluice_sockets::options::unread(sock) == 0
+}

@@ -1,0 +1,269 @@
+//! Queue pairs for direct transfers: the end that answered the dial of the link listens once more,
+//! on a port that it tells by the link.
+
+use super::{DIAL_MS, DIAL_NS, Hosts};
+use crate::hosts::hello::VERSION;
+use core::net::SocketAddr;
+use sluice_fabric::sys;
+use sluice_fabric::verbs::cm::{Id, Key};
+use sluice_runtime::config::config;
+use sluice_runtime::subnet;
+use sluice_stream::wire::Lane;
+
+/// What is asked there: version, nothing, then what was told by the link.
+const REQUEST_LEN: usize = 24;
+
+#[derive(Debug)]
+enum Stage {
+    /// Dropped with it.
+    Listening(#[allow(dead_code, reason = "an id listens as long as it is")] Id),
+    Resolving(Id),
+    Routing(Id),
+    Connecting,
+    Stands,
+}
+
+/// A queue pair on its way, or there.
+#[derive(Debug)]
+pub struct Seek {
+    key: Key,
+    /// Of the wire.
+    of: Key,
+    stage: Stage,
+    cookie: [u8; 16],
+    until: u64,
+}
+
+impl Seek {
+    pub fn is_of(&self, wire: Key) -> bool {
+        self.of == wire
+    }
+
+    /// When it must stand.
+    pub fn until(&self) -> Option<u64> {
+        (!matches!(self.stage, Stage::Stands)).then_some(self.until)
+    }
+}
+
+fn request(cookie: &[u8; 16]) -> [u8; REQUEST_LEN] {
+    let mut bytes = [0; REQUEST_LEN];
+    let parts = VERSION.to_le_bytes().into_iter().chain([0; 6]);
+    for (to, from) in bytes.iter_mut().zip(parts.chain(*cookie)) {
+        *to = from;
+    }
+    bytes
+}
+
+/// Whether private data is [`request`]'s. A connection manager may have made it longer.
+fn asks(data: &[u8], cookie: &[u8; 16]) -> bool {
+    data.get(..REQUEST_LEN) == Some(request(cookie).as_slice())
+}
+
+impl Hosts {
+    pub fn is_lane(&self, key: Key) -> bool {
+        self.lanes.iter().any(|lane| lane.key == key)
+    }
+
+    /// The peer, or this end, wants one; or it is lost.
+    pub fn on_lane(&mut self, wire: Key, said: Option<Lane>) {
+        let Some(up) = self.up(wire).filter(|up| !up.lost) else {
+            return;
+        };
+        let (answers, up) = (up.answers, up.wire);
+        let (failed, wanted) = up.lane_news();
+        if failed {
+            self.lanes.retain(|lane| !lane.is_of(wire));
+            up.end_lane();
+        }
+        match said {
+            Some(Lane { port: 0, .. }) if answers => self.listen_lane(wire),
+            Some(lane) if lane.port != 0 && !answers => self.dial_lane(wire, &lane),
+            Some(_) => {}
+            None if wanted && answers => self.listen_lane(wire),
+            None if wanted => {
+                let cookie = [0; 16];
+                up.with(|pump| pump.want(Lane { port: 0, cookie }));
+            }
+            None => {}
+        }
+    }
+
+    /// Addresses of the wire: ours, and the peer's.
+    fn ends(&self, wire: Key) -> Option<[core::net::IpAddr; 2]> {
+        let up = self.up(wire)?;
+        Some([up.local, up.host].map(|ip| subnet::mapped(&config().map, ip)))
+    }
+
+    fn listen_lane(&mut self, wire: Key) {
+        if self.lanes.iter().any(|lane| lane.is_of(wire)) {
+            return;
+        }
+        let (Some([local, _]), key) = (self.ends(wire), self.key()) else {
+            return;
+        };
+        let mut cookie = [0; 16];
+        let listening = sys::random(&mut cookie)
+            .and_then(|()| Id::listen(&self.channel, key, SocketAddr::new(local, 0)));
+        let Ok(id) = listening else {
+            return self.end_lane(wire);
+        };
+        let port = id.port();
+        self.lanes.push(Seek {
+            key,
+            of: wire,
+            stage: Stage::Listening(id),
+            cookie,
+            until: sys::now_ns() + 2 * DIAL_NS,
+        });
+        if let Some(up) = self.up(wire) {
+            up.wire.with(|pump| pump.want(Lane { port, cookie }));
+        }
+    }
+
+    fn dial_lane(&mut self, wire: Key, lane: &Lane) {
+        if self.lanes.iter().any(|lane| lane.is_of(wire)) {
+            return;
+        }
+        let (Some([local, peer]), key) = (self.ends(wire), self.key()) else {
+            return;
+        };
+        let (from, to) = (SocketAddr::new(local, 0), SocketAddr::new(peer, lane.port));
+        match Id::dial(&self.channel, key, Some(from), to, DIAL_MS) {
+            Ok(id) => self.lanes.push(Seek {
+                key,
+                of: wire,
+                stage: Stage::Resolving(id),
+                cookie: lane.cookie,
+                until: sys::now_ns() + DIAL_NS,
+            }),
+            Err(_) => self.end_lane(wire),
+        }
+    }
+
+    fn end_lane(&self, wire: Key) {
+        if let Some(up) = self.up(wire) {
+            up.wire.end_lane();
+        }
+    }
+
+    fn take_lane(&mut self, key: Key) -> Option<Seek> {
+        let at = self.lanes.iter().position(|lane| lane.key == key)?;
+        Some(self.lanes.swap_remove(at))
+    }
+
+    pub fn on_lane_resolved(&mut self, key: Key) {
+        let Some(mut seek) = self.take_lane(key) else {
+            return;
+        };
+        match seek.stage {
+            Stage::Resolving(id) if id.route(DIAL_MS).is_ok() => {
+                seek.stage = Stage::Routing(id);
+                self.lanes.push(seek);
+            }
+            _ => self.end_lane(seek.of),
+        }
+    }
+
+    pub fn on_lane_routed(&mut self, key: Key) {
+        let Some(mut seek) = self.take_lane(key) else {
+            return;
+        };
+        let wire = self.up(seek.of).map(|up| up.wire);
+        let (Stage::Routing(id), Some(wire)) = (seek.stage, wire) else {
+            return;
+        };
+        let connected = wire.begin_lane(id).and_then(|()| {
+            let asked = wire.with_lane(|id| id.connect(&request(&seek.cookie)));
+            asked.unwrap_or(Err(libc::ENOTCONN))
+        });
+        if connected.is_err() {
+            return self.end_lane(seek.of);
+        }
+        seek.stage = Stage::Connecting;
+        self.lanes.push(seek);
+    }
+
+    pub fn on_lane_asked(&mut self, listener: Key, id: Id, data: &[u8]) {
+        let Some(at) = self.lanes.iter().position(|lane| lane.key == listener) else {
+            return;
+        };
+        let Some(seek) = self.lanes.get(at) else {
+            return;
+        };
+        if !asks(data, &seek.cookie) || !matches!(seek.stage, Stage::Listening(_)) {
+            let _ = id.refuse(&[]);
+            return;
+        }
+        let of = seek.of;
+        let key = self.key();
+        id.set_key(key);
+        let wire = self.up(of).map(|up| up.wire);
+        let accepted = wire.map_or(Err(libc::ENOTCONN), |wire| {
+            wire.begin_lane(id)?;
+            let accepted = wire.with_lane(|id| id.accept(&[]));
+            accepted.unwrap_or(Err(libc::ENOTCONN))
+        });
+        if let Some(seek) = self.lanes.get_mut(at) {
+            // Once: nobody else is listened to.
+            (seek.key, seek.stage) = (key, Stage::Connecting);
+        }
+        if accepted.is_err() {
+            self.on_lane_over(key);
+        }
+    }
+
+    pub fn on_lane_stands(&mut self, key: Key) {
+        let Some(seek) = self.lanes.iter_mut().find(|lane| lane.key == key) else {
+            return;
+        };
+        seek.stage = Stage::Stands;
+        let of = seek.of;
+        if let Some(up) = self.up(of) {
+            sluice_runtime::config::log(
+                sluice_runtime::config::Level::Debug,
+                format_args!("direct transfers with {}", up.host),
+            );
+            up.wire.lane_stands();
+        }
+    }
+
+    pub fn on_lane_over(&mut self, key: Key) {
+        if let Some(seek) = self.take_lane(key) {
+            self.end_lane(seek.of);
+        }
+    }
+
+    pub fn expire_lanes(&mut self, now: u64) {
+        let late = |lane: &Seek| lane.until().is_some_and(|until| now >= until);
+        while let Some(key) = self
+            .lanes
+            .iter()
+            .find(|lane| late(lane))
+            .map(|lane| lane.key)
+        {
+            self.on_lane_over(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_of_other_bytes_is_refused() {
+        let cookie = core::array::from_fn(|i| i as u8 | 0x80);
+        let good = request(&cookie);
+        assert!(asks(&good, &cookie));
+        assert!(asks(&[good.as_slice(), &[0; 124]].concat(), &cookie));
+        for bit in 0..8 * REQUEST_LEN {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!asks(&bytes, &cookie), "bit {bit}");
+        }
+        for len in 0..REQUEST_LEN {
+            assert!(!asks(&good[..len], &cookie), "{len} bytes");
+        }
+        assert!(!asks(&good, &[0; 16]));
+    }
+}

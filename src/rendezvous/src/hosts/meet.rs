@@ -1,0 +1,356 @@
+//! Two ends of a connection meet over a link that there is: asking, granting, proving.
+
+use super::{ASK_NS, ASKED, Asked, DIAL_NS, Hosts, Question, SEEKS, Seek, full, said};
+use crate::hosts::proof::Known;
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+use sluice_fabric::verbs::cm::Key;
+use sluice_runtime::address;
+use sluice_sockets::sock::{self, Sock, role};
+use sluice_sockets::{jobs, upgrade};
+use sluice_stats::Reason;
+use sluice_stream::PeerFault;
+use sluice_stream::record::{Nonce, Role};
+use sluice_stream::wire::{Berth, Meeting, Proof};
+use sluice_transport::verbs::wire::{Lost, Offered, Wire};
+
+impl Hosts {
+    /// Does the answer say anything of the connection? Of a question without a proof it does not.
+    pub fn grant(&mut self, seek: Seek, question: &Question) -> bool {
+        let Some(up) = self.up(question.key).filter(|up| !up.lost) else {
+            return false;
+        };
+        let (wire, salt) = (up.wire, up.salt);
+        let decided = self.open_granted(wire, salt, &seek, question);
+        match decided {
+            Ok(grant) => {
+                wire.with(|pump| pump.meet(grant));
+            }
+            // The other end of it may be on its way.
+            Err(Reason::ProofFailed) => {
+                self.deny(question.key, seek.connection, Reason::ProofFailed);
+                return false;
+            }
+            Err(reason) => {
+                seek.stays(reason);
+                self.deny(question.key, seek.connection, reason);
+            }
+        }
+        self.listens
+            .retain(|l| !core::ptr::eq(l.seek.sock, seek.sock));
+        true
+    }
+
+    pub fn open_granted(
+        &self,
+        wire: &'static Wire,
+        [a, b]: [Proof; 2],
+        seek: &Seek,
+        question: &Question,
+    ) -> Result<Meeting, Reason> {
+        let (sock, known) = (seek.sock, question.known);
+        let failed = Reason::ProofFailed;
+        if !known.verify(sock, &[&a, &b, &question.said()], &question.proof) {
+            return Err(failed);
+        }
+        let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
+        let owner = core::ptr::from_ref(seek.sock) as usize;
+        let ours = wire.offer(upgrade::ring_len(near), owner).map_err(full)?;
+        let grant = |proof| Meeting::Grant {
+            connection: seek.connection,
+            berth: ours.into(),
+            proof,
+        };
+        let said = said(grant([0; 16]));
+        let proof = known.prove(sock, &[&a, &b, &question.proof, &said]);
+        let secret = known.secret(sock, &[&a, &b, &question.proof, &said]);
+        let (Some(proof), Some(secret)) = (proof, secret) else {
+            wire.withdraw(ours.stream);
+            return Err(failed);
+        };
+        self.open(
+            wire,
+            seek,
+            ours,
+            question.berth.into(),
+            (Role::Second, secret),
+        )?;
+        Ok(grant(proof))
+    }
+
+    /// Opens the stream and has the socket use it.
+    pub fn open(
+        &self,
+        wire: &'static Wire,
+        seek: &Seek,
+        ours: Offered,
+        theirs: Offered,
+        terms: (Role, Nonce),
+    ) -> Result<(), Reason> {
+        let [near, _] = wire.links().ok_or(Reason::LinkLost)?;
+        let owner = core::ptr::from_ref(seek.sock) as usize;
+        let read = seek.sock.rx.kernel_bytes();
+        let (role, _) = terms;
+        let opened = wire.open(ours, theirs, terms, read, owner);
+        opened.map_err(full)?;
+        let index = u32::from(ours.stream);
+        let attached = upgrade::attach(seek.sock, seek.generation, near, index);
+        if attached.is_err() {
+            near.leave_stream(index);
+            match role {
+                // The other end has opened it, and is to hear of that.
+                Role::First => wire.leave(ours.stream),
+                // It has not, and will not be told to.
+                Role::Second => wire.discard(ours.stream),
+            }
+        }
+        attached
+    }
+
+    pub fn ask_or_dial(&mut self, seek: Seek) {
+        let host = seek.peer.ip();
+        let known: Vec<Key> = self.standing(host).take(ASKED).map(|up| up.key).collect();
+        let (mut asked, mut no_room) = (false, None);
+        for key in known {
+            match self.ask(seek, key, ASK_NS) {
+                Ok(()) => asked = true,
+                Err(reason) => no_room = no_room.or(reason),
+            }
+        }
+        if !asked {
+            // Perhaps to another process of that host, with which there is no link yet.
+            self.dial(seek, no_room);
+        }
+    }
+
+    /// Asks the process at the other end of a link for the connection.
+    ///
+    /// # Errors
+    /// Why no ring can be offered; `None`: the link is gone, or this end can prove nothing yet.
+    pub fn ask(&mut self, seek: Seek, key: Key, patience: u64) -> Result<(), Option<Reason>> {
+        let up = self.up(key).ok_or(None)?;
+        let [near, _] = up.wire.links().ok_or(None)?;
+        let known = Known::of(seek.sock).ok_or(None)?;
+        let owner = core::ptr::from_ref(seek.sock) as usize;
+        let offered = up.wire.offer(upgrade::ring_len(near), owner);
+        let ours = offered.map_err(|errno| (errno != libc::ENOTCONN).then(|| full(errno)))?;
+        let ask = |proof| Meeting::Ask {
+            connection: seek.connection,
+            berth: ours.into(),
+            known: known.emit(),
+            proof,
+        };
+        let [a, b] = up.salt;
+        let Some(proof) = known.prove(seek.sock, &[&a, &b, &said(ask([0; 16]))]) else {
+            up.wire.withdraw(ours.stream);
+            return Err(None);
+        };
+        up.wire.with(|pump| pump.meet(ask(proof)));
+        self.asked.push(Asked {
+            key,
+            seek,
+            ours,
+            known,
+            proof,
+            late: false,
+            until: sys::now_ns() + patience,
+        });
+        Ok(())
+    }
+
+    pub fn on_meeting(&mut self, key: Key, meeting: Meeting) {
+        match meeting {
+            Meeting::Ask {
+                connection,
+                berth,
+                known,
+                proof,
+            } => {
+                let question = Question {
+                    key,
+                    connection,
+                    berth,
+                    known: Known::heard(known),
+                    proof,
+                    until: sys::now_ns() + DIAL_NS,
+                };
+                if !question.known.is_enough() {
+                    // It comes again with more.
+                    return self.deny(key, connection, Reason::Meeting);
+                }
+                match self.sought(connection) {
+                    Some(seek) if question.known.is_reached(seek.sock) => {
+                        self.grant(seek, &question);
+                    }
+                    _ => match declines(connection) {
+                        Some(reason) => self.deny(key, connection, reason),
+                        None if self.keeps_question(key) => self.questions.push(question),
+                        None => self.deny(key, connection, Reason::Meeting),
+                    },
+                }
+            }
+            Meeting::Grant {
+                connection,
+                berth,
+                proof,
+            } => self.on_grant(key, connection, berth, proof),
+            Meeting::Deny { connection, reason } => {
+                if let Some(asked) = self.take_asked(key, connection) {
+                    self.withdraw(&asked);
+                    if !asked.late {
+                        let told = Reason::from_u16(reason).unwrap_or(Reason::NoAnswer);
+                        asked.seek.stays_for_peer(told);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Is there a place for one more question of the link's? No link has all of them where others
+    /// ask, too.
+    fn keeps_question(&self, key: Key) -> bool {
+        let own = self.questions.iter().filter(|q| q.key == key).count();
+        let all = self.questions.len();
+        all < SEEKS && (own < SEEKS / 2 || own == all)
+    }
+
+    /// The connection of this number, if this end has come to an offset with it and may have a
+    /// stream.
+    pub fn sought(&self, connection: u64) -> Option<Seek> {
+        let listens = self.listens.iter().map(|l| l.seek);
+        let found = listens
+            .into_iter()
+            .find(|seek| seek.connection == connection);
+        if let Some(seek) = found {
+            return seek.is_open().then_some(seek);
+        }
+        let (sock, generation) = connecting(connection)?;
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let seek = Seek {
+            sock,
+            generation,
+            connection,
+            local: address::plain(address::name(fd, false)?),
+            peer: address::plain(address::name(fd, true)?),
+        };
+        seek.is_open().then_some(seek)
+    }
+
+    /// Says over a link that a question comes to nothing.
+    pub fn deny(&self, key: Key, connection: u64, reason: Reason) {
+        if let Some(up) = self.up(key) {
+            let reason = reason as u16;
+            let deny = Meeting::Deny { connection, reason };
+            up.wire.with(|pump| pump.meet(deny));
+        }
+    }
+
+    /// Questions that this end has come far enough for by now.
+    pub fn look_at_questions(&mut self) {
+        let mut at = 0;
+        while let Some(question) = self.questions.get(at) {
+            let seek = self.sought(question.connection);
+            let seek = seek.filter(|seek| question.known.is_reached(seek.sock));
+            match seek {
+                Some(seek) => {
+                    // Those that are left keep their order: see `take_asked`.
+                    let question = self.questions.remove(at);
+                    self.grant(seek, &question);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    /// The oldest question about the connection: the other end answers those of one connection in
+    /// the order in which they were asked.
+    pub fn take_asked(&mut self, key: Key, connection: u64) -> Option<Asked> {
+        let is = |a: &Asked| a.key == key && a.seek.connection == connection;
+        let at = self.asked.iter().position(is)?;
+        Some(self.asked.remove(at))
+    }
+
+    pub fn on_grant(&mut self, key: Key, connection: u64, berth: Berth, proof: Proof) {
+        let Some(up) = self.up(key) else {
+            return;
+        };
+        let (wire, [a, b]) = (up.wire, up.salt);
+        let Some(asked) = self.take_asked(key, connection) else {
+            return wire.lose(Lost::Peer(PeerFault::Malformed.into()));
+        };
+        let Asked {
+            seek, ours, known, ..
+        } = asked;
+        let said = said(Meeting::Grant {
+            connection,
+            berth,
+            proof: [0; 16],
+        });
+        let said = [a.as_slice(), &b, &asked.proof, &said];
+        let secret = known.secret(seek.sock, &said);
+        let proved = known.verify(seek.sock, &said, &proof);
+        // A late one is as good, unless another was faster.
+        let Some(secret) = secret.filter(|_| proved && seek.is_open()) else {
+            // The other end has opened it, and is to hear that this one has left.
+            let owner = core::ptr::from_ref(seek.sock) as usize;
+            let terms = (Role::First, Nonce::new([0; 16]));
+            if wire.open(ours, berth.into(), terms, 0, owner).is_ok()
+                && let Some([near, _]) = wire.links()
+            {
+                near.leave_stream(u32::from(ours.stream));
+                wire.leave(ours.stream);
+            }
+            if !proved && !asked.late {
+                seek.stays(Reason::ProofFailed);
+            }
+            return;
+        };
+        let opened = self.open(wire, &seek, ours, berth.into(), (Role::First, secret));
+        if let Err(reason) = opened {
+            return seek.stays(reason);
+        }
+        // The other end may have left it by now.
+        jobs::advance(seek.sock);
+        // Of others that were asked, too, nobody waits any more.
+        for other in self
+            .asked
+            .iter_mut()
+            .filter(|a| core::ptr::eq(a.seek.sock, seek.sock))
+        {
+            other.late = true;
+        }
+        self.dials
+            .retain(|d| !(core::ptr::eq(d.seek.sock, seek.sock) && d.is_queued()));
+    }
+
+    /// A question of ours comes to nothing.
+    pub fn withdraw(&self, asked: &Asked) {
+        if let Some(up) = self.up(asked.key) {
+            up.wire.withdraw(asked.ours.stream);
+        }
+    }
+}
+
+/// The socket of this process that has made the connection of this number, with its generation.
+fn connecting(connection: u64) -> Option<(&'static Sock, u32)> {
+    let mut known = None;
+    sock::for_all(|sock| {
+        let generation = sock.generation.load(Ordering::Acquire);
+        if sock.key.load(Ordering::Relaxed) == connection
+            && sock.role.load(Ordering::Relaxed) == role::CONNECTING
+        {
+            known = Some((sock, generation));
+        }
+    });
+    known
+}
+
+/// Why the connection of this number has no stream here and comes to none soon, if that is known.
+fn declines(connection: u64) -> Option<Reason> {
+    let (sock, _) = connecting(connection)?;
+    let pinned = sock.pinned.load(Ordering::Relaxed);
+    if pinned != 0 {
+        return Reason::from_u16(pinned as u16);
+    }
+    sock.is_shared().then_some(Reason::Shared)
+}

@@ -1,0 +1,747 @@
+//! Other hosts: dialling, listening, and what is asked over links that there are.
+//!
+//! ```text
+//!   accepted end                                       connecting end
+//!   has come to an offset                              has come to the same offset
+//!     a link to that host?  ── Ask ──────────────────► Grant, or the question waits for the socket
+//!     none: dial            ── request ──────────────► listens for 1 s on a port made of its TCP port
+//!                           ◄── answer: a link ───────
+//!                           ── Ask ──────────────────► Grant
+//! ```
+//!
+//! The accepted end dials since that pair of address and port belongs to one process, however many
+//! share a listener. All of this is done by the control thread; a hook only says that a connection
+//! has come to an offset.
+
+mod dial;
+pub mod hello;
+mod idle;
+mod lane;
+mod meet;
+mod proof;
+
+use self::hello::Token;
+use self::proof::Known;
+use crate::control;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use dial::{Dial, FIRST_NS, Quiet};
+use idle::Rest;
+use sluice_fabric::arena::Arena;
+use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_fabric::verbs::api::{self, Api};
+use sluice_fabric::verbs::cm::{Channel, Id, Key};
+use sluice_fabric::verbs::device::{Device, Trouble};
+use sluice_runtime::config::{Mode, config};
+use sluice_runtime::{address, control_thread, own_fds, process};
+use sluice_sockets::remote::STARVE_NS;
+use sluice_sockets::remote::stream;
+use sluice_sockets::sock::{Sock, role};
+use sluice_sockets::{jobs, sock, tcp};
+use sluice_stats::Reason;
+use sluice_stream::Seq;
+use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
+use sluice_transport::verbs;
+use sluice_transport::verbs::queue;
+use sluice_transport::verbs::wire::{Hello, Lost, Note, Offered, Wire};
+
+/// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
+const DIAL_NS: u64 = 1_000_000_000;
+const DIAL_MS: i32 = 1000;
+/// Connections that listen, or wait, at once.
+const SEEKS: usize = 256;
+/// Notes of one link that are read before the others have their turn.
+const TURN: u32 = 64;
+/// Links to one host that are asked.
+const ASKED: usize = 4;
+/// Whom the links did not answer for so long dials.
+const ASK_NS: u64 = 200_000_000;
+
+/// Between two looks at questions, for which this end is to read more.
+const LOOK_NS: u64 = 5_000_000;
+/// A process that ends closes its links and its connections in no order of ours, within this time.
+const DYING_NS: u64 = 20_000_000;
+
+/// Events of the connection manager's channel; of others see also [`queue::QUEUE`].
+const CM: Key = 0;
+/// Those of a device that is in use.
+const DEVICE: Key = 1;
+
+/// A connection that looks for its other end.
+#[derive(Clone, Copy, Debug)]
+struct Seek {
+    sock: &'static Sock,
+    generation: u32,
+    connection: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Seek {
+    fn is_open(&self) -> bool {
+        self.sock.generation.load(Ordering::Acquire) == self.generation
+            && self.sock.fds.load(Ordering::Acquire) != 0
+            && !self.sock.is_accelerated()
+            && self.sock.pinned.load(Ordering::Relaxed) == 0
+    }
+
+    /// Of the same connection?
+    fn is(&self, other: &Self) -> bool {
+        core::ptr::eq(self.sock, other.sock) && self.generation == other.generation
+    }
+
+    fn stays(&self, reason: Reason) {
+        if self.sock.generation.load(Ordering::Acquire) == self.generation {
+            self.sock.conn().stays(reason);
+        }
+    }
+
+    /// The other end has said so, if it is a reason that an end can have for another.
+    fn stays_for_peer(&self, reason: Reason) {
+        if !reason.is_told() {
+            self.stays(reason);
+        } else if self.sock.generation.load(Ordering::Acquire) == self.generation {
+            self.sock.conn().stays_for_peer(reason);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Listen {
+    key: Key,
+    /// Dropped with it.
+    _id: Id,
+    seek: Seek,
+    until: u64,
+}
+
+/// A question of ours.
+#[derive(Debug)]
+struct Asked {
+    key: Key,
+    seek: Seek,
+    ours: Offered,
+    known: Known,
+    proof: Proof,
+    until: u64,
+    /// Nobody waits for the answer any more; but the stream's number is taken until it comes.
+    late: bool,
+}
+
+/// One of a peer's, for whose socket this end has not come to an offset.
+#[derive(Debug)]
+struct Question {
+    key: Key,
+    connection: u64,
+    berth: Berth,
+    /// As this end sees it.
+    known: Known,
+    proof: Proof,
+    until: u64,
+}
+
+impl Question {
+    /// What was asked, as it was proved.
+    fn said(&self) -> [u8; CONTROL_LEN] {
+        said(Meeting::Ask {
+            connection: self.connection,
+            berth: self.berth,
+            known: self.known.turned().emit(),
+            proof: [0; 16],
+        })
+    }
+}
+
+/// A wire in service.
+#[derive(Debug)]
+struct Up {
+    key: Key,
+    wire: &'static Wire,
+    host: IpAddr,
+    /// This end's address there; whether it has answered the dial.
+    local: IpAddr,
+    answers: bool,
+    /// Of both ends' proofs when it was made: what is proved over it is worth nothing elsewhere.
+    salt: [Proof; 2],
+    /// The process at the other end, once it has said so.
+    token: Option<Token>,
+    stands: bool,
+    lost: bool,
+    /// The peer was told so: not while the port is down.
+    told: bool,
+    /// When it must stand; of a lost one, when its streams are told at the latest, 0: they were.
+    until: u64,
+    rest: Rest,
+    /// Direct-only streams that wait, each where; when they are looked at again, 0: not.
+    starving: Vec<(u16, Seq)>,
+    starve_ns: u64,
+}
+
+#[derive(Debug)]
+struct Hosts {
+    channel: Channel,
+    next: Key,
+    listens: Vec<Listen>,
+    dials: Vec<Dial>,
+    asked: Vec<Asked>,
+    questions: Vec<Question>,
+    ups: Vec<Up>,
+    quiet: Vec<Quiet>,
+    /// Hosts that have answered, be it by no.
+    met: Vec<IpAddr>,
+    /// Not in service.
+    spare: Vec<&'static Wire>,
+    /// Devices that are in use, whose descriptors were put out of the program's way.
+    devices: Vec<Device>,
+    /// Queue pairs for direct transfers.
+    lanes: Vec<lane::Seek>,
+}
+
+static HOSTS: Guarded<Option<Hosts>> = Guarded::of_order(lock::BEFORE_SOCKETS, None);
+/// This process was forked from one that had devices open: libibverbs and librdmacm keep those for
+/// good, and to use them here would be to use the parent's.
+static BARRED: AtomicBool = AtomicBool::new(false);
+
+/// Has this host a device? Asked once.
+fn is_any_device() -> bool {
+    const UNKNOWN: u8 = 0;
+    static ANY: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match ANY.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let any = api::is_any_device();
+            ANY.store(1 + u8::from(any), Ordering::Relaxed);
+            any
+        }
+        known => known == 2,
+    }
+}
+
+/// The connection `sock`, whose other end is not on this host, has come to an offset: the control
+/// thread looks for that end.
+///
+/// # Errors
+/// [`Reason::PeerRemote`]: no device; [`Reason::Far`]; why there is no control thread.
+pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
+    if !is_any_device() {
+        return Err(Reason::PeerRemote);
+    }
+    if BARRED.load(Ordering::Relaxed) {
+        return Err(Reason::ForkedRdma);
+    }
+    if tcp::is_far(sock.fd.load(Ordering::Relaxed)) {
+        return Err(Reason::Far);
+    }
+    control::start()?;
+    let connecting = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
+    let (first, second) = if connecting {
+        (local, peer)
+    } else {
+        (peer, local)
+    };
+    let connection = hello::connection(first, second);
+    sock.key.store(connection, Ordering::Relaxed);
+    verbs::set_used(true);
+    sock.conn()
+        .awaits_after(Reason::BelowThreshold, Reason::Meeting);
+    jobs::seek(sock);
+    Ok(())
+}
+
+/// By the control thread: looks for the other end.
+pub fn begin(sock: &'static Sock, generation: u32) {
+    with(|hosts| hosts.begin(sock, generation));
+}
+
+fn with<R>(f: impl FnOnce(&mut Hosts) -> R) -> Option<R> {
+    let mut hosts = HOSTS.lock()?;
+    if hosts.is_none() {
+        let _opening = own_fds::Opening::begin();
+        *hosts = Hosts::new();
+    }
+    hosts.as_mut().map(f)
+}
+
+/// A descriptor has news.
+pub fn on_event(what: u64) {
+    match what {
+        CM => drop(with(Hosts::read_channel)),
+        DEVICE => drop(with(|hosts| hosts.read_devices())),
+        _ => queue::drive_all(),
+    }
+}
+
+/// Does what is due; in how many ns there is something to do again.
+pub fn progress() -> Option<u64> {
+    if !verbs::is_used() {
+        return None;
+    }
+    let now = sys::now_ns();
+    let hosts_left = with(|hosts| hosts.progress(now)).flatten();
+    hosts_left
+        .into_iter()
+        .chain(queue::see_to_leases(now))
+        .min()
+}
+
+/// In the child of a fork: all of it is the parent's. Nothing of the libraries is called; what is
+/// open is closed.
+pub fn after_fork() {
+    if let Some(mut hosts) = HOSTS.lock()
+        && let Some(hosts) = hosts.take()
+    {
+        // As long as one process has them open the kernel keeps what is the parent's.
+        queue::after_fork();
+        let devices = hosts.devices.iter().flat_map(Device::descriptors);
+        for fd in devices.chain([hosts.channel.descriptor()]) {
+            own_fds::close(fd);
+        }
+        core::mem::forget(hosts);
+        BARRED.store(true, Ordering::Relaxed);
+    }
+    verbs::set_used(false);
+}
+
+/// Holds all of it still over a fork.
+pub fn hold() {
+    HOSTS.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release_hold() {
+    HOSTS.release();
+}
+
+fn token() -> Token {
+    process::token().map_or(0, |[a, _]| a)
+}
+
+/// What a message of a link says, to be proved.
+fn said(meeting: Meeting) -> [u8; CONTROL_LEN] {
+    Control::Meeting(meeting).emit()
+}
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        let api: &'static Api = api::load()?;
+        let channel = Channel::new(api).ok()?;
+        channel.rehouse(own_fds::copy);
+        verbs::watch(channel.descriptor(), CM, libc::EPOLLIN as u32);
+        Some(Self {
+            channel,
+            next: queue::QUEUE,
+            listens: Vec::new(),
+            dials: Vec::new(),
+            asked: Vec::new(),
+            questions: Vec::new(),
+            ups: Vec::new(),
+            quiet: Vec::new(),
+            met: Vec::new(),
+            spare: Vec::new(),
+            devices: Vec::new(),
+            lanes: Vec::new(),
+        })
+    }
+
+    fn key(&mut self) -> Key {
+        self.next += 1;
+        self.next
+    }
+
+    fn begin(&mut self, sock: &'static Sock, generation: u32) {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let (Some(local), Some(peer)) = (address::name(fd, false), address::name(fd, true)) else {
+            return;
+        };
+        let seek = Seek {
+            sock,
+            generation,
+            connection: sock.key.load(Ordering::Relaxed),
+            local: address::plain(local),
+            peer: address::plain(peer),
+        };
+        if !seek.is_open() || self.is_sought(&seek) {
+            return self.comes_further(&seek);
+        }
+        if self.listens.len() + self.dials.len() + self.asked.len() >= SEEKS {
+            return seek.stays(Reason::TooManyNames);
+        }
+        if sock.role.load(Ordering::Relaxed) == role::CONNECTING {
+            self.listen(seek);
+        } else {
+            self.ask_or_dial(seek);
+        }
+    }
+
+    /// A connection that is sought has come to its next offset: each end goes on from there.
+    fn comes_further(&mut self, seek: &Seek) {
+        let now = sys::now_ns();
+        for listen in self.listens.iter_mut().filter(|l| l.seek.is(seek)) {
+            listen.until = now + DIAL_NS;
+        }
+        for dial in self.dials.iter_mut().filter(|d| d.seek.is(seek)) {
+            if dial.vain != 0 && dial.is_queued() {
+                dial.from = dial.from.min(now + FIRST_NS);
+            }
+        }
+    }
+
+    fn is_sought(&self, seek: &Seek) -> bool {
+        let same = |other: &Seek| other.is(seek);
+        self.listens.iter().any(|l| same(&l.seek))
+            || self.dials.iter().any(|d| !d.is_late() && same(&d.seek))
+            || self.asked.iter().any(|a| !a.late && same(&a.seek))
+    }
+
+    fn up(&self, key: Key) -> Option<&Up> {
+        self.ups.iter().find(|up| up.key == key)
+    }
+
+    /// The links to a host, the newest first.
+    fn standing(&self, host: IpAddr) -> impl Iterator<Item = &Up> {
+        let stands = move |up: &&Up| up.stands && !up.lost && up.host == host;
+        self.ups.iter().rev().filter(stands)
+    }
+
+    /// A wire for an id, with an arena of its own.
+    fn raise(
+        &mut self,
+        key: Key,
+        id: Id,
+        [local, host]: [IpAddr; 2],
+        answers: bool,
+    ) -> Result<(&'static Wire, Hello), sys::Errno> {
+        let full = libc::ENOBUFS;
+        let arena = Arena::create_local().map_err(|_| libc::ENOMEM)?;
+        // By the token a link within the host is found: none has this one.
+        let links = Link::open_both(arena, [0, key], false).ok_or(full)?;
+        let [near, far] = links;
+        let wire = self
+            .spare
+            .pop()
+            .unwrap_or_else(|| Box::leak(Box::new(Wire::new(control_thread::poke))));
+        id.set_key(key);
+        let begun = wire.begin(id, links);
+        let hello = match begun {
+            Ok(hello) => hello,
+            Err(errno) => {
+                for link in links {
+                    link.kill();
+                    link.close_if_unused();
+                }
+                self.spare.push(wire);
+                return Err(errno);
+            }
+        };
+        near.set_keeper(core::ptr::from_ref(wire) as usize);
+        // As long as the wire is: nobody else may close the link with its last stream.
+        near.pin();
+        far.pin();
+        if let Some(fd) = wire.descriptor() {
+            // If it is watched already, it stays so.
+            verbs::watch(fd, queue::QUEUE, queue::BELL);
+        }
+        wire.arm();
+        self.ups.push(Up {
+            key,
+            wire,
+            host,
+            local,
+            answers,
+            salt: [[0; 16]; 2],
+            token: None,
+            stands: false,
+            lost: false,
+            told: false,
+            rest: Rest::default(),
+            starving: Vec::new(),
+            starve_ns: 0,
+            until: sys::now_ns() + 2 * DIAL_NS,
+        });
+        Ok((wire, hello))
+    }
+
+    /// A link stands: connections that wait for a dial to that host ask over it.
+    fn link_stands(&mut self, key: Key) {
+        sluice_stats::ROOT.links_made.add_shared(1);
+        sluice_stats::ROOT.links.raise(1);
+        let Some(host) = self.up(key).map(|up| up.host) else {
+            return;
+        };
+        let waits = |d: &mut Dial| d.is_queued() && d.seek.peer.ip() == host;
+        let waiting: Vec<Dial> = self.dials.extract_if(.., waits).collect();
+        for dial in waiting {
+            if dial.seek.is_open()
+                && let Err(reason) = self.ask(dial.seek, key, ASK_NS)
+            {
+                dial.seek.stays(reason.unwrap_or(Reason::LinkLost));
+            }
+        }
+    }
+
+    /// A wire does not come to stand.
+    fn give_up(&mut self, key: Key) {
+        if let Some(up) = self.up(key) {
+            up.wire.lose(Lost::Gone);
+        }
+    }
+
+    // What is due.
+
+    fn progress(&mut self, now: u64) -> Option<u64> {
+        queue::drive_all();
+        let mut next: Option<u64> = None;
+        let mut again = |at: u64| {
+            let left = at.saturating_sub(now);
+            next = Some(next.map_or(left, |n| n.min(left)));
+        };
+        for at in 0..self.ups.len() {
+            let Some((key, wire)) = self.ups.get(at).map(|up| (up.key, up.wire)) else {
+                break;
+            };
+            if self.read_notes(key, wire) {
+                again(now);
+            }
+            let host = self.ups.get(at).map(|up| up.host);
+            // A question, or the answer to one, may come for a connection whose thread waits for
+            // TCP.
+            let expected = self.asked.iter().any(|a| a.key == key && !a.late)
+                || self.listens.iter().any(|l| Some(l.seek.peer.ip()) == host);
+            wire.watch(expected);
+            if let Some(left) = wire.tick(now) {
+                again(now + left);
+            }
+        }
+        for up in &mut self.ups {
+            feed(up, now).into_iter().for_each(&mut again);
+            Rest::look(up, now).into_iter().for_each(&mut again);
+        }
+        self.look_after(now);
+        self.look_at_questions();
+        self.expire(now);
+        let untils = (self.listens.iter().map(|l| l.until))
+            .chain(self.dials.iter().filter_map(Dial::ends))
+            .chain(self.dials.iter().filter(|d| now < d.from).map(|d| d.from))
+            .chain(self.lanes.iter().filter_map(lane::Seek::until))
+            .chain(self.asked.iter().filter(|a| !a.late).map(|a| a.until))
+            .chain(self.questions.iter().map(|_| now + LOOK_NS))
+            .chain(self.ups.iter().filter(|up| !up.stands).map(|up| up.until));
+        untils.for_each(&mut again);
+        for up in self
+            .ups
+            .iter()
+            .filter(|up| up.lost && (up.told || up.until != 0))
+        {
+            again(now + if up.until == 0 { 10_000_000 } else { 1_000_000 });
+        }
+        next
+    }
+
+    /// May there be more? A peer that goes on and on does not keep the others from having their
+    /// turn.
+    fn read_notes(&mut self, key: Key, wire: &'static Wire) -> bool {
+        let Some([near, _]) = wire.links() else {
+            return false;
+        };
+        for _ in 0..TURN {
+            let Some(note) = wire.note() else {
+                return false;
+            };
+            match note {
+                Note::Stream(index) => {
+                    if let Some(sock) = sock::sock_of(near, u32::from(index)) {
+                        stream::advance(sock);
+                    }
+                }
+                Note::Meeting(meeting) => self.on_meeting(key, meeting),
+                Note::Lane(said) => self.on_lane(key, said),
+            }
+        }
+        true
+    }
+
+    /// Wires that are lost.
+    fn look_after(&mut self, now: u64) {
+        for at in 0..self.ups.len() {
+            let Some(up) = self.ups.get_mut(at) else {
+                break;
+            };
+            if !up.stands && now >= up.until {
+                up.wire.lose(Lost::Silent);
+            }
+            let Some(why) = up.wire.is_lost() else {
+                continue;
+            };
+            let Some([near, far]) = up.wire.links() else {
+                continue;
+            };
+            if !core::mem::replace(&mut up.lost, true) {
+                let (wire, key, stood) = (up.wire, up.key, up.stands);
+                if stood {
+                    sluice_stats::ROOT.links.lower(1);
+                }
+                near.kill();
+                far.kill();
+                sluice_runtime::config::log(
+                    sluice_runtime::config::Level::Debug,
+                    format_args!("link to {} lost: {why:?}", up.host),
+                );
+                let lost: Vec<Asked> = self.asked.extract_if(.., |a| a.key == key).collect();
+                for asked in lost {
+                    wire.withdraw(asked.ours.stream);
+                    if !asked.late {
+                        asked.seek.stays(Reason::LinkLost);
+                    }
+                }
+                self.questions.retain(|q| q.key != key);
+                self.lanes.retain(|l| !l.is_of(key));
+                if let Some(up) = self.ups.get_mut(at) {
+                    up.until = now + DYING_NS;
+                }
+            }
+            let Some(up) = self.ups.get_mut(at) else {
+                break;
+            };
+            if up.until != 0 && (stream::lost(near, up.wire, now >= up.until) || now >= up.until) {
+                up.until = 0;
+                sluice_sockets::watcher::link_lost(near);
+            }
+        }
+        self.tell_lost();
+        let mut at = 0;
+        while let Some(up) = self.ups.get(at) {
+            let links = up.wire.links().filter(|_| up.told);
+            let over = links
+                .is_some_and(|[near, far]| near.stream_count() == 1 && far.stream_count() == 1);
+            if let (true, Some([near, far])) = (over, links) {
+                let up = self.ups.swap_remove(at);
+                near.set_keeper(0);
+                up.wire.end();
+                close(near, far);
+                self.spare.push(up.wire);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Tells peers of links that are lost, as soon as their port carries anything.
+    fn tell_lost(&mut self) {
+        for up in self.ups.iter_mut().filter(|up| up.lost && !up.told) {
+            let told = up.wire.with_id(|id| {
+                let active = id.is_port_active();
+                if active {
+                    id.disconnect();
+                }
+                active
+            });
+            up.told = told == Some(true);
+        }
+    }
+
+    /// What devices tell on their own account.
+    fn read_devices(&mut self) {
+        for device in &self.devices {
+            while let Some(trouble) = device.trouble() {
+                if let Trouble::Completions(address) = trouble {
+                    queue::condemn(address);
+                }
+                for up in self.ups.iter().filter(|up| !up.lost) {
+                    if up.wire.is_lane_met_by(*device, trouble) {
+                        up.wire.lose_lane();
+                    }
+                    if up.wire.is_met_by(*device, trouble) {
+                        up.wire.lose(Lost::Device(0));
+                    }
+                }
+            }
+        }
+    }
+
+    fn expire(&mut self, now: u64) {
+        let is_over = |d: &Dial| d.ends().is_some_and(|at| now >= at);
+        if self.dials.iter().any(is_over) || self.listens.iter().any(|l| now >= l.until) {
+            // This thread may be late, and the answer have come.
+            self.read_channel();
+        }
+        self.expire_lanes(now);
+        let over: Vec<Listen> = self
+            .listens
+            .extract_if(.., |l| now >= l.until || !l.seek.is_open())
+            .collect();
+        for listen in over {
+            if listen.seek.is_open() {
+                listen.seek.stays(Reason::NoAnswer);
+            }
+        }
+        let late: Vec<Question> = self.questions.extract_if(.., |q| now >= q.until).collect();
+        for Question {
+            key, connection, ..
+        } in late
+        {
+            self.deny(key, connection, Reason::NoAnswer);
+        }
+        let mut late = Vec::new();
+        for asked in self.asked.iter_mut().filter(|a| !a.late && now >= a.until) {
+            asked.late = true;
+            late.push(asked.seek);
+        }
+        for seek in late {
+            if seek.is_open() && !self.is_sought(&seek) {
+                self.dial(seek, None);
+            }
+        }
+        self.expire_dials(now);
+        self.dial_next();
+    }
+}
+
+/// Looks after such streams; when it is to be looked again.
+fn feed(up: &mut Up, now: u64) -> Option<u64> {
+    let due = up.starve_ns != 0 && now >= up.starve_ns;
+    if config().mode != Mode::Direct || !due && up.starve_ns != 0 {
+        return Some(up.starve_ns).filter(|at| *at != 0);
+    }
+    for stream in up.wire.starved(&mut up.starving) {
+        if let Some([near, _]) = up.wire.links()
+            && let Some(sock) = sock::sock_of(near, u32::from(stream))
+        {
+            sock.pin(Reason::DirectNoAdvert);
+            stream::demote(sock, Reason::DirectNoAdvert);
+        }
+    }
+    let [there, not_yet] = STARVE_NS;
+    let wait = if up.wire.has_lane() { there } else { not_yet };
+    up.starve_ns = if up.starving.is_empty() {
+        0
+    } else {
+        now + wait
+    };
+    Some(up.starve_ns).filter(|at| *at != 0)
+}
+
+/// Both ends of a link whose wire has ended.
+fn close(near: &'static Link, far: &'static Link) {
+    for link in [far, near] {
+        link.kill();
+        link.unpin();
+        link.close_if_unused();
+    }
+}
+
+fn full(errno: sys::Errno) -> Reason {
+    match errno {
+        libc::ENOMEM => Reason::MemoryLimit,
+        libc::EPROTO => Reason::PeerHostile,
+        libc::ENOBUFS => Reason::LinkFull,
+        _ => Reason::DeviceRefused,
+    }
+}
+
+fn tell(seek: &Seek, what: &str, errno: sys::Errno) {
+    sluice_runtime::config::log(
+        sluice_runtime::config::Level::Debug,
+        format_args!("{} -> {}: {what}: {errno}", seek.local, seek.peer),
+    );
+}

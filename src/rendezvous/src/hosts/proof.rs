@@ -1,0 +1,132 @@
+//! That an end holds a connection, and what only its two ends know: [`prefix`] applied to what they
+//! say.
+//!
+//! How much of the bytes a proof covers is the asker's to say: what it has read, which its peer has
+//! written, and half of what it has written, which its peer has likely read by now. The end that is
+//! asked demands that it is no less than an asker of the same threshold can show
+//! ([`Known::is_enough`]): of a byte or two anybody could try all.
+
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{prefix, trigger};
+use sluice_stream::record::Nonce;
+use sluice_stream::wire::Proof;
+
+/// How much of the bytes that this end has written, and read, a proof covers, as [`prefix::reach`]
+/// counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Written.
+    pub out: u8,
+    /// Read.
+    pub into: u8,
+}
+
+impl Known {
+    /// What this end can ask with; `None`: nothing of the connection was seen.
+    pub fn of(sock: &'static Sock) -> Option<Self> {
+        Self::of_reach(prefix::reach(sock))
+    }
+
+    fn of_reach((out, into): (u8, u8)) -> Option<Self> {
+        let out = if into > 0 || out > 1 {
+            out.saturating_sub(1)
+        } else {
+            out
+        };
+        (out > 0 || into > 0).then_some(Self { out, into })
+    }
+
+    /// As the other end sees it.
+    pub fn turned(self) -> Self {
+        Self {
+            out: self.into,
+            into: self.out,
+        }
+    }
+
+    /// For messages.
+    pub fn emit(self) -> [u8; 2] {
+        [self.out, self.into]
+    }
+
+    /// From a message of the other end's, turned.
+    pub fn heard([out, into]: [u8; 2]) -> Self {
+        Self { out, into }.turned()
+    }
+
+    /// Has this end seen as much?
+    pub fn is_reached(self, sock: &'static Sock) -> bool {
+        let (out, into) = prefix::reach(sock);
+        self.out <= out && self.into <= into
+    }
+
+    /// Is it as much as this end wants to be shown, which goes by its own threshold?
+    pub fn is_enough(self) -> bool {
+        self.covers(trigger::first_far_try())
+    }
+
+    /// An asker that has come to the offset `threshold` has moved so many bytes: more than half of
+    /// what it has read is shown, and more than a quarter of what it has written, of each
+    /// direction's first [`prefix::LEN`].
+    fn covers(self, threshold: u64) -> bool {
+        let bytes = |k: u8| k.checked_sub(1).map_or(0, |k| 1u64 << k.min(32));
+        let least = threshold.min(prefix::LEN as u64) / 4;
+        bytes(self.out) + bytes(self.into) >= least.max(1)
+    }
+
+    /// This end's proof with what it says.
+    pub fn prove(self, sock: &'static Sock, said: &[&[u8]]) -> Option<Proof> {
+        prefix::prove(sock, self.out, self.into, said)
+    }
+
+    /// Is it the other end that has said this?
+    pub fn verify(self, sock: &'static Sock, said: &[&[u8]], proof: &Proof) -> bool {
+        prefix::verify(sock, self.out, self.into, said, proof)
+    }
+
+    /// What a stream's records are known by.
+    pub fn secret(self, sock: &'static Sock, said: &[&[u8]]) -> Option<Nonce> {
+        prefix::secret(sock, self.out, self.into, said).map(Nonce::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`prefix::reach`] says of so many bytes.
+    fn reach(bytes: u64) -> u8 {
+        let seen = bytes.min(prefix::LEN as u64);
+        seen.checked_ilog2().map_or(0, |log| log as u8 + 1)
+    }
+
+    #[test]
+    fn whoever_has_come_to_the_offset_shows_enough() {
+        for threshold in [1, 2, 3, 5, 100, 4096, 32 << 10, 40_000, 1 << 20] {
+            for written in 0..=threshold.min(70_000) {
+                let read = threshold - written;
+                let known = Known::of_reach((reach(written), reach(read))).unwrap();
+                assert!(known.covers(threshold), "{written} written of {threshold}");
+                assert!(known.turned().covers(threshold));
+            }
+        }
+    }
+
+    #[test]
+    fn few_bytes_show_nothing_but_where_few_are_wanted() {
+        let byte = Known { out: 0, into: 1 };
+        assert!(byte.covers(1));
+        for threshold in [8, 32 << 10, u64::MAX] {
+            assert!(!byte.covers(threshold));
+        }
+        // Nor does a number that no end can mean.
+        assert!(
+            Known {
+                out: 255,
+                into: 255
+            }
+            .covers(u64::MAX)
+        );
+        assert!(!Known { out: 0, into: 0 }.covers(1));
+    }
+}

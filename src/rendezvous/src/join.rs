@@ -1,0 +1,521 @@
+//! The steps of a meeting by name, from the visitor to the stream that stands: proving, giving out,
+//! joining.
+//!
+//! Refuses to know how the two came to the name and when a meeting is given up.
+
+use super::closer::Way;
+use super::identity::{self, Claimant};
+use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
+use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard, watch};
+use core::sync::atomic::Ordering;
+use sluice_fabric::arena::{Arena, ArenaError};
+use sluice_fabric::layout::LAYOUT;
+use sluice_fabric::lock::{Guard, Guarded};
+use sluice_fabric::shm::{self, Link, LinkEnd, PeerProcess};
+use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::{credentials, process, rights};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::{tell, trigger, upgrade};
+use sluice_stats::Reason;
+
+/// How a meeting goes on.
+pub(super) enum Step {
+    /// Nothing to do now.
+    Waits,
+    /// The meeting is over.
+    Over(Option<Reason>),
+    /// The same, by the other end, for this reason of its own.
+    Declined(Reason),
+    /// The meeting is over and its socket has become the control socket of a new link.
+    Link(&'static Link),
+}
+
+/// Visitors of one name that are sent away before it is given up: others than the peer can only
+/// prevent a meeting.
+const VISITORS: u32 = 8;
+
+/// Moves a meeting on by what its socket has brought.
+pub(super) fn step(meeting: &mut Pending) -> Step {
+    if meeting.sock.generation.load(Ordering::Acquire) != meeting.generation {
+        return Step::Over(Some(Reason::Close));
+    }
+    if let Stage::Named { .. } = meeting.stage
+        && let Some(step) = let_in(meeting)
+    {
+        return step;
+    }
+    if let Stage::Replied(link, _) = meeting.stage
+        && link.is_alive()
+        && !is_confirmed(link)
+        && !meeting.made_link
+    {
+        // The peer has joined this stream, if it has, after that of the meeting that made the link:
+        // that is looked at first, since its socket is the one that both ends keep.
+        return Step::Waits;
+    }
+    if let Stage::Promised(token, index) = meeting.stage
+        && let Some(link) = shm::by_token(token)
+    {
+        return decided(meeting, join(meeting, link, index, false));
+    }
+    let (message, sender, brought) = match hear(meeting) {
+        Received::Nothing => return Step::Waits,
+        Received::Gone if is_of_another_user(meeting.sock) => {
+            return Step::Over(Some(Reason::PeerOwner));
+        }
+        Received::Gone => return Step::Over(Some(Reason::NoAnswer)),
+        Received::Wrong => return Step::Over(Some(Reason::ProofFailed)),
+        Received::Message(message, sender, brought) => (message, sender, brought),
+    };
+    if message.kind == Kind::Decline {
+        return Step::Declined(decline::reason(&message));
+    }
+    let step = match (&meeting.stage, message.kind) {
+        (Stage::Greeted, Kind::Challenge) => on_challenge(meeting, &message),
+        (Stage::Dialled, Kind::Claim) => on_claim_of_first(meeting, &message, sender),
+        (Stage::Claimed, Kind::Claim) => on_claim_of_second(meeting, &message, sender),
+        (Stage::Proved(token) | Stage::Receiving(_, token), Kind::Reply) => {
+            on_reply(meeting, *token, &message, brought)
+        }
+        (Stage::Replied(link, index), Kind::Joined) => on_joined(meeting, link, *index),
+        _ => Err(Reason::ProofFailed),
+    };
+    decided(meeting, step)
+}
+
+/// Has the program changed its user since it made the socket? The other end cannot prove then that
+/// this process holds it, and ends the meeting without a word.
+fn is_of_another_user(sock: &Sock) -> bool {
+    let owner = sys::fstat(sock.fd.load(Ordering::Relaxed)).map(|stat| stat.st_uid);
+    owner.is_ok_and(|owner| owner != credentials::own_ids().0)
+}
+
+/// First comer: accepts the connection of a process whose user owns the other end. `None`: it was
+/// accepted.
+fn let_in(meeting: &mut Pending) -> Option<Step> {
+    loop {
+        let Ok(visitor) = sys::accept(meeting.raw()) else {
+            return Some(Step::Waits);
+        };
+        let Some(visitor) = sluice_runtime::own_fds::lift(visitor) else {
+            return Some(Step::Over(Some(Reason::DescriptorLimit)));
+        };
+        let visitor = Way::new(visitor);
+        match Claimant::behind(visitor.raw(), meeting.mirror) {
+            Ok(claimant) => {
+                meeting.claimant = Some(claimant);
+                meeting.socket = Some(visitor);
+                meeting.stage = Stage::Greeted;
+                meeting.deadline = sys::now_ns() + NAME_NS;
+                watch::enter(meeting.raw());
+                return None;
+            }
+            Err(reason) => {
+                // A stranger, or a peer that this process may not look at.
+                drop(visitor);
+                let Stage::Named { sent_away } = &mut meeting.stage else {
+                    return Some(Step::Over(Some(reason)));
+                };
+                *sent_away += 1;
+                // The next one could not be looked at, either.
+                let is_blind = matches!(reason, Reason::PeerHidden | Reason::ProcMissing);
+                if *sent_away >= VISITORS || is_blind {
+                    return Some(Step::Over(Some(reason)));
+                }
+            }
+        }
+    }
+}
+
+/// Takes the next record, and no descriptor but where one belongs.
+fn hear(meeting: &mut Pending) -> Received {
+    if let Stage::Receiving(porter, _) = &meeting.stage {
+        return message::receive(porter.raw());
+    }
+    let Some(way) = &meeting.socket else {
+        return Received::Gone;
+    };
+    if !way.is_open() {
+        return message::receive(way.raw());
+    }
+    match (message::next(way.raw()), &meeting.stage) {
+        // A peer of the same user could also stop this process by a signal: its descriptors are
+        // received here.
+        (Next::Brings, Stage::Proved(_)) if meeting.is_with_same_user() => {
+            message::receive(way.raw())
+        }
+        (Next::Brings, &Stage::Proved(token)) => receive_apart(meeting, token),
+        (Next::Brings, _) => Received::Wrong,
+        (Next::Nothing, _) => Received::Nothing,
+        (Next::End, _) => Received::Gone,
+        (Next::Plain, _) => message::receive(way.raw()),
+    }
+}
+
+/// Has the record with the arena received apart, see [`closer`].
+fn receive_apart(meeting: &mut Pending, token: shm::Token) -> Received {
+    let user = meeting.claimant.as_ref().map(|claimant| claimant.uid);
+    let Some(porter) = closer::receive(meeting.raw(), user) else {
+        return Received::Gone;
+    };
+    watch::leave(meeting.raw());
+    watch::enter(porter.raw());
+    meeting.stage = Stage::Receiving(porter, token);
+    Received::Nothing
+}
+
+/// A step that failed ends the meeting, for the peer too.
+fn decided(meeting: &Pending, step: Result<Step, Reason>) -> Step {
+    step.unwrap_or_else(|reason| {
+        let _ = message::send(meeting.raw(), &decline::message(reason), None);
+        Step::Over(Some(reason))
+    })
+}
+
+/// By what a link knows the socket of a stream.
+pub(super) fn owner(sock: &'static Sock) -> usize {
+    core::ptr::from_ref(sock) as usize
+}
+
+/// Does the peer speak as we do?
+fn compatible(message: &Message) -> Result<(), Reason> {
+    if message.version != VERSION {
+        return Err(Reason::VersionMismatch);
+    }
+    if message.layout != LAYOUT {
+        return Err(Reason::LayoutMismatch);
+    }
+    if usize::from(message.word_len) != size_of::<usize>() {
+        return Err(Reason::WordSizeMismatch);
+    }
+    Ok(())
+}
+
+/// A Claim of this end.
+fn claim(meeting: &Pending, echo: message::Nonce) -> Result<Message, Reason> {
+    Ok(Message {
+        token: process::token().ok_or(Reason::Limit)?,
+        nonce: meeting.nonce,
+        echo,
+        descriptor: meeting.sock.fd.load(Ordering::Relaxed) as u32,
+        ..Message::new(Kind::Claim)
+    })
+}
+
+/// Is the other end of the connection in the hands of the process that has sent this?
+fn believe(meeting: &Pending, claim: &Message, sender: Option<Sender>) -> Result<(), Reason> {
+    let claimant = meeting.claimant.as_ref().ok_or(Reason::ProofFailed)?;
+    claimant.with(|known| known.proves(claim, sender, meeting.nonce, meeting.mirror, meeting.raw()))
+}
+
+/// First comer: answers a Challenge by a Claim.
+fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reason> {
+    compatible(challenge)?;
+    if let Some(reason) = meeting.look().refusal() {
+        return Err(reason);
+    }
+    // The visitor runs the library as the user that owns the other end. The control threads finish
+    // the meeting even if the programs make no more calls.
+    control::start()?;
+    let claim = claim(meeting, challenge.nonce)?;
+    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::NoAnswer)?;
+    meeting.stage = Stage::Claimed;
+    Ok(Step::Waits)
+}
+
+/// Second comer: verifies the first comer's Claim and sends its own.
+fn on_claim_of_first(
+    meeting: &mut Pending,
+    first: &Message,
+    sender: Option<Sender>,
+) -> Result<Step, Reason> {
+    compatible(first)?;
+    believe(meeting, first, sender)?;
+    control::start()?;
+    let claim = claim(meeting, first.nonce)?;
+    // The answer may bring the arena.
+    if let Some(way) = &mut meeting.socket {
+        way.open();
+    }
+    message::send(meeting.raw(), &claim, None).map_err(|_| Reason::NoAnswer)?;
+    meeting.stage = Stage::Proved(first.token);
+    Ok(Step::Waits)
+}
+
+/// First comer: believes the second, gives out a stream, replies.
+fn on_claim_of_second(
+    meeting: &mut Pending,
+    second: &Message,
+    sender: Option<Sender>,
+) -> Result<Step, Reason> {
+    compatible(second)?;
+    believe(meeting, second, sender)?;
+    let mut reply = Message::new(Kind::Reply);
+    let mut arena_fd = None;
+    let link = match shm::by_token(second.token) {
+        Some(link) => {
+            is_with(meeting, link)?;
+            reply.flags |= REUSE;
+            link
+        }
+        None => {
+            let (arena, fd) = Arena::create().map_err(|error| match error {
+                ArenaError::Unmapped(_) => Reason::MmapRefused,
+                _ => Reason::MemfdRefused,
+            })?;
+            arena_fd = Some(fd);
+            meeting.made_link = true;
+            open_link(meeting, arena, 0, second.token)?
+        }
+    };
+    let index = link
+        .give_stream(upgrade::ring_len(link), owner(meeting.sock))
+        .ok_or(Reason::LinkFull)?;
+    reply.index = index;
+    meeting.stage = Stage::Replied(link, index);
+    message::send(meeting.raw(), &reply, arena_fd.as_ref().map(Fd::raw))
+        .map_err(|_| Reason::NoAnswer)?;
+    Ok(Step::Waits)
+}
+
+/// A token is the peer's word: is the link that it names the one with the process that has come?
+fn is_with(meeting: &Pending, link: &Link) -> Result<(), Reason> {
+    let pid = meeting.claimant.as_ref().map(|claimant| claimant.pid);
+    (pid == Some(link.peer_pid()))
+        .then_some(())
+        .ok_or(Reason::ProofFailed)
+}
+
+/// Links with one other process, and with all those of other users together, at most: none takes
+/// what the others need.
+const LINKS_OF_PROCESS: usize = 8;
+const LINKS_OF_OTHERS: usize = 768;
+
+/// A new link with the process that has proved itself.
+fn open_link(
+    meeting: &mut Pending,
+    arena: Arena,
+    side: usize,
+    token: shm::Token,
+) -> Result<&'static Link, Reason> {
+    let socket = meeting.raw();
+    let can_pull = rights::may_pull(socket);
+    let can_discard = rights::may_discard(Some(socket));
+    let claimant = meeting.claimant.as_mut().ok_or(Reason::ProofFailed)?;
+    let (pid, uid) = (claimant.pid, claimant.uid);
+    let others = || shm::all().filter(|link| link.is_alive() && link.twin().is_none());
+    let is_same_user = claimant.is_same_user();
+    if others().filter(|link| link.peer_pid() == pid).count() >= LINKS_OF_PROCESS
+        || !is_same_user
+            && others().filter(|link| !link.is_of_same_user()).count() >= LINKS_OF_OTHERS
+    {
+        return Err(Reason::LinkFull);
+    }
+    let dir = match claimant.link {
+        // An earlier image of that process had it.
+        Some(link) => link
+            .peer_dir()
+            .with(sluice_runtime::own_fds::copy)
+            .flatten(),
+        None => claimant.dir.take(),
+    };
+    let link = Link::open(LinkEnd {
+        arena,
+        side,
+        control: None,
+        token,
+        peer: Some(PeerProcess {
+            pid,
+            uid,
+            is_same_user,
+            dir,
+        }),
+        can_pull,
+        can_discard,
+    })
+    .ok_or(Reason::LinkFull)?;
+    sluice_stats::ROOT.links_made.add_shared(1);
+    sluice_stats::ROOT.links.raise(1);
+    Ok(link)
+}
+
+/// Second comer: joins the stream of the first.
+fn on_reply(
+    meeting: &mut Pending,
+    token: shm::Token,
+    reply: &Message,
+    brought: Option<Brought>,
+) -> Result<Step, Reason> {
+    compatible(reply)?;
+    if reply.flags & REUSE == 0 {
+        let memory = brought.ok_or(Reason::ProofFailed)?;
+        let arena = Arena::adopt(memory.fd().ok_or(Reason::ProofFailed)?);
+        let arena = arena.map_err(|_| Reason::MmapRefused)?;
+        drop(memory.accept());
+        let link = open_link(meeting, arena, 1, token)?;
+        return join(meeting, link, reply.index, true);
+    }
+    match shm::by_token(token) {
+        Some(link) => join(meeting, link, reply.index, false),
+        None => {
+            // Made in another meeting, whose Reply was sent before this one and is read after it.
+            meeting.stage = Stage::Promised(token, reply.index);
+            Ok(Step::Waits)
+        }
+    }
+}
+
+/// Second comer: joins the stream that the first has given out.
+fn join(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Result<Step, Reason> {
+    if !fresh {
+        is_with(meeting, link)?;
+    }
+    if !link.join_stream(index, upgrade::ring_len(link), owner(meeting.sock)) {
+        if fresh {
+            discard(link);
+        }
+        return Err(Reason::LinkFull);
+    }
+    if message::send(meeting.raw(), &Message::new(Kind::Joined), None).is_err() {
+        abandon(link, index);
+        return Err(Reason::NoAnswer);
+    }
+    Ok(over_with(meeting, link, index, fresh))
+}
+
+/// Has the link a control socket, or no need of one?
+fn is_confirmed(link: &Link) -> bool {
+    link.control().is_open() || link.twin().is_some()
+}
+
+/// First comer: the second has joined.
+fn on_joined(meeting: &Pending, link: &'static Link, index: u32) -> Result<Step, Reason> {
+    if !link.is_alive() {
+        // The meeting that made it came to nothing: nobody would hear of the peer's end.
+        return Err(Reason::LinkLost);
+    }
+    let fresh = meeting.made_link && !is_confirmed(link);
+    Ok(over_with(meeting, link, index, fresh))
+}
+
+/// Both are proved and joined: the stream stands.
+fn over_with(meeting: &Pending, link: &'static Link, index: u32, fresh: bool) -> Step {
+    if fresh {
+        // A peer of this user may send doorbells; others are let send nothing.
+        let may = link.is_of_same_user();
+        let _ = identity::let_descriptors_in(meeting.raw(), may);
+        // Its owner from now on: the caller releases the meeting's.
+        let _ = link
+            .control()
+            .offer(Fd::own(meeting.raw()))
+            .map_err(Fd::release);
+        watch::leave(meeting.raw());
+        tell::watch_link(link);
+        control::link_is_up(link);
+    }
+    attach(meeting.sock, meeting.generation, link, index);
+    if fresh {
+        Step::Link(link)
+    } else {
+        Step::Over(None)
+    }
+}
+
+/// The stream is attached, or given up for the reason that forbids it.
+pub(super) fn attach(
+    sock: &'static Sock,
+    generation: u32,
+    link: &'static Link,
+    index: u32,
+) -> bool {
+    let attached = upgrade::attach(sock, generation, link, index);
+    match attached {
+        Ok(()) => trigger::has_met(sock),
+        Err(reason) => refuse((sock, generation), link, index, reason),
+    }
+    attached.is_ok()
+}
+
+/// Gives up a stream that the peer may have attached. The reason is this end's alone, so the peer
+/// is told by the seal.
+pub(super) fn refuse(
+    (sock, generation): (&'static Sock, u32),
+    link: &'static Link,
+    index: u32,
+    reason: Reason,
+) {
+    if sock.generation.load(Ordering::Acquire) == generation {
+        sock.conn().stays(reason);
+    }
+    let is_sealed = link.owner(index) != 0 && link.seal_stream(index, reason as u16);
+    abandon(link, index);
+    if is_sealed && link.is_alive() {
+        tell::attention(link, index);
+    }
+}
+
+/// Both ends of the link of this process with itself, and the process: a child makes its own.
+static SELF: Guarded<Option<(&'static Link, &'static Link, u32)>> = Guarded::new(None);
+
+/// Holds the making of the link with oneself still over a fork.
+pub(super) fn hold() {
+    SELF.hold();
+}
+
+/// After the fork, on both sides.
+pub(super) fn release() {
+    SELF.release();
+}
+
+/// Both ends are in this process: a link with itself, made once. Each with its generation.
+pub(super) fn pair_within(
+    first: (&'static Sock, u32),
+    second: (&'static Sock, u32),
+) -> Result<(), Reason> {
+    control::start()?;
+    let (a, b) = {
+        let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
+        match *made {
+            Some((a, b, pid)) if pid == process::pid() => (a, b),
+            _ => {
+                let token = process::token().ok_or(Reason::Limit)?;
+                let arena = Arena::create_local().map_err(|_| Reason::MmapRefused)?;
+                let can_discard = rights::may_discard(None);
+                let [a, b] = Link::open_both(arena, token, can_discard).ok_or(Reason::LinkFull)?;
+                sluice_stats::ROOT.links_made.add_shared(1);
+                sluice_stats::ROOT.links.raise(1);
+                *made = Some((a, b, process::pid()));
+                (a, b)
+            }
+        }
+    };
+    let index = a
+        .give_stream(upgrade::ring_len(a), owner(first.0))
+        .ok_or(Reason::LinkFull)?;
+    if !b.join_stream(index, upgrade::ring_len(b), owner(second.0)) {
+        abandon(a, index);
+        return Err(Reason::LinkFull);
+    }
+    if attach(first.0, first.1, a, index) {
+        attach(second.0, second.1, b, index);
+    } else {
+        abandon(b, index);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control;
+    use sluice_sockets::testing::{self, Held};
+
+    #[test]
+    fn a_child_finds_the_making_of_its_own_link_free() {
+        let held = Held {
+            hold: control::hold_last,
+            release: control::release_last,
+        };
+        assert!(testing::is_free_in_child(held, &SELF));
+    }
+}

@@ -1,0 +1,731 @@
+//! Meeting the other end of a connection: naming, proving, joining.
+//!
+//! Both ends try at the same stream offsets. The name is an abstract Unix socket called after the
+//! inode of the connecting end's TCP socket. The end that comes first binds, the second
+//! connects; there are no roles.
+//!
+//! ```text
+//!   first comer                                   second comer
+//!   bind, listen (200 ms)
+//!                                                  connect; is it the owner of my mirror?
+//!                          ◄── Challenge ──
+//!   accept; is it the owner of my mirror?
+//!   Claim ──►
+//!                                                  does it hold my mirror?
+//!                          ◄── Claim ──
+//!   does it hold my mirror?
+//!   Reply (, arena) ──►
+//!                          ◄── Joined ──
+//!   attach                                         attach
+//! ```
+//!
+//! Everything is non-blocking. There is no control thread until a process has come to the name of
+//! another one that runs as the user of the other end: meetings move on in the hooks of the
+//! program's own calls, and the waits of a process with a meeting under way are cut at its end.
+//! Once a control thread runs, it does all of it.
+
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "some of it only streams to other hosts use")
+)]
+
+mod ask;
+mod bell;
+mod closer;
+pub mod control;
+mod decline;
+pub mod diag;
+#[cfg(feature = "verbs")]
+pub mod hosts;
+#[cfg(not(feature = "verbs"))]
+#[path = "no_hosts.rs"]
+mod hosts;
+pub mod identity;
+mod join;
+mod meetings;
+pub mod message;
+mod names;
+mod price;
+mod watch;
+
+use closer::Way;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use meetings::{Look, Meetings, PENDING, Pending, Stage};
+pub use meetings::{expect_nothing, needs_hooks};
+use message::{Kind, Message, Sender};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
+use sluice_sockets::meeting::{self, Finder};
+use sluice_sockets::sock::{Sock, TELLS_AT, role};
+use sluice_sockets::trigger::{self, Effort};
+use sluice_sockets::{inodes, tcp, trim, upgrade};
+use sluice_stats::{Reason, Role};
+
+/// A name, and a meeting that has begun, live this long.
+pub const NAME_NS: u64 = 200_000_000;
+/// Names and meetings at once.
+const PENDING_MAX: usize = 64;
+
+/// From here on sockets find their other ends.
+pub fn offer() {
+    meeting::found_by(Finder {
+        attempt,
+        settle,
+        forget,
+        seek: |sock, generation| {
+            let _turn = own_fds::Turn::begin();
+            hosts::begin(sock, generation);
+        },
+    });
+}
+
+/// Looks for the other end of `sock`.
+pub fn attempt(sock: &'static Sock, effort: Effort) {
+    if let Err(reason) = try_meet(sock, effort) {
+        sluice_runtime::config::log(
+            sluice_runtime::config::Level::Debug,
+            format_args!(
+                "fd {} not upgraded: {}",
+                sock.fd.load(Ordering::Relaxed),
+                reason.words()
+            ),
+        );
+        if reason == Reason::NotEstablished {
+            trigger::when_answered(sock);
+        }
+        let conn = sock.conn();
+        if !reason.is_end() || conn.is_undecided() {
+            conn.stays(reason);
+        }
+    }
+}
+
+fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
+    may_ask(sock)?;
+    if !may_meet_here() {
+        return Err(Reason::WriterBlocked);
+    }
+    let goes_on = || {
+        let list = PENDING.lock();
+        list.is_none_or(|list| list.of(sock).is_some_and(|p| p.goes_on_for(effort)))
+    };
+    if goes_on() {
+        return Ok(());
+    }
+    if effort > Effort::Look && meeting::has_links() {
+        // The other end may have asked a moment ago.
+        control::read_links();
+        if sock.link().is_some() || goes_on() {
+            return Ok(());
+        }
+    }
+    let _low = sluice_runtime::own_fds::Low::begin();
+    let Some((look, arrived)) = look_within(sock, Some(effort))? else {
+        return Ok(());
+    };
+    if let Some(reason) = look.refuses {
+        decline::tell(look);
+        return Err(reason);
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return Err(Reason::TooManyNames);
+    };
+    move_on(&mut list);
+    if sock.link().is_some() || sock.is_accelerated() {
+        // That, or another thread, has just attached a stream.
+        return Ok(());
+    }
+    meet(look, effort, &mut list, arrived)
+}
+
+/// May a meeting go on at this place of the program? It may need the control thread, which the C
+/// library makes, and not in a signal handler.
+fn may_meet_here() -> bool {
+    control_thread::is_running() || !sluice_runtime::thread::is_in_handler()
+}
+
+/// May this process ask the kernel for the other end of the connection? Which end this one is.
+fn may_ask(sock: &Sock) -> Result<Role, Reason> {
+    let role = match sock.role.load(Ordering::Relaxed) {
+        role::CONNECTING => Role::Connecting,
+        role::ACCEPTED => Role::Accepted,
+        _ => return Err(Reason::NotHooked),
+    };
+    let forbidden = rights::forbidden().or(seccomp::may_use_system_calls().err());
+    let Some(reason) = forbidden else {
+        return Ok(role);
+    };
+    if matches!(reason, Reason::Sandboxed | Reason::SeccompFatal) {
+        // Not even the names may be asked for; `sluice stat` shows the connection all the same.
+        let unknown = SocketAddr::from(([0; 4], 0));
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.conn().describe(fd, role, unknown, unknown);
+    }
+    Err(reason)
+}
+
+/// Finds the socket at the other end, for the peer that has asked for it. `None`: it is on another
+/// host.
+fn look(sock: &'static Sock) -> Result<Option<Look>, Reason> {
+    let _low = sluice_runtime::own_fds::Low::begin();
+    Ok(look_within(sock, None)?.map(|(look, _)| look))
+}
+
+/// Finds the socket at the other end, if the effort of a try of this end's may be spent on it.
+/// `None`: it may not, or does not wait at its name, or is on another host, where the control
+/// thread looks for it. With it comes the socket by which this end has come to a name, if it has.
+fn look_within(
+    sock: &'static Sock,
+    effort: Option<Effort>,
+) -> Result<Option<(Look, Option<Way>)>, Reason> {
+    let role = may_ask(sock)?;
+    let generation = sock.generation.load(Ordering::Acquire);
+    let (local, peer) = describe(sock, role)?;
+    if effort == Some(Effort::Look)
+        && diag::is_on_this_host(local, peer)
+        && trigger::will_ask(sock)
+        && ask::can_ask()
+    {
+        return Ok(None);
+    }
+    let user = upgrade::ask_user(sock, local, peer).err();
+    let shared = sock.is_shared().then_some(Reason::Shared);
+    let mut refuses = sock.pinned().or(shared).or(user);
+    if let Some(reason) = refuses.filter(|_| effort.is_some() && sock.offset() < TELLS_AT) {
+        return Err(reason);
+    }
+    if effort.is_some_and(|effort| !trigger::may_spend(sock, effort)) {
+        return Ok(None);
+    }
+    let mut arrived = None;
+    if effort == Some(Effort::Look)
+        && role == Role::Connecting
+        && local.ip() == peer.ip()
+        && refuses.is_none()
+    {
+        // On this host, and this end knows the name: asks for the other end if that is there.
+        let own = inodes::of(sock).ok_or(Reason::NotEstablished)?;
+        if !ask::is_asked_for(own) {
+            arrived = names::come_to(own)?;
+            if arrived.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+    let looks = match role {
+        Role::Connecting => diag::Looks::Twice,
+        Role::Accepted => diag::Looks::Once,
+    };
+    let mirror = match (diag::mirror(local, peer, looks), refuses) {
+        (Ok(mirror), _) => mirror,
+        (Err(_), Some(why)) => return Err(why),
+        (Err(Reason::PeerRemote), None)
+            if !matches!(effort, Some(Effort::Look | Effort::Name))
+                || sock.offset() < trigger::first_far_try() =>
+        {
+            return Ok(None);
+        }
+        // Between hosts both directions leave TCP together.
+        (Err(Reason::PeerRemote), None) if sock.halves.load(Ordering::Relaxed) != 0 => {
+            return Err(Reason::Shutdown);
+        }
+        (Err(Reason::PeerRemote), None) => {
+            return hosts::attempt(sock, local, peer).map(|()| None);
+        }
+        (Err(reason), None) => return Err(reason),
+    };
+    refuses = refuses.or(rights::may_share_memory().err());
+    let own = inodes::of(sock).ok_or(Reason::NotEstablished)?;
+    let key = match role {
+        Role::Connecting => own,
+        Role::Accepted => mirror.inode,
+    };
+    sock.key.store(key, Ordering::Relaxed);
+    sock.mirror.store(mirror.inode, Ordering::Relaxed);
+    let look = Look {
+        of: (sock, generation),
+        key,
+        own,
+        mirror,
+        nonce: identity::nonce()?,
+        refuses,
+    };
+    Ok(Some((look, arrived)))
+}
+
+/// The addresses of the connection, which are asked for once: this end's and the peer's.
+fn describe(sock: &Sock, role: Role) -> Result<(SocketAddr, SocketAddr), Reason> {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let (local, peer) = match sock.addresses() {
+        Some(known) => known,
+        None => address::name(fd, false)
+            .zip(address::name(fd, true))
+            .ok_or(Reason::NotEstablished)?,
+    };
+    sock.conn().describe(fd, role, local, peer);
+    Ok((local, peer))
+}
+
+/// Comes to the other end by the shortest way that there is: within this process, by a link, or by
+/// a name, to which it may have `arrived`.
+fn meet(
+    mut look: Look,
+    effort: Effort,
+    list: &mut Meetings,
+    arrived: Option<Way>,
+) -> Result<(), Reason> {
+    let (sock, _) = look.of;
+    if let Some(earlier) = list.of(sock) {
+        if !earlier.is_idle() || effort != Effort::Name {
+            return Ok(());
+        }
+        // Nobody has answered so far, or this end would have refused. What still comes is an
+        // answer.
+        look.nonce = earlier.nonce;
+        list.take(sock);
+    }
+    if let Some(other) = list.take_by_key(look.key, |p| p.is_other_end_of(&look)) {
+        if other.sock.generation.load(Ordering::Acquire) != other.generation {
+            return Err(Reason::PeerClosed);
+        }
+        if let Some(reason) = other.refuses {
+            sock.conn().stays_for_peer(reason);
+            return Ok(());
+        }
+        return join::pair_within((other.sock, other.generation), look.of);
+    }
+    if let Some(granted) = ask::answer(look) {
+        return begin(granted, list);
+    }
+    if effort <= Effort::Answer {
+        let meeting = match arrived {
+            Some(way) => Some(names::greet(look, way)?),
+            None => names::visit(look)?,
+        };
+        return meeting.map_or(Ok(()), |meeting| begin(meeting, list));
+    }
+    if let Some(other) = inodes::find(look.mirror.inode) {
+        return meet_within(other, look, list);
+    }
+    if !sock.has_asked.swap(true, Ordering::Relaxed) {
+        if let Some(link) = ask::ask(look, 0) {
+            return begin(look.at(Stage::Asked(Some(link), 1), None), list);
+        }
+        trigger::has_asked_in_vain(sock);
+    }
+    match effort {
+        Effort::Name if make_room(list) => begin(names::first_or_second(look)?, list),
+        Effort::Name => Err(Reason::TooManyNames),
+        _ => Ok(()),
+    }
+}
+
+/// The other end is in this process, and has not looked for this one.
+fn meet_within(other: (&'static Sock, u32), look: Look, list: &mut Meetings) -> Result<(), Reason> {
+    let (sock, _) = other;
+    if let Some(reason) = sock.pinned() {
+        look.of.0.conn().stays_for_peer(reason);
+        return Ok(());
+    }
+    let [role, other_role] = [look.of.0, sock].map(|sock| sock.role.load(Ordering::Relaxed));
+    // Two that have connected to each other at once have no common key, and stay on TCP.
+    if sock.link().is_some() || sock.is_accelerated() || role == other_role {
+        return Ok(());
+    }
+    if sock.offset() == 0 {
+        trigger::when_used(sock);
+        return begin(look.at(Stage::Asked(None, 0), None), list);
+    }
+    join::pair_within(other, look.of)
+}
+
+/// A meeting has begun.
+fn begin(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
+    // Not after a first try in vain, or a demotion: their reason holds until there is another.
+    let conn = meeting.sock.conn();
+    conn.awaits_after(Reason::BelowThreshold, Reason::Meeting);
+    enlist(meeting, list)
+}
+
+fn enlist(meeting: Pending, list: &mut Meetings) -> Result<(), Reason> {
+    if meeting.socket.is_some() {
+        watch::enter(meeting.raw());
+        if meetings::with_sockets() == 0 {
+            // Its time is over before any other that the control thread waits for.
+            control_thread::poke();
+        }
+    }
+    list.add(meeting);
+    Ok(())
+}
+
+/// A name stands at least so long before another may have its place, in ns.
+const LEAST_NS: u64 = 2_000_000;
+
+/// Is there room for one more name? Where all places are taken the oldest name goes that nobody has
+/// come to: otherwise connections with plain peers would keep those out that have somebody to meet.
+fn make_room(list: &mut Meetings) -> bool {
+    if meetings::with_sockets() < PENDING_MAX {
+        return true;
+    }
+    let is_name = |p: &&Pending| matches!(p.stage, Stage::Named { .. });
+    let names = list.with_socket().filter(is_name);
+    let Some(oldest) = names.min_by_key(|p| p.deadline) else {
+        return false;
+    };
+    if oldest.deadline + LEAST_NS > sys::now_ns() + NAME_NS {
+        return false;
+    }
+    let sock = oldest.sock;
+    if let Some(oldest) = list.take(sock) {
+        expire(oldest);
+    }
+    true
+}
+
+/// From hooks: moves meetings on, unless that was done a moment ago.
+#[cold]
+pub fn progress_soon() {
+    let now = sys::now_ns();
+    if meetings::is_time_to_look(now) {
+        if meetings::awaits_answers(now) && control_thread::is_running() {
+            control::read_links();
+        }
+        progress();
+    }
+}
+
+/// Between two looks at a meeting that is waited for, in ns.
+const STEP_NS: u64 = 20_000;
+
+/// For so long a writer waits for the consent of a reader that reads, in ns. One that sleeps gives
+/// it when the next piece has woken it.
+const CONSENT_NS: u64 = 100_000;
+
+/// Waits until the two ends of the connection have met, if one has come to the other, no longer
+/// than `until`; for the other end to come to this one's name, no longer than `comes_until`; and a
+/// little for the reader's consent to what follows. False: the other end has not come; `None`: it
+/// cannot come while this thread waits.
+fn settle(sock: &'static Sock, until: u64, comes_until: u64) -> Option<bool> {
+    let mut consent_until = 0;
+    loop {
+        progress();
+        let has_begun = PENDING
+            .lock()
+            .and_then(|list| list.of(sock).map(Pending::has_begun));
+        let now = sys::now_ns();
+        let waits = match has_begun {
+            Some(Some(true)) => now < until,
+            Some(Some(false)) => now < comes_until,
+            Some(None) => false,
+            None => {
+                if consent_until == 0 {
+                    consent_until = until.min(now + CONSENT_NS);
+                }
+                upgrade::awaits_consent(sock) && now < consent_until
+            }
+        };
+        if !waits {
+            return has_begun.unwrap_or(Some(true));
+        }
+        watch::wait(STEP_NS);
+    }
+}
+
+/// Moves all meetings on as far as they go without waiting.
+#[cold]
+pub fn progress() {
+    if meetings::with_sockets() == 0 || !may_meet_here() {
+        return;
+    }
+    let Some(mut list) = PENDING.lock() else {
+        return;
+    };
+    let _low = sluice_runtime::own_fds::Low::begin();
+    move_on(&mut list);
+}
+
+/// The same: those that have news first, also where their time is over.
+fn move_on(list: &mut Meetings) {
+    if meetings::with_sockets() != 0 {
+        let ready = watch::Ready::now();
+        // Meetings may have waited for the link that another one makes.
+        while step_all(list, &ready) {}
+        rest(list);
+    }
+}
+
+/// A process without a link that meets nobody keeps no descriptor for that.
+fn rest(_list: &Meetings) {
+    if meetings::are_none() && !meeting::has_links() {
+        keep_nothing();
+    }
+}
+
+/// No descriptor stays open for meetings to come.
+pub fn keep_nothing() {
+    watch::close();
+    diag::forget();
+}
+
+/// Moves each meeting on that has news; true: one has made a link.
+fn step_all(list: &mut Meetings, ready: &watch::Ready) -> bool {
+    let now = sys::now_ns();
+    let mut made = false;
+    for mut meeting in list.take_with_socket(|p| p.is_due(ready) || p.deadline <= now) {
+        let step = if meeting.is_due(ready) {
+            join::step(&mut meeting)
+        } else {
+            join::Step::Waits
+        };
+        match step {
+            join::Step::Waits if now < meeting.deadline => list.add(meeting),
+            join::Step::Waits => expire(meeting),
+            join::Step::Over(Some(reason)) => give_up(meeting, reason),
+            join::Step::Over(None) => {}
+            join::Step::Declined(reason) => decline::heard(meeting, reason),
+            join::Step::Link(link) => {
+                // The socket of this meeting is the link's control socket from now on.
+                let _ = (meeting.socket.map(Way::release), link);
+                made = true;
+            }
+        }
+    }
+    made
+}
+
+/// The time of a meeting is over.
+fn expire(meeting: Pending) {
+    let reason = match meeting.stage {
+        Stage::Named { sent_away: 1.. } => Reason::PeerOwner,
+        _ => Reason::NoAnswer,
+    };
+    give_up(meeting, reason);
+}
+
+/// Has the other end shut its half down, or closed? What it claims to hold may be gone then.
+fn is_half_closed(sock: &Sock) -> bool {
+    tcp::state(sock.fd.load(Ordering::Relaxed)) != Some(tcp::ESTABLISHED)
+}
+
+fn give_up(meeting: Pending, reason: Reason) {
+    let reason = match reason {
+        Reason::ProofFailed if is_half_closed(meeting.sock) => Reason::NotEstablished,
+        _ => reason,
+    };
+    let sock = meeting.sock;
+    if let Some(conn) = end(meeting) {
+        trigger::has_failed(sock);
+        conn.stays(reason);
+    }
+}
+
+/// A meeting is over; its connection, if that is still there and this end would have left TCP.
+fn end(meeting: Pending) -> Option<&'static sluice_stats::Conn> {
+    if let Stage::Replied(link, index) | Stage::Granted(link, index) = meeting.stage {
+        abandon(link, index);
+    }
+    let sock = meeting.sock;
+    let is_current = sock.generation.load(Ordering::Acquire) == meeting.generation;
+    // The end of the connection is none.
+    let has_own_reason =
+        meeting.refuses.is_some() || sock.pinned().is_some_and(|reason| !reason.is_end());
+    (is_current && !has_own_reason).then(|| sock.conn())
+}
+
+/// A stream was given out and nobody joined it.
+fn abandon(link: &'static Link, index: u32) {
+    if link.owner(index) != 0 {
+        link.leave_stream(index);
+        trim::returned(link);
+    }
+    if !link.control().is_open() && link.twin().is_none() {
+        // A new link whose peer never confirmed it.
+        discard(link);
+    }
+}
+
+/// A new link comes to nothing.
+fn discard(link: &'static Link) {
+    if link.kill() {
+        sluice_stats::ROOT.links.lower(1);
+    }
+    link.close_if_unused();
+}
+
+/// The control thread has come up: it moves on what hooks have begun.
+pub fn hand_over_to_control() {
+    if let Some(_list) = PENDING.lock() {
+        watch::tell_control();
+    }
+}
+
+/// The socket is closed: its meeting ends.
+fn forget(sock: &'static Sock) {
+    if meetings::are_none() {
+        return;
+    }
+    let taken = PENDING.lock().and_then(|mut list| list.take(sock));
+    if let Some(Stage::Replied(link, stream) | Stage::Granted(link, stream)) =
+        taken.map(|meeting| meeting.stage)
+    {
+        abandon(link, stream);
+    }
+}
+
+/// Time left of the meeting that ends first, in ns: no wait may be longer.
+pub fn time_left() -> Option<u64> {
+    let list = PENDING.lock()?;
+    let now = sys::now_ns();
+    let left = list.with_socket().map(|p| p.deadline.saturating_sub(now));
+    // Not before hooks look again: a wait that ended sooner would begin anew at once.
+    left.min().map(|left| left.max(meetings::next_look(now)))
+}
+
+/// A record of a meeting has come over a link.
+pub fn on_link_record(link: &'static Link, message: &Message, sender: Option<Sender>) {
+    match message.kind {
+        Kind::Ask => ask::on_ask(link, message, sender),
+        Kind::Grant => ask::on_grant(link, message, sender),
+        Kind::NotMine => ask::on_not_mine(link, message, sender),
+        Kind::Joined => ask::on_joined(link, message, sender),
+        _ => ask::on_declined(link, message, sender),
+    }
+}
+
+/// The control socket of a link is about to be closed: what lies unread in it, with descriptors
+/// perhaps, is closed where nobody waits.
+fn empty(control: i32) {
+    let _ = sys::shutdown(control, libc::SHUT_RD);
+    if closer::has_unread(control)
+        && let Some(copy) = sluice_runtime::own_fds::copy(control)
+    {
+        closer::let_go(copy);
+    }
+}
+
+/// The link is gone.
+pub fn on_link_lost(link: &'static Link) {
+    ask::lost(link);
+}
+
+/// Holds the lists of meetings still over a fork.
+pub fn hold() {
+    PENDING.hold();
+    ask::hold();
+    inodes::hold();
+    diag::hold();
+    identity::hold();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    identity::release();
+    diag::release();
+    inodes::release();
+    ask::release();
+    PENDING.release();
+}
+
+/// What is locked last of all.
+pub fn hold_last() {
+    join::hold();
+    closer::hold();
+}
+
+/// Of [`hold_last`].
+pub fn release_last() {
+    closer::release();
+    join::release();
+}
+
+/// In the child of a fork: the meetings are the parent's.
+pub fn after_fork() {
+    meetings::after_fork();
+    keep_nothing();
+    identity::after_fork();
+    ask::after_fork();
+    closer::after_fork();
+    trim::after_fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_fabric::arena::Arena;
+    use sluice_fabric::shm::LinkEnd;
+    use sluice_sockets::sock;
+
+    fn new_link() -> &'static Link {
+        Link::open(LinkEnd {
+            arena: Arena::create_local().unwrap(),
+            side: 0,
+            control: None,
+            token: [1, 2],
+            peer: None,
+            can_pull: false,
+            can_discard: false,
+        })
+        .unwrap()
+    }
+
+    /// A meeting at a name that has stood for so long.
+    fn named(key: u64, since_ns: u64) -> Pending {
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let look = Look {
+            of: (sock, sock.generation.load(Ordering::Relaxed)),
+            key,
+            own: key,
+            mirror: diag::Mirror { inode: 0, uid: 0 },
+            nonce: [0; 2],
+            refuses: None,
+        };
+        let (socket, _) = sys::doorbell().unwrap();
+        let mut meeting = look.at(Stage::Named { sent_away: 0 }, Some(Way::new(socket)));
+        meeting.deadline -= since_ns;
+        meeting
+    }
+
+    #[test]
+    fn where_all_places_are_taken_the_oldest_name_goes_if_it_has_stood_a_while() {
+        let mut list = PENDING.lock().unwrap();
+        for key in 1..=PENDING_MAX as u64 {
+            assert!(make_room(&mut list));
+            list.add(named(key, 0));
+        }
+        assert!(!make_room(&mut list), "all have just begun");
+        for (key, since_ns) in [(2, LEAST_NS), (3, 2 * LEAST_NS)] {
+            list.take_by_key(key, |_| true);
+            list.add(named(key, since_ns));
+        }
+        assert!(make_room(&mut list));
+        assert!(list.by_key(2).is_some() && list.by_key(3).is_none());
+        for meeting in list.take_all(|_| true) {
+            sock::free(meeting.sock);
+        }
+    }
+
+    #[test]
+    fn a_new_link_goes_with_the_last_of_its_meetings() {
+        let link = new_link();
+        let first = link.give_stream(4096, 1).unwrap();
+        let second = link.give_stream(4096, 1).unwrap();
+        abandon(link, first);
+        assert!(link.is_open() && !link.is_alive());
+        abandon(link, second);
+        assert!(!link.is_open());
+    }
+
+    #[test]
+    fn a_link_given_up_before_its_control_socket_came_closes_it() {
+        let link = new_link();
+        link.give_stream(4096, 0).unwrap();
+        assert!(link.kill());
+        let (near, _) = sys::doorbell().unwrap();
+        link.control().offer(near).unwrap();
+        control::lost(link);
+        assert!(!link.control().is_open(), "its end would be told for ever");
+    }
+}

@@ -1,0 +1,420 @@
+//! The meetings under way, each found by its socket and by the connection's key, and what hooks are
+//! to know of them without the list's lock.
+
+use super::closer::Way;
+use super::diag::Mirror;
+use super::identity::Claimant;
+use super::message::{Message, Nonce};
+use super::{NAME_NS, watch};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::shm::{Link, Token};
+use sluice_fabric::sys::{self, Fd};
+use sluice_runtime::control_thread;
+use sluice_sockets::meeting::{ASKED, BUSY, NAMES};
+use sluice_sockets::sock::Sock;
+use sluice_sockets::trigger::Effort;
+use sluice_stats::Reason;
+use std::collections::BTreeMap;
+
+/// How far a meeting has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// First comer: the name is bound; only strangers have connected, and `sent_away` counts them.
+    Named { sent_away: u32 },
+    /// First comer: a process of the other end's owner has connected and has sent nothing.
+    Greeted,
+    /// First comer: Claim is out.
+    Claimed,
+    /// First comer: Reply is out, stream `index` of the link is given out.
+    Replied(&'static Link, u32),
+    /// Second comer: Challenge is out.
+    Dialled,
+    /// Second comer: the first, the process of this token, is believed, and Claim is out.
+    Proved(Token),
+    /// Second comer: the same, and the answer, which brings the arena, comes by another hand.
+    Receiving(Fd, Token),
+    /// Second comer: the first gives stream `index` of the link of this token, which another
+    /// meeting of the two is about to bring.
+    Promised(Token, u32),
+    /// Over this link the peer was asked, and so many were by then; `None`: the other end is in
+    /// this process, and has not moved a byte.
+    Asked(Option<&'static Link>, u32),
+    /// Stream `index` of the link was granted to the peer that had asked; it has not joined yet.
+    Granted(&'static Link, u32),
+}
+
+/// A meeting under way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub sock: &'static Sock,
+    pub generation: u32,
+    /// Inode of the connecting end's socket.
+    pub key: u64,
+    /// See [`Look::own`].
+    pub own: u64,
+    /// The other end, as the kernel names it.
+    pub mirror: Mirror,
+    /// What the peer has to repeat, so that what it says is not older than this meeting.
+    pub nonce: Nonce,
+    /// Why this end does not leave TCP: all that the other end is told.
+    pub refuses: Option<Reason>,
+    pub stage: Stage,
+    /// The process that has connected, or that listens at the name.
+    pub claimant: Option<Claimant>,
+    /// The name, or the way to the visitor or the host; none once only links are left.
+    pub socket: Option<Way>,
+    pub deadline: u64,
+    /// First comer: the link was made for this meeting, whose socket becomes its control socket.
+    pub made_link: bool,
+}
+
+impl Pending {
+    /// Has it nothing that is worth to be kept when the connection looks again?
+    pub fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Asked(..)) || self.refuses.is_some()
+    }
+
+    /// Does it stand for a try with this effort, too?
+    pub fn goes_on_for(&self, effort: Effort) -> bool {
+        let is_enough = !self.is_idle() || self.refuses.is_none() && effort != Effort::Name;
+        is_enough && self.is_current() && sys::now_ns() < self.deadline
+    }
+
+    /// Has one end come to the other? `None`: both are this process's, which has to use the other
+    /// one first.
+    pub fn has_begun(&self) -> Option<bool> {
+        match self.stage {
+            Stage::Asked(None, _) => None,
+            Stage::Named { .. } | Stage::Asked(Some(_), _) => Some(false),
+            _ => Some(true),
+        }
+    }
+
+    /// Is the connection still there?
+    pub fn is_current(&self) -> bool {
+        self.sock.generation.load(Ordering::Acquire) == self.generation
+    }
+
+    /// Is its end the other one, in this process, and does it wait for this one?
+    pub fn is_other_end_of(&self, look: &Look) -> bool {
+        self.mirror.inode == look.own
+            && matches!(self.stage, Stage::Named { .. } | Stage::Asked(..))
+    }
+
+    /// Is this an answer to its question?
+    pub fn is_asked_by(&self, answer: &Message) -> bool {
+        self.key == answer.token[0] && self.nonce == answer.echo
+    }
+
+    pub fn raw(&self) -> i32 {
+        self.socket.as_ref().map_or(-1, Way::raw)
+    }
+
+    /// The socket at which the other end's next word comes.
+    pub fn hears_at(&self) -> i32 {
+        match &self.stage {
+            Stage::Receiving(porter, _) => porter.raw(),
+            _ => self.raw(),
+        }
+    }
+
+    /// Is there something to do, where these sockets have news?
+    pub fn is_due(&self, ready: &watch::Ready) -> bool {
+        matches!(self.stage, Stage::Promised(..))
+            || !self.is_current()
+            || ready.has(self.hears_at())
+    }
+
+    /// Is the process that has come one that could stop this one by a signal just as well?
+    pub fn is_with_same_user(&self) -> bool {
+        let claimant = self.claimant.as_ref();
+        claimant.is_some_and(Claimant::is_same_user)
+    }
+}
+
+/// The search of a connection for its peer.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    /// The socket, and its generation.
+    pub of: (&'static Sock, u32),
+    /// See [`Pending::key`].
+    pub key: u64,
+    /// Inode of this end's socket.
+    pub own: u64,
+    /// See [`Pending::mirror`].
+    pub mirror: Mirror,
+    /// See [`Pending::nonce`].
+    pub nonce: Nonce,
+    /// See [`Pending::refuses`].
+    pub refuses: Option<Reason>,
+}
+
+impl Look {
+    /// Has not come to an end, and has a time limit only with a socket.
+    pub fn at(self, stage: Stage, socket: Option<Way>) -> Pending {
+        let (sock, generation) = self.of;
+        let deadline = match &socket {
+            Some(_) => sys::now_ns() + NAME_NS,
+            None => u64::MAX,
+        };
+        Pending {
+            sock,
+            generation,
+            key: self.key,
+            own: self.own,
+            mirror: self.mirror,
+            nonce: self.nonce,
+            refuses: self.refuses,
+            stage,
+            claimant: None,
+            socket,
+            deadline,
+            made_link: false,
+        }
+    }
+}
+
+impl Pending {
+    /// The same search.
+    pub fn look(&self) -> Look {
+        Look {
+            of: (self.sock, self.generation),
+            key: self.key,
+            own: self.own,
+            mirror: self.mirror,
+            nonce: self.nonce,
+            refuses: self.refuses,
+        }
+    }
+}
+
+/// All of them, one for a socket at most.
+pub(super) struct Meetings {
+    /// By the address of the socket's structure.
+    by_sock: BTreeMap<usize, Pending>,
+    /// Where both ends are in this process, that of the one that came last.
+    by_key: BTreeMap<u64, usize>,
+    /// Those with a socket of their own.
+    with_socket: Vec<usize>,
+    /// Those that wait for an answer over a link.
+    awaiting: usize,
+}
+
+/// See [`Meetings`].
+pub(super) static PENDING: Guarded<Meetings> =
+    Guarded::of_order(lock::BEFORE_SOCKETS, Meetings::new());
+/// Meetings in `PENDING` that have a socket, to be read without the lock.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// All in `PENDING`.
+static TOTAL: AtomicU32 = AtomicU32::new(0);
+
+fn address(sock: &Sock) -> usize {
+    core::ptr::from_ref(sock).addr()
+}
+
+impl Pending {
+    fn awaits_answer(&self) -> bool {
+        matches!(self.stage, Stage::Asked(Some(_), _) | Stage::Granted(..))
+    }
+}
+
+impl Meetings {
+    const fn new() -> Self {
+        Self {
+            by_sock: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            with_socket: Vec::new(),
+            awaiting: 0,
+        }
+    }
+
+    /// One more, of a socket that has none.
+    pub fn add(&mut self, meeting: Pending) {
+        let at = address(meeting.sock);
+        // An answer takes longer than that.
+        look_again(LOOK_NS);
+        if meeting.socket.is_some() {
+            self.with_socket.push(at);
+        }
+        if meeting.awaits_answer() {
+            self.awaiting += 1;
+            ASKED_UNTIL.store(sys::now_ns() + NAME_NS, Ordering::SeqCst);
+        }
+        self.by_key.insert(meeting.key, at);
+        self.by_sock.insert(at, meeting);
+        self.show();
+    }
+
+    /// Takes that of this socket out.
+    pub fn take(&mut self, sock: &Sock) -> Option<Pending> {
+        self.take_at(address(sock))
+    }
+
+    fn take_at(&mut self, at: usize) -> Option<Pending> {
+        let meeting = self.by_sock.remove(&at)?;
+        if self.by_key.get(&meeting.key) == Some(&at) {
+            self.by_key.remove(&meeting.key);
+        }
+        if meeting.socket.is_some() {
+            self.with_socket.retain(|&other| other != at);
+        }
+        self.awaiting -= usize::from(meeting.awaits_answer());
+        self.show();
+        Some(meeting)
+    }
+
+    /// That of this socket.
+    pub fn of(&self, sock: &Sock) -> Option<&Pending> {
+        self.by_sock.get(&address(sock))
+    }
+
+    /// The same, for what its stage and socket do not depend on.
+    pub fn of_mut(&mut self, sock: &Sock) -> Option<&mut Pending> {
+        self.by_sock.get_mut(&address(sock))
+    }
+
+    /// That of the connection with this key.
+    pub fn by_key(&self, key: u64) -> Option<&Pending> {
+        self.by_sock.get(self.by_key.get(&key)?)
+    }
+
+    /// Takes that of the connection with this key out, if it is `wanted`.
+    pub fn take_by_key(
+        &mut self,
+        key: u64,
+        wanted: impl FnOnce(&Pending) -> bool,
+    ) -> Option<Pending> {
+        let at = *self.by_key.get(&key)?;
+        let is_wanted = self.by_sock.get(&at).is_some_and(wanted);
+        is_wanted.then(|| self.take_at(at)).flatten()
+    }
+
+    /// Takes those out that are wanted, of those with a socket of their own.
+    pub fn take_with_socket(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let is_wanted = |at: &&usize| self.by_sock.get(at).is_some_and(&wanted);
+        let chosen: Vec<usize> = self.with_socket.iter().filter(is_wanted).copied().collect();
+        chosen
+            .into_iter()
+            .filter_map(|at| self.take_at(at))
+            .collect()
+    }
+
+    /// Takes those out that are wanted, of all.
+    pub fn take_all(&mut self, wanted: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        let of = self.by_sock.iter().filter(|(_, p)| wanted(p));
+        let chosen: Vec<usize> = of.map(|(&at, _)| at).collect();
+        chosen
+            .into_iter()
+            .filter_map(|at| self.take_at(at))
+            .collect()
+    }
+
+    /// Those with a socket of their own.
+    pub fn with_socket(&self) -> impl Iterator<Item = &Pending> {
+        self.with_socket
+            .iter()
+            .filter_map(|at| self.by_sock.get(at))
+    }
+
+    /// Tells hooks what there is.
+    fn show(&self) {
+        COUNT.store(self.with_socket.len() as u32, Ordering::Relaxed);
+        TOTAL.store(self.by_sock.len() as u32, Ordering::Relaxed);
+        let names = if self.with_socket.is_empty() {
+            0
+        } else {
+            NAMES
+        };
+        let asked = if self.awaiting == 0 { 0 } else { ASKED };
+        // In order: the list's lock is held.
+        let is = names | asked;
+        BUSY.fetch_and(!(NAMES | ASKED) | is, Ordering::SeqCst);
+        BUSY.fetch_or(is, Ordering::SeqCst);
+    }
+}
+
+/// How many have a socket of their own.
+pub(super) fn with_sockets() -> usize {
+    COUNT.load(Ordering::Acquire) as usize
+}
+
+/// Is there none?
+pub(super) fn are_none() -> bool {
+    TOTAL.load(Ordering::Relaxed) == 0
+}
+
+/// Hooks look after the meetings no more often than this, in ns, and the less often the longer
+/// nothing has come of any: each look costs a system call, also beside a peer that never comes.
+const LOOK_NS: u64 = 20_000;
+/// When a meeting last began or moved on, in ns.
+static MOVED_AT: AtomicU64 = AtomicU64::new(0);
+/// Before this time no hook looks.
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+
+/// A meeting may go on at any moment now.
+pub(super) fn look_soon() {
+    look_again(0);
+}
+
+/// The same, in so many ns.
+fn look_again(ns: u64) {
+    let now = sys::now_ns();
+    MOVED_AT.store(now, Ordering::Relaxed);
+    NEXT_LOOK.store(now + ns, Ordering::Relaxed);
+}
+
+/// Is this hook to look after the meetings?
+pub(super) fn is_time_to_look(now: u64) -> bool {
+    let next = NEXT_LOOK.load(Ordering::Relaxed);
+    let quiet = now.saturating_sub(MOVED_AT.load(Ordering::Relaxed));
+    let then = now + LOOK_NS.max(quiet / 8);
+    let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+    now >= next && NEXT_LOOK.compare_exchange(next, then, set, fetch).is_ok()
+}
+
+/// Until when hooks look for answers over links, in ns.
+static ASKED_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Is an answer over a link waited for, or a word on what was granted? Hooks look for it, so that
+/// it does not wait for the control thread to be scheduled, but not for ever.
+pub(super) fn awaits_answers(now: u64) -> bool {
+    let asked = BUSY.load(Ordering::SeqCst) & ASKED != 0;
+    if asked && now > ASKED_UNTIL.load(Ordering::SeqCst) {
+        BUSY.fetch_and(!ASKED, Ordering::SeqCst);
+        if now <= ASKED_UNTIL.load(Ordering::SeqCst) {
+            // Another thread has asked meanwhile.
+            BUSY.fetch_or(ASKED, Ordering::SeqCst);
+        }
+    }
+    asked
+}
+
+/// No more answers are to be read, of this process. So hooks do not ask for the time any more,
+/// which is fatal under strict seccomp: the kernel takes the processor's clock away with it.
+pub fn expect_nothing() {
+    BUSY.fetch_and(!ASKED, Ordering::SeqCst);
+}
+
+/// Is a meeting under way that only hooks move on? Then waits are cut at its end.
+#[inline]
+pub fn needs_hooks() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0 && !control_thread::is_running() && super::may_meet_here()
+}
+
+/// How long hooks do not look after the meetings, in ns.
+pub(super) fn next_look(now: u64) -> u64 {
+    NEXT_LOOK.load(Ordering::Relaxed).saturating_sub(now)
+}
+
+/// In the child of a fork: the meetings are the parent's. Closes the child's copies of the sockets
+/// only; streams given out belong to the parent's links.
+pub(super) fn after_fork() {
+    if let Some(mut list) = PENDING.lock() {
+        for meeting in list.take_all(|_| true) {
+            if let Some(way) = meeting.socket {
+                way.close_copy();
+            }
+        }
+    }
+}

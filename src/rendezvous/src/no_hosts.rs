@@ -1,0 +1,17 @@
+//! A build without links to other hosts: none is looked for.
+
+use core::net::SocketAddr;
+use sluice_sockets::sock::Sock;
+use sluice_stats::Reason;
+
+pub const fn attempt(_: &'static Sock, _: SocketAddr, _: SocketAddr) -> Result<(), Reason> {
+    Err(Reason::PeerRemote)
+}
+pub const fn begin(_: &'static Sock, _: u32) {}
+pub const fn progress() -> Option<u64> {
+    None
+}
+pub const fn on_event(_: u64) {}
+pub const fn after_fork() {}
+pub const fn hold() {}
+pub const fn release_hold() {}

@@ -1,0 +1,114 @@
+//! Direct transfer: the reader copies out of the writer's memory, without a ring in between.
+//!
+//! The rules (phases, ADVERTs, which transfer when) are `sluice-stream`'s; here they meet the words
+//! of shared memory. Small sends and receives do not come here: what they do to the ring is told to
+//! the state machines in one go, when a large transfer has use for them.
+//!
+//! ```text
+//!   writer                                    reader
+//!   offer line, number last; ring sleepers
+//!   spin on the head, no lock held             sees the number; looks that the ring is empty
+//!                                              claim; one process_vm_readv: bytes, then the token
+//!                                              take: head (round, T) → (round, T+n)
+//!   sees the head beyond T: n are sent         tail follows
+//!   or, out of patience:
+//!   withdraw: head (round, H) → (round+1, H)   take fails; copy thrown away
+//! ```
+//!
+//! The token is the peer process's identity, read from where it said at the meeting, by the same
+//! call and thus out of the same memory: an image that was executed since, or another process with
+//! the number, does not have it.
+//!
+//! An offer is up only while its `send` spins, without the lock. From its first offer to its end
+//! that send has the turn: TCP would not put another thread's bytes into the middle of it, so
+//! others wait, for a bounded time (a thread that jumped out of its send never ends it), or are
+//! refused where they may not wait, as in front of a full buffer. A demotion by another thread, or
+//! a handler of the same one, resolves the offer and leaves word of the outcome for its owner.
+
+mod rx;
+mod tx;
+
+pub(super) use rx::{Found, Wants, begin_rx, revoke, try_recv};
+pub(super) use tx::{Tried, begin_tx, end_turn, is_up, make_way, resolve, settled, try_send};
+
+use crate::sock::Sock;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use sluice_runtime::config::{Mode, config};
+use sluice_stream::{self as stream, Provider};
+
+/// Most bytes of one take: beyond, a copy falls out of the processor's cache.
+const PIECE: usize = 256 << 10;
+/// A size that no transfer has.
+const NEVER: u32 = u32::MAX;
+
+/// What the lock of a half guards. Uninitialised until that half is on the link.
+#[derive(Debug)]
+struct Owned<T>(UnsafeCell<MaybeUninit<T>>);
+
+// SAFETY: reached under the lock of its half only.
+unsafe impl<T: Send> Sync for Owned<T> {}
+
+impl<T> Owned<T> {
+    /// # Safety
+    /// The lock of the half is held, and `set` was called.
+    #[expect(clippy::mut_from_ref, reason = "the half's lock makes it unique")]
+    unsafe fn get(&self) -> &mut T {
+        // SAFETY: the caller vouches for both.
+        unsafe { (*self.0.get()).assume_init_mut() }
+    }
+
+    /// # Safety
+    /// The lock of the half is held.
+    unsafe fn set(&self, value: T) {
+        // SAFETY: the lock makes this the only access. The old value needs no drop.
+        unsafe { self.0.get().write(MaybeUninit::new(value)) };
+    }
+}
+
+/// A socket's part in direct transfers. Zero is the state of a new one.
+#[derive(Debug)]
+pub struct Direct {
+    tx: Owned<tx::Outgoing>,
+    rx: Owned<rx::Incoming>,
+    /// Under the tx lock: number of the offer that is up, 0 for none.
+    up: AtomicU64,
+    up_len: AtomicU32,
+    up_round: AtomicU8,
+    /// Under the tx lock: whether the peer may read what is offered, as far as asked.
+    offers: AtomicU8,
+    /// The thread whose send has the turn, 0 for none.
+    owner: AtomicUsize,
+    /// Under the tx lock: when (`sys::now_ns`) a send that may not wait was first refused for
+    /// another's turn, 0: none was.
+    refused_ns: AtomicU64,
+    /// Under the tx lock: an offer that was resolved by another than its owner, and how much of it
+    /// was taken. Until the owner has read it, none is made.
+    resolved: AtomicU64,
+    resolved_len: AtomicU32,
+    /// Under the rx lock: the offer line's word that needs no look any more.
+    pub seen: AtomicU64,
+}
+
+fn mode() -> stream::Mode {
+    match config().mode {
+        Mode::Dynamic => stream::Mode::Dynamic,
+        Mode::Direct => stream::Mode::Direct,
+        Mode::Indirect => stream::Mode::Indirect,
+    }
+}
+
+/// The terms of one direction, and the size from which direct transfer is thought of.
+fn terms(sock: &Sock, ring_len: u64) -> Option<(stream::Config, u32)> {
+    if crate::remote::is_remote(sock) {
+        return None;
+    }
+    let gate = match (config().mode, config().direct_min) {
+        (Mode::Indirect, _) | (Mode::Dynamic, None) => NEVER,
+        (Mode::Direct, _) => 0,
+        (Mode::Dynamic, Some(least)) => least,
+    };
+    let terms = stream::Config::new(mode(), Provider::Pull, ring_len as u32, gate).ok()?;
+    Some((terms, gate))
+}

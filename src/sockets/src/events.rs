@@ -1,0 +1,148 @@
+//! What a socket's stream has to tell poll, select and epoll: readiness without sets.
+
+use crate::sock::{Sock, State};
+use crate::{remote, tcp, wake};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use sluice_fabric::layout::Direction;
+use sluice_fabric::sys;
+
+/// Threads in a kernel `poll` or `select` over more tracked sockets than are marked one by one.
+/// While there are any, no reader consents.
+static BIG_WAITS: AtomicU32 = AtomicU32::new(0);
+
+/// What says that there is something to read, and that there is space to write.
+pub const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// See [`READABLE`].
+pub const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+/// Is any thread in a wait over so many sockets?
+pub fn is_any_big_wait() -> bool {
+    BIG_WAITS.load(Ordering::SeqCst) != 0
+}
+
+/// One begins.
+pub fn big_wait_begins() {
+    BIG_WAITS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// One is over.
+pub fn big_wait_ends() {
+    BIG_WAITS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// In the child of a fork: no other thread waits.
+pub fn after_fork() {
+    BIG_WAITS.store(0, Ordering::Relaxed);
+}
+
+/// What the kernel says of one descriptor now.
+pub fn kernel_ready(fd: i32, events: i16) -> i16 {
+    sys::poll_one(fd, events, Some(sys::timespec(0))).unwrap_or(0)
+}
+
+/// What the ring says of an accelerated socket, in poll's bits: IN and OUT, and HUP of one that the
+/// program has shut down, though the kernel's half ends only after what is to be sent. The kernel's
+/// socket says the rest (HUP else, RDHUP, ERR, and all of it off the link).
+///
+/// Reads without a lock: the caller keeps the link's arena mapped (a set by its pin, others by the
+/// socket's locks).
+pub fn of_stream(sock: &'static Sock) -> u32 {
+    let mut ready = 0;
+    if let Some(dir) = sock.rx.dir()
+        && can_read(sock, dir)
+    {
+        ready |= READABLE;
+    }
+    let writable = match sock.tx.state() {
+        State::Link => has_room(sock),
+        // A write fails at once.
+        State::Resending => sock.shut.load(Ordering::Relaxed),
+        _ => false,
+    };
+    if writable {
+        ready |= WRITABLE;
+        if sock.shut.load(Ordering::Relaxed) && sock.has_shut_both() {
+            ready |= libc::EPOLLHUP as u32;
+        }
+    }
+    ready
+}
+
+/// Can something be read from the ring?
+fn can_read(sock: &'static Sock, dir: &Direction) -> bool {
+    // Our place first: a tail read later is never less.
+    let at = sock.rx.at.load(Ordering::Acquire);
+    let tail = dir.tx.tail.read();
+    let low = u64::from(sock.rcvlowat.load(Ordering::Relaxed).max(1));
+    let unread = tail.offset.wrapping_sub(at);
+    let news = match sock.rx.state() {
+        State::Link => {
+            if low > unread {
+                let ring_len = sock.rx.ring().map_or(0, |ring| ring.len());
+                remote::wants_more(sock, unread, ring_len);
+            }
+            unread >= low
+        }
+        // TCP's part goes first: while it is on its way nothing can be read, and its arrival is the
+        // kernel's to tell.
+        State::Proved | State::Draining => {
+            let is_switched = dir.tx_wishes.switched.load(Ordering::Acquire) == 1;
+            let from = dir.tx_wishes.from.load(Ordering::Relaxed);
+            let of_tcp = from.saturating_sub(sock.rx.kernel_bytes());
+            let fd = sock.fd.load(Ordering::Relaxed);
+            // Less than the program wants to hear of may be on TCP, and the rest of it here.
+            let both_do = || {
+                let here = tcp::unread(fd);
+                here >= of_tcp && of_tcp + unread >= low
+            };
+            is_switched
+                && if of_tcp == 0 {
+                    unread >= low
+                } else {
+                    unread != 0 && (kernel_ready(fd, libc::POLLIN) != 0 || low > 1 && both_do())
+                }
+        }
+        _ => false,
+    };
+    news && !tail.flagged
+}
+
+/// SO_RCVLOWAT was set: what is there may be enough now, and waiters are told, as the kernel
+/// tells (`tcp_set_rcvlowat`).
+pub fn rcvlowat_set(sock: &'static Sock) {
+    if !sock.is_accelerated() {
+        return;
+    }
+    let Ok(_section) = sock.rx.lock.enter() else {
+        return;
+    };
+    if let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link())
+        && can_read(sock, dir)
+    {
+        // A waiter that announces itself later finds the new number.
+        fence(Ordering::SeqCst);
+        let waiters = dir.rx_wishes.waiters.load(Ordering::SeqCst);
+        wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+    }
+}
+
+/// Is the ring the only place where something to read can be? Once the program has shut its reading
+/// half, the kernel tells of an end.
+pub fn reads_ring(sock: &'static Sock) -> bool {
+    sock.rx.state() == State::Link
+        && !sock.has_shut_reading()
+        && sock.rx.dir().is_some_and(|dir| !dir.tx.tail.read().flagged)
+}
+
+/// Would TCP call the socket writable: a third of the buffer is free?
+pub fn has_room(sock: &'static Sock) -> bool {
+    let Some(dir) = sock.tx.dir() else {
+        return true;
+    };
+    let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
+    // The head first, and the tail's word instead of our note of it, which a writer that publishes
+    // now writes a moment later: what was unread at some moment, never less than nothing.
+    let head = dir.rx.head.read();
+    let unread = dir.tx.tail.read().offset.saturating_sub(head.offset);
+    head.flagged || unread <= most - most / 3
+}

@@ -1,0 +1,163 @@
+//! The sockets of this process by the inode of each, which is how another process names one.
+//!
+//! A socket is noted without a system call when it is opened. Its inode is asked for when somebody
+//! looks for a socket that is not known by its inode yet, once for each socket that is still open.
+
+use super::sock::Sock;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use sluice_fabric::lock::{self, Guarded};
+use sluice_fabric::sys;
+use std::collections::BTreeMap;
+
+/// What a [`Sock`] has for this.
+#[derive(Debug)]
+pub struct Noted {
+    /// 0: not asked for yet.
+    inode: AtomicU64,
+    /// It is in the list of those that were opened since the last search.
+    is_new: AtomicBool,
+    /// The next one in that list.
+    next: AtomicPtr<Sock>,
+}
+
+/// Sockets opened since the last search; each structure is in it at most once.
+static NEW: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The sockets whose inodes were asked for.
+struct Known {
+    /// Sockets by inode, each with its generation.
+    socks: BTreeMap<u64, (&'static Sock, u32)>,
+    /// With more of them, those that are closed by now go.
+    most: usize,
+}
+static KNOWN: Guarded<Known> = Guarded::of_order(
+    lock::BEFORE_SOCKETS,
+    Known {
+        socks: BTreeMap::new(),
+        most: FEW,
+    },
+);
+const FEW: usize = 128;
+
+/// The structure is a new socket's.
+pub fn opened(sock: &'static Sock) {
+    let noted = &sock.inode;
+    noted.inode.store(0, Ordering::Relaxed);
+    if noted.is_new.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let raw = core::ptr::from_ref(sock).cast_mut();
+    let mut head = NEW.load(Ordering::Relaxed);
+    loop {
+        noted.next.store(head, Ordering::Relaxed);
+        match NEW.compare_exchange_weak(head, raw, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// The inode of this socket; `None`: the kernel does not say.
+pub fn of(sock: &Sock) -> Option<u64> {
+    let noted = &sock.inode.inode;
+    match noted.load(Ordering::Relaxed) {
+        0 => {
+            let generation = sock.generation.load(Ordering::Acquire);
+            let inode = sys::fstat(sock.fd.load(Ordering::Relaxed)).ok()?.st_ino;
+            let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = noted.compare_exchange(0, inode, set, fetch);
+            if sock.generation.load(Ordering::Acquire) != generation {
+                // It may be another connection's by now, and the inode the old one's.
+                let _ = noted.compare_exchange(inode, 0, set, fetch);
+                return None;
+            }
+            Some(inode)
+        }
+        known => Some(known),
+    }
+}
+
+/// The socket of this process that has the inode, with its generation.
+pub fn find(inode: u64) -> Option<(&'static Sock, u32)> {
+    let mut known = KNOWN.lock()?;
+    let is_open = |&(sock, generation): &(&'static Sock, u32)| {
+        sock.generation.load(Ordering::Acquire) == generation
+            && sock.fds.load(Ordering::Acquire) != 0
+    };
+    if let Some(found) = known.socks.get(&inode).copied().filter(is_open) {
+        return Some(found);
+    }
+    take_in(&mut known);
+    if known.socks.len() > known.most {
+        known.socks.retain(|_, of| is_open(of));
+        known.most = (2 * known.socks.len()).max(FEW);
+    }
+    known.socks.get(&inode).copied().filter(is_open)
+}
+
+/// Asks for the inodes of the sockets that were opened since the last search.
+fn take_in(known: &mut Known) {
+    let mut next = NEW.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or a structure of the pool, whose memory is never unmapped.
+    while let Some(sock) = unsafe { next.as_ref() } {
+        next = sock.inode.next.load(Ordering::Relaxed);
+        // Before the look at the socket: one that is opened after this is in the list again.
+        sock.inode.is_new.store(false, Ordering::Release);
+        let generation = sock.generation.load(Ordering::Acquire);
+        if sock.fds.load(Ordering::Acquire) != 0
+            && let Some(inode) = of(sock)
+        {
+            known.socks.insert(inode, (sock, generation));
+        }
+    }
+}
+
+/// Holds the index still over a fork.
+pub fn hold() {
+    KNOWN.hold();
+}
+
+/// After the fork, on both sides.
+pub fn release() {
+    KNOWN.release();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sock::{self, role};
+
+    #[test]
+    fn a_socket_is_found_by_its_inode_as_long_as_it_is_open() {
+        let open = || sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        for _ in 0..3 {
+            let fds = [open(), open()];
+            let socks = fds.each_ref().map(|fd| {
+                let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+                let inode = sys::fstat(fd.raw()).unwrap().st_ino;
+                (sock, inode, sock.generation.load(Ordering::Acquire))
+            });
+            for (sock, inode, generation) in socks {
+                let (found, its) = find(inode).unwrap();
+                assert!(core::ptr::eq(found, sock) && its == generation);
+                assert_eq!(of(sock), Some(inode));
+            }
+            assert!(find(u64::MAX).is_none());
+            for (sock, inode, _) in socks {
+                sock::free(sock);
+                assert!(find(inode).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn entries_of_closed_sockets_do_not_pile_up() {
+        for _ in 0..16 * FEW {
+            let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+            let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+            assert!(find(of(sock).unwrap()).is_some());
+            sock::free(sock);
+        }
+        assert!(KNOWN.lock().unwrap().socks.len() <= 2 * FEW);
+    }
+}

@@ -1,0 +1,227 @@
+//! What the control thread is to do with sockets: now, later, or when TCP has news.
+
+use crate::full::{Epoch, FULL_REMOTE_NS};
+use crate::sock::Sock;
+use core::sync::atomic::Ordering;
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_runtime::control_thread;
+
+const WATCHED: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+
+/// Watches the silent TCP of an accelerated socket: FIN, RST, and bytes after a demotion.
+pub fn watch(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
+    control_thread::watch(fd, WATCHED, data);
+}
+
+/// The stream is over.
+pub fn unwatch(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    control_thread::unwatch(fd);
+}
+
+/// A re-send waits for room in TCP: this thread goes on with it.
+pub fn watch_room(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let data = control_thread::SOCK | core::ptr::from_ref(sock) as u64;
+    control_thread::watch_again(fd, WATCHED | libc::EPOLLOUT as u32, data);
+}
+
+/// Something to do later, or by the control thread only.
+pub(crate) enum Job {
+    /// Look at stream `index` of a link with oneself.
+    Look(&'static Link, u32),
+    /// A non-blocking writer found the ring full.
+    Full(Watch),
+    /// The peer of a stream to another host waits for the program to read TCP up to the switch.
+    Far(Far),
+    /// Ask over a new link for all that look for a peer.
+    Ask(&'static Link),
+    /// Close the link if nothing uses it any more.
+    Reap(&'static Link),
+    /// Look for the other end of a connection on another host: its socket and generation.
+    Seek(&'static Sock, u32),
+    /// Go on with the switch, or the way back, of a stream to another host: its socket and
+    /// generation.
+    Advance(&'static Sock, u32),
+    /// The same, not before then.
+    AdvanceLater(&'static Sock, u32, u64),
+    /// Stream of a lost link, its socket and generation, and until when TCP may tell what became of
+    /// the peer.
+    Lost(&'static Link, u32, &'static Sock, u32, u64),
+    /// A connection that lingers, with its generation, has nothing left to send. Then, or when so
+    /// much time is over, it is closed.
+    Bury(&'static Sock, u32, u64),
+}
+
+pub(crate) struct Far {
+    pub(crate) sock: &'static Sock,
+    pub(crate) generation: u32,
+    /// What had been read from TCP, and when that is looked at again.
+    pub(crate) read: u64,
+    pub(crate) look: u64,
+    /// The end of all patience.
+    pub(crate) until: u64,
+}
+
+/// The watch over the reader of a ring that was full.
+pub(crate) struct Watch {
+    pub(crate) sock: &'static Sock,
+    pub(crate) ring: Epoch,
+    /// What it had read at the last look, and when to look again; 0: at once, for the first time.
+    pub(crate) seen: u64,
+    pub(crate) due: u64,
+}
+
+static JOBS: Guarded<Vec<Job>> = Guarded::new(Vec::new());
+
+pub(crate) fn add(job: Job) {
+    if let Some(mut jobs) = JOBS.lock() {
+        jobs.push(job);
+    }
+    control_thread::poke();
+}
+
+/// A new link stands: asks over it for all that look for a peer.
+pub fn ask(link: &'static Link) {
+    add(Job::Ask(link));
+}
+
+/// Looks again, soon, at a stream of a lost link: TCP may not have told yet what became of the
+/// peer.
+pub fn lose(link: &'static Link, index: u32, sock: &'static Sock) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let deadline = sys::now_ns() + DYING_NS;
+    add(Job::Lost(link, index, sock, generation, deadline));
+}
+
+/// A process that ends closes its link and its connections in no order of ours, within this time.
+const DYING_NS: u64 = 20_000_000;
+
+/// The other end of a connection is on another host: this thread looks for it there.
+pub fn seek(sock: &'static Sock) {
+    add(Job::Seek(sock, sock.generation.load(Ordering::Acquire)));
+}
+
+/// The stream of a socket to another host may go on, or back.
+pub fn advance(sock: &'static Sock) {
+    add(Job::Advance(sock, sock.generation.load(Ordering::Acquire)));
+}
+
+/// The same in a moment: there is no event for what it waits for.
+pub fn advance_soon(sock: &'static Sock) {
+    advance_at(sock, sys::now_ns() + SOON_NS);
+}
+
+/// The same at that time (`sys::now_ns`), or sooner.
+pub fn advance_at(sock: &'static Sock, due: u64) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let Some(mut list) = JOBS.lock() else { return };
+    let known = list.iter().any(|job| match job {
+        Job::AdvanceLater(of, g, at) => core::ptr::eq(*of, sock) && *g == generation && *at <= due,
+        _ => false,
+    });
+    if !known {
+        list.push(Job::AdvanceLater(sock, generation, due));
+        drop(list);
+        control_thread::poke();
+    }
+}
+
+/// See [`advance_soon`].
+const SOON_NS: u64 = 1_000_000;
+
+/// A connection that lingers has nothing left to send: its descriptor is closed, under no lock.
+pub fn bury(sock: &'static Sock) {
+    add(Job::Bury(sock, sock.generation.load(Ordering::Acquire), 0));
+}
+
+/// The same at that time (`sys::now_ns`), whatever the peer still has to say.
+pub fn bury_at(sock: &'static Sock, due: u64) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let Some(mut list) = JOBS.lock() else { return };
+    list.push(Job::Bury(sock, generation, due));
+    drop(list);
+    control_thread::poke();
+}
+
+/// A non-blocking writer found the ring full: if the reader does not read, the stream is demoted.
+pub fn watch_full(sock: &'static Sock) {
+    // What the reader has read by now; callers keep the direction's memory by a lock or a pin.
+    let seen = sock.tx.dir().map_or_else(
+        || sock.tx.seen.load(Ordering::Relaxed),
+        |d| d.rx.head.read().offset,
+    );
+    if let Some(ring) = sock.full.found(seen) {
+        add(Job::Full(Watch {
+            sock,
+            ring,
+            seen,
+            due: 0,
+        }));
+        sock.full.told(ring);
+    }
+}
+
+/// Before a switch the program has so much of TCP to read that the peer must wait. It waits no
+/// longer than for a full ring while nothing is read, and not so long that the link's timer would
+/// take it for lost.
+pub fn watch_far(sock: &'static Sock) {
+    let generation = sock.generation.load(Ordering::Acquire);
+    let Some(mut list) = JOBS.lock() else { return };
+    let known = list.iter().any(|job| match job {
+        Job::Far(far) => core::ptr::eq(far.sock, sock) && far.generation == generation,
+        _ => false,
+    });
+    if !known {
+        let now = sys::now_ns();
+        list.push(Job::Far(Far {
+            sock,
+            generation,
+            read: sock.rx.kernel_bytes(),
+            look: now + FULL_REMOTE_NS,
+            until: now + FAR_NS,
+        }));
+        drop(list);
+        control_thread::poke();
+    }
+}
+
+/// See [`watch_far`].
+const FAR_NS: u64 = 2_000_000_000;
+
+/// All that is to be done.
+pub(crate) fn take() -> Vec<Job> {
+    JOBS.lock()
+        .map(|mut list| core::mem::take(&mut *list))
+        .unwrap_or_default()
+}
+
+/// What is not due yet; whether more has come up meanwhile.
+pub(crate) fn put_back(mut undone: Vec<Job>) -> bool {
+    JOBS.lock().is_some_and(|mut list| {
+        let more = !list.is_empty();
+        list.append(&mut undone);
+        more
+    })
+}
+
+/// Before a fork: nobody is inside what the child will use.
+pub fn hold() {
+    JOBS.hold();
+}
+
+/// After a fork, on both sides: of [`hold`].
+pub fn release() {
+    JOBS.release();
+}
+
+/// In the child: none.
+pub fn after_fork() {
+    if let Some(mut list) = JOBS.lock() {
+        list.clear();
+    }
+}

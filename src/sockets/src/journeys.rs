@@ -1,0 +1,637 @@
+//! Tests: a TCP connection with both its ends in this process, and a link between them, on their
+//! way to the link and back in all orders. Nothing is preloaded: the tests call what hooks call,
+//! and the kernel where a verdict says so.
+
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "the program's part of a test"
+)]
+
+use crate::demote::{self, Which};
+use crate::nap::Nap;
+use crate::sock::{self, Sock, State, role};
+use crate::verdict::{Error, Verdict};
+use crate::{life, observe_passed, recv, send, testing, upgrade, wait};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use libc::{c_int, iovec};
+use sluice_fabric::shm::Link;
+use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_stats::Reason;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::IntoRawFd;
+use std::time::Duration;
+
+/// One end of the connection.
+#[derive(Clone, Copy)]
+struct End {
+    fd: c_int,
+    sock: &'static Sock,
+    link: &'static Link,
+}
+
+/// A connection, both of whose ends are tracked and look for nobody.
+struct Pair {
+    ends: [End; 2],
+}
+
+/// What a call comes to, sleeps and the kernel's part included, as in the edge that serves hooks.
+fn serve(
+    mut engine: impl FnMut(&mut Nap) -> Verdict,
+    real: impl FnOnce() -> isize,
+) -> Result<usize, Error> {
+    let mut nap = Nap::new();
+    let mut verdict = engine(&mut nap);
+    while let Verdict::Block = verdict {
+        nap.sleep();
+        verdict = match wait::woken(&mut nap) {
+            Some(end) => end,
+            None => engine(&mut nap),
+        };
+    }
+    match verdict {
+        Verdict::Done(n) => Ok(n as usize),
+        Verdict::Failed(error) => Err(error),
+        Verdict::Pass(pass) => {
+            let ret = real();
+            let errno = std::io::Error::last_os_error().raw_os_error();
+            observe_passed::finish(pass, ret);
+            usize::try_from(ret).map_err(|_| Error::Kernel(errno.unwrap_or(0)))
+        }
+        Verdict::Block => unreachable!(),
+    }
+}
+
+/// Would the call have had to wait?
+fn waits(error: Error) -> bool {
+    matches!(
+        error,
+        Error::WouldBlock | Error::Kernel(libc::EAGAIN | libc::EINTR)
+    )
+}
+
+impl End {
+    /// Sends; with MSG_DONTWAIT in `flags` it does not wait.
+    fn send(self, bytes: &[u8], flags: c_int) -> Result<usize, Error> {
+        let flags = flags | libc::MSG_NOSIGNAL;
+        let iov = iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: a slice that lives during the call.
+        serve(
+            |nap| unsafe { send::send(self.sock, self.fd, &raw const iov, 1, flags, nap) },
+            || unsafe { libc::send(self.fd, bytes.as_ptr().cast(), bytes.len(), flags) },
+        )
+    }
+
+    /// Receives, as [`send`](Self::send) sends. 0: the end.
+    fn recv(self, bytes: &mut [u8], flags: c_int) -> Result<usize, Error> {
+        let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+        let iov = iovec {
+            iov_base: at.cast(),
+            iov_len: len,
+        };
+        // SAFETY: a slice that lives during the call.
+        serve(
+            |nap| unsafe { recv::recv(self.sock, self.fd, &raw const iov, 1, flags, nap) },
+            || unsafe { libc::recv(self.fd, at.cast(), len, flags) },
+        )
+    }
+
+    fn shutdown(self) {
+        let verdict = life::shutdown(self.sock, self.fd, libc::SHUT_WR);
+        if let Verdict::Pass(pass) = verdict {
+            // SAFETY: a descriptor of ours.
+            observe_passed::finish(pass, unsafe { libc::shutdown(self.fd, libc::SHUT_WR) }
+                as isize);
+        }
+    }
+
+    fn close(self) {
+        life::before_close(Entry::of(self.sock), self.fd);
+        // SAFETY: a descriptor of ours.
+        unsafe { libc::close(self.fd) };
+    }
+
+    /// What the control thread does where the program's threads do nothing: it follows the peer
+    /// back to TCP, and sends again what that has not read.
+    fn goes_on(self) {
+        demote::follow_tx(self.sock);
+        demote::resend_now(self.sock);
+    }
+
+    fn states(self) -> (State, State) {
+        (self.sock.rx.state(), self.sock.tx.state())
+    }
+}
+
+impl Pair {
+    fn new() -> Self {
+        testing::control_thread();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let there = listener.accept().unwrap().0;
+        let (a, b) = testing::links();
+        let end = |stream: TcpStream, link, side| {
+            stream.set_nodelay(true).unwrap();
+            let fd = stream.into_raw_fd();
+            let sock = sock::alloc(fd, side).unwrap();
+            assert!(fd_table::store(fd, Entry::of(sock)));
+            sock.next_try.store(u64::MAX, Ordering::Relaxed);
+            End { fd, sock, link }
+        };
+        let ends = [
+            end(here, a, role::CONNECTING),
+            end(there, b, role::ACCEPTED),
+        ];
+        Self { ends }
+    }
+
+    /// Both ends have met: they get a stream. False: one of them cannot have one now.
+    fn meet(&self) -> bool {
+        let [a, b] = self.ends;
+        let owner = |end: End| core::ptr::from_ref(end.sock).addr();
+        let index = a.link.give_stream(64 << 10, owner(a)).unwrap();
+        assert!(b.link.join_stream(index, 64 << 10, owner(b)));
+        let attach = |end: End| {
+            let generation = end.sock.generation.load(Ordering::Acquire);
+            let attached = upgrade::attach(end.sock, generation, end.link, index);
+            if attached.is_err() {
+                end.link.leave_stream(index);
+            }
+            attached.is_ok()
+        };
+        let both = [attach(a), attach(b)];
+        if both != [true, true] {
+            for (end, _) in self.ends.iter().zip(both).filter(|(_, attached)| *attached) {
+                demote::demote(end.sock, Which::Both, Reason::NoAnswer);
+            }
+        }
+        both == [true, true]
+    }
+
+    /// One byte each way, by which both halves of both ends come to the link.
+    fn switch(&self, ways: &mut [Way; 2]) {
+        for _ in 0..2 {
+            for way in &mut *ways {
+                way.write(self, 1, 0);
+                way.read(self, 1, 0);
+            }
+        }
+        let on_link = (State::Link, State::Link);
+        assert_eq!(self.ends.map(End::states), [on_link, on_link]);
+    }
+
+    fn close(self) {
+        let [a, b] = self.ends;
+        a.close();
+        b.close();
+        assert_eq!((a.link.stream_count(), b.link.stream_count()), (0, 0));
+    }
+}
+
+/// What goes one way: how much was written and read of a stream whose bytes tell their places.
+struct Way {
+    from: usize,
+    written: u64,
+    read: u64,
+    ended: bool,
+}
+
+fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// Of both ways of a connection.
+fn ways() -> [Way; 2] {
+    [0, 1].map(|from| Way {
+        from,
+        written: 0,
+        read: 0,
+        ended: false,
+    })
+}
+
+impl Way {
+    /// Writes `n` bytes, or as many as go.
+    fn write(&mut self, pair: &Pair, n: usize, flags: c_int) -> usize {
+        let bytes: Vec<u8> = (self.written..).take(n).map(byte_at).collect();
+        match pair.ends[self.from].send(&bytes, flags) {
+            Ok(n) => {
+                self.written += n as u64;
+                n
+            }
+            Err(error) => {
+                assert!(waits(error), "{error:?} after {} bytes", self.written);
+                0
+            }
+        }
+    }
+
+    /// Reads up to `n` bytes, and looks at each.
+    fn read(&mut self, pair: &Pair, n: usize, flags: c_int) -> usize {
+        let mut bytes = vec![0; n];
+        match pair.ends[1 - self.from].recv(&mut bytes, flags) {
+            Ok(0) => {
+                self.ended = true;
+                0
+            }
+            Ok(n) => {
+                for (got, at) in bytes.iter().take(n).zip(self.read..) {
+                    assert_eq!(*got, byte_at(at), "byte {at} of {}", self.written);
+                }
+                self.read += n as u64;
+                n
+            }
+            Err(error) => {
+                assert!(waits(error), "{error:?} after {} bytes", self.read);
+                0
+            }
+        }
+    }
+
+    /// Reads all that was written, with a limit of time.
+    fn drain(&mut self, pair: &Pair) {
+        let end = sys::now_ns() + 5_000_000_000;
+        while self.read < self.written {
+            if self.read(pair, 1 << 16, libc::MSG_DONTWAIT) == 0 {
+                pair.ends[self.from].goes_on();
+                assert!(
+                    !self.ended,
+                    "the end after {} of {} bytes",
+                    self.read, self.written
+                );
+                assert!(
+                    sys::now_ns() < end,
+                    "{} of {} bytes, states {:?}",
+                    self.read,
+                    self.written,
+                    pair.ends.map(End::states)
+                );
+            }
+        }
+    }
+}
+
+/// A connection that is on its link both ways.
+fn linked() -> (Pair, [Way; 2]) {
+    let (pair, mut ways) = (Pair::new(), ways());
+    assert!(pair.meet());
+    pair.switch(&mut ways);
+    (pair, ways)
+}
+
+/// After a demotion: `n` bytes more each way, and all of them are read.
+fn go_on(pair: &Pair, ways: &mut [Way; 2], n: usize) {
+    for way in ways {
+        way.write(pair, n, 0);
+        way.drain(pair);
+    }
+}
+
+#[test]
+fn what_was_written_by_tcp_is_read_before_the_link() {
+    let (pair, mut ways) = (Pair::new(), ways());
+    let [there, back] = &mut ways;
+    there.write(&pair, 1000, 0);
+    assert!(pair.meet());
+    there.write(&pair, 2000, 0);
+    assert_eq!(pair.ends[0].sock.tx.state(), State::Link);
+    assert_eq!(pair.ends[1].sock.rx.state(), State::Proved);
+    assert_eq!(there.read(&pair, 600, 0), 600);
+    assert_eq!(pair.ends[1].sock.rx.state(), State::Draining);
+    // The last of TCP and the first of the link in one call.
+    assert_eq!(there.read(&pair, 600, 0), 600);
+    assert_eq!(pair.ends[1].sock.rx.state(), State::Link);
+    there.drain(&pair);
+    back.write(&pair, 1000, 0);
+    back.drain(&pair);
+    pair.close();
+}
+
+#[test]
+fn whichever_end_demotes_each_byte_comes_once() {
+    for (who, which) in [0, 1]
+        .into_iter()
+        .flat_map(|who| [Which::Both, Which::Tx, Which::Rx].map(|which| (who, which)))
+    {
+        let (pair, mut ways) = linked();
+        for way in &mut ways {
+            way.write(&pair, 3000, 0);
+            way.read(&pair, 1000, 0);
+        }
+        demote::demote(pair.ends[who].sock, which, Reason::RawSyscall);
+        go_on(&pair, &mut ways, 500);
+        pair.close();
+    }
+}
+
+#[test]
+fn what_the_reader_took_is_not_sent_again() {
+    let (pair, [mut there, _]) = linked();
+    there.write(&pair, 3000, 0);
+    there.read(&pair, 1000, 0);
+    let before = pair.ends[1].sock.rx.kernel_bytes();
+    demote::demote(pair.ends[1].sock, Which::Both, Reason::RawSyscall);
+    there.write(&pair, 10, 0);
+    there.drain(&pair);
+    assert_eq!(pair.ends[1].sock.rx.kernel_bytes() - before, 2010);
+    assert_eq!(pair.ends[0].sock.tx.state(), State::Plain);
+    pair.close();
+}
+
+#[test]
+fn a_fin_follows_the_last_byte_of_the_link() {
+    let (pair, mut ways) = linked();
+    let [there, back] = &mut ways;
+    there.write(&pair, 5000, 0);
+    pair.ends[0].shutdown();
+    // What is on the link by then cannot be sent again.
+    demote::demote(pair.ends[1].sock, Which::Rx, Reason::RawSyscall);
+    there.drain(&pair);
+    assert_eq!(there.read(&pair, 1, 0), 0);
+    assert!(there.ended);
+    back.write(&pair, 5000, 0);
+    back.drain(&pair);
+    pair.close();
+}
+
+#[test]
+fn after_a_close_the_peer_reads_all_and_then_the_end() {
+    let (pair, [mut there, _]) = linked();
+    there.write(&pair, 50_000, 0);
+    let [a, b] = pair.ends;
+    a.close();
+    there.drain(&pair);
+    there.read(&pair, 1, 0);
+    assert!(there.ended);
+    b.close();
+    assert_eq!((a.link.stream_count(), b.link.stream_count()), (0, 0));
+}
+
+#[test]
+fn what_is_seized_while_it_is_copied_comes_by_tcp() {
+    let (pair, mut ways) = linked();
+    let mut draw = testing::draws(1);
+    for _ in 0..1000 {
+        let [there, _] = &mut ways;
+        there.write(&pair, 30_000, 0);
+        let begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.store(true, Ordering::Release);
+                there.read(&pair, 30_000, libc::MSG_DONTWAIT);
+            });
+            while !begun.load(Ordering::Acquire) {
+                core::hint::spin_loop();
+            }
+            for _ in 0..draw() % 3000 {
+                core::hint::spin_loop();
+            }
+            demote::demote(pair.ends[0].sock, Which::Both, Reason::RawSyscall);
+        });
+        go_on(&pair, &mut ways, 1);
+        assert!(pair.meet());
+        pair.switch(&mut ways);
+    }
+    pair.close();
+}
+
+#[test]
+fn a_connection_that_went_back_comes_to_a_link_again() {
+    let (pair, mut ways) = linked();
+    for _ in 0..10 {
+        for way in &mut ways {
+            way.write(&pair, 7000, 0);
+        }
+        demote::demote(pair.ends[1].sock, Which::Both, Reason::RawSyscall);
+        go_on(&pair, &mut ways, 10);
+        assert!(pair.meet());
+        pair.switch(&mut ways);
+    }
+    pair.close();
+}
+
+/// Leaves TCP next to no room, in both directions of both ends.
+fn narrow(pair: &Pair) {
+    for end in pair.ends {
+        for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+            sys::setsockopt(end.fd, libc::SOL_SOCKET, name, &4096).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_tcp_has_no_room_for_is_sent_when_it_has() {
+    let (pair, [mut there, _]) = linked();
+    while there.write(&pair, 3000, libc::MSG_DONTWAIT) != 0 {}
+    narrow(&pair);
+    demote::demote(pair.ends[0].sock, Which::Both, Reason::RawSyscall);
+    assert_eq!(there.write(&pair, 3000, libc::MSG_DONTWAIT), 0);
+    assert_eq!(pair.ends[0].sock.tx.state(), State::Resending);
+    there.drain(&pair);
+    while there.write(&pair, 3000, libc::MSG_DONTWAIT) == 0 {}
+    there.drain(&pair);
+    pair.close();
+}
+
+#[test]
+fn an_end_waits_for_what_tcp_has_no_room_for() {
+    let (pair, [mut there, _]) = linked();
+    while there.write(&pair, 3000, libc::MSG_DONTWAIT) != 0 {}
+    narrow(&pair);
+    pair.ends[0].shutdown();
+    there.drain(&pair);
+    assert_eq!(there.read(&pair, 1, 0), 0);
+    pair.close();
+}
+
+/// Runs `call` in a thread, and `then` when that sleeps in the kernel.
+fn beside_a_sleeper(call: impl FnOnce() + Send, then: impl FnOnce()) {
+    let tid = AtomicI32::new(0);
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            tid.store(sys::gettid(), Ordering::SeqCst);
+            call();
+        });
+        let asleep = || {
+            let stat = format!("/proc/self/task/{}/stat", tid.load(Ordering::SeqCst));
+            std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "))
+        };
+        while !asleep() {
+            std::thread::yield_now();
+        }
+        then();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_sleeps_in_the_kernel_gets_its_bytes_by_tcp() {
+    let (pair, [mut there, _]) = (Pair::new(), ways());
+    let (mut read, mut states) = (0, None);
+    let sleeper = || {
+        let [mut way, _] = ways();
+        read = way.read(&pair, 100, 0);
+    };
+    beside_a_sleeper(sleeper, || {
+        pair.meet();
+        there.write(&pair, 10, 0);
+        states = Some((pair.ends[0].sock.tx.state(), pair.ends[1].sock.rx.state()));
+    });
+    assert_eq!(read, 10);
+    assert_eq!(states, Some((State::Proved, State::Proved)));
+    pair.close();
+}
+
+#[test]
+fn no_writer_switches_while_another_sleeps_in_the_kernel() {
+    const BYTES: usize = 8 << 20;
+    let (pair, [mut reader, _]) = (Pair::new(), ways());
+    let mut states = None;
+    let sleeper = || {
+        let [mut way, _] = ways();
+        way.write(&pair, BYTES, 0);
+    };
+    beside_a_sleeper(sleeper, || {
+        pair.meet();
+        let sent = pair.ends[0].send(&[0], libc::MSG_DONTWAIT);
+        states = Some((sent.is_err_and(waits), pair.ends[0].sock.tx.state()));
+        while reader.read < BYTES as u64 {
+            reader.read(&pair, 1 << 16, 0);
+        }
+    });
+    assert_eq!(states, Some((true, State::Proved)));
+    pair.close();
+}
+
+/// Steps in any order, by one thread that never waits. How often the ends met.
+fn walk(seed: u64) -> u32 {
+    let mut met = 0;
+    let mut draw = testing::draws(seed);
+    let (pair, mut ways) = (Pair::new(), ways());
+    let mut shut = [false; 2];
+    for _ in 0..300 {
+        let who = (draw() % 2) as usize;
+        let n = [1, 100, 3000, 40_000][(draw() % 4) as usize];
+        match draw() % 16 {
+            0..=5 if !shut[who] => {
+                ways[who].write(&pair, n, libc::MSG_DONTWAIT);
+            }
+            6..=11 => {
+                ways[who].read(&pair, n, libc::MSG_DONTWAIT);
+            }
+            12 => {
+                let which = [Which::Both, Which::Tx, Which::Rx][(draw() % 3) as usize];
+                demote::demote(pair.ends[who].sock, which, Reason::RawSyscall);
+            }
+            13 => pair.ends[who].goes_on(),
+            14 if pair.ends.iter().all(|end| end.sock.link().is_none()) && shut == [false; 2] => {
+                met += u32::from(pair.meet());
+            }
+            15 if draw().is_multiple_of(16) && !shut[who] => {
+                shut[who] = true;
+                pair.ends[who].shutdown();
+            }
+            _ => {}
+        }
+        for way in &ways {
+            assert!(!way.ended || shut[way.from] && way.read == way.written);
+        }
+    }
+    for way in &mut ways {
+        way.drain(&pair);
+        if !shut[way.from] {
+            pair.ends[way.from].shutdown();
+        }
+        way.read(&pair, 1, 0);
+        assert!(way.ended);
+    }
+    pair.close();
+    met
+}
+
+/// Runs a walk for each seed, and says which one failed. The ends must meet, once each on average.
+fn for_seeds(seeds: u32, walk: fn(u64) -> u32) {
+    let mut met = 0;
+    for seed in 1..=seeds {
+        match std::panic::catch_unwind(|| walk(u64::from(seed))) {
+            Ok(times) => met += times,
+            Err(why) => panic!("seed {seed}: {:?}", why.downcast_ref::<String>()),
+        }
+    }
+    assert!(met >= seeds, "{seeds} connections met {met} times");
+}
+
+#[test]
+fn in_any_order_of_steps_each_byte_comes_once_and_then_the_end() {
+    for_seeds(300, walk);
+}
+
+/// Four threads write and read, and wait where they must, while a fifth takes the connection to
+/// links and back. How often the ends met.
+fn race(seed: u64) -> u32 {
+    let mut draw = testing::draws(seed);
+    let pair = Pair::new();
+    let mut bytes = 1 << 20;
+    if seed.is_multiple_of(3) {
+        narrow(&pair);
+        bytes /= 16;
+    }
+    let over = AtomicBool::new(false);
+    let met = std::thread::scope(|scope| {
+        let (pair, over) = (&pair, &over);
+        let going = [0, 1].map(|from| {
+            let [size, room] = [draw(), draw()].map(|n| 1 + n as usize % 30_000);
+            let way = move || Way {
+                from,
+                written: 0,
+                read: 0,
+                ended: false,
+            };
+            let writer = scope.spawn(move || {
+                let mut way = way();
+                while way.written < bytes {
+                    way.write(pair, size.min((bytes - way.written) as usize), 0);
+                }
+            });
+            let reader = scope.spawn(move || {
+                let mut way = way();
+                while way.read < bytes {
+                    assert!(!way.ended);
+                    way.read(pair, room, 0);
+                }
+            });
+            [writer, reader]
+        });
+        let chaos = scope.spawn(move || {
+            let mut met = 0;
+            while !over.load(Ordering::Relaxed) {
+                let end = pair.ends[(draw() % 2) as usize];
+                if pair.ends.iter().all(|end| end.sock.link().is_none()) {
+                    met += u32::from(pair.meet());
+                } else if draw().is_multiple_of(4) {
+                    demote::demote(end.sock, Which::Both, Reason::RawSyscall);
+                }
+                if seed.is_multiple_of(2) {
+                    std::thread::sleep(Duration::from_micros(draw() % 300));
+                }
+            }
+            met
+        });
+        for thread in going.into_iter().flatten() {
+            thread.join().unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        chaos.join().unwrap()
+    });
+    pair.close();
+    met
+}
+
+#[test]
+fn while_threads_write_and_read_each_byte_comes_once() {
+    for_seeds(20, race);
+}

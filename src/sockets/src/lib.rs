@@ -1,0 +1,59 @@
+//! Sockets: the table, the state machine of each connection, blocking, and the life of descriptors.
+
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, reason = "some of it only streams to other hosts use")
+)]
+
+pub mod after_tcp;
+pub mod demote;
+pub mod direct;
+pub mod events;
+pub mod family;
+pub mod full;
+pub mod inodes;
+pub mod jobs;
+#[cfg(test)]
+mod journeys;
+pub mod life;
+pub mod meeting;
+pub mod nap;
+pub mod observe_passed;
+pub mod options;
+pub mod parting;
+pub mod passing;
+pub mod peer_end;
+#[cfg(feature = "verbs")]
+pub mod prefix;
+#[cfg(not(feature = "verbs"))]
+#[path = "unproved.rs"]
+pub mod prefix;
+pub mod record;
+pub mod recv;
+pub mod remains;
+pub mod remote;
+pub mod report;
+pub mod reset;
+pub mod send;
+pub mod sock;
+pub mod staged;
+pub mod tcp;
+pub mod tell;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod trigger;
+pub mod trim;
+pub mod unserved;
+pub mod upgrade;
+pub mod uring;
+pub mod verdict;
+pub mod wait;
+pub mod wake;
+pub mod watcher;
+pub mod work;
+
+/// Bytes after which a long transfer publishes, so that the other end copies at the same time.
+pub const PUBLISH: usize = 64 << 10;
+/// The same to another host, where a message costs more: its credit comes by half rings, so that
+/// the other half is on its way.
+pub const PUBLISH_REMOTE: usize = 2 * PUBLISH;

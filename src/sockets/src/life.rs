@@ -1,0 +1,693 @@
+//! From socket() to the last close().
+
+use crate::demote::{self, Resent, Which};
+use crate::parting::{end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
+use crate::sock::{self, Known, SETS, Sock, State, half, role};
+use crate::verdict::{Error, Pass, Verdict};
+use crate::watcher::{self, Watcher};
+use crate::{after_tcp, jobs, meeting, remains, tcp, wait, wake};
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::c_int;
+use sluice_fabric::sys;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_runtime::{control_thread, own_fds, process, rights, seccomp};
+use sluice_stats::Reason;
+
+/// `socket()` returned `fd`.
+pub fn created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    if fd < 0 {
+        return;
+    }
+    let stream = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) == libc::SOCK_STREAM;
+    let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && stream
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    renumbered(fd);
+    if tcp && tracking() {
+        fd_table::store(fd, Entry::FRESH);
+        sluice_runtime::trace::open();
+    }
+}
+
+/// Is anything tracked at all?
+#[inline]
+pub fn tracking() -> bool {
+    sluice_runtime::copies::works()
+        && sluice_runtime::config::config().upgrade != sluice_runtime::config::Upgrade::Off
+}
+
+/// A call that makes descriptors returned `fd`: whatever the table said of the number is stale (it
+/// was closed unseen).
+#[inline]
+pub fn renumbered(fd: c_int) {
+    if fd >= 0
+        && fd_table::lookup(fd).is_some()
+        && !process::is_vfork_child()
+        && let Some(entry) = fd_table::remove(fd)
+    {
+        closed_behind(entry, fd);
+    }
+}
+
+#[cold]
+fn closed_behind(entry: Entry, fd: c_int) {
+    if entry == Entry::INTERNAL {
+        own_fds::taken();
+    } else {
+        number_gone(entry, fd, false);
+    }
+}
+
+/// A number was taken out of the table. `open`: it is still that of what it was.
+fn number_gone(entry: Entry, fd: c_int, open: bool) {
+    if let Some(sock) = entry.get::<Sock>() {
+        drop_entry(sock, fd, open);
+    } else if let Some(set) = entry.get::<Watcher>() {
+        set.drop_entry();
+    } else if entry == Entry::RING {
+        crate::uring::closed(fd);
+    }
+}
+
+/// `connect()` on `fd` returned.
+pub fn connected(fd: c_int, ret: c_int, errno: c_int) {
+    if ret != 0 && errno != libc::EINPROGRESS && errno != libc::EINTR {
+        return;
+    }
+    after_tcp::acts_by_tcp();
+    let entry = fd_table::lookup(fd);
+    if entry == Some(Entry::FRESH) {
+        track(fd, role::CONNECTING);
+    } else if let Some(sock) = entry.and_then(Entry::get::<Sock>) {
+        sock.halves.store(0, Ordering::Relaxed);
+        let first = sock.role.compare_exchange(
+            role::UNKNOWN,
+            role::CONNECTING,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if first.is_ok() {
+            opened(sock, role::CONNECTING);
+        }
+    }
+}
+
+/// A socket is registered in an epoll set, copied, or otherwise used before it is connected:
+/// tracked from here on.
+pub fn registered_fresh(fd: c_int) {
+    track(fd, role::UNKNOWN);
+}
+
+/// The socket of an entry. What is set on one before connect() counts from the start: it is tracked
+/// from here on.
+pub fn sock_of(e: Entry, fd: c_int) -> Option<&'static Sock> {
+    if e != Entry::FRESH {
+        return e.get::<Sock>();
+    }
+    registered_fresh(fd);
+    fd_table::lookup(fd).and_then(Entry::get::<Sock>)
+}
+
+/// Before a fork: what is connected later is a connection of both processes.
+pub fn track_fresh() {
+    fd_table::for_range(0, c_int::MAX, |fd, entry| {
+        if entry == Entry::FRESH {
+            registered_fresh(fd);
+        }
+    });
+}
+
+/// `listen()` on `fd` succeeded.
+pub fn listening(fd: c_int) {
+    match fd_table::lookup(fd) {
+        Some(Entry::FRESH) => {
+            fd_table::store(fd, Entry::LISTENER);
+        }
+        // Registered in a set before listen(): nothing to accelerate.
+        Some(entry) if entry.get::<Sock>().is_some() => {
+            before_close(entry, fd);
+            fd_table::store(fd, Entry::LISTENER);
+        }
+        _ => {}
+    }
+}
+
+/// `accept()` on `listener` returned `fd`.
+pub fn accepted(listener: c_int, fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    renumbered(fd);
+    if !tracking() {
+        return;
+    }
+    if fd_table::lookup(listener) != Some(Entry::LISTENER) {
+        // An inherited listener: asked once, where asking cannot be fatal.
+        if seccomp::waits_by_itself() {
+            return;
+        }
+        let option = |name| sys::getsockopt::<c_int>(listener, libc::SOL_SOCKET, name);
+        if option(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+            || option(libc::SO_TYPE) != Ok(libc::SOCK_STREAM)
+        {
+            return;
+        }
+        super::options::shares_listeners();
+        if fd_table::lookup(listener).is_none() {
+            fd_table::store(listener, Entry::LISTENER);
+        }
+    }
+    sluice_runtime::trace::open();
+    track(fd, role::ACCEPTED);
+}
+
+fn track(fd: c_int, side: u8) {
+    sluice_stats::ROOT.identify(process::pid());
+    if let Some(sock) = sock::alloc(fd, side) {
+        if fd_table::store(fd, Entry::of(sock)) {
+            opened(sock, side);
+        } else {
+            sock.fds.store(0, Ordering::Release);
+            sock::free(sock);
+        }
+    }
+}
+
+/// The socket is a connection from here on, if its role is known; until then it may become a
+/// listener.
+fn opened(sock: &'static Sock, side: u8) {
+    let side = match side {
+        role::CONNECTING => sluice_stats::Role::Connecting,
+        role::ACCEPTED => sluice_stats::Role::Accepted,
+        _ => return,
+    };
+    sock.conn().opened(side);
+    crate::report::named(sock);
+    if sock.pinned.load(Ordering::Relaxed) == 0 {
+        sock.conn().stays(Reason::BelowThreshold);
+    }
+}
+
+/// `shutdown()`: what is written goes to TCP first, so that the kernel's FIN follows it. Where TCP
+/// has no room for all of it the program has its answer at once, and the control thread shuts TCP
+/// down after the last byte.
+pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
+    let halves = match how {
+        libc::SHUT_RD => half::READING,
+        libc::SHUT_WR => half::WRITING,
+        libc::SHUT_RDWR => half::BOTH,
+        _ => return Verdict::Pass(Pass::NOBODY),
+    };
+    let halves = halves | sock.halves.fetch_or(halves, Ordering::AcqRel);
+    let both = halves == half::BOTH;
+    crate::report::named(sock);
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        after_tcp::acts_on(sock);
+        Known::of(sock).shuts();
+        demote::tell_end(sock);
+        if how == libc::SHUT_RDWR {
+            crate::remote::wants_no_answer(sock);
+        }
+        let later = ends_later(sock);
+        if both || sock.is_accelerated() {
+            sock.pin(Reason::Shutdown);
+        } else {
+            // What the peer writes may still leave TCP.
+            sock.conn().ends(Reason::Shutdown);
+        }
+        if both {
+            end_input(sock);
+        }
+        if later {
+            if how == libc::SHUT_RDWR {
+                let _ = sys::shutdown(fd, libc::SHUT_RD);
+            }
+            return Verdict::Done(0);
+        }
+    } else if how == libc::SHUT_RD {
+        // From now on the kernel says that there is something to read, whatever comes: nothing is
+        // to be read elsewhere. After the peer's end nothing comes, and what this end writes may
+        // still leave TCP.
+        if both || sock.is_accelerated() || !tcp::has_ended(fd) {
+            sock.pin(Reason::Shutdown);
+        } else {
+            sock.conn().ends(Reason::Shutdown);
+        }
+        if both {
+            end_input(sock);
+        } else if super::options::unread(sock) == 0 {
+            demote::demote(sock, Which::Rx, Reason::Shutdown);
+        }
+    }
+    Verdict::Pass(Pass::NOBODY)
+}
+
+/// Takes what is written off the link. Whether the control thread shuts the half down, when all of
+/// it is on TCP.
+fn ends_later(sock: &'static Sock) -> bool {
+    /// For another host's word of what it has read, on which the rest waits.
+    const WORD_NS: u64 = 20_000_000;
+    demote::demote(sock, Which::Tx, Reason::Shutdown);
+    if !control_thread::is_running() {
+        demote::finish_blocking(sock, Reason::Shutdown);
+        return false;
+    }
+    if is_amid_write(sock) {
+        sock.shut.store(true, Ordering::SeqCst);
+        ENDS_LEFT.store(true, Ordering::SeqCst);
+        control_thread::poke();
+        return true;
+    }
+    if sock.tx.state() != State::Resending {
+        return false;
+    }
+    if demote::resend_now(sock) == Resent::Held {
+        crate::remote::finish_within(sock, WORD_NS);
+    }
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return false;
+    };
+    let later = sock.tx.state() == State::Resending
+        && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held);
+    if later {
+        sock.shut.store(true, Ordering::SeqCst);
+        // A write that waits for room fails, and need not wait.
+        if let Some((link, dir)) = sock.link().zip(sock.tx.dir()) {
+            let waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+            wake::own(link, waiters, sock.index.load(Ordering::Relaxed));
+        }
+        jobs::watch_room(sock);
+    }
+    later
+}
+
+/// Is this a handler that interrupted a write of this thread's? What that has put on the link comes
+/// before the end.
+fn is_amid_write(sock: &Sock) -> bool {
+    sock.tx.lock.enter().is_err() && matches!(sock.tx.state(), State::Link | State::Resending)
+}
+
+/// Some sockets' writing halves are for the control thread to shut down.
+static ENDS_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// By the control thread: makes the ends that handlers amid a write have left to it.
+pub fn make_ends() {
+    if !ENDS_LEFT.swap(false, Ordering::SeqCst) {
+        return;
+    }
+    sock::for_all(|sock| {
+        if !sock.shut.load(Ordering::SeqCst) {
+            return;
+        }
+        if sock.tx.state() == State::Link {
+            demote::demote(sock, Which::Tx, Reason::Shutdown);
+        }
+        if sock.tx.state() == State::Resending {
+            jobs::watch_room(sock);
+        }
+    });
+}
+
+/// Both halves are about to be shut down: what the peer writes then must meet the kernel, which
+/// answers by a reset. What it wrote before is still to be read, also by a relative or by a program
+/// that is executed: TCP brings it first if it has room, else it stays on the link.
+fn end_input(sock: &'static Sock) {
+    /// TCP's window is no smaller when nothing of it is used, in bytes.
+    const FITS: u64 = 1 << 15;
+    let unread = super::options::unread(sock);
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let is_here = !crate::remote::is_remote(sock);
+    if unread == 0 || is_here && (unread <= FITS || tcp::takes(fd, unread)) {
+        let on_tcp = remains::by_tcp(sock);
+        demote::demote(sock, Which::Rx, Reason::Shutdown);
+        let wait = || remains::await_by_tcp(sock, on_tcp + unread);
+        if unread <= FITS {
+            return wait();
+        }
+        return tcp::while_acknowledging(fd, wait);
+    }
+    if let Ok(_section) = sock.rx.lock.enter()
+        && let Some(dir) = sock.rx.dir()
+    {
+        dir.rx_wishes.set_over();
+        // An end that seals after this has seen it.
+        if !demote::is_sealed(&sock.rx) {
+            sock.remains.expect_whole();
+        }
+    }
+}
+
+/// Before `connect()` with AF_UNSPEC: the kernel resets the connection, and drops what is unread
+/// here.
+pub fn before_disconnect(sock: &'static Sock) {
+    sock.pin(Reason::Disconnected);
+    meeting::forget(sock);
+    sock.let_sections_end();
+    if sock.is_accelerated() {
+        crate::remote::deliver(sock);
+        demote::leave_to_peer(sock, Reason::Disconnected);
+    }
+    if let Ok(_section) = sock.rx.lock.enter() {
+        remains::renounce(sock);
+    }
+}
+
+/// Before the real `close()` of a tracked descriptor.
+pub fn before_close(entry: Entry, fd: c_int) {
+    if process::is_vfork_child() {
+        return;
+    }
+    let sock = entry.get::<Sock>();
+    if let Some(sock) = sock
+        && sock.fds.load(Ordering::Acquire) > 1
+        && fd_table::lookup(fd) == Some(entry)
+    {
+        watcher::number_goes(sock, fd);
+    }
+    if !fd_table::remove_if(fd, entry) {
+        return;
+    }
+    if let Some(sock) = sock {
+        after_tcp::acts_on(sock);
+    }
+    number_gone(entry, fd, true);
+}
+
+/// One descriptor of `sock` is gone or about to go. `open`: the number is still the socket's.
+fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
+    if sock.fds.fetch_sub(1, Ordering::AcqRel) != 1 {
+        if open {
+            watcher::number_gone(sock, fd);
+        }
+        // A dup lives: the structure needs a number that stays valid.
+        if sock.fd.load(Ordering::Relaxed) == fd {
+            adopt_other_number(sock, fd);
+        }
+        return;
+    }
+    meeting::forget(sock);
+    sock.let_sections_end();
+    if !open {
+        // The number is another file's by now.
+        sock.fd.store(-1, Ordering::Relaxed);
+    }
+    if sock.is_accelerated() && open {
+        let far = part(sock, Reason::Close);
+        if goes_on(sock) && linger(sock, fd) {
+            return;
+        }
+        if far {
+            end_before_record(sock, fd);
+        }
+    } else if sock.is_accelerated() {
+        demote::demote(sock, Which::Both, Reason::RawSyscall);
+    }
+    if open {
+        reset_if_unread(sock, fd);
+    }
+    if open && sock.was_sought() && !sock.is_shared() {
+        // The control thread may be in a call about the file, which would outlive this close by
+        // that, and its registrations with it.
+        withdraw(sock, fd);
+    }
+    leave_and_free(sock);
+}
+
+/// No descriptor is left: takes the structure out of all that names it, and puts it back.
+pub(super) fn leave_and_free(sock: &'static Sock) {
+    demote::abandon_rest(sock);
+    if crate::remote::is_remote(sock) {
+        demote::abandon(sock, Reason::Close);
+    }
+    // A thread that leaves the stream tells the sets, and finds them by the structure.
+    sock.let_sections_end();
+    for i in 0..SETS {
+        sock.leave_set_at(i);
+    }
+    sock::free(sock);
+}
+
+fn adopt_other_number(sock: &'static Sock, gone: c_int) {
+    let entry = Entry::of(sock);
+    let mut other = -1;
+    fd_table::for_range(0, c_int::MAX, |fd, e| {
+        if e == entry && fd != gone && other < 0 {
+            other = fd;
+        }
+    });
+    if other >= 0 {
+        if sock.is_accelerated() {
+            jobs::unwatch(sock);
+        }
+        sock.fd.store(other, Ordering::Relaxed);
+        sock.conn().moved_to(other);
+        // Another thread may be about to use the number that goes, which is nobody's soon, or
+        // another file's.
+        sock.let_sections_end();
+        if sock.is_accelerated() {
+            jobs::watch(sock);
+            if let Ok(_section) = sock.tx.lock.enter()
+                && sock.tx.state() == State::Resending
+            {
+                // The control thread goes on with it.
+                jobs::watch_room(sock);
+            }
+        }
+    }
+}
+
+/// The socket goes back to TCP for good, with what it has written.
+pub fn give_up(sock: &'static Sock, reason: Reason) {
+    if goes_back(sock, reason) {
+        demote::finish_blocking(sock, reason);
+    }
+}
+
+/// The same for one that reads where nobody hides the peer's record, writes nothing, and does not
+/// wait until the peer has read.
+pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
+    if goes_back(sock, reason) {
+        crate::remote::finish_reading(sock, reason);
+    }
+}
+
+/// The same for one that writes, after what was written before.
+///
+/// # Errors
+/// [`Error::WouldBlock`]: no room now, and it may not wait. [`Error::BrokenPipe`] after `shutdown`.
+pub fn give_up_before(
+    sock: &'static Sock,
+    fd: c_int,
+    flags: c_int,
+    reason: Reason,
+) -> Result<(), Error> {
+    if !goes_back(sock, reason) {
+        return Ok(());
+    }
+    if sock.shut.load(Ordering::SeqCst) {
+        return Err(Error::BrokenPipe { raise: true });
+    }
+    if sock.may_wait(fd, flags) {
+        demote::finish_blocking(sock, reason);
+        return Ok(());
+    }
+    if let Ok(_section) = sock.tx.lock.enter()
+        && sock.tx.state() == State::Resending
+        && demote::resend(sock) != Resent::All
+    {
+        // Its sets hear of the end of that.
+        wait::ask_for_tcp_room(sock);
+    }
+    if sock.tx.state() == State::Plain {
+        Ok(())
+    } else {
+        Err(Error::WouldBlock)
+    }
+}
+
+/// The same at once; what TCP has no room for is sent by the control thread. Whether it was
+/// accelerated.
+pub fn goes_back(sock: &'static Sock, reason: Reason) -> bool {
+    sock.pin(reason);
+    meeting::forget(sock);
+    sock.let_sections_end();
+    let accelerated = sock.is_accelerated();
+    if accelerated {
+        demote::demote(sock, Which::Both, reason);
+    }
+    accelerated
+}
+
+/// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
+pub fn duped(old: c_int, new: c_int) {
+    if new < 0 || old == new {
+        return;
+    }
+    if process::is_vfork_child() {
+        // The table is the parent's. But this is a child's way of handing a connection to the
+        // program that it executes next.
+        if let Some(sock) = fd_table::lookup(old).and_then(Entry::get::<Sock>) {
+            give_up(sock, Reason::Exec);
+        }
+        return;
+    }
+    renumbered(new);
+    if fd_table::lookup(old) == Some(Entry::FRESH) {
+        // Both will be the connection's.
+        registered_fresh(old);
+    }
+    let Some(entry) = fd_table::lookup(old) else {
+        return;
+    };
+    // A ring is looked into by one number only.
+    if matches!(entry, Entry::INTERNAL | Entry::RING) {
+        return;
+    }
+    let sock = entry.get::<Sock>();
+    if let Some(sock) = sock {
+        sock.fds.fetch_add(1, Ordering::AcqRel);
+    } else if let Some(set) = entry.get::<Watcher>() {
+        set.add_entry();
+    }
+    fd_table::store(new, entry);
+    // From now on printf and fgets are ways to this connection, which pass no hook.
+    if let Some(sock) = sock
+        && new <= libc::STDERR_FILENO
+    {
+        give_up(sock, Reason::Fdopen);
+    }
+}
+
+/// Before `dup2`/`dup3` closes `new`.
+pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
+    if process::is_vfork_child() || fails_to_replace(old, new, flags) {
+        return;
+    }
+    if fd_table::is_internal(new) {
+        // Whatever used it falls back to TCP.
+        rights::forbid(Reason::DescriptorLimit);
+        rights::sandbox(Reason::DescriptorLimit);
+        own_fds::yield_number(new);
+    }
+    if let Some(entry) = fd_table::lookup(new) {
+        before_close(entry, new);
+    }
+}
+
+/// Is the call bound to fail, so that `new` stays what it is (fs/file.c, ksys_dup3)? What only the
+/// kernel knows is asked where asking cannot be fatal.
+fn fails_to_replace(old: c_int, new: c_int, flags: c_int) -> bool {
+    flags & !libc::O_CLOEXEC != 0
+        || !seccomp::waits_by_itself()
+            && (new as u64 >= sys::descriptor_limit() || sys::fcntl(old, libc::F_GETFD, 0).is_err())
+}
+
+/// `close_range`: tracked descriptors part, and `close` is called for each gap between our own.
+pub fn close_range(
+    first: u32,
+    last: u32,
+    flags: c_int,
+    mut close: impl FnMut(u32, u32) -> c_int,
+) -> c_int {
+    const CLOEXEC_ONLY: c_int = 4;
+    const UNSHARE: c_int = 2;
+    if first > last || flags & !(CLOEXEC_ONLY | UNSHARE) != 0 {
+        // The kernel refuses, and closes nothing.
+        return close(first, last);
+    }
+    if flags & UNSHARE != 0 {
+        // From here on this thread's descriptors are not those of the control thread.
+        rights::sandbox(Reason::Sandboxed);
+    }
+    let end = last.min(c_int::MAX as u32) as c_int;
+    let start = first.min(c_int::MAX as u32) as c_int;
+    if flags & CLOEXEC_ONLY != 0 {
+        // Ours are close-on-exec anyway.
+        return close(first, last);
+    }
+    if !process::is_vfork_child() {
+        fd_table::for_range(start, end, |fd, entry| {
+            if entry != Entry::INTERNAL {
+                before_close(entry, fd);
+            }
+        });
+    }
+    // What lingers has got a number of ours by now. No more come until all is closed.
+    let _apart = own_fds::Placing::begin();
+    let mut internal: Vec<u32> = Vec::new();
+    fd_table::for_range(start, end, |fd, entry| {
+        if entry == Entry::INTERNAL {
+            internal.push(fd as u32);
+        }
+    });
+    let mut from = first;
+    for ours in internal {
+        if ours > from {
+            let ret = close(from, ours - 1);
+            if ret != 0 {
+                return ret;
+            }
+        }
+        from = ours + 1;
+    }
+    if from <= last { close(from, last) } else { 0 }
+}
+
+/// A structure's sets, by index.
+impl Sock {
+    /// The set at index `i`, if any.
+    pub fn set_at(&self, i: usize) -> Option<&'static Watcher> {
+        // SAFETY: null, or a set, whose memory is type-stable.
+        self.sets
+            .get(i)
+            .and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() })
+    }
+
+    pub(super) fn leave_set_at(&'static self, i: usize) {
+        if let Some(set) = self.set_at(i) {
+            set.forget_sock(self);
+        }
+        if let Some(cell) = self.sets.get(i) {
+            cell.store(core::ptr::null_mut(), Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use core::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_stream_that_is_attached_while_the_socket_is_closed_is_left() {
+        let (a, b, index) = testing::link();
+        let fd = sys::open(c"/dev/null", libc::O_RDONLY).unwrap();
+        let sock = sock::alloc(fd.raw(), role::CONNECTING).unwrap();
+        let entry = Entry::of(sock);
+        fd_table::store(fd.raw(), entry);
+        let inside = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // As `upgrade::attach` does, when it has found that the socket is open.
+            scope.spawn(|| {
+                let halves = [&sock.rx, &sock.tx];
+                let sections = halves.map(|half| half.lock.enter().unwrap());
+                inside.store(true, Ordering::SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                sock.set_stream(a, index);
+                let [outgoing, incoming] = testing::directions(b, index);
+                sock.rx.set_dir(Some(incoming));
+                sock.tx.set_dir(Some(outgoing));
+                for half in halves {
+                    half.state.put(State::Proved);
+                }
+                drop(sections);
+            });
+            while !inside.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            before_close(entry, fd.raw());
+        });
+        assert_eq!(a.stream_count(), 0);
+    }
+}

@@ -1,0 +1,256 @@
+//! A socket that the program is through with, by its last close or its own end: what is still to be
+//! sent, and by which thread.
+
+use super::life::leave_and_free;
+use crate::demote::{self, Patience, Which};
+use crate::sock::{self, Event, SETS, Sock, State};
+use crate::{jobs, recv, remains, staged};
+use core::sync::atomic::Ordering;
+use libc::c_int;
+use sluice_fabric::sys;
+use sluice_runtime::{control_thread, own_fds};
+use sluice_stats::Reason;
+
+/// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,
+/// which does not know of them, is to reset the connection as if it had them.
+pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
+    if remains::unread(sock, fd) != 0 && !sock.is_shared() {
+        staged::set_linger(sock, fd, Some(0));
+    }
+}
+
+/// This process parts with the stream for good (close, exit), while the kernel's socket is still
+/// open: what was written goes to TCP; with unread input the connection is to be reset, as TCP
+/// does. Whether the peer's library, on another host, may write a word of its own on TCP.
+pub fn part(sock: &'static Sock, reason: Reason) -> bool {
+    let inherited = sock.rx.state() == State::Inherited || sock.tx.state() == State::Inherited;
+    if inherited {
+        // The parent's stream: the child's close is none of its business.
+        abandon_inherited(sock);
+        return false;
+    }
+    let far = crate::remote::is_remote(sock);
+    let (mut on_link, mut unread) = (false, false);
+    if let Ok(_section) = sock.rx.lock.enter()
+        && let Some(d) = sock.rx.dir()
+    {
+        let tail = d.tx.tail.read();
+        on_link = d.tx_wishes.switched.load(Ordering::Acquire) == 1;
+        unread = on_link
+            && !d.rx.head.read().flagged
+            && tail.offset != sock.rx.at.load(Ordering::Relaxed);
+    }
+    let alone = !sock.is_shared();
+    if alone && far {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        if unread || staged::linger(sock, fd) == Some(0) {
+            crate::remote::deliver(sock);
+        }
+    }
+    if unread && alone {
+        // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
+        staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));
+        demote::leave_to_peer(sock, Reason::LingerReset);
+        return false;
+    }
+    // No new try.
+    sock.pinned.store(reason as u32, Ordering::Relaxed);
+    demote::demote(sock, Which::Both, reason);
+    if alone {
+        demote::make_room(sock);
+    } else if crate::remote::is_remote(sock) {
+        // Only this process can bring it to TCP for its relatives.
+        demote::finish_blocking(sock, Reason::Fork);
+    }
+    far && on_link
+}
+
+/// Is a socket that the program is through with still in use here?
+pub(super) fn goes_on(sock: &Sock) -> bool {
+    sock.tx.state() == State::Resending || crate::remote::awaits_record(sock)
+}
+
+/// The last descriptor `fd` is about to be closed while TCP has no room for all that is to be sent
+/// again: the reader is slow, and the program had filled TCP before. True: the connection lives on
+/// under a number of ours, until the control thread has sent the rest. False: nothing is left to
+/// send.
+pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
+    let alone = !sock.is_shared();
+    let unread = crate::remote::has_input(sock, fd);
+    let seconds = staged::linger(sock, fd);
+    if alone && (unread || seconds == Some(0)) {
+        // The kernel resets the connection, and drops what it has not sent, too.
+        return false;
+    }
+    if let Some(seconds) = seconds.filter(|_| alone) {
+        let end = sys::now_ns().saturating_add(seconds.max(0) as u64 * 1_000_000_000);
+        let sent = demote::finish_parting(sock, Patience::Until(end));
+        let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
+        // For the close that follows, the rest of the time; or none, for the control thread's.
+        staged::set_linger(sock, fd, sent.then_some(rest.max(1) as c_int));
+        if sent {
+            return false;
+        }
+    }
+    let own = (control_thread::is_running() && (alone || seconds.is_none()))
+        // With relatives that hold the file, its registrations stay.
+        .then(|| !alone || withdraw(sock, fd))
+        .filter(|&gone| gone)
+        .and_then(|_| {
+            let _low = own_fds::Low::begin();
+            own_fds::copy(fd)
+        });
+    let Some(own) = own else {
+        if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
+            // No number for it: as of a process that ends here, the reader has kept a copy of what
+            // TCP lacks, and finds it in front of the end.
+            demote::abandon_rest(sock);
+        } else {
+            demote::finish_parting(sock, Patience::Endless);
+        }
+        return false;
+    };
+    jobs::unwatch(sock);
+    for i in 0..SETS {
+        sock.leave_set_at(i);
+    }
+    let mut later = false;
+    // A thread that ends it finds that it lingers, or has done so by now.
+    let rx = sock.rx.lock.enter();
+    if let Ok(_tx) = sock.tx.lock.enter()
+        && goes_on(sock)
+    {
+        sock.fd.store(own.raw(), Ordering::Relaxed);
+        sock.lingers.store(true, Ordering::Release);
+        sock.fds.store(1, Ordering::Release);
+        if alone {
+            end_sending(sock);
+        }
+        jobs::watch_room(sock);
+        if sock.tx.state() == State::Plain {
+            jobs::bury_at(sock, sys::now_ns() + LINGERS_NS);
+        }
+        later = true;
+    }
+    drop(rx);
+    if later {
+        let _ = own.release();
+    } else {
+        own_fds::forget(own.raw());
+    }
+    later
+}
+
+/// For how long a closed connection that has sent all waits for its peer's word: as long as the
+/// kernel waits for a peer's end (tcp_fin_timeout, tcp(7)).
+const LINGERS_NS: u64 = 60_000_000_000;
+
+/// Under the tx lock: nothing follows what there is to send, and the peer's program is to see so,
+/// though its library may have no word for us.
+fn end_sending(sock: &'static Sock) {
+    if sock.tx.state() == State::Plain {
+        let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
+    } else {
+        sock.shut.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The process ends, and nobody is left to go on with a re-send: waits until TCP has taken all of
+/// it, unless the connection is to be reset, or its other end is this process's own.
+pub fn part_waiting(sock: &'static Sock) {
+    let fd = sock.fd.load(Ordering::Relaxed);
+    if !goes_on(sock) {
+        return;
+    }
+    let resets = staged::linger(sock, fd) == Some(0);
+    if !resets && !ends_here(sock, fd) {
+        let alone = !sock.is_shared();
+        if alone && let Ok(_section) = sock.tx.lock.enter() {
+            end_sending(sock);
+        }
+        demote::finish_parting(sock, Patience::Endless);
+    }
+    demote::abandon_rest(sock);
+}
+
+/// After [`part`], which has said that the peer's library may write a word of its own, and as the
+/// last before the kernel closes the connection: if that word came first it would be unread input,
+/// which makes a reset of the end. So the end goes first.
+pub fn end_before_record(sock: &'static Sock, fd: c_int) {
+    let resets = staged::linger(sock, fd) == Some(0);
+    let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
+    if !resets && alone && !recv::has_bytes(fd) {
+        let _ = sys::shutdown(fd, libc::SHUT_WR);
+    }
+}
+
+/// Does this process alone hold the other end?
+fn ends_here(sock: &'static Sock, fd: c_int) -> bool {
+    let Ok(inode) = sys::fstat(fd).map(|st| st.st_ino) else {
+        return false;
+    };
+    let mut found = false;
+    sock::for_all(|other| {
+        found |= !core::ptr::eq(other, sock)
+            && other.mirror.load(Ordering::Relaxed) == inode
+            && !other.is_shared();
+    });
+    found
+}
+
+/// Takes a descriptor that is about to be closed out of the program's epoll sets, as the kernel
+/// would at the end of its file. False: not possible.
+pub(super) fn withdraw(sock: &'static Sock, fd: c_int) -> bool {
+    let mut gone = true;
+    for set in (0..SETS).filter_map(|i| sock.set_at(i)) {
+        gone &= set.withdraw(sock, fd);
+    }
+    gone
+}
+
+/// A lingering connection has nothing left to send: its last descriptor is closed, unless the peer
+/// has a word to say. Also then, if that is `late`.
+pub fn bury(sock: &'static Sock, late: bool) {
+    if sock.tx.state() != State::Plain || !sock.lingers.load(Ordering::Acquire) {
+        return;
+    }
+    if !late && crate::remote::awaits_record(sock) {
+        return jobs::bury_at(sock, sys::now_ns() + LINGERS_NS);
+    }
+    if !sock.lingers.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    // The end of the process, which waited for this, finds it here as long as it has no line.
+    crate::report::finished(sock);
+    sock.fds.store(0, Ordering::Release);
+    leave_and_free(sock);
+    own_fds::close(fd);
+}
+
+/// In the child of a fork: what lingers is the parent's to finish.
+pub fn disown(sock: &'static Sock) {
+    if !sock.lingers.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    abandon_inherited(sock);
+    let fd = sock.fd.load(Ordering::Relaxed);
+    sock.reported.store(true, Ordering::Relaxed);
+    sock.fds.store(0, Ordering::Release);
+    sock::free(sock);
+    own_fds::close(fd);
+}
+
+pub(super) fn abandon_inherited(sock: &'static Sock) {
+    sock.low_held.store(false, Ordering::Relaxed);
+    for half in [&sock.rx, &sock.tx] {
+        half.state.on(Event::Disowned);
+        half.set_dir(None);
+    }
+    if let Some((link, index)) = sock.take_stream() {
+        link.abandon_stream(index);
+        if link.stream_count() == 0 {
+            link.close_if_unused();
+        }
+    }
+}

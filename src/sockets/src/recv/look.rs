@@ -1,0 +1,504 @@
+//! One look at a socket, under its rx lock: at TCP, at TCP up to the switch, at the ring.
+
+use crate::demote::{self, Which};
+use crate::direct::{self, Found, Wants};
+use crate::nap::Nap;
+use crate::reset::{self, Resetting};
+use crate::sock::{Event, Sock, State};
+use crate::verdict::Error;
+use crate::{PUBLISH, jobs, peer_end, recv, remains, remote, tcp, wake};
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec};
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys;
+use sluice_runtime::fault;
+use sluice_runtime::iov::Cursor;
+use sluice_stats::Reason;
+use sluice_stream::receiver::CREDIT_MAX;
+use sluice_transport::verbs;
+
+/// What one look under the lock came to.
+pub(super) enum Look {
+    /// Bytes were moved (or seen, for a peek); perhaps more are there.
+    Moved(usize),
+    /// Nothing now; wait for news.
+    Empty,
+    /// The end of the stream.
+    End,
+    /// The same after this end's SHUT_RD, while the peer's host still owes bytes that over TCP
+    /// would be here: the call waits for them once.
+    Owed,
+    /// The kernel's answer.
+    Failed(Error),
+    /// The state has changed: look again.
+    Again,
+    /// The half has left the link for this reason: the other one is to follow, then look again.
+    Leaves(Reason),
+    /// Another thread is in the middle of a reset: look again after it.
+    Resetting,
+    /// The rest is the kernel's alone.
+    Kernel,
+}
+
+/// One look, under the rx lock. `need`: bytes still missing before the call may return.
+pub(super) unsafe fn look(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    need: usize,
+    nap: &mut Nap,
+) -> Look {
+    let current = sock.rx.state();
+    if nap.mask.is_some() && current != State::Link {
+        remote::end_loan(sock, nap);
+    }
+    if current == State::Plain {
+        return Look::Kernel;
+    }
+    let Some(dir) = sock.rx.dir() else {
+        return Look::Kernel;
+    };
+    if current == State::Inherited {
+        demote::inherited_rx(sock);
+        return Look::Again;
+    }
+    if fault::strikes() {
+        demote::settle_rx(sock, Reason::Fault);
+        return Look::Leaves(Reason::Fault);
+    }
+    let head = dir.rx.head.read();
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    if current == State::Link && !head.flagged && flags & libc::MSG_PEEK == 0 {
+        // The writer's cache line is left alone while the tail as last read fills the call.
+        let available = sock.rx.seen.load(Ordering::Relaxed).saturating_sub(at);
+        if available >= left as u64 && !remote::is_lent(sock) {
+            // SAFETY: passed on.
+            return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
+        }
+    }
+    let tail = dir.tx.tail.read();
+    if (tail.flagged || head.flagged) && current != State::Returning {
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    match current {
+        State::Link => {
+            sock.rx.seen.store(tail.offset, Ordering::Relaxed);
+            let mut available = tail.offset.wrapping_sub(at);
+            if remote::is_lent(sock) {
+                match remote::look_at_loan(sock, cursor, nap) {
+                    remote::Found::Bytes(n) => return Look::Moved(n),
+                    remote::Found::Nothing => return empty(sock, fd, nap.done != 0),
+                    remote::Found::Ended => available = dir.tx.tail.read().offset.wrapping_sub(at),
+                }
+            }
+            let wants_more = flags & libc::MSG_PEEK != 0 && (left as u64) > available;
+            if (available == 0 || wants_more)
+                && let Some(link) = sock.link()
+                && verbs::drive(link)
+            {
+                available = dir.tx.tail.read().offset.wrapping_sub(at);
+            }
+            if available != 0 {
+                // SAFETY: passed on.
+                return unsafe { from_ring(sock, cursor, left, flags, at, available, head.round) };
+            }
+            if need == 0 {
+                return Look::Empty;
+            }
+            let waits = || sock.may_wait(fd, flags);
+            let copies = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0;
+            if copies
+                && left >= verbs::least() as usize
+                && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
+                && remote::is_remote(sock)
+                && waits()
+            {
+                remote::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, nap);
+            }
+            if left >= sock.rx.gate.load(Ordering::Relaxed) as usize
+                || dir.offer.word.load(Ordering::Relaxed)
+                    != sock.direct.seen.load(Ordering::Relaxed)
+            {
+                let mut wants = Wants {
+                    sock,
+                    left,
+                    low: need.min(sock.rcvlowat.load(Ordering::Relaxed).max(1) as usize),
+                    waitall: flags & libc::MSG_WAITALL != 0,
+                    peek: !copies,
+                    nonblocking: !waits(),
+                    nap,
+                };
+                match direct::try_recv(&mut wants, cursor, head, at) {
+                    Found::Nothing => {}
+                    // A writer that answers the ADVERT does so at once.
+                    Found::Lent => return Look::Empty,
+                    Found::Taken(n) => return Look::Moved(n),
+                    Found::Again => return Look::Again,
+                    Found::Hostile => {
+                        sock.pin(Reason::PeerHostile);
+                        demote::settle_rx(sock, Reason::PeerHostile);
+                        return Look::Again;
+                    }
+                }
+            }
+            if nap.is_fresh() && waits() {
+                // TCP is asked before the sleep, not before the spin.
+                return Look::Empty;
+            }
+            empty(sock, fd, nap.done != 0)
+        }
+        State::Proved => {
+            if dir.tx_wishes.switched.load(Ordering::Acquire) == 0 {
+                // SAFETY: passed on.
+                return unsafe { from_kernel(sock, fd, cursor, flags, u64::MAX, nap.done != 0) };
+            }
+            sock.rx.from.store(
+                dir.tx_wishes.from.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+            sock.rx.state.on(Event::Switched);
+            Look::Again
+        }
+        State::Returning => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read >= from {
+                remote::hear_tcp(sock, fd);
+                return Look::Again;
+            }
+            // SAFETY: passed on.
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
+            if matches!(look, Look::Moved(_)) {
+                // What is owed is here.
+                sock.rx.owed.store(0, Ordering::Relaxed);
+            }
+            end_of_tcp(sock, fd, look)
+        }
+        _ => {
+            let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
+            if read == from {
+                if !remote::is_remote(sock) {
+                    sock.note_upgraded();
+                }
+                enter_link(sock, from);
+                return Look::Again;
+            }
+            if read > from {
+                // The writer's offset is less than what was already read.
+                demote::settle_rx(sock, Reason::PeerHostile);
+                return Look::Again;
+            }
+            // SAFETY: passed on.
+            let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
+            end_of_tcp(sock, fd, look)
+        }
+    }
+}
+
+/// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
+/// these are read it is the link's turn.
+pub fn enter_link(sock: &'static Sock, from: u64) {
+    let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
+    if comes && sock.rx.kernel_bytes() == from {
+        sock.rx.from.store(from, Ordering::Relaxed);
+        direct::begin_rx(sock);
+        sock.rx.show_ring(&sock.conn().rx);
+        sock.rx.state.on(Event::Entered);
+        if remote::is_remote(sock) {
+            super::super::options::hold_low(sock);
+        }
+    }
+}
+
+/// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a
+/// death, unless it is this end's own.
+fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
+    if !matches!(look, Look::End) || !remote::is_remote(sock) {
+        return look;
+    }
+    if sock.has_shut_reading() && !tcp::has_ended(fd) {
+        return Look::Owed;
+    }
+    if remote::tcp_ended(sock) {
+        look
+    } else {
+        Look::Again
+    }
+}
+
+/// Reads TCP without waiting, while a stream stands ready. `until`: bytes of TCP before the link
+/// begins. `begun`: as for [`empty`].
+unsafe fn from_kernel(
+    sock: &'static Sock,
+    fd: c_int,
+    cursor: &mut Cursor,
+    flags: c_int,
+    until: u64,
+    begun: bool,
+) -> Look {
+    if begun {
+        match at_hand(fd) {
+            AtHand::Bytes => {}
+            AtHand::Nothing => return Look::Empty,
+            AtHand::Over => return Look::End,
+        }
+    }
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    // What another host's end writes to TCP after the switch may be its record already.
+    let mut first = *cursor;
+    first.limit(
+        cursor
+            .most()
+            .min(usize::try_from(until).unwrap_or(usize::MAX)),
+    );
+    let pieces = first.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    let asked = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's buffers.
+    match unsafe { sys::recvmsg(fd, &raw mut msg, asked) } {
+        Ok(0) => Look::End,
+        Ok(n) if flags & libc::MSG_PEEK != 0 => {
+            if until != n as u64 {
+                return Look::Moved(n);
+            }
+            // The peek reaches the switch: what follows lies in the ring.
+            let mut beyond = *cursor;
+            beyond.advance(n, |_, _| ());
+            // SAFETY: passed on.
+            Look::Moved(n + unsafe { peek_ring(sock, &mut beyond, flags) })
+        }
+        Ok(n) => {
+            sock.rx.add_kernel_bytes(n as u64);
+            sock.conn().rx.bytes.tcp.add(n as u64);
+            cursor.advance(n, |_, _| ());
+            recv::came_by_tcp(sock);
+            if sock.far.swap(false, Ordering::Relaxed) {
+                jobs::advance(sock);
+            }
+            Look::Moved(n)
+        }
+        Err(libc::EAGAIN) => Look::Empty,
+        Err(libc::EINTR) => Look::Again,
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}
+
+/// Copies what lies in the ring without taking it, or with MSG_TRUNC says how much it is.
+unsafe fn peek_ring(sock: &'static Sock, cursor: &mut Cursor, flags: c_int) -> usize {
+    let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
+        return 0;
+    };
+    let mut at = sock.rx.at.load(Ordering::Relaxed);
+    let available = dir.tx.tail.read().offset.wrapping_sub(at);
+    let n = cursor.most().min(available.min(ring.len()) as usize);
+    cursor.advance(n, |to, len| {
+        if flags & libc::MSG_TRUNC == 0 {
+            // SAFETY: the caller's buffer, and at most the ring's length.
+            unsafe { ring.copy_out(at, to, len) };
+        }
+        at += len as u64;
+    });
+    n
+}
+
+#[inline]
+unsafe fn from_ring(
+    sock: &'static Sock,
+    cursor: &mut Cursor,
+    left: usize,
+    flags: c_int,
+    at: u64,
+    available: u64,
+    round: u8,
+) -> Look {
+    let (Some(dir), Some(ring), Some(link)) = (sock.rx.dir(), sock.rx.ring(), sock.link()) else {
+        return Look::Kernel;
+    };
+    if available > ring.len() {
+        // Not possible: the writer lies about its tail.
+        sock.pin(Reason::PeerHostile);
+        if remote::is_remote(sock) {
+            // That of another host's ring is this process's own, and only what fits advances it.
+            return Look::Failed(Error::Reset);
+        }
+        demote::settle_rx(sock, Reason::PeerHostile);
+        return Look::Again;
+    }
+    let n = left.min(available as usize).min(PUBLISH);
+    if flags & libc::MSG_PEEK != 0 {
+        if left as u64 > available {
+            remote::wants_more(sock, available, ring.len());
+        }
+        // SAFETY: passed on.
+        return Look::Moved(unsafe { peek_ring(sock, &mut { *cursor }, flags) });
+    }
+    let before = *cursor;
+    if flags & libc::MSG_TRUNC != 0 {
+        cursor.advance(n, |_, _| ());
+    } else {
+        let mut from = at;
+        cursor.advance(n, |to, len| {
+            // SAFETY: the caller's buffer, and at most the ring's length.
+            unsafe { ring.copy_out(from, to, len) };
+            from += len as u64;
+        });
+    }
+    let to = at + n as u64;
+    dir.rx
+        .cpu
+        .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
+    if dir.rx.head.consume(round, at, to).is_err() {
+        // Seized while we copied: these bytes come again on TCP.
+        *cursor = before;
+        demote::settle_rx(sock, Reason::PeerDemoted);
+        return Look::Again;
+    }
+    fence_after_rmw();
+    let waiters = dir.tx_wishes.waiters.load(Ordering::Relaxed);
+    if waiters != 0 {
+        // Wake a blocked writer when it can go on for a while, not at every byte.
+        let unread = dir.tx.tail.read().offset.wrapping_sub(to);
+        if unread <= ring.len() / 2
+            || ring.len() > 2 * u64::from(CREDIT_MAX) && verbs::is_to_another_host(link)
+        {
+            let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+            sock.conn().rx.doorbells.add(rung);
+        }
+    }
+    sock.rx.at.store(to, Ordering::Relaxed);
+    sock.rx.linked.store(
+        sock.rx.linked.load(Ordering::Relaxed) + n as u64,
+        Ordering::Relaxed,
+    );
+    sock.conn().rx.bytes.indirect.add(n as u64);
+    Look::Moved(n)
+}
+
+/// Has TCP bytes, an end or an error to tell? Asks without taking the error.
+pub(crate) fn tcp_speaks(sock: &Sock, fd: c_int) -> bool {
+    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0)
+        || sock.rcvlowat.load(Ordering::Relaxed) > 1 && has_bytes(fd)
+}
+
+/// What a call that has got something finds on TCP.
+pub(crate) enum AtHand {
+    Bytes,
+    Nothing,
+    /// An end or an error, which is the next call's to report: a try would take it. (After bytes
+    /// it takes none.)
+    Over,
+}
+
+pub(crate) fn at_hand(fd: c_int) -> AtHand {
+    if has_bytes(fd) {
+        AtHand::Bytes
+    } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
+        AtHand::Nothing
+    } else if has_bytes(fd) {
+        // They have come between the two.
+        AtHand::Bytes
+    } else {
+        AtHand::Over
+    }
+}
+
+/// Has TCP bytes to read?
+pub fn has_bytes(fd: c_int) -> bool {
+    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+}
+
+/// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an
+/// end or an error is the next one's to report.
+#[cold]
+fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
+    if !tcp_speaks(sock, fd) {
+        return Look::Empty;
+    }
+    // The writer may have published, or demoted, before TCP spoke: its words decide.
+    let has_more = || {
+        sock.rx.dir().is_none_or(|dir| {
+            let tail = dir.tx.tail.read();
+            tail.flagged
+                || tail.offset != sock.rx.at.load(Ordering::Relaxed)
+                || dir.rx.head.read().flagged
+        })
+    };
+    if has_more() {
+        return Look::Again;
+    }
+    if remote::is_remote(sock) {
+        let had_ended = tcp::has_ended(fd);
+        return if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
+            Look::Again
+        } else if sock.has_shut_reading() {
+            // What TCP has is a part of a record, or one that has come since.
+            if sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
+                Look::Owed
+            } else {
+                Look::End
+            }
+        } else if has_bytes(fd) {
+            // So it is here.
+            Look::Empty
+        } else {
+            // TCP says something and has nothing to say: a relative has shut the reading half down.
+            match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
+                Ok(shown) if shown & libc::POLLIN != 0 && !has_bytes(fd) => Look::End,
+                _ => Look::Empty,
+            }
+        };
+    }
+    if begun && !has_bytes(fd) {
+        return Look::End;
+    }
+    if reset::resetting(sock) == Resetting::Begun {
+        return Look::Resetting;
+    }
+    let before = reset::resetting(sock);
+    let mut byte = [0u8; 1];
+    // SAFETY: one byte of ours.
+    let got = unsafe {
+        sys::recv(
+            fd,
+            byte.as_mut_ptr(),
+            1,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        )
+    };
+    match got {
+        Ok(0) => {
+            // A FIN without a sealed word: the peer's process died, or this end was shut down.
+            let is_reset = peer_end::died_with_unread(sock) && reset::make(sock);
+            if is_reset || peer_end::died_unended(sock) {
+                // What is written from now on is the kernel's to refuse.
+                demote::demote(sock, Which::Tx, Reason::PeerDied);
+            }
+            // Or another thread has begun one since. (One that had begun before, and is not made,
+            // is this thread's, which a handler interrupts.)
+            let is_news = before == Resetting::None && reset::resetting(sock) != Resetting::None;
+            if is_reset || is_news {
+                Look::Again
+            } else {
+                Look::End
+            }
+        }
+        // After the program's SHUT_RD TCP always speaks: these have come only now.
+        Ok(_) if has_more() => Look::Again,
+        Err(libc::EAGAIN | libc::EINTR) => Look::Empty,
+        Ok(_) => {
+            // Bytes on TCP that no demotion announced: somebody else writes to the socket.
+            sock.pin(Reason::Shared);
+            demote::settle_rx(sock, Reason::Shared);
+            Look::Again
+        }
+        Err(e) => Look::Failed(Error::Kernel(e)),
+    }
+}

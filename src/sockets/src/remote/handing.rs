@@ -1,0 +1,217 @@
+//! What goes on with a socket whose stream ends: this program, nothing, or others that know nothing
+//! of links. The last need a TCP that has all of it, for which they, or the library on their
+//! behalf, wait.
+
+use super::PATIENCE_NS;
+use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
+use crate::sock::{self, Event, Half, Sock, State};
+use crate::{family, recv, remains, reset};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_fabric::sys;
+use sluice_runtime::config::{Level, log};
+use sluice_runtime::control_thread;
+use sluice_stats::Reason;
+use sluice_stream::record::Leave;
+
+/// How the stream is left for this reason.
+fn leaving(reason: Reason) -> Leave {
+    match reason {
+        Reason::Close | Reason::Exit | Reason::LingerReset | Reason::Disconnected => Leave::Close,
+        // The library goes on to read and write the socket, by TCP.
+        Reason::Shutdown
+        | Reason::RingFull
+        | Reason::Fault
+        | Reason::Limit
+        | Reason::LinkLost
+        | Reason::PeerDied
+        | Reason::PeerDemoted
+        | Reason::PeerHostile
+        | Reason::NotEstablished
+        | Reason::Idle
+        | Reason::SendBufferSmall
+        | Reason::RegisteredClosed
+        | Reason::DirectNoAdvert => Leave::Stay,
+        // The next call is the kernel's own, or somebody else's.
+        _ => Leave::Hand,
+    }
+}
+
+/// As [`leaving`], of this socket: what a relative that holds it, too, is to read next must come by
+/// TCP, also if this process goes on with it, or closes it.
+pub fn leaving_of(sock: &Sock, reason: Reason) -> Leave {
+    if sock.is_shared() {
+        Leave::Hand
+    } else {
+        leaving(reason)
+    }
+}
+
+/// Under the half's lock, in a child of the process whose stream it is: has that bring it to TCP,
+/// which is this half's then.
+pub fn claim(sock: &'static Sock, half: &Half) {
+    if half.state() != State::Inherited {
+        return;
+    }
+    match await_handing(sock) {
+        Some(owing) => {
+            if owing && core::ptr::eq(half, &sock.rx) {
+                remains::owes(sock, remains::SOME);
+            }
+        }
+        None => {
+            let fd = sock.fd.load(Ordering::Relaxed);
+            log(
+                Level::Info,
+                format_args!("fd {fd} reset: the process whose stream it was did not hand it over"),
+            );
+            reset::make_hard(sock);
+        }
+    }
+    // The thread that handed it over has given the kernel the program's own mark, too.
+    sock.low_held.store(false, Ordering::Relaxed);
+    half.state.on(Event::HandedOver);
+    half.set_dir(None);
+    if sock.rx.state() == State::Plain
+        && sock.tx.state() == State::Plain
+        && let Some((link, index)) = sock.take_stream()
+    {
+        link.abandon_stream(index);
+    }
+}
+
+/// Between two looks whether the owner still lives.
+const OWNER_NS: u64 = 20_000_000;
+
+/// Whether what lay unread is still to come by TCP. `None`: nobody hands the stream over.
+fn await_handing(sock: &'static Sock) -> Option<bool> {
+    let family = sock.family()?;
+    let end = sys::now_ns() + PATIENCE_NS;
+    let owner = family.want();
+    control_thread::call_parent();
+    loop {
+        let handed = family.await_handing(OWNER_NS);
+        if handed.is_some() || !sys::is_process(owner) || sys::now_ns() >= end {
+            return handed;
+        }
+    }
+}
+
+/// By the control thread: streams that relatives want are brought to TCP.
+pub fn answer_calls() {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    let calls = family::calls();
+    if SEEN.swap(calls, Ordering::Relaxed) == calls {
+        return;
+    }
+    sock::for_all(|sock| {
+        if is_remote(sock) && sock.family().is_some_and(family::Family::is_wanted) {
+            demote(sock, Reason::Fork);
+        }
+    });
+}
+
+/// The stream was given up for this reason: waits until the next user may use the socket.
+pub fn finish(sock: &'static Sock, reason: Reason) {
+    let until_ns = sys::now_ns() + PATIENCE_NS;
+    if leaving(reason) == Leave::Hand {
+        hand_over(sock, until_ns);
+    } else {
+        drive_while(sock, until_ns, || sock.tx.state() == State::Resending);
+    }
+}
+
+/// As [`finish`], for a program that reads on where nobody hides the peer's record: what it has
+/// written may follow.
+pub fn finish_reading(sock: &'static Sock, reason: Reason) {
+    let until_ns = sys::now_ns() + PATIENCE_NS;
+    drive_while(sock, until_ns, || sock.rx.state() != State::Plain);
+    if sock.rx.state() != State::Plain {
+        finish(sock, reason);
+    }
+}
+
+/// As [`finish`], of a stream whose program goes on with it, no longer than `ns`.
+pub fn finish_within(sock: &'static Sock, ns: u64) {
+    drive_while(sock, sys::now_ns() + ns, || {
+        sock.tx.state() == State::Resending
+    });
+}
+
+/// For a socket that others are to read and write next, or that is about to be closed with the
+/// process: drives the link until TCP has all of it, 5 s at most; then it is reset.
+fn hand_over(sock: &'static Sock, until_ns: u64) {
+    loop {
+        advance(sock);
+        let Some((wire, stream)) = of(sock) else {
+            return;
+        };
+        let clean = wire.with_stream(stream, |pump| {
+            pump.transit(stream)
+                .is_none_or(|t| t.is_clean() || t.is_dead().is_some())
+        });
+        if clean == Some(true) && sock.tx.state() == State::Plain {
+            return;
+        }
+        let now = sys::now_ns();
+        if now >= until_ns {
+            wire.with(|pump| {
+                if let Some(transit) = pump.transit(stream) {
+                    transit.give_up();
+                }
+                pump.settle(stream);
+            });
+            return advance(sock);
+        }
+        wait(sock, until_ns);
+    }
+}
+
+/// As [`hand_over`], for what the program is through with: until nothing is left to send, and the
+/// peer's record is here.
+pub fn release(sock: &'static Sock, until_ns: u64) {
+    drive_while(sock, until_ns, || {
+        sock.tx.state() == State::Resending || awaits_record(sock)
+    });
+}
+
+/// The program may know of bytes that were dropped: waits until TCP brings the first of them, or
+/// the stream has returned to it.
+pub fn await_return(sock: &'static Sock, until_ns: u64) {
+    drive_while(sock, until_ns, || {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        sock.rx.state() != State::Returning || !recv::has_bytes(fd)
+    });
+}
+
+fn drive_while(sock: &'static Sock, until_ns: u64, goes_on: impl Fn() -> bool) {
+    while is_remote(sock) && goes_on() && sys::now_ns() < until_ns {
+        advance(sock);
+        if goes_on() {
+            wait(sock, until_ns);
+        }
+    }
+}
+
+/// Sleeps until the link or TCP has news, or 1 ms is over, since TCP does not tell that all was
+/// acknowledged.
+fn wait(sock: &'static Sock, until_ns: u64) {
+    let Some((wire, _)) = of(sock) else { return };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    wire.calm();
+    let mut tcp = libc::POLLIN;
+    // Bytes before the record that nobody reads, or a part of one: these make no news.
+    if recv::has_bytes(fd) {
+        tcp = 0;
+    }
+    if sock.tx.state() == State::Resending && !is_held(sock) {
+        tcp |= libc::POLLOUT;
+    }
+    let link = wire.descriptor().unwrap_or(-1);
+    let mut fds = [(link, libc::POLLIN), (fd, tcp)].map(|(fd, events)| libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    });
+    let most = until_ns.saturating_sub(sys::now_ns()).min(1_000_000);
+    let _ = sys::poll(&mut fds, Some(sys::timespec(most)));
+}

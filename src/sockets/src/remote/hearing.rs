@@ -1,0 +1,236 @@
+//! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
+//!
+//! From the moment in which the peer's N is known TCP is read up to there ([`recv::enter_link`]),
+//! and brings nothing of the program's but after a record. A thread that finds that TCP has
+//! something hears it first.
+
+use super::stream::{follow_tx, given_up, go_back, is_remote, of};
+use crate::sock::{Sock, State};
+use crate::{jobs, recv, tcp};
+use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+use sluice_stream::record::{Head, RECORD_LEN};
+use sluice_transport::verbs::wire::{Lost, Wire};
+
+/// Under the rx lock: what TCP has to tell is looked at, up to the peer's record. True: look again.
+pub fn hear_tcp(sock: &'static Sock, fd: i32) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return false;
+    };
+    let mut changed = false;
+    if sock.rx.state() == State::Link {
+        changed = hear_head(sock, fd, wire, stream);
+    } else if sock.rx.state() == State::Returning {
+        let read = sock.rx.kernel_bytes();
+        wire.with(|pump| pump.on_tcp_read(stream, read));
+    }
+    go_back(sock, wire, stream) || changed
+}
+
+fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
+    let read = sock.rx.from.load(Ordering::Relaxed);
+    let at_head = wire.with_stream(stream, |pump| {
+        let _ = pump.on_tcp_read(stream, read);
+        pump.transit(stream).is_some_and(|t| t.is_at_head())
+    });
+    if at_head != Some(true) {
+        return false;
+    }
+    // A recv would take an error that the program is to see, unless it finds bytes. First whether
+    // TCP is at its end: then no more come.
+    let over = tcp::has_ended(fd);
+    if over {
+        // What the link has brought by now came before that.
+        wire.drive();
+    }
+    let mut head = [0u8; RECORD_LEN];
+    let kept = part_of(wire, stream, &mut head);
+    let mut got = kept;
+    if tcp::unread(fd) > 0 {
+        let room = head.get_mut(kept..).unwrap_or_default();
+        let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: room of ours.
+        got += unsafe { sys::recv(fd, room.as_mut_ptr(), room.len(), peek) }.unwrap_or(0);
+    } else if over && sys::has_error(fd) {
+        // Only of a TCP that was over before its bytes were looked for: else a record and the reset
+        // after it may have come in between.
+        wire.with(|pump| {
+            if let Some(transit) = pump.transit(stream) {
+                transit.on_tcp_error();
+            }
+            pump.settle(stream);
+        });
+        follow_tx(sock, Reason::PeerDied);
+        return true;
+    }
+    let ended = over && got < RECORD_LEN;
+    if got == kept && !ended {
+        return false;
+    }
+    let head = head.get(..got).unwrap_or_default();
+    let is = wire.with(|pump| {
+        let transit = pump.transit(stream)?;
+        let is = transit.on_head(head, ended);
+        let part = is == Head::Wait && transit.is_part(head);
+        pump.settle(stream);
+        Some((is, part))
+    });
+    match is {
+        Some(Some((Head::Record, _))) => {
+            let removed = remove(sock, fd, RECORD_LEN - kept);
+            let asks = wire.with_stream(stream, |pump| {
+                pump.on_record_removed(stream, removed as u64);
+                pump.transit(stream).is_some_and(|t| t.peer_lost())
+            });
+            if asks == Some(true) {
+                // Its device may have no way to tell ours.
+                wire.lose(Lost::Gone);
+            }
+            follow_tx(sock, given_up(wire));
+            true
+        }
+        Some(Some((Head::Data, _))) => {
+            follow_tx(sock, given_up(wire));
+            true
+        }
+        Some(Some((Head::Wait, true))) => {
+            // Left there it would be told as something to read until the rest has come.
+            let removed = remove(sock, fd, got - kept);
+            let part = head.get(kept..kept + removed).unwrap_or_default();
+            wire.with(|pump| pump.on_part_removed(stream, part));
+            false
+        }
+        Some(Some((Head::Wait, false))) => {
+            if is_silent(sock, wire, stream) {
+                wire.with(|pump| {
+                    if let Some(transit) = pump.transit(stream) {
+                        transit.give_up();
+                    }
+                    pump.settle(stream);
+                });
+            }
+            let dead =
+                wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_dead().is_some()));
+            if dead == Some(true) {
+                follow_tx(sock, Reason::PeerDied);
+            }
+            dead == Some(true)
+        }
+        _ => false,
+    }
+}
+
+/// Copies what of the peer's record was taken out of TCP before the rest had come; how much that
+/// is.
+pub fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
+    let kept = wire.with(|pump| {
+        let part = pump.part(stream);
+        let room = head.iter_mut().zip(part);
+        room.for_each(|(to, from)| *to = *from);
+        part.len()
+    });
+    kept.unwrap_or(0)
+}
+
+/// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be
+/// silent. Meanwhile waits that TCP ends run in circles: a level is told again and again.
+const UNDECIDED_NS: u64 = 2_000_000_000;
+
+/// Have bytes that only more can decide about been there for that long?
+fn is_silent(sock: &'static Sock, wire: &Wire, stream: u16) -> bool {
+    let undecided = wire.with(|pump| pump.transit(stream).is_some_and(|t| t.is_undecided()));
+    if undecided != Some(true) {
+        return false;
+    }
+    let now = sys::now_ns();
+    let since = sock.undecided_ns.load(Ordering::Relaxed);
+    if since == 0 {
+        sock.undecided_ns.store(now, Ordering::Relaxed);
+        jobs::advance_at(sock, now + UNDECIDED_NS);
+    }
+    since != 0 && now >= since + UNDECIDED_NS
+}
+
+/// Takes so many bytes of a record out of TCP: they lie there, a peek has shown them, and nobody
+/// else reads.
+fn remove(sock: &Sock, fd: i32, len: usize) -> usize {
+    let mut gone = [0u8; RECORD_LEN];
+    let len = len.min(RECORD_LEN);
+    // SAFETY: room of ours.
+    let removed = unsafe { sys::recv(fd, gone.as_mut_ptr(), len, libc::MSG_DONTWAIT) };
+    let removed = removed.unwrap_or(0);
+    sock.rx.add_kernel_bytes(removed as u64);
+    note_removed(sock);
+    removed
+}
+
+/// A record, or a part of one, was taken out of the socket's TCP.
+pub fn note_removed(sock: &Sock) {
+    let count = REMOVED.fetch_add(1, Ordering::SeqCst) + 1;
+    sock.heard.store(count, Ordering::SeqCst);
+}
+
+/// Times that a record, or a part of one, was taken out of TCP.
+static REMOVED: AtomicU64 = AtomicU64::new(0);
+
+/// How many records, or parts of them, this process has taken out of TCP. If it takes one out of a
+/// socket's later on ([`Sock::heard`]), what the kernel has told of that since may have been this
+/// one.
+pub fn records() -> u64 {
+    REMOVED.load(Ordering::SeqCst)
+}
+
+/// Under the rx lock: TCP has come to its end while the link's bytes, or those that come after
+/// them, are awaited. Whether the program sees that end; else the connection is reset.
+pub fn tcp_ended(sock: &'static Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return true;
+    };
+    let read = sock.rx.kernel_bytes();
+    let whole = wire.with_stream(stream, |pump| {
+        let _ = pump.on_tcp_read(stream, read);
+        let whole = pump.transit(stream).is_none_or(|t| t.on_tcp_end());
+        pump.settle(stream);
+        whole
+    });
+    if whole == Some(false) {
+        go_back(sock, wire, stream);
+        follow_tx(sock, Reason::PeerDied);
+        return false;
+    }
+    true
+}
+
+/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is
+/// before the peer can know that a record of its own may come, and until that is taken out.
+#[inline]
+pub fn reads_link(sock: &Sock) -> bool {
+    sock.rx.state() == State::Link && is_remote(sock)
+}
+
+/// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be
+/// read first, or there is none.
+pub fn hides_tcp(sock: &Sock) -> bool {
+    reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
+}
+
+/// Is the record heard, or none to come?
+fn is_decided(sock: &Sock) -> bool {
+    let Some((wire, stream)) = of(sock) else {
+        return true;
+    };
+    let over = wire.with(|pump| pump.transit(stream).is_none_or(|t| t.is_over()));
+    over == Some(true)
+}
+
+/// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of
+/// that kind left.
+pub fn hears(sock: &'static Sock) -> bool {
+    if reads_link(sock)
+        && let Ok(_section) = sock.rx.lock.enter()
+    {
+        hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
+    }
+    hides_tcp(sock)
+}

@@ -1,0 +1,60 @@
+//! What a socket does with a stream to another host.
+//!
+//! * `stream`: the switch, and the way back to TCP.
+//! * `handing`: which process goes on with a socket whose stream ends.
+//! * `hearing`: what TCP tells beneath a stream.
+//! * `loan`: the buffer of a waiting recv, lent to the peer.
+//!
+//! Without the feature `verbs` there is none, and `none` answers.
+
+#[cfg(feature = "verbs")]
+mod handing;
+#[cfg(feature = "verbs")]
+mod hearing;
+#[cfg(feature = "verbs")]
+mod loan;
+#[cfg(not(feature = "verbs"))]
+mod none;
+#[cfg(feature = "verbs")]
+pub mod stream;
+
+#[cfg(feature = "verbs")]
+pub use handing::{
+    answer_calls, await_return, claim, finish, finish_reading, finish_within, release,
+};
+#[cfg(all(feature = "verbs", any(test, feature = "testing")))]
+pub use hearing::note_removed;
+#[cfg(feature = "verbs")]
+pub use hearing::{hear_tcp, hears, hides_tcp, reads_link, records, tcp_ended};
+#[cfg(feature = "verbs")]
+pub use loan::{
+    Found, Lent, back as end_loan, is_any as is_lent, lend, look as look_at_loan,
+    revoke as revoke_loan, shut as shut_loan,
+};
+#[cfg(not(feature = "verbs"))]
+pub use none::*;
+#[cfg(feature = "verbs")]
+pub use stream::{
+    advance, awaits_record, before_resend, deliver, demote, goes_direct, has_input, is_far,
+    is_held, is_remote, is_switching, land, left, may_finish, settle_rx, settle_tx, wants_more,
+    wants_no_answer,
+};
+
+/// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue
+/// pair for it is made, for so long.
+pub const STARVE_NS: [u64; 2] = [20_000_000, 200_000_000];
+
+/// So long exec, passing and raw use wait for the peer's record.
+pub const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// What a half that is on its way back to TCP finds before it may send again.
+pub enum Before {
+    /// TCP takes the program's bytes from this position on.
+    Ready(u64),
+    /// Not before the link, or the peer, has told more.
+    Held,
+    /// TCP has no room for the record.
+    Full,
+    /// The connection is over.
+    Over,
+}

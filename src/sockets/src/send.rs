@@ -1,0 +1,710 @@
+//! Sending: to the kernel, to the ring, and after bytes that are being sent again.
+
+mod file;
+
+pub use file::sendfile;
+
+use crate::demote::{self, Resent, Which};
+use crate::direct::{self, Tried};
+use crate::nap::Nap;
+use crate::prefix::{self, Moved, Way};
+use crate::sock::{Known, Sock, State};
+use crate::trigger::LARGE;
+use crate::upgrade::{self, Switch};
+use crate::verdict::{Error, Pass, Verdict};
+use crate::wait::{self, Waited};
+use crate::{
+    PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remains, remote, staged, trigger, trim, wake,
+};
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec};
+use sluice_fabric::lock::Section;
+use sluice_fabric::ring::Ring;
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys::{self, Ends, Ran};
+use sluice_fabric::words::OFFSET_MAX;
+use sluice_runtime::iov::{self, Cursor, Extent};
+use sluice_runtime::{fault, thread};
+use sluice_stats::Reason;
+use sluice_transport::verbs;
+
+/// What one look under the tx lock found.
+pub(super) enum Room {
+    /// This much may be written at `at` of `ring`.
+    Bytes(Ring, u64, usize),
+    /// The ring is full.
+    Full,
+    /// Bytes are being sent again on TCP, which has no room now.
+    Resending,
+    /// They are to be, when the link or the peer has told from where.
+    Held,
+    /// Look again.
+    Again,
+    /// The half has left the link for this reason: the other one is to follow, then look again.
+    Leaves(Reason),
+    /// The kernel's alone, as a counted call.
+    Kernel,
+    /// Bytes are lost: as TCP after a reset.
+    Lost,
+    /// The writing half is shut down, and TCP's will be when all is sent again.
+    Shut,
+}
+
+/// Sends for a tracked socket..
+///
+/// # Safety
+/// The arguments are those of a C caller.
+#[inline]
+pub unsafe fn send(
+    sock: &'static Sock,
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
+    if nap.is_fresh()
+        // SAFETY: passed on.
+        && !unsafe { is_large(sock, iov, count, flags) }
+        && let Some(pass) = to_kernel(sock, flags)
+    {
+        // SAFETY: the caller's arguments.
+        return Verdict::Pass(unsafe { pass.writes(sock, iov, count) });
+    }
+    // SAFETY: passed on.
+    unsafe { send_stream(sock, fd, iov, count, flags, nap) }
+}
+
+/// A call that writes [`LARGE`] bytes to TCP does so in pieces, amid which its connection may leave
+/// TCP: of so many bytes while a meeting is under way, else of [`LONG_PIECE`]. Smaller ones cost
+/// more than a hundredth, see `docs/decisions/025-a-trigger-by-cost.md`.
+const PIECE: usize = 256 << 10;
+const LONG_PIECE: usize = 1 << 20;
+
+/// Is the call to be made in pieces?
+///
+/// # Safety
+/// The arguments are those of a C caller, whose array is there.
+#[inline]
+pub unsafe fn is_large(sock: &Sock, iov: *const iovec, count: usize, flags: c_int) -> bool {
+    if !may_be_large(sock, flags) || count > iov::MAX {
+        return false;
+    }
+    // SAFETY: the caller's array.
+    let extent = unsafe { Cursor::new(iov, count) }.extent(false);
+    matches!(extent, Extent::Bytes(total) if total >= LARGE)
+}
+
+/// May the connection leave TCP amid a call with these flags?
+#[inline]
+pub fn may_be_large(sock: &Sock, flags: c_int) -> bool {
+    let whole = libc::MSG_OOB | libc::MSG_EOR | libc::MSG_FASTOPEN | libc::MSG_ZEROCOPY;
+    sock.next_try.load(Ordering::Relaxed) != u64::MAX
+        && sock.pinned.load(Ordering::Relaxed) == 0
+        && flags & whole == 0
+}
+
+/// Is the call the kernel's alone? Touches none of the caller's memory.
+#[inline]
+pub fn to_kernel(sock: &'static Sock, flags: c_int) -> Option<Pass> {
+    if sock.tx.state() == State::Plain && flags & libc::MSG_OOB == 0 {
+        enter_kernel(sock)
+    } else {
+        None
+    }
+}
+
+#[inline]
+fn enter_kernel(sock: &'static Sock) -> Option<Pass> {
+    sock.tx.call_begins();
+    if sock.tx.state.get_in_order() == State::Plain {
+        after_tcp::acts_on(sock);
+        return Some(Pass::tx(sock));
+    }
+    sock.tx.call_ends(0);
+    None
+}
+
+unsafe fn send_stream(
+    sock: &'static Sock,
+    fd: c_int,
+    iov: *const iovec,
+    count: usize,
+    flags: c_int,
+    nap: &mut Nap,
+) -> Verdict {
+    if flags & libc::MSG_OOB != 0 {
+        if let Err(e) = crate::life::give_up_before(sock, fd, flags, Reason::MsgOob) {
+            return Verdict::Failed(e);
+        }
+        remains::await_all_owed(sock);
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    if count > iov::MAX {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // SAFETY: the caller's array.
+    let mut cursor = unsafe { Cursor::new(iov, count) };
+    let total = match cursor.extent(false) {
+        Extent::Bytes(total) => total,
+        Extent::BadAddress => return Verdict::Failed(Error::BadAddress),
+        // Nothing of it can be sent.
+        Extent::NoAddress | Extent::Refused => return Verdict::Pass(Pass::NOBODY),
+    };
+    cursor.limit(total);
+    if total == 0 && sock.shut.load(Ordering::Relaxed) && sock.tx.state() == State::Resending {
+        return Verdict::Failed(Error::BrokenPipe { raise: true });
+    }
+    // No byte, or the first one of a connection that stands already, which the kernel refuses:
+    // passed on as they are. What moves bytes would move them past those in the ring.
+    if total == 0 || flags & libc::MSG_FASTOPEN != 0 {
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // Nothing but SO_ZEROCOPY, with which there is no link, gives this flag a meaning.
+    let flags = flags & !libc::MSG_ZEROCOPY;
+    let mut job = Job {
+        sock,
+        fd,
+        flags,
+        ran: nap.ran,
+        done: nap.done,
+        deadline: (nap.deadline != 0).then_some(nap.deadline),
+        patience: None,
+        known: nap.known,
+        waited: nap.known.is_some(),
+    };
+    if job.done != 0 {
+        cursor.advance(job.done, |_, _| ());
+    }
+    let is_large = total >= LARGE && may_be_large(sock, flags);
+    let mut patience = trigger::Patience::default();
+    if is_large && nap.is_fresh() {
+        trigger::before_large(sock, total);
+    }
+    loop {
+        let Ok(mut section) = sock.tx.lock.enter() else {
+            return job.partly(Error::WouldBlock);
+        };
+        if job.is_lost() {
+            drop(section);
+            return job.lost();
+        }
+        job.fd = sock.valid_number(fd);
+        let left = total - job.done;
+        if left >= sock.tx.gate.load(Ordering::Relaxed) as usize && sock.tx.state() == State::Link {
+            match direct::try_send(section, &mut job, &cursor, left) {
+                Tried::Sent(held, n) => {
+                    cursor.advance(n, |_, _| ());
+                    job.done += n;
+                    if job.done == total {
+                        direct::end_turn(sock);
+                    }
+                    drop(held);
+                    if job.done == total {
+                        return finish(sock, total);
+                    }
+                    continue;
+                }
+                Tried::Ring(held) => section = held,
+                Tried::Again => continue,
+                Tried::Waited(Waited::Interrupted) => return job.partly(Error::Interrupted),
+                Tried::Waited(_) => return job.partly(Error::WouldBlock),
+            }
+        }
+        match look(sock, left) {
+            Room::Bytes(ring, at, n) => {
+                let before = cursor;
+                let mut to = at;
+                cursor.advance(n, |from, len| {
+                    // SAFETY: the caller's buffer; the space is ours by the words.
+                    unsafe { ring.copy_in(to, from, len) };
+                    to += len as u64;
+                });
+                if publish(sock, at, n) {
+                    sock.conn().tx.bytes.indirect.add(n as u64);
+                    job.done += n;
+                } else {
+                    // Sealed while we copied: these bytes go to TCP.
+                    cursor = before;
+                }
+                drop(section);
+                if job.done == total {
+                    remote::land(sock, || !job.is_nonblocking());
+                    return finish(sock, total);
+                }
+            }
+            Room::Kernel => {
+                after_tcp::acts_on(sock);
+                // If the caller's number is closed, or another file's by now, the call ends by
+                // ours.
+                if job.done == 0 && job.fd == fd && !is_large {
+                    if job.is_interrupted() {
+                        return Verdict::Failed(Error::Interrupted);
+                    }
+                    sock.tx.call_begins();
+                    return Verdict::Pass(Pass::tx(sock));
+                }
+                job.note();
+                // Under the lock no switch comes between the look and the call, and no close.
+                // SAFETY: the caller's buffers; the lock is held.
+                let rest = unsafe { rest_to_kernel(&mut job, &mut cursor) };
+                if rest == Rest::Full && sock.tx.state() == State::Proved && !job.is_nonblocking() {
+                    // Where TCP has room the ring may be taken instead.
+                    if let Some(verdict) = job.pause(section, Room::Resending, Some(nap)) {
+                        return verdict;
+                    }
+                    continue;
+                }
+                drop(section);
+                match rest {
+                    Rest::Cut => return job.cut_off(total),
+                    Rest::Over => return job.partly(Error::Reset),
+                    Rest::Failed(error) => return Verdict::Failed(error),
+                    Rest::Moved | Rest::Full => {}
+                }
+                if job.done == total {
+                    return finish(sock, job.done);
+                }
+                if is_large {
+                    trigger::amid(sock, &mut patience);
+                }
+                if rest == Rest::Full {
+                    if job.is_nonblocking() {
+                        return job.partly(Error::WouldBlock);
+                    }
+                    if !job.waited {
+                        recv::note_limit(sock, job.fd, nap);
+                    }
+                    let deadline = job.deadline();
+                    job.waited = true;
+                    job.leave_word(nap);
+                    if wait::for_kernel(&sock.tx, job.fd, libc::POLLOUT, deadline, nap) {
+                        return Verdict::Block;
+                    }
+                }
+            }
+            Room::Lost => {
+                drop(section);
+                return job.cut_off(total);
+            }
+            other => {
+                if let Some(verdict) = job.pause(section, other, Some(nap)) {
+                    return verdict;
+                }
+            }
+        }
+    }
+}
+
+/// A send going on.
+pub(super) struct Job {
+    pub sock: &'static Sock,
+    pub fd: c_int,
+    pub flags: c_int,
+    /// Handlers that had run when the call began.
+    pub ran: Ran,
+    pub done: usize,
+    pub deadline: Option<u64>,
+    /// In direct-only mode, when the wait for an ADVERT ends.
+    pub patience: Option<u64>,
+    /// As of before its first wait, or before it first went on without the lock.
+    pub known: Option<Known>,
+    /// Has it waited for room?
+    pub waited: bool,
+}
+
+impl Job {
+    /// Under the tx lock: the call is about to wait, or to go on without the lock.
+    pub fn note(&mut self) {
+        if self.known.is_none() {
+            self.known = Some(Known::of(self.sock));
+        }
+    }
+
+    /// See [`Nap::is_lost`].
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.known.is_some_and(|known| !known.is_open())
+    }
+
+    /// How a call ends whose socket was closed under it. TCP would go on with it; where the program
+    /// has shut the socket down before, as most do that want the call to end, it says so.
+    #[cold]
+    fn lost(&self) -> Verdict {
+        if self.done != 0 {
+            return Verdict::Done(self.done as isize);
+        }
+        Verdict::Failed(if self.known.is_some_and(Known::was_shut) {
+            Error::BrokenPipe { raise: true }
+        } else {
+            Error::Reset
+        })
+    }
+
+    /// What the edge's sleep, and the engine after it, must know.
+    fn leave_word(&self, nap: &mut Nap) {
+        nap.ran = self.ran;
+        nap.done = self.done;
+        nap.deadline = self.deadline.unwrap_or(0);
+        nap.known = self.known;
+    }
+
+    /// Which handlers end the call where it would wait.
+    pub fn ends(&self) -> Ends {
+        thread::ends(self.ran, self.done, self.deadline.is_some())
+    }
+
+    /// The call is the kernel's to go on with, which knows nothing of handlers that have run: has
+    /// one ended it, since it would wait?
+    pub fn is_interrupted(&self) -> bool {
+        let would_wait = || sys::poll_one(self.fd, libc::POLLOUT, Some(sys::timespec(0))) == Ok(0);
+        self.ends().have_run() && !self.is_nonblocking() && would_wait()
+    }
+
+    /// May the call not wait?
+    pub fn is_nonblocking(&self) -> bool {
+        !self.sock.may_wait(self.fd, self.flags)
+    }
+
+    /// The time at which SO_SNDTIMEO runs out, fixed at the first wait of a call.
+    pub fn deadline(&mut self) -> Option<u64> {
+        let timeout = self.sock.snd_timeout_ns.load(Ordering::Relaxed);
+        if timeout != 0 && self.deadline.is_none() {
+            self.deadline = Some(sys::now_ns().saturating_add(timeout));
+        }
+        self.deadline
+    }
+
+    /// When a wait for an ADVERT ends: by the socket's timeout or with our own patience.
+    pub fn until(&mut self) -> u64 {
+        let patience = *self
+            .patience
+            .get_or_insert_with(|| sys::now_ns() + wait::full_ns(self.sock));
+        self.deadline().map_or(patience, |d| d.min(patience))
+    }
+
+    /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins
+    /// with the first question. TCP takes bytes then that no reader waits for, or says itself that
+    /// it has no room.
+    pub fn out_of_patience(&mut self) -> bool {
+        sys::now_ns() >= self.until()
+    }
+
+    /// Under the tx lock, which it gives back: waits, or says why not.
+    pub fn pause(
+        &mut self,
+        section: Section<'_>,
+        room: Room,
+        mut nap: Option<&mut Nap>,
+    ) -> Option<Verdict> {
+        let Job { sock, fd, .. } = *self;
+        let over = match room {
+            Room::Again => return None,
+            Room::Leaves(reason) => {
+                drop(section);
+                demote::demote(sock, Which::Rx, reason);
+                return None;
+            }
+            Room::Lost => Some(Error::Reset),
+            Room::Shut => Some(Error::BrokenPipe { raise: true }),
+            _ => None,
+        };
+        if let Some(error) = over {
+            drop(section);
+            return Some(self.partly(error));
+        }
+        if self.is_nonblocking() {
+            if matches!(room, Room::Resending | Room::Held) {
+                wait::ask_for_tcp_room(sock);
+            }
+            if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
+                // Space came up while we asked.
+                return None;
+            }
+            drop(section);
+            return Some(self.partly(Error::WouldBlock));
+        }
+        self.note();
+        self.deadline();
+        self.waited = true;
+        if let Some(nap) = &mut nap {
+            self.leave_word(nap);
+        }
+        let (deadline, ends) = (self.deadline, self.ends());
+        let waited = match room {
+            Room::Full => wait::for_space(section, sock, deadline, ends, nap),
+            Room::Held => wait::for_link(section, sock, deadline, ends, nap),
+            _ => wait::for_tcp_room(section, fd, deadline, ends, nap),
+        };
+        match waited {
+            Waited::News => {
+                self.ran = thread::gone_on(self.ran, self.done, self.deadline.is_some());
+                None
+            }
+            Waited::Parked => Some(Verdict::Block),
+            Waited::Interrupted => Some(self.partly(Error::Interrupted)),
+            Waited::TimedOut => Some(self.partly(Error::WouldBlock)),
+        }
+    }
+
+    /// The connection was reset after a part of the call. TCP takes in one go what its buffer
+    /// holds, and hears of a reset after that; a call that has waited for room tells how far it
+    /// came.
+    #[cold]
+    fn cut_off(&self, total: usize) -> Verdict {
+        let buffer = || sys::getsockopt::<i32>(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF);
+        if self.done != 0 && !self.waited && buffer().is_ok_and(|n| total <= n.max(0) as usize) {
+            return finish(self.sock, total);
+        }
+        self.partly(Error::Reset)
+    }
+
+    fn partly(&self, error: Error) -> Verdict {
+        if self.done == 0 {
+            Verdict::Failed(error)
+        } else {
+            finish(self.sock, self.done)
+        }
+    }
+}
+
+fn finish(sock: &'static Sock, done: usize) -> Verdict {
+    if sock.offset() >= sock.next_try.load(Ordering::Relaxed) {
+        trigger::crossed(sock, false);
+    }
+    Verdict::Done(done as isize)
+}
+
+/// How far TCP took a call that began on the link.
+#[derive(PartialEq, Eq)]
+enum Rest {
+    Moved,
+    Full,
+    /// What else there is to say is the next call's.
+    Over,
+    /// The same, and that is the peer's reset.
+    Cut,
+    /// TCP has taken nothing of the call.
+    Failed(Error),
+}
+
+/// Under the tx lock: a send that began on the link and ends on TCP, or one in pieces, as far as
+/// TCP takes a piece without waiting.
+unsafe fn rest_to_kernel(job: &mut Job, cursor: &mut Cursor) -> Rest {
+    let Job {
+        sock, fd, flags, ..
+    } = *job;
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    let most = cursor.most();
+    let piece = if meeting::is_meeting() {
+        PIECE
+    } else {
+        LONG_PIECE
+    };
+    cursor.limit(most.min(piece));
+    // More than 64 buffers take more than one call.
+    let pieces = cursor.rest(&mut room);
+    cursor.limit(most);
+    // An error is the next call's, which has nothing else to say; a try would take it.
+    if pieces.is_empty() {
+        return Rest::Over;
+    }
+    let is_first = job.done == 0;
+    if !is_first && sys::has_error(fd) {
+        return Rest::Cut;
+    }
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    // A signal for a broken pipe is not raised: part was sent.
+    let asked = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    sock.tx.call_begins();
+    // SAFETY: the caller's buffers.
+    let sent = unsafe { sys::sendmsg(fd, &raw const msg, asked) };
+    call_by_tcp_ends(sock, sent.unwrap_or(0), |call| {
+        // SAFETY: the kernel has read so many bytes of them.
+        unsafe { prefix::moved(call, pieces.as_ptr(), pieces.len()) };
+    });
+    match sent {
+        Ok(n) => {
+            cursor.advance(n, |_, _| ());
+            job.done += n;
+            Rest::Moved
+        }
+        Err(libc::EAGAIN) => Rest::Full,
+        Err(libc::EINTR) => Rest::Moved,
+        // The signal is raised where the program wants one.
+        Err(libc::EPIPE) if is_first => Rest::Failed(Error::BrokenPipe { raise: true }),
+        Err(errno) if is_first => Rest::Failed(Error::Kernel(errno)),
+        // Not where this end was shut down in between: that is no reset.
+        Err(libc::ECONNRESET) => Rest::Cut,
+        Err(_) => Rest::Over,
+    }
+}
+
+/// TCP has taken `n` bytes of a call that was counted; `note` keeps them where the socket's are
+/// kept.
+fn call_by_tcp_ends(sock: &'static Sock, n: usize, note: impl FnOnce(Moved)) {
+    if sock.prefix.wants(Way::Out) {
+        note(Moved {
+            sock,
+            way: Way::Out,
+            n: n as isize,
+            ahead: false,
+        });
+    }
+    sock.tx.call_ends(n as u64);
+    sock.conn().tx.bytes.tcp.add(n as u64);
+}
+
+/// Under the tx lock: where may bytes go, and how many of `left`?
+#[inline]
+pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
+    if sock.tx.state() != State::Link {
+        return look_off_link(sock);
+    }
+    if fault::strikes() {
+        demote::settle_tx(sock, Reason::Fault);
+        return Room::Leaves(Reason::Fault);
+    }
+    if sock.staged.has_begun() {
+        staged::stage(sock);
+    }
+    let (Some(dir), Some(ring)) = (sock.tx.dir(), sock.tx.ring()) else {
+        return Room::Kernel;
+    };
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
+    let mut seen = sock.tx.seen.load(Ordering::Relaxed);
+    let (portion, rest) = if left <= PUBLISH || !remote::is_remote(sock) {
+        (PUBLISH, 0)
+    } else if remote::goes_direct(sock) {
+        // All at once where a buffer waits for it.
+        (left, 0)
+    } else {
+        (PUBLISH_REMOTE, PUBLISH_REMOTE / 4)
+    };
+    // The cached head is refreshed only when it leaves too little room.
+    if at - seen + (left.min(portion) as u64) > most {
+        if let Some(link) = sock.link() {
+            verbs::drive(link);
+        }
+        let head = dir.rx.head.read();
+        if head.flagged {
+            demote::settle_tx(sock, Reason::PeerDemoted);
+            return Room::Again;
+        }
+        if head.offset > at || head.offset < seen || at >= OFFSET_MAX {
+            if at >= OFFSET_MAX {
+                demote::settle_tx(sock, Reason::Limit);
+                return Room::Again;
+            }
+            // Not possible: the reader lies about its head.
+            sock.pin(Reason::PeerHostile);
+            demote::settle_tx(sock, Reason::PeerHostile);
+            return Room::Again;
+        }
+        seen = head.offset;
+        sock.tx.seen.store(seen, Ordering::Relaxed);
+    }
+    // Less than nothing where the program has just made the buffer smaller.
+    let room = most.saturating_sub(at - seen);
+    if room == 0 {
+        return Room::Full;
+    }
+    let fits = left.min(room as usize);
+    // Little after a whole portion goes with it: it is not worth a message.
+    let now = if fits <= portion + rest {
+        fits
+    } else {
+        portion
+    };
+    Room::Bytes(ring, at, now)
+}
+
+#[cold]
+fn look_off_link(sock: &'static Sock) -> Room {
+    match sock.tx.state() {
+        State::Proved => {
+            let sealed = sock
+                .tx
+                .dir()
+                .is_some_and(|d| d.tx.tail.read().flagged || d.rx.head.read().flagged);
+            if sealed {
+                demote::settle_tx(sock, Reason::PeerDemoted);
+                return Room::Again;
+            }
+            match upgrade::try_switch(sock) {
+                Switch::Done => Room::Again,
+                Switch::Later => Room::Kernel,
+                Switch::Never(reason) => {
+                    sock.pin(reason);
+                    demote::settle_tx(sock, reason);
+                    Room::Leaves(reason)
+                }
+            }
+        }
+        State::Resending => match demote::resend(sock) {
+            Resent::All => Room::Again,
+            Resent::NoRoom | Resent::Held if sock.shut.load(Ordering::Relaxed) => Room::Shut,
+            Resent::NoRoom => Room::Resending,
+            Resent::Held => Room::Held,
+            Resent::Lost => Room::Lost,
+        },
+        State::Inherited => {
+            demote::inherited_tx(sock);
+            Room::Again
+        }
+        _ => Room::Kernel,
+    }
+}
+
+/// Under the tx lock: publishes `n` bytes written at `at`. False: sealed, they are not on the link.
+#[inline]
+pub fn publish(sock: &'static Sock, at: u64, n: usize) -> bool {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return false;
+    };
+    let to = at + n as u64;
+    if dir.rx_wishes.is_over() {
+        refused(sock, to);
+        return true;
+    }
+    dir.tx
+        .cpu
+        .store(sluice_runtime::thread::cpu(), Ordering::Relaxed);
+    if dir.tx.tail.advance(at, to).is_err() {
+        demote::settle_tx(sock, Reason::PeerDemoted);
+        return false;
+    }
+    fence_after_rmw();
+    sock.tx.at.store(to, Ordering::Relaxed);
+    if !sock.tx.resident.load(Ordering::Relaxed) {
+        trim::note(sock, at);
+    }
+    let waiters = dir.rx_wishes.waiters.load(Ordering::Relaxed);
+    let rung = wake::peer(link, waiters, sock.index.load(Ordering::Relaxed));
+    if rung != 0 {
+        sock.conn().tx.doorbells.add(rung);
+    }
+    sock.tx.linked.store(
+        sock.tx.linked.load(Ordering::Relaxed) + n as u64,
+        Ordering::Relaxed,
+    );
+    true
+}
+
+/// Under the tx lock: the reader has shut both halves down with bytes unread. What is written from
+/// now on, to `to` in the ring by now, must meet its kernel, which answers by a reset, and is never
+/// seen in the ring.
+#[cold]
+fn refused(sock: &'static Sock, to: u64) {
+    let at = sock.tx.at.swap(to, Ordering::Relaxed);
+    let linked = sock.tx.linked.load(Ordering::Relaxed);
+    sock.tx.linked.store(linked + (to - at), Ordering::Relaxed);
+    demote::settle_tx_since(sock, Reason::Shutdown, Some(at));
+}

@@ -1,0 +1,182 @@
+//! `sendfile` into a tracked socket.
+
+use super::{
+    Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
+};
+use crate::sock::{Sock, State};
+use crate::verdict::{Error, Pass, Verdict};
+use crate::wait::Waited;
+use crate::{after_tcp, direct, prefix, remote, trigger};
+use core::sync::atomic::Ordering;
+use libc::{c_int, iovec, off64_t};
+use sluice_fabric::sys::{self, Ran};
+use sluice_runtime::{caller, iov};
+use sluice_stats::Reason;
+
+/// `sendfile` into a tracked socket: the file's pages are read straight into the ring.
+///
+/// # Safety
+/// The arguments are those of a C caller.
+pub unsafe fn sendfile(
+    sock: &'static Sock,
+    fd: c_int,
+    file: c_int,
+    offset: *mut off64_t,
+    count: usize,
+) -> Verdict {
+    // What cannot be read at an offset (a pipe, a socket) is the kernel's to refuse or to serve;
+    // only regular files and block devices go by the ring. A read at an offset does not show it:
+    // some devices allow one, and it may wait.
+    let kind = || sys::fstat(file).map_or(0, |st| st.st_mode & libc::S_IFMT);
+    let is_large = count >= LARGE && may_be_large(sock, 0) && kind() == libc::S_IFREG;
+    if !is_large
+        && sock.tx.state() == State::Plain
+        && let Some(pass) = enter_kernel(sock)
+    {
+        return Verdict::Pass(pass);
+    }
+    let kind = kind();
+    let refused = kind == 0 || kind == libc::S_IFDIR || (count as isize) < 0;
+    if refused || !matches!(kind, libc::S_IFREG | libc::S_IFBLK) {
+        if !refused && let Err(e) = crate::life::give_up_before(sock, fd, 0, Reason::Splice) {
+            return Verdict::Failed(e);
+        }
+        return Verdict::Pass(Pass::NOBODY);
+    }
+    // sendfile(2) moves at most this many bytes.
+    let total = count.min(iov::MOST);
+    let mut job = Job {
+        sock,
+        fd,
+        flags: 0,
+        ran: Ran::now(),
+        done: 0,
+        deadline: None,
+        patience: None,
+        known: None,
+        waited: false,
+    };
+    let mut position = None;
+    if !offset.is_null() {
+        // SAFETY: any bytes are a number, and there is none where it is certain to be missing.
+        position = unsafe { caller::copy_on_trust(offset) };
+        if position.is_none() {
+            return Verdict::Failed(Error::BadAddress);
+        }
+    }
+    let mut patience = trigger::Patience::default();
+    if is_large {
+        trigger::before_large(sock, total);
+    }
+    let verdict = loop {
+        if job.done == total {
+            remote::land(sock, || !job.is_nonblocking());
+            break finish(sock, job.done);
+        }
+        let Ok(mut section) = sock.tx.lock.enter() else {
+            break job.partly(Error::WouldBlock);
+        };
+        if job.is_lost() {
+            drop(section);
+            break job.lost();
+        }
+        if sock.tx.gate.load(Ordering::Relaxed) == 0 && sock.tx.state() == State::Link {
+            section = match direct::make_way(section, &mut job) {
+                Ok(held) => held,
+                Err(Waited::News) => break job.lost(),
+                Err(Waited::Interrupted) => break job.partly(Error::Interrupted),
+                Err(_) => break job.partly(Error::WouldBlock),
+            };
+        }
+        match look(sock, total - job.done) {
+            Room::Bytes(ring, at, n) => {
+                let pieces = ring.pieces(at, n as u64).map(|(base, len)| iovec {
+                    iov_base: base.cast(),
+                    iov_len: len,
+                });
+                let used = if pieces[1].iov_len == 0 { 1 } else { 2 };
+                // SAFETY: ring memory that is the writer's by the words.
+                let read =
+                    unsafe { sys::readv(file, pieces.get(..used).unwrap_or_default(), position) };
+                let read = match read {
+                    Ok(0) => {
+                        drop(section);
+                        break finish(sock, job.done);
+                    }
+                    Ok(read) => read,
+                    Err(e) => {
+                        drop(section);
+                        break job.partly(Error::Kernel(e));
+                    }
+                };
+                if publish(sock, at, read) {
+                    sock.conn().tx.bytes.file.add(read as u64);
+                    job.done += read;
+                    position = position.map(|p| p + read as i64);
+                } else if position.is_none() {
+                    // The file's own position has moved: put it back, the kernel reads these again.
+                    // SAFETY: no pointers; lseek is not hooked.
+                    unsafe { libc::lseek64(file, -(read as i64), libc::SEEK_CUR) };
+                }
+            }
+            Room::Kernel => {
+                after_tcp::acts_on(sock);
+                if job.is_interrupted() {
+                    drop(section);
+                    break job.partly(Error::Interrupted);
+                }
+                sock.tx.call_begins();
+                drop(section);
+                let left = total - job.done;
+                let piece = if is_large { left.min(PIECE) } else { left };
+                // SAFETY: the caller's arguments, from where the ring's part ended; it was counted.
+                let sent = unsafe { rest_by_sendfile(&mut job, file, &mut position, piece) };
+                match sent {
+                    // Less is the end of the file, a full buffer, or a signal: the call is over, as
+                    // a whole one is.
+                    Ok(n) if is_large && n == piece => trigger::amid(sock, &mut patience),
+                    Err(error) if job.done == 0 => break Verdict::Failed(error),
+                    _ => break finish(sock, job.done),
+                }
+            }
+            other => {
+                if let Some(verdict) = job.pause(section, other, None) {
+                    break verdict;
+                }
+            }
+        }
+    };
+    if let Some(position) = position {
+        if caller::cannot_write(offset as usize, size_of::<off64_t>()) {
+            return Verdict::Failed(Error::BadAddress);
+        }
+        // SAFETY: the caller's, not null, and it can be written.
+        unsafe { offset.write_unaligned(position) };
+    }
+    verdict
+}
+
+/// Has TCP take the rest, or a piece of it, as a call that was counted.
+unsafe fn rest_by_sendfile(
+    job: &mut Job,
+    file: c_int,
+    position: &mut Option<i64>,
+    piece: usize,
+) -> Result<usize, Error> {
+    let Job { sock, fd, .. } = *job;
+    let at = position
+        .as_mut()
+        .map_or(core::ptr::null_mut(), core::ptr::from_mut);
+    // SAFETY: `at` is null or ours.
+    let sent = unsafe { sys::sendfile(fd, file, at, piece) };
+    let n = sent.unwrap_or(0);
+    call_by_tcp_ends(sock, n, |call| {
+        // SAFETY: null, or ours.
+        unsafe { prefix::moved_file(call, file, at) };
+    });
+    job.done += n;
+    sent.map_err(|errno| match errno {
+        libc::EPIPE => Error::BrokenPipe { raise: false },
+        errno => Error::Kernel(errno),
+    })
+}

@@ -1,0 +1,322 @@
+//! The structures of tracked sockets: whose memory they are for the life of the process, and which
+//! are free.
+
+use super::Sock;
+use crate::prefix;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sluice_fabric::lock::{self, Lock};
+use sluice_fabric::sys;
+
+/// Structures per mapping.
+const CHUNK: usize = 128;
+
+/// Guards both lists of free structures.
+static FREE: Lock = Lock::new();
+/// Free structures, the last one freed first.
+static IDLE: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+/// Free structures that a call was counted on when they were freed: while it is, no reader of a new
+/// connection's could consent. They become idle when there is no other.
+static BUSY: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+/// How many are in [`BUSY`].
+static BUSY_COUNT: AtomicU32 = AtomicU32::new(0);
+/// Most structures in [`BUSY`]. Threads that are cancelled in the kernel leave their calls counted
+/// for ever; what is freed beyond these is used again as it is, and its connection stays on TCP.
+const BUSY_MOST: u32 = 256;
+/// When so few have become idle, more are made too, so that the next look at the busy ones is far.
+const FEW: u32 = 32;
+
+/// Every chunk ever mapped, for walks over all sockets.
+static CHUNKS: [AtomicPtr<Sock>; 8192] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8192];
+
+/// A structure for a new connection on `fd`.
+pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
+    let free = FREE.enter().ok()?;
+    if IDLE.load(Ordering::Relaxed).is_null() && sweep() < FEW {
+        grow();
+    }
+    let mut sock = pop(&IDLE);
+    // A call that slept over its socket's end may just be about to find that out.
+    while let Some(used) = sock.filter(|sock| sock.is_in_use())
+        && BUSY_COUNT.load(Ordering::Relaxed) < BUSY_MOST
+    {
+        if IDLE.load(Ordering::Relaxed).is_null() {
+            grow();
+        }
+        let Some(other) = pop(&IDLE) else { break };
+        BUSY_COUNT.fetch_add(1, Ordering::Relaxed);
+        push(&BUSY, used);
+        sock = Some(other);
+    }
+    drop(free);
+    let sock = sock?;
+    sock.rx.reset();
+    sock.tx.reset();
+    // Release: see `upgrade::attach`.
+    sock.fds.store(1, Ordering::Release);
+    sock.fd.store(fd, Ordering::Relaxed);
+    sock.role.store(role, Ordering::Relaxed);
+    sock.forget_nonblocking();
+    sock.halves.store(0, Ordering::Relaxed);
+    for word in [&sock.rcvlowat, &sock.low_waits, &sock.pinned, &sock.backoff] {
+        word.store(0, Ordering::Relaxed);
+    }
+    for flag in [
+        &sock.counted,
+        &sock.reset_seen,
+        &sock.reset_made,
+        &sock.shut,
+        &sock.lingers,
+        &sock.reported,
+        &sock.far,
+        &sock.begun,
+        &sock.handed,
+        &sock.low_held,
+        &sock.for_exec,
+        &sock.is_early,
+        &sock.was_inherited,
+        &sock.is_asked_for,
+        &sock.has_asked,
+        &sock.was_large,
+        &sock.tells_unread,
+    ] {
+        flag.store(false, Ordering::Relaxed);
+    }
+    for word in [
+        &sock.rcv_timeout_ns,
+        &sock.snd_timeout_ns,
+        &sock.retry_step,
+        &sock.heard,
+        &sock.key,
+        &sock.mirror,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+    sock.last_link
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    for set in &sock.sets {
+        set.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    sock.family.store(core::ptr::null_mut(), Ordering::Relaxed);
+    sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+    sock.next_try
+        .store(crate::trigger::first_try(), Ordering::Relaxed);
+    let conn = sluice_stats::alloc_conn();
+    let conn = conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut());
+    sock.conn.store(conn, Ordering::Relaxed);
+    sock.full.reset();
+    sock.staged.forget();
+    crate::inodes::opened(sock);
+    sock.prefix.begin(sock.is_in_use());
+    Some(sock)
+}
+
+/// Puts a structure back that no entry points to and no stream uses.
+pub fn free(sock: &'static Sock) {
+    // See `Known`. And the control thread may be about to finish with a half whose state it has
+    // already changed.
+    let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
+    sock.generation.fetch_add(1, Ordering::AcqRel);
+    sock.remains.forget();
+    prefix::free(sock, sections.iter().all(Result::is_ok));
+    drop(sections);
+    // Calls that are still to end find no reason to meet.
+    sock.next_try.store(u64::MAX, Ordering::Relaxed);
+    crate::report::finished(sock);
+    let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or from `alloc_conn`.
+    if let Some(conn) = unsafe { conn.as_ref() } {
+        sluice_stats::free_conn(conn);
+    }
+    if !sock.family.load(Ordering::Acquire).is_null() {
+        let family = sock.family.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: null, or a slot of the family region.
+        if let Some(family) = unsafe { family.as_ref() } {
+            family.leave(sluice_runtime::process::pid());
+        }
+    }
+    if let Ok(_section) = FREE.enter() {
+        put_back(sock);
+    }
+}
+
+/// Under the lock of the lists: a structure that is free from here on.
+fn put_back(sock: &'static Sock) {
+    let mut busy = sock.is_in_use();
+    if busy && BUSY_COUNT.load(Ordering::Relaxed) >= BUSY_MOST {
+        sweep();
+        busy = BUSY_COUNT.load(Ordering::Relaxed) < BUSY_MOST;
+    }
+    if busy {
+        BUSY_COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+    push(if busy { &BUSY } else { &IDLE }, sock);
+}
+
+/// Under the lock of the lists: structures that no call is counted on any more become idle. How
+/// many did.
+fn sweep() -> u32 {
+    let mut next = BUSY.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let before = BUSY_COUNT.swap(0, Ordering::Relaxed);
+    // SAFETY: null, or a structure of a chunk.
+    while let Some(sock) = unsafe { next.as_ref() } {
+        next = sock.next_free.load(Ordering::Relaxed);
+        if sock.is_in_use() {
+            BUSY_COUNT.fetch_add(1, Ordering::Relaxed);
+            push(&BUSY, sock);
+        } else {
+            push(&IDLE, sock);
+        }
+    }
+    before.saturating_sub(BUSY_COUNT.load(Ordering::Relaxed))
+}
+
+fn push(list: &AtomicPtr<Sock>, sock: &'static Sock) {
+    let head = list.load(Ordering::Relaxed);
+    sock.next_free.store(head, Ordering::Relaxed);
+    list.store(core::ptr::from_ref(sock).cast_mut(), Ordering::Relaxed);
+}
+
+fn pop(list: &AtomicPtr<Sock>) -> Option<&'static Sock> {
+    // SAFETY: null, or a structure of a chunk.
+    let sock: &'static Sock = unsafe { list.load(Ordering::Relaxed).as_ref() }?;
+    list.store(sock.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+    Some(sock)
+}
+
+/// Under the lock of the lists: one more chunk of idle ones, if it can be had.
+fn grow() {
+    let Some(cell) = CHUNKS.iter().find(|c| c.load(Ordering::Relaxed).is_null()) else {
+        return;
+    };
+    let Ok(base) = sys::map_zeroes(CHUNK * size_of::<Sock>(), false) else {
+        return;
+    };
+    let base = base.cast::<Sock>();
+    cell.store(base, Ordering::Release);
+    for i in 0..CHUNK {
+        // SAFETY: inside the mapping just made; zeroes are a valid `Sock`.
+        let sock = unsafe { &*base.add(i) };
+        sock.rx.lock.set_order(lock::OF_RX);
+        sock.tx.lock.set_order(lock::OF_TX);
+        push(&IDLE, sock);
+    }
+}
+
+/// Calls `each` for every socket that an entry points to.
+pub fn for_all(mut each: impl FnMut(&'static Sock)) {
+    for_every(|sock| {
+        if sock.fds.load(Ordering::Acquire) != 0 {
+            each(sock);
+        }
+    });
+}
+
+/// Calls `each` for every structure there is.
+pub fn for_every(mut each: impl FnMut(&'static Sock)) {
+    for cell in &CHUNKS {
+        let base = cell.load(Ordering::Acquire);
+        if base.is_null() {
+            return;
+        }
+        for i in 0..CHUNK {
+            // SAFETY: inside a chunk, which is never unmapped.
+            let sock: &'static Sock = unsafe { &*base.add(i) };
+            each(sock);
+        }
+    }
+}
+
+/// In the child of a fork: nobody holds the lock of the lists, and no call of another thread's ends
+/// here.
+pub fn after_fork() {
+    FREE.reset();
+    let mut next = BUSY.load(Ordering::Relaxed);
+    // SAFETY: null, or a structure of a chunk.
+    while let Some(sock) = unsafe { next.as_ref() } {
+        next = sock.next_free.load(Ordering::Relaxed);
+        for half in [&sock.rx, &sock.tx] {
+            half.calls.store(0, Ordering::Relaxed);
+        }
+        sock.polls.store(0, Ordering::Relaxed);
+    }
+    sweep();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::role;
+    use super::*;
+
+    /// Takes structures until it is this one's turn; the others.
+    fn take(sock: &'static Sock) -> Vec<&'static Sock> {
+        (0..10_000)
+            .map_while(|_| alloc(-1, role::UNKNOWN).filter(|got| !core::ptr::eq(*got, sock)))
+            .collect()
+    }
+
+    #[test]
+    fn a_structure_is_not_used_again_under_a_call() {
+        for begins in [
+            |s: &Sock| s.rx.call_begins(),
+            |s: &Sock| s.tx.call_begins(),
+            |s: &Sock| {
+                s.polls.fetch_add(1, Ordering::SeqCst);
+            },
+        ] {
+            let sock = alloc(-1, role::UNKNOWN).unwrap();
+            begins(sock);
+            free(sock);
+            let others: Vec<_> = (0..3 * CHUNK)
+                .map(|_| alloc(-1, role::UNKNOWN).unwrap())
+                .collect();
+            assert!(others.iter().all(|other| !core::ptr::eq(*other, sock)));
+            sock.rx.calls.store(0, Ordering::SeqCst);
+            sock.tx.calls.store(0, Ordering::SeqCst);
+            sock.polls.store(0, Ordering::SeqCst);
+            // From here on it is as good as any.
+            let more = take(sock);
+            assert!(more.len() < 10_000);
+            others.into_iter().chain(more).for_each(free);
+            free(sock);
+        }
+    }
+
+    #[test]
+    fn a_call_that_outlives_its_socket_is_taken_back_where_it_was_counted() {
+        let sock = alloc(-1, role::UNKNOWN).unwrap();
+        sock.rx.add_kernel_bytes(10);
+        free(sock);
+        // It had looked the descriptor up before.
+        sock.rx.call_begins();
+        sock.polls.fetch_add(1, Ordering::SeqCst);
+        let mut others: Vec<_> = (0..3 * CHUNK)
+            .map(|_| alloc(-1, role::UNKNOWN).unwrap())
+            .collect();
+        assert!(others.iter().all(|other| !core::ptr::eq(*other, sock)));
+        sock.rx.call_ends(0);
+        assert_eq!(sock.polls.fetch_sub(1, Ordering::SeqCst), 1);
+        others.extend(take(sock));
+        assert!(others.len() < 10_000);
+        assert_eq!((sock.rx.in_kernel(), sock.rx.kernel_bytes()), (0, 0));
+        others.into_iter().for_each(free);
+        free(sock);
+    }
+
+    #[test]
+    fn calls_that_nobody_takes_back_cost_a_bounded_number_of_structures() {
+        let used: Vec<_> = (0..CHUNK * 64)
+            .map(|_| {
+                let sock = alloc(-1, role::UNKNOWN).unwrap();
+                sock.polls.store(1, Ordering::SeqCst);
+                free(sock);
+                sock
+            })
+            .collect();
+        let made = CHUNKS
+            .iter()
+            .filter(|c| !c.load(Ordering::Relaxed).is_null())
+            .count();
+        assert!(made < 32, "{made} chunks");
+        used.iter().for_each(|s| s.polls.store(0, Ordering::SeqCst));
+    }
+}

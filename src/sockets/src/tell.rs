@@ -1,0 +1,113 @@
+//! What a link's peer within the host is told by its control socket: that its thread is to look, or
+//! to wake one of its sleepers.
+
+use crate::jobs::{self, Job};
+use crate::record::{self, Kind, Message};
+use sluice_fabric::lock::Guarded;
+use sluice_fabric::shm::Link;
+use sluice_runtime::control_thread;
+use sluice_transport::verbs;
+
+/// A new link's control socket.
+pub fn watch_link(link: &'static Link) {
+    watch_for(link, libc::EPOLLIN);
+}
+
+fn watch_for(link: &'static Link, events: i32) {
+    let data = control_thread::LINK | core::ptr::from_ref(link) as u64;
+    // While nobody closes it: the number is another's then.
+    link.control()
+        .with(|fd| control_thread::watch(fd, events as u32, data));
+}
+
+/// Whether it was sent.
+pub fn tell(link: &Link, message: &Message, with: Option<i32>) -> bool {
+    link.control()
+        .with(|fd| record::send(fd, message, with))
+        .is_some_and(|sent| sent.is_ok())
+}
+
+/// Records that a peer could not take, since it reads nothing: its thread gets no processor, or is
+/// stopped. Told in time, when its socket has room; in between neither end would look.
+static UNTOLD: Guarded<Vec<Untold>> = Guarded::new(Vec::new());
+
+/// The link and its generation, kind and index.
+type Untold = (&'static Link, u32, Kind, u32);
+
+/// Says it now, or when there is room.
+pub fn tell_in_time(link: &'static Link, kind: Kind, index: u32) {
+    let message = Message::about(kind, index);
+    let Some(mut untold) = UNTOLD.lock() else {
+        // In a handler that has interrupted this very section.
+        tell(link, &message, None);
+        return;
+    };
+    let generation = link.generation();
+    let is_own = |(l, g, ..): &Untold| core::ptr::eq(*l, link) && *g == generation;
+    // Not before those that wait.
+    let waits = untold.iter().any(is_own);
+    if !waits && tell(link, &message, None) || !link.is_alive() {
+        return;
+    }
+    // Each once, in the order in which they were said last: no more of a link than it has slots and
+    // streams.
+    untold.retain(|of| !is_own(of) || (of.2, of.3) != (kind, index));
+    untold.push((link, generation, kind, index));
+    if !waits {
+        watch_for(link, libc::EPOLLIN | libc::EPOLLOUT);
+    }
+}
+
+/// By the control thread: there is room again.
+pub fn tell_rest(link: &'static Link) {
+    let Some(mut untold) = UNTOLD.lock() else {
+        return;
+    };
+    let generation = link.generation();
+    let mut full = false;
+    untold.retain(|&(l, g, kind, index)| {
+        let own = core::ptr::eq(l, link) && g == generation;
+        if own && !full {
+            full = !tell(link, &Message::about(kind, index), None) && link.is_alive();
+            return full;
+        }
+        own || l.generation() == g && l.is_alive()
+    });
+    if !full {
+        watch_for(link, libc::EPOLLIN);
+    }
+}
+
+/// The peer must look at the words of stream `index`.
+pub fn attention(link: &'static Link, index: u32) {
+    match link.twin() {
+        Some(_) if verbs::is_to_another_host(link) => {}
+        Some(twin) => jobs::add(Job::Look(twin, index)),
+        None => tell_in_time(link, Kind::Attention, index),
+    }
+    if !link.is_alive() {
+        jobs::add(Job::Reap(link));
+    }
+}
+
+/// The peer's slot sleeps and there is no doorbell for it here: its own process rings it.
+pub fn ask_wake(link: &'static Link, slot: u32) {
+    tell_in_time(link, Kind::Wake, slot);
+}
+
+/// Before a fork: nobody is inside what the child will use.
+pub fn hold() {
+    UNTOLD.hold();
+}
+
+/// After a fork, on both sides: of [`hold`].
+pub fn release() {
+    UNTOLD.release();
+}
+
+/// In the child: it tells nobody.
+pub fn after_fork() {
+    if let Some(mut list) = UNTOLD.lock() {
+        list.clear();
+    }
+}

@@ -1,0 +1,98 @@
+//! In place of `prefix.rs` where no other host is met: nothing is to be proved, and nothing kept
+//! for it.
+
+use crate::sock::Sock;
+use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
+
+/// See `prefix.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// What is read.
+    In,
+    /// What is written.
+    Out,
+}
+
+/// Nothing.
+#[derive(Debug)]
+pub struct Slot;
+
+impl Slot {
+    /// Never.
+    #[inline(always)]
+    pub fn wants(&self, _: Way) -> bool {
+        false
+    }
+    /// Nothing to end.
+    #[inline(always)]
+    pub fn end(&self, _: Way) {}
+    /// Nothing to end.
+    #[inline(always)]
+    pub fn end_both(&self) {}
+    /// Nothing to begin.
+    #[inline(always)]
+    pub fn begin(&self, _: bool) {}
+}
+
+/// Nothing to ask for.
+#[inline(always)]
+pub fn init() {}
+/// Nothing is kept.
+#[inline(always)]
+pub fn after_fork(_: &'static Sock) {}
+/// Nothing is kept.
+#[inline(always)]
+pub fn free(_: &'static Sock, _: bool) {}
+
+/// See `prefix.rs`.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "nobody looks at it here")]
+pub struct Moved {
+    /// See `prefix.rs`.
+    pub sock: &'static Sock,
+    /// See `prefix.rs`.
+    pub way: Way,
+    /// See `prefix.rs`.
+    pub n: ssize_t,
+    /// See `prefix.rs`.
+    pub ahead: bool,
+}
+
+/// Not called.
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn look_ahead(_: &'static Sock, _: *const iovec, _: usize) -> bool {
+    false
+}
+/// Not called.
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn look_ahead_message(_: &'static Sock, _: *const msghdr) -> bool {
+    false
+}
+/// Not called.
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn moved(_: Moved, _: *const iovec, _: usize) {}
+/// Not called.
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn moved_message(_: Moved, _: *const msghdr) {}
+/// Not called.
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn moved_messages(_: Moved, _: *const mmsghdr, _: usize) {}
+/// Not called.
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn moved_file(_: Moved, _: c_int, _: *const off64_t) {}
+
+/// Nothing is kept.
+#[inline(always)]
+pub fn forget(_: &'static Sock) {}

@@ -1,0 +1,67 @@
+//! Calls on a tracked descriptor that hooks cannot follow: the kernel's socket is to be the only
+//! path.
+
+use super::sock::Sock;
+use super::{demote, life, remains};
+use crate::remote;
+use crate::verdict::{Pass, Verdict};
+use crate::watcher::Watcher;
+use libc::c_int;
+use sluice_runtime::fd_table::{self, Entry};
+use sluice_stats::Reason;
+
+/// What such a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Anything. What the program has written goes before what it writes now.
+    Any,
+    /// It reads. What the program has written follows by the control thread: the peer may not read
+    /// it before it is read from.
+    Reading,
+}
+
+/// The descriptor is about to be used so: its stream goes back to TCP for good, counted under
+/// `reason`.
+pub fn used(fd: c_int, reason: Reason, how: Use) {
+    let Some(entry) = fd_table::lookup(fd) else {
+        return;
+    };
+    if let Some(sock) = entry.get::<Sock>() {
+        leave(sock, reason, how);
+        // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
+        // kernel would tell of an end where it has nothing yet.
+        remains::part_with(sock);
+    } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
+        // Given away before it is connected. (A raw call about one that is not says nothing of
+        // later ones.)
+        if let Some(sock) = crate::life::sock_of(entry, fd) {
+            life::give_up(sock, reason);
+        }
+    } else if let Some(set) = entry.get::<Watcher>() {
+        set.used_elsewhere();
+    }
+}
+
+/// Before `splice` to a tracked descriptor; what is to wait for the peer fails where the program
+/// does not.
+pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
+    let Some(sock) = entry.get::<Sock>() else {
+        used(fd, Reason::Splice, Use::Any);
+        return Verdict::Pass(Pass::NOBODY);
+    };
+    let flags = if waits_not { libc::MSG_DONTWAIT } else { 0 };
+    if let Err(e) = life::give_up_before(sock, fd, flags, Reason::Splice) {
+        return Verdict::Failed(e);
+    }
+    remains::part_with(sock);
+    Verdict::Pass(Pass::NOBODY)
+}
+
+fn leave(sock: &'static Sock, reason: Reason, how: Use) {
+    if life::goes_back(sock, reason) {
+        match how {
+            Use::Any => demote::finish_blocking(sock, reason),
+            Use::Reading => remote::finish_reading(sock, reason),
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! From TCP to the link: when to try, attaching a stream, the reader's consent, the writer's
+//! switch.
+
+use crate::demote::{self, Which};
+use crate::sock::{Event, SETS, Sock, State, half, role};
+use crate::{direct, events, jobs, options, prefix, remote, tcp};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_fabric::shm::Link;
+use sluice_runtime::config::{Side, config};
+use sluice_runtime::{address, process};
+use sluice_stats::Reason;
+use sluice_transport::verbs;
+
+/// Ring length for one more stream of this process: long for few, short for many, so that together
+/// they stay within a processor's cache. Not longer: where a stream is handed over, at an exec,
+/// say, TCP must take what lies unread, and its buffers are small as long as nothing has gone
+/// through them.
+pub fn ring_len(link: &Link) -> u32 {
+    let config = config();
+    let most = if config.memory.is_some() {
+        config.ring_beside(in_use().1)
+    } else {
+        config.ring_len
+    };
+    let wanted = match link.stream_count() {
+        0..=15 => 256 << 10,
+        16..=63 => 128 << 10,
+        64..=255 => 64 << 10,
+        256..=4095 => 32 << 10,
+        // Together with those before them they fit into what a side of a link can lend.
+        _ => 8 << 10,
+    };
+    most.min(if most > 256 << 10 { most } else { wanted })
+}
+
+/// Connections of this process that have a stream, and bytes of their rings.
+fn in_use() -> (u64, u64) {
+    let mut all = (0, 0);
+    crate::sock::for_all(|sock| {
+        if sock.link().is_some() {
+            all.0 += 1;
+            all.1 += sock.rx.ring().map_or(0, |ring| ring.len());
+        }
+    });
+    all
+}
+
+/// Does the user want the connection between these to leave TCP, and now? What a rule keeps there
+/// it keeps for good.
+pub fn ask_user(sock: &Sock, local: SocketAddr, peer: SocketAddr) -> Result<(), Reason> {
+    let config = config();
+    let side = match sock.role.load(Ordering::Relaxed) {
+        role::ACCEPTED => Side::Server,
+        _ => Side::Client,
+    };
+    if config.leaves(side, local, peer) {
+        sock.pin(Reason::Policy);
+        return Err(Reason::Policy);
+    }
+    let is_bounded = config.connections.is_some() || config.memory.is_some();
+    let (count, bytes) = if is_bounded { in_use() } else { (0, 0) };
+    if config.allows(count, bytes) {
+        Ok(())
+    } else {
+        Err(Reason::Bounded)
+    }
+}
+
+/// The same, where the addresses are not at hand.
+fn ask_user_here(sock: &Sock) -> Result<(), Reason> {
+    let config = config();
+    if config.rules.is_empty() && config.connections.is_none() && config.memory.is_none() {
+        return Ok(());
+    }
+    let fd = sock.fd.load(Ordering::Relaxed);
+    match (address::name(fd, false), address::name(fd, true)) {
+        (Some(local), Some(peer)) => ask_user(sock, local, peer),
+        _ => Err(Reason::NotEstablished),
+    }
+}
+
+/// The peer of the connection that `sock` was in `generation` is proved and both ends have joined
+/// stream `index` of `link`: from now on hooks of this socket wait only in ways that a doorbell can
+/// end.
+///
+/// Another thread may close the socket meanwhile, give it up, or execute another program. It says
+/// so first, in `fds`, `pinned` or [`process::is_executing`], takes both locks for a moment
+/// ([`Sock::let_sections_end`]), and then looks for a stream; here they are asked under both locks.
+/// So either it is seen here, or the stream there.
+pub fn attach(
+    sock: &'static Sock,
+    generation: u32,
+    link: &'static Link,
+    index: u32,
+) -> Result<(), Reason> {
+    let Some(arena) = link.arena() else {
+        return Err(Reason::LinkLost);
+    };
+    let Some(stream) = arena.stream(index) else {
+        return Err(Reason::LinkFull);
+    };
+    // SAFETY: the arena stays mapped while the link counts a stream.
+    let stream: &'static sluice_fabric::layout::Stream = unsafe { &*core::ptr::from_ref(stream) };
+    let (outgoing, incoming) = link.directions(stream);
+    let Some(lent) = link.lent_for(index) else {
+        return Err(Reason::LinkLost);
+    };
+    // The peer can write to this record. It goes by it itself, so a changed one is a stream that
+    // cannot work.
+    let said = &incoming.rx_wishes;
+    let unchanged = said.ring_at.load(Ordering::Relaxed) == lent.at
+        && said.ring_len.load(Ordering::Relaxed) == lent.len;
+    let ring = arena.ring(link.side(), lent.at, lent.len);
+    let (Some(ring), true) = (ring, unchanged) else {
+        return Err(Reason::PeerHostile);
+    };
+    let blocked = |_| Reason::WriterBlocked;
+    let rx = sock.rx.lock.enter().map_err(blocked)?;
+    let tx = sock.tx.lock.enter().map_err(blocked)?;
+    let refused = take_in(sock, generation);
+    if refused.is_ok() {
+        options::note(sock, sock.fd.load(Ordering::Relaxed));
+        // Before the switch, which clears it: that takes the lock.
+        sock.conn().awaits(Reason::Met);
+        sock.set_stream(link, index);
+        incoming.rx_wishes.ended.store(0, Ordering::SeqCst);
+        sock.rx.set_dir(Some(incoming));
+        // A thread that shuts it down after this look finds the direction.
+        if sock.halves.load(Ordering::SeqCst) & half::WRITING != 0 {
+            incoming.rx_wishes.ended.store(1, Ordering::SeqCst);
+        }
+        sock.rx.set_ring(ring);
+        sock.tx.set_dir(Some(outgoing));
+        sock.linked_before.store(sock.linked(), Ordering::Relaxed);
+        // In the child of a fork nobody watches what the parent did.
+        sock.full.reset();
+        sock.adopted.store(false, Ordering::Relaxed);
+        sock.counted.store(false, Ordering::Relaxed);
+        sock.upgraded.store(false, Ordering::Relaxed);
+        sock.far.store(false, Ordering::Relaxed);
+        sock.begun.store(false, Ordering::Relaxed);
+        sock.handed.store(false, Ordering::Relaxed);
+        sock.undecided_ns.store(0, Ordering::Relaxed);
+        sock.rx.state.on(Event::Attached);
+        sock.tx.state.on(Event::Attached);
+    }
+    drop((tx, rx));
+    refused?;
+    if !verbs::is_to_another_host(link) {
+        // Both ends are on this host, and will be.
+        prefix::forget(sock);
+    }
+    jobs::watch(sock);
+    for i in 0..SETS {
+        if let Some(set) = sock.set_at(i) {
+            set.adopt_stream(sock);
+        }
+    }
+    // From here on, a thread that ends a call in the kernel may consent, too.
+    sock.adopted.store(true, Ordering::SeqCst);
+    consent(sock);
+    Ok(())
+}
+
+/// Under both locks: may the socket, which was that connection in `generation`, have a stream?
+fn take_in(sock: &'static Sock, generation: u32) -> Result<(), Reason> {
+    // In this order: a thread that finds a later connection's descriptor finds its generation,
+    // too.
+    if sock.fds.load(Ordering::Acquire) == 0
+        || sock.generation.load(Ordering::Acquire) != generation
+    {
+        return Err(Reason::Close);
+    }
+    if let pinned @ 1.. = sock.pinned.load(Ordering::Relaxed) {
+        return Err(Reason::from_u16(pinned as u16).unwrap_or(Reason::Close));
+    }
+    if process::is_executing() {
+        return Err(Reason::Exec);
+    }
+    if sock.is_accelerated() || sock.link().is_some() {
+        return Err(Reason::WriterBlocked);
+    }
+    if let Some(reason) = options::inherited_pin(sock) {
+        sock.pin(reason);
+        return Err(reason);
+    }
+    ask_user_here(sock)?;
+    let family = sock.family_or_take().ok_or(Reason::Limit)?;
+    if family.is_shared(process::pid()) {
+        return Err(Reason::Shared);
+    }
+    family.begin_stream();
+    family.is_owned_by(process::pid());
+    Ok(())
+}
+
+/// A reader of this process did not consent, since a thread waited for more sockets than are marked
+/// one by one.
+static REFUSED_FOR_BIG_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Is there a stream for what is written, whose reader has not consented yet?
+pub fn awaits_consent(sock: &'static Sock) -> bool {
+    if sock.tx.state() != State::Proved {
+        return false;
+    }
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return false;
+    };
+    let dir = sock.tx.dir();
+    dir.is_some_and(|dir| dir.rx_wishes.consent.load(Ordering::Acquire) == 0)
+}
+
+/// Such a wait is over: a socket that was refused for it consents, be it a socket that was not
+/// among them.
+pub fn consent_behind_big_wait() {
+    if !events::is_any_big_wait() && REFUSED_FOR_BIG_WAIT.swap(false, Ordering::SeqCst) {
+        crate::sock::for_all(consent);
+    }
+}
+
+/// The reader consents once no thread is left in a kernel wait that a doorbell cannot end, and the
+/// kernel's count of bytes agrees with ours: what was read, was read through our hooks.
+#[cold]
+pub fn consent(sock: &'static Sock) {
+    if sock.rx.state() != State::Proved
+        || !sock.adopted.load(Ordering::SeqCst)
+        || sock.rx.in_kernel() != 0
+    {
+        return;
+    }
+    if sock.polls.load(Ordering::SeqCst) != 0 {
+        return;
+    }
+    if events::is_any_big_wait() {
+        REFUSED_FOR_BIG_WAIT.store(true, Ordering::SeqCst);
+        // After it, since the last of them may have ended before that was seen.
+        if events::is_any_big_wait() {
+            return;
+        }
+    }
+    let Ok(section) = sock.rx.lock.enter() else {
+        return;
+    };
+    let mut refuse = None;
+    if sock.rx.state() == State::Proved
+        && let Some(dir) = sock.rx.dir()
+        && dir.rx_wishes.consent.load(Ordering::Relaxed) == 0
+    {
+        let fd = sock.fd.load(Ordering::Relaxed);
+        let input = tcp::input_after(fd, sock.rx.kernel_bytes());
+        match input.map(|input| (input.state, input.read)) {
+            Some((tcp::ESTABLISHED, n)) if n == sock.rx.kernel_bytes() => {
+                dir.rx_wishes.consent.store(1, Ordering::Release)
+            }
+            // What this end wrote is over; what it reads goes on.
+            Some((tcp::FIN_WAIT1 | tcp::FIN_WAIT2, n))
+                if n == sock.rx.kernel_bytes() && !remote::is_remote(sock) =>
+            {
+                dir.rx_wishes.consent.store(1, Ordering::Release)
+            }
+            Some((tcp::ESTABLISHED, _)) => refuse = Some((Which::Both, Reason::NotHooked)),
+            // Within the host what this end writes is not concerned: the peer may read on.
+            Some((tcp::CLOSE_WAIT, _)) if !remote::is_remote(sock) => {
+                refuse = Some((Which::Rx, Reason::NotEstablished));
+            }
+            _ => refuse = Some((Which::Both, Reason::NotEstablished)),
+        }
+    }
+    drop(section);
+    if remote::is_remote(sock) && refuse.is_none() {
+        jobs::advance(sock);
+    }
+    if let Some((which, reason)) = refuse {
+        if reason == Reason::NotHooked {
+            sock.pin(reason);
+        }
+        demote::demote(sock, which, reason);
+    }
+}
+
+/// What the writer's switch came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// On the link from now on.
+    Done,
+    /// Not yet: TCP once more.
+    Later,
+    /// Never: the stream must be demoted for this reason.
+    Never(Reason),
+}
+
+/// Under the tx lock, in state Proved: fixes the offset N at which TCP's part of this direction
+/// ends.
+pub fn try_switch(sock: &'static Sock) -> Switch {
+    let Some(dir) = sock.tx.dir() else {
+        return Switch::Later;
+    };
+    // Over a link between hosts both directions switch together, when the peer's steps have come.
+    // Before the sets know of the stream nobody asks for them to hear of room.
+    if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
+        || !sock.adopted.load(Ordering::SeqCst)
+        || sock.tx.in_kernel() != 0
+        || remote::is_remote(sock)
+    {
+        return Switch::Later;
+    }
+    take_ring(sock, |written| {
+        dir.tx_wishes.from.store(written, Ordering::Relaxed);
+        dir.tx_wishes.switched.store(1, Ordering::Release);
+        sock.note_upgraded();
+        true
+    })
+}
+
+/// Under the tx lock, in state Proved, with no thread in a kernel write: the program's bytes go
+/// into the ring from now on. Tells `announce` the offset N before; `false`: not yet.
+pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Switch {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return Switch::Later;
+    };
+    let at = dir.rx_wishes.ring_at.load(Ordering::Acquire);
+    let len = dir.rx_wishes.ring_len.load(Ordering::Relaxed);
+    let Some(ring) = link.arena().and_then(|a| a.ring(1 - link.side(), at, len)) else {
+        return Switch::Never(Reason::PeerHostile);
+    };
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let connected = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
+    // Between hosts both directions leave TCP together, so neither has ended.
+    let is_open = !remote::is_remote(sock) || !tcp::has_ended(fd);
+    let Some(written) = tcp::written(fd, connected).filter(|_| is_open) else {
+        return Switch::Never(Reason::NotEstablished);
+    };
+    if written.bytes != sock.tx.kernel_bytes() {
+        return Switch::Never(Reason::NotHooked);
+    }
+    let unread_max = match most_unread(sock, fd, ring.len()) {
+        Ok(most) => most,
+        Err(not_now) => return not_now,
+    };
+    sock.tx.unread_max.store(unread_max, Ordering::Relaxed);
+    sock.tx.set_ring(ring);
+    direct::begin_tx(sock);
+    sock.tx.show_ring(&sock.conn().tx);
+    if !announce(written.bytes) {
+        return Switch::Later;
+    }
+    // The reader has to read TCP's part first, and no further write will push that.
+    if !written.is_acknowledged {
+        options::push_out(sock, fd);
+    }
+    tcp::acknowledge(fd);
+    sock.tx.state.on(Event::Entered);
+    Switch::Done
+}
+
+/// How much may lie unread in a ring of `len` bytes: it must fit into TCP at any moment, after
+/// what is there, for a close that may not wait. `Err`: the switch can not be made (yet).
+fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
+    /// A ring that takes less is not worth it.
+    const LEAST: u32 = 4096;
+    let len = len.min(u64::from(u32::MAX)) as u32;
+    if remote::is_remote(sock) {
+        // To another host what has come to the peer's end stays there.
+        return if len < LEAST {
+            Err(Switch::Never(Reason::SendBufferSmall))
+        } else {
+            Ok(len)
+        };
+    }
+    let buffer = tcp::send_buffer(fd).unwrap_or_default();
+    let most = len.min(buffer.size / 2);
+    if most < LEAST {
+        return Err(Switch::Never(Reason::SendBufferSmall));
+    }
+    // Nothing is added to what TCP has, so that there is always as much. Large pieces cost the
+    // kernel little beside their bytes.
+    let free = buffer.size.saturating_sub(buffer.used);
+    let fits = free - free / 8;
+    // A writer that finds it full waits until a third is free (sk_stream_is_writeable), and so
+    // comes by here with more than a quarter.
+    if fits < most.min(buffer.size / 4).max(LEAST) {
+        return Err(Switch::Later);
+    }
+    Ok(most.min(fits))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_types, reason = "tests make real connections")]
+mod tests {
+    use super::*;
+    use crate::{sock, testing};
+    use sluice_fabric::sys;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn no_stream_is_attached_to_what_was_closed_or_given_up() {
+        let (a, _, index) = testing::link();
+        let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        let generation = sock.generation.load(Ordering::Acquire);
+        // Another connection by now.
+        let other = attach(sock, generation.wrapping_sub(1), a, index);
+        assert_eq!(other, Err(Reason::Close));
+        sock.fds.store(0, Ordering::Relaxed);
+        assert_eq!(attach(sock, generation, a, index), Err(Reason::Close));
+        sock.fds.store(1, Ordering::Relaxed);
+        sock.pin(Reason::Passed);
+        assert_eq!(attach(sock, generation, a, index), Err(Reason::Passed));
+        assert!(sock.link().is_none() && sock.family().is_none());
+        sock.pinned.store(0, Ordering::Relaxed);
+        assert_eq!(attach(sock, generation, a, index), Ok(()));
+        demote::demote(sock, Which::Both, Reason::Close);
+        assert_eq!(a.stream_count(), 0);
+    }
+
+    #[test]
+    fn a_writer_switches_once_its_sets_know_of_the_stream() {
+        let (a, b, index) = testing::link();
+        let sock = testing::writer(a, b, index);
+        sock.tx.state.put(State::Proved);
+        let dir = sock.tx.dir().unwrap();
+        dir.rx_wishes.consent.store(1, Ordering::SeqCst);
+        sock.adopted.store(false, Ordering::SeqCst);
+        assert_eq!(try_switch(sock), Switch::Later);
+        sock.adopted.store(true, Ordering::SeqCst);
+        assert_ne!(try_switch(sock), Switch::Later);
+        demote::demote(sock, Which::Both, Reason::Close);
+    }
+
+    #[test]
+    fn what_may_lie_unread_fits_into_tcp() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut peer = listener.accept().unwrap().0;
+        let fd = here.as_raw_fd();
+        let sock = sock::alloc(fd, role::CONNECTING).unwrap();
+        let size = 64 << 10;
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &size).unwrap();
+        // The kernel doubles it.
+        assert_eq!(most_unread(sock, fd, 1 << 20), Ok(64 << 10));
+        assert_eq!(most_unread(sock, fd, 8192), Ok(8192));
+        here.set_nonblocking(true).unwrap();
+        let mut written = 0;
+        while let Ok(n) = here.write(&[7; 4096]) {
+            written += n;
+        }
+        assert_eq!(most_unread(sock, fd, 1 << 20), Err(Switch::Later));
+        // Until TCP would show room.
+        let mut piece = [0; 4096];
+        while sys::poll_one(fd, libc::POLLOUT, Some(sys::timespec(0))).unwrap() == 0 {
+            written -= peer.read(&mut piece).unwrap();
+        }
+        let most = most_unread(sock, fd, 1 << 20).unwrap() as usize;
+        assert!((32 << 10..=64 << 10).contains(&most), "{most}");
+        assert_eq!(here.write(&vec![7; most]).unwrap(), most);
+        peer.read_exact(&mut vec![0; written + most]).unwrap();
+        let least = 1;
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &least).unwrap();
+        let never = Err(Switch::Never(Reason::SendBufferSmall));
+        assert_eq!(most_unread(sock, fd, 1 << 20), never);
+        sock::free(sock);
+    }
+
+    #[test]
+    fn a_ring_that_the_peer_has_put_in_anothers_place_is_refused() {
+        let (a, b, index) = testing::link();
+        let other = testing::stream(a, b);
+        let (own, others) = (a.lent_for(index).unwrap(), a.lent_for(other).unwrap());
+        // Side 1 writes into what side 0 has lent: its record lies where both can write.
+        let said = &testing::directions(b, index)[1].rx_wishes;
+        for (at, len) in [(others.at, others.len), (own.at, own.len / 2), (0, 0)] {
+            said.ring_at.store(at, Ordering::Relaxed);
+            said.ring_len.store(len, Ordering::Relaxed);
+            let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+            let generation = sock.generation.load(Ordering::Acquire);
+            assert_eq!(attach(sock, generation, a, index), Err(Reason::PeerHostile));
+            assert_eq!(a.lent_for(index), Some(own));
+            assert!(sock.link().is_none());
+            sock::free(sock);
+        }
+        // What goes back to the pool is what was lent, not what the peer said of it.
+        said.ring_at.store(others.at, Ordering::Relaxed);
+        said.ring_len.store(others.len, Ordering::Relaxed);
+        b.leave_stream(index);
+        a.leave_stream(index);
+        assert_eq!(a.lent_for(index), None);
+        let again = testing::stream(a, b);
+        assert_eq!(a.lent_for(again), Some(own));
+        assert_eq!(a.lent_for(other), Some(others));
+    }
+}

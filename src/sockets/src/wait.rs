@@ -1,0 +1,535 @@
+//! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
+
+use crate::demote::{self, Which};
+use crate::nap::Nap;
+use crate::sock::{Half, Known, Sock, State};
+use crate::verdict::{Error, Verdict};
+use crate::{direct, full, jobs, nap, options, recv, remote};
+use core::sync::atomic::Ordering;
+use sluice_fabric::layout::Direction;
+use sluice_fabric::lock::Section;
+use sluice_fabric::shm::Link;
+use sluice_fabric::sync::fence_after_rmw;
+use sluice_fabric::sys::{self, Ends};
+use sluice_runtime::{spin, thread};
+use sluice_stats::Reason;
+use sluice_transport::verbs;
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something may have changed: look.
+    News,
+    /// A signal handler that does not restart calls.
+    Interrupted,
+    /// The socket's timeout.
+    TimedOut,
+    /// The edge sleeps: leave the engine with [`crate::verdict::Verdict::Block`].
+    Parked,
+}
+
+/// The same while the stream is on its way to a link between hosts: its reader has TCP to read
+/// first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's timer
+/// after it.
+const SWITCH_NS: u64 = 3_000_000_000;
+
+/// How long the reader of a full ring may be without reading.
+pub fn full_ns(sock: &Sock) -> u64 {
+    if remote::is_switching(sock) {
+        SWITCH_NS
+    } else if remote::is_remote(sock) {
+        full::FULL_REMOTE_NS
+    } else {
+        full::FULL_NS
+    }
+}
+
+/// Under the rx lock, which it gives back: waits until the tail is at least `beyond`, or the
+/// stream or TCP has other news.
+#[cold]
+pub fn for_data(
+    section: Section<'_>,
+    sock: &'static Sock,
+    fd: i32,
+    deadline: Option<u64>,
+    beyond: u64,
+    nap: &mut Nap,
+) -> Waited {
+    let (Some(dir), Some(link)) = (sock.rx.dir(), sock.link()) else {
+        return Waited::News;
+    };
+    let on_link = sock.rx.state() == State::Link;
+    // The look before this wait took the writer for not switched: if it is by now, that is news.
+    // (To read the word here again and wait for it to change would miss a switch between the two.)
+    let unswitched = sock.rx.state() == State::Proved;
+    // An offer after unread bytes is not next: a wait for more than there is does not look at it.
+    let offers = on_link && beyond == sock.rx.at.load(Ordering::Relaxed) + 1;
+    let seen = sock.direct.seen.load(Ordering::Relaxed);
+    link.pin();
+    drop(section);
+    let news = || {
+        let tail = dir.tx.tail.read();
+        tail.flagged
+            || dir.rx.head.read().flagged
+            || if on_link {
+                tail.offset >= beyond
+                    || offers && is_new(dir.offer.word.load(Ordering::Acquire), seen)
+            } else {
+                unswitched && dir.tx_wishes.switched.load(Ordering::Acquire) != 0
+            }
+    };
+    let waited = if on_link && spins(&sock.rx, link, dir.tx.cpu.load(Ordering::Relaxed), news) {
+        sock.conn().rx.spins.add_shared(1);
+        Waited::News
+    } else {
+        sock.conn().rx.sleeps.add_shared(1);
+        let look = || news() || recv::tcp_speaks(sock, fd);
+        let ends = nap.ends();
+        sleep(
+            sock,
+            link,
+            Side::Reader(dir),
+            deadline,
+            ends,
+            look,
+            Some(nap),
+        )
+    };
+    if waited != Waited::Parked {
+        link.unpin();
+    }
+    waited
+}
+
+/// An offer that the reader has not looked at; 0 is one in the making.
+fn is_new(offer: u64, seen: u64) -> bool {
+    offer != seen && offer != 0
+}
+
+/// Under the tx lock, which it gives back: waits until the reader's ADVERT is another than that of
+/// `serial`.
+#[cold]
+pub fn for_advert(
+    section: Section<'_>,
+    sock: &'static Sock,
+    until: u64,
+    ends: Ends,
+    serial: u64,
+) -> Waited {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return Waited::News;
+    };
+    link.pin();
+    drop(section);
+    let news = || {
+        dir.rx.head.read().flagged
+            || dir.tx.tail.read().flagged
+            || dir.advert.serial.load(Ordering::Acquire) != serial
+    };
+    let waited = if spin::until(
+        &sock.tx.spin_ns,
+        &sock.tx.spin_skip,
+        dir.rx.cpu.load(Ordering::Relaxed),
+        news,
+    ) {
+        sock.conn().tx.spins.add_shared(1);
+        Waited::News
+    } else {
+        sock.conn().tx.sleeps.add_shared(1);
+        // Slept here, not at the edge: a cancellation waits for the end of our patience.
+        sleep(sock, link, Side::Writer(dir), Some(until), ends, news, None)
+    };
+    link.unpin();
+    waited
+}
+
+/// Under the tx lock, which it gives back: waits until another host's reader `takes` something, or
+/// the stream has other news.
+#[cold]
+pub fn for_taker(section: Section<'_>, sock: &'static Sock, until: u64, takes: impl Fn() -> bool) {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return;
+    };
+    link.pin();
+    drop(section);
+    let news = || dir.rx.head.read().flagged || dir.tx.tail.read().flagged || takes();
+    while !news() && sys::now_ns() < until {
+        let side = Side::Writer(dir);
+        let _ = sleep(sock, link, side, Some(until), Ends::NEVER, news, None);
+    }
+    link.unpin();
+}
+
+/// Under the tx lock, which it gives back: waits until the ring has room again. A reader that does
+/// not read has the stream demoted.
+#[cold]
+pub fn for_space(
+    section: Section<'_>,
+    sock: &'static Sock,
+    deadline: Option<u64>,
+    ends: Ends,
+    mut nap: Option<&mut Nap>,
+) -> Waited {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return Waited::News;
+    };
+    let seen = sock.tx.seen.load(Ordering::Relaxed);
+    link.pin();
+    drop(section);
+    let news = || {
+        let head = dir.rx.head.read();
+        head.flagged || head.offset != seen || dir.tx.tail.read().flagged
+    };
+    let waited = if spins(&sock.tx, link, dir.rx.cpu.load(Ordering::Relaxed), news) {
+        sock.conn().tx.spins.add_shared(1);
+        Waited::News
+    } else {
+        sock.conn().tx.sleeps.add_shared(1);
+        let patience = sys::now_ns() + full_ns(sock);
+        let until = deadline.map_or(patience, |d| d.min(patience));
+        if let Some(nap) = &mut nap {
+            nap.seen = seen;
+        }
+        match sleep(sock, link, Side::Writer(dir), Some(until), ends, news, nap) {
+            // Also where the program's own patience (SO_SNDTIMEO) was shorter: TCP has room for
+            // more than the ring, and says itself when it has none.
+            Waited::TimedOut => {
+                if !news() {
+                    demote::demote(sock, Which::Both, Reason::RingFull);
+                }
+                Waited::News
+            }
+            other => other,
+        }
+    };
+    if waited != Waited::Parked {
+        link.unpin();
+    }
+    waited
+}
+
+/// Waits for news on the processor, within reason.
+fn spins(half: &Half, link: &'static Link, peer: u32, news: impl Fn() -> bool) -> bool {
+    if !verbs::is_to_another_host(link) {
+        return spin::until(&half.spin_ns, &half.spin_skip, peer, news);
+    }
+    let news = || {
+        verbs::drive(link);
+        news()
+    };
+    news() || spin::remote(&half.spin_ns, &half.spin_skip, news)
+}
+
+enum Side<'a> {
+    Reader(&'a Direction),
+    Writer(&'a Direction),
+}
+
+/// Announces, looks again, sleeps on the slot of this thread, or has the edge do so. The link is
+/// pinned.
+fn sleep(
+    sock: &'static Sock,
+    link: &'static Link,
+    side: Side<'_>,
+    deadline: Option<u64>,
+    ends: Ends,
+    news: impl Fn() -> bool,
+    nap: Option<&mut Nap>,
+) -> Waited {
+    let slot_index = thread::slot_on(link);
+    let Some((index, slot)) = slot_index.and_then(|i| Some((i, link.my_slot(i)?))) else {
+        // More sleeping threads than a link has slots: this stream does without.
+        demote::demote(sock, Which::Both, Reason::Limit);
+        return Waited::News;
+    };
+    let (half, dir, waiters, writer) = match side {
+        Side::Reader(dir) => (&sock.rx, dir, &dir.rx_wishes.waiters, false),
+        Side::Writer(dir) => (&sock.tx, dir, &dir.tx_wishes.waiters, true),
+    };
+    // Since the lock was given back the stream may have ended, and its words be another's by now,
+    // which say nothing of that. The thread that ends it stores the state before it looks for
+    // waiters. A later stream of the same socket may have the same words: a stream begins without
+    // waiters, so this one's bit is gone then, and nobody would wake it.
+    let bit = 1 << index;
+    let is_over = || {
+        half.state.get_in_order() == State::Plain
+            || !half.is_at(dir)
+            || waiters.load(Ordering::SeqCst) & bit == 0
+    };
+    if let Some(nap) = &nap {
+        // What a sleep left by a jump has announced goes before this one announces the same.
+        nap::left_sleeps(nap.frame());
+    }
+    waiters.fetch_or(bit, Ordering::SeqCst);
+    slot.publish_cpu(thread::cpu());
+    slot.announce();
+    // The thread that hears of news wakes this one: the kernel would not restart a sleep on the
+    // link's descriptor after a signal handler.
+    let hears = !verbs::is_to_another_host(link) || verbs::arm(link);
+    let mut waited = Waited::News;
+    if !is_over() && !news() {
+        let left = deadline.map(|d| d.saturating_sub(sys::now_ns()));
+        if left == Some(0) || !hears {
+            waited = Waited::TimedOut;
+        } else if let Some(nap) = nap
+            && nap::falls_asleep(nap.frame(), link, index, waiters)
+        {
+            nap.word = slot.sleep_word();
+            nap.announced = false;
+            nap.until = deadline.unwrap_or(0);
+            nap.writer = writer;
+            return Waited::Parked;
+        } else {
+            let timeout = left.map(sys::timespec);
+            // (A recv that has lent its buffer sleeps at the edge, or not at all.)
+            // SAFETY: the word lies in the pinned arena.
+            let slept = unsafe { sys::futex_wait(slot.sleep_word(), 1, timeout.as_ref(), ends) };
+            waited = ended(slept.err().unwrap_or(0), ends, timeout.is_none());
+        }
+    }
+    slot.retract();
+    waiters.fetch_and(!bit, Ordering::SeqCst);
+    waited
+}
+
+/// What a sleep came to that is over when one of these handlers runs. The kernel ends it for
+/// others, too, unless it `restarts` it after them: a wait on a futex without a time limit (a
+/// writer's has one of its own).
+pub(super) fn ended(errno: i32, ends: Ends, restarts: bool) -> Waited {
+    match errno {
+        // A handler that is not counted is the C library's, most likely.
+        libc::EINTR if restarts || ends.are_any() || ends.have_run() => Waited::Interrupted,
+        libc::ETIMEDOUT => Waited::TimedOut,
+        _ => Waited::News,
+    }
+}
+
+/// The edge has slept for a call: how it ends, or `None` when the engine is to be called again.
+pub fn woken(nap: &mut Nap) -> Option<Verdict> {
+    let error = match how_it_slept(nap) {
+        Waited::News | Waited::Parked => return None,
+        Waited::Interrupted => Error::Interrupted,
+        Waited::TimedOut => Error::WouldBlock,
+    };
+    Some(if nap.done == 0 && !nap.empty {
+        Verdict::Failed(error)
+    } else {
+        Verdict::Done(nap.done as isize)
+    })
+}
+
+/// The thread has slept for a call: takes back what was announced, and says how the wait ended.
+#[cold]
+fn how_it_slept(nap: &mut Nap) -> Waited {
+    nap::wakes_up(nap.frame());
+    end_below_low(nap);
+    let waited = if nap.announced {
+        woken_in_kernel(nap)
+    } else {
+        ended(nap.errno, nap.ends(), !nap.word.is_null() && nap.until == 0)
+    };
+    if waited != Waited::News {
+        direct::revoke(nap);
+    } else {
+        nap.goes_on();
+    }
+    if waited != Waited::TimedOut {
+        return waited;
+    }
+    // A writer's patience is over, its program's (as in `for_space`), or the time between two
+    // looks.
+    if let Some(known) = nap.known.filter(|_| nap.writer && !nap.word.is_null()) {
+        let sock = known.sock();
+        let stuck = sock.tx.lock.enter().is_ok_and(|_section| {
+            let dir = sock
+                .tx
+                .dir()
+                .filter(|_| known.is_same() && sock.tx.state() == State::Link);
+            dir.is_some_and(|d| {
+                let head = d.rx.head.read();
+                !head.flagged && head.offset == nap.seen
+            })
+        });
+        if stuck {
+            demote::demote(sock, Which::Both, Reason::RingFull);
+        }
+        // A reader that has just read some: what its ring does not take then TCP does.
+        return Waited::News;
+    }
+    if nap.deadline != 0 && sys::now_ns() >= nap.deadline {
+        Waited::TimedOut
+    } else {
+        Waited::News
+    }
+}
+
+/// Under the tx lock, which it gives back: waits until the link, or the peer, has told how a
+/// re-send goes on.
+#[cold]
+pub fn for_link(
+    section: Section<'_>,
+    sock: &'static Sock,
+    deadline: Option<u64>,
+    ends: Ends,
+    nap: Option<&mut Nap>,
+) -> Waited {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return Waited::News;
+    };
+    link.pin();
+    drop(section);
+    let news = || !remote::is_held(sock);
+    let waited = sleep(sock, link, Side::Writer(dir), deadline, ends, news, nap);
+    if waited != Waited::Parked {
+        link.unpin();
+    }
+    waited
+}
+
+/// With the tx lock held: a non-blocking writer found the ring full. Its epoll sets will hear of
+/// space; a reader that does not read is found by the control thread. False: there is space now.
+#[cold]
+pub fn ask_for_space(sock: &'static Sock) -> bool {
+    let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
+        return false;
+    };
+    let sets = crate::watcher::slots_of(sock, link);
+    dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
+    fence_after_rmw();
+    let head = dir.rx.head.read();
+    if head.flagged || head.offset != sock.tx.seen.load(Ordering::Relaxed) {
+        return false;
+    }
+    jobs::watch_full(sock);
+    true
+}
+
+/// With the tx lock held: a non-blocking writer has to wait for the end of a re-send, or of
+/// another's turn. Its epoll sets will hear of it.
+#[cold]
+pub fn ask_for_tcp_room(sock: &'static Sock) {
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        let sets = crate::watcher::slots_of(sock, link);
+        dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
+    }
+}
+
+/// A wait for TCP after a re-send looks this often whether the program has shut the socket
+/// down, or closed it: TCP itself is only shut down after the last byte, and a poll that has begun
+/// does not learn of a close.
+const SHUT_LOOK_NS: u64 = 200_000_000;
+
+/// Under the tx lock, which it gives back: bytes are being sent again and TCP has no room.
+#[cold]
+pub fn for_tcp_room(
+    section: Section<'_>,
+    fd: i32,
+    deadline: Option<u64>,
+    ends: Ends,
+    nap: Option<&mut Nap>,
+) -> Waited {
+    drop(section);
+    let look = sys::now_ns() + SHUT_LOOK_NS;
+    let until = deadline.map_or(look, |d| d.min(look));
+    if let Some(nap) = nap {
+        nap.word = core::ptr::null();
+        nap.fd = fd;
+        nap.events = libc::POLLOUT;
+        nap.announced = false;
+        nap.until = until;
+        nap.writer = true;
+        return Waited::Parked;
+    }
+    let left = sys::timespec(until.saturating_sub(sys::now_ns()));
+    let errno = match sys::poll_one_unless(ends, fd, libc::POLLOUT, Some(left)) {
+        Ok(0) => libc::ETIMEDOUT,
+        Ok(_) => 0,
+        Err(e) => e,
+    };
+    match ended(errno, ends, false) {
+        Waited::TimedOut if deadline.is_none_or(|d| sys::now_ns() < d) => Waited::News,
+        other => other,
+    }
+}
+
+/// Under the rx lock: a recv is about to sleep until it gets `missing` bytes. Of fewer than
+/// SO_RCVLOWAT the kernel would not tell. The socket is noted.
+#[cold]
+pub fn begin_below_low(sock: &Sock, missing: usize, nap: &mut Nap) {
+    if missing < sock.rcvlowat.load(Ordering::Relaxed) as usize {
+        options::wait_below_low(sock);
+        nap.low = true;
+    }
+}
+
+/// After the sleep. Where the socket was closed meanwhile there is nothing to put back.
+#[cold]
+pub fn end_below_low(nap: &mut Nap) {
+    let low = core::mem::take(&mut nap.low);
+    let Some(known) = nap.known.filter(|_| low) else {
+        return;
+    };
+    let sock = known.sock();
+    if let Ok(_section) = sock.rx.lock.enter()
+        && known.is_open()
+    {
+        options::waited_below_low(sock);
+    }
+}
+
+/// As [`for_kernel`], for a recv that gets `missing` bytes more, from whichever TCP has of them.
+#[cold]
+pub fn for_rest(
+    sock: &'static Sock,
+    fd: i32,
+    missing: usize,
+    deadline: Option<u64>,
+    nap: &mut Nap,
+) -> bool {
+    if let Ok(_section) = sock.rx.lock.enter()
+        && !nap.is_lost()
+    {
+        begin_below_low(sock, missing, nap);
+    }
+    let waits = for_kernel(&sock.rx, fd, libc::POLLIN, deadline, nap);
+    if !waits {
+        end_below_low(nap);
+    }
+    waits
+}
+
+/// A call that began on the link goes on, on TCP, when that has `events`: has the edge wait for
+/// them. Counted as a call in the kernel, since no doorbell ends the sleep. The socket is noted.
+/// False: a stream has come up, or the socket is closed, look again.
+#[cold]
+pub fn for_kernel(half: &Half, fd: i32, events: i16, deadline: Option<u64>, nap: &mut Nap) -> bool {
+    if nap.is_lost() {
+        return false;
+    }
+    half.call_begins();
+    if half.state.get_in_order() != State::Plain || nap.is_lost() {
+        half.call_ends(0);
+        return false;
+    }
+    nap.word = core::ptr::null();
+    nap.fd = fd;
+    nap.events = events;
+    nap.announced = true;
+    nap.until = deadline.unwrap_or(0);
+    nap.writer = events & libc::POLLOUT != 0;
+    true
+}
+
+/// The sleep of [`for_kernel`], which the kernel never restarts, is over.
+fn woken_in_kernel(nap: &mut Nap) -> Waited {
+    nap.announced = false;
+    if let Some(sock) = nap.known.map(Known::sock) {
+        // Also where the socket is closed: the count is the structure's.
+        let half = if nap.writer { &sock.tx } else { &sock.rx };
+        half.call_ends(0);
+        if sock.rx.state() != State::Plain {
+            crate::upgrade::consent(sock);
+        }
+    }
+    ended(nap.errno, nap.ends(), false)
+}

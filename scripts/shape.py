@@ -86,6 +86,12 @@ def named(text, module):
     paths = []
     for m in re.finditer(rf"\buse\s+((?:{roots})\b[^;]*);", text):
         paths += expand(re.sub(r"\s+", " ", m.group(1)))
+    # `use a::part`, then `part::name`.
+    for path in list(paths):
+        full, _, alias = path.removesuffix("::self").partition(" as ")
+        last = alias or full.split("::")[-1]
+        if last and last[0].islower():
+            paths += [f"{full}::{name}" for name in set(re.findall(rf"(?<![:\w]){last}::(\w+)", text))]
     paths += re.findall(rf"\b(?:{roots})(?:::\w+)+", text)
     for path in paths:
         parts = [p.strip() for p in re.sub(r" as \w+", "", path).split("::")]
@@ -103,9 +109,25 @@ def named(text, module):
         yield tuple(at)
 
 
+def handed_on(files, modules):
+    """{(module, ..., name): file} of what a module has from its parts by `pub use part::name`."""
+    out = {}
+    for f in files:
+        module, text = module_of(f), without_comments(code_of(f))
+        for m in re.finditer(r"\bpub(?:\([^)]*\))? use (?:self::)?(\w+::[^;]*);", text):
+            for path in expand(re.sub(r"\s+", " ", m.group(1))):
+                original, _, name = path.partition(" as ")
+                parts = tuple(original.split("::"))
+                part = modules.get((*module, *parts[:-1]))
+                if part:
+                    out[(*module, name or parts[-1])] = part
+    return out
+
+
 def arrows(files):
     """{file: other files that it names}"""
     modules = {module_of(f): f for f in files}
+    handed = handed_on(files, modules)
     out = {}
     for f in files:
         module = module_of(f)
@@ -114,6 +136,9 @@ def arrows(files):
         out[f] = set()
         for path in named(code_of(f), module):
             while path and path not in modules:
+                if path in handed:
+                    path = module_of(handed[path])
+                    break
                 path = path[:-1]
             target = modules.get(path) if len(path) > 1 else None
             # A parent and its own parts are one.

@@ -13,6 +13,7 @@ use libc::{
 };
 use sluice_readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
+use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
 use sluice_sockets::{life, meeting, recv as receiving, send as sending, unserved};
 
@@ -233,7 +234,7 @@ pub fn flags_set(e: Entry, fd: c_int, flags: c_int) {
         sock.forget_nonblocking();
         if signals {
             // SIGIO comes from the kernel's socket alone.
-            life::goes_back(sock, sluice_stats::Reason::SignalDriven);
+            give_up::begin(sock, sluice_stats::Reason::SignalDriven);
         }
     }
 }

@@ -14,7 +14,7 @@ use sluice_rendezvous::{self, control::by_hand, identity};
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::own_fds;
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{tell, trigger, upgrade};
+use sluice_sockets::{meeting, tell, upgrade};
 
 /// This end of a link, and its stream.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ pub fn keep_nothing() {
 /// The connection at `fd` has come to the offset where its peer is looked for.
 pub fn seek(fd: i32) {
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
-        sluice_rendezvous::attempt(sock, trigger::Effort::Name);
+        sluice_rendezvous::attempt(sock, meeting::Effort::Name);
     }
 }
 

@@ -8,11 +8,12 @@ use sluice_rendezvous::control;
 use sluice_runtime::credentials::{self};
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
+use sluice_sockets::give_up;
 use sluice_sockets::parting::{self, end_before_record};
 use sluice_sockets::sock::{self, CALL_BITS, Half, Sock, State};
 use sluice_sockets::{life, meeting, nap, prefix, report};
 #[cfg(feature = "verbs")]
-use sluice_sockets::{remains, upgrade, wake};
+use sluice_sockets::{unread_copy, upgrade, wake};
 use sluice_stats::Reason;
 #[cfg(feature = "verbs")]
 use sluice_transport::verbs::users::Users;
@@ -27,7 +28,7 @@ pub fn before_spawn() {
     if ANY_FOR_EXEC.load(Ordering::Relaxed) && !process::is_vfork_child() {
         sock::for_all(|sock| {
             if sock.for_exec.load(Ordering::Relaxed) {
-                life::give_up(sock, Reason::Exec);
+                give_up::finish(sock, Reason::Exec);
             }
         });
     }
@@ -49,7 +50,7 @@ pub fn kept_over_exec(entry: fd_table::Entry, kept: bool) {
         }
     } else if kept {
         // The table and the stream are the parent's.
-        life::give_up(sock, Reason::Exec);
+        give_up::finish(sock, Reason::Exec);
     }
 }
 
@@ -80,7 +81,7 @@ pub fn init() {
             let _ = wake::own(near, waiters, index);
         },
         wake_threads: wake::own_threads,
-        owes: remains::owes_on,
+        owes: unread_copy::owes_on,
         ring_len: upgrade::ring_len,
         bell_goes: sluice_readiness::bell_goes,
     });
@@ -195,7 +196,7 @@ extern "C" fn after_fork_child() {
             family.born(me);
         }
         sluice_stats::adopt_conn(sock.conn());
-        sluice_sockets::remains::after_fork(sock);
+        sluice_sockets::unread_copy::after_fork(sock);
         // The parent keeps it.
         sock.staged.forget();
         parting::disown(sock);
@@ -238,7 +239,7 @@ pub fn before_exec() {
     // What lies unread makes the kernel reset a connection that the new image does not get, and is
     // readable at once on one that it gets.
     sock::for_all(|sock| {
-        sluice_sockets::remains::await_all_owed(sock);
+        sluice_sockets::unread_copy::await_all_owed(sock);
     });
     let me = process::pid();
     sock::for_all(|sock| {
@@ -287,7 +288,7 @@ pub fn exec_failed() {
 /// A new image will find `fd`: its stream goes back to TCP for good.
 pub fn hand_over(fd: i32) {
     if let Some(sock) = fd_table::lookup(fd).and_then(fd_table::Entry::get::<Sock>) {
-        life::give_up(sock, Reason::Exec);
+        give_up::finish(sock, Reason::Exec);
     }
 }
 
@@ -330,8 +331,8 @@ pub fn sandboxed(reason: Reason) {
     relatives::part();
     rights::forbid(reason);
     sock::for_all(|sock| {
-        life::give_up(sock, reason);
-        sluice_sockets::remains::call_in(sock);
+        give_up::finish(sock, reason);
+        sluice_sockets::unread_copy::call_in(sock);
         // The control thread, which would, is about to end.
         parting::bury(sock, true);
     });

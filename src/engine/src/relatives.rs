@@ -16,8 +16,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_sockets::demote::{self, Which};
+use sluice_sockets::family;
+use sluice_sockets::give_up;
 use sluice_sockets::sock::{self, Sock, State};
-use sluice_sockets::{family, life};
 use sluice_stats::Reason;
 
 /// This process has what it inherited.
@@ -43,7 +44,7 @@ pub fn part() {
         }
         if shared {
             // Nobody tells this process any more what the others do with it.
-            life::give_up(sock, Reason::Shared);
+            give_up::finish(sock, Reason::Shared);
         } else {
             demote::demote(sock, Which::Both, Reason::Fork);
         }
@@ -64,7 +65,11 @@ pub fn part() {
         link.close_if_unused();
     }
     control_thread::part_with_parent();
-    family::part(me);
+    let mut families = Vec::new();
+    sock::for_every(|sock| families.extend(sock.family()));
+    if !family::part(me, families.into_iter()) {
+        sock::for_every(Sock::detach_family);
+    }
 }
 
 fn is_inherited(sock: &Sock) -> bool {

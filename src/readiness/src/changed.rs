@@ -7,7 +7,7 @@ use super::shared;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys;
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::life;
+use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
 use sluice_stats::Reason;
 
@@ -69,14 +69,14 @@ impl Set {
     /// A registration has been `entered`, or could not be: does the set serve the socket?
     fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
         if !entered {
-            life::give_up(sock, Reason::Limit);
+            give_up::finish(sock, Reason::Limit);
             return false;
         }
         // The flag after the registration, since a thread that sets it then looks for
         // registrations.
         let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
         if is_elsewhere {
-            life::give_up_to_read(sock, Reason::SetElsewhere);
+            give_up::to_read(sock, Reason::SetElsewhere);
         }
         !is_elsewhere
     }

@@ -7,9 +7,10 @@ use libc::{c_int, epoll_event};
 use sluice_fabric::sys;
 use sluice_runtime::caller;
 use sluice_runtime::fd_table::{self, Entry, Kind};
+use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{life, remains};
+use sluice_sockets::{life, unread_copy};
 use sluice_stats::Reason;
 
 /// Serves `epoll_ctl`.
@@ -115,10 +116,10 @@ fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
         && sock.is_accelerated()
         && let Some(reason) = set.keeps_to_tcp()
     {
-        life::give_up_to_read(sock, reason);
+        give_up::to_read(sock, reason);
     }
-    if remains::is_any_owed() {
-        remains::await_first_of(core::iter::once(sock));
+    if unread_copy::is_any_owed() {
+        unread_copy::await_first_of(core::iter::once(sock));
     }
 }
 

@@ -14,7 +14,7 @@ use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::{caller, seccomp};
 use sluice_sockets::nap::{self, Sleepers};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{events, meeting, remains};
+use sluice_sockets::{events, meeting, unread_copy};
 use sluice_stats::Reason;
 
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
@@ -392,9 +392,10 @@ impl Waiter {
     /// ones. `None`: something that was owed has come, for which it looks anew, once.
     fn last_look(&mut self, ready: usize, turn: bool, awaits_owed: &mut bool) -> Option<Verdict> {
         let found = self.all_of_kernel(ready);
-        if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && remains::is_any_owed() {
+        if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && unread_copy::is_any_owed()
+        {
             let socks = self.set.with(|inside| inside.readers()).unwrap_or_default();
-            if remains::await_first_of(socks.into_iter()) {
+            if unread_copy::await_first_of(socks.into_iter()) {
                 return None;
             }
         }

@@ -18,10 +18,11 @@ use super::shared;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
+use sluice_sockets::events;
 use sluice_sockets::events::WRITABLE;
+use sluice_sockets::give_up;
 use sluice_sockets::sock::{SETS, Sock, State};
 use sluice_sockets::verdict::Verdict;
-use sluice_sockets::{events, life};
 use sluice_stats::Reason;
 
 const ET: u32 = libc::EPOLLET as u32;
@@ -256,7 +257,7 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
         sock.pin(reason);
         return;
     }
-    life::goes_back(sock, reason);
+    give_up::begin(sock, reason);
     for set in sets() {
         set.with(|inside| set.put_number_back(inside, sock, fd));
     }

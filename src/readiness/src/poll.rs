@@ -13,7 +13,7 @@ use sluice_sockets::demote::{self, Which};
 use sluice_sockets::nap::{self, Announcement};
 use sluice_sockets::sock::{Sock, State};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{events, jobs, meeting, remains, upgrade};
+use sluice_sockets::{events, jobs, meeting, unread_copy, upgrade};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 
@@ -41,7 +41,7 @@ impl Streams {
 pub(super) fn own(sock: &'static Sock) -> bool {
     if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
         // What lay in the ring is readable on TCP.
-        remains::await_owed(sock);
+        unread_copy::await_owed(sock);
     }
     sock.is_accelerated()
 }
@@ -169,9 +169,9 @@ pub(super) unsafe fn run(
     let answer = unsafe { turns(fds, end, mask, vigil) };
     // On TCP it would lie there, and be told with whatever else is.
     let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
-    if is_over && remains::is_any_owed() {
+    if is_over && unread_copy::is_any_owed() {
         let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
-        if remains::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
+        if unread_copy::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
             // SAFETY: the caller's.
             return unsafe { turns(fds, end, mask, vigil) };
         }

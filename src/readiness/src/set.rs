@@ -20,8 +20,8 @@ use sluice_rendezvous::control;
 use sluice_runtime::fd_table::{self, Entry, Kind, Object};
 use sluice_runtime::own_fds;
 use sluice_sockets::events::{READABLE, WRITABLE};
+use sluice_sockets::sock::watcher::{self, Calls, Watcher};
 use sluice_sockets::sock::{SETS, Sock};
-use sluice_sockets::watcher::{self, Calls, Watcher};
 use sluice_transport::verbs;
 
 const IN: u32 = libc::EPOLLIN as u32;

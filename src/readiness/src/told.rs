@@ -17,7 +17,7 @@ use sluice_fabric::sys;
 use sluice_sockets::events::kernel_ready;
 use sluice_sockets::reset::{self, Resetting};
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{peer_end, recv, remote, tcp};
+use sluice_sockets::{peer_end, remote, tcp};
 use sluice_transport::verbs;
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
@@ -158,7 +158,7 @@ pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
         return told;
     }
     let fd = sock.fd.load(Ordering::Relaxed);
-    if recv::has_bytes(fd) {
+    if tcp::has_bytes(fd) {
         told
     } else {
         told | kernel_ready(fd, libc::POLLRDHUP)

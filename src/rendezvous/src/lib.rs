@@ -57,9 +57,10 @@ use message::{Kind, Message, Sender};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
+use sluice_sockets::meeting::Effort;
 use sluice_sockets::meeting::{self, Finder};
 use sluice_sockets::sock::{Sock, TELLS_AT, role};
-use sluice_sockets::trigger::{self, Effort};
+use sluice_sockets::trigger;
 use sluice_sockets::{inodes, tcp, trim, upgrade};
 use sluice_stats::{Reason, Role};
 

@@ -11,9 +11,9 @@ use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{Link, Token};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::control_thread;
+use sluice_sockets::meeting::Effort;
 use sluice_sockets::meeting::{ASKED, BUSY, NAMES};
 use sluice_sockets::sock::Sock;
-use sluice_sockets::trigger::Effort;
 use sluice_stats::Reason;
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@
 use crate::family::Family;
 use crate::remote::{self, Before};
 use crate::sock::{Event, Half, Sock, State};
-use crate::{after_tcp, direct, jobs, remains, staged, tell, trim, wake};
+use crate::{after_tcp, direct, jobs, tell, trim, unread_copy, wake};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::{sys, words};
 use sluice_runtime::{process, seccomp};
@@ -140,7 +140,7 @@ impl Visit {
         count(sock, Reason::Fork);
         if core::ptr::eq(half, &sock.rx) {
             // A writer that has reset the connection, or was killed, has sent nothing again.
-            remains::adopt(sock);
+            unread_copy::adopt(sock);
         }
         half.state.on(Event::ParentLeft);
         half.set_dir(None);
@@ -180,7 +180,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     // After both shutdowns the peer sends nothing again. And a peer whose TCP ended before it took
     // the stream back was killed.
     let whole = match sock.rx.state() {
-        State::Link => sock.remains.will_be_whole() || is_left(sock),
+        State::Link => sock.unread_copy.will_be_whole() || is_left(sock),
         State::Inherited => is_left(sock),
         _ => false,
     };
@@ -193,10 +193,10 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
             _ => dir.tx_wishes.from.load(Ordering::Relaxed),
         };
         if sock.rx.state() == State::Inherited {
-            remains::count_parents_reads(sock, from);
+            unread_copy::count_parents_reads(sock, from);
         }
         let owed = from.wrapping_add(end.wrapping_sub(start));
-        remains::keep(sock, (start, end), owed, whole);
+        unread_copy::keep(sock, (start, end), owed, whole);
     }
     sock.rx.state.on(Event::Settled);
     if let Some(link) = sock.link() {
@@ -217,7 +217,7 @@ pub fn settle_rx(sock: &'static Sock, reason: Reason) {
 /// nobody will resend the unread bytes. A peer that lives seals before TCP has any of them. Of
 /// relatives, which share this end, the first that finds it tells the others.
 fn is_left(sock: &Sock) -> bool {
-    if !remains::has_ended(sock.fd.load(Ordering::Relaxed)) {
+    if !unread_copy::has_ended(sock.fd.load(Ordering::Relaxed)) {
         return false;
     }
     let family = sock.family();
@@ -231,7 +231,7 @@ fn is_left(sock: &Sock) -> bool {
 /// Before a fork of a process that shares the socket with nobody. After both shutdowns the unread
 /// bytes are nowhere but here, and the stream ends as soon as the peer writes: a copy is made now.
 pub fn keep_for_child(sock: &'static Sock) {
-    let is_only_here = sock.remains.will_be_whole() && !remote::is_remote(sock);
+    let is_only_here = sock.unread_copy.will_be_whole() && !remote::is_remote(sock);
     if is_only_here
         && let Ok(_section) = sock.rx.lock.enter()
         && sock.rx.state() == State::Link
@@ -446,7 +446,7 @@ fn begin_resend(sock: &'static Sock, from: u64) {
 }
 
 fn finish_resend(sock: &'static Sock) -> Resent {
-    staged::unstage(sock);
+    sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
     let end = || {
         if sock.shut.load(Ordering::SeqCst) {
             let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
@@ -702,7 +702,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
     };
     if let Ok(_tx) = sock.tx.lock.enter() {
         count(sock, reason);
-        staged::unstage(sock);
+        sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
         super::options::release_low(sock);
         for half in [&sock.rx, &sock.tx] {
             half.state.on(Event::Abandoned);

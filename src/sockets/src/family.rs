@@ -5,7 +5,6 @@
 //! words; what is left to say between relatives is which of them sends the fixed bytes again on
 //! TCP, how far that has come, and which hold the socket at all.
 
-use crate::sock::{self, Sock};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::sys::{self, Ends};
 
@@ -43,7 +42,7 @@ pub struct Family {
     /// Relatives that are at the words of the stream now, which is another process's; [`LEFT`],
     /// [`ORPHANED`].
     visitors: AtomicU32,
-    /// The process that has the copy of what lay unread in the ring (remains.rs); 0: none.
+    /// The process that has the copy of what lay unread in the ring (unread_copy.rs); 0: none.
     keeper: AtomicU32,
     /// As [`Half::owed`](super::sock::Half::owed), of the stream that the owner has left.
     owed: AtomicU64,
@@ -163,33 +162,28 @@ pub fn take(pid: u32) -> Option<&'static Family> {
 }
 
 /// In a child of a fork, `pid`, that has nothing to do with its parent any more: the memory of all
-/// families is its own from now on. Sockets that relatives hold, too, have left theirs.
-pub fn part(pid: u32) {
+/// families is its own from now on. `families`: of its sockets; those that relatives hold, too,
+/// have left theirs. False: there is no memory, and no socket of this process has one any more.
+#[must_use]
+pub fn part(pid: u32, families: impl Iterator<Item = &'static Family>) -> bool {
     let old = REGION.load(Ordering::Acquire);
     // SAFETY: null, or mapped for the life of the process.
     let Some(region) = (unsafe { old.as_ref() }) else {
-        return;
+        return true;
     };
     let fresh = region.fresh.load(Ordering::Relaxed);
-    let mut own = Vec::new();
-    sock::for_every(|sock| {
-        let Some(family) = sock.family() else { return };
-        // SAFETY: all of it is atomics; as they are now.
-        own.push((family, unsafe {
-            core::ptr::from_ref(family).read_volatile()
-        }));
-    });
+    // SAFETY: all of it is atomics; as they are now.
+    let words = |family| unsafe { core::ptr::from_ref::<Family>(family).read_volatile() };
+    let own: Vec<_> = families.map(|family| (family, words(family))).collect();
     for (family, _) in &own {
         // The old memory, where the slot is another's from now on.
         family.leave(pid);
     }
     // SAFETY: the whole of our own mapping, for which the new one is as good.
     if unsafe { sys::map_zeroes_over(old.cast(), size_of::<Region>()) }.is_err() {
-        // No memory at all: nobody here uses the old one any more.
-        own.clear();
-        sock::for_every(Sock::detach_family);
+        // Nobody here uses the old one any more.
         REGION.store(core::ptr::null_mut(), Ordering::Release);
-        return;
+        return false;
     }
     // The slots before it, which others have had or have, are not given out here.
     region.fresh.store(fresh, Ordering::Relaxed);
@@ -197,6 +191,7 @@ pub fn part(pid: u32) {
         // SAFETY: in the new mapping, atomics throughout.
         unsafe { core::ptr::from_ref(family).cast_mut().write_volatile(words) };
     }
+    true
 }
 
 /// How often a relative wanted a stream of another process: to be compared.

@@ -3,25 +3,11 @@
 //! A socket is noted without a system call when it is opened. Its inode is asked for when somebody
 //! looks for a socket that is not known by its inode yet, once for each socket that is still open.
 
-use super::sock::Sock;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::sock::{self, Sock};
+use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::sys;
 use std::collections::BTreeMap;
-
-/// What a [`Sock`] has for this.
-#[derive(Debug)]
-pub struct Noted {
-    /// 0: not asked for yet.
-    inode: AtomicU64,
-    /// It is in the list of those that were opened since the last search.
-    is_new: AtomicBool,
-    /// The next one in that list.
-    next: AtomicPtr<Sock>,
-}
-
-/// Sockets opened since the last search; each structure is in it at most once.
-static NEW: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The sockets whose inodes were asked for.
 struct Known {
@@ -39,27 +25,9 @@ static KNOWN: Guarded<Known> = Guarded::of_order(
 );
 const FEW: usize = 128;
 
-/// The structure is a new socket's.
-pub fn opened(sock: &'static Sock) {
-    let noted = &sock.inode;
-    noted.inode.store(0, Ordering::Relaxed);
-    if noted.is_new.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let raw = core::ptr::from_ref(sock).cast_mut();
-    let mut head = NEW.load(Ordering::Relaxed);
-    loop {
-        noted.next.store(head, Ordering::Relaxed);
-        match NEW.compare_exchange_weak(head, raw, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => head = now,
-        }
-    }
-}
-
 /// The inode of this socket; `None`: the kernel does not say.
 pub fn of(sock: &Sock) -> Option<u64> {
-    let noted = &sock.inode.inode;
+    let noted = &sock.inode;
     match noted.load(Ordering::Relaxed) {
         0 => {
             let generation = sock.generation.load(Ordering::Acquire);
@@ -97,12 +65,8 @@ pub fn find(inode: u64) -> Option<(&'static Sock, u32)> {
 
 /// Asks for the inodes of the sockets that were opened since the last search.
 fn take_in(known: &mut Known) {
-    let mut next = NEW.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null, or a structure of the pool, whose memory is never unmapped.
-    while let Some(sock) = unsafe { next.as_ref() } {
-        next = sock.inode.next.load(Ordering::Relaxed);
-        // Before the look at the socket: one that is opened after this is in the list again.
-        sock.inode.is_new.store(false, Ordering::Release);
+    // Each is out of the list before it is looked at: one that is opened after this is there again.
+    for sock in sock::OPENED.take() {
         let generation = sock.generation.load(Ordering::Acquire);
         if sock.fds.load(Ordering::Acquire) != 0
             && let Some(inode) = of(sock)

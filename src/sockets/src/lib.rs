@@ -6,11 +6,18 @@
 )]
 
 pub mod after_tcp;
+pub mod counts;
 pub mod demote;
+#[cfg(feature = "verbs")]
+pub mod digests;
+#[cfg(not(feature = "verbs"))]
+#[path = "no_digests.rs"]
+pub mod digests;
 pub mod direct;
 pub mod events;
 pub mod family;
 pub mod full;
+pub mod give_up;
 pub mod inodes;
 pub mod jobs;
 #[cfg(test)]
@@ -30,11 +37,11 @@ pub mod prefix;
 pub mod prefix;
 pub mod record;
 pub mod recv;
-pub mod remains;
 pub mod remote;
 pub mod report;
 pub mod reset;
 pub mod send;
+pub mod setsockopt;
 pub mod sock;
 pub mod staged;
 pub mod tcp;
@@ -43,13 +50,13 @@ pub mod tell;
 pub mod testing;
 pub mod trigger;
 pub mod trim;
+pub mod unread_copy;
 pub mod unserved;
 pub mod upgrade;
 pub mod uring;
 pub mod verdict;
 pub mod wait;
 pub mod wake;
-pub mod watcher;
 pub mod work;
 
 /// Bytes after which a long transfer publishes, so that the other end copies at the same time.

@@ -1,11 +1,14 @@
 //! From socket() to the last close().
 
+use crate::counts;
 use crate::demote::{self, Resent, Which};
+use crate::give_up;
+use crate::parting;
 use crate::parting::{end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
-use crate::sock::{self, Known, SETS, Sock, State, half, role};
-use crate::verdict::{Error, Pass, Verdict};
-use crate::watcher::{self, Watcher};
-use crate::{after_tcp, jobs, meeting, remains, tcp, wait, wake};
+use crate::sock::watcher::{self, Watcher};
+use crate::sock::{self, Known, Sock, State, half, role};
+use crate::verdict::{Pass, Verdict};
+use crate::{after_tcp, jobs, meeting, report, tcp, trigger, unread_copy, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
@@ -164,10 +167,12 @@ pub fn accepted(listener: c_int, fd: c_int) {
 fn track(fd: c_int, side: u8) {
     sluice_stats::ROOT.identify(process::pid());
     if let Some(sock) = sock::alloc(fd, side) {
+        trigger::begin(sock);
         if fd_table::store(fd, Entry::of(sock)) {
             opened(sock, side);
         } else {
             sock.fds.store(0, Ordering::Release);
+            report::finished(sock);
             sock::free(sock);
         }
     }
@@ -235,7 +240,7 @@ pub fn shutdown(sock: &'static Sock, fd: c_int, how: c_int) -> Verdict {
         }
         if both {
             end_input(sock);
-        } else if super::options::unread(sock) == 0 {
+        } else if counts::unread(sock) == 0 {
             demote::demote(sock, Which::Rx, Reason::Shutdown);
         }
     }
@@ -314,13 +319,13 @@ pub fn make_ends() {
 fn end_input(sock: &'static Sock) {
     /// TCP's window is no smaller when nothing of it is used, in bytes.
     const FITS: u64 = 1 << 15;
-    let unread = super::options::unread(sock);
+    let unread = counts::unread(sock);
     let fd = sock.fd.load(Ordering::Relaxed);
     let is_here = !crate::remote::is_remote(sock);
     if unread == 0 || is_here && (unread <= FITS || tcp::takes(fd, unread)) {
-        let on_tcp = remains::by_tcp(sock);
+        let on_tcp = unread_copy::by_tcp(sock);
         demote::demote(sock, Which::Rx, Reason::Shutdown);
-        let wait = || remains::await_by_tcp(sock, on_tcp + unread);
+        let wait = || unread_copy::await_by_tcp(sock, on_tcp + unread);
         if unread <= FITS {
             return wait();
         }
@@ -332,7 +337,7 @@ fn end_input(sock: &'static Sock) {
         dir.rx_wishes.set_over();
         // An end that seals after this has seen it.
         if !demote::is_sealed(&sock.rx) {
-            sock.remains.expect_whole();
+            sock.unread_copy.expect_whole();
         }
     }
 }
@@ -348,7 +353,7 @@ pub fn before_disconnect(sock: &'static Sock) {
         demote::leave_to_peer(sock, Reason::Disconnected);
     }
     if let Ok(_section) = sock.rx.lock.enter() {
-        remains::renounce(sock);
+        unread_copy::renounce(sock);
     }
 }
 
@@ -410,21 +415,7 @@ fn drop_entry(sock: &'static Sock, fd: c_int, open: bool) {
         // that, and its registrations with it.
         withdraw(sock, fd);
     }
-    leave_and_free(sock);
-}
-
-/// No descriptor is left: takes the structure out of all that names it, and puts it back.
-pub(super) fn leave_and_free(sock: &'static Sock) {
-    demote::abandon_rest(sock);
-    if crate::remote::is_remote(sock) {
-        demote::abandon(sock, Reason::Close);
-    }
-    // A thread that leaves the stream tells the sets, and finds them by the structure.
-    sock.let_sections_end();
-    for i in 0..SETS {
-        sock.leave_set_at(i);
-    }
-    sock::free(sock);
+    parting::leave_and_free(sock);
 }
 
 fn adopt_other_number(sock: &'static Sock, gone: c_int) {
@@ -456,68 +447,6 @@ fn adopt_other_number(sock: &'static Sock, gone: c_int) {
     }
 }
 
-/// The socket goes back to TCP for good, with what it has written.
-pub fn give_up(sock: &'static Sock, reason: Reason) {
-    if goes_back(sock, reason) {
-        demote::finish_blocking(sock, reason);
-    }
-}
-
-/// The same for one that reads where nobody hides the peer's record, writes nothing, and does not
-/// wait until the peer has read.
-pub fn give_up_to_read(sock: &'static Sock, reason: Reason) {
-    if goes_back(sock, reason) {
-        crate::remote::finish_reading(sock, reason);
-    }
-}
-
-/// The same for one that writes, after what was written before.
-///
-/// # Errors
-/// [`Error::WouldBlock`]: no room now, and it may not wait. [`Error::BrokenPipe`] after `shutdown`.
-pub fn give_up_before(
-    sock: &'static Sock,
-    fd: c_int,
-    flags: c_int,
-    reason: Reason,
-) -> Result<(), Error> {
-    if !goes_back(sock, reason) {
-        return Ok(());
-    }
-    if sock.shut.load(Ordering::SeqCst) {
-        return Err(Error::BrokenPipe { raise: true });
-    }
-    if sock.may_wait(fd, flags) {
-        demote::finish_blocking(sock, reason);
-        return Ok(());
-    }
-    if let Ok(_section) = sock.tx.lock.enter()
-        && sock.tx.state() == State::Resending
-        && demote::resend(sock) != Resent::All
-    {
-        // Its sets hear of the end of that.
-        wait::ask_for_tcp_room(sock);
-    }
-    if sock.tx.state() == State::Plain {
-        Ok(())
-    } else {
-        Err(Error::WouldBlock)
-    }
-}
-
-/// The same at once; what TCP has no room for is sent by the control thread. Whether it was
-/// accelerated.
-pub fn goes_back(sock: &'static Sock, reason: Reason) -> bool {
-    sock.pin(reason);
-    meeting::forget(sock);
-    sock.let_sections_end();
-    let accelerated = sock.is_accelerated();
-    if accelerated {
-        demote::demote(sock, Which::Both, reason);
-    }
-    accelerated
-}
-
 /// `dup`, `dup2`, `dup3`, `F_DUPFD` gave `new` for `old`.
 pub fn duped(old: c_int, new: c_int) {
     if new < 0 || old == new {
@@ -527,7 +456,7 @@ pub fn duped(old: c_int, new: c_int) {
         // The table is the parent's. But this is a child's way of handing a connection to the
         // program that it executes next.
         if let Some(sock) = fd_table::lookup(old).and_then(Entry::get::<Sock>) {
-            give_up(sock, Reason::Exec);
+            give_up::finish(sock, Reason::Exec);
         }
         return;
     }
@@ -554,7 +483,7 @@ pub fn duped(old: c_int, new: c_int) {
     if let Some(sock) = sock
         && new <= libc::STDERR_FILENO
     {
-        give_up(sock, Reason::Fdopen);
+        give_up::finish(sock, Reason::Fdopen);
     }
 }
 
@@ -631,26 +560,6 @@ pub fn close_range(
         from = ours + 1;
     }
     if from <= last { close(from, last) } else { 0 }
-}
-
-/// A structure's sets, by index.
-impl Sock {
-    /// The set at index `i`, if any.
-    pub fn set_at(&self, i: usize) -> Option<&'static Watcher> {
-        // SAFETY: null, or a set, whose memory is type-stable.
-        self.sets
-            .get(i)
-            .and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() })
-    }
-
-    pub(super) fn leave_set_at(&'static self, i: usize) {
-        if let Some(set) = self.set_at(i) {
-            set.forget_sock(self);
-        }
-        if let Some(cell) = self.sets.get(i) {
-            cell.store(core::ptr::null_mut(), Ordering::Release);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,32 @@
 //! What sockets ask of the layer that finds their other ends, and what they know of its work.
 
 use crate::sock::Sock;
-use crate::trigger::Effort;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
+
+/// How much a try may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effort {
+    /// A look whether the other end waits at a name.
+    Look,
+    /// An answer to the other end, which has asked over a link.
+    Answer,
+    /// A question over a link.
+    Ask,
+    /// A name, where the other end has none.
+    Name,
+}
+
+impl Effort {
+    /// About what it costs at this end if nobody is met, in microseconds.
+    pub const fn price(self) -> u32 {
+        match self {
+            Self::Look | Self::Answer => 15,
+            Self::Ask => 20,
+            Self::Name => 60,
+        }
+    }
+}
 
 /// The layer above.
 #[derive(Clone, Copy, Debug)]

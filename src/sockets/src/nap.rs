@@ -196,6 +196,19 @@ fn take_back(old: Asleep) {
     link.unpin();
 }
 
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Something may have changed: look.
+    News,
+    /// A signal handler that does not restart calls.
+    Interrupted,
+    /// The socket's timeout.
+    TimedOut,
+    /// The edge sleeps: leave the engine with [`crate::verdict::Verdict::Block`].
+    Parked,
+}
+
 /// A blocking call that waits: what it has done so far, and the sleep that the edge makes for it.
 ///
 /// A thread may be cancelled while it sleeps, and then its stack is unwound. So the sleep is made

@@ -1,10 +1,11 @@
 //! A socket that the program is through with, by its last close or its own end: what is still to be
 //! sent, and by which thread.
 
-use super::life::leave_and_free;
 use crate::demote::{self, Patience, Which};
+use crate::report;
 use crate::sock::{self, Event, SETS, Sock, State};
-use crate::{jobs, recv, remains, staged};
+use crate::tcp;
+use crate::{jobs, unread_copy};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -14,8 +15,8 @@ use sluice_stats::Reason;
 /// The last descriptor is about to be closed, `fd`, while bytes lie unread in the copy: the kernel,
 /// which does not know of them, is to reset the connection as if it had them.
 pub fn reset_if_unread(sock: &'static Sock, fd: c_int) {
-    if remains::unread(sock, fd) != 0 && !sock.is_shared() {
-        staged::set_linger(sock, fd, Some(0));
+    if unread_copy::unread(sock, fd) != 0 && !sock.is_shared() {
+        sock.staged.set_linger(fd, Some(0));
     }
 }
 
@@ -43,13 +44,14 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     let alone = !sock.is_shared();
     if alone && far {
         let fd = sock.fd.load(Ordering::Relaxed);
-        if unread || staged::linger(sock, fd) == Some(0) {
+        if unread || sock.staged.linger(fd) == Some(0) {
             crate::remote::deliver(sock);
         }
     }
     if unread && alone {
         // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
-        staged::set_linger(sock, sock.fd.load(Ordering::Relaxed), Some(0));
+        sock.staged
+            .set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
         demote::leave_to_peer(sock, Reason::LingerReset);
         return false;
     }
@@ -77,7 +79,7 @@ pub(super) fn goes_on(sock: &Sock) -> bool {
 pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
     let alone = !sock.is_shared();
     let unread = crate::remote::has_input(sock, fd);
-    let seconds = staged::linger(sock, fd);
+    let seconds = sock.staged.linger(fd);
     if alone && (unread || seconds == Some(0)) {
         // The kernel resets the connection, and drops what it has not sent, too.
         return false;
@@ -87,7 +89,8 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         let sent = demote::finish_parting(sock, Patience::Until(end));
         let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
         // For the close that follows, the rest of the time; or none, for the control thread's.
-        staged::set_linger(sock, fd, sent.then_some(rest.max(1) as c_int));
+        sock.staged
+            .set_linger(fd, sent.then_some(rest.max(1) as c_int));
         if sent {
             return false;
         }
@@ -162,7 +165,7 @@ pub fn part_waiting(sock: &'static Sock) {
     if !goes_on(sock) {
         return;
     }
-    let resets = staged::linger(sock, fd) == Some(0);
+    let resets = sock.staged.linger(fd) == Some(0);
     if !resets && !ends_here(sock, fd) {
         let alone = !sock.is_shared();
         if alone && let Ok(_section) = sock.tx.lock.enter() {
@@ -177,9 +180,9 @@ pub fn part_waiting(sock: &'static Sock) {
 /// last before the kernel closes the connection: if that word came first it would be unread input,
 /// which makes a reset of the end. So the end goes first.
 pub fn end_before_record(sock: &'static Sock, fd: c_int) {
-    let resets = staged::linger(sock, fd) == Some(0);
+    let resets = sock.staged.linger(fd) == Some(0);
     let alone = !sock.is_shared() && sock.tx.in_kernel() == 0;
-    if !resets && alone && !recv::has_bytes(fd) {
+    if !resets && alone && !tcp::has_bytes(fd) {
         let _ = sys::shutdown(fd, libc::SHUT_WR);
     }
 }
@@ -226,6 +229,21 @@ pub fn bury(sock: &'static Sock, late: bool) {
     sock.fds.store(0, Ordering::Release);
     leave_and_free(sock);
     own_fds::close(fd);
+}
+
+/// No descriptor is left: takes the structure out of all that names it, and puts it back.
+pub(super) fn leave_and_free(sock: &'static Sock) {
+    demote::abandon_rest(sock);
+    if crate::remote::is_remote(sock) {
+        demote::abandon(sock, Reason::Close);
+    }
+    // A thread that leaves the stream tells the sets, and finds them by the structure.
+    sock.let_sections_end();
+    for i in 0..SETS {
+        sock.leave_set_at(i);
+    }
+    report::finished(sock);
+    sock::free(sock);
 }
 
 /// In the child of a fork: what lingers is the parent's to finish.

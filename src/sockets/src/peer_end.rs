@@ -1,7 +1,7 @@
 //! What becomes of a stream within the host whose peer was killed: what TCP would have made of it.
 
 use crate::sock::{Sock, State, sock_of};
-use crate::{demote, recv, remains, reset, tcp};
+use crate::{demote, reset, tcp, unread_copy};
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_stats::Reason;
@@ -93,14 +93,14 @@ fn reset_behind_input(sock: &'static Sock, still: impl Fn() -> bool) {
         let fd = sock.fd.load(Ordering::Relaxed);
         if still()
             && left_unread(sock)
-            && recv::has_bytes(fd)
+            && tcp::has_bytes(fd)
             // On the link all of TCP's part has been read: whatever TCP has is not what comes
             // before the ring's.
             && (sock.rx.state() != State::Link || !has_input(sock))
-            && remains::may_keep_of_tcp(sock)
+            && unread_copy::may_keep_of_tcp(sock)
         {
             demote::settle_rx(sock, Reason::PeerDied);
-            if remains::keep_of_tcp(sock) {
+            if unread_copy::keep_of_tcp(sock) {
                 let _ = reset::make(sock);
                 demote::settle_tx(sock, Reason::PeerDied);
             }

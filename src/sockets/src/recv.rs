@@ -4,16 +4,17 @@ mod look;
 
 #[cfg(feature = "verbs")]
 pub use self::look::enter_link;
-pub use self::look::has_bytes;
-pub(crate) use self::look::{AtHand, at_hand, tcp_speaks};
 use self::look::{Look, look};
+use crate::give_up;
 use crate::nap::Nap;
+use crate::nap::Waited;
 use crate::prefix::Way;
-use crate::remains::{self, Step};
 use crate::reset::{self, Resetting};
 use crate::sock::{Sock, State};
+use crate::tcp::{AtHand, at_hand};
+use crate::unread_copy::{self, Step};
 use crate::verdict::{Error, Pass, READ, Verdict};
-use crate::wait::{self, Waited};
+use crate::wait;
 use crate::{PUBLISH, after_tcp, demote, direct, options, remote, tcp, trigger};
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
@@ -110,9 +111,9 @@ unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
         remote::hears(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
-    crate::life::goes_back(sock, Reason::MsgOob);
+    give_up::begin(sock, Reason::MsgOob);
     // A poll that follows is to find them.
-    remains::await_all_owed(sock);
+    unread_copy::await_all_owed(sock);
     Verdict::Pass(Pass::NOBODY)
 }
 
@@ -256,7 +257,7 @@ impl Read<'_> {
                     return Some(self.finish());
                 }
                 sock.rx.owed.store(0, Ordering::Relaxed);
-                remote::await_return(sock, sys::now_ns() + remains::owed_ns());
+                remote::await_return(sock, sys::now_ns() + unread_copy::owed_ns());
                 None
             }
             Look::Failed(e) => {
@@ -312,8 +313,8 @@ impl Read<'_> {
         }
         if !self.may_wait() {
             drop(section);
-            if self.done == 0 && sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
-                remains::await_owed(sock);
+            if self.done == 0 && sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
+                unread_copy::await_owed(sock);
                 return None;
             }
             return Some(self.partly(Error::WouldBlock));
@@ -347,13 +348,13 @@ impl Read<'_> {
     fn off_link(&mut self, nap: &mut Nap) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         if sock.rx.owed.load(Ordering::Relaxed) != 0
-            && remains::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
+            && unread_copy::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
             && self.may_wait()
             && ends(sock, nap).have_run()
         {
             return Some(self.partly(Error::Interrupted));
         }
-        let kept = sock.remains.are_kept();
+        let kept = sock.unread_copy.are_kept();
         if kept && let ControlFlow::Break(answer) = self.take_copy(nap) {
             return answer;
         }
@@ -362,7 +363,7 @@ impl Read<'_> {
             return Some(Verdict::Failed(Error::Kernel(libc::EBADF)));
         }
         // In the kernel the call would meet the end of TCP, and not the copy after it.
-        let meets_end = || self.flags & libc::MSG_WAITALL != 0 || remains::follows(sock, fd);
+        let meets_end = || self.flags & libc::MSG_WAITALL != 0 || unread_copy::follows(sock, fd);
         // A recv of the kernel's takes a part, and sleeps until SO_RCVLOWAT bytes more are there
         // (tcp_data_ready): for ever, if the part has come since this call waited for all of them.
         let is_low = || self.may_wait() && sock.rcvlowat.load(Ordering::Relaxed) > 1;
@@ -380,10 +381,10 @@ impl Read<'_> {
             return ControlFlow::Break(Some(self.partly(Error::WouldBlock)));
         };
         let goes_on = sock.rx.state() == State::Plain && !nap.is_lost();
-        let step = if goes_on && sock.remains.are_kept() {
+        let step = if goes_on && sock.unread_copy.are_kept() {
             let left = self.total - self.done;
             // SAFETY: the caller's buffers.
-            unsafe { remains::step(sock, fd, self.cursor, left, self.flags) }
+            unsafe { unread_copy::step(sock, fd, self.cursor, left, self.flags) }
         } else {
             Step::Kernel
         };
@@ -392,7 +393,7 @@ impl Read<'_> {
             Step::Kernel => return ControlFlow::Continue(()),
             Step::Busy => {
                 let now = sys::now_ns();
-                if now >= *self.busy_until.get_or_insert(now + remains::owed_ns()) {
+                if now >= *self.busy_until.get_or_insert(now + unread_copy::owed_ns()) {
                     // A thread that jumped out of its call stays counted for ever. Rather nothing
                     // than a byte twice.
                     return ControlFlow::Continue(());
@@ -438,7 +439,7 @@ impl Read<'_> {
             Rest::Over if !is_given && sys::has_error(fd) => Some(Verdict::Failed(Error::Reset)),
             Rest::Over if !is_given => Some(self.finish()),
             // The end or an error, which the kernel tells; or another thread was faster.
-            Rest::Over if !sock.remains.are_kept() || !remains::has_ended(fd) => {
+            Rest::Over if !sock.unread_copy.are_kept() || !unread_copy::has_ended(fd) => {
                 go_on(sock, fd, self.flags, nap)
             }
             Rest::Over => None,
@@ -540,34 +541,6 @@ pub fn came_by_tcp(sock: &Sock) {
     }
 }
 
-/// What TCP has now, from where the cursor is on.
-///
-/// # Safety
-/// The caller's buffers.
-unsafe fn recv_now(fd: c_int, cursor: &Cursor, flags: c_int) -> Result<usize, sys::Errno> {
-    let mut room = [iovec {
-        iov_base: core::ptr::null_mut(),
-        iov_len: 0,
-    }; 64];
-    let pieces = cursor.rest(&mut room);
-    // SAFETY: zeroes are a valid header.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = pieces.as_mut_ptr();
-    msg.msg_iovlen = pieces.len();
-    let asked = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-    // SAFETY: passed on.
-    unsafe { sys::recvmsg(fd, &raw mut msg, asked) }
-}
-
-/// Looks at what TCP has, before what is kept: so many bytes.
-///
-/// # Safety
-/// The caller's buffers.
-pub unsafe fn peek_at_kernel(fd: c_int, cursor: &Cursor, flags: c_int) -> usize {
-    // SAFETY: passed on.
-    unsafe { recv_now(fd, cursor, flags | libc::MSG_PEEK) }.unwrap_or(0)
-}
-
 /// What TCP had for a call that began on the link.
 enum Rest {
     Moved(usize),
@@ -590,7 +563,7 @@ unsafe fn rest_from_kernel(
         AtHand::Over => return Rest::Over,
     }
     // SAFETY: the caller's buffers.
-    let got = unsafe { recv_now(fd, cursor, flags) };
+    let got = unsafe { tcp::recv_now(fd, cursor, flags) };
     let n = got.unwrap_or(0);
     sock.rx.add_kernel_bytes(n as u64);
     sock.conn().rx.bytes.tcp.add(n as u64);

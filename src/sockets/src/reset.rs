@@ -1,8 +1,8 @@
 //! The reset that a killed peer's kernel would have sent, made here: the peer's process died with
 //! bytes of ours unread in its ring, of which its kernel knew nothing.
 
-use crate::recv;
 use crate::sock::Sock;
+use crate::tcp;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::sys;
 
@@ -120,5 +120,5 @@ pub fn drop_tcp(fd: i32) {
         // SAFETY: with MSG_TRUNC nothing is written.
         unsafe { sys::recv(fd, core::ptr::null_mut(), 1 << 20, flags) }
     };
-    while recv::has_bytes(fd) && drop().is_ok_and(|n| n > 0) {}
+    while tcp::has_bytes(fd) && drop().is_ok_and(|n| n > 0) {}
 }

@@ -6,15 +6,17 @@ pub use file::sendfile;
 
 use crate::demote::{self, Resent, Which};
 use crate::direct::{self, Tried};
+use crate::give_up;
 use crate::nap::Nap;
+use crate::nap::Waited;
 use crate::prefix::{self, Moved, Way};
 use crate::sock::{Known, Sock, State};
 use crate::trigger::LARGE;
 use crate::upgrade::{self, Switch};
 use crate::verdict::{Error, Pass, Verdict};
-use crate::wait::{self, Waited};
+use crate::wait;
 use crate::{
-    PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remains, remote, staged, trigger, trim, wake,
+    PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remote, trigger, trim, unread_copy, wake,
 };
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -134,10 +136,10 @@ unsafe fn send_stream(
     nap: &mut Nap,
 ) -> Verdict {
     if flags & libc::MSG_OOB != 0 {
-        if let Err(e) = crate::life::give_up_before(sock, fd, flags, Reason::MsgOob) {
+        if let Err(e) = give_up::before_write(sock, fd, flags, Reason::MsgOob) {
             return Verdict::Failed(e);
         }
-        remains::await_all_owed(sock);
+        unread_copy::await_all_owed(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
     if count > iov::MAX {
@@ -572,7 +574,7 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
         return Room::Leaves(Reason::Fault);
     }
     if sock.staged.has_begun() {
-        staged::stage(sock);
+        sock.staged.stage(sock.fd.load(Ordering::Relaxed));
     }
     let (Some(dir), Some(ring)) = (sock.tx.dir(), sock.tx.ring()) else {
         return Room::Kernel;

@@ -5,18 +5,20 @@
 //! The memory of a `Sock` is a `Sock` for the life of the process (type-stable pool).
 
 mod pool;
+mod stack;
 mod state;
+pub mod watcher;
 
-pub use self::pool::{after_fork, alloc, for_all, for_every, free};
+pub use self::pool::{OPENED, after_fork, alloc, for_all, for_every, free};
+pub use self::stack::{Place, Stack};
 pub use self::state::{Event, State};
-use crate::direct::Direct;
+use self::watcher::Watcher;
+use crate::digests;
+use crate::direct::state::Direct;
 use crate::family::Family;
 use crate::full::Full;
-use crate::remains::Remains;
 use crate::staged::Staged;
-use crate::trim::Noted;
-use crate::watcher::Watcher;
-use crate::{inodes, prefix};
+use crate::unread_copy::store::UnreadCopy;
 use core::net::SocketAddr;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
@@ -83,7 +85,7 @@ pub struct Half {
     pub from: AtomicU64,
     /// rx, off the link: bytes of TCP (as in `calls`) up to which the peer owes what the program
     /// may have been told of already, sent again after a demotion; 0: none;
-    /// [`remains::SOME`](super::remains::SOME).
+    /// [`unread_copy::SOME`](super::unread_copy::SOME).
     pub owed: AtomicU64,
     /// Bytes that went by links, ever, without going by TCP too.
     pub linked: AtomicU64,
@@ -233,10 +235,12 @@ pub struct Sock {
     pub was_large: AtomicBool,
     /// Peers were asked over links, since a link last came up.
     pub has_asked: AtomicBool,
-    /// By which others name it.
-    pub inode: inodes::Noted,
+    /// By which others name it; 0: not asked for yet. See inodes.rs.
+    pub inode: AtomicU64,
+    /// In [`OPENED`].
+    opened: Place,
     /// What of its first bytes is kept for a proof.
-    pub prefix: prefix::Slot,
+    pub prefix: digests::Slot,
     /// Entries of the table that point here: descriptors of this process.
     pub fds: AtomicU32,
     /// Grows when the structure is put back: tells a stale reference.
@@ -271,14 +275,16 @@ pub struct Sock {
     pub for_exec: AtomicBool,
     /// The watch over a full ring.
     pub full: Full,
-    /// For trim.rs.
-    pub noted: Noted,
+    /// Among those whose rings have pages: see trim.rs.
+    pub untrimmed: Place,
+    /// Offset at which the ring that is written began to have pages. Under the tx lock.
+    pub resident_from: AtomicU64,
     /// What is kept of a demoted stream.
-    pub remains: Remains,
+    pub unread_copy: UnreadCopy,
     /// What direct transfers need.
     pub direct: Direct,
     /// What is lent to another host.
-    pub lent: crate::remote::Lent,
+    pub lent: crate::remote::lent::Lent,
     /// Why it may never be upgraded again; a [`Reason`] as a number, 0 if it may.
     pub pinned: AtomicU32,
     /// Demotions since the connection last did well on a link: spaces new tries.
@@ -530,16 +536,13 @@ impl Sock {
     }
 
     /// A direction has switched: counted once per stream.
-    pub fn note_upgraded(&self) {
+    pub fn note_upgraded(&self, by: Transport) {
         if !self.upgraded.swap(true, Ordering::Relaxed) {
-            let remote = crate::remote::is_remote(self);
-            let by = if remote {
-                Transport::Verbs
-            } else {
-                Transport::Shm
-            };
             self.conn().upgraded(by);
-            self.tell_upgraded(if remote { "RDMA" } else { "shared memory" });
+            self.tell_upgraded(match by {
+                Transport::Verbs => "RDMA",
+                _ => "shared memory",
+            });
         }
     }
 

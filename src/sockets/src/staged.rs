@@ -5,7 +5,6 @@
 //! close of the socket resets the connection (SO_LINGER with no time, socket(7)): nobody but the
 //! end of the process closes it meanwhile.
 
-use crate::sock::Sock;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use sluice_fabric::sys;
 
@@ -42,55 +41,53 @@ impl Staged {
     pub fn has_begun(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == BEGUN
     }
-}
 
-/// Under the tx lock, before the first write that waits, or when all does that the link was not
-/// given.
-#[cold]
-pub fn stage(sock: &Sock) {
-    let fd = sock.fd.load(Ordering::Relaxed);
-    let own = linger(sock, fd);
-    sock.staged.phase.store(WAITS, Ordering::Relaxed);
-    set_linger(sock, fd, own);
-    sys::set_linger(fd, Some(0));
-}
-
-/// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or to
-/// set it.
-pub fn unstage(sock: &Sock) {
-    if sock.staged.phase.swap(NOTHING, Ordering::Relaxed) == WAITS {
-        sys::set_linger(sock.fd.load(Ordering::Relaxed), linger_of(sock));
+    /// Under the tx lock, before the first write that waits, or when all does that the link was not
+    /// given.
+    #[cold]
+    pub fn stage(&self, fd: i32) {
+        let own = self.linger(fd);
+        self.phase.store(WAITS, Ordering::Relaxed);
+        self.set_linger(fd, own);
+        sys::set_linger(fd, Some(0));
     }
-}
 
-/// The program's own SO_LINGER, in seconds, if it has set it.
-pub fn linger(sock: &Sock, fd: i32) -> Option<i32> {
-    if sock.staged.phase.load(Ordering::Relaxed) == WAITS {
-        return linger_of(sock);
+    /// Under the tx lock: nothing waits any more, or the program is about to ask for the option, or
+    /// to set it.
+    pub fn unstage(&self, fd: i32) {
+        if self.phase.swap(NOTHING, Ordering::Relaxed) == WAITS {
+            sys::set_linger(fd, self.own_linger());
+        }
     }
-    let option = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
-    option.ok().filter(|l| l.l_onoff != 0).map(|l| l.l_linger)
-}
 
-/// Sets the program's own SO_LINGER.
-pub fn set_linger(sock: &Sock, fd: i32, seconds: Option<i32>) {
-    if sock.staged.phase.load(Ordering::Relaxed) != WAITS {
-        return sys::set_linger(fd, seconds);
+    /// The program's own SO_LINGER, in seconds, if it has set it.
+    pub fn linger(&self, fd: i32) -> Option<i32> {
+        if self.phase.load(Ordering::Relaxed) == WAITS {
+            return self.own_linger();
+        }
+        let option = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+        option.ok().filter(|l| l.l_onoff != 0).map(|l| l.l_linger)
     }
-    let seconds = seconds.map_or(0, |seconds| seconds.max(0) as u32 + 1);
-    sock.staged.linger.store(seconds, Ordering::Relaxed);
-}
 
-fn linger_of(sock: &Sock) -> Option<i32> {
-    let seconds = sock.staged.linger.load(Ordering::Relaxed);
-    seconds.checked_sub(1).map(|seconds| seconds as i32)
+    /// Sets the program's own SO_LINGER.
+    pub fn set_linger(&self, fd: i32, seconds: Option<i32>) {
+        if self.phase.load(Ordering::Relaxed) != WAITS {
+            return sys::set_linger(fd, seconds);
+        }
+        let seconds = seconds.map_or(0, |seconds| seconds.max(0) as u32 + 1);
+        self.linger.store(seconds, Ordering::Relaxed);
+    }
+
+    fn own_linger(&self) -> Option<i32> {
+        let seconds = self.linger.load(Ordering::Relaxed);
+        seconds.checked_sub(1).map(|seconds| seconds as i32)
+    }
 }
 
 #[cfg(test)]
 #[allow(clippy::disallowed_types, reason = "no hook is loaded into a test")]
 mod tests {
     use super::*;
-    use crate::sock::{self, role};
     use std::io::{ErrorKind, Read};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
@@ -104,34 +101,32 @@ mod tests {
     #[test]
     fn an_end_of_the_process_resets_while_something_waits() {
         let (near, mut far) = connection();
-        let sock = sock::alloc(near.as_raw_fd(), role::CONNECTING).unwrap();
-        sock.staged.begin();
-        assert!(sock.staged.has_begun());
-        stage(sock);
-        assert!(!sock.staged.has_begun());
+        let staged = Staged::default();
+        staged.begin();
+        assert!(staged.has_begun());
+        staged.stage(near.as_raw_fd());
+        assert!(!staged.has_begun());
         drop(near);
         let got = far.read(&mut [0; 1]);
         assert_eq!(got.unwrap_err().kind(), ErrorKind::ConnectionReset);
-        sock::free(sock);
     }
 
     #[test]
     fn the_programs_option_is_its_own() {
         let (near, mut far) = connection();
         let fd = near.as_raw_fd();
-        let sock = sock::alloc(fd, role::CONNECTING).unwrap();
-        assert_eq!(linger(sock, fd), None);
-        set_linger(sock, fd, Some(7));
-        sock.staged.begin();
-        stage(sock);
-        assert_eq!(linger(sock, fd), Some(7));
-        set_linger(sock, fd, Some(3));
-        unstage(sock);
+        let staged = Staged::default();
+        assert_eq!(staged.linger(fd), None);
+        staged.set_linger(fd, Some(7));
+        staged.begin();
+        staged.stage(fd);
+        assert_eq!(staged.linger(fd), Some(7));
+        staged.set_linger(fd, Some(3));
+        staged.unstage(fd);
         let kernel = sys::getsockopt::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
         let kernel = kernel.unwrap();
         assert_eq!((kernel.l_onoff, kernel.l_linger), (1, 3));
         drop(near);
         assert_eq!(far.read(&mut [0; 1]).unwrap(), 0);
-        sock::free(sock);
     }
 }

@@ -1,7 +1,9 @@
 //! What the kernel says of a connection (`TCP_INFO`, `SO_MEMINFO`), and is asked to say to its
 //! peer.
 
+use libc::{c_int, iovec};
 use sluice_fabric::sys;
+use sluice_runtime::iov::Cursor;
 
 /// Both directions are open.
 pub const ESTABLISHED: u8 = 1;
@@ -238,4 +240,68 @@ pub fn send_buffer(fd: i32) -> Option<SendBuffer> {
         size: size.max(0) as u32,
         used: bytes.max(0) as u32,
     })
+}
+
+/// Has TCP bytes, an end or an error to tell? Asks without taking the error. `has_mark`: it has an
+/// SO_RCVLOWAT, below which `poll` says nothing.
+pub fn speaks(fd: c_int, has_mark: bool) -> bool {
+    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0) || has_mark && has_bytes(fd)
+}
+
+/// What a call that has got something finds on TCP.
+pub enum AtHand {
+    /// Something to read.
+    Bytes,
+    /// Nothing so far.
+    Nothing,
+    /// An end or an error, which is the next call's to report: a try would take it. (After bytes
+    /// it takes none.)
+    Over,
+}
+
+/// Looks without taking anything.
+pub fn at_hand(fd: c_int) -> AtHand {
+    if has_bytes(fd) {
+        AtHand::Bytes
+    } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
+        AtHand::Nothing
+    } else if has_bytes(fd) {
+        // They have come between the two.
+        AtHand::Bytes
+    } else {
+        AtHand::Over
+    }
+}
+
+/// Has TCP bytes to read?
+pub fn has_bytes(fd: c_int) -> bool {
+    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+}
+
+/// What TCP has now, from where the cursor is on.
+///
+/// # Safety
+/// The caller's buffers.
+pub unsafe fn recv_now(fd: c_int, cursor: &Cursor, flags: c_int) -> Result<usize, sys::Errno> {
+    let mut room = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 64];
+    let pieces = cursor.rest(&mut room);
+    // SAFETY: zeroes are a valid header.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = pieces.as_mut_ptr();
+    msg.msg_iovlen = pieces.len();
+    let asked = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+    // SAFETY: passed on.
+    unsafe { sys::recvmsg(fd, &raw mut msg, asked) }
+}
+
+/// Looks at what TCP has, before what is kept: so many bytes.
+///
+/// # Safety
+/// The caller's buffers.
+pub unsafe fn peek(fd: c_int, cursor: &Cursor, flags: c_int) -> usize {
+    // SAFETY: passed on.
+    unsafe { recv_now(fd, cursor, flags | libc::MSG_PEEK) }.unwrap_or(0)
 }

@@ -5,7 +5,7 @@
 //! offsets of the stream. Ends that may have one ask over it at any offset.
 
 use super::sock::{Sock, State, role};
-use crate::meeting;
+use crate::meeting::{self, Effort};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::bucket::{Bucket, Rate};
@@ -44,28 +44,9 @@ const LOOKS: u64 = UPGRADE / 8;
 /// over sooner, also where the two have to meet.
 pub const LARGE: usize = 3 << 19;
 
-/// How much a try may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effort {
-    /// A look whether the other end waits at a name.
-    Look,
-    /// An answer to the other end, which has asked over a link.
-    Answer,
-    /// A question over a link.
-    Ask,
-    /// A name, where the other end has none.
-    Name,
-}
-
-impl Effort {
-    /// About what it costs at this end if nobody is met, in microseconds.
-    const fn price(self) -> u32 {
-        match self {
-            Self::Look | Self::Answer => 15,
-            Self::Ask => 20,
-            Self::Name => 60,
-        }
-    }
+/// A connection that may leave TCP is opened.
+pub fn begin(sock: &Sock) {
+    sock.next_try.store(first_try(), Ordering::Relaxed);
 }
 
 /// Stream offset of the first try.
@@ -415,6 +396,7 @@ mod tests {
     /// A socket that has moved so many bytes in so many calls of each direction.
     fn moved(bytes: u64, [rx, tx]: [u32; 2]) -> &'static Sock {
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
+        begin(sock);
         sock.tx.add_kernel_bytes(bytes);
         sock.rx.moves.store(rx, Ordering::Relaxed);
         sock.tx.moves.store(tx, Ordering::Relaxed);

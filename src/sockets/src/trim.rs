@@ -10,8 +10,8 @@
 //! What is to be looked after is left for it without a lock and without memory: the writer may be a
 //! signal handler that has interrupted malloc.
 
-use crate::sock::{self, Sock, State};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::sock::{Sock, Stack, State};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sluice_fabric::shm::{self, Cooled, Link};
 use sluice_fabric::sys;
 use sluice_runtime::control_thread;
@@ -64,26 +64,14 @@ struct Returned {
     due: u64,
 }
 
-/// Sockets whose rings have pages since a while ago: a stack to which anybody adds, and which the
-/// control thread takes as a whole. SeqCst, as the next two: a thread that adds something then
-/// reads `ARMED`, and the control thread writes `ARMED` and then looks here, so that one of them
-/// sees the other.
-static NOTED: AtomicPtr<Sock> = AtomicPtr::new(core::ptr::null_mut());
+/// Sockets whose rings have pages since a while ago. SeqCst, as the next two: a thread that adds
+/// something then reads `ARMED`, and the control thread writes `ARMED` and then looks here, so that
+/// one of them sees the other.
+static NOTED: Stack = Stack::new(|sock| &sock.untrimmed);
 /// Rings were returned, on whatever link.
 static RETURNED: AtomicBool = AtomicBool::new(false);
 /// The control thread looks here by then, if nobody pokes it; u64::MAX: it does not.
 static ARMED: AtomicU64 = AtomicU64::new(u64::MAX);
-
-/// A socket's place in [`NOTED`]. Zero is that of a new one.
-#[derive(Debug)]
-pub struct Noted {
-    /// It is there. Set by the thread that adds it, taken back by the control thread (AcqRel): one
-    /// that finds it set has left what it wrote before to that thread's look.
-    inside: AtomicBool,
-    next: AtomicPtr<Sock>,
-    /// Offset at which the ring began to have pages. Under the tx lock.
-    from: AtomicU64,
-}
 
 /// Something is due then: the control thread must know.
 fn arm(due: u64) {
@@ -101,18 +89,8 @@ pub fn note(sock: &'static Sock, at: u64) {
         // Never to be trimmed.
         return;
     }
-    sock.noted.from.store(at, Ordering::Relaxed);
-    if !sock.noted.inside.swap(true, Ordering::AcqRel) {
-        let mut head = NOTED.load(Ordering::Relaxed);
-        loop {
-            sock.noted.next.store(head, Ordering::Relaxed);
-            let mine = core::ptr::from_ref(sock).cast_mut();
-            match NOTED.compare_exchange_weak(head, mine, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
-        }
-    }
+    sock.resident_from.store(at, Ordering::Relaxed);
+    NOTED.add(sock);
     arm(sys::now_ns() + QUIET_NS);
 }
 
@@ -176,7 +154,7 @@ impl Trims {
         }
         ARMED.store(self.next, Ordering::SeqCst);
         // A thread that came too late for the above has gone by what stood there before.
-        let missed = !NOTED.load(Ordering::SeqCst).is_null() || RETURNED.load(Ordering::SeqCst);
+        let missed = !NOTED.is_empty() || RETURNED.load(Ordering::SeqCst);
         if missed {
             return Some(0);
         }
@@ -191,15 +169,11 @@ impl Trims {
     }
 
     fn take_noted(&mut self, now: u64) {
-        let mut first = NOTED.swap(core::ptr::null_mut(), Ordering::SeqCst);
-        // SAFETY: null, or a socket, whose memory is type-stable.
-        while let Some(sock) = unsafe { first.as_ref() } {
-            first = sock.noted.next.load(Ordering::Relaxed);
-            sock.noted.inside.swap(false, Ordering::AcqRel);
+        for sock in NOTED.take() {
             self.written.push(Written {
                 sock,
                 generation: sock.generation.load(Ordering::Acquire),
-                from: sock.noted.from.load(Ordering::Relaxed),
+                from: sock.resident_from.load(Ordering::Relaxed),
                 at: sock.tx.at.load(Ordering::Relaxed),
                 since: now,
                 wait: QUIET_NS,
@@ -326,15 +300,9 @@ fn look_at_returned(entry: &mut Returned, now: u64) -> bool {
 
 /// In the child of a fork: the rings are the parent's.
 pub fn after_fork() {
-    NOTED.store(core::ptr::null_mut(), Ordering::Relaxed);
+    NOTED.clear();
     RETURNED.store(false, Ordering::Relaxed);
     ARMED.store(u64::MAX, Ordering::Relaxed);
-    sock::for_every(|sock| {
-        // Where there is nothing to write, no page is copied.
-        if sock.noted.inside.load(Ordering::Relaxed) {
-            sock.noted.inside.store(false, Ordering::Relaxed);
-        }
-    });
 }
 
 #[cfg(test)]

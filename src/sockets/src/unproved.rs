@@ -1,38 +1,9 @@
 //! In place of `prefix.rs` where no other host is met: nothing is to be proved, and nothing kept
 //! for it.
 
+pub use crate::digests::Way;
 use crate::sock::Sock;
 use libc::{c_int, iovec, mmsghdr, msghdr, off64_t, ssize_t};
-
-/// See `prefix.rs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// What is read.
-    In,
-    /// What is written.
-    Out,
-}
-
-/// Nothing.
-#[derive(Debug)]
-pub struct Slot;
-
-impl Slot {
-    /// Never.
-    #[inline(always)]
-    pub fn wants(&self, _: Way) -> bool {
-        false
-    }
-    /// Nothing to end.
-    #[inline(always)]
-    pub fn end(&self, _: Way) {}
-    /// Nothing to end.
-    #[inline(always)]
-    pub fn end_both(&self) {}
-    /// Nothing to begin.
-    #[inline(always)]
-    pub fn begin(&self, _: bool) {}
-}
 
 /// Nothing to ask for.
 #[inline(always)]
@@ -40,10 +11,6 @@ pub fn init() {}
 /// Nothing is kept.
 #[inline(always)]
 pub fn after_fork(_: &'static Sock) {}
-/// Nothing is kept.
-#[inline(always)]
-pub fn free(_: &'static Sock, _: bool) {}
-
 /// See `prefix.rs`.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "nobody looks at it here")]

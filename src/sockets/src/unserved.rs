@@ -2,10 +2,11 @@
 //! path.
 
 use super::sock::Sock;
-use super::{demote, life, remains};
+use super::{demote, unread_copy};
+use crate::give_up;
 use crate::remote;
+use crate::sock::watcher::Watcher;
 use crate::verdict::{Pass, Verdict};
-use crate::watcher::Watcher;
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
@@ -30,12 +31,12 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
         leave(sock, reason, how);
         // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
         // kernel would tell of an end where it has nothing yet.
-        remains::part_with(sock);
+        unread_copy::part_with(sock);
     } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
         // Given away before it is connected. (A raw call about one that is not says nothing of
         // later ones.)
         if let Some(sock) = crate::life::sock_of(entry, fd) {
-            life::give_up(sock, reason);
+            give_up::finish(sock, reason);
         }
     } else if let Some(set) = entry.get::<Watcher>() {
         set.used_elsewhere();
@@ -50,15 +51,15 @@ pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
         return Verdict::Pass(Pass::NOBODY);
     };
     let flags = if waits_not { libc::MSG_DONTWAIT } else { 0 };
-    if let Err(e) = life::give_up_before(sock, fd, flags, Reason::Splice) {
+    if let Err(e) = give_up::before_write(sock, fd, flags, Reason::Splice) {
         return Verdict::Failed(e);
     }
-    remains::part_with(sock);
+    unread_copy::part_with(sock);
     Verdict::Pass(Pass::NOBODY)
 }
 
 fn leave(sock: &'static Sock, reason: Reason, how: Use) {
-    if life::goes_back(sock, reason) {
+    if give_up::begin(sock, reason) {
         match how {
             Use::Any => demote::finish_blocking(sock, reason),
             Use::Reading => remote::finish_reading(sock, reason),

@@ -308,7 +308,7 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     take_ring(sock, |written| {
         dir.tx_wishes.from.store(written, Ordering::Relaxed);
         dir.tx_wishes.switched.store(1, Ordering::Release);
-        sock.note_upgraded();
+        sock.note_upgraded(sluice_stats::Transport::Shm);
         true
     })
 }

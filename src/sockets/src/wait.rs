@@ -1,10 +1,11 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
 use crate::demote::{self, Which};
-use crate::nap::Nap;
+use crate::nap::{Nap, Waited};
 use crate::sock::{Half, Known, Sock, State};
+use crate::tcp;
 use crate::verdict::{Error, Verdict};
-use crate::{direct, full, jobs, nap, options, recv, remote};
+use crate::{direct, full, jobs, nap, options, remote};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
@@ -14,19 +15,6 @@ use sluice_fabric::sys::{self, Ends};
 use sluice_runtime::{spin, thread};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
-
-/// How a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// Something may have changed: look.
-    News,
-    /// A signal handler that does not restart calls.
-    Interrupted,
-    /// The socket's timeout.
-    TimedOut,
-    /// The edge sleeps: leave the engine with [`crate::verdict::Verdict::Block`].
-    Parked,
-}
 
 /// The same while the stream is on its way to a link between hosts: its reader has TCP to read
 /// first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's timer
@@ -83,7 +71,7 @@ pub fn for_data(
         Waited::News
     } else {
         sock.conn().rx.sleeps.add_shared(1);
-        let look = || news() || recv::tcp_speaks(sock, fd);
+        let look = || news() || tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1);
         let ends = nap.ends();
         sleep(
             sock,
@@ -393,7 +381,7 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
     let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) else {
         return false;
     };
-    let sets = crate::watcher::slots_of(sock, link);
+    let sets = crate::sock::watcher::slots_of(sock, link);
     dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
     fence_after_rmw();
     let head = dir.rx.head.read();
@@ -409,7 +397,7 @@ pub fn ask_for_space(sock: &'static Sock) -> bool {
 #[cold]
 pub fn ask_for_tcp_room(sock: &'static Sock) {
     if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
-        let sets = crate::watcher::slots_of(sock, link);
+        let sets = crate::sock::watcher::slots_of(sock, link);
         dir.tx_wishes.waiters.fetch_or(sets, Ordering::SeqCst);
     }
 }

@@ -3,8 +3,10 @@
 use super::{Entry, Pass, Verdict};
 use libc::{c_int, c_void, socklen_t};
 use sluice_runtime::fd_table;
+use sluice_sockets::counts;
+use sluice_sockets::life;
+use sluice_sockets::setsockopt;
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{life, options};
 
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety
@@ -12,7 +14,7 @@ use sluice_sockets::{life, options};
 pub unsafe fn ioctl(e: Entry, fd: c_int, request: u64, arg: usize) -> Verdict {
     match e.get::<Sock>() {
         // SAFETY: passed on.
-        Some(sock) => unsafe { options::ioctl(sock, fd, request, arg) },
+        Some(sock) => unsafe { counts::ioctl(sock, fd, request, arg) },
         None => Verdict::Pass(Pass::NOBODY),
     }
 }
@@ -28,16 +30,16 @@ pub unsafe fn before_setsockopt(
     len: socklen_t,
 ) {
     // SAFETY: passed on.
-    let asked = unsafe { options::Asked::new(level, name, value, len) };
-    options::sets(&asked);
+    let asked = unsafe { setsockopt::Asked::new(level, name, value, len) };
+    setsockopt::sets(&asked);
     if let Some(sock) = life::sock_of(e, fd) {
-        options::before_set(sock, fd, asked);
+        setsockopt::before_set(sock, fd, asked);
     }
 }
 /// Before the real `getsockopt`: one of the options is a read.
 pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
     if let Some(sock) = e.get::<Sock>() {
-        options::before_get(sock, level, name);
+        setsockopt::before_get(sock, level, name);
     }
 }
 /// What `getsockopt` is to answer where the kernel's value is not the program's. Asked before the
@@ -45,7 +47,7 @@ pub fn before_getsockopt(e: Entry, level: c_int, name: c_int) {
 #[inline]
 pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
     e.get::<Sock>()
-        .and_then(|sock| options::own_value(sock, level, name))
+        .and_then(|sock| setsockopt::own_value(sock, level, name))
 }
 /// After a real `setsockopt` that succeeded: notes time limits and low-water marks.
 /// # Safety
@@ -53,6 +55,6 @@ pub fn own_value(e: Entry, level: c_int, name: c_int) -> Option<c_int> {
 pub unsafe fn after_setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void) {
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {
         // SAFETY: passed on.
-        unsafe { options::after_set(sock, fd, level, name, value) };
+        unsafe { setsockopt::after_set(sock, fd, level, name, value) };
     }
 }

@@ -5,8 +5,10 @@ use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
 use sluice_runtime::iov;
+use sluice_sockets::counts;
+use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{life, options, recv as receiving, send as sending};
+use sluice_sockets::{recv as receiving, send as sending};
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
 fn reader(e: Entry, flags: c_int, nap: &Nap) -> Result<&'static Sock, Pass> {
@@ -113,7 +115,7 @@ pub unsafe fn recvmsg(
         let room = core::mem::take(&mut header.msg_controllen);
         header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
         if sock.tells_unread.load(Ordering::Relaxed) {
-            put_unread(header, room, options::left_to_read(sock, fd));
+            put_unread(header, room, counts::left_to_read(sock, fd));
         }
     }
     verdict
@@ -215,7 +217,7 @@ pub unsafe fn sendmsg(
         // Timestamps, marks: the kernel's business, and nothing of it can follow bytes in a ring.
         let reason = sluice_stats::Reason::Timestamping;
         if sock.is_accelerated()
-            && let Err(e) = life::give_up_before(sock, fd, flags, reason)
+            && let Err(e) = give_up::before_write(sock, fd, flags, reason)
         {
             return broken(Verdict::Failed(e), flags);
         }

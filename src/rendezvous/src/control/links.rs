@@ -10,8 +10,8 @@ use sluice_runtime::{control_thread, spin};
 use sluice_sockets::jobs;
 use sluice_sockets::peer_end;
 use sluice_sockets::sock::sock_of;
+use sluice_sockets::sock::watcher::Watcher;
 use sluice_sockets::tell::{ask_wake, tell, tell_in_time};
-use sluice_sockets::watcher::Watcher;
 
 /// The set of all meetings' sockets: its news are looked at by this thread.
 pub fn watch_meetings(meetings: i32) {
@@ -240,7 +240,7 @@ fn end(link: &'static Link, reason: Reason) {
         }
     }
     crate::on_link_lost(link);
-    sluice_sockets::watcher::link_lost(link);
+    sluice_sockets::sock::watcher::link_lost(link);
     link.close_if_unused();
 }
 

@@ -62,5 +62,5 @@ fn is_quiet(sock: &'static Sock) -> bool {
     sock.rx.state() == State::Link
         && sock.tx.state() == State::Link
         && sock.upgraded.load(Ordering::Relaxed)
-        && sluice_sockets::options::unread(sock) == 0
+        && sluice_sockets::counts::unread(sock) == 0
 }

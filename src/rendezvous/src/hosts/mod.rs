@@ -605,7 +605,7 @@ impl Hosts {
             };
             if up.until != 0 && (stream::lost(near, up.wire, now >= up.until) || now >= up.until) {
                 up.until = 0;
-                sluice_sockets::watcher::link_lost(near);
+                sluice_sockets::sock::watcher::link_lost(near);
             }
         }
         self.tell_lost();

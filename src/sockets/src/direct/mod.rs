@@ -26,15 +26,13 @@
 //! a handler of the same one, resolves the offer and leaves word of the outcome for its owner.
 
 mod rx;
+pub mod state;
 mod tx;
 
 pub(super) use rx::{Found, Wants, begin_rx, revoke, try_recv};
 pub(super) use tx::{Tried, begin_tx, end_turn, is_up, make_way, resolve, settled, try_send};
 
 use crate::sock::Sock;
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use sluice_runtime::config::{Mode, config};
 use sluice_stream::{self as stream, Provider};
 
@@ -42,54 +40,6 @@ use sluice_stream::{self as stream, Provider};
 const PIECE: usize = 256 << 10;
 /// A size that no transfer has.
 const NEVER: u32 = u32::MAX;
-
-/// What the lock of a half guards. Uninitialised until that half is on the link.
-#[derive(Debug)]
-struct Owned<T>(UnsafeCell<MaybeUninit<T>>);
-
-// SAFETY: reached under the lock of its half only.
-unsafe impl<T: Send> Sync for Owned<T> {}
-
-impl<T> Owned<T> {
-    /// # Safety
-    /// The lock of the half is held, and `set` was called.
-    #[expect(clippy::mut_from_ref, reason = "the half's lock makes it unique")]
-    unsafe fn get(&self) -> &mut T {
-        // SAFETY: the caller vouches for both.
-        unsafe { (*self.0.get()).assume_init_mut() }
-    }
-
-    /// # Safety
-    /// The lock of the half is held.
-    unsafe fn set(&self, value: T) {
-        // SAFETY: the lock makes this the only access. The old value needs no drop.
-        unsafe { self.0.get().write(MaybeUninit::new(value)) };
-    }
-}
-
-/// A socket's part in direct transfers. Zero is the state of a new one.
-#[derive(Debug)]
-pub struct Direct {
-    tx: Owned<tx::Outgoing>,
-    rx: Owned<rx::Incoming>,
-    /// Under the tx lock: number of the offer that is up, 0 for none.
-    up: AtomicU64,
-    up_len: AtomicU32,
-    up_round: AtomicU8,
-    /// Under the tx lock: whether the peer may read what is offered, as far as asked.
-    offers: AtomicU8,
-    /// The thread whose send has the turn, 0 for none.
-    owner: AtomicUsize,
-    /// Under the tx lock: when (`sys::now_ns`) a send that may not wait was first refused for
-    /// another's turn, 0: none was.
-    refused_ns: AtomicU64,
-    /// Under the tx lock: an offer that was resolved by another than its owner, and how much of it
-    /// was taken. Until the owner has read it, none is made.
-    resolved: AtomicU64,
-    resolved_len: AtomicU32,
-    /// Under the rx lock: the offer line's word that needs no look any more.
-    pub seen: AtomicU64,
-}
 
 fn mode() -> stream::Mode {
     match config().mode {

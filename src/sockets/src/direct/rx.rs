@@ -1,6 +1,7 @@
 //! The reader's part: offers looked for and taken, ADVERTs made and revoked. All of it under the
 //! socket's rx lock.
 
+use super::state::Incoming;
 use super::{NEVER, PIECE, terms};
 use crate::nap::Nap;
 use crate::sock::{Known, Sock, State};
@@ -16,17 +17,6 @@ use sluice_runtime::{credentials, fault, thread};
 use sluice_stream::{Advert, AdvertId, Next, Offer, Receiver, Recv, Seq};
 /// Pieces of a scattered buffer that one take fills.
 const PIECES: usize = 16;
-
-/// What the rx lock guards.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    receiver: Receiver,
-    /// The hint in the reader's wishes, as last written.
-    pulls: bool,
-    /// Where the peer says with its first offer that its token lies; 0: none came so far, or its
-    /// memory is not read.
-    token_at: u64,
-}
 
 /// Under the rx lock, before the state becomes LINK.
 pub(crate) fn begin_rx(sock: &'static Sock) {

@@ -2,10 +2,12 @@
 //!
 //! All of it under the socket's tx lock, but for the spin on an offer that is up.
 
+use super::state::Outgoing;
 use super::{NEVER, PIECE, terms};
+use crate::nap::Waited;
 use crate::send::Job;
 use crate::sock::{Sock, State};
-use crate::wait::{self, Waited};
+use crate::wait;
 use crate::{demote, wake};
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
@@ -38,20 +40,6 @@ const SKIP_MAX: u32 = 512;
 /// A send of so many bytes at most, over TCP, a reader that waits for it gets whole: what one of
 /// the kernel's buffers holds.
 const WHOLE: usize = 65536;
-
-/// What the tx lock guards.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    sender: Sender,
-    /// What `Half::gate` is while no offer is up.
-    gate: u32,
-    /// Withdrawals since the head was at `still_at`.
-    rounds: u8,
-    still_at: u64,
-    /// Large sends that go without an offer, and how many it will be after the next failure.
-    skip: u32,
-    next_skip: u32,
-}
 
 /// Under the tx lock, before the state becomes LINK.
 pub(crate) fn begin_tx(sock: &'static Sock) {

@@ -1,6 +1,7 @@
 //! What is proved by the digests: an HMAC-SHA256 under one of each direction.
 
-use super::{DIGEST, Track, with_tracks};
+use super::with_tracks;
+use crate::digests::{DIGEST, Track};
 use crate::sock::{Sock, role};
 use core::sync::atomic::Ordering;
 use hmac::{Hmac, KeyInit, Mac};

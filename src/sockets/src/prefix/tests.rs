@@ -1,10 +1,12 @@
 //! Both ends of made-up connections: what a call moves is said, and no kernel asked.
 
 use super::*;
+use crate::digests::{DIGEST, WANTED};
 use crate::sock::role;
 use crate::verdict::Pass;
 use crate::{observe_passed, recv, send, sock};
 use core::sync::atomic::AtomicUsize;
+use sha2::{Digest, Sha256};
 use sluice_runtime::fd_table::Entry;
 use std::sync::{Mutex, PoisonError};
 
@@ -383,7 +385,8 @@ fn what_a_file_sent_is_read_again() {
 
 #[test]
 fn tracks_are_freed_with_the_socket_but_not_under_a_call() {
-    let kept = |sock: &Sock| !sock.prefix.tracks.load(Ordering::Relaxed).is_null();
+    // SAFETY: no other thread frees them.
+    let kept = |sock: &Sock| unsafe { sock.prefix.tracks() }.is_some();
     let sock = end(role::CONNECTING);
     assert!(!kept(sock));
     call(sock, Way::Out, b"abc");

@@ -5,8 +5,10 @@ use crate::direct::{self, Found, Wants};
 use crate::nap::Nap;
 use crate::reset::{self, Resetting};
 use crate::sock::{Event, Sock, State};
+use crate::tcp::AtHand;
+use crate::tcp::at_hand;
 use crate::verdict::Error;
-use crate::{PUBLISH, jobs, peer_end, recv, remains, remote, tcp, wake};
+use crate::{PUBLISH, jobs, peer_end, recv, remote, tcp, unread_copy, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
@@ -180,7 +182,7 @@ pub(super) unsafe fn look(
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read == from {
                 if !remote::is_remote(sock) {
-                    sock.note_upgraded();
+                    sock.note_upgraded(sluice_stats::Transport::Shm);
                 }
                 enter_link(sock, from);
                 return Look::Again;
@@ -382,44 +384,11 @@ unsafe fn from_ring(
     Look::Moved(n)
 }
 
-/// Has TCP bytes, an end or an error to tell? Asks without taking the error.
-pub(crate) fn tcp_speaks(sock: &Sock, fd: c_int) -> bool {
-    sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) != Ok(0)
-        || sock.rcvlowat.load(Ordering::Relaxed) > 1 && has_bytes(fd)
-}
-
-/// What a call that has got something finds on TCP.
-pub(crate) enum AtHand {
-    Bytes,
-    Nothing,
-    /// An end or an error, which is the next call's to report: a try would take it. (After bytes
-    /// it takes none.)
-    Over,
-}
-
-pub(crate) fn at_hand(fd: c_int) -> AtHand {
-    if has_bytes(fd) {
-        AtHand::Bytes
-    } else if sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) == Ok(0) {
-        AtHand::Nothing
-    } else if has_bytes(fd) {
-        // They have come between the two.
-        AtHand::Bytes
-    } else {
-        AtHand::Over
-    }
-}
-
-/// Has TCP bytes to read?
-pub fn has_bytes(fd: c_int) -> bool {
-    sys::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
-}
-
 /// The ring is empty: what does the silent TCP say? `begun`: the call has got something, so that an
 /// end or an error is the next one's to report.
 #[cold]
 fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
-    if !tcp_speaks(sock, fd) {
+    if !tcp::speaks(fd, sock.rcvlowat.load(Ordering::Relaxed) > 1) {
         return Look::Empty;
     }
     // The writer may have published, or demoted, before TCP spoke: its words decide.
@@ -440,23 +409,23 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
             Look::Again
         } else if sock.has_shut_reading() {
             // What TCP has is a part of a record, or one that has come since.
-            if sock.rx.owed.load(Ordering::Relaxed) == remains::SOME {
+            if sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
                 Look::Owed
             } else {
                 Look::End
             }
-        } else if has_bytes(fd) {
+        } else if tcp::has_bytes(fd) {
             // So it is here.
             Look::Empty
         } else {
             // TCP says something and has nothing to say: a relative has shut the reading half down.
             match sys::poll_one(fd, libc::POLLIN, Some(sys::timespec(0))) {
-                Ok(shown) if shown & libc::POLLIN != 0 && !has_bytes(fd) => Look::End,
+                Ok(shown) if shown & libc::POLLIN != 0 && !tcp::has_bytes(fd) => Look::End,
                 _ => Look::Empty,
             }
         };
     }
-    if begun && !has_bytes(fd) {
+    if begun && !tcp::has_bytes(fd) {
         return Look::End;
     }
     if reset::resetting(sock) == Resetting::Begun {

@@ -5,7 +5,8 @@
 use super::PATIENCE_NS;
 use super::stream::{advance, awaits_record, demote, is_held, is_remote, of};
 use crate::sock::{self, Event, Half, Sock, State};
-use crate::{family, recv, remains, reset};
+use crate::tcp;
+use crate::{family, reset, unread_copy};
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_fabric::sys;
 use sluice_runtime::config::{Level, log};
@@ -55,7 +56,7 @@ pub fn claim(sock: &'static Sock, half: &Half) {
     match await_handing(sock) {
         Some(owing) => {
             if owing && core::ptr::eq(half, &sock.rx) {
-                remains::owes(sock, remains::SOME);
+                unread_copy::owes(sock, unread_copy::SOME);
             }
         }
         None => {
@@ -179,7 +180,7 @@ pub fn release(sock: &'static Sock, until_ns: u64) {
 pub fn await_return(sock: &'static Sock, until_ns: u64) {
     drive_while(sock, until_ns, || {
         let fd = sock.fd.load(Ordering::Relaxed);
-        sock.rx.state() != State::Returning || !recv::has_bytes(fd)
+        sock.rx.state() != State::Returning || !tcp::has_bytes(fd)
     });
 }
 
@@ -200,7 +201,7 @@ fn wait(sock: &'static Sock, until_ns: u64) {
     wire.calm();
     let mut tcp = libc::POLLIN;
     // Bytes before the record that nobody reads, or a part of one: these make no news.
-    if recv::has_bytes(fd) {
+    if tcp::has_bytes(fd) {
         tcp = 0;
     }
     if sock.tx.state() == State::Resending && !is_held(sock) {

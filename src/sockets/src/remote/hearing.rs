@@ -6,7 +6,7 @@
 
 use super::stream::{follow_tx, given_up, go_back, is_remote, of};
 use crate::sock::{Sock, State};
-use crate::{jobs, recv, tcp};
+use crate::{jobs, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_fabric::sys;
 use sluice_stats::Reason;
@@ -212,7 +212,7 @@ pub fn reads_link(sock: &Sock) -> bool {
 /// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be
 /// read first, or there is none.
 pub fn hides_tcp(sock: &Sock) -> bool {
-    reads_link(sock) && recv::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
+    reads_link(sock) && tcp::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
 }
 
 /// Is the record heard, or none to come?

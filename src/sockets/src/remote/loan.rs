@@ -13,7 +13,7 @@ use crate::nap::Nap;
 use crate::sock::{Known, Sock};
 use crate::wake;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
 use sluice_fabric::verbs::device::Region;
 use sluice_runtime::iov::Cursor;
@@ -23,19 +23,6 @@ use sluice_transport::verbs::memory;
 
 /// Of one buffer no more is lent.
 const MOST: usize = 64 << 20;
-
-/// What a socket lends.
-#[derive(Debug, Default)]
-pub struct Lent {
-    /// Its region; 0: none. The thread that makes it 0 deregisters.
-    region: AtomicUsize,
-    base: AtomicUsize,
-    len: AtomicUsize,
-    /// Bytes of it that the recv has.
-    taken: AtomicU32,
-    /// Whose it is: [`Nap::frame`].
-    frame: AtomicUsize,
-}
 
 /// Has the socket lent a buffer?
 #[inline]

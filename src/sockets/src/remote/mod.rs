@@ -11,6 +11,7 @@
 mod handing;
 #[cfg(feature = "verbs")]
 mod hearing;
+pub mod lent;
 #[cfg(feature = "verbs")]
 mod loan;
 #[cfg(not(feature = "verbs"))]
@@ -28,8 +29,8 @@ pub use hearing::note_removed;
 pub use hearing::{hear_tcp, hears, hides_tcp, reads_link, records, tcp_ended};
 #[cfg(feature = "verbs")]
 pub use loan::{
-    Found, Lent, back as end_loan, is_any as is_lent, lend, look as look_at_loan,
-    revoke as revoke_loan, shut as shut_loan,
+    Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
+    shut as shut_loan,
 };
 #[cfg(not(feature = "verbs"))]
 pub use none::*;

@@ -56,7 +56,7 @@ pub const fn awaits_record(_: &Sock) -> bool {
 }
 #[inline]
 pub fn has_input(_: &'static Sock, fd: i32) -> bool {
-    crate::recv::has_bytes(fd)
+    crate::tcp::has_bytes(fd)
 }
 pub const fn hear_tcp(_: &'static Sock, _: i32) -> bool {
     false
@@ -85,10 +85,6 @@ pub const fn claim(_: &'static Sock, _: &Half) {}
 pub const fn demote(_: &'static Sock, _: Reason) -> bool {
     false
 }
-/// A buffer that is lent: never.
-#[derive(Debug, Default)]
-pub struct Lent;
-
 pub enum Found {
     Bytes(usize),
     Nothing,

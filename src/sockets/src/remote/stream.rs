@@ -19,7 +19,7 @@ use super::hearing::{hear_tcp, hears, part_of, reads_link};
 use crate::demote::{self, Resent};
 use crate::sock::{Event, Sock, State};
 use crate::upgrade::{self, Switch};
-use crate::{jobs, options, recv, reset, sock, staged, tcp, wait, wake};
+use crate::{jobs, options, recv, reset, sock, tcp, wait, wake};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::shm::Link;
@@ -190,7 +190,7 @@ pub fn settle_tx(sock: &'static Sock, reason: Reason) -> Resent {
 fn settle(sock: &'static Sock, dir: &Direction) -> Resent {
     dir.tx.tail.flag();
     // What the ring holds beyond what the record will tell of.
-    staged::stage(sock);
+    sock.staged.stage(sock.fd.load(Ordering::Relaxed));
     sock.tx.state.on(Event::Sealed);
     if let Some(link) = sock.link() {
         let index = sock.index.load(Ordering::Relaxed);
@@ -497,8 +497,8 @@ fn switch(sock: &'static Sock, wire: &Wire, stream: u16) {
         return;
     };
     if out == Out::Link {
-        staged::unstage(sock);
-        sock.note_upgraded();
+        sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
+        sock.note_upgraded(sluice_stats::Transport::Verbs);
     }
     if leaves {
         follow_tx_locked(sock, given_up(wire));

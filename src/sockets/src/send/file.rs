@@ -3,9 +3,10 @@
 use super::{
     Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
+use crate::give_up;
+use crate::nap::Waited;
 use crate::sock::{Sock, State};
 use crate::verdict::{Error, Pass, Verdict};
-use crate::wait::Waited;
 use crate::{after_tcp, direct, prefix, remote, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
@@ -38,7 +39,7 @@ pub unsafe fn sendfile(
     let kind = kind();
     let refused = kind == 0 || kind == libc::S_IFDIR || (count as isize) < 0;
     if refused || !matches!(kind, libc::S_IFREG | libc::S_IFBLK) {
-        if !refused && let Err(e) = crate::life::give_up_before(sock, fd, 0, Reason::Splice) {
+        if !refused && let Err(e) = give_up::before_write(sock, fd, 0, Reason::Splice) {
             return Verdict::Failed(e);
         }
         return Verdict::Pass(Pass::NOBODY);

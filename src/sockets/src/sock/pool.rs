@@ -1,11 +1,13 @@
 //! The structures of tracked sockets: whose memory they are for the life of the process, and which
 //! are free.
 
-use super::Sock;
-use crate::prefix;
+use super::{Sock, Stack};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use sluice_fabric::lock::{self, Lock};
 use sluice_fabric::sys;
+
+/// Sockets that inodes.rs has not looked at since they were opened.
+pub static OPENED: Stack = Stack::new(|sock| &sock.opened);
 
 /// Structures per mapping.
 const CHUNK: usize = 128;
@@ -28,7 +30,7 @@ const FEW: u32 = 32;
 /// Every chunk ever mapped, for walks over all sockets.
 static CHUNKS: [AtomicPtr<Sock>; 8192] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8192];
 
-/// A structure for a new connection on `fd`.
+/// A structure for a new connection on `fd`, which looks for nobody yet.
 pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     let free = FREE.enter().ok()?;
     if IDLE.load(Ordering::Relaxed).is_null() && sweep() < FEW {
@@ -98,14 +100,14 @@ pub fn alloc(fd: i32, role: u8) -> Option<&'static Sock> {
     }
     sock.family.store(core::ptr::null_mut(), Ordering::Relaxed);
     sock.link.store(core::ptr::null_mut(), Ordering::Relaxed);
-    sock.next_try
-        .store(crate::trigger::first_try(), Ordering::Relaxed);
+    sock.next_try.store(u64::MAX, Ordering::Relaxed);
     let conn = sluice_stats::alloc_conn();
     let conn = conn.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut());
     sock.conn.store(conn, Ordering::Relaxed);
     sock.full.reset();
     sock.staged.forget();
-    crate::inodes::opened(sock);
+    sock.inode.store(0, Ordering::Relaxed);
+    OPENED.add(sock);
     sock.prefix.begin(sock.is_in_use());
     Some(sock)
 }
@@ -116,12 +118,17 @@ pub fn free(sock: &'static Sock) {
     // already changed.
     let sections = [&sock.rx, &sock.tx].map(|half| half.lock.enter());
     sock.generation.fetch_add(1, Ordering::AcqRel);
-    sock.remains.forget();
-    prefix::free(sock, sections.iter().all(Result::is_ok));
+    sock.unread_copy.forget();
+    sock.prefix.end_both();
+    #[cfg(feature = "fault")]
+    sock.prefix.tell(sock.role.load(Ordering::Relaxed));
+    if sections.iter().all(Result::is_ok) {
+        sock.prefix
+            .give_back(sock.rx.in_kernel() + sock.tx.in_kernel());
+    }
     drop(sections);
     // Calls that are still to end find no reason to meet.
     sock.next_try.store(u64::MAX, Ordering::Relaxed);
-    crate::report::finished(sock);
     let conn = sock.conn.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null, or from `alloc_conn`.
     if let Some(conn) = unsafe { conn.as_ref() } {

@@ -2,8 +2,9 @@
 
 use super::memory::Use;
 use super::parts::{Offered, Parts, Places};
+use super::terms::Lost;
 use super::users;
-use super::wire::{Lost, Wire};
+use super::wire::Wire;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;

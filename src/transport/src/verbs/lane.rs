@@ -2,10 +2,11 @@
 //! `stream/src/pump/direct.rs`. Its loss costs what was under way there, and neither the link nor a
 //! stream.
 
-use super::parts::{BATCH, Parts};
+use super::parts::Parts;
 use super::queue::Share;
+use super::terms::{BATCH, Lost, Note, TICKS};
 use super::users;
-use super::wire::{Lost, Note, Wire};
+use super::wire::Wire;
 use core::sync::atomic::Ordering;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
@@ -139,7 +140,7 @@ impl Parts {
         let stuck = came == lanes.landed && asked > came;
         lanes.stuck = if stuck { lanes.stuck + 1 } else { 0 };
         lanes.looked = (lanes.shots, lanes.landed);
-        if lanes.stuck >= super::parts::TICKS {
+        if lanes.stuck >= TICKS {
             self.fail_lane();
         }
     }

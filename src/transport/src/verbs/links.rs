@@ -1,14 +1,9 @@
 //! What a link to another host is asked for by threads that look at it, or sleep on it.
 
-use crate::verbs::wire::{Lost, Wire};
+use super::terms::Lost;
+use super::wire::wire_of;
 use sluice_fabric::shm::Link;
 use sluice_runtime::control_thread;
-
-/// The wire that plays the other end of the link.
-pub fn wire_of(link: &Link) -> Option<&'static Wire> {
-    // SAFETY: 0, or a wire, whose memory is type-stable.
-    unsafe { (link.keeper() as *const Wire).as_ref() }
-}
 
 /// Does the link go to another host?
 #[inline]

@@ -5,6 +5,7 @@
 //! * `queue`, `inbox`: the completion queue that the links of a device share, and what of it goes
 //!   to which.
 //! * `memory`, `small`: what of the arena is registered, and what lies beside it.
+//! * `terms`: the numbers that these share, and what they say to each other.
 //! * `links`: what threads ask of a link that they look at, or sleep on.
 //! * `users`: what the layers above do at its news.
 //! * `mode`: which direct transfers are made.
@@ -37,12 +38,14 @@ pub mod queue;
 #[cfg(feature = "verbs")]
 mod small;
 #[cfg(feature = "verbs")]
+mod terms;
+#[cfg(feature = "verbs")]
 pub mod users;
 #[cfg(feature = "verbs")]
 pub mod wire;
 
 #[cfg(feature = "verbs")]
-pub use links::{arm, drive, is_to_another_host, moved, watch, wire_of};
+pub use links::{arm, drive, is_to_another_host, moved, watch};
 #[cfg(feature = "verbs")]
 pub use mode::least;
 #[cfg(not(feature = "verbs"))]
@@ -52,3 +55,5 @@ pub use queue::{arm_all, bell, drive_all, unbell};
 /// Has this process looked for other hosts?
 #[cfg(feature = "verbs")]
 pub use sluice_runtime::thread::{runs_devices as is_used, set_runs_devices as set_used};
+#[cfg(feature = "verbs")]
+pub use wire::wire_of;

@@ -5,7 +5,8 @@ use super::lane::Lanes;
 use super::memory::{Place, Slabs, Use};
 use super::queue::Share;
 use super::small::Small;
-use super::wire::{Hello, Lost, Note, TICK_NS, Wire};
+use super::terms::{BATCH, FENCE, Hello, Lost, Note, TICK_NS, TICKS};
+use super::wire::Wire;
 use core::ptr;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Errno;
@@ -19,15 +20,6 @@ use std::collections::VecDeque;
 /// A completion is asked for once in so many messages, or bytes.
 const MARK_MESSAGES: usize = 16;
 const MARK_BYTES: usize = 2048;
-/// Messages given to the device at once.
-pub const BATCH: usize = 16;
-
-/// [`News::Done`](sluice_fabric::verbs::queue::News::Done) of a [`What::Fence`], which is no
-/// message.
-pub const FENCE: u64 = u64::MAX;
-
-/// So many looks that find it where it was, and the link is lost.
-pub const TICKS: u8 = 2;
 /// As many that find a step of a switch due: for each of two steps a program may be waited for that
 /// has TCP to read (`jobs::watch_far`).
 const STEP_TICKS: u8 = 6;

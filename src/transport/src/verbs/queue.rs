@@ -34,10 +34,9 @@
 //! The memory of a `Queue` is one for the life of the process.
 
 use super::inbox::Inboxes;
-use super::links::wire_of;
-use super::parts::BATCH;
+use super::terms::{BATCH, NEED};
 use super::users;
-use super::wire::{NEED, Wire};
+use super::wire::{Wire, wire_of};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use sluice_fabric::lock::{Guard, Guarded};

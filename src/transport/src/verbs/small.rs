@@ -1,6 +1,6 @@
 //! Memory of a link beside its arena, for what is no stream's byte.
 
-use super::wire::RECEIVES;
+use super::terms::RECEIVES;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::device::{Domain, Region};
 use sluice_fabric::verbs::queue::Said;

@@ -10,12 +10,14 @@
 //! The memory of a `Wire` is a `Wire` for the life of the process, as that of its links.
 
 pub use super::parts::Offered;
+pub use super::terms::{Hello, Lost, Note};
 
 use super::lane::Lanes;
 use super::memory::Slabs;
-use super::parts::{BATCH, FENCE, Parts};
+use super::parts::Parts;
 use super::queue::{Keen, Queue, Share};
 use super::small::Small;
+use super::terms::{BATCH, FENCE, RECEIVES, SENDS, SHAPE, TICK_NS};
 use super::users;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
@@ -25,72 +27,14 @@ use sluice_fabric::shm::Link;
 use sluice_fabric::sys::{self, Errno};
 use sluice_fabric::verbs::cm::Id;
 use sluice_fabric::verbs::device::{Device, Domain, Trouble};
-use sluice_fabric::verbs::queue::{News, Shape};
+use sluice_fabric::verbs::queue::News;
 use sluice_runtime::config::{Level, log};
 use sluice_stream::pump::{Came, Pump, Terms};
-use sluice_stream::wire::{Lane, Meeting};
-use sluice_stream::{Error, Mode, Seq};
+use sluice_stream::{Mode, Seq};
 use std::collections::VecDeque;
 
-/// Receives that each end of a link keeps posted: part of the protocol.
-pub const RECEIVES: u16 = 64;
-/// Messages that may be posted and not completed.
-const SENDS: u16 = 64;
 /// Bytes of one message at most: more does not make it faster, and others wait after it.
 const MESSAGE_LEN: u32 = 256 << 10;
-const SHAPE: Shape = Shape {
-    // Each message may be two requests; and a fence.
-    sends: 2 * SENDS as u32 + 1,
-    receives: RECEIVES as u32,
-    inline: 64,
-};
-
-/// Completions that the queue must have room for: when a queue pair fails, all that is posted
-/// completes, asked for or not.
-pub const NEED: u32 = SHAPE.sends + SHAPE.receives;
-
-/// Between two looks whether posted work comes to an end.
-pub const TICK_NS: u64 = 1_000_000_000;
-/// Why a link works no more; its streams go on on TCP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// The device refused, or reported this `ibv_wc_status`.
-    Device(u32),
-    /// The peer broke the rules.
-    Peer(Error),
-    /// The peer, its host or a device on the way has ended the connection.
-    Gone,
-    /// Posted work did not come to an end in time.
-    Silent,
-    /// A step of a switch did not come in time.
-    Late,
-}
-
-impl From<Error> for Lost {
-    fn from(error: Error) -> Self {
-        Self::Peer(error)
-    }
-}
-
-/// How a peer reaches this end's control slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// Address of the first slot.
-    pub place: u64,
-    /// Their key.
-    pub key: u32,
-}
-
-/// Left for the control thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// This stream has something to do on TCP, or a step of its switch has come.
-    Stream(u16),
-    /// The peer looks for the other end of a connection, or answers.
-    Meeting(Meeting),
-    /// A queue pair for direct transfers is wanted, by the peer or by this end, or is lost.
-    Lane(Option<Lane>),
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -683,4 +627,10 @@ impl Wire {
 fn wake_writers(near: &'static Link, out: &Direction, stream: u16) {
     let waiters = out.tx_wishes.waiters.load(Ordering::Relaxed);
     users::with(|users| (users.wake)(near, waiters, u32::from(stream)));
+}
+
+/// The wire that plays the other end of the link.
+pub fn wire_of(link: &Link) -> Option<&'static Wire> {
+    // SAFETY: 0, or a wire, whose memory is type-stable.
+    unsafe { (link.keeper() as *const Wire).as_ref() }
 }

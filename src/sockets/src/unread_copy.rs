@@ -14,35 +14,20 @@
 //!
 //! [`Family::keeps`]: super::family::Family::keeps
 
+pub mod store;
+
 use crate::family::{Family, Unread};
-use crate::recv::{self, AtHand, at_hand};
+use crate::nap::Waited;
 use crate::sock::{Event, Sock, State, half};
-use crate::wait::Waited;
+use crate::tcp::{AtHand, at_hand};
 use crate::{full, remote, tcp};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
-use sluice_fabric::ring::Ring;
 use sluice_fabric::sys;
 use sluice_runtime::iov::Cursor;
 use sluice_runtime::process;
 use sluice_stats::Reason;
 use sluice_transport::verbs;
-
-/// The copy; changed under the rx lock. Its last byte is that of TCP at
-/// [`owed`](super::sock::Half::owed).
-#[derive(Debug)]
-pub struct Remains {
-    base: AtomicPtr<u8>,
-    len: AtomicUsize,
-    /// The bytes that have been taken out of it.
-    taken: AtomicUsize,
-    /// There is one, and a relative has it.
-    lost: AtomicBool,
-    /// Nothing of it comes by TCP.
-    whole: AtomicBool,
-    /// So it will be: the program has shut both halves down before either end left the link.
-    expected: AtomicBool,
-}
 
 /// Where the next byte of a demoted stream is.
 pub enum Step {
@@ -59,117 +44,12 @@ pub enum Step {
     Lost,
 }
 
-impl Remains {
-    /// Is there a copy, here or at a relative?
-    #[inline]
-    pub fn are_kept(&self) -> bool {
-        !self.base.load(Ordering::Relaxed).is_null() || self.are_lost()
-    }
-
-    /// Has a relative the copy?
-    fn are_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Under the rx lock: the peer knows that both halves are shut down before it can leave the
-    /// link, and sends nothing of it again.
-    pub fn expect_whole(&self) {
-        self.expected.store(true, Ordering::Relaxed);
-    }
-
-    /// See [`Remains::expect_whole`].
-    pub fn will_be_whole(&self) -> bool {
-        self.expected.load(Ordering::Relaxed)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.whole.load(Ordering::Relaxed)
-    }
-
-    /// Keeps `start..end` of the ring; of a `whole` copy TCP brings nothing. Pages of its own: a
-    /// handler may have interrupted malloc.
-    pub fn keep(&self, ring: Ring, start: u64, end: u64, whole: bool) {
-        self.forget();
-        let len = end.wrapping_sub(start);
-        if len == 0 || len > ring.len() {
-            return;
-        }
-        let Ok(base) = sys::map_zeroes(len as usize, false) else {
-            return;
-        };
-        let mut to = base;
-        for (from, n) in ring.pieces(start, len) {
-            // SAFETY: inside the ring, and the new mapping is as long as both pieces.
-            unsafe {
-                core::ptr::copy_nonoverlapping(from, to, n);
-                to = to.add(n);
-            }
-        }
-        self.hold(base, len as usize, whole);
-    }
-
-    /// The same of the `len` bytes that TCP holds unread at most, which are read: they come before
-    /// what is kept already, of which nothing has been taken. How many bytes are kept then; `None`:
-    /// as they were.
-    fn keep_of_tcp(&self, fd: c_int, len: usize) -> Option<usize> {
-        let behind = self.base.load(Ordering::Relaxed);
-        let kept = if self.are_kept() {
-            self.len.load(Ordering::Relaxed)
-        } else {
-            0
-        };
-        let base = sys::map_zeroes(len + kept, false).ok()?;
-        let mut got = 0;
-        while got < len {
-            // SAFETY: in the front of the new mapping.
-            match unsafe { sys::recv(fd, base.add(got), len - got, libc::MSG_DONTWAIT) } {
-                Ok(n) if n > 0 => got += n,
-                Err(libc::EINTR) => {}
-                _ => break,
-            }
-        }
-        if kept != 0 {
-            // SAFETY: the copy, under its lock, and room for it.
-            unsafe { core::ptr::copy_nonoverlapping(behind, base.add(got), kept) };
-        }
-        self.forget();
-        self.hold(base, got + kept, false);
-        Some(got + kept)
-    }
-
-    /// A relative has the copy of so many bytes.
-    fn lose(&self, len: usize, whole: bool) {
-        self.forget();
-        self.hold(core::ptr::null_mut(), len, whole);
-        self.lost.store(true, Ordering::Relaxed);
-    }
-
-    fn hold(&self, base: *mut u8, len: usize, whole: bool) {
-        self.whole.store(whole, Ordering::Relaxed);
-        self.len.store(len, Ordering::Relaxed);
-        self.taken.store(0, Ordering::Relaxed);
-        self.base.store(base, Ordering::Relaxed);
-    }
-
-    /// Nobody needs the copy any more.
-    pub fn forget(&self) {
-        for flag in [&self.whole, &self.expected, &self.lost] {
-            flag.store(false, Ordering::Relaxed);
-        }
-        let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
-        if !base.is_null() {
-            // SAFETY: mapped by `keep` with this length; readers hold the same lock.
-            unsafe { sys::unmap(base, self.len.load(Ordering::Relaxed)) };
-        }
-    }
-}
-
 /// Under the rx lock, of a connection that is about to be reset as its peer's kernel would have
 /// done it: may what TCP holds unread become the copy? It must not be readable by a call in the
 /// kernel, nor by others.
 pub fn may_keep_of_tcp(sock: &'static Sock) -> bool {
     let shared = sock.family().is_none_or(|f| f.is_shared(process::pid()));
-    !shared && !sock.remains.are_kept() && sock.rx.in_kernel() == 0
+    !shared && !sock.unread_copy.are_kept() && sock.rx.in_kernel() == 0
 }
 
 /// The same lock, after [`may_keep_of_tcp`] and the stream, what lay unread in which is the copy
@@ -183,7 +63,7 @@ pub fn keep_of_tcp(sock: &'static Sock) -> bool {
     if sock.rx.in_kernel() == 0 {
         let fd = sock.fd.load(Ordering::Relaxed);
         let len = tcp::unread(fd) as usize;
-        kept = sock.remains.keep_of_tcp(fd, len);
+        kept = sock.unread_copy.keep_of_tcp(fd, len);
     }
     if let Some(kept) = kept {
         let owed = sock.rx.kernel_bytes() + kept as u64;
@@ -213,10 +93,10 @@ pub unsafe fn step(
     let mut before = 0;
     let over = match at_hand(fd) {
         // What TCP brings came after it.
-        _ if sock.remains.is_whole() => true,
+        _ if sock.unread_copy.is_whole() => true,
         AtHand::Bytes if !takes && follows(sock, fd) => {
             // SAFETY: the caller's buffers.
-            before = unsafe { recv::peek_at_kernel(fd, cursor, flags) };
+            before = unsafe { tcp::peek(fd, cursor, flags) };
             if before == 0 {
                 return Step::Kernel;
             }
@@ -241,7 +121,7 @@ pub unsafe fn step(
     if sock.rx.in_kernel() != 0 {
         return Step::Busy;
     }
-    if sock.remains.are_lost() {
+    if sock.unread_copy.are_lost() {
         if before != 0 {
             return Step::Moved(before);
         }
@@ -254,7 +134,7 @@ pub unsafe fn step(
         return Step::Kernel;
     };
     // SAFETY: `take` gives a piece of the copy.
-    let mut from = unsafe { sock.remains.base.load(Ordering::Relaxed).add(at) };
+    let mut from = unsafe { sock.unread_copy.base.load(Ordering::Relaxed).add(at) };
     let mut beyond = *cursor;
     beyond.advance(before, |_, _| ());
     beyond.advance(n, |to, n| {
@@ -274,20 +154,20 @@ pub unsafe fn step(
 /// Under the rx lock, where bytes lie on TCP: are they the last that it brings, so that a read
 /// which takes them goes on in the copy?
 pub fn follows(sock: &Sock, fd: c_int) -> bool {
-    is_over(fd) && !sock.remains.is_whole() && unread_in_copy(sock, fd) != 0
+    is_over(fd) && !sock.unread_copy.is_whole() && unread_in_copy(sock, fd) != 0
 }
 
 /// Takes at most `most` bytes out of the copy, or only looks for them: where they begin, after
 /// `unread` ones that TCP has, and how many. `None`: TCP has ended before the copy begins.
 fn take(sock: &Sock, unread: u64, most: usize, takes: bool) -> Option<(usize, usize)> {
-    let len = sock.remains.len.load(Ordering::Relaxed);
+    let len = sock.unread_copy.len.load(Ordering::Relaxed);
     let missing = missing(sock, unread);
     let all = usize::try_from(missing.all)
         .ok()
         .filter(|&all| all <= len)?;
     let n = (all - missing.gone).min(most);
     if takes {
-        sock.remains.taken.fetch_add(n, Ordering::Relaxed);
+        sock.unread_copy.taken.fetch_add(n, Ordering::Relaxed);
     }
     (n != 0).then_some((len - all + missing.gone, n))
 }
@@ -301,10 +181,10 @@ pub fn keep(sock: &Sock, (start, end): (u64, u64), owed: u64, whole: bool) {
     let family = sock.family();
     if family.is_none_or(|family| family.keeps(process::pid())) {
         if let Some(ring) = sock.rx.ring() {
-            sock.remains.keep(ring, start, end, whole);
+            sock.unread_copy.keep(ring, start, end, whole);
         }
     } else {
-        sock.remains.lose(len, whole);
+        sock.unread_copy.lose(len, whole);
     }
     if let Some(family) = family
         && sock.rx.state() != State::Inherited
@@ -319,7 +199,7 @@ pub fn adopt(sock: &'static Sock) {
     let Some(unread) = sock.family().and_then(Family::unread) else {
         return;
     };
-    sock.remains.lose(unread.len, unread.whole);
+    sock.unread_copy.lose(unread.len, unread.whole);
     count_parents_reads(sock, unread.owed.saturating_sub(unread.len as u64));
     owes(sock, unread.owed);
     let fd = sock.fd.load(Ordering::Relaxed);
@@ -330,25 +210,25 @@ pub fn adopt(sock: &'static Sock) {
 
 /// In the child of a fork: the copy is the parent's.
 pub fn after_fork(sock: &'static Sock) {
-    if !sock.remains.are_kept() {
+    if !sock.unread_copy.are_kept() {
         return;
     }
     if missing(sock, 0).is_none_left() {
         return renounce(sock);
     }
-    let len = sock.remains.len.load(Ordering::Relaxed);
-    sock.remains.lose(len, sock.remains.is_whole());
+    let len = sock.unread_copy.len.load(Ordering::Relaxed);
+    sock.unread_copy.lose(len, sock.unread_copy.is_whole());
 }
 
 /// Under the rx lock: nothing is owed to this process any more.
 pub fn renounce(sock: &'static Sock) {
     sock.rx.owed.store(0, Ordering::Relaxed);
-    sock.remains.forget();
+    sock.unread_copy.forget();
 }
 
 /// Has anybody read bytes from TCP that did not pass through this process's hooks?
 fn are_others_reading(sock: &Sock, fd: c_int) -> bool {
-    if sock.remains.is_whole() {
+    if sock.unread_copy.is_whole() {
         return false;
     }
     let calls = sock.rx.calls.load(Ordering::SeqCst);
@@ -385,13 +265,13 @@ impl Missing {
 fn missing(sock: &Sock, unread: u64) -> Missing {
     let by_tcp = sock.rx.kernel_bytes() + unread;
     let owed = sock.rx.owed.load(Ordering::Relaxed);
-    let most = sock.remains.len.load(Ordering::Relaxed) as u64;
-    let all = if sock.remains.is_whole() {
+    let most = sock.unread_copy.len.load(Ordering::Relaxed) as u64;
+    let all = if sock.unread_copy.is_whole() {
         most
     } else {
         owed.saturating_sub(by_tcp)
     };
-    let gone = sock.remains.taken.load(Ordering::Relaxed);
+    let gone = sock.unread_copy.taken.load(Ordering::Relaxed);
     Missing {
         all,
         gone: gone.min(all.min(most) as usize),
@@ -496,7 +376,7 @@ pub fn await_owed(sock: &'static Sock) -> Waited {
     let mut was_interrupted = false;
     // After the program's SHUT_RD the kernel always says that there is something, and gives no
     // event when there is.
-    while !late && !recv::has_bytes(fd) && !tcp::has_ended(fd) {
+    while !late && !tcp::has_bytes(fd) && !tcp::has_ended(fd) {
         if shown == Err(libc::EINTR) {
             // On TCP they would lie there, and no signal keeps a call from finding them.
             was_interrupted = true;
@@ -556,7 +436,7 @@ fn await_rest_owed(sock: &'static Sock, most: u64, still_ns: u64) -> bool {
         if here > last {
             (last, end) = (here, sys::now_ns() + still_ns);
         }
-        let over = sock.remains.is_whole() || tcp::has_ended(fd);
+        let over = sock.unread_copy.is_whole() || tcp::has_ended(fd);
         if here >= missing || over || sys::now_ns() >= end {
             return here >= missing;
         }
@@ -631,7 +511,7 @@ fn renounce_if(sock: &'static Sock, is_so: impl Fn() -> bool) -> bool {
 
 /// Nobody waits for what is owed any more; but what is kept of it is still watched.
 fn settle(sock: &'static Sock) {
-    if !sock.remains.are_kept() {
+    if !sock.unread_copy.are_kept() {
         sock.rx.owed.store(0, Ordering::Relaxed);
     }
 }
@@ -644,7 +524,7 @@ fn is_the_copys(sock: &Sock, fd: c_int) -> bool {
 /// Has the program shut both halves down, and has the writer kept back what it had, or will the
 /// kernel answer it by a reset?
 fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
-    sock.remains.is_whole()
+    sock.unread_copy.is_whole()
         || sock.halves.load(Ordering::Acquire) == half::BOTH
             && tcp::state(fd) != Some(tcp::ESTABLISHED)
 }
@@ -652,7 +532,7 @@ fn is_cut_off(sock: &Sock, fd: c_int) -> bool {
 /// Has the peer's end, or its reset, come by TCP, so that no byte follows? It is there after the
 /// last one.
 pub fn has_ended(fd: c_int) -> bool {
-    is_over(fd) && !recv::has_bytes(fd)
+    is_over(fd) && !tcp::has_bytes(fd)
 }
 
 /// Does TCP get nothing more? What it has may not be read yet.
@@ -662,7 +542,7 @@ fn is_over(fd: c_int) -> bool {
 
 /// For FIONREAD of a socket that reads TCP: what can be read from the copy, after what TCP has.
 pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() {
+    if !sock.unread_copy.are_kept() {
         return 0;
     }
     let section = sock.rx.lock.enter();
@@ -671,12 +551,14 @@ pub fn unread(sock: &'static Sock, fd: c_int) -> u64 {
 
 /// See [`unread`]; under the rx lock.
 fn unread_in_copy(sock: &Sock, fd: c_int) -> u64 {
-    if !sock.remains.are_kept() || sock.remains.are_lost() || !(is_cut_off(sock, fd) || is_over(fd))
+    if !sock.unread_copy.are_kept()
+        || sock.unread_copy.are_lost()
+        || !(is_cut_off(sock, fd) || is_over(fd))
     {
         return 0;
     }
     let Missing { all, gone } = missing(sock, tcp::unread(fd));
-    let within = all <= sock.remains.len.load(Ordering::Relaxed) as u64;
+    let within = all <= sock.unread_copy.len.load(Ordering::Relaxed) as u64;
     if within && !are_others_reading(sock, fd) {
         all - gone as u64
     } else {
@@ -715,7 +597,7 @@ mod tests {
             let base = sys::map_zeroes(len, false).unwrap();
             // SAFETY: as long as the bytes.
             unsafe { core::ptr::copy_nonoverlapping(ring.as_ptr(), base, len) };
-            sock.remains.hold(base, len, false);
+            sock.unread_copy.hold(base, len, false);
             owes(sock, owed);
         }
         drop(peer);

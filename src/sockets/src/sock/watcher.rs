@@ -4,6 +4,7 @@
 //! first is made: until then no socket is in one.
 
 use crate::sock::Sock;
+use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys::Fd;
@@ -171,5 +172,26 @@ pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
 pub fn link_lost(link: &'static Link) {
     if let Some(calls) = CALLS.get() {
         (calls.link_lost)(link);
+    }
+}
+
+/// A structure's sets, by index.
+impl Sock {
+    /// The set at index `i`, if any.
+    pub fn set_at(&self, i: usize) -> Option<&'static Watcher> {
+        // SAFETY: null, or a set, whose memory is type-stable.
+        self.sets
+            .get(i)
+            .and_then(|s| unsafe { s.load(Ordering::Acquire).as_ref() })
+    }
+
+    /// Takes the socket out of the set at index `i`.
+    pub fn leave_set_at(&'static self, i: usize) {
+        if let Some(set) = self.set_at(i) {
+            set.forget_sock(self);
+        }
+        if let Some(cell) = self.sets.get(i) {
+            cell.store(core::ptr::null_mut(), Ordering::Release);
+        }
     }
 }

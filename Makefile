@@ -15,7 +15,7 @@ export CARGO
 help:
 	@echo 'make build      the library target/release/libsluice.so and the command target/release/sluice'
 	@echo 'make quick      formatting, clippy, unit tests: a minute after a change'
-	@echo 'make check      formatting, clippy, quick tests, the compatibility table, bad input'
+	@echo 'make check      formatting, clippy, quick tests, the compatibility table, instructions of calls, bad input'
 	@echo 'make test       a seeded sample of all tests, 40 minutes at most (SEED=N picks another)'
 	@echo 'make test-full  all of them'
 	@echo 'make test-rdma  what needs RDMA, in two hosts made of namespaces: in a guest kernel where there is none here'
@@ -68,6 +68,8 @@ check:
 	scripts/compat.py --check
 	scripts/shape.py --check
 	@$(MAKE) --no-print-directory build
+	@if command -v valgrind >/dev/null; then scripts/instructions.py --check; \
+	else echo 'valgrind is not installed: the instructions of calls are not counted'; fi
 	scripts/badinput.sh
 
 deps:

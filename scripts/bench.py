@@ -39,13 +39,12 @@ FLOORS = {
     "fan 1000 / two": 8.0,
     "cc / two": 0.97,
     "nginx 1k close / two": 0.97,
-    "hook instructions / -": 30,       # at most: instructions a hooked call adds on an untracked fd
     "idle 100 / -": 0.5,               # at most: per cent of a core, server with 100 idle accelerated connections
 }
 # Nothing that is accelerated may be slower than TCP, however the CPUs are shared.
 NEVER_SLOWER = ("one", "one+hogs", "free", "free+hogs")
 # All others must have gone over the link (paired.LINK_SHARE), else their ratio says nothing.
-NOT_ACCELERATED = {"cc", "nginx 1k close", "hook instructions", "idle 100"}
+NOT_ACCELERATED = {"cc", "nginx 1k close", "idle 100"}
 
 
 # name -> (case, placements)
@@ -71,33 +70,7 @@ CASES = {
 NEEDS = {"redis": ("redis-server", "redis-benchmark"), "nginx": ("nginx", "wrk"), "iperf3": ("iperf3",)}
 
 
-# --- the two that are no ratio ---
-
-CALLS = ("read", "write", "readv", "writev", "recv", "send", "recvmsg", "poll", "epoll_wait",
-         "epoll_wait_pipe", "epoll_wait_tcp", "epoll_pwait_tcp", "fcntl", "ioctl", "setsockopt", "getsockopt")
-
-
-def instructions(env, call, directory):
-    """Instructions a call, by the difference of two runs under callgrind."""
-    counts = []
-    for n in (1000, 3000):
-        out = os.path.join(directory, "callgrind")
-        child = common.start(["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
-                              binary("untracked"), call, str(n)], env=env,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        _, log = child.communicate(timeout=120)
-        if child.returncode != 0:
-            raise common.Failure(f"callgrind of {call}: status {child.returncode}: {log[-400:]}")
-        with open(out) as f:
-            counts.append(int(next(line for line in f if line.startswith(("totals:", "summary:"))).split()[1]))
-    return (counts[1] - counts[0]) / 2000
-
-
-def hook_instructions(directory, extra):
-    """{call: instructions added by the preload}"""
-    plain, fast = common.environment(False), common.environment(True, extra)
-    return {call: instructions(fast, call, directory) - instructions(plain, call, directory) for call in CALLS}
-
+# --- the one that is no ratio ---
 
 def cpu_ns(pid):
     """CPU time of all threads so far."""
@@ -146,18 +119,16 @@ def main():
 
     jobs = [(name, place) for name, (_, places) in CASES.items() for place in places
             if args.filter in f"{name} / {place}" and (not args.place or place in args.place.split(","))]
-    singles = [s for s in ("hook instructions", "idle 100")
-               if args.filter in f"{s} / -" and not args.place]
+    with_idle = args.filter in "idle 100 / -" and not args.place
     if args.list:
-        print("\n".join([f"{n} / {p}" for n, p in jobs] + [f"{s} / -" for s in singles]))
+        print("\n".join([f"{n} / {p}" for n, p in jobs] + ["idle 100 / -"] * with_idle))
         return 0
-    if not jobs and not singles:
+    if not jobs and not with_idle:
         sys.exit("nothing matches")
     if args.rounds < 5 and args.check:
         sys.exit("--check judges medians of at least 5 rounds")
     common.need_file(common.LIB, "make build")
-    common.need_tools(*{t for n, _ in jobs for app, tools in NEEDS.items() if n.startswith(app) for t in tools},
-                      *(["valgrind"] if "hook instructions" in singles else []))
+    common.need_tools(*{t for n, _ in jobs for app, tools in NEEDS.items() if n.startswith(app) for t in tools})
     common.build_benches()
     common.adopt_orphans()
     common.raise_fd_limit()
@@ -181,12 +152,7 @@ def main():
             print(f"{row.key()}: {error}", file=sys.stderr, flush=True)
         rows.append(row)
         verdicts += judge(row)
-    if "hook instructions" in singles:
-        values["hook instructions / -"] = hook_instructions(directory, extra)
-        worst = max(values["hook instructions / -"].values())
-        floor = FLOORS["hook instructions / -"]
-        verdicts.append((worst <= floor, f"hook instructions: at most {worst:.0f} over plain (allowed {floor})"))
-    if "idle 100" in singles:
+    if with_idle:
         use, counters = idle(directory, extra)
         values["idle 100 / -"] = {"server_percent": use[0], "client_percent": use[1],
                                   "accelerated": counters.accelerated}

@@ -81,7 +81,7 @@ def steps(seed, full):
     yield "compatibility table", script("compat.py", "--check"), {}, 1, True
     yield "that table's checks", script("compat.py", "--self-test"), {}, 1, True
     yield "hooks", script("preload-tests.sh"), {}, 5, True
-    yield "cost of hooks", script("untracked-cost.py"), {}, 3, True
+    yield "instructions of calls", script("instructions.py", "--check"), {}, 3, True
     yield "unit and property tests", cargo("test", "--workspace", "--no-fail-fast"), {}, 20 if full else 6, True
     yield ("loom models", script("loom.sh"), {"LOOM_MAX_PREEMPTIONS": "4" if full else "3"}, 60 if full else 4, True)
     # What the coverage-guided fuzzer has kept, by itself; and the fuzzer for a while, where there is one.

@@ -21,8 +21,8 @@ COLUMNS = 100
 FUNCTION = 80
 # None of these may grow. A change that makes one smaller writes the new value here.
 LIMITS = {
-    "files in the largest circle": 31,
-    "is_remote( elsewhere": 40,
+    "files in the largest circle": 19,
+    "is_remote( elsewhere": 39,
     "unlock by hand above fabric": 0,
     "ignored locks": 0,
     "public flags of a socket": 22,

@@ -13,9 +13,8 @@ use libc::{
 };
 use sluice_readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
-use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{life, meeting, recv as receiving, send as sending, unserved};
+use sluice_sockets::{give_up, life, meeting, recv as receiving, send as sending, unserved};
 
 mod option;
 mod vector;

@@ -3,15 +3,14 @@
 use crate::relatives;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::lock;
-use sluice_fabric::shm::{self};
+use sluice_fabric::shm;
 use sluice_rendezvous::control;
-use sluice_runtime::credentials::{self};
+use sluice_runtime::credentials;
 use sluice_runtime::{caller, control_thread, fd_table, process, rights, seccomp, thread};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::give_up;
 use sluice_sockets::parting::{self, end_before_record};
 use sluice_sockets::sock::{self, CALL_BITS, Half, Sock, State};
-use sluice_sockets::{life, meeting, nap, prefix, report};
+use sluice_sockets::{finish, give_up, life, meeting, nap, prefix, report};
 #[cfg(feature = "verbs")]
 use sluice_sockets::{unread_copy, upgrade, wake};
 use sluice_stats::Reason;
@@ -81,7 +80,7 @@ pub fn init() {
             let _ = wake::own(near, waiters, index);
         },
         wake_threads: wake::own_threads,
-        owes: unread_copy::owes_on,
+        owes: unread_copy::owed::owes_on,
         ring_len: upgrade::ring_len,
         bell_goes: sluice_readiness::bell_goes,
     });
@@ -234,12 +233,12 @@ pub fn before_exec() {
             return;
         }
         demote::demote(sock, Which::Both, Reason::Exec);
-        demote::finish_blocking(sock, Reason::Exec);
+        finish::blocking(sock, Reason::Exec);
     });
     // What lies unread makes the kernel reset a connection that the new image does not get, and is
     // readable at once on one that it gets.
     sock::for_all(|sock| {
-        sluice_sockets::unread_copy::await_all_owed(sock);
+        sluice_sockets::unread_copy::awaiting::await_all_owed(sock);
     });
     let me = process::pid();
     sock::for_all(|sock| {
@@ -332,7 +331,7 @@ pub fn sandboxed(reason: Reason) {
     rights::forbid(reason);
     sock::for_all(|sock| {
         give_up::finish(sock, reason);
-        sluice_sockets::unread_copy::call_in(sock);
+        sluice_sockets::unread_copy::awaiting::call_in(sock);
         // The control thread, which would, is about to end.
         parting::bury(sock, true);
     });
@@ -387,7 +386,7 @@ pub fn before_daemon() {
     sock::for_all(|sock| {
         if sock.is_accelerated() {
             demote::demote(sock, Which::Both, Reason::Fork);
-            demote::finish_blocking(sock, Reason::Fork);
+            finish::blocking(sock, Reason::Fork);
         }
     });
 }

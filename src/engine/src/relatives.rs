@@ -16,9 +16,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm;
 use sluice_runtime::{control_thread, own_fds, process};
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::family;
-use sluice_sockets::give_up;
 use sluice_sockets::sock::{self, Sock, State};
+use sluice_sockets::{family, finish, give_up};
 use sluice_stats::Reason;
 
 /// This process has what it inherited.
@@ -48,7 +47,7 @@ pub fn part() {
         } else {
             demote::demote(sock, Which::Both, Reason::Fork);
         }
-        demote::finish_blocking(sock, Reason::Fork);
+        finish::blocking(sock, Reason::Fork);
         if is_inherited(sock) || sock.tx.state() == State::Resending {
             are_back = false;
         } else if shared {

@@ -7,10 +7,10 @@ use libc::{c_int, epoll_event};
 use sluice_fabric::sys;
 use sluice_runtime::caller;
 use sluice_runtime::fd_table::{self, Entry, Kind};
-use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
+use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{life, unread_copy};
+use sluice_sockets::{give_up, life};
 use sluice_stats::Reason;
 
 /// Serves `epoll_ctl`.
@@ -119,7 +119,7 @@ fn bring_unread(set: &'static Set, sock: &'static Sock, op: c_int) {
         give_up::to_read(sock, reason);
     }
     if unread_copy::is_any_owed() {
-        unread_copy::await_first_of(core::iter::once(sock));
+        awaiting::await_first_of(core::iter::once(sock));
     }
 }
 

@@ -9,12 +9,13 @@ use super::vigil::{On, Stage, Vigil};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
-use sluice_runtime::caller::plausible;
+use sluice_runtime::caller::{self, plausible};
 use sluice_runtime::fd_table::{self, Entry};
-use sluice_runtime::{caller, seccomp};
+use sluice_runtime::seccomp;
 use sluice_sockets::nap::{self, Sleepers};
+use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{events, meeting, unread_copy};
+use sluice_sockets::{events, meeting};
 use sluice_stats::Reason;
 
 /// The kernel's part of a set is looked at at least this often, however busy the rings are.
@@ -395,7 +396,7 @@ impl Waiter {
         if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && unread_copy::is_any_owed()
         {
             let socks = self.set.with(|inside| inside.readers()).unwrap_or_default();
-            if unread_copy::await_first_of(socks.into_iter()) {
+            if awaiting::await_first_of(socks.into_iter()) {
                 return None;
             }
         }

@@ -12,8 +12,9 @@ use sluice_runtime::{caller, fd_table, seccomp, spin};
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::nap::{self, Announcement};
 use sluice_sockets::sock::{Sock, State};
+use sluice_sockets::unread_copy::{self, awaiting};
 use sluice_sockets::verdict::{Error, Pass, Verdict};
-use sluice_sockets::{events, jobs, meeting, unread_copy, upgrade};
+use sluice_sockets::{events, jobs, meeting, upgrade};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 
@@ -41,7 +42,7 @@ impl Streams {
 pub(super) fn own(sock: &'static Sock) -> bool {
     if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
         // What lay in the ring is readable on TCP.
-        unread_copy::await_owed(sock);
+        awaiting::await_owed(sock);
     }
     sock.is_accelerated()
 }
@@ -171,7 +172,7 @@ pub(super) unsafe fn run(
     let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
     if is_over && unread_copy::is_any_owed() {
         let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
-        if unread_copy::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
+        if awaiting::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
             // SAFETY: the caller's.
             return unsafe { turns(fds, end, mask, vigil) };
         }

@@ -15,9 +15,9 @@ use sluice_fabric::sync::fence_after_rmw;
 use sluice_fabric::sys;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_runtime::spin;
-use sluice_sockets::events::{READABLE, WRITABLE};
+use sluice_sockets::events::{self, READABLE, WRITABLE};
 use sluice_sockets::sock::{Sock, State};
-use sluice_sockets::{demote, events, jobs};
+use sluice_sockets::{demote, jobs};
 use sluice_transport::verbs;
 
 const OUT: u32 = libc::EPOLLOUT as u32;

@@ -9,8 +9,7 @@
 
 use super::parked::bell_data;
 use super::regs::{Echo, Inside, OnLink};
-use super::shared;
-use super::shared::SETS_MAX;
+use super::shared::{self, SETS_MAX};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_fabric::lock::Guarded;
 use sluice_fabric::outlet::Outlet;

@@ -14,7 +14,7 @@ use sluice_fabric::sys;
 use sluice_runtime::{own_fds, process};
 use sluice_sockets::demote::{self, Which};
 use sluice_sockets::events::WRITABLE;
-use sluice_sockets::unread_copy;
+use sluice_sockets::unread_copy::awaiting;
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 use std::ffi::CString;
@@ -138,7 +138,7 @@ impl Set {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
         for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
             sluice_sockets::give_up::to_read(sock, Reason::SetElsewhere);
-            unread_copy::await_all_owed(sock);
+            awaiting::await_all_owed(sock);
         }
         self.takes_bells_out();
     }
@@ -173,7 +173,7 @@ impl Set {
         }
         // What lay in the rings is readable on TCP: a wait that tells of room alone would deny it.
         for sock in socks {
-            unread_copy::await_owed(sock);
+            awaiting::await_owed(sock);
         }
     }
 }

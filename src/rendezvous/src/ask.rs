@@ -28,8 +28,8 @@ use super::{Look, Meetings, PENDING, Pending, Stage, abandon, decline, identity}
 use core::sync::atomic::Ordering;
 use sluice_fabric::lock::{self, Guarded};
 use sluice_fabric::shm::{self, Link};
-use sluice_sockets::sock::Sock;
-use sluice_sockets::{inodes, sock, tell, trigger, upgrade};
+use sluice_sockets::sock::{self, Sock};
+use sluice_sockets::{inodes, tell, trigger, upgrade};
 use sluice_stats::Reason;
 
 /// Links that lead to processes of the other end's user, at most, where these are asked.

@@ -22,18 +22,10 @@ use sluice_transport::verbs;
 #[cfg(test)]
 pub(super) use links::lost;
 use links::{READING, on_link};
-pub use links::{bell_at, drop_bell, link_is_up, read_links, want_bell, watch_meetings};
-
-/// Starts the thread if it does not run yet.
-///
-/// # Errors
-/// [`Reason::ThreadRefused`], [`Reason::DescriptorLimit`].
-pub fn start() -> Result<(), Reason> {
-    control_thread::start(serve)
-}
+pub use links::{bell_at, drop_bell, link_is_up, read_links, want_bell};
 
 /// What the thread does, in turns, while `set` is its own.
-fn serve(set: i32) {
+pub fn serve(set: i32) {
     super::hand_over_to_control();
     let mut timeout = None;
     let mut trims = trim::Trims::default();

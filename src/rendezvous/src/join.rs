@@ -3,10 +3,10 @@
 //!
 //! Refuses to know how the two came to the name and when a meeting is given up.
 
-use super::closer::Way;
+use super::closer::{self, Way};
 use super::identity::{self, Claimant};
 use super::message::{self, Brought, Kind, Message, Next, REUSE, Received, Sender, VERSION};
-use super::{NAME_NS, Pending, Stage, abandon, closer, control, decline, discard, watch};
+use super::{NAME_NS, Pending, Stage, abandon, control, decline, discard, watch};
 use core::sync::atomic::Ordering;
 use sluice_fabric::arena::{Arena, ArenaError};
 use sluice_fabric::layout::LAYOUT;
@@ -216,7 +216,7 @@ fn on_challenge(meeting: &mut Pending, challenge: &Message) -> Result<Step, Reas
     }
     // The visitor runs the library as the user that owns the other end. The control threads finish
     // the meeting even if the programs make no more calls.
-    control::start()?;
+    sluice_runtime::control_thread::start()?;
     let claim = claim(meeting, challenge.nonce)?;
     message::send(meeting.raw(), &claim, None).map_err(|_| Reason::NoAnswer)?;
     meeting.stage = Stage::Claimed;
@@ -231,7 +231,7 @@ fn on_claim_of_first(
 ) -> Result<Step, Reason> {
     compatible(first)?;
     believe(meeting, first, sender)?;
-    control::start()?;
+    sluice_runtime::control_thread::start()?;
     let claim = claim(meeting, first.nonce)?;
     // The answer may bring the arena.
     if let Some(way) = &mut meeting.socket {
@@ -472,7 +472,7 @@ pub(super) fn pair_within(
     first: (&'static Sock, u32),
     second: (&'static Sock, u32),
 ) -> Result<(), Reason> {
-    control::start()?;
+    sluice_runtime::control_thread::start()?;
     let (a, b) = {
         let mut made: Guard<'_, _> = SELF.lock().ok_or(Reason::Limit)?;
         match *made {

@@ -57,11 +57,9 @@ use message::{Kind, Message, Sender};
 use sluice_fabric::shm::Link;
 use sluice_fabric::sys;
 use sluice_runtime::{address, control_thread, own_fds, rights, seccomp};
-use sluice_sockets::meeting::Effort;
-use sluice_sockets::meeting::{self, Finder};
+use sluice_sockets::meeting::{self, Effort, Finder};
 use sluice_sockets::sock::{Sock, TELLS_AT, role};
-use sluice_sockets::trigger;
-use sluice_sockets::{inodes, tcp, trim, upgrade};
+use sluice_sockets::{inodes, tcp, trigger, trim, upgrade};
 use sluice_stats::{Reason, Role};
 
 /// A name, and a meeting that has begun, live this long.
@@ -71,6 +69,7 @@ const PENDING_MAX: usize = 64;
 
 /// From here on sockets find their other ends.
 pub fn offer() {
+    control_thread::served_by(control::serve);
     meeting::found_by(Finder {
         attempt,
         settle,
@@ -144,7 +143,7 @@ fn try_meet(sock: &'static Sock, effort: Effort) -> Result<(), Reason> {
 /// May a meeting go on at this place of the program? It may need the control thread, which the C
 /// library makes, and not in a signal handler.
 fn may_meet_here() -> bool {
-    control_thread::is_running() || !sluice_runtime::thread::is_in_handler()
+    control_thread::is_running() || !sluice_runtime::in_handler::is_in_handler()
 }
 
 /// May this process ask the kernel for the other end of the connection? Which end this one is.

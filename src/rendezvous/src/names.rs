@@ -4,7 +4,7 @@
 use super::closer::Way;
 use super::identity::{self, Claimant};
 use super::message::{self, Kind, Message, VERSION};
-use super::{Look, Pending, Stage, control, decline};
+use super::{Look, Pending, Stage, decline};
 use sluice_fabric::sys::{self, Fd};
 use sluice_runtime::own_fds;
 use sluice_stats::Reason;
@@ -70,7 +70,7 @@ pub(super) fn greet(look: Look, socket: Way) -> Result<Pending, Reason> {
     if look.refuses.is_none() {
         // The answer may come while the program waits for bytes that are written after that. A
         // failure here is told when the thread is needed.
-        let _ = control::start();
+        let _ = sluice_runtime::control_thread::start();
     }
     let mut meeting = look.at(Stage::Dialled, Some(socket));
     meeting.claimant = Some(claimant);

@@ -1,7 +1,7 @@
 //! The sockets of all meetings in one epoll set: a look costs one call, for one name and for
 //! sixty-four, and only a meeting that something has come to goes on.
 
-use super::{PENDING_MAX, control};
+use super::PENDING_MAX;
 use core::sync::atomic::{AtomicI32, Ordering};
 use sluice_fabric::sys;
 use sluice_runtime::{control_thread, own_fds};
@@ -38,7 +38,8 @@ pub(super) fn leave(fd: i32) {
 pub(super) fn tell_control() {
     let set = SET.load(Ordering::Acquire);
     if set >= 0 && control_thread::is_running() {
-        control::watch_meetings(set);
+        control_thread::watch(set, libc::EPOLLIN as u32, control_thread::MEETING);
+        control_thread::poke();
     }
 }
 

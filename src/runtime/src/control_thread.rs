@@ -77,14 +77,22 @@ pub fn is_running() -> bool {
     RUN.load(Ordering::Acquire) == RUNNING
 }
 
-/// Starts the thread if it does not run yet. It calls `serve` with its epoll set, which returns
-/// when that [`is_current`] no more.
+/// Called once, when the library is loaded: the thread, whenever it is started, calls `serve` with
+/// its epoll set, which returns when that [`is_current`] no more.
+pub fn served_by(serve: fn(i32)) {
+    SERVE.store(serve as usize, Ordering::Release);
+}
+
+/// Starts the thread if it does not run yet.
 ///
 /// # Errors
 /// [`Reason::ThreadRefused`], [`Reason::DescriptorLimit`].
-pub fn start(serve: fn(i32)) -> Result<(), Reason> {
+pub fn start() -> Result<(), Reason> {
     if is_running() {
         return Ok(());
+    }
+    if SERVE.load(Ordering::Acquire) == 0 {
+        return Err(Reason::ThreadRefused);
     }
     if let Some(reason) = rights::forbidden() {
         return Err(reason);
@@ -107,7 +115,7 @@ pub fn start(serve: fn(i32)) -> Result<(), Reason> {
             Err(Reason::ThreadRefused)
         };
     }
-    let started = launch(serve);
+    let started = launch();
     RUN.store(
         if started.is_ok() { RUNNING } else { STOPPED },
         Ordering::Release,
@@ -115,8 +123,7 @@ pub fn start(serve: fn(i32)) -> Result<(), Reason> {
     started
 }
 
-fn launch(serve: fn(i32)) -> Result<(), Reason> {
-    SERVE.store(serve as usize, Ordering::Release);
+fn launch() -> Result<(), Reason> {
     let limit = Reason::DescriptorLimit;
     let set = own_fds::lift(sys::epoll_create().map_err(|_| limit)?).ok_or(limit)?;
     let wake = own_fds::lift(sys::eventfd(libc::EFD_NONBLOCK).map_err(|_| limit)?).ok_or(limit)?;
@@ -193,7 +200,7 @@ extern "C" fn run(both: *mut libc::c_void) -> *mut libc::c_void {
         sys::sched_yield();
     }
     follow_privileges(true);
-    // SAFETY: stored by `launch`.
+    // SAFETY: stored by `served_by`, before the first start.
     let serve = unsafe { core::mem::transmute::<usize, fn(i32)>(SERVE.load(Ordering::Acquire)) };
     serve(set);
     for fd in [set, wake] {

@@ -20,6 +20,7 @@ pub mod copies;
 pub mod credentials;
 pub mod fault;
 pub mod fd_table;
+pub mod in_handler;
 pub mod iov;
 pub mod own_fds;
 pub mod process;

@@ -1,11 +1,10 @@
 //! What this thread is: its CPU, whether it may be cancelled, its signals, and the slots that it
 //! sleeps on.
 
-use crate::caller;
 use core::cell::Cell;
-use sluice_fabric::lock::{me, on_signal_stack};
+use sluice_fabric::lock::me;
 use sluice_fabric::shm::Link;
-use sluice_fabric::sys::{self, Ends, Ran, handlers};
+use sluice_fabric::sys::{self, Ends, Ran};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
@@ -75,8 +74,6 @@ struct Held {
 
 thread_local! {
     // Constant and without destructors: reading them needs no registration and no allocation.
-    /// How many handlers had run when this thread was last found in one, and since when it was.
-    static FOUND: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
 }
 
@@ -236,36 +233,6 @@ pub fn gone_on(ran: Ran, done: usize, is_limited: bool) -> Ran {
     } else {
         ran.restarted()
     }
-}
-
-/// Does a signal handler of the program's run on this thread? It may have interrupted the C library
-/// (`malloc`), so nothing of that may be called which has locks. True also for a while after one
-/// whose place on the stack nothing has been written to since.
-pub fn is_in_handler() -> bool {
-    /// No handler runs so long.
-    const LONG_NS: u64 = 1_000_000_000;
-    /// No call is so deep, in bytes of stack.
-    const DEEP: usize = 1 << 20;
-    let Some((ran, last)) = handlers::last_entered() else {
-        return false;
-    };
-    let here = core::ptr::from_ref(&last).addr();
-    let stands = |entered: &handlers::Entered| {
-        let is_below = here < entered.at && entered.at - here < DEEP;
-        // SAFETY: any bytes are a number; this thread's stack reaches from here to there.
-        let there = || unsafe { caller::copy_on_trust(entered.at as *const usize) };
-        is_below && there() == Some(entered.returns_to)
-    };
-    if !(last.iter().any(stands) || on_signal_stack()) {
-        return false;
-    }
-    let now = sys::now_ns();
-    FOUND.with(|found| {
-        let (number, since) = found.get();
-        let since = if number == ran { since } else { now };
-        found.set((ran, since));
-        now.saturating_sub(since) < LONG_NS
-    })
 }
 
 /// What glibc runs for a frame that a cancellation or a `longjmp` leaves: its `struct

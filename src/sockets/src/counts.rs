@@ -1,8 +1,9 @@
 //! How many bytes lie where: what FIONREAD, SIOCOUTQ and TCP_INQ tell.
 
 use crate::sock::{Sock, State};
+use crate::unread_copy::{self, awaiting};
 use crate::verdict::{Error, Pass, Verdict};
-use crate::{demote, events, remote, tcp, unread_copy};
+use crate::{demote, events, remote, tcp};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::layout::Direction;
@@ -17,7 +18,7 @@ use sluice_transport::verbs;
 pub unsafe fn ioctl(sock: &'static Sock, fd: c_int, request: u64, arg: usize) -> Verdict {
     let counts = request == libc::FIONREAD || request == libc::TIOCOUTQ;
     if counts && demote::takes_back_inherited(sock) && request == libc::FIONREAD {
-        unread_copy::await_all_owed(sock);
+        awaiting::await_all_owed(sock);
     }
     let total = match count(sock, fd, request) {
         Some(total) => total,
@@ -42,7 +43,7 @@ fn count(sock: &'static Sock, fd: c_int, request: u64) -> Option<Result<c_int, s
         if request == libc::FIONREAD {
             demote::follow_rx(sock);
             if sock.rx.owed.load(Ordering::Relaxed) != 0 {
-                unread_copy::await_owed(sock);
+                awaiting::await_owed(sock);
             }
         }
         let (of_ring, count) = match request {

@@ -4,7 +4,8 @@
 //! no clock, and the control thread is woken once in that time.
 //!
 //! ```text
-//!   writer: found -> Some(ring): adds a job, told(ring)     control thread: watch(ring), then look(ring) ... end(ring) or again
+//!   writer: found -> Some(ring): adds a job, told(ring)
+//!   control thread: watch(ring), then look(ring) ... end(ring) or again
 //!           found -> None: somebody watches, or will
 //! ```
 //!

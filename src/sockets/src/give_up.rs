@@ -1,9 +1,10 @@
 //! A connection goes back to TCP for good, for a reason of this end's.
 
-use crate::demote::{self, Resent, Which};
+use crate::demote::{self, Which};
+use crate::resend::{self, Resent};
 use crate::sock::{Sock, State};
 use crate::verdict::Error;
-use crate::{meeting, wait};
+use crate::{finish, meeting, wait};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_stats::Reason;
@@ -11,7 +12,7 @@ use sluice_stats::Reason;
 /// The socket goes back to TCP for good, with what it has written.
 pub fn finish(sock: &'static Sock, reason: Reason) {
     if begin(sock, reason) {
-        demote::finish_blocking(sock, reason);
+        finish::blocking(sock, reason);
     }
 }
 
@@ -40,12 +41,12 @@ pub fn before_write(
         return Err(Error::BrokenPipe { raise: true });
     }
     if sock.may_wait(fd, flags) {
-        demote::finish_blocking(sock, reason);
+        finish::blocking(sock, reason);
         return Ok(());
     }
     if let Ok(_section) = sock.tx.lock.enter()
         && sock.tx.state() == State::Resending
-        && demote::resend(sock) != Resent::All
+        && resend::now(sock) != Resent::All
     {
         // Its sets hear of the end of that.
         wait::ask_for_tcp_room(sock);

@@ -12,7 +12,7 @@ use crate::demote::{self, Which};
 use crate::nap::Nap;
 use crate::sock::{self, Sock, State, role};
 use crate::verdict::{Error, Verdict};
-use crate::{life, observe_passed, recv, send, testing, upgrade, wait};
+use crate::{life, observe_passed, recv, resend, send, testing, upgrade, wait};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use libc::{c_int, iovec};
 use sluice_fabric::shm::Link;
@@ -119,7 +119,7 @@ impl End {
     /// back to TCP, and sends again what that has not read.
     fn goes_on(self) {
         demote::follow_tx(self.sock);
-        demote::resend_now(self.sock);
+        resend::resend_now(self.sock);
     }
 
     fn states(self) -> (State, State) {

@@ -16,12 +16,14 @@ pub mod digests;
 pub mod direct;
 pub mod events;
 pub mod family;
+pub mod finish;
 pub mod full;
 pub mod give_up;
 pub mod inodes;
 pub mod jobs;
 #[cfg(test)]
 mod journeys;
+pub mod leave;
 pub mod life;
 pub mod meeting;
 pub mod nap;
@@ -39,6 +41,7 @@ pub mod record;
 pub mod recv;
 pub mod remote;
 pub mod report;
+pub mod resend;
 pub mod reset;
 pub mod send;
 pub mod setsockopt;
@@ -57,6 +60,7 @@ pub mod uring;
 pub mod verdict;
 pub mod wait;
 pub mod wake;
+pub mod why;
 pub mod work;
 
 /// Bytes after which a long transfer publishes, so that the other end copies at the same time.

@@ -1,14 +1,13 @@
 //! From socket() to the last close().
 
-use crate::counts;
-use crate::demote::{self, Resent, Which};
-use crate::give_up;
-use crate::parting;
-use crate::parting::{end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
+use crate::demote::{self, Which};
+use crate::parting::{self, end_before_record, goes_on, linger, part, reset_if_unread, withdraw};
+use crate::resend::{self, Resent};
 use crate::sock::watcher::{self, Watcher};
 use crate::sock::{self, Known, Sock, State, half, role};
+use crate::unread_copy::{self, awaiting};
 use crate::verdict::{Pass, Verdict};
-use crate::{after_tcp, jobs, meeting, report, tcp, trigger, unread_copy, wake};
+use crate::{after_tcp, counts, finish, give_up, jobs, meeting, report, tcp, trigger, wake};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use sluice_fabric::sys;
@@ -254,7 +253,7 @@ fn ends_later(sock: &'static Sock) -> bool {
     const WORD_NS: u64 = 20_000_000;
     demote::demote(sock, Which::Tx, Reason::Shutdown);
     if !control_thread::is_running() {
-        demote::finish_blocking(sock, Reason::Shutdown);
+        finish::blocking(sock, Reason::Shutdown);
         return false;
     }
     if is_amid_write(sock) {
@@ -266,14 +265,14 @@ fn ends_later(sock: &'static Sock) -> bool {
     if sock.tx.state() != State::Resending {
         return false;
     }
-    if demote::resend_now(sock) == Resent::Held {
+    if resend::resend_now(sock) == Resent::Held {
         crate::remote::finish_within(sock, WORD_NS);
     }
     let Ok(_section) = sock.tx.lock.enter() else {
         return false;
     };
     let later = sock.tx.state() == State::Resending
-        && matches!(demote::resend(sock), Resent::NoRoom | Resent::Held);
+        && matches!(resend::now(sock), Resent::NoRoom | Resent::Held);
     if later {
         sock.shut.store(true, Ordering::SeqCst);
         // A write that waits for room fails, and need not wait.
@@ -323,9 +322,9 @@ fn end_input(sock: &'static Sock) {
     let fd = sock.fd.load(Ordering::Relaxed);
     let is_here = !crate::remote::is_remote(sock);
     if unread == 0 || is_here && (unread <= FITS || tcp::takes(fd, unread)) {
-        let on_tcp = unread_copy::by_tcp(sock);
+        let on_tcp = awaiting::by_tcp(sock);
         demote::demote(sock, Which::Rx, Reason::Shutdown);
-        let wait = || unread_copy::await_by_tcp(sock, on_tcp + unread);
+        let wait = || awaiting::await_by_tcp(sock, on_tcp + unread);
         if unread <= FITS {
             return wait();
         }
@@ -350,7 +349,7 @@ pub fn before_disconnect(sock: &'static Sock) {
     sock.let_sections_end();
     if sock.is_accelerated() {
         crate::remote::deliver(sock);
-        demote::leave_to_peer(sock, Reason::Disconnected);
+        parting::leave_to_peer(sock, Reason::Disconnected);
     }
     if let Ok(_section) = sock.rx.lock.enter() {
         unread_copy::renounce(sock);

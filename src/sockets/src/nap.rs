@@ -238,6 +238,8 @@ pub struct Nap {
     pub low: bool,
     /// The socket of a call that has waited, noted before its first wait.
     pub known: Option<Known>,
+    /// Takes back what it has lent, where nobody returns to it.
+    pub abandoned: Option<fn(Known, &mut Nap)>,
     /// It is the writing half that waits.
     pub writer: bool,
     /// What its peer's word was.
@@ -276,6 +278,7 @@ impl Nap {
             until: 0,
             low: false,
             known: None,
+            abandoned: None,
             writer: false,
             seen: 0,
             lent: false,
@@ -356,8 +359,8 @@ extern "C" fn left(nap: *mut libc::c_void) {
     let nap = unsafe { &mut *nap.cast::<Nap>() };
     // The mask is the handler's, or nobody's any more.
     nap.mask = None;
-    if let Some(known) = nap.known {
-        crate::remote::revoke_loan(known, nap);
+    if let (Some(known), Some(abandoned)) = (nap.known, nap.abandoned) {
+        abandoned(known, nap);
     }
 }
 

@@ -1,11 +1,10 @@
 //! A socket that the program is through with, by its last close or its own end: what is still to be
 //! sent, and by which thread.
 
-use crate::demote::{self, Patience, Which};
-use crate::report;
+use crate::demote::{self, Which};
+use crate::finish::{self, Patience};
 use crate::sock::{self, Event, SETS, Sock, State};
-use crate::tcp;
-use crate::{jobs, unread_copy};
+use crate::{direct, jobs, leave, remote, report, resend, tcp, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -52,17 +51,17 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
         // Our own unread bytes stay in the ring for the peer; the kernel's reset follows.
         sock.staged
             .set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
-        demote::leave_to_peer(sock, Reason::LingerReset);
+        leave_to_peer(sock, Reason::LingerReset);
         return false;
     }
     // No new try.
     sock.pinned.store(reason as u32, Ordering::Relaxed);
     demote::demote(sock, Which::Both, reason);
     if alone {
-        demote::make_room(sock);
+        finish::make_room(sock);
     } else if crate::remote::is_remote(sock) {
         // Only this process can bring it to TCP for its relatives.
-        demote::finish_blocking(sock, Reason::Fork);
+        finish::blocking(sock, Reason::Fork);
     }
     far && on_link
 }
@@ -86,7 +85,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
     }
     if let Some(seconds) = seconds.filter(|_| alone) {
         let end = sys::now_ns().saturating_add(seconds.max(0) as u64 * 1_000_000_000);
-        let sent = demote::finish_parting(sock, Patience::Until(end));
+        let sent = finish::parting(sock, Patience::Until(end));
         let rest = end.saturating_sub(sys::now_ns()).div_ceil(1_000_000_000);
         // For the close that follows, the rest of the time; or none, for the control thread's.
         sock.staged
@@ -107,9 +106,9 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
         if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
             // No number for it: as of a process that ends here, the reader has kept a copy of what
             // TCP lacks, and finds it in front of the end.
-            demote::abandon_rest(sock);
+            resend::abandon_rest(sock);
         } else {
-            demote::finish_parting(sock, Patience::Endless);
+            finish::parting(sock, Patience::Endless);
         }
         return false;
     };
@@ -171,9 +170,9 @@ pub fn part_waiting(sock: &'static Sock) {
         if alone && let Ok(_section) = sock.tx.lock.enter() {
             end_sending(sock);
         }
-        demote::finish_parting(sock, Patience::Endless);
+        finish::parting(sock, Patience::Endless);
     }
-    demote::abandon_rest(sock);
+    resend::abandon_rest(sock);
 }
 
 /// After [`part`], which has said that the peer's library may write a word of its own, and as the
@@ -233,7 +232,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
 
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
 pub(super) fn leave_and_free(sock: &'static Sock) {
-    demote::abandon_rest(sock);
+    resend::abandon_rest(sock);
     if crate::remote::is_remote(sock) {
         demote::abandon(sock, Reason::Close);
     }
@@ -244,6 +243,46 @@ pub(super) fn leave_and_free(sock: &'static Sock) {
     }
     report::finished(sock);
     sock::free(sock);
+}
+
+/// A close with unread input: what we wrote stays in the ring for the peer, which drains it and
+/// then sees the reset. Only the reading half's words are fixed, so that the peer's writes reach
+/// the kernel.
+pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
+    if remote::is_remote(sock) {
+        return demote::abandon(sock, reason);
+    }
+    if let Ok(_section) = sock.tx.lock.enter() {
+        if sock.tx.state() == State::Link && direct::is_up(sock) {
+            direct::resolve(sock);
+        }
+        if sock.tx.state() != State::Plain {
+            why::count(sock, reason);
+            sock.tx.state.on(Event::LeftToPeer);
+            sock.tx.set_dir(None);
+            sock.conn().tx.holds_none();
+            // Where the peer has ended its side nothing is read from the stream any more, either.
+            leave::leave(sock);
+        }
+    }
+    if let Ok(_section) = sock.rx.lock.enter() {
+        drop_unread(sock);
+    }
+    demote::demote(sock, Which::Rx, reason);
+}
+
+/// Under the rx lock: takes what is unread out of the ring. The peer would send it again, and if
+/// the reset came in between its `send` would be told of that, and not the program.
+fn drop_unread(sock: &Sock) {
+    let (Some(dir), Some(ring)) = (sock.rx.dir(), sock.rx.ring()) else {
+        return;
+    };
+    let at = sock.rx.at.load(Ordering::Relaxed);
+    let (tail, head) = (dir.tx.tail.read(), dir.rx.head.read());
+    let possible = tail.offset > at && tail.offset - at <= ring.len();
+    if possible && !tail.flagged && dir.rx.head.consume(head.round, at, tail.offset).is_ok() {
+        sock.rx.at.store(tail.offset, Ordering::Relaxed);
+    }
 }
 
 /// In the child of a fork: what lingers is the parent's to finish.

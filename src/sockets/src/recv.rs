@@ -2,20 +2,15 @@
 
 mod look;
 
-#[cfg(feature = "verbs")]
-pub use self::look::enter_link;
 use self::look::{Look, look};
-use crate::give_up;
-use crate::nap::Nap;
-use crate::nap::Waited;
+use crate::nap::{Nap, Waited};
 use crate::prefix::Way;
 use crate::reset::{self, Resetting};
 use crate::sock::{Sock, State};
-use crate::tcp::{AtHand, at_hand};
-use crate::unread_copy::{self, Step};
+use crate::tcp::{self, AtHand, at_hand};
+use crate::unread_copy::{self, Step, awaiting};
 use crate::verdict::{Error, Pass, READ, Verdict};
-use crate::wait;
-use crate::{PUBLISH, after_tcp, demote, direct, options, remote, tcp, trigger};
+use crate::{PUBLISH, after_tcp, demote, direct, give_up, options, remote, trigger, wait};
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
@@ -113,7 +108,7 @@ unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
     }
     give_up::begin(sock, Reason::MsgOob);
     // A poll that follows is to find them.
-    unread_copy::await_all_owed(sock);
+    awaiting::await_all_owed(sock);
     Verdict::Pass(Pass::NOBODY)
 }
 
@@ -314,7 +309,7 @@ impl Read<'_> {
         if !self.may_wait() {
             drop(section);
             if self.done == 0 && sock.rx.owed.load(Ordering::Relaxed) == unread_copy::SOME {
-                unread_copy::await_owed(sock);
+                awaiting::await_owed(sock);
                 return None;
             }
             return Some(self.partly(Error::WouldBlock));
@@ -348,7 +343,7 @@ impl Read<'_> {
     fn off_link(&mut self, nap: &mut Nap) -> Option<Verdict> {
         let Self { sock, fd, .. } = *self;
         if sock.rx.owed.load(Ordering::Relaxed) != 0
-            && unread_copy::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
+            && awaiting::await_owed_for(sock, self.total - self.done) == Waited::Interrupted
             && self.may_wait()
             && ends(sock, nap).have_run()
         {

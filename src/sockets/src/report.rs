@@ -66,7 +66,8 @@ pub fn finished(sock: &Sock) {
         .code();
     let written = writeln!(
         rest,
-        "conn local={local} peer={peer} upgrades={} demotions={} tx_tcp={} tx_direct={} tx_indirect={} tx_file={} \
+        "conn local={local} peer={peer} upgrades={} demotions={} \
+         tx_tcp={} tx_direct={} tx_indirect={} tx_file={} \
          rx_tcp={} rx_direct={} rx_indirect={} rx_file={} reason={reason} reason_of={}",
         conn.upgrades(),
         conn.demotions(),

@@ -1,32 +1,33 @@
 //! Sending: to the kernel, to the ring, and after bytes that are being sent again.
 
 mod file;
+pub(crate) mod job;
 
 pub use file::sendfile;
 
-use crate::demote::{self, Resent, Which};
+use self::job::Job;
+use crate::demote::{self};
 use crate::direct::{self, Tried};
 use crate::give_up;
 use crate::nap::Nap;
 use crate::nap::Waited;
 use crate::prefix::{self, Moved, Way};
-use crate::sock::{Known, Sock, State};
+use crate::resend::{self, Resent};
+use crate::sock::{Sock, State};
 use crate::trigger::LARGE;
+use crate::unread_copy::awaiting;
 use crate::upgrade::{self, Switch};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::wait;
-use crate::{
-    PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remote, trigger, trim, unread_copy, wake,
-};
+use crate::{PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remote, trigger, trim, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
-use sluice_fabric::lock::Section;
 use sluice_fabric::ring::Ring;
 use sluice_fabric::sync::fence_after_rmw;
-use sluice_fabric::sys::{self, Ends, Ran};
+use sluice_fabric::sys::{self};
 use sluice_fabric::words::OFFSET_MAX;
+use sluice_runtime::fault;
 use sluice_runtime::iov::{self, Cursor, Extent};
-use sluice_runtime::{fault, thread};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 
@@ -139,7 +140,7 @@ unsafe fn send_stream(
         if let Err(e) = give_up::before_write(sock, fd, flags, Reason::MsgOob) {
             return Verdict::Failed(e);
         }
-        unread_copy::await_all_owed(sock);
+        awaiting::await_all_owed(sock);
         return Verdict::Pass(Pass::NOBODY);
     }
     if count > iov::MAX {
@@ -294,178 +295,6 @@ unsafe fn send_stream(
                     return verdict;
                 }
             }
-        }
-    }
-}
-
-/// A send going on.
-pub(super) struct Job {
-    pub sock: &'static Sock,
-    pub fd: c_int,
-    pub flags: c_int,
-    /// Handlers that had run when the call began.
-    pub ran: Ran,
-    pub done: usize,
-    pub deadline: Option<u64>,
-    /// In direct-only mode, when the wait for an ADVERT ends.
-    pub patience: Option<u64>,
-    /// As of before its first wait, or before it first went on without the lock.
-    pub known: Option<Known>,
-    /// Has it waited for room?
-    pub waited: bool,
-}
-
-impl Job {
-    /// Under the tx lock: the call is about to wait, or to go on without the lock.
-    pub fn note(&mut self) {
-        if self.known.is_none() {
-            self.known = Some(Known::of(self.sock));
-        }
-    }
-
-    /// See [`Nap::is_lost`].
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        self.known.is_some_and(|known| !known.is_open())
-    }
-
-    /// How a call ends whose socket was closed under it. TCP would go on with it; where the program
-    /// has shut the socket down before, as most do that want the call to end, it says so.
-    #[cold]
-    fn lost(&self) -> Verdict {
-        if self.done != 0 {
-            return Verdict::Done(self.done as isize);
-        }
-        Verdict::Failed(if self.known.is_some_and(Known::was_shut) {
-            Error::BrokenPipe { raise: true }
-        } else {
-            Error::Reset
-        })
-    }
-
-    /// What the edge's sleep, and the engine after it, must know.
-    fn leave_word(&self, nap: &mut Nap) {
-        nap.ran = self.ran;
-        nap.done = self.done;
-        nap.deadline = self.deadline.unwrap_or(0);
-        nap.known = self.known;
-    }
-
-    /// Which handlers end the call where it would wait.
-    pub fn ends(&self) -> Ends {
-        thread::ends(self.ran, self.done, self.deadline.is_some())
-    }
-
-    /// The call is the kernel's to go on with, which knows nothing of handlers that have run: has
-    /// one ended it, since it would wait?
-    pub fn is_interrupted(&self) -> bool {
-        let would_wait = || sys::poll_one(self.fd, libc::POLLOUT, Some(sys::timespec(0))) == Ok(0);
-        self.ends().have_run() && !self.is_nonblocking() && would_wait()
-    }
-
-    /// May the call not wait?
-    pub fn is_nonblocking(&self) -> bool {
-        !self.sock.may_wait(self.fd, self.flags)
-    }
-
-    /// The time at which SO_SNDTIMEO runs out, fixed at the first wait of a call.
-    pub fn deadline(&mut self) -> Option<u64> {
-        let timeout = self.sock.snd_timeout_ns.load(Ordering::Relaxed);
-        if timeout != 0 && self.deadline.is_none() {
-            self.deadline = Some(sys::now_ns().saturating_add(timeout));
-        }
-        self.deadline
-    }
-
-    /// When a wait for an ADVERT ends: by the socket's timeout or with our own patience.
-    pub fn until(&mut self) -> u64 {
-        let patience = *self
-            .patience
-            .get_or_insert_with(|| sys::now_ns() + wait::full_ns(self.sock));
-        self.deadline().map_or(patience, |d| d.min(patience))
-    }
-
-    /// Is the patience with a reader that makes no ADVERT over, or the program's own? It begins
-    /// with the first question. TCP takes bytes then that no reader waits for, or says itself that
-    /// it has no room.
-    pub fn out_of_patience(&mut self) -> bool {
-        sys::now_ns() >= self.until()
-    }
-
-    /// Under the tx lock, which it gives back: waits, or says why not.
-    pub fn pause(
-        &mut self,
-        section: Section<'_>,
-        room: Room,
-        mut nap: Option<&mut Nap>,
-    ) -> Option<Verdict> {
-        let Job { sock, fd, .. } = *self;
-        let over = match room {
-            Room::Again => return None,
-            Room::Leaves(reason) => {
-                drop(section);
-                demote::demote(sock, Which::Rx, reason);
-                return None;
-            }
-            Room::Lost => Some(Error::Reset),
-            Room::Shut => Some(Error::BrokenPipe { raise: true }),
-            _ => None,
-        };
-        if let Some(error) = over {
-            drop(section);
-            return Some(self.partly(error));
-        }
-        if self.is_nonblocking() {
-            if matches!(room, Room::Resending | Room::Held) {
-                wait::ask_for_tcp_room(sock);
-            }
-            if matches!(room, Room::Full) && !wait::ask_for_space(sock) {
-                // Space came up while we asked.
-                return None;
-            }
-            drop(section);
-            return Some(self.partly(Error::WouldBlock));
-        }
-        self.note();
-        self.deadline();
-        self.waited = true;
-        if let Some(nap) = &mut nap {
-            self.leave_word(nap);
-        }
-        let (deadline, ends) = (self.deadline, self.ends());
-        let waited = match room {
-            Room::Full => wait::for_space(section, sock, deadline, ends, nap),
-            Room::Held => wait::for_link(section, sock, deadline, ends, nap),
-            _ => wait::for_tcp_room(section, fd, deadline, ends, nap),
-        };
-        match waited {
-            Waited::News => {
-                self.ran = thread::gone_on(self.ran, self.done, self.deadline.is_some());
-                None
-            }
-            Waited::Parked => Some(Verdict::Block),
-            Waited::Interrupted => Some(self.partly(Error::Interrupted)),
-            Waited::TimedOut => Some(self.partly(Error::WouldBlock)),
-        }
-    }
-
-    /// The connection was reset after a part of the call. TCP takes in one go what its buffer
-    /// holds, and hears of a reset after that; a call that has waited for room tells how far it
-    /// came.
-    #[cold]
-    fn cut_off(&self, total: usize) -> Verdict {
-        let buffer = || sys::getsockopt::<i32>(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF);
-        if self.done != 0 && !self.waited && buffer().is_ok_and(|n| total <= n.max(0) as usize) {
-            return finish(self.sock, total);
-        }
-        self.partly(Error::Reset)
-    }
-
-    fn partly(&self, error: Error) -> Verdict {
-        if self.done == 0 {
-            Verdict::Failed(error)
-        } else {
-            finish(self.sock, self.done)
         }
     }
 }
@@ -650,7 +479,7 @@ fn look_off_link(sock: &'static Sock) -> Room {
                 }
             }
         }
-        State::Resending => match demote::resend(sock) {
+        State::Resending => match resend::now(sock) {
             Resent::All => Room::Again,
             Resent::NoRoom | Resent::Held if sock.shut.load(Ordering::Relaxed) => Room::Shut,
             Resent::NoRoom => Room::Resending,

@@ -3,7 +3,8 @@
 
 use crate::options::{self, AT_ONCE, name, note, note_low, note_tells_unread, pins};
 use crate::sock::{Sock, State};
-use crate::{demote, events, give_up, remote, unread_copy};
+use crate::unread_copy::{self, awaiting};
+use crate::{demote, events, give_up, remote};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::sys;
@@ -139,7 +140,7 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
                 if asked.is(name::SOL_TLS, name::TLS_RX) {
                     // All that the kernel is to decrypt comes by TCP from here on, and is not
                     // counted as it was sent.
-                    unread_copy::await_all_owed(sock);
+                    awaiting::await_all_owed(sock);
                     if let Ok(_section) = sock.rx.lock.enter() {
                         unread_copy::renounce(sock);
                     }
@@ -208,7 +209,7 @@ pub fn before_get(sock: &'static Sock, level: c_int, option: c_int) {
     if (level, option) == (libc::IPPROTO_TCP, name::TCP_ZEROCOPY_RECEIVE) {
         // A read that looks at TCP alone.
         give_up::to_read(sock, Reason::ZerocopyReceive);
-        unread_copy::await_all_owed(sock);
+        awaiting::await_all_owed(sock);
     }
 }
 

@@ -110,7 +110,8 @@ pub fn forked_amid(
 
 /// Starts the control thread, which has no links to read.
 pub fn control_thread() {
-    control_thread::start(serve).unwrap();
+    control_thread::served_by(serve);
+    control_thread::start().unwrap();
 }
 
 fn serve(set: i32) {

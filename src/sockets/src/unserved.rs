@@ -2,11 +2,10 @@
 //! path.
 
 use super::sock::Sock;
-use super::{demote, unread_copy};
-use crate::give_up;
-use crate::remote;
 use crate::sock::watcher::Watcher;
+use crate::unread_copy::awaiting;
 use crate::verdict::{Pass, Verdict};
+use crate::{finish, give_up, remote};
 use libc::c_int;
 use sluice_runtime::fd_table::{self, Entry};
 use sluice_stats::Reason;
@@ -31,7 +30,7 @@ pub fn used(fd: c_int, reason: Reason, how: Use) {
         leave(sock, reason, how);
         // What a poll has told of is there for the next reader; and after the program's SHUT_RD the
         // kernel would tell of an end where it has nothing yet.
-        unread_copy::part_with(sock);
+        awaiting::part_with(sock);
     } else if entry == Entry::FRESH && reason != Reason::RawSyscall {
         // Given away before it is connected. (A raw call about one that is not says nothing of
         // later ones.)
@@ -54,14 +53,14 @@ pub fn spliced(entry: Entry, fd: c_int, waits_not: bool) -> Verdict {
     if let Err(e) = give_up::before_write(sock, fd, flags, Reason::Splice) {
         return Verdict::Failed(e);
     }
-    unread_copy::part_with(sock);
+    awaiting::part_with(sock);
     Verdict::Pass(Pass::NOBODY)
 }
 
 fn leave(sock: &'static Sock, reason: Reason, how: Use) {
     if give_up::begin(sock, reason) {
         match how {
-            Use::Any => demote::finish_blocking(sock, reason),
+            Use::Any => finish::blocking(sock, reason),
             Use::Reading => remote::finish_reading(sock, reason),
         }
     }

@@ -385,6 +385,21 @@ fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
     Ok(most.min(fits))
 }
 
+/// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
+/// these are read it is the link's turn.
+pub fn enter_link(sock: &'static Sock, from: u64) {
+    let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
+    if comes && sock.rx.kernel_bytes() == from {
+        sock.rx.from.store(from, Ordering::Relaxed);
+        direct::begin_rx(sock);
+        sock.rx.show_ring(&sock.conn().rx);
+        sock.rx.state.on(Event::Entered);
+        if remote::is_remote(sock) {
+            options::hold_low(sock);
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::disallowed_types, reason = "tests make real connections")]
 mod tests {

@@ -1,11 +1,10 @@
 //! Blocking on a stream: spin a little where that helps, then announce, look again, sleep.
 
 use crate::demote::{self, Which};
-use crate::nap::{Nap, Waited};
+use crate::nap::{self, Nap, Waited};
 use crate::sock::{Half, Known, Sock, State};
-use crate::tcp;
 use crate::verdict::{Error, Verdict};
-use crate::{direct, full, jobs, nap, options, remote};
+use crate::{direct, full, jobs, options, remote, tcp};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;

@@ -1,10 +1,11 @@
 //! What the control thread does for sockets: the jobs that [`jobs`](super::jobs) has for it, and
 //! what the news of their TCP ask for.
 
-use crate::demote::{self, Resent, Which};
+use crate::demote::{self, Which};
 use crate::full::FULL_REMOTE_NS;
 use crate::jobs::{self, Far, Job, Watch};
 use crate::peer_end::lose;
+use crate::resend::{self, Resent};
 use crate::sock::{Sock, State, sock_of};
 use crate::{events, meeting, parting, remote, trigger, trim, wait, wake};
 use core::sync::atomic::Ordering;
@@ -201,13 +202,13 @@ pub fn on_tcp(sock: &'static Sock, events: u32) {
         && let Ok(_section) = sock.tx.lock.enter()
     {
         let resent = if sock.tx.state() == State::Resending {
-            demote::resend(sock)
+            resend::now(sock)
         } else {
             Resent::NoRoom
         };
         if resent == Resent::Lost && sock.lingers.load(Ordering::Relaxed) {
             // Nobody else will reset it.
-            demote::lose_rest(sock);
+            resend::lose_rest(sock);
         }
         if !matches!(resent, Resent::NoRoom | Resent::Held) {
             // The other half may still wait for news of TCP.

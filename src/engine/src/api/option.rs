@@ -3,10 +3,8 @@
 use super::{Entry, Pass, Verdict};
 use libc::{c_int, c_void, socklen_t};
 use sluice_runtime::fd_table;
-use sluice_sockets::counts;
-use sluice_sockets::life;
-use sluice_sockets::setsockopt;
 use sluice_sockets::sock::Sock;
+use sluice_sockets::{counts, life, setsockopt};
 
 /// `ioctl` on a tracked descriptor (FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, ...).
 /// # Safety

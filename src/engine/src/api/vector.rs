@@ -5,10 +5,8 @@ use super::{Entry, Error, Nap, Pass, Verdict, broken, caller};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, msghdr, size_t};
 use sluice_runtime::iov;
-use sluice_sockets::counts;
-use sluice_sockets::give_up;
 use sluice_sockets::sock::Sock;
-use sluice_sockets::{recv as receiving, send as sending};
+use sluice_sockets::{counts, give_up, recv as receiving, send as sending};
 
 /// The socket that a receiving call reads from, or why the kernel serves the call.
 fn reader(e: Entry, flags: c_int, nap: &Nap) -> Result<&'static Sock, Pass> {

@@ -7,17 +7,10 @@ use crate::price;
 use sluice_fabric::shm::Token;
 use sluice_fabric::sys::Fd;
 use sluice_runtime::{control_thread, spin};
-use sluice_sockets::jobs;
-use sluice_sockets::peer_end;
 use sluice_sockets::sock::sock_of;
 use sluice_sockets::sock::watcher::Watcher;
 use sluice_sockets::tell::{ask_wake, tell, tell_in_time};
-
-/// The set of all meetings' sockets: its news are looked at by this thread.
-pub fn watch_meetings(meetings: i32) {
-    control_thread::watch(meetings, libc::EPOLLIN as u32, control_thread::MEETING);
-    control_thread::poke();
-}
+use sluice_sockets::{jobs, peer_end};
 
 /// A new link stands: this thread asks over it.
 pub fn link_is_up(link: &'static Link) {

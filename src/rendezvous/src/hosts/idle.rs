@@ -4,8 +4,7 @@
 use super::Up;
 use core::sync::atomic::Ordering;
 use sluice_sockets::demote::{self, Which};
-use sluice_sockets::sock;
-use sluice_sockets::sock::{Sock, State};
+use sluice_sockets::sock::{self, Sock, State};
 use sluice_stats::Reason;
 
 /// Streams of a link that may rest on it as long as they like.

@@ -22,7 +22,6 @@ mod proof;
 
 use self::hello::Token;
 use self::proof::Known;
-use crate::control;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use dial::{Dial, FIRST_NS, Quiet};
@@ -36,16 +35,14 @@ use sluice_fabric::verbs::cm::{Channel, Id, Key};
 use sluice_fabric::verbs::device::{Device, Trouble};
 use sluice_runtime::config::{Mode, config};
 use sluice_runtime::{address, control_thread, own_fds, process};
-use sluice_sockets::remote::STARVE_NS;
-use sluice_sockets::remote::stream;
-use sluice_sockets::sock::{Sock, role};
-use sluice_sockets::{jobs, sock, tcp};
+use sluice_sockets::remote::{self, STARVE_NS};
+use sluice_sockets::sock::{self, Sock, role};
+use sluice_sockets::{jobs, tcp};
 use sluice_stats::Reason;
 use sluice_stream::Seq;
 use sluice_stream::wire::{Berth, CONTROL_LEN, Control, Meeting, Proof};
-use sluice_transport::verbs;
-use sluice_transport::verbs::queue;
 use sluice_transport::verbs::wire::{Hello, Lost, Note, Offered, Wire};
+use sluice_transport::verbs::{self, queue};
 
 /// A dial, and each of its steps, takes so long at most; so long the connecting end listens.
 const DIAL_NS: u64 = 1_000_000_000;
@@ -233,7 +230,7 @@ pub fn attempt(sock: &'static Sock, local: SocketAddr, peer: SocketAddr) -> Resu
     if tcp::is_far(sock.fd.load(Ordering::Relaxed)) {
         return Err(Reason::Far);
     }
-    control::start()?;
+    sluice_runtime::control_thread::start()?;
     let connecting = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
     let (first, second) = if connecting {
         (local, peer)
@@ -551,7 +548,7 @@ impl Hosts {
             match note {
                 Note::Stream(index) => {
                     if let Some(sock) = sock::sock_of(near, u32::from(index)) {
-                        stream::advance(sock);
+                        remote::advance(sock);
                     }
                 }
                 Note::Meeting(meeting) => self.on_meeting(key, meeting),
@@ -603,7 +600,7 @@ impl Hosts {
             let Some(up) = self.ups.get_mut(at) else {
                 break;
             };
-            if up.until != 0 && (stream::lost(near, up.wire, now >= up.until) || now >= up.until) {
+            if up.until != 0 && (remote::lost(near, up.wire, now >= up.until) || now >= up.until) {
                 up.until = 0;
                 sluice_sockets::sock::watcher::link_lost(near);
             }
@@ -708,7 +705,7 @@ fn feed(up: &mut Up, now: u64) -> Option<u64> {
             && let Some(sock) = sock::sock_of(near, u32::from(stream))
         {
             sock.pin(Reason::DirectNoAdvert);
-            stream::demote(sock, Reason::DirectNoAdvert);
+            remote::demote(sock, Reason::DirectNoAdvert);
         }
     }
     let [there, not_yet] = STARVE_NS;

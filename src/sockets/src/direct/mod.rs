@@ -25,12 +25,14 @@
 //! refused where they may not wait, as in front of a full buffer. A demotion by another thread, or
 //! a handler of the same one, resolves the offer and leaves word of the outcome for its owner.
 
+mod outcome;
 mod rx;
 pub mod state;
 mod tx;
 
+pub(crate) use outcome::{begin_tx, is_up, settled};
 pub(super) use rx::{Found, Wants, begin_rx, revoke, try_recv};
-pub(super) use tx::{Tried, begin_tx, end_turn, is_up, make_way, resolve, settled, try_send};
+pub(crate) use tx::{Tried, end_turn, make_way, resolve, try_send};
 
 use crate::sock::Sock;
 use sluice_runtime::config::{Mode, config};

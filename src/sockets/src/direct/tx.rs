@@ -2,13 +2,13 @@
 //!
 //! All of it under the socket's tx lock, but for the spin on an offer that is up.
 
+use super::outcome::{OFFERS, OFFERS_NOT, SKIP, SKIP_MAX, UNASKED, is_up, record};
 use super::state::Outgoing;
-use super::{NEVER, PIECE, terms};
+use super::{NEVER, PIECE};
 use crate::nap::Waited;
-use crate::send::Job;
+use crate::send::job::Job;
 use crate::sock::{Sock, State};
-use crate::wait;
-use crate::{demote, wake};
+use crate::{demote, wait, wake};
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
 use sluice_fabric::doorbell::Sleep;
@@ -21,7 +21,7 @@ use sluice_runtime::config::{Mode, config};
 use sluice_runtime::iov::Cursor;
 use sluice_runtime::{fault, process, rights, thread};
 use sluice_stats::Reason;
-use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Sender, Seq};
+use sluice_stream::{self as stream, Action, Advert, AdvertId, Offer, Phase, Route, Seq};
 /// Another thread's send that has the turn is given this long. It needs some milliseconds at most,
 /// but may have lost its CPU, also to waiters; it never ends if the thread jumped out of it.
 const TURN_NS: u64 = 1_000_000_000;
@@ -32,43 +32,9 @@ const TURN_NAP_NS: (u64, u64) = (50_000, 1_000_000);
 const CLAIM_NS: u64 = 2_000_000;
 /// Beyond this a wait for a copy going on gives its CPU away.
 const YIELD_NS: u64 = 100_000;
-/// Large sends that go without an offer after one that nobody took; doubled up to [`SKIP_MAX`].
-const SKIP: u32 = 4;
-/// See [`SKIP`].
-const SKIP_MAX: u32 = 512;
-
 /// A send of so many bytes at most, over TCP, a reader that waits for it gets whole: what one of
 /// the kernel's buffers holds.
 const WHOLE: usize = 65536;
-
-/// Under the tx lock, before the state becomes LINK.
-pub(crate) fn begin_tx(sock: &'static Sock) {
-    sock.direct.up.store(0, Ordering::Relaxed);
-    sock.direct.owner.store(0, Ordering::Relaxed);
-    sock.direct.refused_ns.store(0, Ordering::Relaxed);
-    sock.direct.resolved.store(0, Ordering::Relaxed);
-    sock.direct.offers.store(UNASKED, Ordering::Relaxed);
-    let ring_len = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
-    let gate = terms(sock, ring_len).map_or(NEVER, |(terms, gate)| {
-        let made = Outgoing {
-            sender: Sender::new(&terms),
-            gate,
-            rounds: 0,
-            still_at: 0,
-            skip: 0,
-            next_skip: SKIP,
-        };
-        // SAFETY: the tx lock is held.
-        unsafe { sock.direct.tx.set(made) };
-        gate
-    });
-    sock.tx.gate.store(gate, Ordering::Relaxed);
-}
-
-/// See [`Direct::offers`](super::Direct).
-const UNASKED: u8 = 0;
-const OFFERS: u8 = 1;
-const OFFERS_NOT: u8 = 2;
 
 /// Under the tx lock, before an offer: may the peer read it, and so be told where our memory lies?
 /// The kernel is asked at the first of each stream: either end may have gained or lost rights since
@@ -85,11 +51,6 @@ fn may_offer(sock: &Sock, dir: &Direction, link: &Link) -> bool {
         offers.store(if may { OFFERS } else { OFFERS_NOT }, Ordering::Relaxed);
     }
     offers.load(Ordering::Relaxed) == OFFERS
-}
-
-/// Under the tx lock: has a send of this process an offer up?
-pub(crate) fn is_up(sock: &Sock) -> bool {
-    sock.direct.up.load(Ordering::Relaxed) != 0
 }
 
 /// Under the tx lock, on the link: bytes go to the ring that no offer must follow, and that cannot
@@ -545,49 +506,10 @@ pub(crate) fn resolve(sock: &'static Sock) {
     }
 }
 
-/// Under the tx lock: the offer that is up is over, `taken` bytes of it are the reader's.
-fn record(sock: &'static Sock, taken: u32) {
-    let direct = &sock.direct;
-    let number = direct.up.swap(0, Ordering::Relaxed);
-    direct.resolved_len.store(taken, Ordering::Relaxed);
-    direct.resolved.store(number, Ordering::Relaxed);
-    if taken != 0 {
-        let n = u64::from(taken);
-        let to = sock.tx.at.load(Ordering::Relaxed) + n;
-        sock.tx.at.store(to, Ordering::Relaxed);
-        sock.tx.seen.store(to, Ordering::Relaxed);
-        sock.tx.linked.store(
-            sock.tx.linked.load(Ordering::Relaxed) + n,
-            Ordering::Relaxed,
-        );
-        sock.conn().tx.bytes.direct.add(n);
-    }
-}
-
-/// Under the tx lock, the words just fixed at `start` and `end`: an offer that was up counts as
-/// sent as far as the head has passed the tail.
-pub(crate) fn settled(sock: &'static Sock, start: u64, end: u64) {
-    let direct = &sock.direct;
-    if sock.tx.state() == State::Inherited {
-        // The parent's offer, if any. What the reader took of it is not sent again.
-        direct.up.store(0, Ordering::Relaxed);
-        direct.resolved.store(0, Ordering::Relaxed);
-        if start > end {
-            sock.tx.at.store(start, Ordering::Relaxed);
-        }
-        return;
-    }
-    if direct.up.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let ahead = start.saturating_sub(sock.tx.at.load(Ordering::Relaxed));
-    let most = u64::from(direct.up_len.load(Ordering::Relaxed));
-    record(sock, if ahead <= most { ahead as u32 } else { 0 });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::direct::begin_tx;
     use crate::nap::Nap;
     use crate::verdict::{Error, Verdict};
     use crate::{send, testing};

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::digests::{DIGEST, WANTED};
-use crate::sock::role;
+use crate::sock::{self, role};
 use crate::verdict::Pass;
-use crate::{observe_passed, recv, send, sock};
+use crate::{observe_passed, recv, send};
 use core::sync::atomic::AtomicUsize;
 use sha2::{Digest, Sha256};
 use sluice_runtime::fd_table::Entry;

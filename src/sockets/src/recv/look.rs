@@ -5,10 +5,9 @@ use crate::direct::{self, Found, Wants};
 use crate::nap::Nap;
 use crate::reset::{self, Resetting};
 use crate::sock::{Event, Sock, State};
-use crate::tcp::AtHand;
-use crate::tcp::at_hand;
+use crate::tcp::{self, AtHand, at_hand};
 use crate::verdict::Error;
-use crate::{PUBLISH, jobs, peer_end, recv, remote, tcp, unread_copy, wake};
+use crate::{PUBLISH, jobs, peer_end, recv, remote, unread_copy, upgrade, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::sync::fence_after_rmw;
@@ -184,7 +183,7 @@ pub(super) unsafe fn look(
                 if !remote::is_remote(sock) {
                     sock.note_upgraded(sluice_stats::Transport::Shm);
                 }
-                enter_link(sock, from);
+                upgrade::enter_link(sock, from);
                 return Look::Again;
             }
             if read > from {
@@ -195,21 +194,6 @@ pub(super) unsafe fn look(
             // SAFETY: passed on.
             let look = unsafe { from_kernel(sock, fd, cursor, flags, from - read, nap.done != 0) };
             end_of_tcp(sock, fd, look)
-        }
-    }
-}
-
-/// Under the rx lock, on the way to the link, which begins after `from` bytes of TCP: if all of
-/// these are read it is the link's turn.
-pub fn enter_link(sock: &'static Sock, from: u64) {
-    let comes = matches!(sock.rx.state(), State::Proved | State::Draining);
-    if comes && sock.rx.kernel_bytes() == from {
-        sock.rx.from.store(from, Ordering::Relaxed);
-        direct::begin_rx(sock);
-        sock.rx.show_ring(&sock.conn().rx);
-        sock.rx.state.on(Event::Entered);
-        if remote::is_remote(sock) {
-            super::super::options::hold_low(sock);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
 //!
-//! From the moment in which the peer's N is known TCP is read up to there ([`recv::enter_link`]),
-//! and brings nothing of the program's but after a record. A thread that finds that TCP has
+//! From the moment in which the peer's N is known TCP is read up to there
+//! ([`enter_link`](crate::upgrade::enter_link)), and brings nothing of the program's but after a record. A thread that finds that TCP has
 //! something hears it first.
 
-use super::stream::{follow_tx, given_up, go_back, is_remote, of};
+use super::link::{hides_tcp, is_remote, of, reads_link};
+use super::record::{drop_crossing, part_of};
+use super::stream::{follow_tx, given_up, go_back};
 use crate::sock::{Sock, State};
 use crate::{jobs, tcp};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -121,18 +123,6 @@ fn hear_head(sock: &'static Sock, fd: i32, wire: &Wire, stream: u16) -> bool {
     }
 }
 
-/// Copies what of the peer's record was taken out of TCP before the rest had come; how much that
-/// is.
-pub fn part_of(wire: &Wire, stream: u16, head: &mut [u8; RECORD_LEN]) -> usize {
-    let kept = wire.with(|pump| {
-        let part = pump.part(stream);
-        let room = head.iter_mut().zip(part);
-        room.for_each(|(to, from)| *to = *from);
-        part.len()
-    });
-    kept.unwrap_or(0)
-}
-
 /// So long bytes may lie on TCP that could be a record's or the program's, as long as a link may be
 /// silent. Meanwhile waits that TCP ends run in circles: a level is told again and again.
 const UNDECIDED_NS: u64 = 2_000_000_000;
@@ -202,28 +192,6 @@ pub fn tcp_ended(sock: &'static Sock) -> bool {
     true
 }
 
-/// Does nothing of the program's come by TCP any more, unless the stream is given up? So it is
-/// before the peer can know that a record of its own may come, and until that is taken out.
-#[inline]
-pub fn reads_link(sock: &Sock) -> bool {
-    sock.rx.state() == State::Link && is_remote(sock)
-}
-
-/// Is what TCP has next not the program's? Else it lies after bytes of the link's, which are to be
-/// read first, or there is none.
-pub fn hides_tcp(sock: &Sock) -> bool {
-    reads_link(sock) && tcp::has_bytes(sock.fd.load(Ordering::Relaxed)) && !is_decided(sock)
-}
-
-/// Is the record heard, or none to come?
-fn is_decided(sock: &Sock) -> bool {
-    let Some((wire, stream)) = of(sock) else {
-        return true;
-    };
-    let over = wire.with(|pump| pump.transit(stream).is_none_or(|t| t.is_over()));
-    over == Some(true)
-}
-
 /// Hears what TCP has to tell, if that is no byte of the program's; whether there is something of
 /// that kind left.
 pub fn hears(sock: &'static Sock) -> bool {
@@ -233,4 +201,20 @@ pub fn hears(sock: &'static Sock) -> bool {
         hear_tcp(sock, sock.fd.load(Ordering::Relaxed));
     }
     hides_tcp(sock)
+}
+
+/// Under no lock, of a socket that the program is through with: does TCP hold bytes for it, which
+/// nobody reads any more? The peer's record is none of them.
+pub fn has_input(sock: &'static Sock, fd: i32) -> bool {
+    if tcp::unread(fd) == 0 {
+        return false;
+    }
+    if !is_remote(sock) {
+        return true;
+    }
+    let hidden = hears(sock);
+    if let Some((wire, stream)) = of(sock) {
+        drop_crossing(wire, stream, fd);
+    }
+    !hidden && tcp::unread(fd) > 0
 }

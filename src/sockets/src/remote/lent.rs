@@ -14,3 +14,22 @@ pub struct Lent {
     /// Whose it is: [`Nap::frame`](crate::nap::Nap::frame).
     pub(super) frame: AtomicUsize,
 }
+
+impl Lent {
+    /// No byte lands in the buffer from now on.
+    pub fn shut(&self) {
+        #[cfg(feature = "verbs")]
+        {
+            use core::sync::atomic::Ordering;
+            use sluice_fabric::verbs::device::Region;
+            use sluice_transport::verbs::memory;
+
+            let raw = self.region.swap(0, Ordering::SeqCst);
+            if raw != 0 {
+                // SAFETY: made when it was lent; the swap gives it to one.
+                unsafe { Region::end_raw(raw) };
+                memory::give(self.len.load(Ordering::Relaxed));
+            }
+        }
+    }
+}

@@ -6,20 +6,18 @@
 //! (`thread.rs`), which takes the buffer back. What has landed in it by then and is nobody's yet
 //! goes to its place in the ring, where any recv finds it.
 //!
-//! Under the socket's rx lock, but for [`shut`].
+//! Under the socket's rx lock, but for [`Lent::shut`](super::lent::Lent::shut).
 
-use super::stream::of;
+use super::link::of;
 use crate::nap::Nap;
 use crate::sock::{Known, Sock};
 use crate::wake;
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 use libc::iovec;
-use sluice_fabric::verbs::device::Region;
 use sluice_runtime::iov::Cursor;
 use sluice_stream::pump::Loan;
-use sluice_transport::verbs;
-use sluice_transport::verbs::memory;
+use sluice_transport::verbs::{self, memory};
 
 /// Of one buffer no more is lent.
 const MOST: usize = 64 << 20;
@@ -105,22 +103,13 @@ pub fn lend(sock: &'static Sock, cursor: &Cursor, waitall: bool, nap: &mut Nap) 
     lent.region.store(region.into_raw(), Ordering::SeqCst);
     nap.note(sock);
     nap.lent = true;
+    nap.abandoned = Some(revoke);
     let told = wire.with_stream(stream, |pump| pump.lend(stream, &loan).is_some());
     if told != Some(true) {
         back(sock, nap);
         return false;
     }
     true
-}
-
-/// No byte lands in the buffer from now on.
-pub fn shut(sock: &Sock) {
-    let raw = sock.lent.region.swap(0, Ordering::SeqCst);
-    if raw != 0 {
-        // SAFETY: made by `lend`; the swap gives it to one.
-        unsafe { Region::end_raw(raw) };
-        memory::give(sock.lent.len.load(Ordering::Relaxed));
-    }
 }
 
 /// The recv whose buffer is lent looks again.
@@ -138,7 +127,7 @@ pub fn look(sock: &'static Sock, cursor: &mut Cursor, nap: &mut Nap) -> Found {
     let now = wire.with_stream(stream, |pump| (pump.landed(stream), pump.is_lent(stream)));
     let (mut landed, goes_on) = now.unwrap_or((0, false));
     if !goes_on {
-        shut(sock);
+        sock.lent.shut();
         // Between the look and this more may have come.
         landed = wire
             .with_stream(stream, |pump| pump.revoke(stream))
@@ -200,7 +189,7 @@ fn forget(sock: &Sock, nap: &mut Nap) {
 
 /// The buffer is its program's again, of whichever recv: what has landed there goes to the ring.
 pub fn end(sock: &'static Sock) {
-    shut(sock);
+    sock.lent.shut();
     if sock.lent.frame.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
@@ -240,7 +229,7 @@ pub fn back(sock: &'static Sock, nap: &mut Nap) {
 pub fn revoke(known: Known, nap: &mut Nap) {
     let sock = known.sock();
     if sock.lent.frame.load(Ordering::Relaxed) == nap.frame() {
-        shut(sock);
+        sock.lent.shut();
         if let Ok(_section) = sock.rx.lock.enter() {
             back(sock, nap);
         }

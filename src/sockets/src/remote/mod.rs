@@ -1,45 +1,63 @@
 //! What a socket does with a stream to another host.
 //!
-//! * `stream`: the switch, and the way back to TCP.
-//! * `handing`: which process goes on with a socket whose stream ends.
+//! * `link`: what a socket asks of its link.
+//! * `advance`: the switch.
+//! * `stream`, `record`: the way back to TCP.
+//! * `claim`, `handing`: which process goes on with a socket whose stream ends.
 //! * `hearing`: what TCP tells beneath a stream.
-//! * `loan`: the buffer of a waiting recv, lent to the peer.
+//! * `loan`, `lent`, `land`: the buffer of a waiting recv, lent to the peer, and a send to one.
 //!
 //! Without the feature `verbs` there is none, and `none` answers.
 
 #[cfg(feature = "verbs")]
+mod advance;
+#[cfg(feature = "verbs")]
+mod claim;
+#[cfg(feature = "verbs")]
 mod handing;
 #[cfg(feature = "verbs")]
 mod hearing;
+#[cfg(feature = "verbs")]
+mod land;
 pub mod lent;
+#[cfg(feature = "verbs")]
+mod link;
 #[cfg(feature = "verbs")]
 mod loan;
 #[cfg(not(feature = "verbs"))]
 mod none;
 #[cfg(feature = "verbs")]
-pub mod stream;
+mod record;
+#[cfg(feature = "verbs")]
+mod stream;
 
 #[cfg(feature = "verbs")]
-pub use handing::{
-    answer_calls, await_return, claim, finish, finish_reading, finish_within, release,
-};
+pub use advance::{advance, lost};
+#[cfg(feature = "verbs")]
+pub use claim::claim;
+#[cfg(feature = "verbs")]
+pub use handing::{answer_calls, await_return, finish, finish_reading, finish_within, release};
 #[cfg(all(feature = "verbs", any(test, feature = "testing")))]
 pub use hearing::note_removed;
 #[cfg(feature = "verbs")]
-pub use hearing::{hear_tcp, hears, hides_tcp, reads_link, records, tcp_ended};
+pub use hearing::{has_input, hear_tcp, hears, records, tcp_ended};
+#[cfg(feature = "verbs")]
+pub use land::land;
+#[cfg(feature = "verbs")]
+pub use link::{
+    deliver, goes_direct, hides_tcp, is_far, is_held, is_remote, is_switching, of, reads_link,
+    wants_more,
+};
 #[cfg(feature = "verbs")]
 pub use loan::{
     Found, back as end_loan, is_any as is_lent, lend, look as look_at_loan, revoke as revoke_loan,
-    shut as shut_loan,
 };
 #[cfg(not(feature = "verbs"))]
 pub use none::*;
 #[cfg(feature = "verbs")]
-pub use stream::{
-    advance, awaits_record, before_resend, deliver, demote, goes_direct, has_input, is_far,
-    is_held, is_remote, is_switching, land, left, may_finish, settle_rx, settle_tx, wants_more,
-    wants_no_answer,
-};
+pub use record::{awaits_record, before_resend, may_finish, wants_no_answer};
+#[cfg(feature = "verbs")]
+pub use stream::{demote, settle_rx, settle_tx};
 
 /// A direct-only stream whose reader lends nothing for so long goes back to TCP; while the queue
 /// pair for it is made, for so long.

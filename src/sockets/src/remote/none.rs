@@ -6,10 +6,9 @@
 )]
 
 use super::Before;
-use crate::demote::Resent;
 use crate::nap::Nap;
+use crate::resend::Resent;
 use crate::sock::{Half, Known, Sock};
-use sluice_fabric::shm::Link;
 use sluice_runtime::iov::Cursor;
 use sluice_stats::Reason;
 
@@ -30,10 +29,6 @@ pub const fn records() -> u64 {
     0
 }
 pub const fn hears(_: &'static Sock) -> bool {
-    false
-}
-#[inline(always)]
-pub const fn left(_: &Link, _: u32) -> bool {
     false
 }
 #[inline(always)]
@@ -102,7 +97,6 @@ pub fn look_at_loan(_: &'static Sock, _: &mut Cursor, _: &mut Nap) -> Found {
 }
 pub fn end_loan(_: &'static Sock, _: &mut Nap) {}
 pub fn revoke_loan(_: Known, _: &mut Nap) {}
-pub fn shut_loan(_: &Sock) {}
 pub fn land(_: &Sock, _: impl Fn() -> bool) {}
 pub fn goes_direct(_: &Sock) -> bool {
     false

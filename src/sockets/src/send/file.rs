@@ -1,13 +1,13 @@
 //! `sendfile` into a tracked socket.
 
+use super::job::Job;
 use super::{
-    Job, LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
+    LARGE, PIECE, Room, call_by_tcp_ends, enter_kernel, finish, look, may_be_large, publish,
 };
-use crate::give_up;
 use crate::nap::Waited;
 use crate::sock::{Sock, State};
 use crate::verdict::{Error, Pass, Verdict};
-use crate::{after_tcp, direct, prefix, remote, trigger};
+use crate::{after_tcp, direct, give_up, prefix, remote, trigger};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, off64_t};
 use sluice_fabric::sys::{self, Ran};

@@ -3,7 +3,6 @@
 use super::terms::Lost;
 use super::wire::wire_of;
 use sluice_fabric::shm::Link;
-use sluice_runtime::control_thread;
 
 /// Does the link go to another host?
 #[inline]
@@ -23,6 +22,15 @@ pub fn moved(link: &Link, index: u32) -> bool {
         }
         wire.moved(index as u16);
     }
+    true
+}
+
+/// The program has left stream `index`; false: no wire plays the other end.
+pub fn left(link: &Link, index: u32) -> bool {
+    let Some(wire) = wire_of(link) else {
+        return false;
+    };
+    wire.leave(index as u16);
     true
 }
 
@@ -46,10 +54,4 @@ pub fn arm(link: &Link) -> bool {
         wire.arm();
         !wire.is_interrupted()
     })
-}
-
-/// A descriptor of the library's for links to other hosts: what `hosts::on_event` is told of it.
-pub fn watch(fd: i32, what: u64, events: u32) {
-    let data = control_thread::REMOTE | what & !control_thread::KINDS;
-    let _ = control_thread::add(fd, events, data);
 }

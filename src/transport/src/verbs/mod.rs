@@ -45,13 +45,13 @@ pub mod users;
 pub mod wire;
 
 #[cfg(feature = "verbs")]
-pub use links::{arm, drive, is_to_another_host, moved, watch};
+pub use links::{arm, drive, is_to_another_host, left, moved};
 #[cfg(feature = "verbs")]
 pub use mode::least;
 #[cfg(not(feature = "verbs"))]
 pub use none::*;
 #[cfg(feature = "verbs")]
-pub use queue::{arm_all, bell, drive_all, unbell};
+pub use queue::{arm_all, bell, drive_all, unbell, watch};
 /// Has this process looked for other hosts?
 #[cfg(feature = "verbs")]
 pub use sluice_runtime::thread::{runs_devices as is_used, set_runs_devices as set_used};

@@ -18,6 +18,9 @@ pub const fn drive(_: &Link) -> bool {
 pub const fn is_to_another_host(_: &Link) -> bool {
     false
 }
+pub const fn left(_: &Link, _: u32) -> bool {
+    false
+}
 pub const fn drive_all() {}
 pub const fn unbell(_: i32) {}
 pub const fn arm(_: &Link) -> bool {

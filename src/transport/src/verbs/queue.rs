@@ -138,6 +138,12 @@ pub fn drive_all() {
     all().filter(|q| q.is_used()).for_each(Queue::drive);
 }
 
+/// A descriptor of the library's for links to other hosts: what `hosts::on_event` is told of it.
+pub fn watch(fd: i32, what: u64, events: u32) {
+    let data = control_thread::REMOTE | what & !control_thread::KINDS;
+    let _ = control_thread::add(fd, events, data);
+}
+
 /// Before a sleep on streams of these links, of which some may be within this host: what comes by
 /// them wakes waiters for [`bell`]. Then as [`drive_all`].
 pub fn arm_all(links: impl Iterator<Item = &'static Link>) {
@@ -159,7 +165,7 @@ pub fn bell(link: &Link, set: i32, data: u64) {
     let Some(fd) = wire.descriptor() else { return };
     if sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, BELL, data).is_ok() {
         control_thread::unwatch(fd);
-        super::watch(fd, QUEUE, BELL);
+        watch(fd, QUEUE, BELL);
     }
     // Threads may be asleep in the set already.
     arm_wires(core::iter::once(wire));

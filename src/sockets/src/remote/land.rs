@@ -1,0 +1,73 @@
+//! The end of a send that went, or is to go, straight to a buffer of the peer's.
+
+use super::STARVE_NS;
+use super::handing::finish_within;
+use super::link::{of, yield_while};
+use super::stream::demote;
+use crate::sock::{Sock, State};
+use crate::wait;
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+use sluice_stats::Reason;
+use sluice_stream::Mode;
+use sluice_transport::verbs;
+use sluice_transport::verbs::parts::Parts;
+use sluice_transport::verbs::wire::Wire;
+
+/// A send has done all that it had to, but what it wrote to a buffer of the peer's is to be told
+/// when it is there: waits for that, so that it takes nothing more of this process. Not for long: a
+/// peer that is stopped answers all the same, its device does.
+///
+/// Where all goes directly, and the call `waits` if it must: also until the reader has lent a
+/// buffer for it, or if it does not for a while, until TCP has it.
+pub fn land(sock: &'static Sock, waits: impl Fn() -> bool) {
+    const LAND_NS: u64 = 5_000_000;
+    let Some((wire, stream)) = of(sock).filter(|_| verbs::mode::is_on()) else {
+        return;
+    };
+    if verbs::mode::mode() == Mode::Direct && waits() {
+        await_taker(sock, wire, stream);
+    }
+    yield_while(wire, LAND_NS, || {
+        wire.inside(|inner| inner.pump.is_writing(stream)) == Some(true)
+    });
+}
+
+#[cold]
+fn await_taker(sock: &'static Sock, wire: &Wire, stream: u16) {
+    // Not for long: a reader that is stopped has nothing to say.
+    const WORD_NS: u64 = 200_000_000;
+    let generation = sock.generation.load(Ordering::Acquire);
+    let waits = || {
+        wire.inside(|inner| inner.pump.awaits_buffer(stream))
+            .flatten()
+    };
+    let starves = |at| {
+        let starves = |inner: &mut Parts| inner.pump.starved().any(|of| of == (stream, at));
+        wire.inside(starves) == Some(true)
+    };
+    wire.drive();
+    let [there, not_yet] = STARVE_NS;
+    while let Some(at) = waits() {
+        let patience = if wire.has_lane() { there } else { not_yet };
+        let Ok(section) = sock.tx.lock.enter() else {
+            return;
+        };
+        if sock.tx.state() != State::Link {
+            drop(section);
+            break;
+        }
+        wait::for_taker(section, sock, sys::now_ns() + patience, || {
+            waits() != Some(at)
+        });
+        if sock.generation.load(Ordering::Acquire) != generation {
+            return;
+        }
+        if starves(at) {
+            sock.pin(Reason::DirectNoAdvert);
+            demote(sock, Reason::DirectNoAdvert);
+            break;
+        }
+    }
+    finish_within(sock, WORD_NS);
+}

@@ -1,0 +1,169 @@
+//! What the reader of a demoted stream did not take is sent again by TCP.
+
+use crate::remote::{self, Before};
+use crate::sock::{Event, SETS, Sock, State};
+use crate::{after_tcp, jobs, leave, options, wake};
+use core::sync::atomic::Ordering;
+use sluice_fabric::sys;
+use sluice_runtime::process;
+
+/// Where a re-send stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resent {
+    /// All is on TCP; the half is Plain again.
+    All,
+    /// TCP has no room now.
+    NoRoom,
+    /// From another host: not before the link, or the peer, has told more.
+    Held,
+    /// A relative died while it was at it: bytes are lost, the connection must be reset.
+    Lost,
+}
+
+/// A re-send for which TCP has no room is the control thread's to go on with.
+pub fn goes_on(sock: &'static Sock, resent: Resent) -> Resent {
+    if resent == Resent::NoRoom {
+        jobs::watch_room(sock);
+    }
+    resent
+}
+
+/// Under the tx lock, in state Resending: sends as much as TCP takes now.
+pub fn now(sock: &'static Sock) -> Resent {
+    let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
+        return finish_resend(sock);
+    };
+    if remote::is_remote(sock) {
+        match remote::before_resend(sock) {
+            Before::Ready(from) => begin_resend(sock, from),
+            Before::Held => return Resent::Held,
+            Before::Full => return Resent::NoRoom,
+            Before::Over => return finish_resend(sock),
+        }
+    }
+    let pid = process::pid();
+    if let Err(other) = family.claim(pid) {
+        let dead = other != pid && !sys::is_process(other);
+        return if dead { Resent::Lost } else { Resent::NoRoom };
+    }
+    let end = sock.tx.at.load(Ordering::Relaxed);
+    let mut at = family.resent();
+    let fd = sock.fd.load(Ordering::Relaxed);
+    let mut full = false;
+    while at < end {
+        if sys::has_error(fd) {
+            // The error is the program's to see, and a send would take it: what is left is lost
+            // anyway.
+            at = end;
+            break;
+        }
+        let Some(ring) = sock.tx.ring() else { break };
+        let [(piece, len), _] = ring.pieces(at, end - at);
+        // SAFETY: the piece lies in the ring.
+        match unsafe { sys::send(fd, piece, len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+            Ok(n) => {
+                at += n as u64;
+                sock.tx.add_kernel_bytes(n as u64);
+                sock.conn().tx.resent.add(n as u64);
+            }
+            Err(libc::EAGAIN) => {
+                full = true;
+                break;
+            }
+            Err(libc::EINTR) => {}
+            // The connection is over: the kernel tells the program at its next call.
+            Err(_) => at = end,
+        }
+    }
+    if at != family.resent() {
+        after_tcp::acts_on(sock);
+        options::push_out(sock, fd);
+    }
+    family.unclaim(at);
+    if full {
+        Resent::NoRoom
+    } else if !remote::may_finish(sock) {
+        Resent::Held
+    } else {
+        finish_resend(sock)
+    }
+}
+
+/// Under the tx lock: to another host, what the link was given from `from` on goes by TCP.
+fn begin_resend(sock: &'static Sock, from: u64) {
+    if sock.begun.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let at = sock.tx.at.load(Ordering::Relaxed);
+    let linked = sock.tx.linked.load(Ordering::Relaxed);
+    let again = at.saturating_sub(from);
+    let linked = linked.saturating_sub(again);
+    sock.tx.linked.store(linked, Ordering::Relaxed);
+    if let Some(family) = sock.family() {
+        family.begin_resend(from);
+    }
+}
+
+fn finish_resend(sock: &'static Sock) -> Resent {
+    sock.staged.unstage(sock.fd.load(Ordering::Relaxed));
+    let end = || {
+        if sock.shut.load(Ordering::SeqCst) {
+            let _ = sys::shutdown(sock.fd.load(Ordering::Relaxed), libc::SHUT_WR);
+        }
+    };
+    // The end that the program asked for follows the last byte.
+    end();
+    sock.tx.state.on(Event::AllSent);
+    // A handler may have asked for it in between.
+    end();
+    let mut waiters = 0;
+    if let (Some(dir), Some(link)) = (sock.tx.dir(), sock.link()) {
+        // A waiter that comes later sees the state.
+        waiters = dir.tx_wishes.waiters.load(Ordering::SeqCst);
+        wake::own_threads(link, waiters, sock.index.load(Ordering::Relaxed));
+    }
+    sock.tx.set_dir(None);
+    sock.conn().tx.holds_none();
+    if sock.lingers.load(Ordering::Relaxed) {
+        jobs::bury(sock);
+    }
+    // Sets that wait for room wait for the kernel's from now on.
+    for i in 0..SETS {
+        if let Some(set) = sock.set_at(i) {
+            set.writes_by_tcp(sock, waiters);
+        }
+    }
+    leave::leave(sock);
+    Resent::All
+}
+
+/// What TCP takes of a re-send, if there is one. `Lost`: also in a handler that interrupted a send
+/// of the same socket.
+pub fn resend_now(sock: &'static Sock) -> Resent {
+    let Ok(_section) = sock.tx.lock.enter() else {
+        return Resent::Lost;
+    };
+    if sock.tx.state() == State::Resending {
+        now(sock)
+    } else {
+        Resent::All
+    }
+}
+
+/// Under the tx lock: bytes of a connection that lingers are lost. It ends by a reset.
+pub fn lose_rest(sock: &'static Sock) {
+    sys::set_linger(sock.fd.load(Ordering::Relaxed), Some(0));
+    if sock.tx.state() == State::Resending {
+        finish_resend(sock);
+    }
+}
+
+/// What is left of a re-send is not sent: the connection is to be reset, or nobody can read it.
+pub fn abandon_rest(sock: &'static Sock) {
+    if sock.tx.state() == State::Resending
+        && let Ok(_section) = sock.tx.lock.enter()
+        && sock.tx.state() == State::Resending
+    {
+        finish_resend(sock);
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a stream goes back to TCP: counted, and told to the peer.
+
+use crate::sock::Sock;
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_stats::Reason;
+
+/// Notes why, once per stream. Where the peer has taken it back, and has told why, that is noted.
+pub fn count(sock: &Sock, reason: Reason) {
+    if sock.counted.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    if reason != Reason::Idle {
+        sock.backoff.fetch_add(1, Ordering::Relaxed);
+    }
+    let told = match reason {
+        // Where the peer has left the stream first, its reason is the cause, and not that this end
+        // closes after it.
+        Reason::PeerDemoted | Reason::Close | Reason::Exit => reason_of_peer(sock),
+        _ => None,
+    };
+    let reason = match reason {
+        Reason::PeerDemoted => reason_of_relative(sock).unwrap_or(reason),
+        _ => reason,
+    };
+    let conn = sock.conn();
+    if !sock.upgraded.load(Ordering::Relaxed) {
+        // The stream never carried a byte: the connection simply stays on TCP.
+        return match told {
+            Some(theirs) => conn.stays_for_peer(theirs),
+            None => conn.stays(reason),
+        };
+    }
+    conn.demoted(told.unwrap_or(reason), told.is_some());
+    let whose = told.map_or("", |_| "the other end: ");
+    sluice_runtime::config::log(
+        sluice_runtime::config::Level::Info,
+        format_args!(
+            "fd {} back to TCP: {whose}{}",
+            sock.fd.load(Ordering::Relaxed),
+            told.unwrap_or(reason).words()
+        ),
+    );
+}
+
+/// What the peer has said when it took the stream back. Its word, for people alone.
+fn reason_of_peer(sock: &Sock) -> Option<Reason> {
+    let as_writer = sock.rx.dir().map(|dir| &dir.tx_wishes.why);
+    let as_reader = sock.tx.dir().map(|dir| &dir.rx_wishes.why);
+    first_told([as_writer, as_reader])
+}
+
+/// Why another process of this end, the parent or a child, has given the stream back. What became
+/// of that process itself is no reason here: the stream was shared.
+fn reason_of_relative(sock: &Sock) -> Option<Reason> {
+    let as_writer = sock.tx.dir().map(|dir| &dir.tx_wishes.why);
+    let as_reader = sock.rx.dir().map(|dir| &dir.rx_wishes.why);
+    let told = first_told([as_writer, as_reader])?;
+    let is_its_own = told.is_end() || told == Reason::Exec;
+    Some(if is_its_own { Reason::Fork } else { told })
+}
+
+fn first_told(words: [Option<&AtomicU32>; 2]) -> Option<Reason> {
+    let told = |why: &AtomicU32| Reason::from_u16(why.load(Ordering::Relaxed) as u16);
+    let mut all = words.into_iter().flatten().filter_map(told);
+    all.find(|reason| reason.is_told())
+}
+
+/// Tells the peer why this end takes the stream back, before it does.
+pub fn tell(why: &AtomicU32, reason: Reason) {
+    if reason != Reason::PeerDemoted {
+        why.store(reason as u32, Ordering::Relaxed);
+    }
+}

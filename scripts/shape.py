@@ -22,12 +22,12 @@ FUNCTION = 80
 # None of these may grow. A change that makes one smaller writes the new value here.
 LIMITS = {
     "files in the largest circle": 4,
-    "is_remote( elsewhere": 39,
+    "is_remote( elsewhere": 0,
     "unlock by hand above fabric": 0,
     "ignored locks": 0,
     "public flags of a socket": 22,
     "functions over 80 lines": 16,
-    "lines over 100 columns": 193,
+    "lines over 100 columns": 192,
     "comments with who, whoever, behind": 1,
 }
 

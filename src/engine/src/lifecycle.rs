@@ -138,7 +138,7 @@ extern "C" fn before_fork() {
 /// can reach.
 fn no_child_can_use(sock: &Sock) -> bool {
     let to_itself = sock.link().is_some_and(|link| link.twin().is_some());
-    (to_itself || sock.tx.state() == State::Proved) && !sluice_sockets::remote::is_remote(sock)
+    (to_itself || sock.tx.state() == State::Proved) && !sock.carrier().ends_by_record
 }
 
 extern "C" fn after_fork_parent() {

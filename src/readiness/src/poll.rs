@@ -553,7 +553,7 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
 
 /// Takes what links to other hosts have brought.
 fn drive(streams: &Streams) {
-    let far = |(_, sock): &(usize, &Sock)| sluice_sockets::remote::is_remote(sock);
+    let far = |(_, sock): &(usize, &Sock)| sock.carrier().is_driven;
     if verbs::is_used() && streams.list.iter().any(far) {
         verbs::drive_all();
     }

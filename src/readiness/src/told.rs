@@ -72,7 +72,7 @@ fn may_be_reset(sock: &Sock, told: c_short) -> bool {
         || tcp::state(sock.fd.load(Ordering::Relaxed)).is_none_or(|s| s == tcp::CLOSE_WAIT);
     told & (READ | libc::POLLRDHUP) != 0
         && told & libc::POLLHUP == 0
-        && !remote::is_remote(sock)
+        && !sock.carrier().ends_by_record
         && peer_end::is_unended(sock)
         && is_of_peer()
 }
@@ -169,7 +169,7 @@ pub(super) fn whole(sock: &Sock, told: c_short, asked: c_short) -> c_short {
 /// That it tells itself, to whom it may concern.
 pub(super) fn ask(sock: &Sock, asked: c_short) -> c_short {
     let fd = sock.fd.load(Ordering::Relaxed);
-    let far = remote::is_remote(sock);
+    let far = sock.carrier().ends_by_record;
     // On a link bytes of TCP's are a record's. What else makes it readable is an end, that of this
     // side's reading included.
     let end = if far { libc::POLLRDHUP } else { 0 };

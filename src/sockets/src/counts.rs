@@ -76,7 +76,7 @@ pub fn left_to_read(sock: &'static Sock, fd: c_int) -> c_int {
     if sock.has_shut_reading() {
         return 0;
     }
-    let is_local_link = sock.rx.state() == State::Link && !remote::is_remote(sock);
+    let is_local_link = sock.rx.state() == State::Link && !sock.carrier().ends_by_record;
     if is_local_link {
         let in_ring = unread(sock).min(c_int::MAX as u64) as c_int;
         if in_ring != 0 {

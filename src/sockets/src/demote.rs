@@ -22,7 +22,7 @@ pub enum Which {
 
 /// Demotes. Idempotent. Returns at once; what TCP cannot take now is sent by the control thread.
 pub fn demote(sock: &'static Sock, which: Which, reason: Reason) {
-    if remote::is_remote(sock) && remote::demote(sock, reason) {
+    if sock.carrier().ends_by_record && remote::demote(sock, reason) {
         return;
     }
     let is_on_link =
@@ -88,7 +88,7 @@ impl Drop for Visit {
 /// Under the rx lock, in any state but Plain: fixes the words and reads TCP from now on.
 pub fn settle_rx(sock: &'static Sock, reason: Reason) {
     let Some(dir) = sock.rx.dir() else { return };
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         why::count(sock, reason);
         return remote::settle_rx(sock, reason);
     }
@@ -149,7 +149,7 @@ fn is_left(sock: &Sock) -> bool {
 /// Before a fork of a process that shares the socket with nobody. After both shutdowns the unread
 /// bytes are nowhere but here, and the stream ends as soon as the peer writes: a copy is made now.
 pub fn keep_for_child(sock: &'static Sock) {
-    let is_only_here = sock.unread_copy.will_be_whole() && !remote::is_remote(sock);
+    let is_only_here = sock.unread_copy.will_be_whole() && !sock.carrier().ends_by_record;
     if is_only_here
         && let Ok(_section) = sock.rx.lock.enter()
         && sock.rx.state() == State::Link
@@ -167,7 +167,7 @@ pub fn is_sealed(half: &Half) -> bool {
 /// Before this end's FIN, by whichever way its bytes go: tells the peer that this is no killed
 /// process. Called after the shut half is noted, which a stream that comes up meanwhile looks at.
 pub fn tell_end(sock: &'static Sock) {
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         return;
     }
     // Else a handler in the middle of this thread's own use of the half, which finds that as it
@@ -228,7 +228,7 @@ pub fn settle_tx_since(sock: &'static Sock, reason: Reason, since: Option<u64>) 
     let Some(dir) = sock.tx.dir() else {
         return Resent::All;
     };
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         why::count(sock, reason);
         return resend::goes_on(sock, remote::settle_tx(sock, reason));
     }
@@ -301,7 +301,7 @@ pub fn abandon(sock: &'static Sock, reason: Reason) {
 
 /// Under the rx lock: this process uses a stream of its parent.
 pub fn inherited_rx(sock: &'static Sock) {
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         return remote::claim(sock, &sock.rx);
     }
     settle_rx(sock, Reason::Fork);
@@ -309,7 +309,7 @@ pub fn inherited_rx(sock: &'static Sock) {
 
 /// Under the tx lock: this process uses a stream of its parent.
 pub fn inherited_tx(sock: &'static Sock) {
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         return remote::claim(sock, &sock.tx);
     }
     settle_tx(sock, Reason::Fork);

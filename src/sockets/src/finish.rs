@@ -12,7 +12,7 @@ use sluice_stats::Reason;
 /// Sends the rest of a re-send, waiting for room: for a descriptor that is about to leave our hands
 /// (exec, passing). Waits as a blocking write would; gives up when the connection fails.
 pub fn blocking(sock: &'static Sock, reason: Reason) {
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         return remote::finish(sock, reason);
     }
     while sock.tx.state() == State::Resending {
@@ -51,7 +51,7 @@ pub fn parting(sock: &'static Sock, patience: Patience) -> bool {
     let fd = sock.fd.load(Ordering::Relaxed);
     let mut events = libc::POLLOUT | libc::POLLIN;
     loop {
-        if remote::is_remote(sock) {
+        if sock.carrier().ends_by_record {
             // The link, or the peer, is to say how much of it is TCP's: within its own time limits.
             let most = sys::now_ns() + remote::PATIENCE_NS;
             remote::release(sock, patience.until().map_or(most, |until| most.min(until)));

@@ -6,6 +6,7 @@
 )]
 
 pub mod after_tcp;
+pub mod carrier;
 pub mod counts;
 pub mod demote;
 #[cfg(feature = "verbs")]

@@ -320,7 +320,7 @@ fn end_input(sock: &'static Sock) {
     const FITS: u64 = 1 << 15;
     let unread = counts::unread(sock);
     let fd = sock.fd.load(Ordering::Relaxed);
-    let is_here = !crate::remote::is_remote(sock);
+    let is_here = !sock.carrier().keeps_arrived;
     if unread == 0 || is_here && (unread <= FITS || tcp::takes(fd, unread)) {
         let on_tcp = awaiting::by_tcp(sock);
         demote::demote(sock, Which::Rx, Reason::Shutdown);

@@ -4,7 +4,7 @@
 use crate::demote::{self, Which};
 use crate::finish::{self, Patience};
 use crate::sock::{self, Event, SETS, Sock, State};
-use crate::{direct, jobs, leave, remote, report, resend, tcp, unread_copy, why};
+use crate::{direct, jobs, leave, report, resend, tcp, unread_copy, why};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 use sluice_fabric::sys;
@@ -29,7 +29,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
         abandon_inherited(sock);
         return false;
     }
-    let far = crate::remote::is_remote(sock);
+    let far = sock.carrier().ends_by_record;
     let (mut on_link, mut unread) = (false, false);
     if let Ok(_section) = sock.rx.lock.enter()
         && let Some(d) = sock.rx.dir()
@@ -59,7 +59,7 @@ pub fn part(sock: &'static Sock, reason: Reason) -> bool {
     demote::demote(sock, Which::Both, reason);
     if alone {
         finish::make_room(sock);
-    } else if crate::remote::is_remote(sock) {
+    } else if sock.carrier().ends_by_record {
         // Only this process can bring it to TCP for its relatives.
         finish::blocking(sock, Reason::Fork);
     }
@@ -103,7 +103,7 @@ pub(super) fn linger(sock: &'static Sock, fd: c_int) -> bool {
             own_fds::copy(fd)
         });
     let Some(own) = own else {
-        if alone && seconds.is_none() && !crate::remote::is_remote(sock) {
+        if alone && seconds.is_none() && !sock.carrier().ends_by_record {
             // No number for it: as of a process that ends here, the reader has kept a copy of what
             // TCP lacks, and finds it in front of the end.
             resend::abandon_rest(sock);
@@ -233,7 +233,7 @@ pub fn bury(sock: &'static Sock, late: bool) {
 /// No descriptor is left: takes the structure out of all that names it, and puts it back.
 pub(super) fn leave_and_free(sock: &'static Sock) {
     resend::abandon_rest(sock);
-    if crate::remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         demote::abandon(sock, Reason::Close);
     }
     // A thread that leaves the stream tells the sets, and finds them by the structure.
@@ -249,7 +249,7 @@ pub(super) fn leave_and_free(sock: &'static Sock) {
 /// then sees the reset. Only the reading half's words are fixed, so that the peer's writes reach
 /// the kernel.
 pub fn leave_to_peer(sock: &'static Sock, reason: Reason) {
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         return demote::abandon(sock, reason);
     }
     if let Ok(_section) = sock.tx.lock.enter() {

@@ -101,7 +101,7 @@ fn go_on(sock: &'static Sock, fd: c_int, flags: c_int, nap: &mut Nap) -> Option<
 
 #[cold]
 unsafe fn out_of_band(sock: &'static Sock) -> Verdict {
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         // The kernel has it apart from the stream; what comes before it may still be on the link.
         remote::hears(sock);
         return Verdict::Pass(Pass::NOBODY);

@@ -33,7 +33,7 @@ pub fn now(sock: &'static Sock) -> Resent {
     let (Some(family), Some(_)) = (sock.family(), sock.tx.dir()) else {
         return finish_resend(sock);
     };
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         match remote::before_resend(sock) {
             Before::Ready(from) => begin_resend(sock, from),
             Before::Held => return Resent::Held,

@@ -19,7 +19,7 @@ use crate::unread_copy::awaiting;
 use crate::upgrade::{self, Switch};
 use crate::verdict::{Error, Pass, Verdict};
 use crate::wait;
-use crate::{PUBLISH, PUBLISH_REMOTE, after_tcp, meeting, recv, remote, trigger, trim, wake};
+use crate::{PUBLISH, after_tcp, meeting, recv, remote, trigger, trim, wake};
 use core::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use sluice_fabric::ring::Ring;
@@ -411,13 +411,16 @@ pub(super) fn look(sock: &'static Sock, left: usize) -> Room {
     let at = sock.tx.at.load(Ordering::Relaxed);
     let most = u64::from(sock.tx.unread_max.load(Ordering::Relaxed));
     let mut seen = sock.tx.seen.load(Ordering::Relaxed);
-    let (portion, rest) = if left <= PUBLISH || !remote::is_remote(sock) {
+    let (portion, rest) = if left <= PUBLISH {
         (PUBLISH, 0)
-    } else if remote::goes_direct(sock) {
-        // All at once where a buffer waits for it.
-        (left, 0)
     } else {
-        (PUBLISH_REMOTE, PUBLISH_REMOTE / 4)
+        let carrier = sock.carrier();
+        if carrier.lends && remote::goes_direct(sock) {
+            // All at once where a buffer waits for it.
+            (left, 0)
+        } else {
+            (carrier.portion, carrier.rest)
+        }
     };
     // The cached head is refreshed only when it leaves too little room.
     if at - seen + (left.min(portion) as u64) > most {

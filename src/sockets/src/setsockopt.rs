@@ -4,7 +4,7 @@
 use crate::options::{self, AT_ONCE, name, note, note_low, note_tells_unread, pins};
 use crate::sock::{Sock, State};
 use crate::unread_copy::{self, awaiting};
-use crate::{demote, events, give_up, remote};
+use crate::{demote, events, give_up};
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, socklen_t};
 use sluice_fabric::sys;
@@ -166,7 +166,7 @@ pub fn before_set(sock: &'static Sock, fd: c_int, asked: Asked) {
     }
     match option {
         libc::SO_SNDBUF | libc::SO_SNDBUFFORCE
-            if sock.tx.state() == State::Link && !remote::is_remote(sock) =>
+            if sock.tx.state() == State::Link && !sock.carrier().keeps_arrived =>
         {
             // What may lie unread must fit into the new size.
             if let Some(size) = asked.get::<c_int>()

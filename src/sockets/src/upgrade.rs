@@ -3,7 +3,7 @@
 
 use crate::demote::{self, Which};
 use crate::sock::{Event, SETS, Sock, State, half, role};
-use crate::{direct, events, jobs, options, prefix, remote, tcp};
+use crate::{direct, events, jobs, options, prefix, tcp};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_fabric::shm::Link;
@@ -242,6 +242,7 @@ pub fn consent(sock: &'static Sock) {
     let Ok(section) = sock.rx.lock.enter() else {
         return;
     };
+    let carrier = sock.carrier();
     let mut refuse = None;
     if sock.rx.state() == State::Proved
         && let Some(dir) = sock.rx.dir()
@@ -255,20 +256,20 @@ pub fn consent(sock: &'static Sock) {
             }
             // What this end wrote is over; what it reads goes on.
             Some((tcp::FIN_WAIT1 | tcp::FIN_WAIT2, n))
-                if n == sock.rx.kernel_bytes() && !remote::is_remote(sock) =>
+                if n == sock.rx.kernel_bytes() && !carrier.switches_together =>
             {
                 dir.rx_wishes.consent.store(1, Ordering::Release)
             }
             Some((tcp::ESTABLISHED, _)) => refuse = Some((Which::Both, Reason::NotHooked)),
             // Within the host what this end writes is not concerned: the peer may read on.
-            Some((tcp::CLOSE_WAIT, _)) if !remote::is_remote(sock) => {
+            Some((tcp::CLOSE_WAIT, _)) if !carrier.switches_together => {
                 refuse = Some((Which::Rx, Reason::NotEstablished));
             }
             _ => refuse = Some((Which::Both, Reason::NotEstablished)),
         }
     }
     drop(section);
-    if remote::is_remote(sock) && refuse.is_none() {
+    if carrier.switches_together && refuse.is_none() {
         jobs::advance(sock);
     }
     if let Some((which, reason)) = refuse {
@@ -296,19 +297,20 @@ pub fn try_switch(sock: &'static Sock) -> Switch {
     let Some(dir) = sock.tx.dir() else {
         return Switch::Later;
     };
-    // Over a link between hosts both directions switch together, when the peer's steps have come.
+    // Directions that switch together do so when the peer's steps have come.
+    let carrier = sock.carrier();
     // Before the sets know of the stream nobody asks for them to hear of room.
     if dir.rx_wishes.consent.load(Ordering::Acquire) != 1
         || !sock.adopted.load(Ordering::SeqCst)
         || sock.tx.in_kernel() != 0
-        || remote::is_remote(sock)
+        || carrier.switches_together
     {
         return Switch::Later;
     }
     take_ring(sock, |written| {
         dir.tx_wishes.from.store(written, Ordering::Relaxed);
         dir.tx_wishes.switched.store(1, Ordering::Release);
-        sock.note_upgraded(sluice_stats::Transport::Shm);
+        sock.note_upgraded(carrier.transport);
         true
     })
 }
@@ -327,7 +329,7 @@ pub fn take_ring(sock: &'static Sock, announce: impl FnOnce(u64) -> bool) -> Swi
     let fd = sock.fd.load(Ordering::Relaxed);
     let connected = sock.role.load(Ordering::Relaxed) == role::CONNECTING;
     // Between hosts both directions leave TCP together, so neither has ended.
-    let is_open = !remote::is_remote(sock) || !tcp::has_ended(fd);
+    let is_open = !sock.carrier().switches_together || !tcp::has_ended(fd);
     let Some(written) = tcp::written(fd, connected).filter(|_| is_open) else {
         return Switch::Never(Reason::NotEstablished);
     };
@@ -360,7 +362,7 @@ fn most_unread(sock: &Sock, fd: i32, len: u64) -> Result<u32, Switch> {
     /// A ring that takes less is not worth it.
     const LEAST: u32 = 4096;
     let len = len.min(u64::from(u32::MAX)) as u32;
-    if remote::is_remote(sock) {
+    if sock.carrier().keeps_arrived {
         // To another host what has come to the peer's end stays there.
         return if len < LEAST {
             Err(Switch::Never(Reason::SendBufferSmall))
@@ -394,7 +396,7 @@ pub fn enter_link(sock: &'static Sock, from: u64) {
         direct::begin_rx(sock);
         sock.rx.show_ring(&sock.conn().rx);
         sock.rx.state.on(Event::Entered);
-        if remote::is_remote(sock) {
+        if sock.carrier().ends_by_record {
             options::hold_low(sock);
         }
     }

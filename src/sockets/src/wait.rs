@@ -4,7 +4,7 @@ use crate::demote::{self, Which};
 use crate::nap::{self, Nap, Waited};
 use crate::sock::{Half, Known, Sock, State};
 use crate::verdict::{Error, Verdict};
-use crate::{direct, full, jobs, options, remote, tcp};
+use crate::{direct, jobs, options, remote, tcp};
 use core::sync::atomic::Ordering;
 use sluice_fabric::layout::Direction;
 use sluice_fabric::lock::Section;
@@ -15,19 +15,17 @@ use sluice_runtime::{spin, thread};
 use sluice_stats::Reason;
 use sluice_transport::verbs;
 
-/// The same while the stream is on its way to a link between hosts: its reader has TCP to read
-/// first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's timer
-/// after it.
+/// How long that is while the stream is on its way to a link between hosts: its reader has TCP to
+/// read first, megabytes perhaps. It gives up before this ([`jobs::watch_far`]), and the link's
+/// timer after it.
 const SWITCH_NS: u64 = 3_000_000_000;
 
 /// How long the reader of a full ring may be without reading.
 pub fn full_ns(sock: &Sock) -> u64 {
     if remote::is_switching(sock) {
         SWITCH_NS
-    } else if remote::is_remote(sock) {
-        full::FULL_REMOTE_NS
     } else {
-        full::FULL_NS
+        sock.carrier().full_ns
     }
 }
 

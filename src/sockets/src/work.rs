@@ -194,7 +194,7 @@ pub fn on_tcp(sock: &'static Sock, events: u32) {
     if sock.fds.load(Ordering::Acquire) == 0 {
         return;
     }
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         remote::advance(sock);
     }
     if events & libc::EPOLLOUT as u32 != 0

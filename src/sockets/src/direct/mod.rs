@@ -53,7 +53,7 @@ fn mode() -> stream::Mode {
 
 /// The terms of one direction, and the size from which direct transfer is thought of.
 fn terms(sock: &Sock, ring_len: u64) -> Option<(stream::Config, u32)> {
-    if crate::remote::is_remote(sock) {
+    if !sock.carrier().pulls {
         return None;
     }
     let gate = match (config().mode, config().direct_min) {

@@ -114,7 +114,7 @@ pub(super) unsafe fn look(
             if copies
                 && left >= verbs::least() as usize
                 && need.min(sock.rcvlowat.load(Ordering::Relaxed) as usize) <= 1
-                && remote::is_remote(sock)
+                && sock.carrier().lends
                 && waits()
             {
                 remote::lend(sock, cursor, flags & libc::MSG_WAITALL != 0, nap);
@@ -180,8 +180,9 @@ pub(super) unsafe fn look(
         _ => {
             let (read, from) = (sock.rx.kernel_bytes(), sock.rx.from.load(Ordering::Relaxed));
             if read == from {
-                if !remote::is_remote(sock) {
-                    sock.note_upgraded(sluice_stats::Transport::Shm);
+                let carrier = sock.carrier();
+                if !carrier.switches_together {
+                    sock.note_upgraded(carrier.transport);
                 }
                 upgrade::enter_link(sock, from);
                 return Look::Again;
@@ -201,7 +202,7 @@ pub(super) unsafe fn look(
 /// Before the link's bytes, or those that the peer still owes, an end of TCP from another host is a
 /// death, unless it is this end's own.
 fn end_of_tcp(sock: &'static Sock, fd: c_int, look: Look) -> Look {
-    if !matches!(look, Look::End) || !remote::is_remote(sock) {
+    if !matches!(look, Look::End) || !sock.carrier().ends_by_record {
         return look;
     }
     if sock.has_shut_reading() && !tcp::has_ended(fd) {
@@ -311,8 +312,8 @@ unsafe fn from_ring(
     if available > ring.len() {
         // Not possible: the writer lies about its tail.
         sock.pin(Reason::PeerHostile);
-        if remote::is_remote(sock) {
-            // That of another host's ring is this process's own, and only what fits advances it.
+        if sock.carrier().is_driven {
+            // The ring is this process's own, and only what fits advances it.
             return Look::Failed(Error::Reset);
         }
         demote::settle_rx(sock, Reason::PeerHostile);
@@ -387,7 +388,7 @@ fn empty(sock: &'static Sock, fd: c_int, begun: bool) -> Look {
     if has_more() {
         return Look::Again;
     }
-    if remote::is_remote(sock) {
+    if sock.carrier().ends_by_record {
         let had_ended = tcp::has_ended(fd);
         return if remote::hear_tcp(sock, fd) || has_more() || !had_ended && tcp::has_ended(fd) {
             Look::Again

@@ -1,8 +1,8 @@
 //! What TCP tells beneath a stream to another host: the peer's record, its end, its errors.
 //!
 //! From the moment in which the peer's N is known TCP is read up to there
-//! ([`enter_link`](crate::upgrade::enter_link)), and brings nothing of the program's but after a record. A thread that finds that TCP has
-//! something hears it first.
+//! ([`enter_link`](crate::upgrade::enter_link)), and brings nothing of the program's but after a
+//! record. A thread that finds that TCP has something hears it first.
 
 use super::link::{hides_tcp, is_remote, of, reads_link};
 use super::record::{drop_crossing, part_of};

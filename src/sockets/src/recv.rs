@@ -2,7 +2,7 @@
 
 mod look;
 
-use self::look::{Look, look};
+use self::look::{Call, Look};
 use crate::nap::{Nap, Waited};
 use crate::prefix::Way;
 use crate::reset::{self, Resetting};
@@ -216,8 +216,17 @@ impl Read<'_> {
         let left = self.total - self.done;
         // What TCP has to say against going on is the next call's, if this one has got something.
         nap.done = self.done;
+        let mut call = Call {
+            sock,
+            fd,
+            cursor: self.cursor,
+            left,
+            flags: self.flags,
+            need,
+            nap,
+        };
         // SAFETY: the caller's buffers; the lock is held.
-        match unsafe { look(sock, fd, self.cursor, left, self.flags, need, nap) } {
+        match unsafe { call.look() } {
             Look::Moved(n) if self.peek => self.has_peeked(section, n, nap),
             Look::Moved(n) => {
                 self.done += n;

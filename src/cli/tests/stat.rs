@@ -81,8 +81,11 @@ fn every_count_is_shown() {
     assert_eq!(fast["tx"]["ring_len"], 256 << 10);
     assert_eq!(
         fast["rx"],
-        json!({"tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "resent": 0, "adverts_fresh": 2,
-            "adverts_stale": 1, "adverts_revoked": 4, "spins": 6, "sleeps": 7, "doorbells": 8, "ring_len": 0, "ring_fill": null})
+        json!({
+            "tcp": 0, "direct": 70_000, "indirect": 0, "file": 3, "resent": 0,
+            "adverts_fresh": 2, "adverts_stale": 1, "adverts_revoked": 4,
+            "spins": 6, "sleeps": 7, "doorbells": 8, "ring_len": 0, "ring_fill": null
+        })
     );
     let plain = &connections[1];
     assert_eq!(
@@ -351,7 +354,8 @@ fn root_is_not_told_to_become_root() {
     };
     // SAFETY: the closure makes one system call.
     unsafe { command.pre_exec(drop) };
-    let line = "not allowed to look into it (it has capabilities that root lacks here): needs CAP_SYS_PTRACE";
+    let line = "not allowed to look into it (it has capabilities that root lacks here): needs \
+                CAP_SYS_PTRACE";
     assert_refused(
         &command.output().unwrap(),
         1,
@@ -381,12 +385,14 @@ fn with_data(scratch: &Scratch, bytes: &[u8]) -> Python {
     python.tell("libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p");
     python.tell("size = ctypes.c_size_t");
     python.tell(&format!(
-        "place = libc.mmap(None, size({len} + 8192), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, size(0))"
+        "place = libc.mmap(None, size({len} + 8192), 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, \
+         size(0))"
     ));
     for (right, begin, len) in [("EXEC", 0, 4096), ("WRITE", 4096, len)] {
         python.tell(&format!(
-            "assert libc.mmap(size(place + {begin}), size({len}), mmap.PROT_READ | mmap.PROT_{right}, \
-             mmap.MAP_PRIVATE | 0x10, file.fileno(), size({begin})) == place + {begin}"
+            "assert libc.mmap(size(place + {begin}), size({len}), mmap.PROT_READ | \
+             mmap.PROT_{right}, mmap.MAP_PRIVATE | 0x10, file.fileno(), size({begin})) == place + \
+             {begin}"
         ));
     }
     python
@@ -417,7 +423,8 @@ fn another_layout_is_refused_with_its_version() {
     let python = with_data(&scratch, &bytes);
     let output = sluice(&["stat", &python.pid().to_string()]);
     let line = format!(
-        "python3 (pid {}): has Sluice 7.8.9 with counters of layout 99, and this tool ({}) reads layout {}",
+        "python3 (pid {}): has Sluice 7.8.9 with counters of layout 99, and this tool ({}) reads \
+         layout {}",
         python.pid(),
         env!("CARGO_PKG_VERSION"),
         sluice_stats::LAYOUT

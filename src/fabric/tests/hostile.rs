@@ -118,7 +118,8 @@ proptest! {
     /// A ring that the peer names is possible, or is none.
     #[test]
     fn rings_lie_in_their_region(
-        side in any::<usize>(), at in number(), len in length(), offset in number(), part in number(),
+        side in any::<usize>(), at in number(), len in length(),
+        offset in number(), part in number(),
     ) {
         ARENA.with(|arena| {
             let Some(ring) = arena.ring(side, at, len) else { return Ok(()) };
@@ -238,7 +239,8 @@ proptest! {
         dir.reset();
         prop_assert_eq!((dir.tx.tail.read().flagged, dir.rx.head.read().flagged), (false, false));
         let (rx, tx) = (&dir.rx_wishes, &dir.tx_wishes);
-        for word in [&rx.waiters, &rx.ring_at, &tx.waiters, &tx.from, &dir.advert.serial, &dir.offer.word] {
+        let (serial, offer) = (&dir.advert.serial, &dir.offer.word);
+        for word in [&rx.waiters, &rx.ring_at, &tx.waiters, &tx.from, serial, offer] {
             prop_assert_eq!(word.load(Ordering::Relaxed), 0);
         }
         for word in [&rx.ring_len, &rx.consent, &rx.detached, &tx.switched, &tx.detached] {
@@ -322,7 +324,10 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    })]
 
     /// An arena whose header, seals or length are not ours is refused.
     #[test]

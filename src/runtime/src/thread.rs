@@ -77,7 +77,9 @@ thread_local! {
     // Constant and without destructors: reading them needs no registration and no allocation.
     /// How many handlers had run when this thread was last found in one, and since when it was.
     static FOUND: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
-    static SLOTS: Held = const { Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) } };
+    static SLOTS: Held = const {
+        Held { slots: [const { Cell::new((0, 0, 0)) }; HELD], next: Cell::new(0) }
+    };
 }
 
 /// The pthread key whose destructor returns the slots of a thread that ends; 0: none yet

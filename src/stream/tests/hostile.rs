@@ -221,7 +221,10 @@ fn to_transit() -> impl Strategy<Value = ToTransit> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_000) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(4_000)
+    })]
 
     #[test]
     fn a_sender_survives_any_reader(
@@ -427,7 +430,10 @@ proptest! {
     }
 
     #[test]
-    fn any_control_message_is_refused_or_possible(words in prop::collection::vec(number(), 6), kind in 0u64..16) {
+    fn any_control_message_is_refused_or_possible(
+        words in prop::collection::vec(number(), 6),
+        kind in 0u64..16,
+    ) {
         let mut bytes = [0; sluice_stream::wire::CONTROL_LEN];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(&words) {
             slot.copy_from_slice(&word.to_le_bytes());

@@ -20,7 +20,12 @@ fn end() -> impl Strategy<Value = usize> {
 }
 
 fn leave() -> impl Strategy<Value = Leave> {
-    prop_oneof![2 => Just(Leave::Stay), 2 => Just(Leave::Shut), 2 => Just(Leave::Hand), 1 => Just(Leave::Close)]
+    prop_oneof![
+        2 => Just(Leave::Stay),
+        2 => Just(Leave::Shut),
+        2 => Just(Leave::Hand),
+        1 => Just(Leave::Close),
+    ]
 }
 
 /// Steps of a stream that nothing happens to.

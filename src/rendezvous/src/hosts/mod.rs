@@ -4,7 +4,7 @@
 //!   accepted end                                       connecting end
 //!   has come to an offset                              has come to the same offset
 //!     a link to that host?  ── Ask ──────────────────► Grant, or the question waits for the socket
-//!     none: dial            ── request ──────────────► listens for 1 s on a port made of its TCP port
+//!     none: dial            ── request ──────────────► listens for 1 s, see `hello::ports`
 //!                           ◄── answer: a link ───────
 //!                           ── Ask ──────────────────► Grant
 //! ```

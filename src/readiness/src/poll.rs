@@ -606,6 +606,36 @@ fn sleep(
     };
     // What a sleep left by a jump has announced goes before this one announces the same.
     nap::left_sleeps(vigil.frame());
+    let (list, moved) = announce(fds, streams, set);
+    // Streams that came or went since the list was made, or have news: a short look, then again.
+    let stale = moved || !accelerated(fds).is_same(streams);
+    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
+        Box::new(list)
+    } else {
+        let mut list = for_the_kernel(list, fds, streams, set);
+        vigil.on = On::List {
+            fds: list.all.as_mut_ptr(),
+            count: list.all.len(),
+        };
+        match park(vigil, Stage::Streams, left, mask, list) {
+            None => return Step::Parked,
+            Some(list) => list,
+        }
+    };
+    let (wait, ends) = if stale {
+        (Some(0), Ends::NEVER)
+    } else {
+        (left, vigil.ran.any())
+    };
+    // SAFETY: the mask is the caller's.
+    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
+    list.take_back();
+    Step::Answer(answer)
+}
+
+/// Announces the thread's sleep on every stream, and on the sockets that may become one. Also:
+/// has a stream left its link meanwhile?
+fn announce(fds: &[pollfd], streams: &Streams, set: &'static Set) -> (List, bool) {
     let mut list = List {
         bells: Some(set),
         ..List::default()
@@ -648,44 +678,27 @@ fn sleep(
     }
     set.sleepers.fetch_add(1, Ordering::SeqCst);
     set.announce_and_look();
-    // Streams that came or went since the list was made, or have news: a short look, then again.
-    let stale = moved || !accelerated(fds).is_same(streams);
-    let mut list = if stale || has_news(fds, streams) || left == Some(0) {
-        Box::new(list)
-    } else {
-        list.began = Moment::now();
-        list.all = fds.to_vec();
-        for &(i, sock) in &streams.list {
-            // OUT of a socket on the link is the ring's to say.
-            if let Some(p) = list.all.get_mut(i)
-                && sock.tx.state() == State::Link
-            {
-                p.events &= !WRITE;
-            }
+    (list, moved)
+}
+
+/// `list` with the entries that the kernel is to wait for: the caller's and the doorbells.
+fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) -> List {
+    list.began = Moment::now();
+    list.all = fds.to_vec();
+    for &(i, sock) in &streams.list {
+        // OUT of a socket on the link is the ring's to say.
+        if let Some(p) = list.all.get_mut(i)
+            && sock.tx.state() == State::Link
+        {
+            p.events &= !WRITE;
         }
-        list.all.push(pollfd {
-            fd: set.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        vigil.on = On::List {
-            fds: list.all.as_mut_ptr(),
-            count: list.all.len(),
-        };
-        match park(vigil, Stage::Streams, left, mask, list) {
-            None => return Step::Parked,
-            Some(list) => list,
-        }
-    };
-    let (wait, ends) = if stale {
-        (Some(0), Ends::NEVER)
-    } else {
-        (left, vigil.ran.any())
-    };
-    // SAFETY: the mask is the caller's.
-    let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
-    list.take_back();
-    Step::Answer(answer)
+    }
+    list.all.push(pollfd {
+        fd: set.fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    list
 }
 
 /// The edge has slept on a list with streams: what is ready now.

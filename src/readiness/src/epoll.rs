@@ -1,10 +1,10 @@
 //! `epoll_wait`.
 
+use super::kernel_events::Moment;
 use super::ready::Taken;
 use super::regs::Inside;
 use super::set::{self, Set};
 use super::shared;
-use super::told::Moment;
 use super::vigil::{On, Stage, Vigil};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};

@@ -9,6 +9,7 @@ pub mod bells;
 mod changed;
 pub mod ctl;
 pub mod epoll;
+mod kernel_events;
 mod nest;
 mod parked;
 pub mod poll;
@@ -17,7 +18,6 @@ mod regs;
 pub mod select;
 pub mod set;
 mod shared;
-mod told;
 pub mod vigil;
 
 #[cfg(feature = "verbs")]

@@ -1,8 +1,8 @@
 //! `poll` and `ppoll`.
 
 use super::bells::bells;
+use super::kernel_events::{self, Moment};
 use super::set::Set;
-use super::told::{self, Moment};
 use super::vigil::{Deadline, On, Stage, Vigil};
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
@@ -403,7 +403,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
 fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
     for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
         if let Some(sock) = sock_of(p) {
-            p.revents = told::whole(sock, p.revents, p.events);
+            p.revents = kernel_events::whole(sock, p.revents, p.events);
         }
     }
     hang_up(fds);
@@ -536,7 +536,7 @@ fn count(fds: &[pollfd]) -> usize {
 /// What the kernel has told, in a look that began then, as the program is to see it. `streams`:
 /// some of them may be on links.
 pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
-    if !streams && !told::is_any_other() {
+    if !streams && !kernel_events::is_any_other() {
         return;
     }
     for p in fds.iter_mut().filter(|p| p.revents != 0) {
@@ -544,8 +544,8 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
             continue;
         };
         if let Some(sock) = entry.get::<Sock>() {
-            let told = told::correct(sock, p.revents, p.events, began);
-            p.revents = told::whole(sock, told, p.events);
+            let told = kernel_events::correct(sock, p.revents, p.events, began);
+            p.revents = kernel_events::whole(sock, told, p.events);
         }
     }
 }

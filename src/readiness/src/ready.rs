@@ -5,10 +5,10 @@
 //! more. A peer that made room before the look is seen by it, one that makes room later finds the
 //! bit in place.
 
+use super::kernel_events::{self, Moment};
 use super::parked;
 use super::regs::{AfterTcp, Echo, Inside, OnLink, Reg};
 use super::set::Set;
-use super::told::{self, Moment};
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
 use sluice_fabric::sync::fence_after_rmw;
@@ -235,7 +235,7 @@ impl Set {
         }
         if of_kernel != 0 {
             // Not by the registration's own number, which may be closed while a dup keeps it alive.
-            let told = told::ask(sock, of_kernel as i16);
+            let told = kernel_events::ask(sock, of_kernel as i16);
             if told != 0 {
                 // Its other registrations hear of it from the kernel, in the same answer.
                 self.looked_ns.store(0, Ordering::Relaxed);
@@ -331,7 +331,7 @@ impl Set {
     ) -> (usize, Option<usize>) {
         let mut bell = None;
         let mut to = start;
-        if (told::is_any_other() || self.adopted.load(Ordering::Relaxed) != 0)
+        if (kernel_events::is_any_other() || self.adopted.load(Ordering::Relaxed) != 0)
             && let Some(told) = all.get_mut(start..end)
         {
             self.correct_told(told, began);
@@ -392,8 +392,9 @@ impl Set {
             for (i, event) in told.iter().enumerate() {
                 let bits = event.events as u16 as i16;
                 let is_doubtful =
-                    |(sock, _): (&'static Sock, u32)| told::is_doubtful(sock, bits, began);
-                if told::is_of_interest(bits) && inside.asked_with_data(event.u64).any(is_doubtful)
+                    |(sock, _): (&'static Sock, u32)| kernel_events::is_doubtful(sock, bits, began);
+                if kernel_events::is_of_interest(bits)
+                    && inside.asked_with_data(event.u64).any(is_doubtful)
                 {
                     let regs: Vec<_> = inside.asked_with_data(event.u64).collect();
                     found.push((i, bits, regs));
@@ -404,7 +405,7 @@ impl Set {
         for (i, bits, regs) in doubtful.unwrap_or_default() {
             // Of several under the same data it may be any one's.
             let now = regs.into_iter().fold(0, |now, (sock, asked)| {
-                now | told::correct(sock, bits, asked as u16 as i16, began)
+                now | kernel_events::correct(sock, bits, asked as u16 as i16, began)
             });
             if let Some(event) = told.get_mut(i) {
                 event.events = u32::from(now as u16);
@@ -545,7 +546,7 @@ fn ask(sock: &'static Sock, bit: u64) -> u32 {
     if dir.is_none() || sock.tx.state() == State::Plain {
         // A thread that took the half back to TCP meanwhile may have looked for waiters before. The
         // kernel tells of its room, once it was asked.
-        return u32::from(told::ask(sock, told::WRITE) as u16) & WRITABLE;
+        return u32::from(kernel_events::ask(sock, kernel_events::WRITE) as u16) & WRITABLE;
     }
     if events::has_room(sock) {
         return WRITABLE;

@@ -6,8 +6,8 @@
 //! takes it back when nobody does.
 
 use super::epoll::KEPT;
+use super::kernel_events::Moment;
 use super::poll::List;
-use super::told::Moment;
 use libc::{c_int, pollfd, sigset_t};
 use sluice_fabric::sys::{self, Ran};
 use sluice_runtime::thread;

@@ -1,7 +1,7 @@
 //! Registrations that the program makes and changes by the kernel, those that the mirror does not
 //! serve alone ([`super::parked`]), and the streams that come to them.
 
-use super::regs::{Echo, Inside};
+use super::interest_list::{Echo, EpollState};
 use super::set::{Set, enter_set};
 use super::shared;
 use core::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ impl Set {
     pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, wanted: (u32, u64)) {
         // In one step: what the control thread takes out meanwhile may be the socket's last
         // registration here.
-        let entered = self.with(|inside| self.enter(inside, fd, sock, wanted));
+        let entered = self.with(|state| self.enter(state, fd, sock, wanted));
         if self.holds(sock, entered == Some(true)) && sock.link().is_some() {
             self.adopt(sock, true);
         }
@@ -38,9 +38,9 @@ impl Set {
         self.no_longer_plain();
         // SAFETY: the caller's.
         let done = unsafe {
-            self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |inside, wanted| {
-                let entered = self.enter(inside, fd, sock, wanted);
-                let placed = entered && self.place_stream(inside, sock, true).is_some();
+            self.ctl_at_once((epfd, libc::EPOLL_CTL_ADD, fd), event, |state, wanted| {
+                let entered = self.enter(state, fd, sock, wanted);
+                let placed = entered && self.place_stream(state, sock, true).is_some();
                 (entered, placed)
             })
         }?;
@@ -54,14 +54,14 @@ impl Set {
     /// False: the socket is in as many sets as it can be.
     fn enter(
         &'static self,
-        inside: &mut Inside,
+        state: &mut EpollState,
         fd: i32,
         sock: &'static Sock,
         (events, data): (u32, u64),
     ) -> bool {
         let enters = enter_set(sock, self);
         if enters {
-            inside.insert(sock, fd, events, data);
+            state.insert(sock, fd, events, data);
         }
         enters
     }
@@ -97,14 +97,14 @@ impl Set {
 
     /// `asked`: by a registration, so that the program waits for an answer about what is there.
     fn adopt(&'static self, sock: &'static Sock, asked: bool) {
-        let placed = self.with(|inside| self.place_stream(inside, sock, asked));
+        let placed = self.with(|state| self.place_stream(state, sock, asked));
         self.placed(sock, placed.flatten().is_some(), asked);
     }
 
     /// Enters the stream with all registrations of its socket. `None`: the set cannot serve it.
     fn place_stream(
         &'static self,
-        inside: &mut Inside,
+        state: &mut EpollState,
         sock: &'static Sock,
         asked: bool,
     ) -> Option<()> {
@@ -117,24 +117,24 @@ impl Set {
             return None;
         }
         let index = sock.index.load(Ordering::Relaxed);
-        let at = self.place(inside, link)?;
-        let all: Vec<u32> = inside.of_sock(sock).collect();
+        let at = self.place(state, link)?;
+        let all: Vec<u32> = state.of_sock(sock).collect();
         for i in all {
-            if inside.set_adopted(i, true) {
+            if state.set_adopted(i, true) {
                 if self.adopted.fetch_add(1, Ordering::SeqCst) == 0 {
                     // Looks are noted from here on.
                     self.looked_ns.store(0, Ordering::Relaxed);
                 }
                 if asked {
-                    inside.queue_asked(i);
-                    if let Some(reg) = inside.reg(i) {
+                    state.queue_asked(i);
+                    if let Some(reg) = state.reg(i) {
                         reg.echo = Echo::Due;
                     }
                 }
             }
         }
-        let slot = inside.links.get(at)?.slot;
-        inside.point(link, index, Some(sock));
+        let slot = state.links.get(at)?.slot;
+        state.point(link, index, Some(sock));
         let (_, incoming) = link.directions(link.stream(index)?);
         incoming
             .rx_wishes
@@ -163,7 +163,7 @@ impl Set {
         sock: &'static Sock,
         (events, data): (u32, u64),
     ) {
-        let told = self.with(|inside| renewed(inside, fd, sock, (events, data)));
+        let told = self.with(|state| renewed(state, fd, sock, (events, data)));
         if told == Some(true) {
             self.tell();
         }
@@ -185,8 +185,8 @@ impl Set {
     ) -> Option<Result<(), sys::Errno>> {
         // SAFETY: the caller's.
         let told = unsafe {
-            self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |inside, wanted| {
-                renewed(inside, fd, sock, wanted)
+            self.ctl_at_once((epfd, libc::EPOLL_CTL_MOD, fd), event, |state, wanted| {
+                renewed(state, fd, sock, wanted)
             })
         }?;
         if told == Ok(true) {
@@ -205,9 +205,9 @@ impl Set {
         &self,
         (epfd, op, fd): (i32, i32, i32),
         event: *mut libc::epoll_event,
-        follow: impl FnOnce(&mut Inside, (u32, u64)) -> R,
+        follow: impl FnOnce(&mut EpollState, (u32, u64)) -> R,
     ) -> Option<Result<R, sys::Errno>> {
-        self.with(|inside| {
+        self.with(|state| {
             // SAFETY: the caller's.
             unsafe { sys::epoll_ctl_raw(epfd, op, fd, event) }?;
             let wanted = if op == libc::EPOLL_CTL_DEL {
@@ -216,25 +216,30 @@ impl Set {
                 // SAFETY: the kernel has read it.
                 unsafe { ((*event).events, (*event).u64) }
             };
-            Ok(follow(inside, wanted))
+            Ok(follow(state, wanted))
         })
     }
 }
 
 /// The kernel has accepted a change; whether a stream is to be looked at.
-fn renewed(inside: &mut Inside, fd: i32, sock: &'static Sock, (events, data): (u32, u64)) -> bool {
-    let Some(at) = inside.find(fd, sock) else {
+fn renewed(
+    state: &mut EpollState,
+    fd: i32,
+    sock: &'static Sock,
+    (events, data): (u32, u64),
+) -> bool {
+    let Some(at) = state.find(fd, sock) else {
         return false;
     };
-    inside.renew(at, events, data);
-    let Some(reg) = inside.reg(at) else {
+    state.renew(at, events, data);
+    let Some(reg) = state.reg(at) else {
         return false;
     };
     reg.parked = false;
     reg.echo = Echo::Due;
     let adopted = reg.adopted;
     if adopted {
-        inside.queue_asked(at);
+        state.queue_asked(at);
     }
     adopted
 }

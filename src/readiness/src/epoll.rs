@@ -1,8 +1,8 @@
 //! `epoll_wait`.
 
+use super::interest_list::EpollState;
 use super::kernel_events::Moment;
 use super::ready::Taken;
-use super::regs::Inside;
 use super::set::{self, Set};
 use super::shared;
 use super::vigil::{On, Stage, Vigil};
@@ -383,7 +383,7 @@ impl Waiter {
         let found = self.all_of_kernel(ready);
         self.mask = mask;
         if !self.was_full {
-            self.set.with(Inside::kernel_has_told);
+            self.set.with(EpollState::kernel_has_told);
         }
         self.append(found.map_or(ready, |(count, _)| count))
     }
@@ -393,7 +393,7 @@ impl Waiter {
     fn last_look(&mut self, ready: usize, turn: bool, awaits_owed: &mut bool) -> Option<Verdict> {
         let found = self.all_of_kernel(ready);
         if matches!(found, Ok((0, _))) && core::mem::take(awaits_owed) && remains::is_any_owed() {
-            let socks = self.set.with(|inside| inside.readers()).unwrap_or_default();
+            let socks = self.set.with(|state| state.readers()).unwrap_or_default();
             if remains::await_first_of(socks.into_iter()) {
                 return None;
             }

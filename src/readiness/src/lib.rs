@@ -9,12 +9,12 @@ pub mod bells;
 mod changed;
 pub mod ctl;
 pub mod epoll;
+mod interest_list;
 mod kernel_events;
 mod nest;
 mod parked;
 pub mod poll;
 mod ready;
-mod regs;
 pub mod select;
 pub mod set;
 mod shared;
@@ -91,7 +91,7 @@ mod tests {
         for _ in 0..3000 {
             let set = set::alloc(-1).unwrap();
             set.add_entry();
-            set.with(|inside| inside.insert(sock, -1, 0, 0));
+            set.with(|state| state.insert(sock, -1, 0, 0));
             let ready = AtomicU32::new(0);
             let close = || {
                 ready.fetch_add(1, Ordering::SeqCst);
@@ -104,7 +104,7 @@ mod tests {
                 scope.spawn(close);
                 close();
             });
-            assert_eq!(set.with(|inside| inside.places()), Some(0));
+            assert_eq!(set.with(|state| state.places()), Some(0));
         }
     }
 
@@ -114,21 +114,21 @@ mod tests {
         let [_, closed] = sets;
         let sock = sock::alloc(-1, role::CONNECTING).unwrap();
         for set in sets {
-            set.with(|inside| inside.insert(sock, -1, 0, 0));
+            set.with(|state| state.insert(sock, -1, 0, 0));
         }
         // While one thread is inside, another closes the set's last descriptor.
         closed.drop_entry();
-        closed.with(|inside| inside.insert(sock, -1, 0, 0));
+        closed.with(|state| state.insert(sock, -1, 0, 0));
         for set in sets {
             let section = |pause: &dyn Fn()| {
-                set.with(|inside| {
+                set.with(|state| {
                     // As when its memory is about to be another.
-                    let whole = core::mem::take(inside);
+                    let whole = core::mem::take(state);
                     pause();
-                    *inside = whole;
+                    *state = whole;
                 });
             };
-            let then = || set.with(|inside| inside.places()) == Some(1);
+            let then = || set.with(|state| state.places()) == Some(1);
             assert!(forked_amid(HELD, section, then));
         }
     }

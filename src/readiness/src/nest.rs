@@ -5,7 +5,7 @@
 //! set has taken the doorbell's event, and the end of each wait rings if something is left to tell.
 //! The set may therefore be readable with nothing to tell: then the wait on it finds nothing.
 
-use super::regs::OnLink;
+use super::interest_list::OnLink;
 use super::set::Set;
 use core::sync::atomic::Ordering;
 use sluice_fabric::shm::Link;
@@ -28,9 +28,9 @@ impl Set {
 
     /// What a ring has told once the kernel's registration is not to show.
     fn silence_twins(&self) {
-        self.with(|inside| {
-            for at in 0..inside.places() {
-                if let Some(reg) = inside.reg(at).filter(|reg| reg.twin_armed) {
+        self.with(|state| {
+            for at in 0..state.places() {
+                if let Some(reg) = state.reg(at).filter(|reg| reg.twin_armed) {
                     reg.change(self.fd(), ONESHOT);
                 }
             }
@@ -52,8 +52,8 @@ impl Set {
     pub(super) fn silence(&self) {
         let mut bytes = [0u8; 4096];
         self.wake.with(|fd| sys::read(fd, &mut bytes));
-        self.with(|inside| {
-            for on in &mut inside.links {
+        self.with(|state| {
+            for on in &mut state.links {
                 self.empty(on);
             }
         });
@@ -61,8 +61,8 @@ impl Set {
 
     /// The peer has found the doorbell of the slot full.
     pub fn empty_bell(&self, link: &'static Link, slot: u32) {
-        self.with(|inside| {
-            let on = inside.on_link(link);
+        self.with(|state| {
+            let on = state.on_link(link);
             if let Some(on) = on.filter(|on| on.slot == slot) {
                 self.empty(on);
             }

@@ -12,7 +12,7 @@
 //! looks anew, so that no event is lost. One that the program has deleted meanwhile (a *ghost*)
 //! goes then, or once the peer's news show that it costs more than it saves.
 
-use super::regs::{Echo, Inside, Reg};
+use super::interest_list::{Echo, EpollState, Registration};
 use super::set::{self, Set, leave_set};
 use super::shared;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -105,10 +105,10 @@ impl Set {
         }
         // The kernel's to refuse; but a ghost is none of its business.
         let wanted = wanted.unwrap_or((u32::MAX, 0));
-        let renewed = self.with(|inside| {
-            let at = inside.find(fd, sock)?;
+        let renewed = self.with(|state| {
+            let at = state.find(fd, sock)?;
             let allowed = self.may_park();
-            let reg = inside.reg(at)?;
+            let reg = state.reg(at)?;
             let served = (wanted.0 | reg.events) & !SERVED == 0
                 && reg.ghost == (op == libc::EPOLL_CTL_ADD)
                 && reg.adopted
@@ -117,17 +117,17 @@ impl Set {
                 && (reg.parked || self.park(reg, at));
             if !served {
                 if reg.ghost {
-                    self.unpark(inside, at);
+                    self.unpark(state, at);
                 }
                 return None;
             }
             if op == libc::EPOLL_CTL_DEL {
-                inside.bury(at);
+                state.bury(at);
                 return Some(false);
             }
-            inside.renew(at, wanted.0, wanted.1);
+            state.renew(at, wanted.0, wanted.1);
             // What is there is told at once, as the kernel would.
-            inside.queue_asked(at);
+            state.queue_asked(at);
             Some(true)
         })??;
         if renewed {
@@ -143,7 +143,7 @@ impl Set {
             && !shared::is_marked(self.number)
     }
 
-    fn park(&self, reg: &mut Reg, at: u32) -> bool {
+    fn park(&self, reg: &mut Registration, at: u32) -> bool {
         let (set, events) = (self.fd(), STIRS);
         reg.parked = reg.is_named()
             && sys::epoll_ctl(set, libc::EPOLL_CTL_MOD, reg.fd, events, token(at)).is_ok();
@@ -155,8 +155,8 @@ impl Set {
     }
 
     /// The kernel's registration is the program's again, and the kernel looks anew.
-    pub(super) fn unpark(&self, inside: &mut Inside, at: u32) {
-        let Some(reg) = inside.reg(at).filter(|r| r.parked) else {
+    pub(super) fn unpark(&self, state: &mut EpollState, at: u32) {
+        let Some(reg) = state.reg(at).filter(|r| r.parked) else {
             return;
         };
         reg.parked = false;
@@ -169,37 +169,42 @@ impl Set {
             let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, reg.fd, 0, 0);
         }
         if let Some(sock) = reg.sock
-            && self.drop_reg(inside, at, sock)
+            && self.drop_reg(state, at, sock)
         {
             leave_set(sock, self);
         }
     }
 
     /// A parked registration has come up in the ready list: does it stay parked?
-    pub(super) fn look_at_parked(&self, inside: &mut Inside, at: u32, sock: &'static Sock) {
-        let Some(reg) = inside.reg(at) else { return };
+    pub(super) fn look_at_parked(&self, state: &mut EpollState, at: u32, sock: &'static Sock) {
+        let Some(reg) = state.reg(at) else { return };
         reg.vain += u8::from(reg.ghost);
         if reg.vain == VAIN_LOOKS || !is_wholly_on_link(sock) {
-            self.unpark(inside, at);
+            self.unpark(state, at);
         }
     }
 
     /// Unparks what is registered of `sock`.
-    pub(super) fn unpark_sock(&self, inside: &mut Inside, sock: &'static Sock) {
-        let all: Vec<u32> = inside.of_sock(sock).collect();
+    pub(super) fn unpark_sock(&self, state: &mut EpollState, sock: &'static Sock) {
+        let all: Vec<u32> = state.of_sock(sock).collect();
         for at in all {
-            self.unpark(inside, at);
+            self.unpark(state, at);
         }
     }
 
     /// What is registered of `sock` under the number `fd`, which goes: the kernel gets what it is
     /// to have from now on. Whether it may have to be changed once more while the socket has a
     /// stream.
-    fn settle_number(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) -> Option<bool> {
-        let at = inside.find(fd, sock)?;
-        self.unpark(inside, at);
+    fn settle_number(
+        &self,
+        state: &mut EpollState,
+        sock: &'static Sock,
+        fd: c_int,
+    ) -> Option<bool> {
+        let at = state.find(fd, sock)?;
+        self.unpark(state, at);
         // A ghost is gone with that.
-        let reg = inside.reg(at).filter(|reg| reg.sock.is_some())?;
+        let reg = state.reg(at).filter(|reg| reg.sock.is_some())?;
         if reg.twin_armed && !shared::is_marked(self.number) {
             reg.change(self.fd(), ONESHOT);
         }
@@ -207,10 +212,10 @@ impl Set {
     }
 
     /// The same where the stream is on its way back to TCP: OUT is the kernel's again.
-    fn put_number_back(&self, inside: &mut Inside, sock: &'static Sock, fd: c_int) {
+    fn put_number_back(&self, state: &mut EpollState, sock: &'static Sock, fd: c_int) {
         if sock.tx.state() != State::Link
-            && let Some(at) = inside.find(fd, sock)
-            && let Some(reg) = inside.reg(at).filter(|reg| reg.out_removed)
+            && let Some(at) = state.find(fd, sock)
+            && let Some(reg) = state.reg(at).filter(|reg| reg.out_removed)
         {
             self.put_back(reg);
         }
@@ -225,9 +230,9 @@ impl Set {
         {
             return;
         }
-        self.with(|inside| {
-            for at in 0..inside.places() {
-                self.unpark(inside, at);
+        self.with(|state| {
+            for at in 0..state.places() {
+                self.unpark(state, at);
             }
         });
     }
@@ -244,7 +249,7 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     let mut needs = false;
     // What lies in a set of the parent's is as the kernel is to have it since the fork.
     for set in sets().filter(|set| !set.inherited.load(Ordering::Relaxed)) {
-        let asks = set.with(|inside| set.settle_number(inside, sock, fd));
+        let asks = set.with(|state| set.settle_number(state, sock, fd));
         needs |= asks.flatten() == Some(true);
     }
     if !needs {
@@ -258,7 +263,7 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
     }
     life::goes_back(sock, reason);
     for set in sets() {
-        set.with(|inside| set.put_number_back(inside, sock, fd));
+        set.with(|state| set.put_number_back(state, sock, fd));
     }
 }
 
@@ -267,11 +272,11 @@ pub fn number_goes(sock: &'static Sock, fd: c_int) {
 /// is waited for.
 pub fn number_gone(sock: &'static Sock, fd: c_int) {
     for set in (0..SETS).filter_map(|i| set::at(sock, i)) {
-        set.with(|inside| {
-            let at = inside.find(fd, sock)?;
-            inside.reg(at)?.goes = true;
-            set.unpark(inside, at);
-            inside.reg(at)?.goes = false;
+        set.with(|state| {
+            let at = state.find(fd, sock)?;
+            state.reg(at)?.goes = true;
+            set.unpark(state, at);
+            state.reg(at)?.goes = false;
             Some(())
         });
     }

@@ -5,9 +5,9 @@
 //! more. A peer that made room before the look is seen by it, one that makes room later finds the
 //! bit in place.
 
+use super::interest_list::{AfterTcp, Echo, EpollState, OnLink, Registration};
 use super::kernel_events::{self, Moment};
 use super::parked;
-use super::regs::{AfterTcp, Echo, Inside, OnLink, Reg};
 use super::set::Set;
 use core::sync::atomic::Ordering;
 use sluice_fabric::doorbell::Slot;
@@ -43,17 +43,17 @@ impl Set {
     /// marked or queued?
     pub(super) fn announce_and_look(&self) -> bool {
         let cpu = sluice_runtime::thread::cpu();
-        self.with(|inside| {
-            for slot in inside.links.iter().filter_map(OnLink::waiter) {
+        self.with(|state| {
+            for slot in state.links.iter().filter_map(OnLink::waiter) {
                 slot.publish_cpu(cpu);
                 self.announce_to(slot);
             }
             if self.remote.load(Ordering::Relaxed) {
-                verbs::arm_all(inside.links.iter().map(|on| on.link));
+                verbs::arm_all(state.links.iter().map(|on| on.link));
             }
             // Marks of streams that are over are nobody's to take: they would keep the set awake
             // for ever.
-            self.adopted.load(Ordering::SeqCst) != 0 && inside.any_news()
+            self.adopted.load(Ordering::SeqCst) != 0 && state.any_news()
         })
         .unwrap_or(false)
     }
@@ -69,8 +69,8 @@ impl Set {
 
     /// Awake again.
     pub(super) fn retract(&self) {
-        self.with(|inside| {
-            for slot in inside.links.iter().filter_map(OnLink::waiter) {
+        self.with(|state| {
+            for slot in state.links.iter().filter_map(OnLink::waiter) {
                 slot.retract();
             }
         });
@@ -89,11 +89,11 @@ impl Set {
             return false;
         }
         let mut pinned: [Option<(&'static sluice_fabric::shm::Link, u32)>; 4] = [None; 4];
-        let few = self.with(|inside| {
-            if inside.links.len() > pinned.len() || inside.any_news() {
+        let few = self.with(|state| {
+            if state.links.len() > pinned.len() || state.any_news() {
                 return false;
             }
-            for (to, on) in pinned.iter_mut().zip(&inside.links) {
+            for (to, on) in pinned.iter_mut().zip(&state.links) {
                 on.link.pin();
                 *to = Some((on.link, on.slot));
             }
@@ -121,41 +121,41 @@ impl Set {
 
     /// Is anything queued or marked?
     pub(super) fn has_news(&self) -> bool {
-        self.with(|inside| inside.any_news()).unwrap_or(false)
+        self.with(|state| state.any_news()).unwrap_or(false)
     }
 
     /// Takes what is ready, up to `out.len()` events.
     pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
-        match self.take_ready(out, |inside, left| Ok(inside.next_ready(left))) {
+        match self.take_ready(out, |state, left| Ok(state.next_ready(left))) {
             Taken::Events(count) | Taken::BeforeTcp(count) => count,
         }
     }
 
     /// As [`Set::harvest`], up to a stream before which the kernel's events go.
     pub(super) fn harvest_before_tcp(&'static self, out: &mut [libc::epoll_event]) -> Taken {
-        self.take_ready(out, Inside::next_ready_before_tcp)
+        self.take_ready(out, EpollState::next_ready_before_tcp)
     }
 
     fn take_ready(
         &'static self,
         out: &mut [libc::epoll_event],
-        next: impl Fn(&mut Inside, &mut usize) -> Result<Option<u32>, AfterTcp>,
+        next: impl Fn(&mut EpollState, &mut usize) -> Result<Option<u32>, AfterTcp>,
     ) -> Taken {
-        self.with(|inside| {
-            inside.take_marks();
-            inside.look_behind();
+        self.with(|state| {
+            state.take_marks();
+            state.look_behind();
             let mut count = 0;
             // Every queued registration is looked at once at most.
-            let mut left = inside.ready.len();
+            let mut left = state.ready.len();
             while count != out.len() {
-                let index = match next(inside, &mut left) {
+                let index = match next(state, &mut left) {
                     Ok(Some(index)) => index,
                     Ok(None) => break,
                     Err(AfterTcp) => return Taken::BeforeTcp(count),
                 };
-                let (event, stays) = self.examine(inside, index);
+                let (event, stays) = self.examine(state, index);
                 if stays {
-                    inside.queue(index);
+                    state.queue(index);
                 }
                 if let (Some(event), Some(to)) = (event, out.get_mut(count)) {
                     *to = event;
@@ -169,22 +169,22 @@ impl Set {
 
     /// Would a wait tell of a stream now? Takes nothing but what would not.
     pub(super) fn would_tell(&'static self) -> bool {
-        self.with(|inside| {
-            inside.take_marks();
-            inside.look_behind();
-            let mut left = inside.ready.len();
-            while let Some(index) = inside.next_ready(&mut left) {
-                let Some(reg) = inside.reg(index) else {
+        self.with(|state| {
+            state.take_marks();
+            state.look_behind();
+            let mut left = state.ready.len();
+            while let Some(index) = state.next_ready(&mut left) {
+                let Some(reg) = state.reg(index) else {
                     continue;
                 };
                 let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
                     continue;
                 };
                 let wanted = reg.events;
-                let events = self.state_of(inside, index, sock) & wanted;
-                let is_news = |reg: &mut Reg| events != 0 && !reg.knows(sock, events);
-                if inside.reg(index).is_some_and(is_news) {
-                    inside.queue_first(index);
+                let events = self.state_of(state, index, sock) & wanted;
+                let is_news = |reg: &mut Registration| events != 0 && !reg.knows(sock, events);
+                if state.reg(index).is_some_and(is_news) {
+                    state.queue_first(index);
                     return true;
                 }
             }
@@ -195,9 +195,9 @@ impl Set {
 
     /// A registered stream now, as the ring has it, and as the kernel has it where the ring does
     /// not decide. Sees to it that the set hears of what is missing.
-    fn state_of(&self, inside: &mut Inside, index: u32, sock: &'static Sock) -> u32 {
-        let bit = bit_of(inside, sock);
-        let Some(reg) = inside.reg(index) else {
+    fn state_of(&self, state: &mut EpollState, index: u32, sock: &'static Sock) -> u32 {
+        let bit = bit_of(state, sock);
+        let Some(reg) = state.reg(index) else {
             return 0;
         };
         let wants = reg.events & WRITABLE != 0;
@@ -209,17 +209,17 @@ impl Set {
         let writes = sock.tx.state() == State::Link && !is_going;
         let asked = writes && stop_asking(sock, bit);
         if asked {
-            inside.owe_room(sock);
+            state.owe_room(sock);
         }
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return 0;
         };
-        let mut state = events::of_stream(sock);
+        let mut shown = events::of_stream(sock);
         let due = asked || level || reg.out_removed || reg.room_due;
-        if writes && state & OUT == 0 && wants && due {
-            state |= ask(sock, bit);
+        if writes && shown & OUT == 0 && wants && due {
+            shown |= ask(sock, bit);
         }
-        if reg.out_removed && (!writes || state & OUT != 0) {
+        if reg.out_removed && (!writes || shown & OUT != 0) {
             self.put_back(reg);
         }
         // Edges of the kernel's come by themselves, but a mark's event tells of space, too. Asked,
@@ -240,32 +240,32 @@ impl Set {
                 // Its other registrations hear of it from the kernel, in the same answer.
                 self.looked_ns.store(0, Ordering::Relaxed);
             }
-            state |= u32::from(told as u16);
+            shown |= u32::from(told as u16);
         }
         let edge_of_kernel = !level && !once && !events::reads_ring(sock);
-        if edge_of_kernel && reg.events & (READS | END) != 0 && state & reg.events != 0 {
+        if edge_of_kernel && reg.events & (READS | END) != 0 && shown & reg.events != 0 {
             // What is told of the link does not go ahead of what TCP has.
             self.looked_ns.store(0, Ordering::Relaxed);
             if sock.has_shut_reading() {
                 // An edge of one thing tells of all that is so.
-                state |= END;
+                shown |= END;
             }
         }
-        state
+        shown
     }
 
     /// The kernel gets the registration as the program made it, OUT with it, and looks anew. One
     /// that a relative has changed stays as that made it; the kernel has looked then.
-    pub(super) fn put_back(&self, reg: &mut Reg) {
+    pub(super) fn put_back(&self, reg: &mut Registration) {
         reg.out_removed = self.is_as_known(reg) && !reg.change(self.fd(), reg.events);
     }
 
     /// One registration: its event now, if any, and whether it stays in the ready list.
-    fn examine(&self, inside: &mut Inside, index: u32) -> (Option<libc::epoll_event>, bool) {
-        if let Some((sock, true)) = inside.reg(index).and_then(|r| Some((r.sock?, r.parked))) {
-            self.look_at_parked(inside, index, sock);
+    fn examine(&self, state: &mut EpollState, index: u32) -> (Option<libc::epoll_event>, bool) {
+        if let Some((sock, true)) = state.reg(index).and_then(|r| Some((r.sock?, r.parked))) {
+            self.look_at_parked(state, index, sock);
         }
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return (None, false);
         };
         let Some(sock) = reg.sock.filter(|_| reg.adopted && reg.armed) else {
@@ -276,16 +276,16 @@ impl Set {
                 .store(dir.tx.cpu.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let on_link = sock.tx.state() == State::Link;
-        let state = self.state_of(inside, index, sock);
+        let shown = self.state_of(state, index, sock);
         let seen = self.seen.load(Ordering::Relaxed);
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return (None, false);
         };
-        let events = state & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
+        let events = shown & (reg.events | libc::EPOLLERR as u32 | libc::EPOLLHUP as u32);
         if events == 0 {
             let level = reg.events & ET == 0;
             if level && matches!(sock.rx.state(), State::Proved | State::Draining) {
-                inside.passed_over(index);
+                state.passed_over(index);
             }
             return (None, false);
         }
@@ -295,7 +295,7 @@ impl Set {
         if events & WRITABLE != 0 {
             reg.room_due = false;
             if reg.echo == Echo::Due {
-                let end = if state & END == END { END } else { 0 };
+                let end = if shown & END == END { END } else { 0 };
                 // What is told of TCP's room is not the ring's: the kernel's next may be of room
                 // that was used up meanwhile.
                 reg.echo = Echo::Told(end | if on_link { WRITABLE } else { 0 });
@@ -339,21 +339,21 @@ impl Set {
         // This counts a stream that is about to come: what the kernel tells of it is told only
         // after it has come.
         let has_streams = !self.is_plain() && self.was_entered();
-        let mut keep = |inside: Option<&mut Inside>| {
-            let mut inside = inside;
+        let mut keep = |state: Option<&mut EpollState>| {
+            let mut state = state;
             for from in start..end {
                 let Some(mut event) = all.get(from).copied() else {
                     break;
                 };
                 if let Some(at) = parked::ours(event.u64) {
                     bell.get_or_insert(to);
-                    if let Some(inside) = inside.as_deref_mut() {
-                        self.unpark(inside, at);
+                    if let Some(state) = state.as_deref_mut() {
+                        self.unpark(state, at);
                     }
                     continue;
                 }
-                if let Some(inside) = inside.as_deref_mut() {
-                    let (events, sole) = self.correct_all(inside, event.u64, event.events);
+                if let Some(state) = state.as_deref_mut() {
+                    let (events, sole) = self.correct_all(state, event.u64, event.events);
                     if events == 0 {
                         continue;
                     }
@@ -377,7 +377,7 @@ impl Set {
         };
         if !has_streams {
             keep(None);
-        } else if self.with(|inside| keep(Some(inside))).is_none() {
+        } else if self.with(|state| keep(Some(state))).is_none() {
             // A handler inside this very set: nothing can be looked up.
             keep(None);
         }
@@ -387,24 +387,24 @@ impl Set {
     /// What the kernel has told that may be none of the program's is put right, without the set's
     /// lock. No bit may be left.
     fn correct_told(&'static self, told: &mut [libc::epoll_event], began: Moment) {
-        let doubtful = self.with(|inside| {
+        let doubtful = self.with(|state| {
             let mut found = Vec::new();
             for (i, event) in told.iter().enumerate() {
                 let bits = event.events as u16 as i16;
                 let is_doubtful =
                     |(sock, _): (&'static Sock, u32)| kernel_events::is_doubtful(sock, bits, began);
                 if kernel_events::is_of_interest(bits)
-                    && inside.asked_with_data(event.u64).any(is_doubtful)
+                    && state.asked_with_data(event.u64).any(is_doubtful)
                 {
-                    let regs: Vec<_> = inside.asked_with_data(event.u64).collect();
-                    found.push((i, bits, regs));
+                    let registrations: Vec<_> = state.asked_with_data(event.u64).collect();
+                    found.push((i, bits, registrations));
                 }
             }
             found
         });
-        for (i, bits, regs) in doubtful.unwrap_or_default() {
+        for (i, bits, registrations) in doubtful.unwrap_or_default() {
             // Of several under the same data it may be any one's.
-            let now = regs.into_iter().fold(0, |now, (sock, asked)| {
+            let now = registrations.into_iter().fold(0, |now, (sock, asked)| {
                 now | kernel_events::correct(sock, bits, asked as u16 as i16, began)
             });
             if let Some(event) = told.get_mut(i) {
@@ -415,35 +415,35 @@ impl Set {
 
     /// The kernel's events under this data as the program is to see them, and whether they are
     /// those of one stream.
-    fn correct_all(&self, inside: &mut Inside, data: u64, events: u32) -> (u32, bool) {
+    fn correct_all(&self, state: &mut EpollState, data: u64, events: u32) -> (u32, bool) {
         let (first, second) = {
-            let mut with = inside.ours_with_data(data);
+            let mut with = state.ours_with_data(data);
             (with.next(), with.next())
         };
-        inside.come_back(data);
+        state.come_back(data);
         match (first, second) {
             // What was told of a stream in this very answer may be over.
-            (None, _) => (events, inside.is_sole(data)),
-            (Some(only), None) => (self.correct(inside, only, events), true),
+            (None, _) => (events, state.is_sole(data)),
+            (Some(only), None) => (self.correct(state, only, events), true),
             (Some(_), Some(_)) => {
                 // Whose event it is cannot be told, by the program neither. None is held back; but
                 // a full ring must not keep the kernel's set ready.
                 if events & WRITABLE != 0 {
-                    let all: Vec<u32> = inside.with_data(data).collect();
+                    let all: Vec<u32> = state.with_data(data).collect();
                     for index in all {
-                        let level = inside
+                        let level = state
                             .reg(index)
                             .is_some_and(|r| r.adopted && r.events & ET == 0);
                         if level {
-                            self.correct(inside, index, events & WRITABLE);
+                            self.correct(state, index, events & WRITABLE);
                         }
                     }
                 }
                 if events == 0 {
                     // One that tells once, whichever it was, is not used up.
-                    let all: Vec<u32> = inside.ours_with_data(data).collect();
+                    let all: Vec<u32> = state.ours_with_data(data).collect();
                     for index in all {
-                        self.correct(inside, index, 0);
+                        self.correct(state, index, 0);
                     }
                 }
                 (events, false)
@@ -452,12 +452,12 @@ impl Set {
     }
 
     /// The kernel's event of an accelerated socket: OUT means nothing while the ring is full.
-    fn correct(&self, inside: &mut Inside, index: u32, events: u32) -> u32 {
-        let bit = inside
+    fn correct(&self, state: &mut EpollState, index: u32, events: u32) -> u32 {
+        let bit = state
             .reg(index)
             .and_then(|r| r.sock)
-            .map_or(0, |sock| bit_of(inside, sock));
-        let Some(reg) = inside.reg(index) else {
+            .map_or(0, |sock| bit_of(state, sock));
+        let Some(reg) = state.reg(index) else {
             return events;
         };
         let Some(sock) = reg.sock.filter(|_| !reg.parked) else {
@@ -504,9 +504,9 @@ impl Set {
         }
         let decides = events & WRITABLE != 0 && on_link && !reg.out_removed;
         if decides && stop_asking(sock, bit) {
-            inside.owe_room(sock);
+            state.owe_room(sock);
         }
-        let Some(reg) = inside.reg(index) else {
+        let Some(reg) = state.reg(index) else {
             return events;
         };
         if decides && !events::has_room(sock) && ask(sock, bit) == 0 {
@@ -530,9 +530,9 @@ impl Set {
 }
 
 /// The set's bit among the waiters of a stream.
-fn bit_of(inside: &mut Inside, sock: &'static Sock) -> u64 {
+fn bit_of(state: &mut EpollState, sock: &'static Sock) -> u64 {
     sock.link()
-        .and_then(|link| inside.on_link(link))
+        .and_then(|link| state.on_link(link))
         .map_or(0, |on| 1 << on.slot)
 }
 
@@ -568,7 +568,7 @@ fn stop_asking(sock: &'static Sock, bit: u64) -> bool {
     true
 }
 
-impl Reg {
+impl Registration {
     /// Is what it shows of room alone, and that no news? The edge was of bytes, for which this one
     /// does not ask. (That of TCP's room is the kernel's to tell.)
     fn knows(&self, sock: &Sock, events: u32) -> bool {

@@ -7,8 +7,8 @@
 //! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked: streams are
 //! looked at without (see [`events::of_stream`]); the set's pin on a link keeps the memory there.
 
+use super::interest_list::{Echo, EpollState, OnLink};
 use super::parked::bell_data;
-use super::regs::{Echo, Inside, OnLink};
 use super::shared;
 use super::shared::SETS_MAX;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// An epoll set. Type-stable memory.
 pub struct Set {
-    inside: Guarded<Option<Inside>>,
+    state: Guarded<Option<EpollState>>,
     /// Somebody was inside, ever. Set while the making of sets is locked, so that it does not
     /// change over a fork.
     entered: AtomicBool,
@@ -100,13 +100,13 @@ pub(super) fn hold_all() {
     // Most sets of most programs are the kernel's alone: to lock them would cost a copied page for
     // every dozen or two.
     let entered = all().filter(|set| set.was_entered());
-    entered.for_each(|set| set.inside.hold());
+    entered.for_each(|set| set.state.hold());
 }
 
 /// After the fork, on both sides: of [`hold_all`].
 pub(super) fn release_all() {
     let entered = all().filter(|set| set.was_entered());
-    entered.for_each(|set| set.inside.release());
+    entered.for_each(|set| set.state.release());
     MAKING.release();
 }
 
@@ -143,7 +143,7 @@ pub fn alloc(fd: i32) -> Option<&'static Set> {
             None => {
                 offer();
                 let made: &'static Set = Box::leak(Box::new(Set {
-                    inside: Guarded::new(None),
+                    state: Guarded::new(None),
                     entered: AtomicBool::new(false),
                     entries: AtomicU32::new(0),
                     fd: AtomicI32::new(-1),
@@ -230,7 +230,7 @@ pub fn slots_of(sock: &'static Sock, link: &'static Link) -> u64 {
     for i in 0..SETS {
         if let Some(set) = at(sock, i)
             && let Some(slot) = set
-                .with(|inside| inside.on_link(link).map(|l| l.slot))
+                .with(|state| state.on_link(link).map(|l| l.slot))
                 .flatten()
         {
             mask |= 1 << slot;
@@ -268,12 +268,12 @@ impl Set {
 
     /// Runs `f` on what the lock guards; `None` in a handler that interrupted this thread's own
     /// use.
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut EpollState) -> R) -> Option<R> {
         if !self.entered.load(Ordering::Relaxed) {
             self.is_entered()?;
         }
-        let mut inside = self.inside.lock()?;
-        Some(f(inside.get_or_insert_default()))
+        let mut state = self.state.lock()?;
+        Some(f(state.get_or_insert_default()))
     }
 
     #[cold]
@@ -368,11 +368,11 @@ impl Set {
     }
 
     fn clear(&'static self) {
-        let inside = self.with(core::mem::take).unwrap_or_default();
-        for sock in inside.socks() {
+        let state = self.with(core::mem::take).unwrap_or_default();
+        for sock in state.socks() {
             leave_set(sock, self);
         }
-        for on in inside.links {
+        for on in state.links {
             let streams: Vec<u32> = (0..on.reg_of.len() as u32)
                 .filter(|&s| on.reg_of.get(s as usize) != Some(&0))
                 .collect();
@@ -433,8 +433,8 @@ impl Set {
     /// Until the peer's process had made it, a ring may have gone to the doorbell of the slot's
     /// last owner, which that process did not know yet to be gone: sleepers look again.
     pub fn add_bell(&'static self, link: &'static Link, slot: u32, bell: Option<Fd>) {
-        let entered = self.with(|inside| {
-            let on = inside.on_link(link);
+        let entered = self.with(|state| {
+            let on = state.on_link(link);
             let Some(on) = on.filter(|l| l.slot == slot && !l.lost) else {
                 return true;
             };
@@ -489,9 +489,13 @@ impl Set {
     }
 
     /// The place of `link` in the set, made at first use: a waiter slot, and a doorbell asked for.
-    pub(super) fn place(&'static self, inside: &mut Inside, link: &'static Link) -> Option<usize> {
+    pub(super) fn place(
+        &'static self,
+        state: &mut EpollState,
+        link: &'static Link,
+    ) -> Option<usize> {
         let generation = link.generation();
-        let known = inside
+        let known = state
             .links
             .iter()
             .position(|l| core::ptr::eq(l.link, link) && l.generation == generation);
@@ -514,7 +518,7 @@ impl Set {
         } else {
             control::want_bell(link, slot)
         };
-        inside.links.push(OnLink {
+        state.links.push(OnLink {
             link,
             generation,
             slot,
@@ -524,31 +528,31 @@ impl Set {
             bell: None,
             name,
         });
-        Some(inside.links.len() - 1)
+        Some(state.links.len() - 1)
     }
 
     /// The slot of this set on `link`; for poll and select, whose private set has no registrations.
     pub(super) fn slot_for(&'static self, link: &'static Link) -> Option<u32> {
-        self.with(|inside| {
-            let at = self.place(inside, link)?;
-            inside.links.get(at).map(|l| l.slot)
+        self.with(|state| {
+            let at = self.place(state, link)?;
+            state.links.get(at).map(|l| l.slot)
         })
         .flatten()
     }
 
     /// A link has lost its peer. What it left in the rings is still told.
     pub fn drop_link(&'static self, link: &'static Link) {
-        let gone = self.with(|inside| {
-            inside.take_marks();
-            let at = inside
+        let gone = self.with(|state| {
+            state.take_marks();
+            let at = state
                 .links
                 .iter()
                 .position(|l| core::ptr::eq(l.link, link))?;
-            let on = inside.links.get_mut(at)?;
+            let on = state.links.get_mut(at)?;
             // Nobody rings it any more, but a watcher of the set would see its hang-up.
             self.take_bell_out(on);
             on.lost = true;
-            (on.streams == 0).then(|| inside.links.swap_remove(at))
+            (on.streams == 0).then(|| state.links.swap_remove(at))
         });
         if let Some(on) = gone.flatten() {
             release(on);
@@ -570,10 +574,10 @@ impl Set {
 
     /// The kernel has dropped a registration.
     pub(super) fn removed(&'static self, fd: i32, sock: &'static Sock) {
-        self.with(|inside| {
-            if inside
+        self.with(|state| {
+            if state
                 .find(fd, sock)
-                .is_none_or(|at| self.drop_reg(inside, at, sock))
+                .is_none_or(|at| self.drop_reg(state, at, sock))
             {
                 leave_set(sock, self);
             }
@@ -581,19 +585,19 @@ impl Set {
     }
 
     /// True: it was the socket's last.
-    pub(super) fn drop_reg(&self, inside: &mut Inside, at: u32, sock: &'static Sock) -> bool {
-        if inside.reg(at).is_some_and(|r| r.adopted) {
+    pub(super) fn drop_reg(&self, state: &mut EpollState, at: u32, sock: &'static Sock) -> bool {
+        if state.reg(at).is_some_and(|r| r.adopted) {
             self.adopted.fetch_sub(1, Ordering::SeqCst);
         }
-        let last = inside.remove(at);
+        let last = state.remove(at);
         if let Some(link) = sock.link() {
             let index = sock.index.load(Ordering::Relaxed);
-            let slot = inside.on_link(link).map(|on| on.slot);
+            let slot = state.on_link(link).map(|on| on.slot);
             if let Some(slot) = slot {
                 if last {
                     self.unwish(link, index, slot);
                 }
-                if let Some(on) = inside.point(link, index, Some(sock)) {
+                if let Some(on) = state.point(link, index, Some(sock)) {
                     release(on);
                 }
             }
@@ -603,10 +607,10 @@ impl Set {
 
     /// The socket's last descriptor is closed: the kernel drops its registrations.
     pub fn forget_sock(&'static self, sock: &'static Sock) {
-        self.with(|inside| {
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+        self.with(|state| {
+            let all: Vec<u32> = state.of_sock(sock).collect();
             for at in all {
-                self.drop_reg(inside, at, sock);
+                self.drop_reg(state, at, sock);
             }
         });
     }
@@ -615,11 +619,11 @@ impl Set {
     /// out the registrations that the kernel would have dropped. False: one is under a number that
     /// is closed, and stays.
     pub fn withdraw(&'static self, sock: &'static Sock, fd: i32) -> bool {
-        self.with(|inside| {
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+        self.with(|state| {
+            let all: Vec<u32> = state.of_sock(sock).collect();
             let reachable = all
                 .iter()
-                .all(|&at| inside.reg(at).is_none_or(|reg| reg.fd == fd));
+                .all(|&at| state.reg(at).is_none_or(|reg| reg.fd == fd));
             if !all.is_empty() {
                 let _ = sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
@@ -632,16 +636,16 @@ impl Set {
     /// The kernel's edge for room is long past: if the set is among the `waiters` for space, the
     /// kernel looks anew, and tells if there is room.
     pub fn writes_by_tcp(&'static self, sock: &'static Sock, waiters: u64) {
-        self.with(|inside| {
-            self.unpark_sock(inside, sock);
+        self.with(|state| {
+            self.unpark_sock(state, sock);
             let slot = sock
                 .link()
-                .and_then(|link| inside.on_link(link))
+                .and_then(|link| state.on_link(link))
                 .map(|on| on.slot);
             let asked = slot.is_some_and(|slot| waiters & (1 << slot) != 0);
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+            let all: Vec<u32> = state.of_sock(sock).collect();
             for i in all {
-                if let Some(reg) = inside.reg(i) {
+                if let Some(reg) = state.reg(i) {
                     let waits = reg.events & WRITABLE != 0;
                     if waits && reg.armed && (asked && reg.events & ET != 0 || reg.out_removed) {
                         self.put_back(reg);
@@ -657,8 +661,8 @@ impl Set {
         // A parent's, which this process has not used: what it knows of the registrations is as old
         // as the fork.
         let is_stale = self.inherited.load(Ordering::Relaxed);
-        let gone = self.with(|inside| {
-            let slot = inside.on_link(link).map(|on| on.slot);
+        let gone = self.with(|state| {
+            let slot = state.on_link(link).map(|on| on.slot);
             // Somebody waits for space in the ring that is no more.
             let asked = slot
                 .and_then(|slot| {
@@ -666,13 +670,13 @@ impl Set {
                     Some(outgoing.tx_wishes.waiters.load(Ordering::SeqCst) & (1 << slot) != 0)
                 })
                 .unwrap_or(false);
-            self.unpark_sock(inside, sock);
-            let all: Vec<u32> = inside.of_sock(sock).collect();
+            self.unpark_sock(state, sock);
+            let all: Vec<u32> = state.of_sock(sock).collect();
             for i in all {
-                if inside.set_adopted(i, false) {
+                if state.set_adopted(i, false) {
                     self.adopted.fetch_sub(1, Ordering::SeqCst);
                 }
-                if let Some(reg) = inside.reg(i) {
+                if let Some(reg) = state.reg(i) {
                     let edge = reg.events & ET != 0;
                     let owed = edge
                         && (asked && reg.events & WRITABLE != 0
@@ -693,7 +697,7 @@ impl Set {
                     reg.out_removed = false;
                 }
             }
-            inside.point(link, index, None)
+            state.point(link, index, None)
         });
         if let Some(on) = gone.flatten() {
             release(on);
@@ -706,7 +710,7 @@ impl Set {
         if !self.was_entered() {
             return true;
         }
-        let Some(links) = self.with(Inside::disown) else {
+        let Some(links) = self.with(EpollState::disown) else {
             return false;
         };
         for on in links {

@@ -5,8 +5,8 @@
 //! stream is served by such a set, in either process. One word per set, in memory shared over fork,
 //! says so. A number that was used once by a relative is never given out again.
 
+use super::interest_list::Registration;
 use super::parked;
-use super::regs::Reg;
 use super::set::{self, Set};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
@@ -91,7 +91,7 @@ fn registered(set: c_int, fd: c_int) -> Option<Vec<(u32, u64)>> {
 impl Set {
     /// Has the kernel what this process believes to be registered, as far as can be told? A
     /// relative may have changed it.
-    pub(super) fn is_as_known(&self, reg: &Reg) -> bool {
+    pub(super) fn is_as_known(&self, reg: &Registration) -> bool {
         if !is_marked(self.number) {
             return true;
         }
@@ -136,7 +136,7 @@ impl Set {
     #[cold]
     pub fn used_elsewhere(&'static self) {
         self.is_used_elsewhere.store(true, Ordering::SeqCst);
-        for sock in self.with(|inside| inside.socks()).unwrap_or_default() {
+        for sock in self.with(|state| state.socks()).unwrap_or_default() {
             sluice_sockets::life::give_up_to_read(sock, Reason::SetElsewhere);
             remains::await_all_owed(sock);
         }
@@ -145,11 +145,11 @@ impl Set {
 
     /// No stream is left to ring for: takes what is the library's out of the kernel's set.
     fn takes_bells_out(&'static self) {
-        let idle = self.with(|inside| {
-            let (idle, rest) = core::mem::take(&mut inside.links)
+        let idle = self.with(|state| {
+            let (idle, rest) = core::mem::take(&mut state.links)
                 .into_iter()
                 .partition::<Vec<_>, _>(|on| on.streams == 0);
-            inside.links = rest;
+            state.links = rest;
             idle
         });
         idle.into_iter().flatten().for_each(set::release);
@@ -165,7 +165,7 @@ impl Set {
         if reason == Reason::Shared && self.remote.load(Ordering::Relaxed) {
             verbs::unbell(self.fd());
         }
-        let mut socks = self.with(|inside| inside.socks()).unwrap_or_default();
+        let mut socks = self.with(|state| state.socks()).unwrap_or_default();
         socks.retain(|sock| !process::is_vfork_child() && sock.is_accelerated());
         for sock in &socks {
             sock.pin(Reason::Shared);

@@ -29,7 +29,7 @@ pub(super) enum Echo {
 }
 
 /// One registration of a tracked socket.
-pub(super) struct Reg {
+pub(super) struct Registration {
     /// `None`: a free place, or one that is free once it leaves the ready list.
     pub sock: Option<&'static Sock>,
     pub fd: i32,
@@ -92,7 +92,7 @@ pub(super) struct OnLink {
     pub name: Option<Fd>,
 }
 
-impl Reg {
+impl Registration {
     /// Is what the kernel tells of it more than the kernel's business?
     pub fn is_ours(&self) -> bool {
         self.adopted && !self.ghost || self.events & ONESHOT != 0
@@ -160,16 +160,16 @@ const FULL_BY_TCP: u8 = 8;
 
 /// What a set's lock guards.
 #[derive(Default)]
-pub(super) struct Inside {
-    regs: Vec<Reg>,
+pub(super) struct EpollState {
+    registrations: Vec<Registration>,
     free: Vec<u32>,
     /// First registration by socket.
     by_sock: Map<usize>,
-    /// First registration by data, see [`Inside::index`].
+    /// First registration by data, see [`EpollState::index`].
     by_data: Map<u64>,
     pub links: Vec<OnLink>,
     pub ready: VecDeque<u32>,
-    /// Registrations with [`Reg::behind`].
+    /// Registrations with [`Registration::behind`].
     behind: Vec<u32>,
 }
 
@@ -177,14 +177,14 @@ fn key(sock: &Sock) -> usize {
     core::ptr::from_ref(sock) as usize
 }
 
-impl Inside {
-    pub fn reg(&mut self, index: u32) -> Option<&mut Reg> {
-        self.regs.get_mut(index as usize)
+impl EpollState {
+    pub fn reg(&mut self, index: u32) -> Option<&mut Registration> {
+        self.registrations.get_mut(index as usize)
     }
 
     /// News of this registration were passed over.
     pub fn passed_over(&mut self, index: u32) {
-        if let Some(reg) = self.regs.get_mut(index as usize)
+        if let Some(reg) = self.registrations.get_mut(index as usize)
             && !core::mem::replace(&mut reg.behind, true)
         {
             self.behind.push(index);
@@ -235,7 +235,7 @@ impl Inside {
     /// Enters a registration.
     pub fn insert(&mut self, sock: &'static Sock, fd: i32, events: u32, data: u64) -> u32 {
         let first = self.by_sock.get(&key(sock)).copied();
-        let reg = Reg {
+        let reg = Registration {
             sock: Some(sock),
             fd,
             events,
@@ -259,10 +259,10 @@ impl Inside {
             next_same: NONE,
             prev_same: NONE,
         };
-        let at = self.free.pop().unwrap_or(self.regs.len() as u32);
-        match self.regs.get_mut(at as usize) {
+        let at = self.free.pop().unwrap_or(self.registrations.len() as u32);
+        match self.registrations.get_mut(at as usize) {
             Some(place) => *place = reg,
-            None => self.regs.push(reg),
+            None => self.registrations.push(reg),
         }
         self.by_sock.insert(key(sock), at);
         sock.last_reg.store(at, Ordering::Relaxed);
@@ -274,7 +274,7 @@ impl Inside {
     pub fn remove(&mut self, at: u32) -> bool {
         self.unindex(at);
         self.is_not_behind(at);
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return true;
         };
         (reg.adopted, reg.parked, reg.ghost) = (false, false, false);
@@ -296,7 +296,7 @@ impl Inside {
             return false;
         }
         let mut i = first;
-        while let Some(reg) = self.regs.get_mut(i as usize) {
+        while let Some(reg) = self.registrations.get_mut(i as usize) {
             if reg.next == at {
                 reg.next = next;
                 break;
@@ -310,7 +310,7 @@ impl Inside {
     pub fn of_sock(&self, sock: &Sock) -> impl Iterator<Item = u32> + use<'_> {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
         core::iter::from_fn(move || {
-            let reg = self.regs.get(i as usize)?;
+            let reg = self.registrations.get(i as usize)?;
             Some(core::mem::replace(&mut i, reg.next))
         })
     }
@@ -318,7 +318,7 @@ impl Inside {
     /// The registration of `sock` under the number `fd`.
     pub fn find(&self, fd: i32, sock: &Sock) -> Option<u32> {
         let is_it = |at: u32| {
-            self.regs
+            self.registrations
                 .get(at as usize)
                 .is_some_and(|r| r.fd == fd && r.sock.is_some_and(|s| core::ptr::eq(s, sock)))
         };
@@ -333,7 +333,7 @@ impl Inside {
     pub fn with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
         let mut i = self.by_data.get(&data).copied().unwrap_or(NONE);
         core::iter::from_fn(move || {
-            let reg = self.regs.get(i as usize)?;
+            let reg = self.registrations.get(i as usize)?;
             Some(core::mem::replace(&mut i, reg.next_same))
         })
     }
@@ -349,20 +349,24 @@ impl Inside {
         &self,
         data: u64,
     ) -> impl Iterator<Item = (&'static Sock, u32)> + use<'_> {
-        let reg = |at| self.regs.get(at as usize);
+        let reg = |at| self.registrations.get(at as usize);
         self.with_data(data)
             .filter_map(move |at| reg(at).and_then(|reg| Some((reg.sock?, reg.events))))
     }
 
     /// Of those with this data the ones of which the kernel does not tell alone.
     pub fn ours_with_data(&self, data: u64) -> impl Iterator<Item = u32> + use<'_> {
-        let is_ours = |at: &u32| self.regs.get(*at as usize).is_some_and(Reg::is_ours);
+        let is_ours = |at: &u32| {
+            self.registrations
+                .get(*at as usize)
+                .is_some_and(Registration::is_ours)
+        };
         self.with_data(data).filter(is_ours)
     }
 
     /// The socket of a registration has a stream, or none; whether that is new.
     pub fn set_adopted(&mut self, at: u32, on: bool) -> bool {
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return false;
         };
         let changed = reg.adopted != on;
@@ -386,7 +390,7 @@ impl Inside {
     /// The program has deleted a parked registration: nothing is told of it.
     pub fn bury(&mut self, at: u32) {
         self.unindex(at);
-        if let Some(reg) = self.regs.get_mut(at as usize) {
+        if let Some(reg) = self.registrations.get_mut(at as usize) {
             (reg.armed, reg.ghost, reg.vain) = (false, true, 0);
         }
         self.is_not_behind(at);
@@ -394,14 +398,14 @@ impl Inside {
 
     /// Registrations are found at places below this one.
     pub fn places(&self) -> u32 {
-        self.regs.len() as u32
+        self.registrations.len() as u32
     }
 
     /// Found by data are registrations of sockets that have a stream, or had one, and those whose
     /// events disarm them.
     #[inline]
     fn index(&mut self, at: u32) {
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return;
         };
         let told = reg.had_stream && !reg.ghost || reg.events & ONESHOT != 0;
@@ -414,14 +418,14 @@ impl Inside {
         }
         let first = self.by_data.insert(reg.data, at).unwrap_or(NONE);
         (reg.prev_same, reg.next_same) = (NONE, first);
-        if let Some(reg) = self.regs.get_mut(first as usize) {
+        if let Some(reg) = self.registrations.get_mut(first as usize) {
             reg.prev_same = at;
         }
     }
 
     #[inline]
     fn unindex(&mut self, at: u32) {
-        if let Some(reg) = self.regs.get_mut(at as usize)
+        if let Some(reg) = self.registrations.get_mut(at as usize)
             && core::mem::take(&mut reg.indexed)
         {
             self.unlink(at);
@@ -429,14 +433,14 @@ impl Inside {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Some(reg) = self.regs.get_mut(at as usize) else {
+        let Some(reg) = self.registrations.get_mut(at as usize) else {
             return;
         };
         let (data, prev, next) = (reg.data, reg.prev_same, reg.next_same);
-        if let Some(reg) = self.regs.get_mut(next as usize) {
+        if let Some(reg) = self.registrations.get_mut(next as usize) {
             reg.prev_same = prev;
         }
-        match self.regs.get_mut(prev as usize) {
+        match self.registrations.get_mut(prev as usize) {
             Some(reg) => reg.next_same = next,
             None if next == NONE => {
                 self.by_data.remove(&data);
@@ -449,7 +453,7 @@ impl Inside {
 
     /// Notes that a registration is queued from here on: false if it is so already, or none.
     fn enlist(&mut self, index: u32) -> bool {
-        let reg = self.regs.get_mut(index as usize);
+        let reg = self.registrations.get_mut(index as usize);
         reg.filter(|reg| reg.sock.is_some())
             .is_some_and(|reg| !core::mem::replace(&mut reg.queued, true))
     }
@@ -510,7 +514,7 @@ impl Inside {
     /// The peer has made space, as far as known: each registration of the socket is to tell of it.
     pub fn owe_room(&mut self, sock: &Sock) {
         let mut i = self.by_sock.get(&key(sock)).copied().unwrap_or(NONE);
-        while let Some(reg) = self.regs.get_mut(i as usize) {
+        while let Some(reg) = self.registrations.get_mut(i as usize) {
             reg.room_due = true;
             i = reg.next;
         }
@@ -521,7 +525,7 @@ impl Inside {
         while *left != 0 {
             *left -= 1;
             let index = self.ready.pop_front()?;
-            let Some(reg) = self.regs.get_mut(index as usize) else {
+            let Some(reg) = self.registrations.get_mut(index as usize) else {
                 continue;
             };
             reg.queued = false;
@@ -542,7 +546,7 @@ impl Inside {
             .copied()
             .unwrap_or(0);
         let mut i = first.wrapping_sub(1);
-        while let Some(next) = self.regs.get(i as usize).map(|r| r.next) {
+        while let Some(next) = self.registrations.get(i as usize).map(|r| r.next) {
             self.queue_after(i, if is_after_tcp { FULL_BY_TCP } else { 0 });
             i = next;
         }
@@ -599,13 +603,13 @@ impl Inside {
 
     /// Every socket that is registered here.
     pub fn socks(&self) -> Vec<&'static Sock> {
-        self.regs.iter().filter_map(|r| r.sock).collect()
+        self.registrations.iter().filter_map(|r| r.sock).collect()
     }
 
     /// Those of which bytes to read would be told.
     pub fn readers(&self) -> Vec<&'static Sock> {
-        let reads = |r: &&Reg| r.armed && !r.ghost && r.events & events::READABLE != 0;
-        self.regs
+        let reads = |r: &&Registration| r.armed && !r.ghost && r.events & events::READABLE != 0;
+        self.registrations
             .iter()
             .filter(reads)
             .filter_map(|r| r.sock)
@@ -614,7 +618,7 @@ impl Inside {
 
     /// In the child of a fork: no stream here is this process's.
     pub fn disown(&mut self) -> Vec<OnLink> {
-        for i in 0..self.regs.len() as u32 {
+        for i in 0..self.registrations.len() as u32 {
             self.set_adopted(i, false);
             if let Some(reg) = self.reg(i) {
                 reg.out_removed = false;

@@ -56,6 +56,6 @@ impl Set {
                 core::ptr::null(),
             )
         };
-        let _ = self.harvest(&mut []);
+        let _ = self.collect_ready(&mut []);
     }
 }

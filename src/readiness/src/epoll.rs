@@ -2,7 +2,7 @@
 
 use super::interest_list::EpollState;
 use super::kernel_events::Moment;
-use super::ready::Taken;
+use super::ready_list::Taken;
 use super::set::{self, Set};
 use super::shared;
 use super::vigil::{On, Stage, Vigil};
@@ -363,9 +363,9 @@ impl Waiter {
         }
         let out = self.out().get_mut(..room).unwrap_or_default();
         if !before_tcp {
-            return First::Streams(set.harvest(out));
+            return First::Streams(set.collect_ready(out));
         }
-        match set.harvest_before_tcp(out) {
+        match set.collect_ready_before_tcp(out) {
             Taken::Events(ready) => First::Streams(ready),
             Taken::BeforeTcp(ready) => match self.kernel_between(ready) {
                 0 => First::Streams(0),
@@ -659,7 +659,7 @@ impl Waiter {
         }
         let end = count + self.room(count);
         let back = self.out().get_mut(count..end).unwrap_or_default();
-        let more = set.harvest(back);
+        let more = set.collect_ready(back);
         self.fold(count, count + more)
     }
 

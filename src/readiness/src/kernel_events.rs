@@ -288,7 +288,11 @@ mod tests {
         sock.tx.state.put(State::Proved);
         let set = set_of(sock, edge);
         let mut all = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        assert_eq!(set.harvest(&mut all), 1, "there is room when it comes in");
+        assert_eq!(
+            set.collect_ready(&mut all),
+            1,
+            "there is room when it comes in"
+        );
         let bytes = [0u8; 4096];
         // SAFETY: an array of that length.
         while unsafe { sys::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT) }.is_ok() {}

@@ -14,7 +14,7 @@ mod kernel_events;
 mod nest;
 mod parked;
 pub mod poll;
-mod ready;
+mod ready_list;
 pub mod select;
 pub mod set;
 mod shared;

@@ -125,14 +125,14 @@ impl Set {
     }
 
     /// Takes what is ready, up to `out.len()` events.
-    pub(super) fn harvest(&'static self, out: &mut [libc::epoll_event]) -> usize {
+    pub(super) fn collect_ready(&'static self, out: &mut [libc::epoll_event]) -> usize {
         match self.take_ready(out, |state, left| Ok(state.next_ready(left))) {
             Taken::Events(count) | Taken::BeforeTcp(count) => count,
         }
     }
 
-    /// As [`Set::harvest`], up to a stream before which the kernel's events go.
-    pub(super) fn harvest_before_tcp(&'static self, out: &mut [libc::epoll_event]) -> Taken {
+    /// As [`Set::collect_ready`], up to a stream before which the kernel's events go.
+    pub(super) fn collect_ready_before_tcp(&'static self, out: &mut [libc::epoll_event]) -> Taken {
         self.take_ready(out, EpollState::next_ready_before_tcp)
     }
 

@@ -1,6 +1,6 @@
 //! Where the engine is called: panics stop here, `errno` is kept, verdicts become return values.
 
-use crate::api::{self, Error, Nap, Pass, Ran, Verdict, Vigil};
+use crate::api::{self, Error, Nap, Pass, Ran, Verdict, WaitState};
 use crate::errno;
 use libc::{c_int, ssize_t};
 use sluice_stats::Reason;
@@ -159,10 +159,10 @@ impl Wait for Nap {
     }
 }
 
-impl Wait for Vigil {
+impl Wait for WaitState {
     #[inline(always)]
     fn sleep(&mut self) {
-        Vigil::sleep(self);
+        WaitState::sleep(self);
     }
     /// The call itself sees how it woke up.
     #[inline(always)]
@@ -197,11 +197,11 @@ pub fn waiting<W: Wait>(
 pub fn serve_watching(
     ran: Ran,
     fd: c_int,
-    mut engine: impl FnMut(&mut Vigil) -> Verdict,
+    mut engine: impl FnMut(&mut WaitState) -> Verdict,
     real: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    let mut vigil = Vigil::since(ran);
-    let verdict = waiting(fd, &mut vigil, &mut engine);
+    let mut wait_state = WaitState::since(ran);
+    let verdict = waiting(fd, &mut wait_state, &mut engine);
     conclude(fd, verdict, real, |_, _| ())
 }
 
@@ -288,7 +288,7 @@ macro_rules! serve_watching {
             $ran,
             $fd,
             // SAFETY: as in `serve`.
-            |vigil| unsafe { $crate::api::$engine($($a),*, vigil) },
+            |wait_state| unsafe { $crate::api::$engine($($a),*, wait_state) },
             || $real as libc::ssize_t,
         )
     };

@@ -5,7 +5,7 @@ use super::kernel_events::Moment;
 use super::ready_list::Taken;
 use super::set::{self, Set};
 use super::shared;
-use super::vigil::{On, Stage, Vigil};
+use super::wait_state::{On, Stage, WaitState};
 use core::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use sluice_fabric::sys::{self, Ends};
@@ -60,20 +60,20 @@ pub unsafe fn wait(
     max: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
     let timeout = timeout.as_ref();
-    if vigil.stage != Stage::Fresh {
+    if wait_state.stage != Stage::Fresh {
         let mut waiter = Waiter::new(set, epfd, events, max, mask);
-        waiter.kept = vigil.kept;
-        let slept = waiter.woken(vigil);
+        waiter.kept = wait_state.kept;
+        let slept = waiter.woken(wait_state);
         return match waiter.told(slept, false) {
             Some(verdict) => verdict,
-            None => turns(waiter, timeout, vigil),
+            None => turns(waiter, timeout, wait_state),
         };
     }
     let bad_time =
@@ -93,7 +93,11 @@ pub unsafe fn wait(
             return Verdict::Pass(Pass::NOBODY);
         }
     }
-    turns(Waiter::new(set, epfd, events, max, mask), timeout, vigil)
+    turns(
+        Waiter::new(set, epfd, events, max, mask),
+        timeout,
+        wait_state,
+    )
 }
 
 const EVENT: usize = size_of::<epoll_event>();
@@ -114,14 +118,14 @@ fn there(at: usize, count: usize) -> usize {
 }
 
 /// Looks and sleeps in turn until there is an answer, or the edge is to sleep.
-fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> Verdict {
+fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitState) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
     let poll = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    let mut deadline = vigil.deadline;
+    let mut deadline = wait_state.deadline;
     let mut awaits_owed = poll;
     // Turns in which marks came without an event: a peer that makes them may not keep us here.
-    let mut idle = vigil.idle;
+    let mut idle = wait_state.idle;
     loop {
         if meeting::is_meeting() {
             sluice_rendezvous::progress_soon();
@@ -174,8 +178,8 @@ fn turns(mut waiter: Waiter, timeout: Option<&timespec>, vigil: &mut Vigil) -> V
             continue;
         }
         let left = timeout.map(|t| left_of(t, &mut deadline));
-        (vigil.deadline, vigil.idle) = (deadline, idle);
-        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), vigil) else {
+        (wait_state.deadline, wait_state.idle) = (deadline, idle);
+        let Some(slept) = waiter.sleep(left, idle.is_multiple_of(IDLE_TURNS), wait_state) else {
             return Verdict::Block;
         };
         if let Some(verdict) = waiter.told(slept, left == Some(0)) {
@@ -224,14 +228,14 @@ pub unsafe fn returned(
     end: Option<u64>,
     mask: *const sigset_t,
     got: c_int,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     let left = end.map(|end| sys::timespec(end.saturating_sub(sys::now_ns())));
     let left = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    if vigil.stage != Stage::Fresh {
+    if wait_state.stage != Stage::Fresh {
         // The sleep that the long way asked for is over.
         // SAFETY: the caller's arguments, a time of ours.
-        return unsafe { wait(set, epfd, events, max, left, mask, vigil) };
+        return unsafe { wait(set, epfd, events, max, left, mask, wait_state) };
     }
     let mut waiter = Waiter::new(set, epfd, events, max, mask);
     set.awake();
@@ -246,7 +250,7 @@ pub unsafe fn returned(
     }
     // Bells alone: the wait goes on, the long way.
     // SAFETY: the caller's arguments, a time of ours.
-    unsafe { wait(set, epfd, events, max, left, mask, vigil) }
+    unsafe { wait(set, epfd, events, max, left, mask, wait_state) }
 }
 
 fn failed(e: sys::Errno) -> Verdict {
@@ -525,16 +529,16 @@ impl Waiter {
         }
     }
 
-    /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `vigil`.
+    /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `wait_state`.
     fn sleep(
         &mut self,
         left: Option<u64>,
         look: bool,
-        vigil: &mut Vigil,
+        wait_state: &mut WaitState,
     ) -> Option<Result<Slept, sys::Errno>> {
         let set = self.set;
         // What a sleep left by a jump has announced goes before this one announces the same.
-        nap::left_sleeps(vigil.frame());
+        nap::left_sleeps(wait_state.frame());
         let mut left = left;
         let mut sliced = false;
         if sluice_rendezvous::needs_hooks() {
@@ -565,31 +569,31 @@ impl Waiter {
             set.back_to_tcp(Reason::Shared);
             return Some(Ok(Slept::News));
         }
-        if left != Some(0) && nap::falls_asleep_in(vigil.frame(), set) {
-            vigil.on = On::Set {
+        if left != Some(0) && nap::falls_asleep_in(wait_state.frame(), set) {
+            wait_state.on = On::Set {
                 fd: self.epfd,
                 events: self.events,
                 max: self.max as c_int,
             };
-            vigil.kept = self.kept;
-            vigil.stage = Stage::Kernel;
-            vigil.sliced = sliced;
-            vigil.began = Moment::now();
-            (vigil.left, vigil.mask) = (left, self.mask);
+            wait_state.kept = self.kept;
+            wait_state.stage = Stage::Kernel;
+            wait_state.sliced = sliced;
+            wait_state.began = Moment::now();
+            (wait_state.left, wait_state.mask) = (left, self.mask);
             return None;
         }
         let timeout = left.map(sys::timespec);
-        let got = self.kernel(0, timeout.as_ref(), vigil.ran.any());
+        let got = self.kernel(0, timeout.as_ref(), wait_state.ran.any());
         set.leave();
         Some(self.slept(got, sliced))
     }
 
     /// The edge has slept.
-    fn woken(&mut self, vigil: &mut Vigil) -> Result<Slept, sys::Errno> {
-        nap::wakes_up(vigil.frame());
-        vigil.stage = Stage::Fresh;
-        let got = self.took(0, vigil.answer, vigil.began);
-        self.slept(got, vigil.sliced)
+    fn woken(&mut self, wait_state: &mut WaitState) -> Result<Slept, sys::Errno> {
+        nap::wakes_up(wait_state.frame());
+        wait_state.stage = Stage::Fresh;
+        let got = self.took(0, wait_state.answer, wait_state.began);
+        self.slept(got, wait_state.sliced)
     }
 
     /// What the kernel gave at the end of a sleep.

@@ -18,7 +18,7 @@ mod ready_list;
 pub mod select;
 pub mod set;
 mod shared;
-pub mod vigil;
+pub mod wait_state;
 
 #[cfg(feature = "verbs")]
 use core::sync::atomic::Ordering;

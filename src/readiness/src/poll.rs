@@ -3,7 +3,7 @@
 use super::bells::bells;
 use super::kernel_events::{self, Moment};
 use super::set::Set;
-use super::vigil::{Deadline, On, Stage, Vigil};
+use super::wait_state::{Deadline, On, Stage, WaitState};
 use core::sync::atomic::Ordering;
 use libc::{c_short, nfds_t, pollfd, sigset_t, timespec};
 use sluice_fabric::shm::Link;
@@ -70,22 +70,22 @@ pub unsafe fn poll(
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
         return Verdict::Pass(Pass::NOBODY);
     };
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
-    if vigil.stage != Stage::Fresh {
+    if wait_state.stage != Stage::Fresh {
         // SAFETY: the caller's array, looked at before the wait.
         let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
         let end = Deadline {
-            at: vigil.deadline,
+            at: wait_state.deadline,
             asked_none,
         };
         // SAFETY: the mask is the caller's.
-        return verdict(unsafe { run(fds, &end, mask, vigil) });
+        return verdict(unsafe { run(fds, &end, mask, wait_state) });
     }
     if count == 0 || fds.is_null() || count > fd_table::TABLE_LEN as nfds_t {
         return Verdict::Pass(Pass::NOBODY);
@@ -128,13 +128,13 @@ pub unsafe fn poll(
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
             .saturating_add(t.tv_nsec as u64)
     });
-    vigil.deadline = deadline;
+    wait_state.deadline = deadline;
     let end = Deadline {
         at: deadline,
         asked_none,
     };
     // SAFETY: the mask is the caller's.
-    verdict(unsafe { run(fds, &end, mask, vigil) })
+    verdict(unsafe { run(fds, &end, mask, wait_state) })
 }
 
 fn verdict(answer: Option<Result<usize, sys::Errno>>) -> Verdict {
@@ -155,7 +155,7 @@ pub(super) fn watched(set: &'static Set) {
 }
 
 /// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
-/// `None`: the edge sleeps, by `vigil`; then the array stays where it is.
+/// `None`: the edge sleeps, by `wait_state`; then the array stays where it is.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -163,17 +163,17 @@ pub(super) unsafe fn run(
     fds: &mut [pollfd],
     end: &Deadline,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Option<Result<usize, sys::Errno>> {
     // SAFETY: the caller's.
-    let answer = unsafe { turns(fds, end, mask, vigil) };
+    let answer = unsafe { turns(fds, end, mask, wait_state) };
     // On TCP it would lie there, and be told with whatever else is.
     let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
     if is_over && remains::is_any_owed() {
         let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
         if remains::await_first_of(fds.iter().filter(untold).filter_map(sock_of)) {
             // SAFETY: the caller's.
-            return unsafe { turns(fds, end, mask, vigil) };
+            return unsafe { turns(fds, end, mask, wait_state) };
         }
     }
     answer
@@ -184,16 +184,16 @@ unsafe fn turns(
     fds: &mut [pollfd],
     end: &Deadline,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Option<Result<usize, sys::Errno>> {
-    match core::mem::replace(&mut vigil.stage, Stage::Fresh) {
+    match core::mem::replace(&mut wait_state.stage, Stage::Fresh) {
         Stage::Fresh => {}
         Stage::Kernel => {
-            if let Some(answer) = kernel_over(fds, vigil) {
+            if let Some(answer) = kernel_over(fds, wait_state) {
                 return Some(answer);
             }
         }
-        Stage::Streams => match sleep_over(fds, vigil) {
+        Stage::Streams => match sleep_over(fds, wait_state) {
             Ok(0) => {}
             answer => return Some(answer),
         },
@@ -204,7 +204,7 @@ unsafe fn turns(
         }
         let streams = accelerated(fds);
         if streams.list.is_empty() {
-            match in_kernel(fds, end, mask, vigil) {
+            match in_kernel(fds, end, mask, wait_state) {
                 Step::Answer(answer) => return Some(answer),
                 Step::Again => continue,
                 Step::Parked => return None,
@@ -215,7 +215,7 @@ unsafe fn turns(
         let last = if is_last { mask } else { core::ptr::null() };
         // SAFETY: the mask is the caller's.
         let ready = match unsafe { look(fds, &streams, Some(0), None, last, Ends::NEVER) } {
-            Ok(0) if is_last && !end.asked_none && vigil.ran.any().have_run() => {
+            Ok(0) if is_last && !end.asked_none && wait_state.ran.any().have_run() => {
                 return Some(Err(libc::EINTR));
             }
             Ok(ready) => ready,
@@ -227,7 +227,7 @@ unsafe fn turns(
         if spin(fds, &streams) {
             continue;
         }
-        match sleep(fds, &streams, left, mask, vigil) {
+        match sleep(fds, &streams, left, mask, wait_state) {
             Step::Answer(Ok(0)) => {}
             Step::Answer(answer) => return Some(answer),
             Step::Again => {}
@@ -308,34 +308,39 @@ impl Announcement for List {
 
 /// Has the edge sleep, if it can be noted what is to be taken back; else the list is given back.
 fn park(
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
     stage: Stage,
     left: Option<u64>,
     mask: *const sigset_t,
     list: List,
 ) -> Option<Box<List>> {
     let list = Box::into_raw(Box::new(list));
-    if !nap::falls_asleep_over(vigil.frame(), list) {
+    if !nap::falls_asleep_over(wait_state.frame(), list) {
         // SAFETY: made a moment ago, and noted nowhere.
         return Some(unsafe { Box::from_raw(list) });
     }
-    vigil.list = list;
-    vigil.stage = stage;
-    (vigil.left, vigil.mask) = (left, mask);
+    wait_state.list = list;
+    wait_state.stage = stage;
+    (wait_state.left, wait_state.mask) = (left, mask);
     None
 }
 
 /// The edge has slept: takes back what was announced for it.
-fn unpark(vigil: &mut Vigil) -> Box<List> {
-    nap::wakes_up(vigil.frame());
-    let list = core::mem::replace(&mut vigil.list, core::ptr::null_mut());
+fn unpark(wait_state: &mut WaitState) -> Box<List> {
+    nap::wakes_up(wait_state.frame());
+    let list = core::mem::replace(&mut wait_state.list, core::ptr::null_mut());
     // SAFETY: made in `park` for this call, whose note is taken out.
     unsafe { Box::from_raw(list) }
 }
 
 /// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that
 /// no reader consents meanwhile.
-fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &mut Vigil) -> Step {
+fn in_kernel(
+    fds: &mut [pollfd],
+    end: &Deadline,
+    mask: *const sigset_t,
+    wait_state: &mut WaitState,
+) -> Step {
     let mut left = end.left();
     if left == Some(0) {
         // It does not wait: nothing to mark.
@@ -354,7 +359,7 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         hang_up(fds);
         return Step::Answer(answer.map(|_| count(fds)));
     }
-    nap::left_sleeps(vigil.frame());
+    nap::left_sleeps(wait_state.frame());
     let mut list = List::default();
     for p in fds.iter() {
         if let Some(sock) = sock_of(p) {
@@ -374,21 +379,21 @@ fn in_kernel(fds: &mut [pollfd], end: &Deadline, mask: *const sigset_t, vigil: &
         sliced = left.is_none_or(|l| meeting < l);
         left = Some(left.map_or(meeting, |l| l.min(meeting)));
     }
-    (vigil.sliced, vigil.on) = (
+    (wait_state.sliced, wait_state.on) = (
         sliced,
         On::List {
             fds: fds.as_mut_ptr(),
             count: fds.len(),
         },
     );
-    let Some(mut list) = park(vigil, Stage::Kernel, left, mask, list) else {
+    let Some(mut list) = park(wait_state, Stage::Kernel, left, mask, list) else {
         return Step::Parked;
     };
     let mut time = left.map(sys::timespec);
     let at = time
         .as_mut()
         .map_or(core::ptr::null_mut(), core::ptr::from_mut);
-    let ends = vigil.ran.any();
+    let ends = wait_state.ran.any();
     // SAFETY: the caller's array and mask; a time of ours.
     let answer = unsafe { sys::ppoll_unless(ends, fds.as_mut_ptr(), fds.len(), at, mask) };
     list.take_back();
@@ -424,10 +429,13 @@ fn hang_up(fds: &mut [pollfd]) {
 }
 
 /// The edge has slept on a list without streams. `None`: look again.
-fn kernel_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Option<Result<usize, sys::Errno>> {
-    drop(unpark(vigil));
-    match vigil.answer {
-        Ok(0) if vigil.sliced => None,
+fn kernel_over(
+    fds: &mut [pollfd],
+    wait_state: &mut WaitState,
+) -> Option<Result<usize, sys::Errno>> {
+    drop(unpark(wait_state));
+    match wait_state.answer {
+        Ok(0) if wait_state.sliced => None,
         answer => Some(complete(fds, answer)),
     }
 }
@@ -596,7 +604,7 @@ fn sleep(
     streams: &Streams,
     left: Option<u64>,
     mask: *const sigset_t,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Step {
     let Some(set) = bells() else {
         for &(_, sock) in &streams.list {
@@ -605,7 +613,7 @@ fn sleep(
         return Step::Again;
     };
     // What a sleep left by a jump has announced goes before this one announces the same.
-    nap::left_sleeps(vigil.frame());
+    nap::left_sleeps(wait_state.frame());
     let (list, moved) = announce(fds, streams, set);
     // Streams that came or went since the list was made, or have news: a short look, then again.
     let stale = moved || !accelerated(fds).is_same(streams);
@@ -613,11 +621,11 @@ fn sleep(
         Box::new(list)
     } else {
         let mut list = for_the_kernel(list, fds, streams, set);
-        vigil.on = On::List {
+        wait_state.on = On::List {
             fds: list.all.as_mut_ptr(),
             count: list.all.len(),
         };
-        match park(vigil, Stage::Streams, left, mask, list) {
+        match park(wait_state, Stage::Streams, left, mask, list) {
             None => return Step::Parked,
             Some(list) => list,
         }
@@ -625,7 +633,7 @@ fn sleep(
     let (wait, ends) = if stale {
         (Some(0), Ends::NEVER)
     } else {
-        (left, vigil.ran.any())
+        (left, wait_state.ran.any())
     };
     // SAFETY: the mask is the caller's.
     let answer = unsafe { look(fds, streams, wait, Some(set.fd()), mask, ends) };
@@ -702,9 +710,9 @@ fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) 
 }
 
 /// The edge has slept on a list with streams: what is ready now.
-fn sleep_over(fds: &mut [pollfd], vigil: &mut Vigil) -> Result<usize, sys::Errno> {
-    let list = unpark(vigil);
-    vigil.answer?;
+fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, sys::Errno> {
+    let list = unpark(wait_state);
+    wait_state.answer?;
     for (to, from) in fds.iter_mut().zip(&list.all) {
         to.revents = from.revents;
     }

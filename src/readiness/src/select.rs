@@ -1,7 +1,7 @@
 //! `select` and `pselect`, by way of poll.
 
 use super::poll;
-use super::vigil::{Deadline, Vigil};
+use super::wait_state::{Deadline, WaitState};
 use crate::set::Set;
 use libc::{c_int, fd_set, pollfd, sigset_t, timespec};
 use sluice_fabric::sys;
@@ -147,7 +147,7 @@ pub unsafe fn select(
     timeout: *const timespec,
     mask: *const sigset_t,
     left: *mut timespec,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     // SAFETY: the caller's.
     let Ok(timeout) = (unsafe { caller::timeout_at(timeout) }) else {
@@ -156,10 +156,10 @@ pub unsafe fn select(
     let asked_none = timeout.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0);
     let sets = sets.map(|set| Bits(set.cast()));
     // SAFETY: the note of the wait that is over has owned it, and nobody else has.
-    if let Some(list) = unsafe { vigil.list.as_mut() } {
+    if let Some(list) = unsafe { wait_state.list.as_mut() } {
         let fds = core::mem::take(&mut list.own);
         // SAFETY: passed on.
-        return unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) };
+        return unsafe { turns(nfds, sets, fds, asked_none, mask, left, wait_state) };
     }
     if nfds <= 0 || seccomp::waits_by_itself() {
         return Verdict::Pass(Pass::NOBODY);
@@ -189,13 +189,13 @@ pub unsafe fn select(
         // However long it waits.
         return Verdict::Failed(Error::BadAddress);
     }
-    vigil.deadline = timeout.map(|t| {
+    wait_state.deadline = timeout.map(|t| {
         sys::now_ns()
             .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
             .saturating_add(t.tv_nsec as u64)
     });
     // SAFETY: passed on.
-    unsafe { turns(nfds, sets, fds, asked_none, mask, left, vigil) }
+    unsafe { turns(nfds, sets, fds, asked_none, mask, left, wait_state) }
 }
 
 /// What the three sets ask for.
@@ -262,18 +262,18 @@ unsafe fn turns(
     asked_none: bool,
     mask: *const sigset_t,
     left: *mut timespec,
-    vigil: &mut Vigil,
+    wait_state: &mut WaitState,
 ) -> Verdict {
     let end = Deadline {
-        at: vigil.deadline,
+        at: wait_state.deadline,
         asked_none,
     };
     let answer = loop {
         // SAFETY: the mask is the caller's.
-        let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, vigil) }) else {
+        let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, wait_state) }) else {
             // The entries themselves stay where they are.
             // SAFETY: the edge has not begun to wait.
-            if let Some(list) = unsafe { vigil.list.as_mut() } {
+            if let Some(list) = unsafe { wait_state.list.as_mut() } {
                 list.own = fds;
             }
             return Verdict::Block;

@@ -56,7 +56,7 @@ impl Deadline {
 
 /// One call of poll, select or epoll_wait: its wait, and what the engine keeps over it.
 #[derive(Debug)]
-pub struct Vigil {
+pub struct WaitState {
     /// Handlers that had run when the call began. Any that runs since ends the wait (signal(7)).
     pub(super) ran: Ran,
     pub(super) stage: Stage,
@@ -80,7 +80,7 @@ pub struct Vigil {
     pub(super) list: *mut List,
 }
 
-impl Vigil {
+impl WaitState {
     /// A call that begins.
     #[inline(always)]
     #[must_use]
@@ -147,7 +147,7 @@ impl Vigil {
     }
 }
 
-impl Default for Vigil {
+impl Default for WaitState {
     fn default() -> Self {
         Self::new()
     }

@@ -488,8 +488,9 @@ pub fn signal_changed(number: c_int) {
         sluice_fabric::verbs::sigpipe::changed();
     }
 }
-/// A panic was caught at the edge of a hook for `fd` (-1: for none, or for several): counts it, and
-/// ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
+
+/// A panic was caught at the boundary of a hook for `fd` (-1: for none, or for several): counts it,
+/// and ends that one stream as TCP ends a lost connection. Must not panic, lock or allocate.
 pub fn panicked(fd: c_int) {
     sluice_stats::ROOT.panics.add_shared(1);
     if let Some(sock) = fd_table::lookup(fd).and_then(Entry::get::<Sock>) {

@@ -105,7 +105,7 @@ impl<F: Copy> Slot<F> {
     }
 
     /// `extern "C"` and never inlined, so that hooks need no landing pad for it (see
-    /// [`crate::edge::contained`]).
+    /// [`crate::boundary::contained`]).
     #[cold]
     #[inline(never)]
     #[allow(improper_ctypes_definitions, reason = "the ABI stands for `nounwind`")]

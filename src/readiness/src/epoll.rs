@@ -117,7 +117,7 @@ fn there(at: usize, count: usize) -> usize {
     }
 }
 
-/// Looks and sleeps in turn until there is an answer, or the edge is to sleep.
+/// Looks and sleeps in turn until there is an answer, or the hook is to sleep.
 fn turns(mut waiter: Waiter, timeout: Option<&timespec>, wait_state: &mut WaitState) -> Verdict {
     let set = waiter.set;
     let adopted = set.adopted.load(Ordering::Acquire) != 0;
@@ -529,7 +529,7 @@ impl Waiter {
         }
     }
 
-    /// Sleeps in the kernel's set, at most `left` ns. `None`: the edge does, by `wait_state`.
+    /// Sleeps in the kernel's set, at most `left` ns. `None`: the hook does, by `wait_state`.
     fn sleep(
         &mut self,
         left: Option<u64>,
@@ -588,7 +588,7 @@ impl Waiter {
         Some(self.slept(got, sliced))
     }
 
-    /// The edge has slept.
+    /// The hook has slept.
     fn woken(&mut self, wait_state: &mut WaitState) -> Result<Slept, sys::Errno> {
         nap::wakes_up(wait_state.frame());
         wait_state.stage = Stage::Fresh;

@@ -155,7 +155,7 @@ pub(super) fn watched(set: &'static Set) {
 }
 
 /// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
-/// `None`: the edge sleeps, by `wait_state`; then the array stays where it is.
+/// `None`: the hook sleeps, by `wait_state`; then the array stays where it is.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -241,7 +241,7 @@ enum Step {
     Answer(Result<usize, sys::Errno>),
     /// Look again.
     Again,
-    /// The edge sleeps.
+    /// The hook sleeps.
     Parked,
 }
 
@@ -306,7 +306,7 @@ impl Announcement for List {
     }
 }
 
-/// Has the edge sleep, if it can be noted what is to be taken back; else the list is given back.
+/// Has the hook sleep, if it can be noted what is to be taken back; else the list is given back.
 fn park(
     wait_state: &mut WaitState,
     stage: Stage,
@@ -325,7 +325,7 @@ fn park(
     None
 }
 
-/// The edge has slept: takes back what was announced for it.
+/// The hook has slept: takes back what was announced for it.
 fn unpark(wait_state: &mut WaitState) -> Box<List> {
     nap::wakes_up(wait_state.frame());
     let list = core::mem::replace(&mut wait_state.list, core::ptr::null_mut());
@@ -428,7 +428,7 @@ fn hang_up(fds: &mut [pollfd]) {
     }
 }
 
-/// The edge has slept on a list without streams. `None`: look again.
+/// The hook has slept on a list without streams. `None`: look again.
 fn kernel_over(
     fds: &mut [pollfd],
     wait_state: &mut WaitState,
@@ -709,7 +709,7 @@ fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) 
     list
 }
 
-/// The edge has slept on a list with streams: what is ready now.
+/// The hook has slept on a list with streams: what is ready now.
 fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, sys::Errno> {
     let list = unpark(wait_state);
     wait_state.answer?;

@@ -253,7 +253,7 @@ fn is_shown(p: &pollfd) -> bool {
     p.revents & libc::POLLNVAL != 0 || SHOWN.into_iter().any(own)
 }
 
-/// Polls until there is an answer, or the edge is to sleep. An entry whose number is negated is
+/// Polls until there is an answer, or the hook is to sleep. An entry whose number is negated is
 /// passed over: nothing it shows can be of a set.
 unsafe fn turns(
     nfds: c_int,
@@ -272,7 +272,7 @@ unsafe fn turns(
         // SAFETY: the mask is the caller's.
         let Some(answer) = (unsafe { poll::run(&mut fds, &end, mask, wait_state) }) else {
             // The entries themselves stay where they are.
-            // SAFETY: the edge has not begun to wait.
+            // SAFETY: the hook has not begun to wait.
             if let Some(list) = unsafe { wait_state.list.as_mut() } {
                 list.own = fds;
             }

@@ -1,4 +1,4 @@
-//! A wait of poll, select or epoll that the edge makes.
+//! A wait of poll, select or epoll that the hook makes.
 //!
 //! A thread may be cancelled while it waits, and then its stack is unwound. So the wait is made by
 //! the hook, where nothing is held and nothing has a destructor; the engine is left with
@@ -12,7 +12,7 @@ use libc::{c_int, pollfd, sigset_t};
 use sluice_fabric::sys::{self, Ran};
 use sluice_runtime::thread;
 
-/// What the edge waits for.
+/// What the hook waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum On {
     /// Events of the kernel's set, into the program's array.
@@ -76,7 +76,7 @@ pub struct WaitState {
     pub(super) idle: u32,
     /// The wait was shorter than the caller's for a meeting's sake.
     pub(super) sliced: bool,
-    /// Of poll and select: what was announced. Owned by the note in `nap` while the edge waits.
+    /// Of poll and select: what was announced. Owned by the note in `nap` while the hook waits.
     pub(super) list: *mut List,
 }
 

@@ -1,6 +1,6 @@
 //! A connection's life: socket, listen, accept, connect, shutdown, options.
 
-use crate::edge::{created, serve, tell};
+use crate::boundary::{created, serve, tell};
 use crate::{api, errno};
 use libc::{c_int, c_void, sockaddr, socklen_t, ssize_t};
 

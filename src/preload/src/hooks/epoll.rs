@@ -2,7 +2,7 @@
 
 use super::poll::{milliseconds, pointer};
 use crate::api::{self, Ran, caller};
-use crate::edge::{NO_FD, of_set, tell};
+use crate::boundary::{NO_FD, of_set, tell};
 use crate::real::test_cancel;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 

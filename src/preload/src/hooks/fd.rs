@@ -1,7 +1,7 @@
 //! Descriptors: their ends, their copies, their flags.
 
 use crate::api::{self, Error};
-use crate::edge::{NO_FD, contained, created, tell};
+use crate::boundary::{NO_FD, contained, created, tell};
 use crate::errno;
 use crate::real::test_cancel;
 use libc::{c_int, c_uint, c_ulong};

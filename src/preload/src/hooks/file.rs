@@ -3,7 +3,7 @@
 
 use super::conn::pair_made;
 use super::fd::placing;
-use crate::edge::{created, opened, raw_use};
+use crate::boundary::{created, opened, raw_use};
 use libc::{FILE, c_char, c_int, c_uint, c_void, mode_t, pid_t, sigset_t};
 use sluice_stats::Reason;
 

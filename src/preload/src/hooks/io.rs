@@ -1,7 +1,7 @@
 //! Stream input and output by descriptor: read, write, their vectors, and what moves whole files.
 
 use crate::api;
-use crate::edge::{raw_read, raw_use, serve};
+use crate::boundary::{raw_read, raw_use, serve};
 use crate::real::test_cancel;
 use libc::{
     SPLICE_F_NONBLOCK, c_int, c_uint, c_void, iovec, loff_t, off_t, off64_t, size_t, ssize_t,

@@ -1,7 +1,7 @@
 //! Stream input and output by the sockets' own calls, and descriptors in messages.
 
 use crate::api::{self, Entry, Error, Nap, Ran, Verdict, caller};
-use crate::edge::{NO_FD, tell, waiting};
+use crate::boundary::{NO_FD, tell, waiting};
 use crate::errno;
 use crate::real::test_cancel;
 use libc::{

@@ -1,7 +1,7 @@
 //! Readiness of lists and sets: poll, select and their kin.
 
 use crate::api::{self, Ran, caller};
-use crate::edge::NO_FD;
+use crate::boundary::NO_FD;
 use crate::real::test_cancel;
 use libc::{c_int, c_ulong, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 

@@ -1,7 +1,7 @@
 //! Processes: forks, new images, ends, and what a program does to itself.
 
 use crate::api;
-use crate::edge::{NO_FD, tell};
+use crate::boundary::{NO_FD, tell};
 use libc::{
     FILE, c_char, c_int, c_ulong, c_void, gid_t, pid_t, posix_spawn_file_actions_t,
     posix_spawnattr_t, size_t, uid_t,

@@ -13,7 +13,7 @@
 use super::trampoline::{real_syscall, real_syscall_for_child};
 use super::{conn, epoll, fd, memory, msg, poll, process, signal, uring};
 use crate::api::{self, Error, caller};
-use crate::edge::{NO_FD, created, raw_read, raw_use, tell};
+use crate::boundary::{NO_FD, created, raw_read, raw_use, tell};
 use crate::errno;
 use libc::*;
 use sluice_stats::Reason;

@@ -2,7 +2,7 @@
 //! [`handlers`]), and the program is told of its own.
 
 use crate::api::{self, caller, handlers};
-use crate::edge::{NO_FD, tell};
+use crate::boundary::{NO_FD, tell};
 use libc::{c_int, c_long, sigaction as action_t, sighandler_t};
 
 hooks! {

@@ -140,7 +140,7 @@ pub fn serve_waiting(
     conclude(fd, verdict, real, fed)
 }
 
-/// What the engine asks the edge to wait for.
+/// What the engine asks the boundary to wait for.
 pub trait Wait {
     /// The wait, with nothing held.
     fn sleep(&mut self);
@@ -266,7 +266,7 @@ pub fn raw_read(fd: c_int, reason: Reason) {
 /// a hook.
 macro_rules! serve_waiting {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve_waiting(
+        $crate::boundary::serve_waiting(
             $fd,
             // SAFETY: as in `serve`.
             |nap| unsafe { $crate::api::$engine($($a),*, nap) },
@@ -284,7 +284,7 @@ macro_rules! serve_watching {
         serve_watching!(since $crate::api::Ran::now(), $fd, $engine($($a),*), $real)
     };
     (since $ran:expr, $fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve_watching(
+        $crate::boundary::serve_watching(
             $ran,
             $fd,
             // SAFETY: as in `serve`.
@@ -297,7 +297,7 @@ macro_rules! serve_watching {
 /// [`serve`] with the engine's function and the real one written as calls. Only for use in a hook.
 macro_rules! serve {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve(
+        $crate::boundary::serve(
             $fd,
             // SAFETY: the engine asks for the arguments of a C caller, and gets them: they are the
             // hook's own, or headers built on its stack from them that outlive the call.
@@ -311,7 +311,7 @@ macro_rules! serve {
 /// a hook.
 macro_rules! serve_feeding {
     ($fd:expr, $engine:ident($($a:expr),*), $real:expr) => {
-        $crate::edge::serve_feeding(
+        $crate::boundary::serve_feeding(
             $fd,
             // SAFETY: as in `serve`.
             || unsafe { $crate::api::$engine($($a),*) },

@@ -11,7 +11,7 @@ use libc::{
     c_int, epoll_event, fd_set, iovec, msghdr, nfds_t, off64_t, pollfd, sigset_t, size_t,
     socklen_t, ssize_t, timespec,
 };
-use sluice_readiness::{ctl, epoll, poll as polling, select as selecting, set::Set};
+use sluice_readiness::{epoll, epoll_ctl, poll as polling, select as selecting, set::Set};
 use sluice_runtime::{control_thread, fd_table};
 use sluice_sockets::sock::Sock;
 use sluice_sockets::{life, meeting, recv as receiving, send as sending, unserved};
@@ -308,7 +308,7 @@ pub fn epoll_created(fd: c_int) {
 /// The arguments are those of a C caller.
 pub unsafe fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Verdict {
     // SAFETY: passed on.
-    unsafe { ctl::ctl(epfd, op, fd, event) }
+    unsafe { epoll_ctl::ctl(epfd, op, fd, event) }
 }
 /// A set whose waits may go straight to the real function, see [`plain`]: its entry.
 #[derive(Clone, Copy)]

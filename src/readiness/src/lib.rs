@@ -6,15 +6,15 @@
 )]
 
 pub mod bells;
-mod changed;
-pub mod ctl;
 pub mod epoll;
+pub mod epoll_ctl;
 mod interest_list;
 mod kernel_events;
 mod nest;
 mod parked;
 pub mod poll;
 mod ready_list;
+mod registration;
 pub mod select;
 pub mod set;
 mod shared;

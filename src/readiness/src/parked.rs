@@ -92,7 +92,7 @@ impl Set {
     /// Serves `epoll_ctl(op, fd)` in the mirror; `None`: the kernel has to. What is `wanted`: see
     /// [`ctl`].
     ///
-    /// [`ctl`]: super::ctl::ctl
+    /// [`ctl`]: super::epoll_ctl::ctl
     pub(super) fn ctl_in_mirror(
         &'static self,
         op: c_int,

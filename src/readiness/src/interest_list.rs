@@ -49,7 +49,7 @@ pub(super) struct Registration {
     pub after_tcp: u8,
     /// Level-triggered: news in the ring were passed over, since TCP's part goes first and was on
     /// its way.
-    pub behind: bool,
+    pub deferred: bool,
     /// OUT was taken out of the kernel's registration while the ring is full.
     pub out_removed: bool,
     /// Edge-triggered: what there is of space is to be told, since the program has asked anew or
@@ -169,8 +169,8 @@ pub(super) struct EpollState {
     by_data: Map<u64>,
     pub links: Vec<OnLink>,
     pub ready: VecDeque<u32>,
-    /// Registrations with [`Registration::behind`].
-    behind: Vec<u32>,
+    /// Registrations with [`Registration::deferred`].
+    deferred: Vec<u32>,
 }
 
 fn key(sock: &Sock) -> usize {
@@ -183,48 +183,48 @@ impl EpollState {
     }
 
     /// News of this registration were passed over.
-    pub fn passed_over(&mut self, index: u32) {
+    pub fn defer(&mut self, index: u32) {
         if let Some(reg) = self.registrations.get_mut(index as usize)
-            && !core::mem::replace(&mut reg.behind, true)
+            && !core::mem::replace(&mut reg.deferred, true)
         {
-            self.behind.push(index);
+            self.deferred.push(index);
         }
     }
 
     /// The kernel has an event under this data: what was passed over is looked at again.
     pub fn come_back(&mut self, data: u64) {
-        if self.behind.is_empty() {
+        if self.deferred.is_empty() {
             return;
         }
         let all: Vec<u32> = self.with_data(data).collect();
         for index in all {
-            if self.is_not_behind(index) {
+            if self.take_deferred(index) {
                 self.queue(index);
             }
         }
     }
 
     /// The registration is to be told of, or is none any more; true: it had been passed over.
-    fn is_not_behind(&mut self, index: u32) -> bool {
+    fn take_deferred(&mut self, index: u32) -> bool {
         let was = self
             .reg(index)
-            .is_some_and(|r| core::mem::take(&mut r.behind));
+            .is_some_and(|r| core::mem::take(&mut r.deferred));
         if was {
-            self.behind.retain(|&other| other != index);
+            self.deferred.retain(|&other| other != index);
         }
         was
     }
 
     /// What was passed over is looked at again where there is something to read by now: the program
     /// may have read TCP's part without waiting for it.
-    pub fn look_behind(&mut self) {
+    pub fn requeue_deferred(&mut self) {
         let mut at = 0;
-        while let Some(&index) = self.behind.get(at) {
+        while let Some(&index) = self.deferred.get(at) {
             let reads = |sock| events::of_stream(sock) & events::READABLE != 0;
             let reg = self.reg(index).filter(|r| r.adopted);
             if let Some(reg) = reg.filter(|r| r.sock.is_some_and(reads)) {
-                reg.behind = false;
-                self.behind.swap_remove(at);
+                reg.deferred = false;
+                self.deferred.swap_remove(at);
                 self.queue(index);
             } else {
                 at += 1;
@@ -245,7 +245,7 @@ impl EpollState {
             echo: Echo::None,
             queued: false,
             after_tcp: 0,
-            behind: false,
+            deferred: false,
             out_removed: false,
             room_due: false,
             parked: false,
@@ -273,7 +273,7 @@ impl EpollState {
     /// Takes a registration out; whether it was the socket's last here.
     pub fn remove(&mut self, at: u32) -> bool {
         self.unindex(at);
-        self.is_not_behind(at);
+        self.take_deferred(at);
         let Some(reg) = self.registrations.get_mut(at as usize) else {
             return true;
         };
@@ -393,7 +393,7 @@ impl EpollState {
         if let Some(reg) = self.registrations.get_mut(at as usize) {
             (reg.armed, reg.ghost, reg.vain) = (false, true, 0);
         }
-        self.is_not_behind(at);
+        self.take_deferred(at);
     }
 
     /// Registrations are found at places below this one.

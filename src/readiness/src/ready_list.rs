@@ -143,7 +143,7 @@ impl Set {
     ) -> Taken {
         self.with(|state| {
             state.take_marks();
-            state.look_behind();
+            state.requeue_deferred();
             let mut count = 0;
             // Every queued registration is looked at once at most.
             let mut left = state.ready.len();
@@ -171,7 +171,7 @@ impl Set {
     pub(super) fn would_tell(&'static self) -> bool {
         self.with(|state| {
             state.take_marks();
-            state.look_behind();
+            state.requeue_deferred();
             let mut left = state.ready.len();
             while let Some(index) = state.next_ready(&mut left) {
                 let Some(reg) = state.reg(index) else {
@@ -285,7 +285,7 @@ impl Set {
         if events == 0 {
             let level = reg.events & ET == 0;
             if level && matches!(sock.rx.state(), State::Proved | State::Draining) {
-                state.passed_over(index);
+                state.defer(index);
             }
             return (None, false);
         }

@@ -1,6 +1,6 @@
 //! `epoll_wait` and its kin: one answer out of two sources.
 //!
-//! Streams on links are told from the set's ready list ([`super::ready_list`]). Everything else is
+//! Streams on links are told from the set's ready list (`ready_list.rs`). Everything else is
 //! the kernel's to tell, by its own set under the same descriptor. A call looks at both,
 //! and sleeps in the kernel's set, which also holds the doorbells that peers ring. The sleep itself
 //! is made by the hook ([`super::wait_state`]).

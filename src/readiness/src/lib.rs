@@ -1,4 +1,4 @@
-//! Readiness: poll, select and epoll over accelerated and kernel descriptors together.
+//! Readiness: poll, select and epoll over accelerated sockets and all other descriptors together.
 
 #![cfg_attr(
     not(feature = "verbs"),
@@ -33,8 +33,8 @@ pub fn link_lost(link: &'static Link) {
     set::for_all(|set| set.drop_link(link));
 }
 
-/// A device's descriptor has nothing more to tell, though it may be readable until it is closed: no
-/// set shows that.
+/// Takes a device's descriptor out of all sets. It has nothing more to tell, but may stay readable
+/// until it is closed.
 #[cfg(feature = "verbs")]
 pub fn bell_goes(fd: i32) {
     set::for_all(|set| {
@@ -44,17 +44,18 @@ pub fn bell_goes(fd: i32) {
     });
 }
 
-/// Before a fork, when nothing more is done to a stream: nobody makes a set or is inside one.
+/// Before a fork, when no stream changes any more: from now on no thread makes a set or has one
+/// locked.
 pub fn hold() {
     set::hold_all();
 }
 
-/// After the fork, on both sides.
+/// After the fork, in parent and child: ends [`hold`].
 pub fn release() {
     set::release_all();
 }
 
-/// In the child of a fork: nothing here waits for anything yet.
+/// In the child of a fork: forgets the parent's waits.
 pub fn after_fork() {
     events::after_fork();
     bells::after_fork();

@@ -1,4 +1,9 @@
-//! `poll` and `ppoll`.
+//! `poll` and `ppoll`; `select` comes here, too.
+//!
+//! A list without accelerated sockets is the kernel's to wait for. With some, the kernel and the
+//! rings are looked at in turn, and the thread sleeps in `ppoll` on the program's entries together
+//! with a private set that holds its doorbells ([`super::bells`]). The hook makes the sleeps
+//! ([`super::wait_state`]).
 
 use super::bells::bells;
 use super::kernel_events::{self, Moment};
@@ -20,7 +25,8 @@ use sluice_transport::verbs;
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
-/// Tracked sockets of one call that are marked one by one while it waits in the kernel.
+/// So many tracked sockets of one call are marked one by one while it waits in the kernel; with
+/// more of them, all sockets are.
 const MARKED: usize = 64;
 
 /// Accelerated sockets of one call.
@@ -30,17 +36,17 @@ struct Streams {
 }
 
 impl Streams {
-    /// None has come since, and none has gone: also not one for the other.
+    /// Are these the same sockets at the same positions?
     fn is_same(&self, before: &Self) -> bool {
         let key = |&(i, sock): &(usize, &'static Sock)| (i, core::ptr::from_ref(sock));
         self.list.iter().map(key).eq(before.list.iter().map(key))
     }
 }
 
-/// Streams of a parent's are not served here: they go back to TCP at their first use.
+/// Is the socket accelerated, by this process? A parent's stream is taken back to TCP first.
 pub(super) fn own(sock: &'static Sock) -> bool {
     if demote::takes_back_inherited(sock) && sock.rx.owed.load(Ordering::Relaxed) != 0 {
-        // What lay in the ring is readable on TCP.
+        // The bytes that lay in the ring come by TCP: they must be readable there.
         remains::await_owed(sock);
     }
     sock.is_accelerated()
@@ -61,7 +67,7 @@ fn accelerated(fds: &[pollfd]) -> Streams {
     Streams { list }
 }
 
-/// `poll` and `ppoll`.
+/// `poll` and `ppoll`. `Verdict::Block`: the hook sleeps as `wait_state` says, and calls again.
 ///
 /// # Safety
 /// The arguments are those of a C caller.
@@ -97,7 +103,7 @@ pub unsafe fn poll(
     let len = count as usize * size_of::<pollfd>();
     let is_read_only = caller::cannot_write(fds as usize, len);
     if caller::is_mask_missing(mask) || is_read_only && caller::cannot_read(fds as usize, len) {
-        // The kernel's to refuse.
+        // The kernel refuses these.
         return Verdict::Pass(Pass::NOBODY);
     }
     // SAFETY: the caller's array.
@@ -118,7 +124,7 @@ pub unsafe fn poll(
         return Verdict::Pass(Pass::NOBODY);
     }
     if is_read_only {
-        // However long it waits.
+        // As in the kernel: at once, however long the call would wait.
         return Verdict::Failed(Error::BadAddress);
     }
     // SAFETY: the caller's array.
@@ -154,8 +160,8 @@ pub(super) fn watched(set: &'static Set) {
     set.is_nested();
 }
 
-/// Waits until a descriptor is ready. The array's `revents` are filled as `ppoll` fills them.
-/// `None`: the hook sleeps, by `wait_state`; then the array stays where it is.
+/// Waits until a descriptor is ready, and fills the array's `revents` as `ppoll` does. `None`: the
+/// hook sleeps as `wait_state` says, and meanwhile the array must stay where it is.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -167,7 +173,8 @@ pub(super) unsafe fn run(
 ) -> Option<Result<usize, sys::Errno>> {
     // SAFETY: the caller's.
     let answer = unsafe { turns(fds, end, mask, wait_state) };
-    // On TCP it would lie there, and be told with whatever else is.
+    // Bytes that a demotion sends again may be on their way. Under TCP they would be there already,
+    // and the call would tell of them with the rest.
     let is_over = matches!(answer, Some(Ok(n)) if n > 0 || end.asked_none);
     if is_over && remains::is_any_owed() {
         let untold = |p: &&pollfd| p.events & READ != 0 && p.revents & READ == 0;
@@ -179,7 +186,7 @@ pub(super) unsafe fn run(
     answer
 }
 
-/// As [`run`], of what is there.
+/// As [`run`], without waiting for bytes that a demotion sends again.
 unsafe fn turns(
     fds: &mut [pollfd],
     end: &Deadline,
@@ -236,8 +243,9 @@ unsafe fn turns(
     }
 }
 
-/// How far a wait has come.
+/// What follows from one turn of a wait.
 enum Step {
+    /// The call returns.
     Answer(Result<usize, sys::Errno>),
     /// Look again.
     Again,
@@ -252,24 +260,25 @@ enum Step {
     reason = "sets have none, and nobody prints it"
 )]
 pub struct List {
-    /// Sockets whose input comes by TCP, marked so that no reader consents meanwhile.
+    /// Sockets whose input comes by TCP. They are marked so that no reader consents to an upgrade
+    /// during the wait: no doorbell would wake this thread for their streams.
     marked: Vec<&'static Sock>,
-    /// More than are marked: [`events::is_any_big_wait`].
+    /// There are more than can be marked one by one: see [`events::is_any_big_wait`].
     big: bool,
-    /// This thread's set with its doorbells, which it sleeps in.
+    /// This thread's private set, which holds its doorbells.
     bells: Option<&'static Set>,
-    /// Streams in whose masks of waiters its slot is; their links are pinned.
+    /// Streams that have this thread's slot in their masks of waiters. Their links are pinned.
     wished: Vec<(&'static Sock, c_short, u32, &'static Link)>,
-    /// The caller's entries and the doorbells' set, as the kernel is to see them.
+    /// What the kernel is asked to wait for: the caller's entries, and the private set.
     all: Vec<pollfd>,
     /// When the look at the kernel began.
     began: Moment,
-    /// The entries of a select, whose array is ours.
+    /// The entries of a `select`, which has no array of the caller's.
     pub(super) own: Vec<pollfd>,
 }
 
 impl List {
-    /// No reader of this socket consents from now on, until it is taken back.
+    /// From now on no reader of this socket consents to an upgrade, until this is taken back.
     fn mark(&mut self, sock: &'static Sock) {
         if self.marked.len() < MARKED {
             sock.polls.fetch_add(1, Ordering::SeqCst);
@@ -306,7 +315,8 @@ impl Announcement for List {
     }
 }
 
-/// Has the hook sleep, if it can be noted what is to be taken back; else the list is given back.
+/// Has the hook sleep, with `list` in the care of the thread's note of its sleeps. If there is no
+/// room for a note, returns the list, and the caller sleeps itself.
 fn park(
     wait_state: &mut WaitState,
     stage: Stage,
@@ -333,8 +343,8 @@ fn unpark(wait_state: &mut WaitState) -> Box<List> {
     unsafe { Box::from_raw(list) }
 }
 
-/// No stream is among them: the kernel's call, in slices while a meeting needs us, marked so that
-/// no reader consents meanwhile.
+/// Waits in the kernel for a list without streams. The sockets are marked, so that no reader
+/// consents to an upgrade meanwhile. While a meeting needs this thread the wait is cut at its end.
 fn in_kernel(
     fds: &mut [pollfd],
     end: &Deadline,
@@ -366,7 +376,7 @@ fn in_kernel(
             list.mark(sock);
         }
     }
-    // A stream may have come up before the marks were seen.
+    // A reader may have consented before it could see the marks.
     let came_up = |p: &pollfd| sock_of(p).is_some_and(Sock::is_accelerated);
     if list.marked.iter().any(|s| s.is_accelerated()) || list.big && fds.iter().any(came_up) {
         list.take_back();
@@ -403,8 +413,8 @@ fn in_kernel(
     }
 }
 
-/// What a wait in the kernel has brought, which may have begun in the moment of an end: this thread
-/// had been woken.
+/// The kernel's answer to a list without streams, completed where it caught a FIN half shown (see
+/// [`kernel_events::whole`]).
 fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
     for p in fds.iter_mut().filter(|p| p.revents & READ != 0) {
         if let Some(sock) = sock_of(p) {
@@ -415,8 +425,8 @@ fn complete(fds: &mut [pollfd], answer: Result<usize, sys::Errno>) -> Result<usi
     answer
 }
 
-/// Of what another thread is shutting down the kernel tells of room alone, where a stream has just
-/// gone back to it.
+/// Adds POLLHUP to sockets that the program has shut in both directions. Where a stream has just
+/// gone back to TCP, the kernel's own shutdown may not be done yet.
 fn hang_up(fds: &mut [pollfd]) {
     let told = fds.iter_mut().filter(|p| p.revents & WRITE != 0);
     for p in told {
@@ -440,7 +450,7 @@ fn kernel_over(
     }
 }
 
-/// What the ring says of `sock`, as poll's bits, under its locks.
+/// What a stream shows, as poll's bits. Takes the socket's locks.
 fn of(sock: &'static Sock) -> c_short {
     let Ok(_rx) = sock.rx.lock.enter() else {
         return 0;
@@ -449,12 +459,12 @@ fn of(sock: &'static Sock) -> c_short {
     tx.map_or(0, |_tx| events::of_stream(sock) as c_short)
 }
 
-/// Of which of a stream's bits a wait is told.
+/// The bits of a stream that an entry is told of.
 const fn asked(p: &pollfd) -> c_short {
     p.events & (READ | WRITE) | libc::POLLHUP
 }
 
-/// One look at streams and kernel, waiting in the kernel for at most `wait` ns, also for `bell`.
+/// One look at the streams and at the kernel, which waits at most `wait` ns, also for `bell`.
 unsafe fn look(
     fds: &mut [pollfd],
     streams: &Streams,
@@ -464,7 +474,7 @@ unsafe fn look(
     ends: Ends,
 ) -> Result<usize, sys::Errno> {
     drive(streams);
-    // OUT of a socket on the link is the ring's to say: the kernel's is always ready.
+    // POLLOUT of a socket that writes to a link is the ring's to say: TCP always has room.
     let mut held: Vec<(usize, c_short)> = Vec::new();
     let mut masked: Vec<usize> = Vec::new();
     let mut any = false;
@@ -526,8 +536,8 @@ unsafe fn look(
     Ok(count(fds))
 }
 
-/// What the kernel has of room, for which it was not asked, where the socket has gone back to TCP
-/// since.
+/// Room on TCP of a socket that was on a link when the kernel was asked, so that the kernel was not
+/// asked for room, and has gone back to TCP since.
 fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     let unasked = p.events & WRITE;
     if unasked == 0 || sock.tx.state() == State::Link {
@@ -536,13 +546,13 @@ fn room_of_tcp(sock: &Sock, p: &pollfd) -> c_short {
     events::kernel_ready(p.fd, unasked)
 }
 
-/// Entries of which there is something to tell.
+/// The number of entries that show something.
 fn count(fds: &[pollfd]) -> usize {
     fds.iter().filter(|p| p.revents != 0).count()
 }
 
-/// What the kernel has told, in a look that began then, as the program is to see it. `streams`:
-/// some of them may be on links.
+/// Corrects the kernel's answer of a look that began at `began` (see [`kernel_events`]). `streams`:
+/// some of the sockets may be on links.
 pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
     if !streams && !kernel_events::is_any_other() {
         return;
@@ -558,7 +568,7 @@ pub(super) fn correct(fds: &mut [pollfd], began: Moment, streams: bool) {
     }
 }
 
-/// Takes what links to other hosts have brought.
+/// Moves links to other hosts on, if one of the streams goes to one.
 fn drive(streams: &Streams) {
     let far = |(_, sock): &(usize, &Sock)| sluice_sockets::remote::is_remote(sock);
     if verbs::is_used() && streams.list.iter().any(far) {
@@ -566,7 +576,7 @@ fn drive(streams: &Streams) {
     }
 }
 
-/// Spins on up to four streams.
+/// Spins until one of the streams has news, if there are at most four. False: sleep.
 fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     if streams.list.len() > 4 {
         return false;
@@ -598,7 +608,7 @@ fn spin(fds: &[pollfd], streams: &Streams) -> bool {
     found
 }
 
-/// Announces on every stream, looks again, sleeps.
+/// Announces the sleep on every stream, looks again, and has the hook sleep.
 fn sleep(
     fds: &mut [pollfd],
     streams: &Streams,
@@ -612,10 +622,11 @@ fn sleep(
         }
         return Step::Again;
     };
-    // What a sleep left by a jump has announced goes before this one announces the same.
+    // A handler that jumped out of an earlier sleep left its announcement: it is taken back first.
     nap::left_sleeps(wait_state.frame());
     let (list, moved) = announce(fds, streams, set);
-    // Streams that came or went since the list was made, or have news: a short look, then again.
+    // Has a stream come or gone since the list was made, or has one news? Then a look without a
+    // sleep.
     let stale = moved || !accelerated(fds).is_same(streams);
     let mut list = if stale || has_news(fds, streams) || left == Some(0) {
         Box::new(list)
@@ -641,15 +652,15 @@ fn sleep(
     Step::Answer(answer)
 }
 
-/// Announces the thread's sleep on every stream, and on the sockets that may become one. Also:
-/// has a stream left its link meanwhile?
+/// Announces the thread's sleep on every stream, and marks the sockets that are on TCP. True: a
+/// stream has left its link meanwhile.
 fn announce(fds: &[pollfd], streams: &Streams, set: &'static Set) -> (List, bool) {
     let mut list = List {
         bells: Some(set),
         ..List::default()
     };
     let mut moved = false;
-    // Nobody rings for what comes by TCP: no reader of these consents meanwhile.
+    // This thread has no slot for streams that come up during the sleep, so none may.
     for p in fds.iter() {
         if let Some(sock) = sock_of(p)
             && !sock.is_accelerated()
@@ -666,8 +677,8 @@ fn announce(fds: &[pollfd], streams: &Streams, set: &'static Set) -> (List, bool
         if let Some(link) = link {
             link.pin();
         }
-        // Should the rest of the stream go, too, and another come up meanwhile, its reader sees the
-        // mark.
+        // The reading half is on TCP already. If the writing half follows and a new stream comes
+        // up, the mark keeps its reader from consenting.
         if p.events & READ != 0 && sock.rx.dir().is_none() {
             list.mark(sock);
         }
@@ -694,7 +705,7 @@ fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) 
     list.began = Moment::now();
     list.all = fds.to_vec();
     for &(i, sock) in &streams.list {
-        // OUT of a socket on the link is the ring's to say.
+        // POLLOUT of a socket that writes to a link is the ring's to say.
         if let Some(p) = list.all.get_mut(i)
             && sock.tx.state() == State::Link
         {
@@ -709,7 +720,7 @@ fn for_the_kernel(mut list: List, fds: &[pollfd], streams: &Streams, set: &Set) 
     list
 }
 
-/// The hook has slept on a list with streams: what is ready now.
+/// The hook has slept on a list with streams. Returns what is ready now.
 fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, sys::Errno> {
     let list = unpark(wait_state);
     wait_state.answer?;
@@ -722,8 +733,8 @@ fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, s
         p.revents |= of(sock) & asked(p);
     }
     for (to, from) in fds.iter_mut().zip(&list.all) {
-        // What the kernel has told may be of a stream that has ended since, by a shutdown in
-        // another thread.
+        // The kernel was not asked for room, and a shutdown in another thread may have ended the
+        // stream since.
         if from.events != to.events
             && to.revents != 0
             && let Some(sock) = sock_of(to)
@@ -735,7 +746,7 @@ fn sleep_over(fds: &mut [pollfd], wait_state: &mut WaitState) -> Result<usize, s
     Ok(count(fds))
 }
 
-/// Has one of the streams what is waited for?
+/// Does a stream show something that its entry asks for?
 fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
     streams
         .list
@@ -743,12 +754,11 @@ fn has_news(fds: &[pollfd], streams: &Streams) -> bool {
         .any(|&(i, sock)| fds.get(i).is_some_and(|p| of(sock) & asked(p) != 0))
 }
 
-/// Enters or takes out this thread's slot on `link` as a waiter of the socket's stream. False: that
-/// is not on this link. It may have gone to another since the link was looked at, as may the
-/// structure to another connection; there the bit is another sleeper's.
+/// Enters this thread's slot on `link` among the waiters of the socket's stream, or takes it out.
+/// False: the socket is not on this link (any more), where alone the slot is this thread's.
 fn wish(sock: &'static Sock, events: c_short, link: &'static Link, slot: u32, on: bool) -> bool {
     let bit = 1u64 << slot;
-    // Of a half with a direction, under its lock, the socket's link is that direction's.
+    // Under the lock of a half that has a direction, the socket's link is the direction's.
     let is_here = || sock.link().is_some_and(|l| core::ptr::eq(l, link));
     if events & READ != 0
         && let Ok(_section) = sock.rx.lock.enter()

@@ -3,11 +3,11 @@
 //!
 //! The program's registrations stay in the kernel's set as the program made them. Only those that
 //! change all the time while their stream is on a link are the library's there
-//! ([`super::parked`]).
+//! (`parked.rs`).
 //!
 //! Lock order: a socket's lock, then a set's. Under a set's lock no socket is locked. Streams are
-//! looked at without a lock (see [`events::of_stream`]), and the set's pin on their link keeps that
-//! memory mapped.
+//! looked at without a lock (see [`sluice_sockets::events::of_stream`]), and the set's pin on
+//! their link keeps that memory mapped.
 
 use super::interest_list::{Echo, EpollState, OnLink};
 use super::parked::bell_data;

@@ -1,5 +1,5 @@
-//! Registrations that the program makes and changes by the kernel, those that the mirror does not
-//! serve alone ([`super::parked`]), and the streams that come to them.
+//! Registrations that are made and changed in the kernel's set and in the mirror alike, and the
+//! streams that registered sockets get later. Changes in the mirror alone: [`super::parked`].
 
 use super::interest_list::{Echo, EpollState};
 use super::set::{Set, enter_set};
@@ -14,17 +14,17 @@ use sluice_stats::Reason;
 impl Set {
     /// The kernel has accepted a registration of a tracked socket.
     pub(super) fn added(&'static self, fd: i32, sock: &'static Sock, wanted: (u32, u64)) {
-        // In one step: what the control thread takes out meanwhile may be the socket's last
-        // registration here.
+        // In one step: the control thread may take the socket's last registration out meanwhile,
+        // and with it the socket's note of this set.
         let entered = self.with(|state| self.enter(state, fd, sock, wanted));
         if self.holds(sock, entered == Some(true)) && sock.link().is_some() {
             self.adopt(sock, true);
         }
     }
 
-    /// `EPOLL_CTL_ADD` of a connection that is on a link, or with ONESHOT, by the kernel and in the
-    /// mirror in one step: a thread that waits has the kernel's word of it at once, and must find
-    /// that of the link with it, or what that word uses up. `None`: in two, see [`Set::added`].
+    /// `EPOLL_CTL_ADD` in the kernel and in the mirror under one lock, for a connection that is on
+    /// a link, or with ONESHOT. A waiting thread gets the kernel's event at once, and must find the
+    /// registration in the mirror then. `None`: not possible here, see [`Set::added`].
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -34,7 +34,7 @@ impl Set {
         sock: &'static Sock,
         event: *mut libc::epoll_event,
     ) -> Option<Result<(), sys::Errno>> {
-        // A thread that went straight to the kernel looks at this when it is back.
+        // A thread that went straight to the kernel asks for this when it has returned.
         self.no_longer_plain();
         // SAFETY: the caller's.
         let done = unsafe {
@@ -51,7 +51,7 @@ impl Set {
         }))
     }
 
-    /// False: the socket is in as many sets as it can be.
+    /// Enters a registration in the mirror. False: the socket is in as many sets as it can note.
     fn enter(
         &'static self,
         state: &mut EpollState,
@@ -66,14 +66,15 @@ impl Set {
         enters
     }
 
-    /// A registration has been `entered`, or could not be: does the set serve the socket?
+    /// Does the set serve a socket whose registration has been `entered`, or could not be? If not,
+    /// the socket stays on TCP.
     fn holds(&self, sock: &'static Sock, entered: bool) -> bool {
         if !entered {
             life::give_up(sock, Reason::Limit);
             return false;
         }
-        // The flag after the registration, since a thread that sets it then looks for
-        // registrations.
+        // Read after the registration is entered: a thread that sets the flag then walks over the
+        // registrations, so one of the two sees the other.
         let is_elsewhere = self.is_used_elsewhere.load(Ordering::SeqCst);
         if is_elsewhere {
             life::give_up_to_read(sock, Reason::SetElsewhere);
@@ -81,7 +82,8 @@ impl Set {
         !is_elsewhere
     }
 
-    /// Why no stream is to be in the set, nor a bell for it: another process would see that.
+    /// Why no stream may be in the set, if so: another process, or a wait that no hook serves,
+    /// would see the set's doorbells.
     pub(super) fn keeps_to_tcp(&self) -> Option<Reason> {
         if shared::is_marked(self.number) {
             return Some(Reason::Shared);
@@ -95,21 +97,22 @@ impl Set {
         self.adopt(sock, false);
     }
 
-    /// `asked`: by a registration, so that the program waits for an answer about what is there.
+    /// `asked`: by a new registration, so that the program must be told of what is ready already.
     fn adopt(&'static self, sock: &'static Sock, asked: bool) {
         let placed = self.with(|state| self.place_stream(state, sock, asked));
         self.placed(sock, placed.flatten().is_some(), asked);
     }
 
-    /// Enters the stream with all registrations of its socket. `None`: the set cannot serve it.
+    /// Marks all registrations of the socket as having a stream, and enters the set among the
+    /// stream's waiters. `None`: the set cannot serve the stream.
     fn place_stream(
         &'static self,
         state: &mut EpollState,
         sock: &'static Sock,
         asked: bool,
     ) -> Option<()> {
-        // A thread that takes it out then looks for sets, and this one is among them: it undoes
-        // what is done here.
+        // A thread that takes the socket off its link then looks at the socket's sets. This one is
+        // noted there, so that thread undoes what is done here.
         let Some(link) = sock.link() else {
             return Some(());
         };
@@ -122,7 +125,7 @@ impl Set {
         for i in all {
             if state.set_adopted(i, true) {
                 if self.adopted.fetch_add(1, Ordering::SeqCst) == 0 {
-                    // Looks are noted from here on.
+                    // The time of the last look at the kernel is noted from here on.
                     self.looked_ns.store(0, Ordering::Relaxed);
                 }
                 if asked {
@@ -143,20 +146,21 @@ impl Set {
         Some(())
     }
 
-    /// A stream has been `placed`, or goes back to TCP.
+    /// After [`Set::place_stream`]: tells sleepers of a stream that was `placed`, and demotes one
+    /// that could not be.
     fn placed(&'static self, sock: &'static Sock, placed: bool, asked: bool) {
         if !placed {
             let reason = self.keeps_to_tcp().unwrap_or(Reason::Limit);
             demote::demote(sock, Which::Both, reason);
             return;
         }
-        // Threads that sleep in the kernel's set since before look again.
+        // Threads that went to sleep before the stream came have no doorbell for it yet.
         if self.sleepers.load(Ordering::SeqCst) != 0 || asked {
             self.tell();
         }
     }
 
-    /// The kernel has accepted a change.
+    /// The kernel has accepted an `EPOLL_CTL_MOD`.
     pub(super) fn modified(
         &'static self,
         fd: i32,
@@ -169,9 +173,9 @@ impl Set {
         }
     }
 
-    /// `EPOLL_CTL_MOD`, by the kernel and in the mirror in one step: a thread that waits may have
-    /// the event of a registration that is armed anew at once, and must not find it disarmed here;
-    /// and one whose stream ends gives the kernel what the mirror has. `None`: in two, see
+    /// `EPOLL_CTL_MOD` in the kernel and in the mirror under one lock. A waiting thread may get the
+    /// event of a ONESHOT registration at once, and must not find it disarmed in the mirror; and
+    /// the end of a stream gives the kernel what the mirror has. `None`: not possible here, see
     /// [`Set::modified`].
     ///
     /// # Safety
@@ -195,8 +199,9 @@ impl Set {
         Some(told.map(|_| ()))
     }
 
-    /// `epoll_ctl` by the kernel, and what follows from what is `wanted` in the mirror, nothing
-    /// after `EPOLL_CTL_DEL`, under one lock. `None`: this thread has it.
+    /// Under the set's lock: `epoll_ctl` in the kernel, and then `follow` with the events and data
+    /// that the program asked for (zeroes for `EPOLL_CTL_DEL`). `None`: a signal handler that
+    /// interrupted this thread while it held the lock.
     ///
     /// # Safety
     /// `event` is a C caller's.
@@ -221,7 +226,7 @@ impl Set {
     }
 }
 
-/// The kernel has accepted a change; whether a stream is to be looked at.
+/// Makes an accepted `EPOLL_CTL_MOD` in the mirror. True: the socket's stream is to be looked at.
 fn renewed(
     state: &mut EpollState,
     fd: i32,
